@@ -1,0 +1,517 @@
+"""Image bytes <-> upright pixels, and the geometry between stored and wanted shape.
+
+Every encoding decodes to the same picture: (H, W, 3) RGB or (H, W, 1) grey, uint8, turned as its
+EXIF orientation says (CIPA DC-008, tag 0x0112). Alpha is dropped, 16-bit samples keep their high
+byte, palettes are looked up, CMYK is converted as Pillow does, and of an animation the first frame
+is taken. Dimensions come from the header and are held against ``MAX_PIXELS`` before any decoding,
+and decoders are strict: a damaged file is a DecodeError, never a partly grey picture.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import DecodeError
+
+UInt8: TypeAlias = npt.NDArray[np.uint8]
+Pixels: TypeAlias = npt.NDArray[Any]
+#: Anything with the buffer protocol (collections.abc.Buffer is Python 3.12's).
+Buffer: TypeAlias = Any
+
+#: Above this an image is refused by its header: Pillow's own warning limit (about 9,459 squared).
+MAX_PIXELS: Final = 89_478_485
+
+#: The only decoders that Pillow may pick, whatever the bytes claim.
+PILLOW_FORMATS: Final = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+
+#: File name suffixes that count as pictures when a folder is packed (lower case).
+IMAGE_SUFFIXES: Final = frozenset(
+    f".{suffix}"
+    for suffix in "jpg jpeg jpe jfif png webp gif bmp dib tif tiff ppm pgm pbm pnm".split()  # noqa: SIM905
+)
+
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class ImageHeader:
+    """What the first bytes say: ``height`` and ``width`` are those of the upright picture."""
+
+    kind: str
+    height: int
+    width: int
+    orientation: int = 1
+    #: Decoded by Pillow (slow) because the fast decoder does not do this variety.
+    odd: bool = False
+
+
+def sniff(data: Buffer) -> str:
+    """Kind of image by its first bytes, never by a name; DecodeError if it is none we read."""
+    head = bytes(memoryview(data)[:12])
+    if head[:3] == b"\xff\xd8\xff":
+        return "jpeg"
+    if head[:8] == _PNG:
+        return "png"
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "webp"
+    if head[:6] in (b"GIF87a", b"GIF89a"):
+        return "gif"
+    if head[:2] == b"BM":
+        return "bmp"
+    if head[:4] in (b"II*\0", b"MM\0*"):
+        return "tiff"
+    if head[:1] == b"P" and head[1:2] in b"123456" and len(head) > 2:
+        return "ppm"
+    if not head:
+        raise DecodeError("an empty file is not an image")
+    raise DecodeError(
+        "not an image of a kind that is read",
+        found=f"first bytes {head!r}",
+        expected="JPEG, PNG, WebP, GIF, BMP, TIFF or PPM",
+    )
+
+
+def read_header(data: Buffer) -> ImageHeader:
+    """Kind and upright size, checked against MAX_PIXELS; DecodeError if there is no header."""
+    kind = sniff(data)
+    if kind == "jpeg":
+        header = _jpeg_header(data)
+    elif kind == "png":
+        header = _png_header(data)
+    else:
+        with _pillow_open(data) as image:
+            width, height = image.size
+            turned = image.getexif().get(0x0112, 1)
+        turned = turned if turned in range(1, 9) else 1
+        if turned >= 5:
+            height, width = width, height
+        header = ImageHeader(kind, height, width, turned, odd=True)
+    _check_size(header.height, header.width)
+    return header
+
+
+def _check_size(height: int, width: int) -> None:
+    if height < 1 or width < 1 or height * width > MAX_PIXELS:
+        raise DecodeError(
+            "image dimensions out of range",
+            found=f"{height} x {width}",
+            expected=f"1 to {MAX_PIXELS} pixels",
+        )
+
+
+def _jpeg_header(data: Buffer) -> ImageHeader:
+    import simplejpeg
+
+    try:
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError as exc:
+        raise DecodeError("damaged JPEG header", found=str(exc)) from exc
+    orientation = jpeg_orientation(data)
+    if orientation >= 5:
+        height, width = width, height
+    odd = colorspace in ("CMYK", "YCCK")
+    return ImageHeader("jpeg", int(height), int(width), orientation, odd)
+
+
+def jpeg_orientation(data: Buffer) -> int:
+    """EXIF orientation, 1 to 8, of a JPEG; 1 where there is none or it makes no sense.
+
+    Walks the marker segments up to the first scan (ITU-T T.81, B.1.1) for an APP1 "Exif" one.
+    """
+    view = memoryview(data)
+    at, end = 2, len(view)
+    while at + 4 <= end and view[at] == 0xFF:
+        marker = view[at + 1]
+        if marker == 0xFF:
+            at += 1
+            continue
+        size = (view[at + 2] << 8) | view[at + 3]
+        if marker == 0xE1 and bytes(view[at + 4 : at + 10]) == b"Exif\0\0":
+            return _tiff_orientation(bytes(view[at + 10 : at + 2 + size]))
+        if marker in (0xDA, 0xD9) or size < 2:
+            break
+        at += 2 + size
+    return 1
+
+
+def _tiff_orientation(tiff: bytes) -> int:
+    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
+    if order is None or len(tiff) < 8:
+        return 1
+    (ifd,) = struct.unpack_from(order + "I", tiff, 4)
+    if ifd + 2 > len(tiff):
+        return 1
+    (entries,) = struct.unpack_from(order + "H", tiff, ifd)
+    for entry in range(ifd + 2, min(ifd + 2 + 12 * entries, len(tiff) - 11), 12):
+        tag, kind, count, value = struct.unpack_from(order + "HHIH", tiff, entry)
+        if tag == 0x0112 and kind == 3 and count == 1:
+            return value if 1 <= value <= 8 else 1
+    return 1
+
+
+def _png_header(data: Buffer) -> ImageHeader:
+    view = memoryview(data)
+    if len(view) < 33 or bytes(view[12:16]) != b"IHDR":
+        raise DecodeError("damaged PNG header")
+    width, height, depth, colour = struct.unpack_from(">IIBB", view, 16)
+    odd = depth != 8 or colour not in (0, 2)
+    orientation = 1
+    at = 33
+    while at + 8 <= len(view):
+        size = int.from_bytes(view[at : at + 4], "big")
+        name = bytes(view[at + 4 : at + 8])
+        if name in (b"IDAT", b"IEND"):
+            break
+        if name == b"eXIf":
+            orientation = _tiff_orientation(bytes(view[at + 8 : at + 8 + size]))
+        if name == b"tRNS":
+            odd = True
+        at += 12 + size
+    if orientation >= 5:
+        height, width = width, height
+    return ImageHeader("png", height, width, orientation, odd or orientation != 1)
+
+
+def _pillow_open(data: Buffer) -> Any:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        return Image.open(io.BytesIO(bytes(data)), formats=PILLOW_FORMATS)
+    except UnidentifiedImageError as exc:
+        raise DecodeError("damaged image header") from exc
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as exc:
+        raise DecodeError("damaged image header", found=str(exc)) from exc
+
+
+def decode(
+    data: Buffer,
+    channels: int,
+    *,
+    header: ImageHeader | None = None,
+    min_size: tuple[int, int] | None = None,
+    min_factor: float = 2,
+    scratch: UInt8 | None = None,
+) -> UInt8:
+    """Upright pixels, (H, W, channels) uint8, of any image we read.
+
+    With ``min_size`` (H, W), a JPEG may be decoded smaller (in its DCT, by 2, 4 or 8 as
+    ``min_factor`` allows) as long as both sides stay at least that long. ``scratch`` (1-D uint8)
+    lends memory: the result may be a view of it.
+    Raises DecodeError for anything damaged, truncated, too large or not an image.
+    """
+    header = header or read_header(data)
+    if header.odd:
+        return _pillow_pixels(data, channels, header)
+    if header.kind == "png":
+        return _grey_or_rgb(_png_pixels(data), channels)
+    import simplejpeg
+
+    turned = header.orientation >= 5
+    low_h, low_w = (min_size[::-1] if turned else min_size) if min_size else (0, 0)
+    if scratch is not None and scratch.size < header.height * header.width * 3:
+        scratch = None
+    try:
+        pixels: UInt8 = simplejpeg.decode_jpeg(
+            data,
+            colorspace="RGB",
+            min_height=low_h,
+            min_width=low_w,
+            min_factor=min_factor if min_size else 1,
+            buffer=scratch,
+        )
+    except ValueError as exc:
+        raise DecodeError("damaged JPEG", found=str(exc)) from exc
+    return _grey_or_rgb(upright(pixels, header.orientation), channels)
+
+
+def _png_pixels(data: Buffer) -> UInt8:
+    import imagecodecs
+
+    try:
+        pixels: UInt8 = imagecodecs.png_decode(data)
+    except (imagecodecs.PngError, ValueError) as exc:
+        raise DecodeError("damaged PNG", found=str(exc)) from exc
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def _pillow_pixels(data: Buffer, channels: int, header: ImageHeader) -> UInt8:
+    from PIL import Image
+
+    try:
+        with _pillow_open(data) as image:
+            image.load()
+            mode = image.mode
+            if mode.startswith("I"):  # 16-bit grey: Pillow's own conversion would clip at 255
+                if header.kind != "png" and not mode.startswith("I;16"):
+                    raise DecodeError("32-bit pixels are not read", found=f"mode {mode}")
+                grey = (np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8)
+                pixels: UInt8 = grey[:, :, None]
+            elif mode == "F":
+                raise DecodeError("floating-point pixels are not read", found="mode F")
+            else:
+                if mode in ("P", "PA"):  # a palette's transparency goes by way of RGBA
+                    image = image.convert("RGBA")
+                target = "L" if mode in ("1", "L", "LA", "La") else "RGB"
+                pixels = np.asarray(image.convert(target))
+                if pixels.ndim == 2:
+                    pixels = pixels[:, :, None]
+    except (OSError, ValueError, SyntaxError, EOFError, struct.error, zlib.error) as exc:
+        if isinstance(exc, DecodeError):
+            raise
+        raise DecodeError(f"damaged {header.kind.upper()}", found=str(exc)) from exc
+    except Image.DecompressionBombError as exc:
+        raise DecodeError("image dimensions out of range", found=str(exc)) from exc
+    return _grey_or_rgb(upright(pixels, header.orientation), channels)
+
+
+def _grey_or_rgb(pixels: UInt8, channels: int) -> UInt8:
+    if pixels.shape[2] == channels:
+        return pixels
+    if channels == 3:
+        return np.repeat(pixels, 3, axis=2)
+    from PIL import Image
+
+    return np.asarray(Image.fromarray(pixels).convert("L"))[:, :, None]
+
+
+def upright(pixels: UInt8, orientation: int) -> UInt8:
+    """Turn stored pixels (H, W, C) as the EXIF orientation (1 to 8) says."""
+    if orientation == 1:
+        return pixels
+    if orientation >= 5:
+        pixels = pixels.transpose(1, 0, 2)
+    # after the transpose: 5 nothing more, 6 mirror, 7 both, 8 upside down
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    return np.ascontiguousarray(pixels)
+
+
+def encode(pixels: UInt8, encoding: str, quality: int = 90) -> bytes:
+    """Pixels (H, W, 1 or 3) uint8 as a "jpeg" (4:2:0) or "png" file's bytes."""
+    pixels = np.ascontiguousarray(pixels)
+    grey = pixels.shape[2] == 1
+    if encoding == "jpeg":
+        import simplejpeg
+
+        jpeg: bytes = simplejpeg.encode_jpeg(
+            pixels,
+            quality=quality,
+            colorspace="GRAY" if grey else "RGB",
+            colorsubsampling="Gray" if grey else "420",
+        )
+        return jpeg
+    import imagecodecs
+
+    return bytes(imagecodecs.png_encode(pixels[:, :, 0] if grey else pixels, level=3))
+
+
+# -- structure, without decoding -----------------------------------------------------------------
+
+_JPEG_MARKER: Final = re.compile(rb"\xff+[^\x00\xd0-\xd7\xff]")
+
+
+def check_structure(data: bytes) -> ImageHeader:
+    """Header, and the file's structure to its end, without decoding a pixel.
+
+    JPEG: marker segments and scans to the end-of-image marker. PNG: every chunk's CRC to IEND.
+    WebP, GIF, BMP: the stated length. TIFF, PPM: what Pillow's ``verify`` checks.
+    Raises DecodeError naming what is missing.
+    """
+    header = read_header(data)
+    if header.kind == "jpeg":
+        _check_jpeg(data)
+    elif header.kind == "png":
+        _check_png(data)
+    elif header.kind == "webp":
+        stated = 8 + int.from_bytes(data[4:8], "little")
+        if stated > len(data):
+            raise DecodeError("truncated WebP", found=f"{len(data)} bytes", expected=stated)
+    elif header.kind == "gif":
+        if not data.rstrip(b"\0").endswith(b";"):
+            raise DecodeError("truncated GIF: no trailer")
+    elif header.kind == "bmp":
+        stated = int.from_bytes(data[2:6], "little")
+        if stated > len(data):
+            raise DecodeError("truncated BMP", found=f"{len(data)} bytes", expected=stated)
+    else:
+        # neither states its length or carries a check: only decoding tells
+        decode(data, 3, header=header)
+    return header
+
+
+def _check_jpeg(data: bytes) -> None:
+    at, scans = 2, 0
+    while True:
+        marker = _JPEG_MARKER.match(data, at)
+        if marker is None:
+            raise DecodeError(
+                "truncated or damaged JPEG: no marker where one is due",
+                found=f"byte {at} of {len(data)}",
+            )
+        at = marker.end()
+        kind = data[at - 1]
+        if kind == 0xD9:
+            if not scans:
+                raise DecodeError("damaged JPEG: it ends before its first scan")
+            return
+        size = int.from_bytes(data[at : at + 2], "big")
+        if size < 2 or at + size > len(data):
+            raise DecodeError("truncated JPEG: a segment runs past the end")
+        at += size
+        if kind == 0xDA:
+            scans += 1
+            following = _JPEG_MARKER.search(data, at)
+            if following is None:
+                raise DecodeError("truncated JPEG: no end-of-image marker")
+            at = following.start()
+
+
+def _check_png(data: bytes) -> None:
+    at = 8
+    while True:
+        if at + 12 > len(data):
+            raise DecodeError("truncated PNG: no IEND chunk")
+        size = int.from_bytes(data[at : at + 4], "big")
+        name = data[at + 4 : at + 8]
+        if at + 12 + size > len(data):
+            raise DecodeError("truncated PNG: a chunk runs past the end", found=repr(name))
+        stated = int.from_bytes(data[at + 8 + size : at + 12 + size], "big")
+        if zlib.crc32(memoryview(data)[at + 4 : at + 8 + size]) != stated:
+            raise DecodeError("damaged PNG: wrong CRC", found=f"chunk {name!r} at byte {at}")
+        if name == b"IEND":
+            return
+        at += 12 + size
+
+
+# -- geometry ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rect:
+    """A rectangle of whole pixels in the upright picture."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    def cut(self, pixels: Pixels) -> Pixels:
+        """The view of ``pixels`` (H, W, C) inside the rectangle."""
+        return pixels[self.top : self.top + self.height, self.left : self.left + self.width]
+
+    def scaled(self, full: tuple[int, int], actual: tuple[int, int]) -> Rect:
+        """The same part of a picture that was decoded at ``actual`` instead of ``full`` size."""
+        if full == actual:
+            return self
+        fy, fx = actual[0] / full[0], actual[1] / full[1]
+        height = min(max(1, round(self.height * fy)), actual[0])
+        width = min(max(1, round(self.width * fx)), actual[1])
+        top = min(round(self.top * fy), actual[0] - height)
+        return Rect(top, min(round(self.left * fx), actual[1] - width), height, width)
+
+
+def largest_rect(height: int, width: int, target: tuple[int, int], ratio: float) -> tuple[int, int]:
+    """(height, width) of ``ratio`` times the largest rectangle of ``target``'s shape."""
+    high, wide = target
+    if width * high >= height * wide:
+        rows, columns = float(height), height * wide / high
+    else:
+        rows, columns = width * high / wide, float(width)
+    return (
+        min(height, max(1, round(rows * ratio))),
+        min(width, max(1, round(columns * ratio))),
+    )
+
+
+def choose_rect(
+    height: int,
+    width: int,
+    target: tuple[int, int],
+    crop: str,
+    ratio: float,
+    draws: npt.NDArray[np.float64] | None,
+) -> Rect:
+    """The part of a (height, width) picture that becomes ``target``.
+
+    ``crop``: "center", "random" (placed by draws[0:2]), "random-resized" (area 0.08 to 1, aspect
+    3/4 to 4/3, ten tries with draws[4k : 4k+4], then centred; Szegedy et al., "Going deeper with
+    convolutions", 2015, section 6) or "none" (all of it, squeezed).
+    ``draws``: float64 in [0, 1), of this sample; None where the mode is not random.
+    """
+    if crop == "none":
+        return Rect(0, 0, height, width)
+    if crop == "random-resized" and draws is not None:
+        for k in range(0, 40, 4):
+            area = height * width * (0.08 + 0.92 * draws[k])
+            aspect = math.exp((2 * draws[k + 1] - 1) * math.log(4 / 3))
+            columns, rows = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+            if 0 < rows <= height and 0 < columns <= width:
+                top = int(draws[k + 2] * (height - rows + 1))
+                return Rect(top, int(draws[k + 3] * (width - columns + 1)), rows, columns)
+    rows, columns = largest_rect(height, width, target, ratio)
+    if crop == "random" and draws is not None:
+        top = int(draws[0] * (height - rows + 1))
+        return Rect(top, int(draws[1] * (width - columns + 1)), rows, columns)
+    return Rect((height - rows) // 2, (width - columns) // 2, rows, columns)
+
+
+def resize_into(pixels: Pixels, out: Pixels) -> None:
+    """Resize ``pixels`` (h, w, C) into ``out`` (H, W, C; C-contiguous, same dtype).
+
+    Bilinear for at most a factor 2 of shrinking; what is beyond is averaged over whole pixel
+    blocks first, so that nothing is skipped over.
+    """
+    import cv2
+
+    high, wide = out.shape[:2]
+    rows, columns = pixels.shape[:2]
+    if (rows, columns) == (high, wide):
+        np.copyto(out, pixels)
+        return
+    if out.dtype not in _CV_TYPES:
+        wider = np.empty(out.shape, np.float64)
+        resize_into(pixels.astype(np.float64), wider)
+        np.copyto(out, wider if out.dtype.kind == "f" else np.rint(wider), casting="unsafe")
+        return
+    if pixels.shape[2] > 4:
+        for c in range(pixels.shape[2]):
+            plane = np.empty((high, wide, 1), out.dtype)
+            resize_into(np.ascontiguousarray(pixels[:, :, c : c + 1]), plane)
+            out[:, :, c : c + 1] = plane
+        return
+    if pixels.strides[2] != pixels.itemsize or pixels.strides[1] != pixels.shape[2] * (
+        pixels.itemsize
+    ):
+        pixels = np.ascontiguousarray(pixels)
+    by_y, by_x = max(1, math.ceil(rows / high / 2)), max(1, math.ceil(columns / wide / 2))
+    if by_y > 1 or by_x > 1:
+        whole = pixels[: rows // by_y * by_y, : columns // by_x * by_x]
+        pixels = cv2.resize(
+            whole, (columns // by_x, rows // by_y), interpolation=cv2.INTER_AREA
+        ).reshape(rows // by_y, columns // by_x, -1)
+    flat = out[:, :, 0] if out.shape[2] == 1 else out
+    source = pixels[:, :, 0] if out.shape[2] == 1 else pixels
+    done = cv2.resize(source, (wide, high), dst=flat, interpolation=cv2.INTER_LINEAR)
+    if done is not flat and not np.shares_memory(done, flat):
+        np.copyto(flat, done)
+
+
+_CV_TYPES: Final = frozenset(
+    np.dtype(name) for name in ("uint8", "uint16", "int16", "float32", "float64")
+)
+
+
+def mirror(pixels: Pixels) -> None:
+    """Mirror ``pixels`` (H, W, C; C-contiguous) left to right, in place."""
+    pixels[:] = pixels[:, ::-1].copy()

@@ -1,0 +1,158 @@
+"""What can go wrong, as types: one tree; each error says what, where, found and what to do.
+
+::
+
+    AsyncReaderError
+    ├── ParamsError (ValueError)            the caller asked for something that cannot be
+    ├── SourceError (OSError)               the data set, not the caller
+    │   ├── SourceNotFoundError (FileNotFoundError)
+    │   ├── FormatError                     the file is not what it claims to be, or not for us
+    │   └── SampleError                     one sample is bad; on_error decides what happens
+    │       ├── ChecksumError               its bytes are not the bytes that were packed
+    │       └── DecodeError                 its bytes are not a picture we can decode
+    ├── QueueFullError (RuntimeError)       fetchData() or keep() with every slot in use
+    ├── NothingQueuedError (RuntimeError)   getNextBatch() without a fetchData() before it
+    ├── FinishedError (RuntimeError)        a fetch past the last epoch
+    ├── ReaderClosedError (RuntimeError)    a call after close(), or in a forked child
+    ├── ReaderTimeoutError (TimeoutError)   no batch within ``timeout`` seconds
+    └── WorkerError (RuntimeError)          postprocess raised, or a worker died
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "AsyncReaderError",
+    "ChecksumError",
+    "DecodeError",
+    "FinishedError",
+    "FormatError",
+    "NothingQueuedError",
+    "ParamsError",
+    "QueueFullError",
+    "ReaderClosedError",
+    "ReaderTimeoutError",
+    "SampleError",
+    "SourceError",
+    "SourceNotFoundError",
+    "WorkerError",
+]
+
+
+def _rebuild(cls: type[AsyncReaderError], what: str, fields: dict[str, Any]) -> AsyncReaderError:
+    return cls(what, **fields)
+
+
+class AsyncReaderError(Exception):
+    """Base of every error this package raises.
+
+    ``what`` is one clause; the keyword fields say where (``path``, ``index``, ``key``,
+    ``source_path``), ``found``, ``expected``, and ``hint``: what to do next. All of them are
+    attributes and survive pickling; ``str(error)`` joins those that are set into one line.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        path: str | None = None,
+        index: int | None = None,
+        key: str | None = None,
+        source_path: str | None = None,
+        found: object = None,
+        expected: object = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.path = path
+        self.index = index
+        self.key = key
+        self.source_path = source_path
+        self.found = found
+        self.expected = expected
+        self.hint = hint
+
+    def fields(self) -> dict[str, Any]:
+        """The keyword fields, as given (what pickling carries)."""
+        names = ("path", "index", "key", "source_path", "found", "expected", "hint")
+        return {name: getattr(self, name) for name in names}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.what, self.fields())
+
+    def __str__(self) -> str:
+        where = [
+            part
+            for part in (
+                self.path,
+                None if self.index is None else f"record {self.index}",
+                None if self.key is None else f"key {self.key}",
+                None if self.source_path is None else f"packed from {self.source_path!r}",
+            )
+            if part is not None
+        ]
+        text = f"{self.what} [{', '.join(where)}]" if where else self.what
+        if self.found is not None:
+            text += f"; found {self.found}"
+        if self.expected is not None:
+            text += f"; expected {self.expected}"
+        if self.hint is not None:
+            text += f"; {self.hint}"
+        return text
+
+
+class ParamsError(AsyncReaderError, ValueError):
+    """A parameter is unknown, of the wrong type, out of range, or at odds with another."""
+
+
+class SourceError(AsyncReaderError, OSError):
+    """The data set could not be opened or read."""
+
+    def __init__(self, what: str, **fields: Any) -> None:
+        AsyncReaderError.__init__(self, what, **fields)
+
+
+class SourceNotFoundError(SourceError, FileNotFoundError):
+    """There is no such file, or no such data set in it."""
+
+
+class FormatError(SourceError):
+    """The file is damaged, incomplete, hostile, or of a kind that is not read."""
+
+
+class SampleError(SourceError):
+    """One sample is bad. ``on_error`` decides whether it is raised, skipped or zeroed."""
+
+
+class ChecksumError(SampleError):
+    """A sample's bytes are not the bytes that were packed."""
+
+
+class DecodeError(SampleError):
+    """A sample's bytes are not an image that can be decoded as declared."""
+
+
+class QueueFullError(AsyncReaderError, RuntimeError):
+    """Every slot is in flight, held or kept."""
+
+
+class NothingQueuedError(AsyncReaderError, RuntimeError):
+    """There is no batch to wait for: call ``fetchData()`` first."""
+
+
+class FinishedError(AsyncReaderError, RuntimeError):
+    """All ``epochs`` have been fetched."""
+
+
+class ReaderClosedError(AsyncReaderError, RuntimeError):
+    """The reader is closed, or belongs to the process this one was forked from."""
+
+
+class ReaderTimeoutError(AsyncReaderError, TimeoutError):
+    """No batch became ready within ``timeout`` seconds; it is still being filled."""
+
+
+class WorkerError(AsyncReaderError, RuntimeError):
+    """``postprocess`` raised or returned another shape, or a worker died."""

@@ -1,0 +1,386 @@
+"""From a stored sample to its row in a slot: crop, resize, flip, cast, normalise, axis order.
+
+A :class:`Fill` is worked out once, from what the file holds and what the user wants, and knows the
+shape of the slots. It picks the cheapest way there is: a plain copy, one compiled pass for the
+whole batch, or a pass per image where a resize or an odd dtype needs one.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from . import codec, kernels
+from .errors import DecodeError, ParamsError
+from .order import uniforms
+from .stats import Meter
+
+Array: TypeAlias = npt.NDArray[Any]
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+#: Draws of a sample's key: 0..39 place its crop, this one decides about its flip.
+FLIP_DRAW: Final = 63
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a source holds of one sample.
+
+    ``shape``: of a stored row, in stored axis order; None where encoded images differ in size.
+    ``axes``: for 4-D raw data the order of the letters H, W, C in a row; "HWC" for encoded images;
+    None for data of another rank, which is served as it is.
+    """
+
+    shape: tuple[int, ...] | None
+    dtype: np.dtype[Any]
+    axes: str | None
+    encoded: bool = False
+    channels: int = 3
+
+    def image_shape(self) -> tuple[int | None, int | None, int]:
+        """(H, W, C), None where samples differ."""
+        if self.shape is None or self.axes is None:
+            return None, None, self.channels
+        size = dict(zip(self.axes, self.shape, strict=True))
+        return size["H"], size["W"], size["C"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asked for (see the params table of README)."""
+
+    layout: str = "NCHW"
+    contiguous: bool = False
+    dtype: np.dtype[Any] | None = None
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    size: tuple[int, int] | None = None
+    crop: str = "center"
+    crop_ratio: float = 1.0
+    flip: bool = False
+
+    @property
+    def affine(self) -> bool:
+        """Whether values change by more than a cast."""
+        return self.scale != 1.0 or any(m != 0 for m in self.mean) or any(s != 1 for s in self.std)
+
+
+class _Scratch(threading.local):
+    """Byte buffers of the calling thread, by name; they grow and are reused."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, npt.NDArray[np.uint8]] = {}
+
+    def take(self, name: str, size: int) -> npt.NDArray[np.uint8]:
+        held = self._buffers.get(name)
+        if held is None or held.size < size:
+            held = self._buffers[name] = np.empty(size, np.uint8)
+        return held[:size]
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        size = math.prod(shape) * dtype.itemsize
+        return self.take(name, size).view(dtype).reshape(shape)
+
+
+SCRATCH: Final = _Scratch()
+
+
+class Fill:
+    """How stored samples become rows of a slot.
+
+    ``row_shape``, ``dtype``: a row of a slot's memory; ``view_axes``: how a batch of such rows is
+    transposed to what the user sees. ``mode``: "copy" (bytes as they are), "affine" (one compiled
+    pass, uint8 -> float32), "transpose" (one compiled pass, HWC -> CHW) or "each" (per image).
+    """
+
+    def __init__(self, stored: Stored, wanted: Wanted, path: str) -> None:
+        self.stored = stored
+        self.wanted = wanted
+        self.dtype = wanted.dtype or stored.dtype.newbyteorder("=")
+        self.random = wanted.flip or (
+            wanted.size is not None and wanted.crop in ("random", "random-resized")
+        )
+        if wanted.affine and self.dtype.kind != "f":
+            raise ParamsError(
+                "scale, mean and std need a float dtype",
+                found=f"dtype {self.dtype}",
+                hint='pass dtype="float32"',
+            )
+        if stored.axes is None:
+            self._plan_other(wanted)
+        else:
+            self._plan_image(stored, wanted, path)
+        coefficients = np.empty((2, max(1, self._channels)), np.float64)
+        mean = np.broadcast_to(np.asarray(wanted.mean, np.float64), coefficients[0].shape)
+        std = np.broadcast_to(np.asarray(wanted.std, np.float64), coefficients[0].shape)
+        coefficients[0] = wanted.scale / std
+        coefficients[1] = -mean / std
+        work = np.float64 if self.dtype.itemsize > 4 else np.float32
+        self._scale: Array = coefficients[0].astype(work)
+        self._shift: Array = coefficients[1].astype(work)
+        self._scale32 = coefficients[0].astype(np.float32)
+        self._shift32 = coefficients[1].astype(np.float32)
+        self._work = np.dtype(work)
+        self.row_bytes = math.prod(self.row_shape) * self.dtype.itemsize
+
+    # -- what the slots look like ----------------------------------------------------------
+
+    def _plan_other(self, wanted: Wanted) -> None:
+        """Data that is not 4-D: served as stored, cast or scaled at most."""
+        shape = self.stored.shape
+        assert shape is not None
+        asked = [
+            name
+            for name, value in (("size", wanted.size), ("flip", wanted.flip))
+            if value not in (None, False)
+        ]
+        if asked or len(wanted.mean) > 1 or len(wanted.std) > 1:
+            raise ParamsError(
+                f"{' and '.join(asked) or 'per-channel mean and std'} need 4-D image data",
+                found=f"samples of shape {shape}",
+            )
+        self.row_shape = shape
+        self.view_axes: tuple[int, ...] = tuple(range(len(shape) + 1))
+        self._channels = 1
+        same = self.stored.dtype == self.dtype and not wanted.affine
+        self.mode = "copy" if same else "each"
+        self._to_hwc: tuple[int, ...] | None = None
+        self.geometry = False
+
+    def _plan_image(self, stored: Stored, wanted: Wanted, path: str) -> None:
+        assert stored.axes is not None
+        height, width, channels = stored.image_shape()
+        self._channels = channels
+        for name, values in (("mean", wanted.mean), ("std", wanted.std)):
+            if len(values) not in (1, channels):
+                raise ParamsError(
+                    f"{name} has one value, or one per channel",
+                    found=f"{len(values)} values",
+                    expected=f"1 or {channels}",
+                )
+        self.geometry = wanted.size is not None
+        if wanted.size is not None:
+            height, width = wanted.size
+        if height is None or width is None:
+            raise ParamsError(
+                "the stored images differ in size, a batch cannot",
+                path=path,
+                hint="pass size=(H, W)",
+            )
+        goal = wanted.layout[1:]  # "CHW" or "HWC"
+        if wanted.contiguous:
+            memory = goal
+        elif stored.encoded or self.geometry:
+            memory = "HWC"
+        else:
+            memory = stored.axes
+        sizes = {"H": height, "W": width, "C": channels}
+        self.row_shape = tuple(sizes[axis] for axis in memory)
+        self.view_axes = (0, *(memory.index(axis) + 1 for axis in goal))
+        #: stored row -> HWC, and slot row -> HWC
+        self._to_hwc = tuple(stored.axes.index(axis) for axis in "HWC")
+        self._row_to_hwc = tuple(memory.index(axis) for axis in "HWC")
+        self._memory = memory
+        plain = self.dtype == stored.dtype and not wanted.affine
+        self._direct = plain and memory == "HWC"
+        if stored.encoded or self.geometry:
+            self.mode = "each"
+        elif plain and memory == stored.axes:
+            self.mode = "copy" if not wanted.flip else "each"
+        elif plain and stored.axes == "HWC" and memory == "CHW" and not wanted.flip:
+            self.mode = "transpose"
+        elif self._compiled_affine and stored.axes == "HWC" and memory in ("HWC", "CHW"):
+            self.mode = "affine"
+        else:
+            self.mode = "each"
+
+    @property
+    def _compiled_affine(self) -> bool:
+        return self.stored.dtype == np.uint8 and self.dtype == np.float32
+
+    def allocate_shape(self, batch: int) -> tuple[int, ...]:
+        """Shape of a slot's memory."""
+        return (batch, *self.row_shape)
+
+    def handed_out(self, rows: Array) -> Array:
+        """The view of a slot's memory that the user sees."""
+        return rows.transpose(self.view_axes)
+
+    # -- filling ---------------------------------------------------------------------------
+
+    def draws(self, keys: npt.NDArray[np.uint64]) -> tuple[Array | None, Array | None]:
+        """Crop draws (B, 40) and flips (B,) uint8 of samples; None where nothing is random."""
+        wanted = self.wanted
+        places = None
+        if self.geometry and wanted.crop in ("random", "random-resized"):
+            count = 2 if wanted.crop == "random" else 40
+            places = np.stack([uniforms(keys, k) for k in range(count)], axis=1)
+        flips = None
+        if wanted.flip:
+            flips = (uniforms(keys, FLIP_DRAW) < 0.5).astype(np.uint8)
+        return places, flips
+
+    def bulk(
+        self,
+        address: int,
+        offsets: Int64,
+        rows: Int64,
+        keys: npt.NDArray[np.uint64],
+        out: Array,
+    ) -> None:
+        """Fill rows from raw samples at ``address + offsets`` ("affine" or "transpose" mode)."""
+        height, width, channels = self.stored.image_shape()
+        assert height is not None
+        assert width is not None
+        if self.mode == "transpose":
+            kernels.transpose_rows(
+                address,
+                offsets,
+                height * width,
+                channels,
+                self.dtype.itemsize,
+                out.ctypes.data,
+                rows,
+            )
+            return
+        flips = self.draws(keys)[1]
+        kernels.affine_rows(
+            address,
+            offsets,
+            height * width,
+            self._scale32,
+            self._shift32,
+            width,
+            np.zeros(offsets.size, np.uint8) if flips is None else flips,
+            self._memory == "CHW",
+            out.reshape(out.shape[0], -1),
+            rows,
+        )
+
+    def put(self, sample: Array, places: Array | None, flip: bool, out: Array) -> None:
+        """Fill one row from a raw sample in stored axis order (any strides)."""
+        if self._to_hwc is None:
+            self._finish_other(sample, out)
+            return
+        self._put_hwc(sample.transpose(self._to_hwc), None, places, flip, out)
+
+    def put_encoded(
+        self,
+        data: codec.Buffer,
+        places: Array | None,
+        flip: bool,
+        out: Array,
+        meter: Meter,
+    ) -> None:
+        """Decode image bytes into one row; DecodeError if they are not what was declared."""
+        started = time.perf_counter()
+        stored, wanted = self.stored, self.wanted
+        header = codec.read_header(data)
+        full = (header.height, header.width)
+        rect: codec.Rect | None = None
+        min_size: tuple[int, int] | None = None
+        if wanted.size is not None:
+            rect = codec.choose_rect(*full, wanted.size, wanted.crop, wanted.crop_ratio, places)
+            # DCT scaling as long as the part that is used stays at least as large as its target
+            min_size = (
+                math.ceil(full[0] * wanted.size[0] / rect.height),
+                math.ceil(full[1] * wanted.size[1] / rect.width),
+            )
+        elif full != stored.image_shape()[:2]:
+            raise DecodeError(
+                "image of another size than the set declares",
+                found=f"{full[0]} x {full[1]}",
+                expected=" x ".join(str(n) for n in stored.image_shape()[:2]),
+            )
+        pixels = codec.decode(
+            data,
+            stored.channels,
+            header=header,
+            min_size=min_size,
+            scratch=SCRATCH.take("decode", full[0] * full[1] * 3),
+        )
+        meter.decode += time.perf_counter() - started
+        if rect is not None:
+            rect = rect.scaled(full, (pixels.shape[0], pixels.shape[1]))
+        self._put_hwc(pixels, rect, places, flip, out)
+
+    def _put_hwc(
+        self,
+        pixels: Array,
+        rect: codec.Rect | None,
+        places: Array | None,
+        flip: bool,
+        out: Array,
+    ) -> None:
+        wanted = self.wanted
+        if wanted.size is not None:
+            if rect is None:
+                rect = codec.choose_rect(
+                    pixels.shape[0],
+                    pixels.shape[1],
+                    wanted.size,
+                    wanted.crop,
+                    wanted.crop_ratio,
+                    places,
+                )
+            cut = rect.cut(pixels)
+            native = pixels.dtype.newbyteorder("=")
+            if cut.dtype != native:
+                cut = cut.astype(native)
+            if self._direct:
+                codec.resize_into(cut, out)
+                if flip:
+                    codec.mirror(out)
+                return
+            resized = SCRATCH.array("resize", (*wanted.size, pixels.shape[2]), native)
+            codec.resize_into(cut, resized)
+            pixels = resized
+        self._finish(pixels, flip, out)
+
+    def _finish(self, hwc: Array, flip: bool, out: Array) -> None:
+        """Flip, cast, normalise and reorder (H, W, C) pixels into a slot row."""
+        if self._compiled_affine and self._memory in ("HWC", "CHW") and hwc.flags.c_contiguous:
+            kernels.affine_rows(
+                hwc.ctypes.data,
+                _ZERO,
+                hwc.shape[0] * hwc.shape[1],
+                self._scale32,
+                self._shift32,
+                hwc.shape[1],
+                _FLIP if flip else _NO_FLIP,
+                self._memory == "CHW",
+                out.reshape(1, -1),
+                _ZERO,
+            )
+            return
+        if flip:
+            hwc = hwc[:, ::-1]
+        target = out.transpose(self._row_to_hwc)
+        if not self.wanted.affine:
+            np.copyto(target, hwc, casting="unsafe")
+            return
+        work = hwc.astype(self._work)
+        work *= self._scale
+        work += self._shift
+        np.copyto(target, work, casting="unsafe")
+
+    def _finish_other(self, sample: Array, out: Array) -> None:
+        if not self.wanted.affine:
+            np.copyto(out, sample, casting="unsafe")
+            return
+        work = sample.astype(self._work)
+        work *= self._scale[0]
+        work += self._shift[0]
+        np.copyto(out, work, casting="unsafe")
+
+
+_ZERO: Final = np.zeros(1, np.int64)
+_FLIP: Final = np.ones(1, np.uint8)
+_NO_FLIP: Final = np.zeros(1, np.uint8)

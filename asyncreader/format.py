@@ -1,0 +1,160 @@
+"""What a packed file says of itself: names, version, digests. Both houses import it.
+
+HDF5: data sets ``data``, ``labels``, ``paths``, ``classes``, ``checksums`` (and ``offsets`` when
+the samples are encoded) with the :class:`Meta` fields as root attributes, written last.
+LMDB: named databases of the same names; ``data`` and ``paths`` have one value a record under its
+zero-padded number, ``labels`` and ``checksums`` hold one array each under ``TABLE_KEY``, and
+``meta`` holds the :class:`Meta` fields as JSON under ``META_KEY``, written last.
+
+Digests are XXH3-64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): of a sample's
+stored bytes in ``checksums``, and of each table in ``Meta.digests``, written as 16 hex digits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from .errors import FormatError
+
+FORMAT_NAME: Final = "asyncreader"
+FORMAT_VERSION: Final = 1
+
+#: Stored image bytes: pixels, one codec for all, or each file's own bytes.
+ENCODINGS: Final = ("raw", "jpeg", "png", "original")
+
+DATA: Final = "data"
+OFFSETS: Final = "offsets"
+LABELS: Final = "labels"
+PATHS: Final = "paths"
+CLASSES: Final = "classes"
+CHECKSUMS: Final = "checksums"
+META: Final = "meta"
+
+#: LMDB: the key of the one array in ``labels`` and in ``checksums``, and of the JSON in ``meta``.
+TABLE_KEY: Final = b"table"
+META_KEY: Final = b"meta"
+
+#: Tables whose digests a file carries, each computed over its little-endian C-order bytes
+#: (``paths``: each path followed by a NUL; ``classes``: each name in UTF-8 followed by a NUL).
+DIGESTED: Final = (LABELS, OFFSETS, CHECKSUMS, PATHS, CLASSES)
+
+
+def record_key(number: int) -> bytes:
+    """LMDB key of record ``number``: ten ASCII digits, so that byte order is numeric order."""
+    return b"%010d" % number
+
+
+def digest(data: npt.NDArray[Any] | bytes | memoryview) -> str:
+    """XXH3-64 of the bytes of ``data`` (C-contiguous) as 16 hex digits."""
+    if isinstance(data, np.ndarray):
+        data = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
+    return xxhash.xxh3_64_hexdigest(data)
+
+
+def names_digest(names: Iterable[bytes]) -> str:
+    """XXH3-64 of names, each followed by a NUL (which no path can contain)."""
+    state = xxhash.xxh3_64()
+    for name in names:
+        state.update(name + b"\0")
+    return state.hexdigest()
+
+
+@dataclass(frozen=True)
+class Meta:
+    """The facts a packed file states about itself, the same in both containers."""
+
+    count: int
+    encoding: str
+    #: (H, W, C) when every sample has it, else None.
+    shape: tuple[int, int, int] | None
+    channels: int
+    #: What ``labels`` holds a row of: "class" (number of a name in classes), "values" or "none".
+    label_kind: str
+    classes: tuple[str, ...] | None
+    digests: Mapping[str, str] = field(default_factory=dict)
+    axes: str = "NHWC"
+    dtype: str = "uint8"
+    #: numpy type string of ``labels``: "<i8" or "<f8".
+    label_dtype: str = "<i8"
+    format: str = FORMAT_NAME
+    version: int = FORMAT_VERSION
+
+    def to_json(self) -> str:
+        """One line of JSON with sorted keys, so that equal sets are equal bytes."""
+        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, path: str) -> Meta:
+        """Read and check what :meth:`to_json` wrote; anything else is a FormatError."""
+        try:
+            raw = json.loads(text)
+        except ValueError as exc:
+            raise FormatError("its description is not JSON", path=path, hint=REPACK) from exc
+        if not isinstance(raw, dict) or raw.get("format") != FORMAT_NAME:
+            raise FormatError("its description is not one of ours", path=path, hint=REPACK)
+        version = raw.get("version")
+        if not isinstance(version, int) or version > FORMAT_VERSION:
+            raise FormatError(
+                "written by a newer asyncreader",
+                path=path,
+                found=f"format version {version}",
+                expected=f"at most {FORMAT_VERSION}",
+                hint="update asyncreader",
+            )
+        try:
+            shape = raw["shape"]
+            classes = raw["classes"]
+            meta = cls(
+                count=int(raw["count"]),
+                encoding=str(raw["encoding"]),
+                shape=None if shape is None else (int(shape[0]), int(shape[1]), int(shape[2])),
+                channels=int(raw["channels"]),
+                label_kind=str(raw["label_kind"]),
+                classes=None if classes is None else tuple(str(name) for name in classes),
+                digests={str(k): str(v) for k, v in dict(raw["digests"]).items()},
+                axes=str(raw["axes"]),
+                dtype=str(raw["dtype"]),
+                label_dtype=str(raw.get("label_dtype", "<i8")),
+                version=version,
+            )
+        except (KeyError, TypeError, ValueError, IndexError) as exc:
+            raise FormatError(
+                f"its description lacks or garbles a field ({exc!r})", path=path, hint=REPACK
+            ) from exc
+        known = meta.encoding in ENCODINGS and meta.label_dtype in ("<i8", "<f8")
+        if not known or meta.count < 1 or meta.channels not in (1, 3):
+            raise FormatError(
+                "its description makes no sense",
+                path=path,
+                found=f"count {meta.count}, encoding {meta.encoding!r}, channels {meta.channels}",
+                hint=REPACK,
+            )
+        return meta
+
+
+REPACK: Final = "the file is damaged or was not written to its end: convert it again"
+
+
+def check_digest(name: str, table: npt.NDArray[Any] | bytes, meta: Meta, path: str) -> None:
+    """Raise FormatError unless ``table`` has the digest that ``meta`` states for ``name``."""
+    check_named_digest(name, digest(table), meta, path)
+
+
+def check_named_digest(name: str, found: str, meta: Meta, path: str) -> None:
+    """Raise FormatError unless ``found`` is the digest that ``meta`` states for ``name``."""
+    expected = meta.digests.get(name)
+    if found != expected:
+        raise FormatError(
+            f"its {name} are not the ones that were packed",
+            path=path,
+            found=f"digest {found}",
+            expected=f"digest {expected}",
+            hint=REPACK,
+        )

@@ -1,0 +1,322 @@
+"""Which sample comes when: pure functions of (seed, epoch, position), O(1) memory, no I/O.
+
+A *position* is a place in an epoch's global order, 0 .. count-1. Every question (shuffle, resume,
+sharding over ranks) is arithmetic on positions, so no state beyond three integers exists.
+
+The full shuffle is a keyed bijection on 0..N-1: an alternating Feistel network over the smallest
+power of two >= N, with cycle walking (Black & Rogaway, "Ciphers with arbitrary finite domains",
+CT-RSA 2002). Its round function is the finaliser of SplitMix64 (Steele, Lea & Flood, "Fast
+splittable pseudorandom number generators", OOPSLA 2014).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from .kernels import feistel_rows
+
+#: Part of a saved state: another version means another order, and the state is refused.
+ORDER_VERSION: Final = 1
+
+ROUNDS: Final = 8
+_MASK: Final = (1 << 64) - 1
+
+Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
+Bools = npt.NDArray[np.bool_]
+
+# Streams keep draws for different purposes independent of each other.
+STREAM_SAMPLE: Final = 1
+STREAM_BLOCK: Final = 2
+STREAM_WINDOW: Final = 3
+STREAM_TAIL: Final = 4
+STREAM_REPLACEMENT: Final = 5
+STREAM_GEOMETRY: Final = 6
+STREAM_POSTPROCESS: Final = 7
+STREAM_STAND_IN: Final = 8
+
+
+def mix(value: int) -> int:
+    """SplitMix64's finaliser: one well-mixed uint64 from another."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def key_of(*parts: int) -> int:
+    """One uint64 key from whole numbers of any size; order and count of the parts matter."""
+    key = len(parts)
+    for part in parts:
+        part = int(part)
+        while True:
+            key = mix(key ^ (part & _MASK))
+            part >>= 64
+            if part in (0, -1):
+                break
+    return key
+
+
+def mix_rows(key: int, values: Int64) -> UInt64:
+    """:func:`mix` of ``key + value`` for each value: uint64, shape of ``values``."""
+    with np.errstate(over="ignore"):
+        x: Any = values.astype(np.uint64) * np.uint64(0xD1342543DE82EF95)
+        x = x + np.uint64((key + 0x9E3779B97F4A7C15) & _MASK)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed: UInt64 = x ^ (x >> np.uint64(31))
+    return mixed
+
+
+def scale_rows(draws: UInt64, count: int) -> Int64:
+    """Map uniform uint64 draws to 0 .. count-1 by the high half of their product.
+
+    The top 32 bits of the draw and up to 2**31 values per half-step keep everything in uint64;
+    the bias is below count / 2**62.
+    """
+    n_hi, n_lo = count >> 32, count & 0xFFFFFFFF
+    hi, lo = draws >> np.uint64(32), draws & np.uint64(0xFFFFFFFF)
+    # (hi*2^32 + lo) * (n_hi*2^32 + n_lo) >> 64, by schoolbook halves
+    low = (lo * np.uint64(n_lo)) >> np.uint64(32)
+    cross = hi * np.uint64(n_lo)
+    cross2 = lo * np.uint64(n_hi)
+    mid = (cross & np.uint64(0xFFFFFFFF)) + (cross2 & np.uint64(0xFFFFFFFF)) + low
+    high = hi * np.uint64(n_hi) + (cross >> np.uint64(32)) + (cross2 >> np.uint64(32))
+    scaled: Int64 = (high + (mid >> np.uint64(32))).astype(np.int64)
+    return scaled
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """A keyed bijection on 0 .. count-1, evaluated anywhere in O(1) time and memory."""
+
+    count: int
+    key: int
+
+    def __post_init__(self) -> None:
+        bits = max(1, (self.count - 1).bit_length())
+        object.__setattr__(self, "_left", bits // 2)
+        object.__setattr__(self, "_right", bits - bits // 2)
+        keys = np.array([key_of(self.key, r) for r in range(ROUNDS)], dtype=np.uint64)
+        object.__setattr__(self, "_keys", keys)
+
+    def __call__(self, positions: Int64) -> Int64:
+        """Images of ``positions`` (int64, each in 0 .. count-1), in a new array."""
+        if self.count == 1:
+            return np.zeros_like(positions)
+        out = np.empty(positions.shape, np.int64)
+        feistel_rows(
+            np.ascontiguousarray(positions),
+            self.count,
+            self._left,  # type: ignore[attr-defined]
+            self._right,  # type: ignore[attr-defined]
+            self._keys,  # type: ignore[attr-defined]
+            out,
+        )
+        return out
+
+
+@lru_cache(maxsize=16)
+def permutation(count: int, *key_parts: int) -> Permutation:
+    """The permutation of ``count`` keyed by ``key_parts``; the last few are remembered."""
+    return Permutation(count, key_of(*key_parts))
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where an epoch stands: global position of the next batch's first row, and its number."""
+
+    epoch: int = 0
+    position: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """One batch of one rank, before anything is read.
+
+    ``indices``: int64 (B,), record numbers in the file, -1 where padded; ``valid``: bool (B,);
+    ``keys``: uint64 (B,), one random key per row, a function of (seed, epoch, position) alone.
+    """
+
+    epoch: int
+    step: int
+    start: int
+    last: bool
+    indices: Int64
+    valid: Bools
+    keys: UInt64
+    #: keys postprocess's generator: that of the batch's first row.
+    rng_key: int
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """The order of a whole training run. Every method is pure.
+
+    ``count``: samples in the (sub)set; ``shuffle``: False, True, "block" or "replacement";
+    ``block`` and ``window``: samples, used by "block" only; ``batch``: rows of this rank's batch.
+    """
+
+    count: int
+    seed: int = 0
+    shuffle: bool | str = False
+    block: int = 1
+    window: int = 1
+    batch: int = 1
+    rank: int = 0
+    world_size: int = 1
+    last_batch: str = "drop"
+    subset: slice | Int64 | None = None
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of all ranks at one step."""
+        return self.batch * self.world_size
+
+    @property
+    def steps(self) -> int:
+        """Batches in a whole epoch."""
+        return self.steps_left(0)
+
+    def steps_left(self, position: int) -> int:
+        """Batches from global ``position`` to the epoch's end."""
+        left = max(0, self.count - position)
+        if self.last_batch == "drop":
+            return left // self.global_batch
+        return -(-left // self.global_batch)
+
+    # -- walking ---------------------------------------------------------------------------
+
+    def settle(self, cursor: Cursor) -> Cursor:
+        """``cursor``, or the next epoch's head when its epoch has no batch left."""
+        if self.steps_left(cursor.position):
+            return cursor
+        return Cursor(cursor.epoch + 1, 0, 0)
+
+    def advance(self, cursor: Cursor) -> Cursor:
+        """The cursor after the batch at ``cursor``."""
+        return self.settle(
+            replace(cursor, position=cursor.position + self.global_batch, step=cursor.step + 1)
+        )
+
+    def plan(self, cursor: Cursor) -> BatchPlan:
+        """This rank's batch at ``cursor`` (which must be settled)."""
+        start = cursor.position + self.rank * self.batch
+        rows = self.batch
+        if self.last_batch == "short":
+            rows = min(rows, self.count - start)
+        positions = np.arange(start, start + rows, dtype=np.int64)
+        valid = np.ones(rows, np.bool_)
+        keys = self.keys(cursor.epoch, positions)
+        if start + rows <= self.count:
+            records = self.records(cursor.epoch, positions)
+        elif self.last_batch == "wrap":
+            records = np.empty(rows, np.int64)
+            for ahead in range(start // self.count, (start + rows - 1) // self.count + 1):
+                part = positions // self.count == ahead
+                records[part] = self.records(
+                    cursor.epoch + ahead, positions[part] - ahead * self.count
+                )
+        else:  # "pad"
+            valid = positions < self.count
+            records = np.full(rows, -1, np.int64)
+            records[valid] = self.records(cursor.epoch, positions[valid])
+        return BatchPlan(
+            epoch=cursor.epoch,
+            step=cursor.step,
+            start=start,
+            last=self.steps_left(cursor.position + self.global_batch) == 0,
+            indices=records,
+            valid=valid,
+            keys=keys,
+            rng_key=key_of(self.seed, STREAM_POSTPROCESS, cursor.epoch, start),
+        )
+
+    # -- positions to records --------------------------------------------------------------
+
+    def keys(self, epoch: int, positions: Int64) -> UInt64:
+        """Random keys of positions: what crop and flip draw from."""
+        return mix_rows(key_of(self.seed, STREAM_GEOMETRY, epoch), positions)
+
+    def records(self, epoch: int, positions: Int64) -> Int64:
+        """Record numbers in the file at ``positions`` (each in 0 .. count-1) of ``epoch``."""
+        return self._in_file(self._in_subset(epoch, positions))
+
+    def stand_ins(self, epoch: int, position: int, attempts: int) -> Int64:
+        """Record numbers to try in the place of a bad sample, in order."""
+        key = key_of(self.seed, STREAM_STAND_IN, epoch, position)
+        draws = mix_rows(key, np.arange(attempts, dtype=np.int64))
+        return self._in_file(scale_rows(draws, self.count))
+
+    def _in_file(self, numbers: Int64) -> Int64:
+        if self.subset is None:
+            return numbers
+        if isinstance(self.subset, slice):
+            strided: Int64 = numbers * (self.subset.step or 1) + self.subset.start
+            return strided
+        taken: Int64 = self.subset[numbers]
+        return taken
+
+    def _in_subset(self, epoch: int, positions: Int64) -> Int64:
+        if self.shuffle is False:
+            return positions
+        if self.shuffle is True:
+            return permutation(self.count, self.seed, STREAM_SAMPLE, epoch)(positions)
+        if self.shuffle == "replacement":
+            draws = mix_rows(key_of(self.seed, STREAM_REPLACEMENT, epoch), positions)
+            return scale_rows(draws, self.count)
+        return self._block_order(epoch, positions)
+
+    def _block_order(self, epoch: int, positions: Int64) -> Int64:
+        """Blocks in random order, then samples mixed inside windows of that sequence.
+
+        The last block may be short; a keyed draw says after how many whole blocks it comes, so
+        that the whole ones can be permuted among themselves and all stays arithmetic.
+        """
+        # 1. mix within the window
+        window = min(self.window, self.count)
+        mixed = np.empty_like(positions)
+        which = positions // window
+        for number in np.unique(which):
+            part = which == number
+            base = int(number) * window
+            size = min(window, self.count - base)
+            shuffled = permutation(size, self.seed, STREAM_WINDOW, epoch, int(number))
+            mixed[part] = shuffled(positions[part] - base) + base
+        # 2. place in the block sequence -> record
+        whole, tail = divmod(self.count, self.block)
+        if whole == 0:
+            return mixed
+        order = permutation(whole, self.seed, STREAM_BLOCK, epoch)
+        if tail == 0:
+            return order(mixed // self.block) * self.block + mixed % self.block
+        before = key_of(self.seed, STREAM_TAIL, epoch) % (whole + 1)
+        edge = before * self.block
+        in_tail = (mixed >= edge) & (mixed < edge + tail)
+        shifted = np.where(mixed >= edge + tail, mixed - tail, mixed)
+        place = np.minimum(shifted // self.block, whole - 1)
+        records = order(place) * self.block + shifted % self.block
+        merged: Int64 = np.where(in_tail, whole * self.block + (mixed - edge), records)
+        return merged
+
+
+def subset_count(subset: slice | Int64 | None, total: int) -> int:
+    """Samples that ``subset`` selects out of ``total``."""
+    if subset is None:
+        return total
+    if isinstance(subset, slice):
+        return len(range(*subset.indices(total)))
+    return int(subset.size)
+
+
+def uniforms(keys: UInt64, draw: int) -> npt.NDArray[np.float64]:
+    """The ``draw``-th uniform number in [0, 1) of each key: float64, shape of ``keys``."""
+    mixed = mix_rows(draw + 1, keys.view(np.int64))
+    unit: npt.NDArray[Any] = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return unit

@@ -1,0 +1,448 @@
+"""The user's dict -> a frozen ReaderParams. The only place that checks what the user asked for."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import numpy as np
+
+from .errors import ParamsError
+from .fill import Wanted
+
+#: Samples mixed together by shuffle="block", and the most bytes that may take decoded.
+SHUFFLE_WINDOW: Final = 16_384
+WINDOW_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True)
+class ReaderParams:
+    """Checked parameters of a reader; the table in README says what each means."""
+
+    path: Any = None
+    hdf5_path: Any = None
+    lmdb_path: Any = None
+    data: Any = None
+    labels: Any = None
+    data_field: str = "data"
+    labels_field: str | None = "labels"
+    labels_path: str | None = None
+    subset: Any = None
+    batch_size: int = 1
+    nthread: int | str = 1
+    njob: int = 1
+    workers: str = "thread"
+    shuffle: bool | str = False
+    shuffle_window: int = SHUFFLE_WINDOW
+    seed: int = 0
+    epochs: int | None = None
+    last_batch: str = "drop"
+    rank: int | str = 0
+    world_size: int | str = 1
+    num_dim: int | None = None
+    h_dim: int | None = None
+    w_dim: int | None = None
+    cha_dim: int | None = None
+    layout: str = "NCHW"
+    contiguous: bool = False
+    dtype: Any = None
+    scale: float | None = None
+    mean: Any = None
+    std: Any = None
+    size: Any = None
+    crop: str = "center"
+    crop_ratio: float = 1.0
+    flip: bool = False
+    postprocess: Callable[..., Any] | None = None
+    on_error: str = "raise"
+    verify: str = "first"
+    io: str = "auto"
+    timeout: float | None = None
+    cuda: bool | str = False
+    trace: str | None = None
+    copy: bool = False
+    debug: bool = False
+
+    # -- derived ---------------------------------------------------------------------------
+
+    @property
+    def dims(self) -> tuple[int, int, int, int] | None:
+        """1-based (number, height, width, channel) axes, or None where none was named."""
+        given = (self.num_dim, self.h_dim, self.w_dim, self.cha_dim)
+        if all(value is None for value in given):
+            return None
+        number, height, width, channel = (
+            default if value is None else value
+            for value, default in zip(given, (1, 2, 3, 4), strict=True)
+        )
+        return number, height, width, channel
+
+    @property
+    def wanted(self) -> Wanted:
+        """The part that shapes and converts samples."""
+        return Wanted(
+            layout=self.layout,
+            contiguous=self.contiguous,
+            dtype=None if self.dtype is None else np.dtype(self.dtype),
+            scale=1.0 if self.scale is None else float(self.scale),
+            mean=(0.0,) if self.mean is None else self.mean,
+            std=(1.0,) if self.std is None else self.std,
+            size=self.size,
+            crop=self.crop,
+            crop_ratio=self.crop_ratio,
+            flip=self.flip,
+        )
+
+
+_NAMES: Final = tuple(field.name for field in fields(ReaderParams))
+
+
+def snake_case(name: str) -> str:
+    """The canonical spelling of a parameter: ``batchSize`` -> ``batch_size``."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda m: "_" + m.group(1).lower(), name)
+
+
+def parse_params(params: Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> ReaderParams:
+    """Check everything that can be known without opening a file; ParamsError says what is off."""
+    given = _collect(params)
+    given.update(_collect(overrides))
+    _check_source(given)
+    checked = {name: _CHECKS[name](name, value) for name, value in given.items()}
+    result = ReaderParams(**checked)
+    _check_together(result)
+    return result
+
+
+def _collect(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    if params is None:
+        return {}
+    if not isinstance(params, Mapping):
+        raise ParamsError(
+            "params must be a dict", found=type(params).__name__, expected='{"path": ..., ...}'
+        )
+    given: dict[str, Any] = {}
+    for raw, value in params.items():
+        name = snake_case(raw) if isinstance(raw, str) else raw
+        if name not in _NAMES:
+            close = difflib.get_close_matches(str(name), _NAMES, 1, 0.5)
+            raise ParamsError(
+                f"unknown parameter {raw!r}",
+                hint=f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_NAMES)}",
+            )
+        if name in given:
+            raise ParamsError(f"{name!r} is given twice, also as {raw!r}")
+        given[name] = value
+    return given
+
+
+def _check_source(given: Mapping[str, Any]) -> None:
+    named = [n for n in ("path", "hdf5_path", "lmdb_path", "data") if given.get(n) is not None]
+    if len(named) != 1:
+        raise ParamsError(
+            "name one source of data",
+            found=" and ".join(named) or "none",
+            expected="one of path, hdf5_path, lmdb_path or data",
+        )
+    if given.get("labels") is not None and "data" not in named:
+        raise ParamsError(
+            "labels= goes with data=", hint="name the labels of a file by labels_field"
+        )
+
+
+def _check_together(p: ReaderParams) -> None:
+    dims = p.dims
+    if dims is not None and sorted(dims) != [1, 2, 3, 4]:
+        raise ParamsError(
+            "num_dim, h_dim, w_dim and cha_dim must be a permutation of 1, 2, 3, 4",
+            found=f"({', '.join(map(str, dims))})",
+        )
+    auto = {p.rank, p.world_size} & {"auto"}
+    if not auto and not 0 <= int(p.rank) < int(p.world_size):
+        raise ParamsError(
+            "rank must be below world_size", found=f"rank {p.rank}, world_size {p.world_size}"
+        )
+    if p.last_batch == "short" and p.world_size not in (1,):
+        raise ParamsError('last_batch="short" needs world_size 1: other ranks would wait for ever')
+    if p.size is None and (p.crop_ratio != 1.0 or p.crop in ("random", "random-resized")):
+        raise ParamsError("crop and crop_ratio need size=(H, W)")
+    if p.shuffle != "block" and p.shuffle_window != SHUFFLE_WINDOW:
+        raise ParamsError('shuffle_window goes with shuffle="block"', found=f"{p.shuffle!r}")
+    if p.workers == "process":
+        raise ParamsError('workers="process" is not there yet', hint='use workers="thread"')
+    if p.cuda is not False:
+        raise ParamsError("cuda is not there yet", hint="copy batches to the device yourself")
+    if p.trace is not None:
+        raise ParamsError("trace is not there yet")
+
+
+# -- one check per parameter ---------------------------------------------------------------------
+
+
+def _fail(name: str, value: object, expected: str) -> ParamsError:
+    return ParamsError(f"{name} is not valid", found=repr(value), expected=expected)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _integer(low: int, high: int | None = None, *words: str | None) -> Callable[[str, Any], Any]:
+    limits = f"a whole number of at least {low}" + (f", below {high}" if high else "")
+    also = "".join(f", or {word!r}" for word in words)
+
+    def check(name: str, value: Any) -> Any:
+        if (isinstance(value, str) or value is None) and value in words:
+            return value
+        if not _is_int(value) or value < low or (high is not None and value >= high):
+            raise _fail(name, value, limits + also)
+        return int(value)
+
+    return check
+
+
+def _choice(*allowed: Any) -> Callable[[str, Any], Any]:
+    def check(name: str, value: Any) -> Any:
+        for option in allowed:
+            if type(value) in (type(option), np.bool_) and value == option:
+                return option
+        raise _fail(name, value, " or ".join(repr(option) for option in allowed))
+
+    return check
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise _fail(name, value, "True or False")
+    return bool(value)
+
+
+def _text(optional: bool) -> Callable[[str, Any], Any]:
+    def check(name: str, value: Any) -> Any:
+        if value is None and optional:
+            return None
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        if not isinstance(value, str) or not value:
+            raise _fail(name, value, "text" + (" or None" if optional else ""))
+        return value
+
+    return check
+
+
+def _path(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, str | os.PathLike):
+        if not os.fspath(value):
+            raise _fail(name, value, "a path, a glob or a list of them")
+        return os.fspath(value)
+    if isinstance(value, bytes) or not hasattr(value, "__iter__"):
+        raise _fail(name, value, "a path, a glob or a list of them")
+    entries = [_path(name, entry) for entry in value]
+    if not entries or any(not isinstance(entry, str) for entry in entries):
+        raise _fail(name, value, "a path, a glob or a list of at least one of them")
+    return tuple(entries)
+
+
+def _array(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, list | tuple):
+        value = np.asarray(value)
+    if not all(hasattr(value, member) for member in ("shape", "dtype", "__getitem__")):
+        raise _fail(name, type(value).__name__, "an array: numpy, memmap, h5py data set, zarr")
+    return value
+
+
+def _number(low: float, high: float, optional: bool, above: bool = False) -> Callable[..., Any]:
+    def check(name: str, value: Any) -> Any:
+        if value is None and optional:
+            return None
+        good = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+        if not good or not (low < value if above else low <= value) or not value <= high:
+            raise _fail(name, value, f"a number from {low} to {high}")
+        return float(value)
+
+    return check
+
+
+def _per_channel(positive: bool) -> Callable[[str, Any], Any]:
+    def check(name: str, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            values = np.atleast_1d(np.asarray(value, np.float64))
+        except (TypeError, ValueError):
+            raise _fail(name, value, "a number, or one per channel") from None
+        finite = values.ndim == 1 and values.size > 0 and bool(np.isfinite(values).all())
+        if not finite or (positive and bool((values == 0).any())):
+            raise _fail(name, value, "finite numbers" + (" other than 0" if positive else ""))
+        return tuple(float(v) for v in values)
+
+    return check
+
+
+def _size(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple | np.ndarray) or len(value) != 2:
+        raise _fail(name, value, "(H, W)")
+    if not all(_is_int(side) and 1 <= side <= 65_535 for side in value):
+        raise _fail(name, value, "(H, W), each from 1 to 65535")
+    return int(value[0]), int(value[1])
+
+
+def _dtype(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    try:
+        dtype = np.dtype(value)
+    except TypeError:
+        raise _fail(name, value, 'a numeric dtype, such as "float32"') from None
+    if dtype.kind not in "buif" or not dtype.isnative or dtype.itemsize > 8:
+        raise _fail(name, value, 'a numeric dtype in native byte order, such as "float32"')
+    return dtype.name
+
+
+def _subset(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, slice | str):
+        return value
+    chosen = np.asarray(value)
+    if chosen.dtype == np.bool_:
+        raise _fail(name, "a bool array", "a slice, an int64 array (np.flatnonzero) or a name")
+    if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or chosen.size == 0:
+        raise _fail(name, value, "a slice, a 1-D array of record numbers or the name of a split")
+    return np.ascontiguousarray(chosen, np.int64)
+
+
+def _function(name: str, value: Any) -> Any:
+    if value is not None and not callable(value):
+        raise _fail(name, value, "a function f(data, labels) or f(data, labels, rng)")
+    return value
+
+
+def _scale(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    scalar = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not scalar or not math.isfinite(value):
+        raise _fail(name, value, "a finite number")
+    return float(value)
+
+
+def _cuda(name: str, value: Any) -> Any:
+    if isinstance(value, bool) or (isinstance(value, str) and re.fullmatch(r"cuda(:\d+)?", value)):
+        return value
+    raise _fail(name, value, 'False, True or "cuda:N"')
+
+
+_CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
+    "path": _path,
+    "hdf5_path": _path,
+    "lmdb_path": _path,
+    "data": _array,
+    "labels": _array,
+    "data_field": _text(optional=False),
+    "labels_field": _text(optional=True),
+    "labels_path": _text(optional=True),
+    "subset": _subset,
+    "batch_size": _integer(1),
+    "nthread": _integer(1, 1025, "auto"),
+    "njob": _integer(1, 4097),
+    "workers": _choice("thread", "process"),
+    "shuffle": _choice(False, True, "block", "replacement"),
+    "shuffle_window": _integer(1),
+    "seed": _integer(0, 1 << 64),
+    "epochs": _integer(1, None, None),
+    "last_batch": _choice("drop", "pad", "wrap", "short"),
+    "rank": _integer(0, None, "auto"),
+    "world_size": _integer(1, None, "auto"),
+    "num_dim": _integer(1, 5, None),
+    "h_dim": _integer(1, 5, None),
+    "w_dim": _integer(1, 5, None),
+    "cha_dim": _integer(1, 5, None),
+    "layout": _choice("NCHW", "NHWC"),
+    "contiguous": _flag,
+    "dtype": _dtype,
+    "scale": _scale,
+    "mean": _per_channel(positive=False),
+    "std": _per_channel(positive=True),
+    "size": _size,
+    "crop": _choice("center", "random", "random-resized", "none"),
+    "crop_ratio": _number(0.0, 1.0, optional=False, above=True),
+    "flip": _flag,
+    "postprocess": _function,
+    "on_error": _choice("raise", "skip", "zero"),
+    "verify": _choice("always", "first", "never"),
+    "io": _choice("auto", "mmap", "pread"),
+    "timeout": _number(0.0, 1e9, optional=True, above=True),
+    "cuda": _cuda,
+    "trace": _text(optional=True),
+    "copy": _flag,
+    "debug": _flag,
+}
+
+
+# -- what the machine says -----------------------------------------------------------------------
+
+_RANK_VARIABLES: Final = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+
+
+def rank_and_world(p: ReaderParams) -> tuple[int, int]:
+    """(rank, world_size), from the launcher's environment where "auto"; (0, 1) without one."""
+    if p.rank != "auto" and p.world_size != "auto":
+        return int(p.rank), int(p.world_size)
+    for rank_name, size_name in _RANK_VARIABLES:
+        if rank_name in os.environ and size_name in os.environ:
+            try:
+                rank, world = int(os.environ[rank_name]), int(os.environ[size_name])
+            except ValueError:
+                rank, world = -1, 0
+            if not 0 <= rank < world:
+                raise ParamsError(
+                    'rank="auto": the launcher\'s variables make no sense',
+                    found=f"{rank_name}={os.environ[rank_name]}, "
+                    f"{size_name}={os.environ[size_name]}",
+                )
+            return rank, world
+    return 0, 1
+
+
+def usable_cores() -> int:
+    """Cores this process may use: its affinity, and the quota of its cgroup (v2 or v1)."""
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    for quota_file, period_file in (
+        ("/sys/fs/cgroup/cpu.max", None),
+        ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+    ):
+        try:
+            with open(quota_file, encoding="ascii") as file:
+                words = file.read().split()
+            if period_file is not None:
+                with open(period_file, encoding="ascii") as file:
+                    words.append(file.read().strip())
+            if words[0] not in ("max", "-1"):
+                cores = min(cores, max(1, math.ceil(int(words[0]) / int(words[1]))))
+        except (OSError, ValueError, IndexError, ZeroDivisionError):
+            continue
+    return max(1, cores)
+
+
+def worker_count(p: ReaderParams) -> int:
+    """Workers to start: ``nthread``, or the usable cores shared among this machine's ranks."""
+    if p.nthread != "auto":
+        return int(p.nthread)
+    local = os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("SLURM_NTASKS_PER_NODE", "1"))
+    ranks = int(local) if local.isdigit() and int(local) > 0 else 1
+    return max(1, usable_cores() // ranks)

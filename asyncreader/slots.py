@@ -1,0 +1,352 @@
+"""Who owns a batch buffer now: slots, their states, and the one Condition all waiting is on.
+
+::
+
+    FREE --begin(plan)--> FILLING --last part--> READY --take()--> HELD --release()--> FREE
+    ring                  workers               ring             caller               ring
+
+Guarantees, each tested: a slot is FILLING or HELD by one owner at a time; batches leave in the
+order in which they were begun; a held slot is never written by a worker; ``close()`` wakes every
+waiter. They rest on one rule: a slot's ``state`` changes only under the ring's Condition. Reading,
+decoding, user code and poisoning never run under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import mmap
+import threading
+from collections import deque
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import NothingQueuedError, QueueFullError, ReaderClosedError, ReaderTimeoutError
+from .order import BatchPlan
+
+Array: TypeAlias = npt.NDArray[Any]
+
+#: What ``debug=True`` writes over a slot that is given back.
+POISON = 0xA5
+
+
+class SlotState(enum.Enum):
+    """Owner of a slot: the ring, the workers, the ring again, the caller."""
+
+    FREE = "free"
+    FILLING = "filling"
+    READY = "ready"
+    HELD = "held"
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Zeroed C-ordered array whose first byte is on a page (4096) boundary, private to us."""
+    kind = np.dtype(dtype)
+    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    pages = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if size >= 4 << 20 and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without transparent huge pages
+            pages.madvise(mmap.MADV_HUGEPAGE)  # fewer TLB misses while rows are copied in
+    return np.frombuffer(pages, kind, count=size // kind.itemsize).reshape(shape)
+
+
+class Slot:
+    """The buffers of one batch, allocated once, and what is being done with them.
+
+    ``rows``: memory that workers fill, (B, ...); ``labels``: (B, ...) or None;
+    ``out_data``/``out_labels``: what is handed out: views of the former, or buffers of their own
+    where ``postprocess`` returns new arrays.
+    """
+
+    __slots__ = (
+        "bad",
+        "error",
+        "error_at",
+        "generation",
+        "labels",
+        "number",
+        "out_data",
+        "out_labels",
+        "parts",
+        "parts_left",
+        "plan",
+        "rows",
+        "state",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        rows: Array,
+        labels: Array | None,
+        out_data: Array,
+        out_labels: Array | None,
+    ) -> None:
+        self.number = number
+        self.rows = rows
+        self.labels = labels
+        self.out_data = out_data
+        self.out_labels = out_labels
+        self.state = SlotState.FREE
+        self.generation = 0
+        self.plan: BatchPlan | None = None
+        self.parts = 0
+        self.parts_left = 0
+        self.error: BaseException | None = None
+        self.error_at = 0
+        self.bad: list[tuple[int, int, str]] = []
+
+    def poison(self) -> None:
+        """Overwrite everything the caller could still be looking at."""
+        for array in (self.rows, self.labels, self.out_data, self.out_labels):
+            # what is not contiguous is a view of rows
+            if array is not None and array.flags.c_contiguous:
+                array.reshape(-1).view(np.uint8).fill(POISON)
+
+
+#: Rows lo to hi of a slot's batch: what one worker does at a time.
+Task: TypeAlias = tuple[Slot, int, int]
+
+
+class SlotRing:
+    """The slots of one reader and the deque of batches in flight, oldest first.
+
+    State guarded by ``_cond``: everything below, and every slot's ``state``.
+    """
+
+    def __init__(self, slots: list[Slot], in_flight: int, debug: bool = False) -> None:
+        self.slots = slots
+        self.in_flight = in_flight
+        self._debug = debug
+        self._cond = threading.Condition()
+        self._free = list(slots)
+        self._queue: deque[Slot] = deque()
+        self._tasks: deque[Task] = deque()
+        self._held: Slot | None = None
+        self._kept = 0
+        self._idle = 0  # workers waiting
+        self._waiting = 0  # consumers waiting
+        self._closed = False
+        self._failure: BaseException | None = None
+
+    # -- consumer side ---------------------------------------------------------------------
+
+    def begin_check(self) -> None:
+        """Raise what begin() would raise."""
+        with self._cond:
+            self._check_open()
+            if not self._room():
+                raise QueueFullError(
+                    "every slot is in use",
+                    found=f"{len(self._queue)} batches in flight, {self._kept} kept",
+                    expected=f"at most njob = {self.in_flight} together",
+                    hint="call getNextBatch() first, or raise njob",
+                )
+
+    def check_open(self) -> None:
+        """Raise ReaderClosedError after close()."""
+        with self._cond:
+            self._check_open()
+
+    def has_room(self) -> bool:
+        """Whether one more batch can be begun now."""
+        with self._cond:
+            self._check_open()
+            return self._room()
+
+    def begin(self, plan: BatchPlan, parts: int = 1) -> Slot:
+        """Put ``plan`` in a free slot, behind all batches in flight, cut into ``parts`` tasks."""
+        with self._cond:
+            self.begin_check()
+            slot = self._free.pop()
+            slot.state = SlotState.FILLING
+            slot.generation += 1
+            slot.plan = plan
+            slot.error = None
+            slot.bad = []
+            rows = plan.indices.size
+            slot.parts = slot.parts_left = max(1, min(parts, rows))
+            self._queue.append(slot)
+            for part in range(slot.parts):
+                self._tasks.append(
+                    (slot, rows * part // slot.parts, rows * (part + 1) // slot.parts)
+                )
+            if self._idle:
+                self._cond.notify_all()
+            return slot
+
+    def take(self, timeout: float | None = None) -> tuple[Slot, BaseException | None]:
+        """Wait for the oldest batch; hand it over, freeing the one held before.
+
+        Of a batch that failed the error comes with it: its slot is freed, and the batch held
+        before stays valid.
+        """
+        with self._cond:
+            self._check_open()
+            if not self._queue:
+                raise NothingQueuedError(
+                    "no batch is in flight", hint="call fetchData() before getNextBatch()"
+                )
+            if not self._head_is_ready():
+                self._waiting += 1
+                try:
+                    ready = self._cond.wait_for(self._head_is_ready, timeout)
+                finally:
+                    self._waiting -= 1
+                self._check_open()
+                if not ready:
+                    raise ReaderTimeoutError(
+                        f"no batch within {timeout} s",
+                        found=self._describe(),
+                        hint="it is still being filled: call getNextBatch() again to wait on",
+                    )
+            slot = self._queue.popleft()
+            error, slot.error = slot.error, None
+            if error is None:
+                slot.state = SlotState.HELD
+                retired, self._held = self._held, slot
+            else:
+                retired = slot
+        if retired is not None:
+            self._retire(retired)
+        return slot, error
+
+    def release(self, slot: Slot, generation: int) -> None:
+        """Give a held (or kept) batch back; nothing happens if it was given back before."""
+        with self._cond:
+            if slot.generation != generation or slot.state is not SlotState.HELD:
+                return
+            if self._held is slot:
+                self._held = None
+            else:
+                self._kept -= 1
+            slot.state = SlotState.READY  # ours again, not free before it is poisoned
+        self._retire(slot)
+
+    def keep(self, slot: Slot, generation: int) -> None:
+        """Hold a batch beyond the next take(), until release()."""
+        with self._cond:
+            self._check_open()
+            if slot.generation != generation or slot.state is not SlotState.HELD:
+                raise QueueFullError(
+                    "this batch was given back: it can no longer be kept",
+                    hint="call keep() before the next getNextBatch()",
+                )
+            if self._held is not slot:
+                return
+            if self._kept >= self.in_flight - 1:
+                raise QueueFullError(
+                    "no more batches can be kept",
+                    found=f"{self._kept} kept",
+                    expected=f"at most njob - 1 = {self.in_flight - 1}",
+                    hint="release() one, or raise njob",
+                )
+            self._kept += 1
+            self._held = None
+
+    def drop_queued(self) -> None:
+        """Forget the batches in flight; waits until no worker writes to them any more."""
+        with self._cond:
+            self._check_open()
+            dropped = list(self._queue)
+            waiting = {id(slot) for slot in dropped}
+            for task in [task for task in self._tasks if id(task[0]) in waiting]:
+                self._tasks.remove(task)
+                task[0].parts_left -= 1
+                if task[0].parts_left == 0:
+                    task[0].state = SlotState.READY
+            self._waiting += 1
+            try:
+                self._cond.wait_for(
+                    lambda: self._closed or all(s.state is SlotState.READY for s in dropped)
+                )
+            finally:
+                self._waiting -= 1
+            self._check_open()
+            self._queue.clear()
+        for slot in dropped:
+            slot.error = None
+            self._retire(slot)
+
+    # -- worker side -----------------------------------------------------------------------
+
+    def next_task(self) -> Task | None:
+        """Wait for rows to fill; None when the ring is closed."""
+        with self._cond:
+            while not self._tasks and not self._closed:
+                self._idle += 1
+                try:
+                    self._cond.wait()
+                finally:
+                    self._idle -= 1
+            return None if self._closed else self._tasks.popleft()
+
+    def part_done(self, slot: Slot, lo: int, error: BaseException | None) -> bool:
+        """Note a filled part and its error (that of the first rows wins); True for the last."""
+        with self._cond:
+            if error is not None and (slot.error is None or lo < slot.error_at):
+                slot.error, slot.error_at = error, lo
+            slot.parts_left -= 1
+            return slot.parts_left == 0
+
+    def ready(self, slot: Slot) -> None:
+        """The batch is whole (or its error is in the slot): it may be taken."""
+        with self._cond:
+            slot.state = SlotState.READY
+            if self._waiting:
+                self._cond.notify_all()
+
+    # -- both ------------------------------------------------------------------------------
+
+    def close(self, failure: BaseException | None = None) -> None:
+        """Refuse everything from now on and wake every waiter; idempotent."""
+        with self._cond:
+            self._closed = True
+            self._failure = self._failure or failure
+            self._tasks.clear()
+            self._cond.notify_all()
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._closed
+
+    def counts(self) -> dict[str, int]:
+        """Slots by owner: free, filling, ready, held, kept."""
+        with self._cond:
+            counted = {state.value: 0 for state in SlotState}
+            for slot in self.slots:
+                counted[slot.state.value] += 1
+            counted["kept"] = self._kept
+            return counted
+
+    def in_flight_now(self) -> int:
+        """Batches begun and not yet taken."""
+        with self._cond:
+            return len(self._queue)
+
+    def _room(self) -> bool:
+        return len(self._queue) < self.in_flight - self._kept and bool(self._free)
+
+    def _head_is_ready(self) -> bool:
+        return self._closed or (bool(self._queue) and self._queue[0].state is SlotState.READY)
+
+    def _retire(self, slot: Slot) -> None:
+        if self._debug:
+            slot.poison()
+        with self._cond:
+            slot.state = SlotState.FREE
+            self._free.append(slot)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            if self._failure is not None:
+                raise self._failure
+            raise ReaderClosedError("this reader is closed", hint="open a new AsyncReader")
+
+    def _describe(self) -> str:
+        head = self._queue[0]
+        begun = head.parts - sum(1 for task in self._tasks if task[0] is head)
+        return f"{begun} of {head.parts} parts of the oldest batch begun, {self._idle} workers idle"

@@ -1,0 +1,93 @@
+"""Every kind of data set behind one door: ``open_source`` tells by content what a path holds."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import FormatError, SourceNotFoundError
+from .base import RowError, RowPlan, Source, SourceSpec, fingerprint
+from .concat import ConcatSource
+from .hdf5 import Hdf5Fields, is_hdf5, open_hdf5
+from .lmdb import lmdb_data_file, open_lmdb
+
+__all__ = [
+    "Hdf5Fields",
+    "RowError",
+    "RowPlan",
+    "Source",
+    "SourceSpec",
+    "container_of",
+    "expand_paths",
+    "fingerprint",
+    "open_source",
+]
+
+
+def container_of(path: str) -> str:
+    """ "HDF5" or "LMDB", by content. SourceNotFoundError or FormatError if neither."""
+    if not os.path.lexists(path):
+        raise SourceNotFoundError("no such file or folder", path=path)
+    if lmdb_data_file(path) is not None:
+        return "LMDB"
+    if os.path.isdir(path):
+        raise FormatError(
+            "a folder without an LMDB data file in it",
+            path=path,
+            hint="pack a folder of pictures with: asyncreader convert FOLDER out.h5",
+        )
+    if is_hdf5(path):
+        return "HDF5"
+    raise FormatError(
+        "neither HDF5 nor LMDB by its content",
+        path=path,
+        hint="is it complete? pack pictures with: asyncreader convert FOLDER out.h5",
+    )
+
+
+def expand_paths(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """The files that a path, a glob pattern or a list of either names, in that order."""
+    if not isinstance(path, str | os.PathLike):
+        return [found for entry in path for found in expand_paths(entry)]
+    text = os.fspath(path)
+    if os.path.lexists(text) or not glob.has_magic(text):
+        return [text]
+    found = sorted(glob.glob(text, recursive=True))
+    if not found:
+        raise SourceNotFoundError("nothing matches this pattern", path=text)
+    return found
+
+
+def open_source(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    fields: Hdf5Fields | None = None,
+    *,
+    io: str = "auto",
+    expect: str | None = None,
+) -> Source:
+    """Open packed files as one source.
+
+    ``expect``: "HDF5" or "LMDB" where only that will do. Raises SourceNotFoundError, FormatError
+    or ParamsError; nothing stays open then.
+    """
+    fields = fields or Hdf5Fields()
+    opened: list[Any] = []
+    try:
+        for name in expand_paths(path):
+            kind = container_of(name)
+            if expect is not None and kind != expect:
+                raise FormatError(f"not an {expect} file", path=name, found=kind)
+            if kind == "HDF5":
+                opened.append(open_hdf5(name, fields, io=io))
+            else:
+                opened.append(open_lmdb(name, io=io, labels=fields.labels is not None))
+        if not opened:
+            raise SourceNotFoundError("no files were named", path=str(path))
+        whole: Source = opened[0] if len(opened) == 1 else ConcatSource(opened)
+        return whole
+    except BaseException:
+        for source in opened:
+            source.close()
+        raise

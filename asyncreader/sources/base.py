@@ -1,0 +1,374 @@
+"""What every data set can do, whatever its container: the Source protocol and its common half."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from ..errors import ChecksumError, DecodeError, FormatError, SampleError
+from ..fill import SCRATCH, Fill, Stored
+from ..format import Meta
+from ..stats import Meter
+from .store import ByteStore
+
+Array: TypeAlias = npt.NDArray[Any]
+Int64: TypeAlias = npt.NDArray[np.int64]
+UInt64: TypeAlias = npt.NDArray[np.uint64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+#: Rows are copied, hashed and converted in groups of about this many bytes, so that the second
+#: look at a row finds it in the core's cache (L2 is 0.5 to 2 MiB on today's machines).
+GROUP_BYTES = 512 << 10
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """Which samples to read into which rows.
+
+    ``records``: int64, in the source; ``rows``: int64, in the slot; ``keys``: uint64, for crop and
+    flip; ``check``: rows whose checksum is to be held against the table, or None for none.
+    """
+
+    records: Int64
+    rows: Int64
+    keys: UInt64
+    check: Bools | None = None
+
+    def pick(self, which: Int64 | Bools | slice) -> RowPlan:
+        """The same for some of the rows."""
+        check = None if self.check is None else self.check[which]
+        return RowPlan(self.records[which], self.rows[which], self.keys[which], check)
+
+
+@dataclass(frozen=True)
+class RowError:
+    """A sample that could not be served: its row in the slot, and why."""
+
+    row: int
+    error: SampleError
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """What a source serves, as found when it was opened."""
+
+    path: str
+    container: str
+    """"HDF5", "LMDB" or "arrays"."""
+    layout: str
+    """How it lies in there, in words."""
+    count: int
+    stored: Stored
+    encoding: str
+    block: int
+    """Samples that lie together in storage: the unit of ``shuffle="block"``."""
+    meta: Meta | None
+    """The description of a set packed by us, else None."""
+    classes: tuple[str, ...] | None
+    checksums: bool
+    io: str
+    size_on_disk: int
+    chunk: int | None = None
+    compression: str | None = None
+
+    @property
+    def row_shape(self) -> tuple[int, ...] | None:
+        """Shape of a stored sample; None where samples differ in size."""
+        return self.stored.shape
+
+    @property
+    def channels(self) -> int:
+        """Colour channels of an image set."""
+        return self.stored.image_shape()[2]
+
+
+class Source(Protocol):
+    """Samples by number. Thread-safe, and opened in the process that uses it."""
+
+    spec: SourceSpec
+    labels: Array | None
+
+    def read_into(
+        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
+    ) -> tuple[RowError, ...]:
+        """Fill rows of ``out`` (B, *fill.row_shape). Bad samples are named, the rest is filled."""
+
+    def sample_bytes(self, index: int) -> bytes:
+        """The stored bytes of one sample, checked against its checksum where there is one."""
+
+    def source_path(self, index: int) -> bytes | None:
+        """The file a sample was packed from, as it was named; None if not recorded."""
+
+    def all_paths(self) -> Iterator[bytes | None]:
+        """source_path of every sample, in order, in one go."""
+
+    def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
+        """Recorded XXH3-64 of samples start .. stop-1; None without checksums."""
+
+    def close(self) -> None:
+        """Let go of the file. Memory that a thread can still reach stays mapped."""
+
+
+class BaseSource:
+    """The half that all sources share: errors that say where, checksums, encoded samples."""
+
+    spec: SourceSpec
+    labels: Array | None
+    checksums: UInt64 | None = None
+
+    def key_of(self, index: int) -> str | None:
+        """The sample's key in its container, for messages."""
+        return None
+
+    def source_path(self, index: int) -> bytes | None:
+        return None
+
+    def all_paths(self) -> Iterator[bytes | None]:
+        return (self.source_path(index) for index in range(self.spec.count))
+
+    def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
+        return None if self.checksums is None else self.checksums[start:stop]
+
+    def close(self) -> None:
+        pass
+
+    def located(self, error: SampleError, record: int) -> SampleError:
+        """``error`` with this sample's file, number, key and origin filled in."""
+        error.path, error.index = self.spec.path, record
+        error.key = self.key_of(record)
+        origin = self.source_path(record)
+        error.source_path = None if origin is None else origin.decode("utf-8", "backslashreplace")
+        return error
+
+    def checked(self, data: Any, record: int) -> SampleError | None:
+        """None when the bytes are those that were packed, else the error."""
+        assert self.checksums is not None
+        found = xxhash.xxh3_64_intdigest(data)
+        expected = int(self.checksums[record])
+        if found == expected:
+            return None
+        return self.located(
+            ChecksumError(
+                "the stored bytes of a sample are not the bytes that were packed",
+                found=f"XXH3-64 {found:016x}",
+                expected=f"{expected:016x}",
+                hint="convert the set again or restore it; on_error='skip' leaves such samples out",
+            ),
+            record,
+        )
+
+
+class ExtentSource(BaseSource):
+    """Samples that are byte ranges of one store: raw rows, a blob with offsets, LMDB values.
+
+    ``starts`` and ``sizes``: int64 (N,) each, or ``starts`` = (first, stride) where regular and
+    ``sizes`` = bytes of every sample. All were checked against the store by the opener.
+    """
+
+    def __init__(
+        self,
+        spec: SourceSpec,
+        store: ByteStore,
+        starts: Int64 | tuple[int, int],
+        sizes: npt.NDArray[Any] | int,
+        labels: Array | None,
+        checksums: UInt64 | None,
+    ) -> None:
+        self.spec = spec
+        self.labels = labels
+        self.checksums = checksums
+        self.store = store
+        self._starts = starts
+        self._sizes = sizes
+
+    def offsets(self, records: Int64) -> Int64:
+        """Byte offsets of records in the store."""
+        if isinstance(self._starts, tuple):
+            first, stride = self._starts
+            offsets: Int64 = records * stride + first
+            return offsets
+        return self._starts[records]
+
+    def length(self, record: int) -> int:
+        """Bytes of one stored sample."""
+        return self._sizes if isinstance(self._sizes, int) else int(self._sizes[record])
+
+    def sample_bytes(self, index: int) -> bytes:
+        offset = int(self.offsets(np.array([index], np.int64))[0])
+        data = self.store.view(offset, self.length(index)).tobytes()
+        if self.checksums is not None:
+            error = self.checked(data, index)
+            if error is not None:
+                raise error
+        return data
+
+    def read_into(
+        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
+    ) -> tuple[RowError, ...]:
+        if self.spec.stored.encoded:
+            return tuple(self._read_encoded(plan, fill, out, meter))
+        offsets = self.offsets(plan.records)
+        if plan.check is not None:
+            return tuple(self._read_checked(plan, offsets, fill, out))
+        row_bytes = self.length(0)
+        if fill.mode == "copy":
+            self.store.gather(offsets, row_bytes, out.ctypes.data, plan.rows)
+        elif fill.mode == "each":
+            self._read_each(plan, offsets, fill, out)
+        else:
+            address, places = self.store.resident(offsets, row_bytes)
+            fill.bulk(address, places, plan.rows, plan.keys, out)
+        return ()
+
+    def _read_each(self, plan: RowPlan, offsets: Int64, fill: Fill, out: Array) -> None:
+        shape, dtype = self.spec.stored.shape, self.spec.stored.dtype
+        assert shape is not None
+        places, flips = fill.draws(plan.keys)
+        row_bytes = self.length(0)
+        for i, (offset, row) in enumerate(zip(offsets.tolist(), plan.rows.tolist(), strict=True)):
+            sample = self.store.view(offset, row_bytes).view(dtype).reshape(shape)
+            fill.put(
+                sample,
+                None if places is None else places[i],
+                flips is not None and bool(flips[i]),
+                out[row],
+            )
+
+    def _read_checked(
+        self, plan: RowPlan, offsets: Int64, fill: Fill, out: Array
+    ) -> Iterator[RowError]:
+        """Copy rows, hash the copies and convert those: what was hashed is what is served."""
+        assert plan.check is not None
+        row_bytes = self.length(0)
+        group = max(1, GROUP_BYTES // row_bytes)
+        in_place = fill.mode == "copy"
+        for lo in range(0, plan.records.size, group):
+            part = plan.pick(slice(lo, lo + group))
+            assert part.check is not None
+            count = part.records.size
+            if in_place:
+                copies = out.reshape(out.shape[0], -1).view(np.uint8)
+                where = part.rows
+            else:
+                copies = SCRATCH.take("checked", count * row_bytes).reshape(count, row_bytes)
+                where = np.arange(count, dtype=np.int64)
+            self.store.gather(offsets[lo : lo + count], row_bytes, copies.ctypes.data, where)
+            bad = np.zeros(count, np.bool_)
+            for i in np.flatnonzero(part.check).tolist():
+                error = self.checked(copies[where[i]].data, int(part.records[i]))
+                if error is not None:
+                    bad[i] = True
+                    yield RowError(int(part.rows[i]), error)
+            if in_place:
+                continue
+            good = np.flatnonzero(~bad)
+            self._convert(copies, good, part.pick(good), fill, out)
+
+    def _convert(
+        self,
+        copies: npt.NDArray[np.uint8],
+        which: Int64,
+        plan: RowPlan,
+        fill: Fill,
+        out: Array,
+    ) -> None:
+        if fill.mode != "each":
+            fill.bulk(copies.ctypes.data, which * copies.shape[1], plan.rows, plan.keys, out)
+            return
+        shape, dtype = self.spec.stored.shape, self.spec.stored.dtype
+        assert shape is not None
+        places, flips = fill.draws(plan.keys)
+        for i, row in enumerate(plan.rows.tolist()):
+            fill.put(
+                copies[which[i]].view(dtype).reshape(shape),
+                None if places is None else places[i],
+                flips is not None and bool(flips[i]),
+                out[row],
+            )
+
+    def _read_encoded(
+        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
+    ) -> Iterator[RowError]:
+        places, flips = fill.draws(plan.keys)
+        offsets = self.offsets(plan.records)
+        for i, (offset, record, row) in enumerate(
+            zip(offsets.tolist(), plan.records.tolist(), plan.rows.tolist(), strict=True)
+        ):
+            data = self.store.view(offset, self.length(record))
+            if plan.check is not None and plan.check[i]:
+                copy = SCRATCH.take("encoded", data.size)
+                copy[:] = data  # what is hashed is what is decoded, whoever writes to the file
+                data = copy
+                bad = self.checked(data, record)
+                if bad is not None:
+                    yield RowError(row, bad)
+                    continue
+            try:
+                fill.put_encoded(
+                    data,
+                    None if places is None else places[i],
+                    flips is not None and bool(flips[i]),
+                    out[row],
+                    meter,
+                )
+            except DecodeError as exc:
+                exc.hint = exc.hint or "on_error='skip' leaves such samples out"
+                yield RowError(row, self.located(exc, record))
+
+
+def fingerprint(source: Source) -> str:
+    """What tells this data set from another: part of a saved state.
+
+    Ours: count and the digests of checksums and labels. Others: count, shape, dtype and a hash of
+    64 fixed samples.
+    """
+    spec = source.spec
+    if spec.meta is not None:
+        digests = spec.meta.digests
+        return f"{spec.count}:{digests.get('checksums')}:{digests.get('labels', '-')}"
+    state = hashlib.sha256(
+        f"{spec.count} {spec.stored.shape} {spec.stored.dtype.str} {spec.encoding}".encode()
+    )
+    for index in np.linspace(0, spec.count - 1, min(64, spec.count)).astype(np.int64).tolist():
+        state.update(source.sample_bytes(index))
+    return f"{spec.count}:{state.hexdigest()[:32]}"
+
+
+def default_block(row_bytes: int) -> int:
+    """Samples to the block where storage has none of its own: about a MiB."""
+    return max(1, (1 << 20) // max(1, row_bytes))
+
+
+def check_extents(starts: Int64, sizes: npt.NDArray[Any], size: int, path: str) -> None:
+    """FormatError unless every extent lies inside a file of ``size`` bytes."""
+    if starts.size == 0:
+        return
+    bad = (starts < 0) | (sizes < 0) | (starts > size) | (sizes.astype(np.int64) > size - starts)
+    if bad.any():
+        record = int(np.argmax(bad))
+        raise FormatError(
+            "a sample lies outside the file: it is truncated or damaged",
+            path=path,
+            index=record,
+            found=f"bytes {int(starts[record])} to {int(starts[record]) + int(sizes[record])}",
+            expected=f"a file of at least that size, this one has {size}",
+            hint="copy or convert it again",
+        )
+
+
+def clock() -> float:
+    """Seconds, for meters."""
+    return time.perf_counter()
+
+
+def row_size(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Bytes of one raw sample."""
+    return math.prod(shape) * dtype.itemsize

@@ -1,0 +1,387 @@
+"""HDF5 chunks read and decoded outside the HDF5 library: the filters, and a source over chunks.
+
+Filters are undone in reverse order of the pipeline, skipping those in a chunk's mask (HDF5 File
+Format Specification 3.0, IV.A.2.l and III.A.1). Numbers of registered filters are the HDF Group's.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DecodeError, FormatError, SampleError
+from ..fill import Fill
+from ..stats import Meter
+from .base import Array, BaseSource, RowError, RowPlan, SourceSpec, UInt64
+from .store import ByteStore
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+UInt8: TypeAlias = npt.NDArray[np.uint8]
+
+DEFLATE: Final = 1
+SHUFFLE: Final = 2
+FLETCHER32: Final = 3
+BUILT_IN_ONLY: Final = {4: "szip", 5: "nbit", 6: "scaleoffset"}
+LZF: Final = 32000
+BLOSC: Final = 32001
+LZ4: Final = 32004
+BITSHUFFLE: Final = 32008
+ZSTD: Final = 32015
+NAMES: Final = {
+    DEFLATE: "gzip",
+    SHUFFLE: "shuffle",
+    FLETCHER32: "fletcher32",
+    LZF: "lzf",
+    BLOSC: "blosc",
+    LZ4: "lz4",
+    BITSHUFFLE: "bitshuffle",
+    ZSTD: "zstd",
+    **BUILT_IN_ONLY,
+}
+
+#: Decoded chunks that a source may remember.
+CACHE_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True)
+class Filter:
+    """One step of a pipeline: its registered number and client values."""
+
+    code: int
+    values: tuple[int, ...]
+
+
+def decode_chunk(
+    data: UInt8, filters: tuple[Filter, ...], mask: int, size: int, item: int
+) -> UInt8:
+    """A chunk's ``size`` bytes of pixels from its stored bytes; DecodeError if damaged."""
+    for place in range(len(filters) - 1, -1, -1):
+        if mask & (1 << place):
+            continue
+        step = filters[place]
+        try:
+            data = _UNDO[step.code](data, step, size, item)
+        except DecodeError:
+            raise
+        except Exception as exc:  # every codec of imagecodecs has an error type of its own
+            raise DecodeError(
+                f"a chunk cannot be decompressed ({NAMES[step.code]})", found=str(exc)
+            ) from exc
+    if data.size != size:
+        raise DecodeError(
+            "a chunk has not the size that its shape needs",
+            found=f"{data.size} bytes",
+            expected=f"{size} bytes",
+        )
+    return data
+
+
+def _bytes(decoded: Any) -> UInt8:
+    return np.frombuffer(decoded, np.uint8)
+
+
+def _undo_deflate(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    import imagecodecs
+
+    # 4 more: a fletcher32 sum may lie inside
+    return _bytes(imagecodecs.deflate_decode(data, out=np.empty(size + 4, np.uint8)))
+
+
+def _undo_shuffle(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    width = step.values[0] if step.values else item
+    if width <= 1:
+        return data
+    whole = data.size // width * width
+    out = np.empty(data.size, np.uint8)
+    out[:whole].reshape(-1, width)[:] = data[:whole].reshape(width, -1).T
+    out[whole:] = data[whole:]
+    return out
+
+
+def _undo_fletcher32(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    import imagecodecs
+
+    if data.size < 4:
+        raise DecodeError("a chunk is too short for its checksum")
+    body = data[:-4]
+    stated = int.from_bytes(data[-4:].tobytes(), "little")
+    found = int(imagecodecs.h5checksum_fletcher32(body.tobytes()))
+    # HDF5 up to 1.6.2 stored the halves the other way round, and is still accepted by the library
+    swapped = ((found & 0x00FF00FF) << 8) | ((found >> 8) & 0x00FF00FF)
+    if stated not in (found, swapped):
+        raise DecodeError(
+            "a chunk's fletcher32 checksum is wrong", found=f"{found:08x}", expected=f"{stated:08x}"
+        )
+    return body
+
+
+def _undo_lzf(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    import imagecodecs
+
+    return _bytes(imagecodecs.lzf_decode(data.tobytes(), out=size))
+
+
+def _undo_lz4(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    import imagecodecs
+
+    return _bytes(imagecodecs.lz4h5_decode(data, out=size))
+
+
+def _undo_zstd(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    import imagecodecs
+
+    return _bytes(imagecodecs.zstd_decode(data, out=size))
+
+
+def _undo_blosc(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    import imagecodecs
+
+    return _bytes(imagecodecs.blosc_decode(data, numthreads=1))
+
+
+def _undo_bitshuffle(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    """bitshuffle's HDF5 filter: values are (major, minor, item size, block, compression, ...)."""
+    import imagecodecs
+
+    width = step.values[2] if len(step.values) > 2 else item
+    codec = step.values[4] if len(step.values) > 4 else 0
+    if codec == 0:
+        block = step.values[3] if len(step.values) > 3 else 0
+        out = imagecodecs.bitshuffle_decode(data, itemsize=width, blocksize=block)
+        return _bytes(out)
+    if codec not in (2, 3):
+        raise DecodeError("a bitshuffle chunk with an unknown compression", found=codec)
+    total = int.from_bytes(data[:8].tobytes(), "big")
+    block_bytes = int.from_bytes(data[8:12].tobytes(), "big")
+    if total != size or block_bytes % width:
+        raise DecodeError("a bitshuffle chunk states another size", found=total, expected=size)
+    pieces, at, left = [], 12, total
+    while left:
+        # every block is compressed on its own; a remainder below 8 items is stored as it is
+        this = min(block_bytes, left // (8 * width) * (8 * width))
+        if this == 0:
+            pieces.append(data[at : at + left])
+            break
+        length = int.from_bytes(data[at : at + 4].tobytes(), "big")
+        packed = data[at + 4 : at + 4 + length]
+        plain = (
+            imagecodecs.lz4_decode(packed, out=this)
+            if codec == 2
+            else imagecodecs.zstd_decode(packed, out=this)
+        )
+        pieces.append(_bytes(imagecodecs.bitshuffle_decode(plain, itemsize=width)))
+        at += 4 + length
+        left -= this
+    return np.concatenate(pieces)
+
+
+_UNDO: Final[dict[int, Callable[[UInt8, Filter, int, int], UInt8]]] = {
+    DEFLATE: _undo_deflate,
+    SHUFFLE: _undo_shuffle,
+    FLETCHER32: _undo_fletcher32,
+    LZF: _undo_lzf,
+    BLOSC: _undo_blosc,
+    LZ4: _undo_lz4,
+    BITSHUFFLE: _undo_bitshuffle,
+    ZSTD: _undo_zstd,
+}
+READABLE: Final = frozenset(_UNDO)
+
+
+@dataclass(frozen=True)
+class ChunkGrid:
+    """A chunked data set: ``shape``, ``chunk`` shape, and per chunk (C order over the grid) its
+    offset, stored size and filter mask."""
+
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+    dtype: np.dtype[Any]
+    filters: tuple[Filter, ...]
+    offsets: Int64
+    sizes: npt.NDArray[np.int64]
+    masks: npt.NDArray[np.uint32]
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Chunks along each axis."""
+        return tuple(-(-n // c) for n, c in zip(self.shape, self.chunk, strict=True))
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of one decoded chunk."""
+        return math.prod(self.chunk) * self.dtype.itemsize
+
+
+class ChunkCache:
+    """Decoded chunks by number, the longest unused dropped first. Thread-safe."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held: OrderedDict[int, UInt8] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, number: int) -> UInt8 | None:
+        with self._lock:
+            found = self._held.get(number)
+            if found is not None:
+                self._held.move_to_end(number)
+            return found
+
+    def put(self, number: int, pixels: UInt8) -> None:
+        if pixels.nbytes > self._limit:
+            return
+        with self._lock:
+            if number in self._held:
+                return
+            self._held[number] = pixels
+            self._bytes += pixels.nbytes
+            while self._bytes > self._limit:
+                _, dropped = self._held.popitem(last=False)
+                self._bytes -= dropped.nbytes
+
+
+class ChunkSource(BaseSource):
+    """Samples inside chunks: decoded in the calling thread, a bounded number remembered.
+
+    ``axis``: where the sample number is in the stored shape.
+    """
+
+    def __init__(
+        self,
+        spec: SourceSpec,
+        store: ByteStore,
+        grid: ChunkGrid,
+        axis: int,
+        labels: Array | None,
+        checksums: UInt64 | None,
+        read_chunk: Callable[[int], UInt8] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.labels = labels
+        self.checksums = checksums
+        self._store = store
+        self._grid = grid
+        self._axis = axis
+        self._fallback = read_chunk
+        #: samples lie whole in a chunk, one behind the other
+        self._whole = axis == 0 and grid.chunk[1:] == grid.shape[1:]
+        self.cache = ChunkCache(max(CACHE_BYTES, 2 * grid.chunk_bytes))
+        across = [n for i, n in enumerate(grid.grid) if i != axis]
+        self._across = math.prod(across)
+
+    def _chunk(self, number: int, meter: Meter) -> UInt8:
+        cached = self.cache.get(number)
+        if cached is not None:
+            return cached
+        grid = self._grid
+        if self._fallback is not None:
+            pixels = self._fallback(number)
+        else:
+            stored = self._store.view(int(grid.offsets[number]), int(grid.sizes[number]))
+            started = time.perf_counter()
+            pixels = decode_chunk(
+                stored,
+                grid.filters,
+                int(grid.masks[number]),
+                grid.chunk_bytes,
+                grid.dtype.itemsize,
+            )
+            if not grid.filters or pixels.base is stored or np.may_share_memory(pixels, stored):
+                pixels = pixels.copy()
+            meter.decode += time.perf_counter() - started
+        if self._whole and grid.chunk[0] == 1:
+            return pixels  # nothing else is in it
+        self.cache.put(number, pixels)
+        return pixels
+
+    def _sample(self, record: int, meter: Meter) -> Array:
+        """One sample in stored axis order."""
+        grid, axis = self._grid, self._axis
+        place, inside = divmod(record, grid.chunk[axis])
+        if self._whole:
+            chunk = self._chunk(place, meter)
+            size = grid.chunk_bytes // grid.chunk[0]
+            row = chunk[inside * size : (inside + 1) * size]
+            return row.view(grid.dtype).reshape(grid.shape[1:])
+        shape = tuple(n for i, n in enumerate(grid.shape) if i != axis)
+        out = np.empty(shape, grid.dtype)
+        counts = grid.grid
+        for across in np.ndindex(*(n for i, n in enumerate(counts) if i != axis)):
+            at = (*across[:axis], place, *across[axis:])
+            number = int(np.ravel_multi_index(at, counts))
+            pixels = self._chunk(number, meter).view(grid.dtype).reshape(grid.chunk)
+            plane = pixels.take(inside, axis=axis)
+            steps = tuple(n for i, n in enumerate(grid.chunk) if i != axis)
+            where = tuple(
+                slice(a * s, min((a + 1) * s, n))
+                for a, s, n in zip(across, steps, shape, strict=True)
+            )
+            out[where] = plane[tuple(slice(0, w.stop - w.start) for w in where)]
+        return out
+
+    def sample_bytes(self, index: int) -> bytes:
+        try:
+            data = self._sample(index, Meter()).tobytes()
+        except DecodeError as exc:
+            raise self.located(exc, index) from exc.__cause__
+        if self.checksums is not None:
+            error = self.checked(data, index)
+            if error is not None:
+                raise error
+        return data
+
+    def read_into(
+        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
+    ) -> tuple[RowError, ...]:
+        errors: list[RowError] = []
+        places, flips = fill.draws(plan.keys)
+        # samples of one chunk together, so that it is decoded once even where it is not remembered
+        order = np.argsort(plan.records // self._grid.chunk[self._axis], kind="stable")
+        for i in order.tolist():
+            record, row = int(plan.records[i]), int(plan.rows[i])
+            try:
+                sample = self._sample(record, meter)
+            except DecodeError as exc:
+                errors.append(RowError(row, self.located(exc, record)))
+                continue
+            if plan.check is not None and plan.check[i]:
+                bad: SampleError | None = self.checked(
+                    np.ascontiguousarray(sample).reshape(-1).view(np.uint8), record
+                )
+                if bad is not None:
+                    errors.append(RowError(row, bad))
+                    continue
+            if fill.mode == "copy":
+                np.copyto(out[row], sample)
+            else:
+                fill.put(
+                    sample,
+                    None if places is None else places[i],
+                    flips is not None and bool(flips[i]),
+                    out[row],
+                )
+        return tuple(errors)
+
+
+def check_filters(filters: tuple[Filter, ...], path: str, name: str) -> bool:
+    """True when all filters are decoded here, False when HDF5 itself must; else FormatError."""
+    codes = {step.code for step in filters}
+    unknown = sorted(codes - READABLE - set(BUILT_IN_ONLY))
+    if unknown:
+        raise FormatError(
+            f"data set {name!r} needs a filter that is not read",
+            path=path,
+            found=f"filter {unknown[0]}",
+            expected=f"one of {', '.join(sorted(NAMES.values()))}",
+            hint="repack it, for example with h5repack -f GZIP=4",
+        )
+    return not codes & set(BUILT_IN_ONLY)

@@ -1,0 +1,117 @@
+"""Several files as one data set, in the order given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..errors import FormatError
+from ..fill import Fill
+from ..stats import Meter
+from .base import Array, RowError, RowPlan, Source, UInt64
+
+
+class ConcatSource:
+    """Sources one behind the other: record numbers run on from file to file."""
+
+    def __init__(self, parts: Sequence[Source]) -> None:
+        self.parts = tuple(parts)
+        first = parts[0].spec
+        for part in parts[1:]:
+            _check_alike(first, part)
+        counts = [part.spec.count for part in parts]
+        self._ends = np.cumsum(np.array(counts, np.int64))
+        labels = [part.labels for part in parts]
+        self.labels: Array | None = None
+        if all(table is not None for table in labels):
+            try:
+                self.labels = np.concatenate([table for table in labels if table is not None])
+            except ValueError as exc:
+                raise FormatError(
+                    "the files' labels differ in shape",
+                    found=", ".join(str(t.shape[1:]) for t in labels if t is not None),
+                ) from exc
+        elif any(table is not None for table in labels):
+            without = parts[[table is None for table in labels].index(True)].spec.path
+            raise FormatError(
+                "some of the files have labels and some have none",
+                path=without,
+                hint="pass labels_field=None to read all of them without",
+            )
+        shapes = {part.spec.stored.shape for part in parts}
+        self.spec = replace(
+            first,
+            path=f"{first.path} and {len(parts) - 1} more",
+            count=int(self._ends[-1]),
+            stored=first.stored if len(shapes) == 1 else replace(first.stored, shape=None),
+            meta=None,
+            checksums=all(part.spec.checksums for part in parts),
+            size_on_disk=sum(part.spec.size_on_disk for part in parts),
+        )
+
+    def _find(self, index: int) -> tuple[Source, int]:
+        which = int(np.searchsorted(self._ends, index, side="right"))
+        before = int(self._ends[which - 1]) if which else 0
+        return self.parts[which], index - before
+
+    def sample_bytes(self, index: int) -> bytes:
+        part, inside = self._find(index)
+        return part.sample_bytes(inside)
+
+    def source_path(self, index: int) -> bytes | None:
+        part, inside = self._find(index)
+        return part.source_path(inside)
+
+    def all_paths(self) -> Iterator[bytes | None]:
+        for part in self.parts:
+            yield from part.all_paths()
+
+    def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
+        if not self.spec.checksums:
+            return None
+        rows = [self._find(index) for index in range(start, stop)]
+        found = [part.checksum_rows(at, at + 1) for part, at in rows]
+        return np.concatenate([row for row in found if row is not None])
+
+    def read_into(
+        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
+    ) -> tuple[RowError, ...]:
+        which = np.searchsorted(self._ends, plan.records, side="right")
+        errors: list[RowError] = []
+        for number in np.unique(which).tolist():
+            mine = np.flatnonzero(which == number)
+            part = plan.pick(mine)
+            before = int(self._ends[number - 1]) if number else 0
+            local = replace(part, records=part.records - before)
+            for bad in self.parts[number].read_into(local, fill, out, meter):
+                # the file is named by the error; the number is that of the whole set
+                if bad.error.index is not None:
+                    bad.error.index += before
+                errors.append(bad)
+        return tuple(errors)
+
+    def close(self) -> None:
+        for part in self.parts:
+            part.close()
+
+
+def _check_alike(first: object, part: Source) -> None:
+    from .base import SourceSpec
+
+    assert isinstance(first, SourceSpec)
+    one, other = first.stored, part.spec.stored
+    same = (one.dtype, one.axes, one.encoded) == (other.dtype, other.axes, other.encoded)
+    same = same and one.image_shape()[2] == other.image_shape()[2]
+    if not one.encoded:
+        same = same and one.shape == other.shape
+    if not same or first.classes != part.spec.classes:
+        raise FormatError(
+            "this file does not go with the first one",
+            path=part.spec.path,
+            found=f"{other.shape} {other.dtype} {part.spec.encoding}, "
+            f"{len(part.spec.classes or ())} classes",
+            expected=f"{one.shape} {one.dtype} {first.encoding}, "
+            f"{len(first.classes or ())} classes",
+        )

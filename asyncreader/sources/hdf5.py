@@ -1,0 +1,634 @@
+"""HDF5 sets as sources: h5py reads the metadata once, then the samples are bytes in a file.
+
+Nothing of h5py or HDF5 is on the hot path (one global lock guards every call), with one exception
+that warns: filters that only HDF5 itself can undo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import format as fmt
+from ..errors import AsyncReaderError, FormatError, ParamsError, SourceNotFoundError
+from ..fill import Stored
+from .arrays import ArraySource
+from .base import (
+    Array,
+    BaseSource,
+    ExtentSource,
+    SourceSpec,
+    UInt64,
+    check_extents,
+    default_block,
+    row_size,
+)
+from .chunks import NAMES, ChunkGrid, ChunkSource, Filter, check_filters
+from .store import MappedStore, OpenFile
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Hdf5Fields:
+    """Which data sets of a file are meant, and how the 4-D one lies."""
+
+    data: str = fmt.DATA
+    labels: str | None = fmt.LABELS
+    labels_path: str | None = None
+    #: 1-based axes (number, height, width, channel); None: as the file says, else (1, 2, 3, 4).
+    dims: tuple[int, int, int, int] | None = None
+    labels_required: bool = False
+
+
+def is_hdf5(path: str) -> bool:
+    """Whether the file bears HDF5's signature at 0, 512, 1024, ... (format specification, II.A)."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            at = 0
+            while at + 8 <= size:
+                file.seek(at)
+                if file.read(8) == SIGNATURE:
+                    return True
+                at = max(512, at * 2)
+    except OSError:
+        pass
+    return False
+
+
+@contextlib.contextmanager
+def _translated(path: str) -> Iterator[None]:
+    """h5py's errors never reach the user bare."""
+    try:
+        yield
+    except (AsyncReaderError, KeyboardInterrupt):
+        raise
+    except Exception as exc:
+        raise FormatError(
+            f"HDF5 cannot read it: {exc}", path=path, hint="copy or convert it again"
+        ) from exc
+
+
+class _Files:
+    """The descriptor that samples are read from, and h5py's where HDF5 must help."""
+
+    def __init__(self, file: OpenFile, h5: Any) -> None:
+        self.file = file
+        self.h5 = h5
+
+    def close(self) -> None:
+        self.file.close()
+        if self.h5 is not None:
+            self.h5.close()
+            self.h5 = None
+
+
+class _Hdf5Common(BaseSource):
+    """What all HDF5 sources add: the path a sample was packed from, and closing."""
+
+    files: _Files
+    paths_name: str | None = None
+
+    def source_path(self, index: int) -> bytes | None:
+        if self.paths_name is None:
+            return None
+        import h5py
+
+        try:
+            with h5py.File(self.spec.path, "r", locking=False) as h5:
+                return bytes(h5[self.paths_name][index])
+        except (OSError, KeyError, ValueError, RuntimeError):
+            return None  # this is for a message about something worse
+
+    def all_paths(self) -> Iterator[bytes | None]:
+        import h5py
+
+        with _translated(self.spec.path), h5py.File(self.spec.path, "r", locking=False) as h5:
+            if self.paths_name is None:
+                raise FormatError("its paths are missing", path=self.spec.path, hint=fmt.REPACK)
+            paths = h5[self.paths_name]
+            for lo in range(0, paths.shape[0], 4096):
+                yield from (bytes(name) for name in paths[lo : lo + 4096])
+
+    def close(self) -> None:
+        self.files.close()
+
+
+class Hdf5Extents(_Hdf5Common, ExtentSource):
+    """Contiguous rows, unfiltered chunks, or a blob of encoded images with offsets."""
+
+
+class Hdf5Chunks(_Hdf5Common, ChunkSource):
+    """Compressed or oddly cut chunks."""
+
+
+class Hdf5Array(_Hdf5Common, ArraySource):
+    """Contiguous data whose sample axis is not the first."""
+
+
+def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto") -> Any:
+    """Open one HDF5 file's data set. Errors: SourceNotFoundError, FormatError, ParamsError."""
+    import h5py
+
+    if not os.path.exists(path):
+        raise SourceNotFoundError("no such file", path=path)
+    file = OpenFile(path, io)
+    h5 = None
+    try:
+        with _translated(path):
+            h5 = h5py.File(path, "r", locking=False)
+            opened = _Opener(path, file, h5, fields).open()
+        if opened.files.h5 is None:
+            h5.close()
+        return opened
+    except BaseException:
+        file.close()
+        if h5 is not None:
+            h5.close()
+        raise
+
+
+class _Opener:
+    """Opens one file: finds the data set, checks it, and chooses how it is read."""
+
+    def __init__(self, path: str, file: OpenFile, h5: Any, fields: Hdf5Fields) -> None:
+        self.path = path
+        self.file = file
+        self.h5 = h5
+        self.fields = fields
+        self.meta = read_meta(h5, path)
+
+    def open(self) -> Any:
+        data = self.dataset(self.h5, self.fields.data)
+        if self.meta is not None and self.fields.data == fmt.DATA:
+            if self.meta.encoding != "raw":
+                return self._blob(data, self.meta)
+        else:
+            self.meta = None
+        return self._raw(data)
+
+    # -- finding things --------------------------------------------------------------------
+
+    def dataset(self, h5: Any, name: str) -> Any:
+        """A data set by name, reached by links inside the file only and stored in it."""
+        return find_dataset(h5, name, self.path)
+
+    def _labels(self, count: int) -> Array | None:
+        fields = self.fields
+        if fields.labels is None or (self.meta is not None and self.meta.label_kind == "none"):
+            return None
+        if fields.labels_path is not None:
+            return read_labels(fields.labels_path, fields.labels, count)
+        if fields.labels not in self.h5:
+            if fields.labels_required:
+                find_dataset(self.h5, fields.labels, self.path)
+            return None
+        labels = self._table(fields.labels)
+        _check_labels(labels, count, self.path, fields.labels)
+        if self.meta is not None and fields.labels == fmt.LABELS:
+            fmt.check_digest(fmt.LABELS, labels, self.meta, self.path)
+        return labels
+
+    def _table(self, name: str) -> Array:
+        """A small data set: mapped where it lies contiguous in the file, else read by h5py."""
+        dataset = self.dataset(self.h5, name)
+        _check_numeric(dataset, name, self.path)
+        offset = dataset.id.get_offset()
+        size = dataset.size * dataset.dtype.itemsize
+        store = self.file.store
+        if (
+            isinstance(store, MappedStore)
+            and offset is not None
+            and dataset.chunks is None
+            and dataset.dtype.isnative
+            and dataset.dtype != np.bool_
+        ):
+            if offset + size > self.file.size:
+                raise FormatError(f"{name} lies outside the file", path=self.path, hint=_AGAIN)
+            if offset % dataset.dtype.itemsize == 0:
+                mapped: Array = store.view(offset, size).view(dataset.dtype)
+                return mapped.reshape(dataset.shape)
+        read: Array = np.ascontiguousarray(dataset[()])
+        return read.astype(read.dtype.newbyteorder("="), copy=False)
+
+    def _checksums(self, count: int) -> UInt64 | None:
+        if self.meta is None:
+            return None
+        table = self._table(fmt.CHECKSUMS)
+        if table.shape != (count,) or table.dtype != np.uint64:
+            raise FormatError("its checksums have the wrong shape", path=self.path, hint=_AGAIN)
+        fmt.check_digest(fmt.CHECKSUMS, table, self.meta, self.path)
+        return table
+
+    def _paths(self) -> str | None:
+        return fmt.PATHS if self.meta is not None and fmt.PATHS in self.h5 else None
+
+    # -- encoded images, as we pack them ---------------------------------------------------
+
+    def _blob(self, data: Any, meta: fmt.Meta) -> Any:
+        offset = data.id.get_offset()
+        if data.ndim != 1 or data.dtype != np.uint8 or offset is None:
+            raise FormatError("its data are not the blob it declares", path=self.path, hint=_AGAIN)
+        places = self._table(fmt.OFFSETS)
+        if places.shape != (meta.count + 1,) or places.dtype != np.int64:
+            raise FormatError("its offsets have the wrong shape", path=self.path, hint=_AGAIN)
+        fmt.check_digest(fmt.OFFSETS, places, meta, self.path)
+        starts = places[:-1]
+        sizes = np.diff(places)
+        if int(places[-1]) != data.shape[0]:
+            raise FormatError(
+                "its offsets do not end where its data do",
+                path=self.path,
+                found=int(places[-1]),
+                expected=data.shape[0],
+                hint=_AGAIN,
+            )
+        check_extents(starts, sizes, data.shape[0], self.path)
+        self._inside(offset, data.shape[0])
+        source = Hdf5Extents(
+            self._spec(
+                meta.count,
+                Stored(meta.shape, np.dtype(np.uint8), "HWC", True, meta.channels),
+                meta.encoding,
+                "asyncreader, encoded images in one blob",
+                default_block(data.shape[0] // meta.count),
+            ),
+            self.file.store,
+            starts + offset,
+            sizes.astype(np.uint32) if sizes.max(initial=0) < 1 << 32 else sizes,
+            self._labels(meta.count),
+            self._checksums(meta.count),
+        )
+        return self._finish(source, None)
+
+    # -- pixels ----------------------------------------------------------------------------
+
+    def _raw(self, data: Any) -> Any:
+        name = self.fields.data
+        _check_numeric(data, name, self.path)
+        if data.ndim == 0 or data.shape[0] == 0 or 0 in data.shape:
+            raise FormatError(
+                f"data set {name!r} has no samples", path=self.path, found=f"shape {data.shape}"
+            )
+        axis, axes = _axes(data.shape, self.fields.dims, self.meta, self.path)
+        count = data.shape[axis]
+        if self.meta is not None and count != self.meta.count:
+            raise FormatError(
+                "the number of samples is not what was packed",
+                path=self.path,
+                found=count,
+                expected=self.meta.count,
+                hint=fmt.REPACK,
+            )
+        shape = tuple(n for i, n in enumerate(data.shape) if i != axis)
+        stored = Stored(shape, data.dtype, axes)
+        labels, checksums = self._labels(count), self._checksums(count)
+        if data.chunks is None:
+            return self._contiguous(data, axis, stored, labels, checksums)
+        return self._chunked(data, axis, stored, labels, checksums)
+
+    def _contiguous(
+        self, data: Any, axis: int, stored: Stored, labels: Array | None, checksums: UInt64 | None
+    ) -> Any:
+        import h5py
+
+        assert stored.shape is not None
+        size = row_size(stored.shape, stored.dtype)
+        spec = self._spec(
+            data.shape[axis],
+            stored,
+            "raw",
+            "contiguous" if self.meta is None else "asyncreader, contiguous pixels",
+            default_block(size),
+        )
+        if data.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
+            held = np.ascontiguousarray(data[()])  # at most 64 KiB, inside the object header
+            return self._finish(Hdf5Array(spec, np.moveaxis(held, axis, 0), labels), None)
+        offset = data.id.get_offset()
+        if offset is None:
+            raise FormatError(
+                f"data set {self.fields.data!r} declares samples but stores none",
+                path=self.path,
+                found=f"shape {data.shape} without storage",
+                hint="it was created and never written: convert it again",
+            )
+        self._inside(offset, data.size * data.dtype.itemsize)
+        if axis == 0:
+            source: Any = Hdf5Extents(
+                spec, self.file.store, (offset, size), size, labels, checksums
+            )
+            return self._finish(source, None)
+        view = MappedStore(self.file._fd, self.file.size)
+        flat = view.view(offset, data.size * data.dtype.itemsize).view(data.dtype)
+        moved = np.moveaxis(flat.reshape(data.shape), axis, 0)
+        return self._finish(Hdf5Array(spec, moved, labels), None)
+
+    def _chunked(
+        self, data: Any, axis: int, stored: Stored, labels: Array | None, checksums: UInt64 | None
+    ) -> Any:
+        assert stored.shape is not None
+        plist = data.id.get_create_plist()
+        steps = tuple(
+            Filter(int(code), tuple(int(v) for v in values))
+            for code, _flags, values, _name in (
+                plist.get_filter(i) for i in range(plist.get_nfilters())
+            )
+        )
+        ours = check_filters(steps, self.path, self.fields.data)
+        grid = self._grid(data, steps)
+        names = [NAMES[step.code] for step in steps]
+        spec = self._spec(
+            data.shape[axis],
+            stored,
+            "raw",
+            f"chunks of {'x'.join(str(n) for n in grid.chunk)}"
+            + (f", {' + '.join(names)}" if names else ""),
+            grid.chunk[axis],
+            chunk=grid.chunk[axis],
+            compression=" + ".join(names) or None,
+        )
+        whole = axis == 0 and grid.chunk[1:] == grid.shape[1:]
+        if not steps and whole:
+            size = row_size(stored.shape, stored.dtype)
+            records = np.arange(data.shape[0], dtype=np.int64)
+            starts = grid.offsets[records // grid.chunk[0]] + records % grid.chunk[0] * size
+            return self._finish(
+                Hdf5Extents(spec, self.file.store, starts, size, labels, checksums), None
+            )
+        if ours:
+            return self._finish(
+                Hdf5Chunks(spec, self.file.store, grid, axis, labels, checksums), None
+            )
+        warnings.warn(
+            f"{self.path}: {' + '.join(names)} can only be undone by the HDF5 library, one call at "
+            "a time: this will be slow; repack it, for example with h5repack -f GZIP=4",
+            stacklevel=2,
+        )
+        reader = _LibraryChunks(data, grid)
+        return self._finish(
+            Hdf5Chunks(
+                spec, self.file.store, grid, axis, labels, checksums, read_chunk=reader.read
+            ),
+            self.h5,
+        )
+
+    def _grid(self, data: Any, steps: tuple[Filter, ...]) -> ChunkGrid:
+        shape, chunk = tuple(data.shape), tuple(data.chunks)
+        counts = tuple(-(-n // c) for n, c in zip(shape, chunk, strict=True))
+        total = math.prod(counts)
+        stored = data.id.get_num_chunks()
+        if stored != total:
+            raise FormatError(
+                f"data set {self.fields.data!r} lacks some of the samples that it declares",
+                path=self.path,
+                found=f"{stored} chunks",
+                expected=f"{total} chunks for shape {shape}",
+                hint="it was not written to its end: convert it again",
+            )
+        offsets = np.full(total, -1, np.int64)
+        sizes = np.zeros(total, np.int64)
+        masks = np.zeros(total, np.uint32)
+        strides = [math.prod(counts[i + 1 :]) for i in range(len(counts))]
+        pairs = list(zip(chunk, strides, strict=True))
+
+        def note(info: Any) -> None:
+            number = sum(at // c * s for at, (c, s) in zip(info.chunk_offset, pairs, strict=True))
+            offsets[number] = info.byte_offset
+            sizes[number] = info.size
+            masks[number] = info.filter_mask
+
+        data.id.chunk_iter(note)
+        base = self.h5.id.get_create_plist().get_userblock()
+        if base:
+            offsets += base
+        check_extents(offsets, sizes, self.file.size, self.path)
+        grid = ChunkGrid(shape, chunk, data.dtype, steps, offsets, sizes, masks)
+        if not steps and (sizes != grid.chunk_bytes).any():
+            raise FormatError("a chunk has the wrong size", path=self.path, hint=_AGAIN)
+        return grid
+
+    # -- finishing -------------------------------------------------------------------------
+
+    def _inside(self, offset: int, size: int) -> None:
+        if offset + size > self.file.size:
+            raise FormatError(
+                "the file is truncated",
+                path=self.path,
+                found=f"{self.file.size} bytes",
+                expected=f"at least {offset + size}",
+                hint="copy or convert it again",
+            )
+
+    def _spec(
+        self,
+        count: int,
+        stored: Stored,
+        encoding: str,
+        layout: str,
+        block: int,
+        chunk: int | None = None,
+        compression: str | None = None,
+    ) -> SourceSpec:
+        return SourceSpec(
+            path=self.path,
+            container="HDF5",
+            layout=layout,
+            count=count,
+            stored=stored,
+            encoding=encoding,
+            block=block,
+            meta=self.meta,
+            classes=None if self.meta is None else self.meta.classes,
+            checksums=self.meta is not None,
+            io=self.file.io,
+            size_on_disk=self.file.size,
+            chunk=chunk,
+            compression=compression,
+        )
+
+    def _finish(self, source: Any, h5: Any) -> Any:
+        source.files = _Files(self.file, h5)
+        source.paths_name = self._paths()
+        return source
+
+
+class _LibraryChunks:
+    """Decoded chunks through HDF5 itself, one caller at a time."""
+
+    def __init__(self, data: Any, grid: ChunkGrid) -> None:
+        self._data = data
+        self._grid = grid
+        self._lock = threading.Lock()
+
+    def read(self, number: int) -> npt.NDArray[np.uint8]:
+        grid = self._grid
+        at = np.unravel_index(number, grid.grid)
+        where = tuple(
+            slice(int(a) * c, min((int(a) + 1) * c, n))
+            for a, c, n in zip(at, grid.chunk, grid.shape, strict=True)
+        )
+        with self._lock, _translated(self._data.file.filename):
+            part = self._data[where]
+        full = np.zeros(grid.chunk, grid.dtype)
+        full[tuple(slice(0, n) for n in part.shape)] = part
+        return full.reshape(-1).view(np.uint8)
+
+
+_AGAIN: Final = "copy or convert it again"
+
+
+def find_dataset(h5: Any, name: str, path: str) -> Any:
+    """A data set of an open file; refused where its bytes would come from anywhere else."""
+    import h5py
+
+    at = h5
+    for part in [piece for piece in name.split("/") if piece]:
+        link = at.get(part, getlink=True) if isinstance(at, h5py.Group) else None
+        if isinstance(link, h5py.ExternalLink):
+            raise FormatError(
+                f"{name!r} is a link into another file",
+                path=path,
+                found=f"external link to {link.filename}",
+                hint="pass that file itself",
+            )
+        at = at.get(part) if link is not None else None
+        if at is None or at.file.filename != h5.filename:
+            held = sorted(_dataset_names(h5))
+            raise SourceNotFoundError(
+                f"no data set {name!r} in the file",
+                path=path,
+                found=", ".join(held[:20]) or "no data sets",
+                hint="name it with data_field / labels_field",
+            )
+    if not isinstance(at, h5py.Dataset):
+        raise FormatError(f"{name!r} is not a data set", path=path)
+    if at.is_virtual:
+        raise FormatError(
+            f"{name!r} is a virtual data set: its bytes lie in other files",
+            path=path,
+            hint="pass those files as a list",
+        )
+    if at.external:
+        raise FormatError(
+            f"{name!r} keeps its bytes outside the file",
+            path=path,
+            found=f"external storage {at.external[0][0]!r}",
+            hint="h5repack moves them into the file",
+        )
+    return at
+
+
+def _dataset_names(h5: Any) -> Iterator[str]:
+    import h5py
+
+    found: list[str] = []
+
+    def note(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            found.append(name)
+
+    h5.visititems(note)
+    yield from found
+
+
+def read_labels(path: str, name: str, count: int) -> Array:
+    """Labels from a file of their own (PCam's way), in memory."""
+    import h5py
+
+    if not os.path.exists(path):
+        raise SourceNotFoundError("no such labels file", path=path)
+    with _translated(path), h5py.File(path, "r", locking=False) as h5:
+        dataset = find_dataset(h5, name, path)
+        _check_numeric(dataset, name, path)
+        labels: Array = np.ascontiguousarray(dataset[()])
+    _check_labels(labels, count, path, name)
+    return labels.astype(labels.dtype.newbyteorder("="), copy=False)
+
+
+def _check_labels(labels: Array, count: int, path: str, name: str) -> None:
+    if labels.ndim == 0 or labels.shape[0] != count:
+        raise FormatError(
+            f"{name!r} has another number of rows than the data",
+            path=path,
+            found=f"shape {labels.shape}",
+            expected=f"{count} rows",
+        )
+
+
+def _check_numeric(dataset: Any, name: str, path: str) -> None:
+    if dataset.dtype.kind not in "buif" or dataset.dtype.itemsize > 8:
+        raise FormatError(
+            f"data set {name!r} does not hold plain numbers",
+            path=path,
+            found=f"dtype {dataset.dtype}",
+            expected="integers or floats of at most 64 bits",
+        )
+
+
+def _axes(
+    shape: tuple[int, ...],
+    dims: tuple[int, int, int, int] | None,
+    meta: fmt.Meta | None,
+    path: str,
+) -> tuple[int, str | None]:
+    """(axis of the sample number, letters of a row's axes or None where it is not an image)."""
+    if len(shape) != 4:
+        return 0, None
+    if dims is None:
+        if meta is None and shape[1] <= 4 < shape[3]:
+            raise ParamsError(
+                "the axes of this set are not clear: it may be NCHW",
+                path=path,
+                found=f"shape {shape}",
+                hint="say which axis is which: num_dim=1, cha_dim=2, h_dim=3, w_dim=4 for NCHW, "
+                "or num_dim=1, h_dim=2, w_dim=3, cha_dim=4 for NHWC",
+            )
+        dims = (1, 2, 3, 4)
+    number, height, width, channel = dims
+    letters = {height: "H", width: "W", channel: "C"}
+    return number - 1, "".join(letters[i] for i in range(1, 5) if i != number)
+
+
+def read_meta(h5: Any, path: str) -> fmt.Meta | None:
+    """Our description in the root attributes; None for a file that is not ours."""
+    attributes = h5.attrs
+    name = attributes.get("format")
+    if isinstance(name, bytes):
+        name = name.decode("ascii", "replace")
+    if name != fmt.FORMAT_NAME:
+        return None
+    fields: dict[str, Any] = {"format": name, "digests": {}, "shape": None, "classes": None}
+    for key, value in attributes.items():
+        plain = value.item() if isinstance(value, np.generic) else value
+        if isinstance(plain, bytes):
+            plain = plain.decode()
+        if key.startswith("digest_"):
+            fields["digests"][key[7:]] = plain
+        else:
+            fields[key] = plain.tolist() if isinstance(plain, np.ndarray) else plain
+    if fmt.CLASSES in h5:
+        raw = find_dataset(h5, fmt.CLASSES, path)[()]
+        names = [bytes(entry) for entry in raw]
+        fields["classes"] = [entry.decode() for entry in names]
+    try:
+        text = json.dumps(fields)
+    except TypeError as exc:
+        raise FormatError("its description is damaged", path=path, hint=fmt.REPACK) from exc
+    meta = fmt.Meta.from_json(text, path)
+    if meta.classes is not None:
+        found = fmt.names_digest(name.encode() for name in meta.classes)
+        fmt.check_named_digest(fmt.CLASSES, found, meta, path)
+    return meta

@@ -1,0 +1,186 @@
+"""LMDB sets as sources: one walk gives every value's place in the file, then it is only bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from .. import format as fmt
+from ..errors import FormatError, SourceNotFoundError
+from ..fill import Stored
+from .base import Array, ExtentSource, SourceSpec, check_extents, default_block
+from .lmdb_tree import LmdbFile, Tree
+from .store import MappedStore, OpenFile
+
+_MAGIC: Final = b"\xde\xc0\xef\xbe"
+
+
+def lmdb_data_file(path: str) -> str | None:
+    """The data file of the LMDB environment at ``path`` (a directory or a file), or None."""
+    inside = os.path.join(path, "data.mdb")
+    if os.path.isdir(path):
+        return inside if os.path.isfile(inside) else None
+    try:
+        with open(path, "rb") as file:
+            head = file.read(20)
+    except OSError:
+        return None
+    return path if head[16:20] == _MAGIC else None
+
+
+class LmdbSource(ExtentSource):
+    """A set packed by us (see format.py for its named databases)."""
+
+    def __init__(self, *args: Any, file: OpenFile, tree: LmdbFile, paths: Tree | None) -> None:
+        super().__init__(*args)
+        self._file = file
+        self._tree = tree
+        self._paths = paths
+
+    def key_of(self, index: int) -> str | None:
+        return fmt.record_key(index).decode()
+
+    def source_path(self, index: int) -> bytes | None:
+        if self._paths is None:
+            return None
+        value = self._tree.find(self._paths, fmt.record_key(index))
+        return None if value is None else value.tobytes()
+
+    def all_paths(self) -> Iterator[bytes | None]:
+        if self._paths is None:
+            yield from super().all_paths()
+            return
+        starts, sizes = self._tree.extents(self._paths)
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+            yield self._tree.data[start : start + size].tobytes()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def open_lmdb(path: str, *, io: str = "auto", labels: bool = True) -> LmdbSource:
+    """Open an LMDB set packed by us. FormatError if it is damaged, short or of another layout."""
+    data_file = lmdb_data_file(path)
+    if data_file is None:
+        raise SourceNotFoundError("no LMDB data file there", path=path, hint="expected data.mdb")
+    file = OpenFile(data_file, io)
+    try:
+        return _open(path, file, labels)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _open(path: str, file: OpenFile, want_labels: bool) -> LmdbSource:
+    # The index is read through a mapping also where samples are read by pread.
+    mapped = (
+        file.store if isinstance(file.store, MappedStore) else OpenFile(file.path, "mmap").store
+    )
+    assert isinstance(mapped, MappedStore)
+    tree = LmdbFile(mapped.bytes, path)
+    named = tree.named()
+    if fmt.META.encode() not in named or fmt.DATA.encode() not in named:
+        raise FormatError(
+            "an LMDB layout that is not read yet",
+            path=path,
+            found=f"named databases {sorted(name.decode('ascii', 'replace') for name in named)}",
+            expected="the databases data and meta of a set packed by asyncreader convert",
+        )
+    raw_meta = tree.find(named[fmt.META.encode()], fmt.META_KEY)
+    if raw_meta is None:
+        raise FormatError("its description is missing", path=path, hint=fmt.REPACK)
+    meta = fmt.Meta.from_json(raw_meta.tobytes(), path)
+    data = named[fmt.DATA.encode()]
+    if data.entries != meta.count:
+        raise FormatError(
+            "the number of samples is not what was packed",
+            path=path,
+            found=data.entries,
+            expected=meta.count,
+            hint=fmt.REPACK,
+        )
+    tree.check_numbered(data)
+    starts, sizes = tree.extents(data)
+    check_extents(starts, sizes, file.size, path)
+    encoded = meta.encoding != "raw"
+    if not encoded:
+        _check_row_sizes(meta, sizes, path)
+    checksums = _table(tree, named, fmt.CHECKSUMS, "<u8", (meta.count,), meta, path)
+    labels = None
+    if meta.label_kind != "none" and want_labels:
+        labels = _labels(tree, named, meta, path)
+    spec = SourceSpec(
+        path=path,
+        container="LMDB",
+        layout="asyncreader, one value a sample",
+        count=meta.count,
+        stored=Stored(meta.shape, np.dtype(np.uint8), "HWC", encoded, meta.channels),
+        encoding=meta.encoding,
+        block=default_block(int(sizes.mean())),
+        meta=meta,
+        classes=meta.classes,
+        checksums=True,
+        io=file.io,
+        size_on_disk=file.size,
+    )
+    return LmdbSource(
+        spec,
+        file.store,
+        starts,
+        sizes if encoded else int(sizes[0]),
+        labels,
+        checksums,
+        file=file,
+        tree=tree,
+        paths=named.get(fmt.PATHS.encode()),
+    )
+
+
+def _check_row_sizes(meta: fmt.Meta, sizes: Any, path: str) -> None:
+    expected = int(np.prod(meta.shape)) if meta.shape is not None else -1
+    wrong = sizes != expected
+    if wrong.any():
+        record = int(np.argmax(wrong))
+        raise FormatError(
+            "a sample has not the size that its shape needs",
+            path=path,
+            index=record,
+            found=f"{int(sizes[record])} bytes",
+            expected=f"{expected} bytes for shape {meta.shape}",
+            hint=fmt.REPACK,
+        )
+
+
+def _table(
+    tree: LmdbFile,
+    named: dict[bytes, Tree],
+    name: str,
+    dtype: str,
+    shape: tuple[int, ...],
+    meta: fmt.Meta,
+    path: str,
+) -> Array:
+    database = named.get(name.encode())
+    value = None if database is None else tree.find(database, fmt.TABLE_KEY)
+    if value is None or value.size != int(np.prod(shape)) * 8:
+        raise FormatError(
+            f"its {name} are missing or of the wrong size",
+            path=path,
+            found=None if value is None else f"{value.size} bytes",
+            expected=f"{int(np.prod(shape)) * 8} bytes",
+            hint=fmt.REPACK,
+        )
+    fmt.check_digest(name, value, meta, path)
+    return value.view(dtype).reshape(shape)
+
+
+def _labels(tree: LmdbFile, named: dict[bytes, Tree], meta: fmt.Meta, path: str) -> Array:
+    database = named.get(fmt.LABELS.encode())
+    value = None if database is None else tree.find(database, fmt.TABLE_KEY)
+    width = 0 if value is None else value.size // (8 * meta.count)
+    return _table(
+        tree, named, fmt.LABELS, meta.label_dtype, (meta.count, max(1, width)), meta, path
+    )

@@ -1,0 +1,194 @@
+"""Where bytes lie and how they get to a slot: a mapped file, a file read by pread, or memory.
+
+All three answer the same three questions (:class:`ByteStore`); offsets were checked against the
+size when the source opened, so nothing here looks at bounds again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import kernels
+from ..errors import FormatError, SourceError, SourceNotFoundError
+from ..fill import SCRATCH
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+UInt8: TypeAlias = npt.NDArray[np.uint8]
+
+
+class ByteStore(Protocol):
+    """Bytes by offset. Thread-safe; scratch memory belongs to the calling thread."""
+
+    size: int
+
+    def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
+        """Copy ``row_bytes`` bytes at each offset to row ``rows[i]`` of memory at ``out``."""
+
+    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
+        """An address, and offsets from it, at which the same rows can be read right now."""
+
+    def view(self, offset: int, length: int) -> UInt8:
+        """The bytes of one extent, valid until this thread's next call."""
+
+
+class MappedStore:
+    """A read-only mapping of a whole file. It is never unmapped while anything refers to it.
+
+    A file that is shortened while it is mapped kills the process on access (SIGBUS): that is a
+    limit of mmap. ``io="pread"`` turns it into an error.
+    """
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.size = size
+        self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        self.bytes: UInt8 = np.frombuffer(self._map, np.uint8)
+        self._address = self.bytes.ctypes.data
+
+    def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
+        kernels.gather_rows(self._address, offsets, row_bytes, out, rows)
+
+    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
+        return self._address, offsets
+
+    def view(self, offset: int, length: int) -> UInt8:
+        return self.bytes[offset : offset + length]
+
+
+class MemoryStore:
+    """A C-contiguous numpy array as bytes."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self._array = array
+        self.size = array.nbytes
+        self._address = array.ctypes.data
+
+    def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
+        kernels.gather_rows(self._address, offsets, row_bytes, out, rows)
+
+    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
+        return self._address, offsets
+
+    def view(self, offset: int, length: int) -> UInt8:
+        return kernels.bytes_at(self._address + offset, length)
+
+
+class PreadStore:
+    """A file read by ``preadv`` straight into its destination; adjacent rows in one call.
+
+    No page of it is mapped, so that a file shortened under us is an error, and a network file
+    system sees whole requests instead of page faults.
+    """
+
+    def __init__(self, fd: int, size: int, path: str) -> None:
+        self._fd = fd
+        self.size = size
+        self._path = path
+
+    def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
+        # runs that are adjacent both in the file and in the slot
+        breaks = np.flatnonzero((np.diff(offsets) != row_bytes) | (np.diff(rows) != 1)) + 1
+        starts = np.concatenate(([0], breaks, [offsets.size])).tolist()
+        for lo, hi in itertools.pairwise(starts):
+            target = kernels.bytes_at(out + int(rows[lo]) * row_bytes, (hi - lo) * row_bytes)
+            self._read(int(offsets[lo]), target)
+
+    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
+        scratch = SCRATCH.take("pread rows", offsets.size * row_bytes)
+        address = scratch.ctypes.data
+        places = np.arange(offsets.size, dtype=np.int64)
+        self.gather(offsets, row_bytes, address, places)
+        return address, places * row_bytes
+
+    def view(self, offset: int, length: int) -> UInt8:
+        scratch = SCRATCH.take("pread view", length)
+        self._read(offset, scratch)
+        return scratch
+
+    def _read(self, offset: int, target: UInt8) -> None:
+        done = 0
+        while done < target.size:
+            try:
+                got = os.preadv(self._fd, [target[done:].data], offset + done)
+            except OSError as exc:
+                raise SourceError(
+                    f"reading failed: {exc.strerror}",
+                    path=self._path,
+                    found=f"errno {exc.errno} at byte {offset + done}",
+                ) from exc
+            if got == 0:
+                raise SourceError(
+                    "the file became shorter while it was read",
+                    path=self._path,
+                    found=f"end of file at byte {offset + done}",
+                    expected=f"{self.size} bytes, as when it was opened",
+                    hint="never write to a packed file that is in use: convert to a new one",
+                )
+            done += got
+
+
+class OpenFile:
+    """A file's descriptor and its byte store, opened once."""
+
+    def __init__(self, path: str, io: str) -> None:
+        self.path = path
+        self._fd = -1
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as exc:
+            raise SourceNotFoundError("no such file", path=path) from exc
+        except OSError as exc:
+            raise SourceError(f"cannot be opened: {exc.strerror}", path=path) from exc
+        self.size = os.fstat(self._fd).st_size
+        if self.size == 0:
+            self.close()
+            raise FormatError("the file is empty", path=path)
+        how = choose_io(path) if io == "auto" else io
+        self.io = how
+        self.store: MappedStore | PreadStore = (
+            MappedStore(self._fd, self.size)
+            if how == "mmap"
+            else PreadStore(self._fd, self.size, path)
+        )
+
+    def close(self) -> None:
+        """Close the descriptor; a mapping lives on as long as something refers to it."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+#: File systems on which a page fault is a request over a network.
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", "beegfs", "9p", "afs", "fuse.sshfs"}
+)
+
+
+def file_system(path: str) -> str:
+    """Type of the file system that ``path`` is on ("ext4", "nfs4" ...), "" where unknown."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+            mounts = [line.split() for line in lines]
+    except OSError:
+        return ""
+    real = os.path.realpath(path)
+    best, kind = "", ""
+    for fields in mounts:
+        place = fields[4].encode().decode("unicode_escape", "surrogateescape")
+        inside = real == place or real.startswith(place.rstrip("/") + "/")
+        if inside and len(place) >= len(best):
+            best, kind = place, fields[fields.index("-") + 1]
+    return kind
+
+
+def choose_io(path: str) -> str:
+    """ "pread" on network file systems, else "mmap"."""
+    return "pread" if file_system(path) in NETWORK_FILE_SYSTEMS else "mmap"

@@ -1,0 +1,156 @@
+"""Whether a packed set is whole: structure, count, every checksum, and if asked every picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from . import codec
+from . import format as fmt
+from .errors import DecodeError, FormatError, SampleError, SourceError
+from .params import usable_cores
+from .sources import Source, container_of, expand_paths, open_source
+
+#: Problems listed one by one; further ones are only counted.
+LISTED: Final = 1000
+#: Samples that one task looks at.
+_RUN: Final = 256
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What :func:`verify_file` found."""
+
+    path: str
+    container: str
+    count: int
+    checked: int
+    """Samples whose checksum was held against the table."""
+    decoded: int
+    """Images that were decoded in full."""
+    bad: int
+    """Samples that failed."""
+    problems: tuple[str, ...]
+    """One line each, the first 1,000."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    @property
+    def unverified(self) -> bool:
+        """Whether the set carries no checksums, so that only its structure could be checked."""
+        return self.ok and self.checked == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**asdict(self), "ok": self.ok, "unverified": self.unverified}
+
+
+def verify_file(
+    path: str,
+    *,
+    decode: bool = False,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> VerifyReport:
+    """Check one packed file in full. A damaged one is a report, not an exception.
+
+    Opening checks structure, count and the digests of all tables; then every sample's XXH3-64 is
+    held against the table, and with ``decode`` every image is decoded. ``progress(done, total)``
+    is called now and then. Raises SourceNotFoundError where there is nothing to verify.
+    """
+    names = expand_paths(path)
+    container = container_of(names[0])
+    try:
+        source = open_source(path)
+    except SourceError as exc:
+        return VerifyReport(path, container, 0, 0, 0, 0, (str(exc),))
+    try:
+        return _verify(path, source, decode, jobs or usable_cores(), progress)
+    finally:
+        source.close()
+
+
+def _verify(
+    path: str,
+    source: Source,
+    decode: bool,
+    jobs: int,
+    progress: Callable[[int, int], None] | None,
+) -> VerifyReport:
+    spec = source.spec
+    problems: list[str] = []
+    bad = 0
+    problem = _check_paths(source)
+    if problem is not None:
+        problems.append(problem)
+    decode = decode and spec.stored.encoded
+    runs = [range(lo, min(lo + _RUN, spec.count)) for lo in range(0, spec.count, _RUN)]
+    with ThreadPoolExecutor(jobs, thread_name_prefix="asyncreader-verify") as pool:
+        done = 0
+        for run, found in zip(
+            runs, pool.map(lambda run: _check_run(source, run, decode), runs), strict=True
+        ):
+            done += len(run)
+            bad += len(found)
+            problems.extend(found[: max(0, LISTED - len(problems))])
+            if progress is not None:
+                progress(done, spec.count)
+    return VerifyReport(
+        path=path,
+        container=spec.container,
+        count=spec.count,
+        checked=spec.count if spec.checksums else 0,
+        decoded=spec.count if decode else 0,
+        bad=bad,
+        problems=tuple(problems),
+    )
+
+
+def _check_run(source: Source, run: range, decode: bool) -> list[str]:
+    found = []
+    for index in run:
+        try:
+            data = source.sample_bytes(index)
+            if decode:
+                _decode(source, index, data)
+        except SampleError as exc:
+            found.append(str(exc))
+    return found
+
+
+def _decode(source: Source, index: int, data: bytes) -> None:
+    spec = source.spec
+    try:
+        pixels = codec.decode(data, spec.channels)
+    except DecodeError as exc:
+        exc.path, exc.index = spec.path, index
+        raise
+    declared = spec.stored.shape
+    if declared is not None and pixels.shape != declared:
+        raise DecodeError(
+            "image of another size than the set declares",
+            path=spec.path,
+            index=index,
+            found=pixels.shape,
+            expected=declared,
+        )
+
+
+def _check_paths(source: Source) -> str | None:
+    """The digest of the recorded paths, which opening leaves out."""
+    spec = source.spec
+    expected = None if spec.meta is None else spec.meta.digests.get(fmt.PATHS)
+    if expected is None:
+        return None
+    try:
+        found = fmt.names_digest(name or b"" for name in source.all_paths())
+    except FormatError as exc:
+        return str(exc)
+    if found == expected:
+        return None
+    return f"{spec.path}: its paths are not the ones that were packed"

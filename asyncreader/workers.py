@@ -1,0 +1,99 @@
+"""Threads that fill slots: they take tasks from the ring until it closes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+import warnings
+from typing import Final
+
+from .errors import AsyncReaderError, WorkerError
+from .filling import BatchFiller
+from .slots import SlotRing
+from .stats import Meter
+
+#: Seconds that close() waits for a thread inside a read or user code.
+STUCK_AFTER: Final = 1.0
+
+
+class ThreadWorkers:
+    """``count`` daemon threads over one ring and one filler.
+
+    They hold no reference to the reader, so that a forgotten reader is collected and closed.
+    """
+
+    def __init__(self, count: int, ring: SlotRing, filler: BatchFiller, name: str) -> None:
+        self.meters = [Meter() for _ in range(count)]
+        self._ring = ring
+        self._threads = [
+            threading.Thread(
+                target=_work, args=(ring, filler, meter), name=f"{name}-{number}", daemon=True
+            )
+            for number, meter in enumerate(self.meters)
+        ]
+
+    def start(self) -> None:
+        """Start all threads; on failure those that started are stopped."""
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self._ring.close()
+            raise
+
+    def stop(self) -> None:
+        """Join the threads of a closed ring. One that is stuck is left behind with a warning."""
+        if threading.current_thread() in self._threads:
+            return  # collected by one of its own threads, perhaps inside the ring: they end alone
+        until = time.monotonic() + STUCK_AFTER
+        for thread in self._threads:
+            if thread.ident is None:
+                continue
+            thread.join(max(0.0, until - time.monotonic()))
+            if thread.is_alive():
+                frame = sys._current_frames().get(thread.ident)
+                stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+                warnings.warn(
+                    f"worker {thread.name} did not stop within {STUCK_AFTER} s and is left to end "
+                    f"by itself; it is in:\n{stack}",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+
+
+def _work(ring: SlotRing, filler: BatchFiller, meter: Meter) -> None:
+    while True:
+        task = ring.next_task()
+        if task is None:
+            return
+        slot, lo, hi = task
+        error: BaseException | None = None
+        try:
+            filler.fill_part(slot, lo, hi, meter)
+        except BaseException as exc:
+            error = as_ours(exc)
+        if slot.parts == 1:
+            slot.error = error
+        elif not ring.part_done(slot, lo, error):
+            continue
+        if slot.error is None:
+            try:
+                filler.finish(slot, meter)
+            except BaseException as exc:
+                slot.error = as_ours(exc)
+        ring.ready(slot)
+        # let go: the slot must not be kept alive by an idle thread
+        del task, slot, error
+
+
+def as_ours(error: BaseException) -> BaseException:
+    """The error as one of ours, with anything unexpected as its cause."""
+    if isinstance(error, AsyncReaderError):
+        return error
+    wrapped = WorkerError(
+        f"a worker failed: {type(error).__name__}: {error}", hint="the original error is its cause"
+    )
+    wrapped.__cause__ = error
+    return wrapped
