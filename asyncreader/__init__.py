@@ -1,5 +1,9 @@
 """Shuffled minibatches from HDF5 or LMDB at the speed of memory, every pixel checked."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from .errors import (
     AsyncReaderError,
     ChecksumError,
@@ -16,8 +20,10 @@ from .errors import (
     SourceNotFoundError,
     WorkerError,
 )
-from .reader import AsyncReader, Batch
-from .stats import ReaderStats
+
+if TYPE_CHECKING:
+    from .reader import AsyncReader, Batch
+    from .stats import ReaderStats
 
 __version__ = "0.1.0"
 
@@ -41,3 +47,20 @@ __all__ = [
     "WorkerError",
     "__version__",
 ]
+
+#: Names whose modules take numpy and numba along (0.8 s): they are loaded when first asked for,
+#: so that ``asyncreader --help`` answers at once (PEP 562).
+_LATE = {"AsyncReader": "reader", "Batch": "reader", "ReaderStats": "stats"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,6 +9,7 @@ and decoders are strict: a damaged file is a DecodeError, never a partly grey pi
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import re
@@ -31,7 +32,7 @@ Buffer: TypeAlias = Any
 MAX_PIXELS: Final = 89_478_485
 
 #: The only decoders that Pillow may pick, whatever the bytes claim.
-PILLOW_FORMATS: Final = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+PILLOW_FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 #: File name suffixes that count as pictures when a folder is packed (lower case).
 IMAGE_SUFFIXES: Final = frozenset(
@@ -40,6 +41,24 @@ IMAGE_SUFFIXES: Final = frozenset(
 )
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
+
+#: What Pillow raises for damaged files (found by flipping bytes), and its warnings where they are
+#: errors.
+_DAMAGE: Final = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    TypeError,
+    KeyError,
+    IndexError,
+    OverflowError,
+    RuntimeError,
+    AttributeError,
+    struct.error,
+    zlib.error,
+    Warning,
+)
 
 
 @dataclass(frozen=True)
@@ -90,7 +109,10 @@ def read_header(data: Buffer) -> ImageHeader:
     else:
         with _pillow_open(data) as image:
             width, height = image.size
-            turned = image.getexif().get(0x0112, 1)
+            turned = 1
+            if kind != "tiff":  # which Pillow turns by itself, and states the size of so
+                with contextlib.suppress(*_DAMAGE):
+                    turned = image.getexif().get(0x0112, 1)
         turned = turned if turned in range(1, 9) else 1
         if turned >= 5:
             height, width = width, height
@@ -182,13 +204,18 @@ def _png_header(data: Buffer) -> ImageHeader:
 
 
 def _pillow_open(data: Buffer) -> Any:
+    # With formats given, Pillow itself loads no plugin beyond its first five.
+    import PIL.TiffImagePlugin
+    import PIL.WebPImagePlugin  # noqa: F401
     from PIL import Image, UnidentifiedImageError
 
     try:
         return Image.open(io.BytesIO(bytes(data)), formats=PILLOW_FORMATS)
     except UnidentifiedImageError as exc:
         raise DecodeError("damaged image header") from exc
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as exc:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
+        raise DecodeError("image dimensions out of range", found=str(exc)) from exc
+    except _DAMAGE as exc:
         raise DecodeError("damaged image header", found=str(exc)) from exc
 
 
@@ -264,9 +291,9 @@ def _pillow_pixels(data: Buffer, channels: int, header: ImageHeader) -> UInt8:
                 pixels = np.asarray(image.convert(target))
                 if pixels.ndim == 2:
                     pixels = pixels[:, :, None]
-    except (OSError, ValueError, SyntaxError, EOFError, struct.error, zlib.error) as exc:
-        if isinstance(exc, DecodeError):
-            raise
+    except DecodeError:
+        raise
+    except _DAMAGE as exc:
         raise DecodeError(f"damaged {header.kind.upper()}", found=str(exc)) from exc
     except Image.DecompressionBombError as exc:
         raise DecodeError("image dimensions out of range", found=str(exc)) from exc

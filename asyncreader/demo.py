@@ -43,7 +43,7 @@ class Reader(Protocol):
     """
 
     @property
-    def classes(self) -> Sequence[str]: ...
+    def classes(self) -> Sequence[str] | None: ...
 
     def __len__(self) -> int: ...
 
@@ -259,6 +259,8 @@ def train(
         if step < steps:  # no batch is left behind in the queue at the end
             reader.fetchData()
         if network is None:
+            if reader.classes is None:
+                raise ValueError("the training set has no classes to tell apart")
             map_size = (images.shape[1] // 2, images.shape[2] // 2)
             network = new_network(map_size, len(reader.classes), rng)
         rate = LEARNING_RATE * (1 - (step - 1) / steps)  # falls to 0, so that the end is calm
@@ -298,13 +300,13 @@ def run_demo(sample_data: Path, echo: Callable[[str], None]) -> float:
                 "seed": 0,
                 "layout": "NHWC",
             }
-            reader = AsyncReader(
-                common | {"path": str(paths["train"]), "shuffle": True, "postprocess": augment}
-            )
-            heldout = AsyncReader(
-                common | {"path": str(paths["test"]), "shuffle": False, "last_batch": "short"}
-            )
-            scores[suffix] = train(reader, heldout, EPOCHS, echo, f"{suffix:4s}")
+            with (
+                AsyncReader(
+                    common, path=paths["train"], shuffle=True, postprocess=augment
+                ) as reader,
+                AsyncReader(common, path=paths["test"], last_batch="short") as heldout,
+            ):
+                scores[suffix] = train(reader, heldout, EPOCHS, echo, f"{suffix:4s}")
     for suffix, score in scores.items():
         echo(f"{suffix:4s} held-out accuracy {score:.3f}")
     return min(scores.values())

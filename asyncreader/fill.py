@@ -96,8 +96,9 @@ class Fill:
     """How stored samples become rows of a slot.
 
     ``row_shape``, ``dtype``: a row of a slot's memory; ``view_axes``: how a batch of such rows is
-    transposed to what the user sees. ``mode``: "copy" (bytes as they are), "affine" (one compiled
-    pass, uint8 -> float32), "transpose" (one compiled pass, HWC -> CHW) or "each" (per image).
+    transposed to what the user sees. ``mode``: "copy" (bytes as they are), "mirror" (the same with
+    flips), "affine" (one compiled pass, uint8 -> float32 or float16), "transpose" (one compiled
+    pass, HWC -> CHW) or "each" (per image).
     """
 
     def __init__(self, stored: Stored, wanted: Wanted, path: str) -> None:
@@ -192,8 +193,10 @@ class Fill:
         self._direct = plain and memory == "HWC"
         if stored.encoded or self.geometry:
             self.mode = "each"
-        elif plain and memory == stored.axes:
-            self.mode = "copy" if not wanted.flip else "each"
+        elif plain and memory == stored.axes and not wanted.flip:
+            self.mode = "copy"
+        elif plain and memory == stored.axes == "HWC":
+            self.mode = "mirror"
         elif plain and stored.axes == "HWC" and memory == "CHW" and not wanted.flip:
             self.mode = "transpose"
         elif self._compiled_affine and stored.axes == "HWC" and memory in ("HWC", "CHW"):
@@ -203,7 +206,8 @@ class Fill:
 
     @property
     def _compiled_affine(self) -> bool:
-        return self.stored.dtype == np.uint8 and self.dtype == np.float32
+        floats = self.dtype == np.float32 or (self.dtype == np.float16 and kernels.HALF)
+        return self.stored.dtype == np.uint8 and floats
 
     def allocate_shape(self, batch: int) -> tuple[int, ...]:
         """Shape of a slot's memory."""
@@ -235,7 +239,7 @@ class Fill:
         keys: npt.NDArray[np.uint64],
         out: Array,
     ) -> None:
-        """Fill rows from raw samples at ``address + offsets`` ("affine" or "transpose" mode)."""
+        """Fill rows from raw samples at ``address + offsets``, in one compiled call."""
         height, width, channels = self.stored.image_shape()
         assert height is not None
         assert width is not None
@@ -251,6 +255,19 @@ class Fill:
             )
             return
         flips = self.draws(keys)[1]
+        if self.mode == "mirror":
+            assert flips is not None
+            kernels.mirror_rows(
+                address,
+                offsets,
+                height,
+                width,
+                channels * self.dtype.itemsize,
+                flips,
+                out.ctypes.data,
+                rows,
+            )
+            return
         kernels.affine_rows(
             address,
             offsets,
@@ -260,9 +277,13 @@ class Fill:
             width,
             np.zeros(offsets.size, np.uint8) if flips is None else flips,
             self._memory == "CHW",
-            out.reshape(out.shape[0], -1),
+            self._bits(out.reshape(out.shape[0], -1)),
             rows,
         )
+
+    def _bits(self, out: Array) -> Array:
+        """Slot rows as the kernel takes them: float16 goes by its bits."""
+        return out.view(np.uint16) if self.dtype == np.float16 else out
 
     def put(self, sample: Array, places: Array | None, flip: bool, out: Array) -> None:
         """Fill one row from a raw sample in stored axis order (any strides)."""
@@ -356,7 +377,7 @@ class Fill:
                 hwc.shape[1],
                 _FLIP if flip else _NO_FLIP,
                 self._memory == "CHW",
-                out.reshape(1, -1),
+                self._bits(out.reshape(1, -1)),
                 _ZERO,
             )
             return

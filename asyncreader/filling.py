@@ -37,7 +37,9 @@ def takes_rng(function: Postprocess) -> bool:
         return False
     # f(data, labels, alpha=0.5) binds three too, but did not ask for a generator
     named = list(signature.parameters.values())
-    return len(named) < 3 or named[2].default is inspect.Parameter.empty
+    if len(named) < 3:
+        return True
+    return named[2].default is inspect.Parameter.empty or named[2].name == "rng"
 
 
 class BatchFiller:
@@ -81,7 +83,8 @@ class BatchFiller:
             valid = plan.valid[lo:hi]
             self._blank(slot, rows[~valid])
             records, rows, keys = records[valid], rows[valid], keys[valid]
-        for bad in self._read(RowPlan(records, rows, keys), slot.rows, meter):
+        errors = self._read(RowPlan(records, rows, keys), slot.rows, meter)
+        for bad in sorted(errors, key=lambda error: error.row):
             self._settle(slot, plan, bad, meter)
         if slot.labels is not None:
             self._labels(slot, plan, lo, hi)

@@ -76,12 +76,13 @@ def affine_rows_numpy(
     width: int,
     flips: UInt8,
     planar: bool,
-    out: npt.NDArray[np.float32],
+    out: npt.NDArray[Any],
     rows: Int64,
 ) -> None:
-    """uint8 (H*W, C) rows -> float32 ``x * scale[c] + shift[c]``, mirrored where ``flips``.
+    """uint8 (H, W, C) rows -> float32 ``x * scale[c] + shift[c]``, mirrored where ``flips``.
 
-    ``out``: float32 (B, H*W*C), C-contiguous; its rows are (H, W, C), or (C, H, W) when ``planar``.
+    ``out``: (B, H*W*C), C-contiguous, float32, or uint16 to get float16 bits; its rows are
+    (H, W, C), or (C, H, W) when ``planar``.
     """
     channels = scale.size
     for i in range(offsets.size):
@@ -90,7 +91,26 @@ def affine_rows_numpy(
         if flips[i]:
             image = image[:, ::-1]
         done = image.astype(np.float32) * scale + shift
-        out[rows[i]] = (done.transpose(2, 0, 1) if planar else done).reshape(-1)
+        flat = (done.transpose(2, 0, 1) if planar else done).reshape(-1)
+        out[rows[i]] = flat.astype(np.float16).view(np.uint16) if out.dtype == np.uint16 else flat
+
+
+def mirror_rows_numpy(
+    source: int,
+    offsets: Int64,
+    height: int,
+    width: int,
+    pixel: int,
+    flips: UInt8,
+    out: int,
+    rows: Int64,
+) -> None:
+    """Copy (height, width) rows of ``pixel``-byte pixels, mirrored where ``flips``."""
+    size = height * width * pixel
+    for i in range(offsets.size):
+        src = bytes_at(source + int(offsets[i]), size).reshape(height, width, pixel)
+        dst = bytes_at(out + int(rows[i]) * size, size).reshape(height, width, pixel)
+        dst[:] = src[:, ::-1] if flips[i] else src
 
 
 def transpose_rows_numpy(
@@ -108,13 +128,18 @@ try:
 except ImportError:  # no numba on this Python: the twins do the work
     #: Whether the compiled kernels are in use.
     COMPILED = False
+    #: Whether affine_rows takes float16 output.
+    HALF = True
     feistel_rows: Callable[..., None] = feistel_rows_numpy
     gather_rows: Callable[..., None] = gather_rows_numpy
     affine_rows: Callable[..., None] = affine_rows_numpy
+    mirror_rows: Callable[..., None] = mirror_rows_numpy
     transpose_rows: Callable[..., None] = transpose_rows_numpy
 else:
     COMPILED = True
+    HALF = _compiled.HALF
     feistel_rows = _compiled.feistel_rows
     gather_rows = _compiled.gather_rows
     affine_rows = _compiled.affine_rows
+    mirror_rows = _compiled.mirror_rows
     transpose_rows = _compiled.transpose_rows

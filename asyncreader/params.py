@@ -6,6 +6,7 @@ import difflib
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -99,6 +100,14 @@ class ReaderParams:
         )
 
 
+@dataclass(frozen=True)
+class DatasetPlace:
+    """Where an h5py data set given as ``data`` lies: it is opened again where it is read."""
+
+    path: str
+    name: str
+
+
 _NAMES: Final = tuple(field.name for field in fields(ReaderParams))
 
 
@@ -152,6 +161,11 @@ def _check_source(given: Mapping[str, Any]) -> None:
         raise ParamsError(
             "labels= goes with data=", hint="name the labels of a file by labels_field"
         )
+    if given.get("labels_path") is not None:
+        if named != ["path"] and named != ["hdf5_path"]:
+            raise ParamsError("labels_path goes with an HDF5 file", found=f"{named[0]}=")
+        if "labels_field" in given and given["labels_field"] is None:
+            raise ParamsError("labels_path is given, but labels_field=None asks for no labels")
 
 
 def _check_together(p: ReaderParams) -> None:
@@ -166,14 +180,12 @@ def _check_together(p: ReaderParams) -> None:
         raise ParamsError(
             "rank must be below world_size", found=f"rank {p.rank}, world_size {p.world_size}"
         )
-    if p.last_batch == "short" and p.world_size not in (1,):
+    if p.last_batch == "short" and p.world_size not in (1, "auto"):
         raise ParamsError('last_batch="short" needs world_size 1: other ranks would wait for ever')
     if p.size is None and (p.crop_ratio != 1.0 or p.crop in ("random", "random-resized")):
         raise ParamsError("crop and crop_ratio need size=(H, W)")
     if p.shuffle != "block" and p.shuffle_window != SHUFFLE_WINDOW:
         raise ParamsError('shuffle_window goes with shuffle="block"', found=f"{p.shuffle!r}")
-    if p.workers == "process":
-        raise ParamsError('workers="process" is not there yet', hint='use workers="thread"')
     if p.cuda is not False:
         raise ParamsError("cuda is not there yet", hint="copy batches to the device yourself")
     if p.trace is not None:
@@ -253,7 +265,20 @@ def _array(name: str, value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, list | tuple):
-        value = np.asarray(value)
+        try:
+            value = np.asarray(value)
+        except ValueError:  # rows of several lengths
+            raise _fail(name, type(value).__name__, "an array") from None
+    h5py = sys.modules.get("h5py")
+    if h5py is not None and isinstance(value, h5py.Dataset) and value:
+        if name == "labels":
+            return np.asarray(value[()])
+        if value.file.driver == "sec2" and value.name is not None:
+            if value.file.mode != "r":
+                value.file.flush()
+            return DatasetPlace(os.path.abspath(value.file.filename), value.name)
+    if isinstance(value, DatasetPlace):
+        return value
     if not all(hasattr(value, member) for member in ("shape", "dtype", "__getitem__")):
         raise _fail(name, type(value).__name__, "an array: numpy, memmap, h5py data set, zarr")
     return value
@@ -310,14 +335,23 @@ def _dtype(name: str, value: Any) -> Any:
 
 
 def _subset(name: str, value: Any) -> Any:
-    if value is None or isinstance(value, slice | str):
+    if value is None or isinstance(value, str):
         return value
-    chosen = np.asarray(value)
+    if isinstance(value, slice):
+        try:
+            value.indices(0)
+        except (TypeError, ValueError):
+            raise _fail(name, value, "a slice of whole numbers, with a step other than 0") from None
+        return value
+    try:
+        chosen = np.asarray(value)
+    except ValueError:  # rows of several lengths
+        chosen = np.empty((0, 0))
     if chosen.dtype == np.bool_:
         raise _fail(name, "a bool array", "a slice, an int64 array (np.flatnonzero) or a name")
     if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or chosen.size == 0:
         raise _fail(name, value, "a slice, a 1-D array of record numbers or the name of a split")
-    return np.ascontiguousarray(chosen, np.int64)
+    return np.array(chosen, np.int64)  # ours: what the caller does to his cannot change the order
 
 
 def _function(name: str, value: Any) -> Any:
@@ -407,14 +441,30 @@ def rank_and_world(p: ReaderParams) -> tuple[int, int]:
                 rank, world = int(os.environ[rank_name]), int(os.environ[size_name])
             except ValueError:
                 rank, world = -1, 0
+            found = f"{rank_name}={os.environ[rank_name]}, {size_name}={os.environ[size_name]}"
             if not 0 <= rank < world:
                 raise ParamsError(
-                    'rank="auto": the launcher\'s variables make no sense',
-                    found=f"{rank_name}={os.environ[rank_name]}, "
-                    f"{size_name}={os.environ[size_name]}",
+                    'rank="auto": the launcher\'s variables make no sense', found=found
                 )
+            for name, given, unset, auto in (
+                ("rank", p.rank, 0, rank),
+                ("world_size", p.world_size, 1, world),
+            ):
+                if given not in ("auto", unset, auto):
+                    raise ParamsError(
+                        f"{name} is not what the launcher says", found=f"{given}, {found}"
+                    )
             return rank, world
-    return 0, 1
+    rank, world = (0 if p.rank == "auto" else int(p.rank)), 1
+    if p.world_size != "auto":
+        world = int(p.world_size)
+    if rank >= world or (world > 1 and p.rank == "auto"):
+        raise ParamsError(
+            '"auto" found no launcher\'s variables',
+            found=f"rank {p.rank}, world_size {p.world_size}",
+            expected=", ".join(" and ".join(pair) for pair in _RANK_VARIABLES),
+        )
+    return rank, world
 
 
 def usable_cores() -> int:
@@ -443,6 +493,8 @@ def worker_count(p: ReaderParams) -> int:
     """Workers to start: ``nthread``, or the usable cores shared among this machine's ranks."""
     if p.nthread != "auto":
         return int(p.nthread)
-    local = os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("SLURM_NTASKS_PER_NODE", "1"))
-    ranks = int(local) if local.isdigit() and int(local) > 0 else 1
-    return max(1, usable_cores() // ranks)
+    for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):
+        local = os.environ.get(name, "")
+        if local.isdigit() and int(local) > 0:
+            return max(1, usable_cores() // int(local))
+    return usable_cores()

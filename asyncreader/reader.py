@@ -8,25 +8,28 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import FinishedError, ParamsError, ReaderClosedError
+from .errors import FinishedError, ParamsError, ReaderClosedError, WorkerError
 from .fill import Fill
 from .filling import BatchFiller
 from .order import ORDER_VERSION, Cursor, EpochOrder, subset_count
 from .params import (
     WINDOW_BYTES,
+    DatasetPlace,
     ReaderParams,
     parse_params,
     rank_and_world,
     worker_count,
 )
-from .slots import Slot, SlotRing, aligned_empty
+from .processes import Arena, ProcessWorkers, Recipe, pages
+from .slots import Slot, SlotLayout, SlotRing, aligned_empty
 from .sources import Hdf5Fields, Source, fingerprint, open_source
-from .sources.arrays import open_arrays
+from .sources.arrays import label_array, open_arrays
 from .stats import Meter, ReaderStats, Totals
 from .workers import ThreadWorkers
 
@@ -113,43 +116,34 @@ class AsyncReader:
     def __init__(self, params: Mapping[str, Any] | None = None, /, **overrides: Any) -> None:
         self._params = p = parse_params(params, overrides)
         self._rank, world_size = rank_and_world(p)
-        self._source = source = _open(p)
-        self._closed = False
+        self._nthread = worker_count(p)
+        source = _open(p)
+        self._source: Source | None = source
+        self._spec = source.spec
+        arena: Arena | None = None
         try:
-            spec = source.spec
-            self._fill = fill = Fill(spec.stored, p.wanted, spec.path)
-            subset = _resolve_subset(p.subset, spec.count)
-            count = subset_count(subset, spec.count)
-            self._order = _order(p, self._rank, world_size, source, fill, subset, count)
-            if self._order.steps == 0:
-                raise ParamsError(
-                    "an epoch would have no batch",
-                    found=f"{count} samples, batch_size x world_size = {self._order.global_batch}",
-                    hint='lower batch_size, or last_batch="pad", "wrap" or "short"',
-                )
-            if p.verify == "always" and not spec.checksums:
-                raise ParamsError(
-                    'verify="always" of a set without checksums',
-                    path=spec.path,
-                    hint="pack it with asyncreader convert, which records them",
-                )
-            self._filler = BatchFiller(
-                source,
-                fill,
-                self._order,
-                on_error=p.on_error,
-                verify=p.verify,
-                postprocess=p.postprocess,
-            )
-            slots = self._make_slots()
-            self._nthread = worker_count(p)
+            filler = _make_filler(p, source, self._rank, world_size)
+            self._fill, self._order = filler.fill, filler.order
+            layout = _slot_layout(p, filler)
+            if p.workers == "process":
+                arena = Arena(_arena_size(p, layout, filler))
+                slots = _attach(filler, layout, p, arena)
+            else:
+                slots = layout.build(p.njob + 1, aligned_empty, self._fill.handed_out)
             self._ring = SlotRing(slots, p.njob, p.debug)
-            self._workers = ThreadWorkers(
-                self._nthread, self._ring, self._filler, "asyncreader-fill"
-            )
+            self._workers: ThreadWorkers | ProcessWorkers
+            if arena is None:
+                self._workers = ThreadWorkers(self._nthread, self._ring, filler, "asyncreader-fill")
+            else:
+                recipe = Recipe(p, self._rank, world_size, layout, arena, _build_worker)
+                self._workers = ProcessWorkers(
+                    self._nthread, self._ring, recipe, self._rank, p.batch_size
+                )
             self._workers.start()
         except BaseException:
             source.close()
+            if arena is not None:
+                arena.close()
             raise
         self._parts = self._choose_parts()
         self._next = self._order.settle(Cursor())
@@ -163,54 +157,11 @@ class AsyncReader:
             self, _shut_down, self._pid, self._ring, self._workers, source
         )
 
-    # -- construction ----------------------------------------------------------------------
-
-    def _make_slots(self) -> list[Slot]:
-        p, fill, source = self._params, self._fill, self._source
-        labels_shape = None if source.labels is None else source.labels.shape[1:]
-        slots: list[Slot] = []
-        for number in range(p.njob + 1):
-            rows = aligned_empty(fill.allocate_shape(p.batch_size), fill.dtype)
-            labels = None
-            if labels_shape is not None and source.labels is not None:
-                labels = aligned_empty((p.batch_size, *labels_shape), source.labels.dtype)
-            slots.append(Slot(number, rows, labels, fill.handed_out(rows), labels))
-        if p.postprocess is not None:
-            self._trial(slots)
-        return slots
-
-    def _trial(self, slots: list[Slot]) -> None:
-        """Call postprocess once on real rows, to learn the shape of what it returns."""
-        filler = BatchFiller(
-            self._source,
-            self._fill,
-            self._order,
-            on_error="zero",
-            verify="never",
-            postprocess=self._params.postprocess,
-        )
-        first = slots[0]
-        first.plan = plan = self._order.plan(self._order.settle(Cursor()))
-        count = plan.indices.size
-        filler.fill_part(first, 0, count, Meter())
-        data = self._fill.handed_out(first.rows[:count])
-        labels = None if first.labels is None else first.labels[:count]
-        result = filler.call_postprocess(data, labels, plan.rng_key)
-        if result is None:
-            return
-        made_data = np.asarray(result[0])
-        made_labels = None if result[1] is None else np.asarray(result[1])
-        for slot in slots:
-            slot.out_data = aligned_empty(made_data.shape, made_data.dtype)
-            slot.out_labels = (
-                None if made_labels is None else aligned_empty(made_labels.shape, made_labels.dtype)
-            )
-
     def _choose_parts(self) -> int:
         """Tasks that a batch is cut into: enough to keep every thread busy with njob batches."""
         p = self._params
         cheap = self._fill.row_bytes * p.batch_size < SPLIT_BYTES
-        if cheap and not self._source.spec.stored.encoded:
+        if cheap and not self._spec.stored.encoded:
             return 1
         return -(-self._nthread // p.njob)
 
@@ -318,6 +269,7 @@ class AsyncReader:
         Counts what was handed out, not what was fetched ahead.
         """
         self._check_process()
+        self._ring.check_open()
         at = self._delivered
         return {
             "epoch": at.epoch,
@@ -365,6 +317,8 @@ class AsyncReader:
     def _identity(self) -> dict[str, Any]:
         order = self._order
         if self._fingerprint is None:
+            self._ring.check_open()
+            assert self._source is not None
             self._fingerprint = fingerprint(self._source)
             if order.subset is not None:
                 chosen = (
@@ -399,7 +353,7 @@ class AsyncReader:
     @property
     def classes(self) -> tuple[str, ...] | None:
         """Class names by label number, where the set has them."""
-        return self._source.spec.classes
+        return self._spec.classes
 
     @property
     def data_shape(self) -> tuple[int, ...]:
@@ -419,6 +373,7 @@ class AsyncReader:
 
     def stats(self) -> ReaderStats:
         """A frozen snapshot of counters, and a verdict on what limits training."""
+        self._check_process()
         totals, meters = self._totals, self._workers.meters
         began = totals.started
         return ReaderStats(
@@ -437,10 +392,12 @@ class AsyncReader:
         )
 
     def __repr__(self) -> str:
-        spec = self._source.spec
+        spec = self._spec
         name = os.path.basename(spec.path.rstrip("/")) or spec.path
         if self._ring.closed:
             return f"<AsyncReader {name} closed>"
+        if os.getpid() != self._pid:  # its lock may be held for ever here
+            return f"<AsyncReader {name} of process {self._pid}>"
         counts = self._ring.counts()
         slots = ", ".join(f"{n} {state}" for state, n in counts.items() if n) or "none"
         checks = f"verify {self._params.verify}" if spec.checksums else "unverified: no checksums"
@@ -456,6 +413,7 @@ class AsyncReader:
         """Stop the workers and let go of the file; idempotent, and allowed from any thread."""
         if os.getpid() == self._pid:
             self._finalizer()
+            self._source = None  # the last reference to its mapping, but for what a worker reads
 
     def __enter__(self) -> AsyncReader:
         return self
@@ -488,12 +446,117 @@ def _reopen(params: dict[str, Any], state: dict[str, Any]) -> AsyncReader:
     return reader
 
 
-def _shut_down(pid: int, ring: SlotRing, workers: ThreadWorkers, source: Source) -> None:
+def _shut_down(
+    pid: int, ring: SlotRing, workers: ThreadWorkers | ProcessWorkers, source: Source
+) -> None:
     if os.getpid() != pid:
         return  # a forked child: threads and locks are the parent's
     ring.close()
     workers.stop()
     source.close()
+
+
+def _make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> BatchFiller:
+    """Fill and order of a source, checked against each other; ParamsError where they clash."""
+    spec = source.spec
+    fill = Fill(spec.stored, p.wanted, spec.path)
+    subset = _resolve_subset(p.subset, spec.count)
+    count = subset_count(subset, spec.count)
+    order = _order(p, rank, world_size, source, fill, subset, count)
+    if order.steps == 0:
+        raise ParamsError(
+            "an epoch would have no batch",
+            found=f"{count} samples, batch_size x world_size = {order.global_batch}",
+            hint='lower batch_size, or last_batch="pad", "wrap" or "short"',
+        )
+    if p.verify == "always" and not spec.checksums:
+        raise ParamsError(
+            'verify="always" of a set without checksums',
+            path=spec.path,
+            hint="pack it with asyncreader convert, which records them",
+        )
+    return BatchFiller(
+        source, fill, order, on_error=p.on_error, verify=p.verify, postprocess=p.postprocess
+    )
+
+
+def _slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
+    """Shapes of the slots; where there is a postprocess, by one trial call on real rows."""
+    table = filler.source.labels
+    layout = SlotLayout(
+        rows=(filler.fill.allocate_shape(p.batch_size), filler.fill.dtype),
+        labels=None if table is None else ((p.batch_size, *table.shape[1:]), table.dtype),
+    )
+    _check_memory(p, layout)
+    if p.postprocess is None:
+        return layout
+    # a bad sample among the first must not keep the reader from opening
+    trial = BatchFiller(
+        filler.source,
+        filler.fill,
+        filler.order,
+        on_error="zero",
+        verify="never",
+        postprocess=p.postprocess,
+    )
+    (slot,) = layout.build(1, aligned_empty, filler.fill.handed_out)
+    slot.plan = plan = filler.order.plan(filler.order.settle(Cursor()))
+    count = plan.indices.size
+    trial.fill_part(slot, 0, count, Meter())
+    result = trial.call_postprocess(
+        filler.fill.handed_out(slot.rows[:count]),
+        None if slot.labels is None else slot.labels[:count],
+        plan.rng_key,
+    )
+    if result is None:
+        return layout
+    try:
+        made = [None if part is None else np.asarray(part) for part in result]
+    except ValueError as exc:  # rows of several lengths
+        raise WorkerError(f"postprocess must return arrays: {exc}") from exc
+    data, labels = ((None if m is None else (m.shape, m.dtype)) for m in made)
+    if data is None or any(
+        m is not None and (m.dtype.kind not in "buif" or m.ndim == 0) for m in made
+    ):
+        raise WorkerError(
+            "postprocess must return arrays of numbers",
+            found=" and ".join(type(part).__name__ for part in result),
+        )
+    layout = replace(layout, out_data=data, out_labels=labels)
+    _check_memory(p, layout)
+    return layout
+
+
+def _check_memory(p: ReaderParams, layout: SlotLayout) -> None:
+    needed = (p.njob + 1) * sum(layout.sizes())
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise ParamsError(
+            "the slots do not fit in memory",
+            found=f"{needed / 1e9:.1f} GB for njob + 1 = {p.njob + 1} batches",
+            expected=f"at most {there / 1e9:.1f} GB",
+            hint="lower batch_size or njob",
+        )
+
+
+def _arena_size(p: ReaderParams, layout: SlotLayout, filler: BatchFiller) -> int:
+    seen = 0 if filler.seen is None else pages(filler.seen.nbytes)
+    return seen + (p.njob + 1) * sum(pages(size) for size in layout.sizes())
+
+
+def _attach(filler: BatchFiller, layout: SlotLayout, p: ReaderParams, arena: Arena) -> list[Slot]:
+    """The shared slots and the shared map of checked samples, on either side."""
+    if filler.seen is not None:
+        filler.seen = arena.empty(filler.seen.shape, np.uint8)
+    return layout.build(p.njob + 1, arena.empty, filler.fill.handed_out)
+
+
+def _build_worker(
+    p: ReaderParams, rank: int, world_size: int, layout: SlotLayout, arena: Arena
+) -> tuple[BatchFiller, list[Slot]]:
+    """What a worker process fills with: its own source, the shared slots."""
+    filler = _make_filler(p, _open(p), rank, world_size)
+    return filler, _attach(filler, layout, p, arena)
 
 
 def _open(p: ReaderParams) -> Source:
@@ -514,15 +577,11 @@ def _open(p: ReaderParams) -> Source:
 
 def _open_arrays(p: ReaderParams) -> Source:
     """Arrays as they are; an h5py data set is reopened by its path, off h5py's global lock."""
-    name = getattr(p.data, "name", None)
-    file = getattr(p.data, "file", None)
-    if isinstance(name, str) and file is not None and type(p.data).__module__.startswith("h5py"):
-        fields = Hdf5Fields(data=name, labels=None, dims=p.dims)
-        source = open_source(file.filename, fields, io=p.io)
+    if isinstance(p.data, DatasetPlace):
+        fields = Hdf5Fields(data=p.data.name, labels=None, dims=p.dims)
+        source = open_source(p.data.path, fields, io=p.io)
         if p.labels is not None:
-            from .sources.arrays import label_array
-
-            source.labels = label_array(p.labels[()], source.spec.count)
+            source.labels = label_array(p.labels, source.spec.count)
         return source
     return open_arrays(p.data, p.labels, p.dims)
 
@@ -538,7 +597,8 @@ def _resolve_subset(subset: Any, total: int) -> slice | npt.NDArray[np.int64] | 
         start, stop, step = subset.indices(total)
         if not range(start, stop, step):
             raise ParamsError("subset selects nothing", found=f"{subset} of {total} samples")
-        return slice(start, stop, step)
+        # below 0 a stop of range() is not one of slice()
+        return slice(start, None if stop < 0 else stop, step)
     chosen: npt.NDArray[np.int64] = subset
     low, high = int(chosen.min()), int(chosen.max())
     if low < 0 or high >= total:

@@ -15,18 +15,28 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import math
 import mmap
 import threading
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import NothingQueuedError, QueueFullError, ReaderClosedError, ReaderTimeoutError
+from .errors import (
+    NothingQueuedError,
+    QueueFullError,
+    ReaderClosedError,
+    ReaderTimeoutError,
+    WorkerError,
+)
 from .order import BatchPlan
 
 Array: TypeAlias = npt.NDArray[Any]
+Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 
 #: What ``debug=True`` writes over a slot that is given back.
 POISON = 0xA5
@@ -44,12 +54,44 @@ class SlotState(enum.Enum):
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Zeroed C-ordered array whose first byte is on a page (4096) boundary, private to us."""
     kind = np.dtype(dtype)
-    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    size = math.prod(shape) * kind.itemsize
     pages = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size >= 4 << 20 and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without transparent huge pages
             pages.madvise(mmap.MADV_HUGEPAGE)  # fewer TLB misses while rows are copied in
     return np.frombuffer(pages, kind, count=size // kind.itemsize).reshape(shape)
+
+
+@dataclass(frozen=True)
+class SlotLayout:
+    """Shape and dtype of a slot's buffers.
+
+    ``out_data`` is None where what is handed out is a view of the rows; then ``out_labels`` is
+    None too, and the labels themselves are handed out.
+    """
+
+    rows: tuple[tuple[int, ...], np.dtype[Any]]
+    labels: tuple[tuple[int, ...], np.dtype[Any]] | None
+    out_data: tuple[tuple[int, ...], np.dtype[Any]] | None = None
+    out_labels: tuple[tuple[int, ...], np.dtype[Any]] | None = None
+
+    def sizes(self) -> list[int]:
+        """Bytes of each buffer, in the order in which build() asks for them."""
+        parts = (self.rows, self.labels, self.out_data, self.out_labels)
+        return [math.prod(part[0]) * part[1].itemsize for part in parts if part is not None]
+
+    def build(self, count: int, allocate: Allocate, view: Callable[[Array], Array]) -> list[Slot]:
+        """``count`` slots; ``view`` makes of a slot's rows what is handed out."""
+        slots = []
+        for number in range(count):
+            rows = allocate(*self.rows)
+            labels = None if self.labels is None else allocate(*self.labels)
+            out_data, out_labels = view(rows), labels
+            if self.out_data is not None:
+                out_data = allocate(*self.out_data)
+                out_labels = None if self.out_labels is None else allocate(*self.out_labels)
+            slots.append(Slot(number, rows, labels, out_data, out_labels))
+        return slots
 
 
 class Slot:
@@ -254,6 +296,8 @@ class SlotRing:
             waiting = {id(slot) for slot in dropped}
             for task in [task for task in self._tasks if id(task[0]) in waiting]:
                 self._tasks.remove(task)
+                # seen only where Ctrl-C ends the wait below: the batch stays queued, but not filled
+                task[0].error = WorkerError("this batch was dropped by an interrupted seek()")
                 task[0].parts_left -= 1
                 if task[0].parts_left == 0:
                     task[0].state = SlotState.READY

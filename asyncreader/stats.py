@@ -32,7 +32,8 @@ class Totals:
     def note_bad(self, bad: list[tuple[int, int, str]]) -> None:
         """Count bad samples (row, record number, reason) of a delivered batch."""
         self.bad += len(bad)
-        for _, index, reason in bad[: LISTED_BAD - len(self.bad_listed)]:
+        # workers add them as they meet them
+        for _, index, reason in sorted(bad)[: LISTED_BAD - len(self.bad_listed)]:
             self.bad_listed.append((index, reason))
 
 

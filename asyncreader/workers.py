@@ -88,7 +88,7 @@ def _work(ring: SlotRing, filler: BatchFiller, meter: Meter) -> None:
         del task, slot, error
 
 
-def as_ours(error: BaseException) -> BaseException:
+def as_ours(error: BaseException) -> AsyncReaderError:
     """The error as one of ours, with anything unexpected as its cause."""
     if isinstance(error, AsyncReaderError):
         return error

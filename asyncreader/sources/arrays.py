@@ -40,26 +40,37 @@ class ArraySource(BaseSource):
         self._array = array
 
     def sample_bytes(self, index: int) -> bytes:
-        return np.ascontiguousarray(self._array[index]).tobytes()
+        data = np.ascontiguousarray(self._array[index]).tobytes()
+        if self.checksums is not None:
+            error = self.checked(data, index)
+            if error is not None:
+                raise error
+        return data
 
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
     ) -> tuple[RowError, ...]:
+        errors: list[RowError] = []
         places, flips = fill.draws(plan.keys)
         # ascending: storage behind the array reads forwards
         for i in np.argsort(plan.records, kind="stable").tolist():
-            sample = np.asarray(self._array[int(plan.records[i])])
-            row = int(plan.rows[i])
+            record, row = int(plan.records[i]), int(plan.rows[i])
+            sample = np.asarray(self._array[record])
+            if self.checksums is not None and plan.check is not None and plan.check[i]:
+                bad = self.checked(sample.tobytes(), record)
+                if bad is not None:
+                    errors.append(RowError(row, bad))
+                    continue
             if fill.mode == "copy":
-                np.copyto(out[row], sample)
+                np.copyto(out[row, ...], sample)
                 continue
             fill.put(
                 sample,
                 None if places is None else places[i],
                 flips is not None and bool(flips[i]),
-                out[row],
+                out[row, ...],
             )
-        return ()
+        return tuple(errors)
 
 
 def open_arrays(

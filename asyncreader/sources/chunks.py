@@ -361,13 +361,13 @@ class ChunkSource(BaseSource):
                     errors.append(RowError(row, bad))
                     continue
             if fill.mode == "copy":
-                np.copyto(out[row], sample)
+                np.copyto(out[row, ...], sample)
             else:
                 fill.put(
                     sample,
                     None if places is None else places[i],
                     flips is not None and bool(flips[i]),
-                    out[row],
+                    out[row, ...],
                 )
         return tuple(errors)
 

@@ -82,6 +82,25 @@ def _translated(path: str) -> Iterator[None]:
         ) from exc
 
 
+def open_library(path: str) -> Any:
+    """h5py's File of ``path``, read-only.
+
+    We need no lock, but HDF5 refuses a file that this process has open with other locking flags.
+    """
+    import h5py
+
+    refused: OSError | None = None
+    for locking in (False, None, True, "best-effort"):
+        try:
+            return h5py.File(path, "r", locking=locking)
+        except OSError as exc:
+            if "locking flag" not in str(exc):
+                raise
+            refused = exc
+    assert refused is not None
+    raise refused
+
+
 class _Files:
     """The descriptor that samples are read from, and h5py's where HDF5 must help."""
 
@@ -105,18 +124,14 @@ class _Hdf5Common(BaseSource):
     def source_path(self, index: int) -> bytes | None:
         if self.paths_name is None:
             return None
-        import h5py
-
         try:
-            with h5py.File(self.spec.path, "r", locking=False) as h5:
+            with open_library(self.spec.path) as h5:
                 return bytes(h5[self.paths_name][index])
         except (OSError, KeyError, ValueError, RuntimeError):
             return None  # this is for a message about something worse
 
     def all_paths(self) -> Iterator[bytes | None]:
-        import h5py
-
-        with _translated(self.spec.path), h5py.File(self.spec.path, "r", locking=False) as h5:
+        with _translated(self.spec.path), open_library(self.spec.path) as h5:
             if self.paths_name is None:
                 raise FormatError("its paths are missing", path=self.spec.path, hint=fmt.REPACK)
             paths = h5[self.paths_name]
@@ -141,15 +156,13 @@ class Hdf5Array(_Hdf5Common, ArraySource):
 
 def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto") -> Any:
     """Open one HDF5 file's data set. Errors: SourceNotFoundError, FormatError, ParamsError."""
-    import h5py
-
     if not os.path.exists(path):
         raise SourceNotFoundError("no such file", path=path)
     file = OpenFile(path, io)
     h5 = None
     try:
         with _translated(path):
-            h5 = h5py.File(path, "r", locking=False)
+            h5 = open_library(path)
             opened = _Opener(path, file, h5, fields).open()
         if opened.files.h5 is None:
             h5.close()
@@ -173,7 +186,7 @@ class _Opener:
 
     def open(self) -> Any:
         data = self.dataset(self.h5, self.fields.data)
-        if self.meta is not None and self.fields.data == fmt.DATA:
+        if self.meta is not None and self.fields.data.strip("/") == fmt.DATA:
             if self.meta.encoding != "raw":
                 return self._blob(data, self.meta)
         else:
@@ -198,7 +211,7 @@ class _Opener:
             return None
         labels = self._table(fields.labels)
         _check_labels(labels, count, self.path, fields.labels)
-        if self.meta is not None and fields.labels == fmt.LABELS:
+        if self.meta is not None and fields.labels.strip("/") == fmt.LABELS:
             fmt.check_digest(fmt.LABELS, labels, self.meta, self.path)
         return labels
 
@@ -316,7 +329,8 @@ class _Opener:
         )
         if data.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
             held = np.ascontiguousarray(data[()])  # at most 64 KiB, inside the object header
-            return self._finish(Hdf5Array(spec, np.moveaxis(held, axis, 0), labels), None)
+            inside = Hdf5Array(spec, np.moveaxis(held, axis, 0), labels, checksums)
+            return self._finish(inside, None)
         offset = data.id.get_offset()
         if offset is None:
             raise FormatError(
@@ -334,7 +348,7 @@ class _Opener:
         view = MappedStore(self.file._fd, self.file.size)
         flat = view.view(offset, data.size * data.dtype.itemsize).view(data.dtype)
         moved = np.moveaxis(flat.reshape(data.shape), axis, 0)
-        return self._finish(Hdf5Array(spec, moved, labels), None)
+        return self._finish(Hdf5Array(spec, moved, labels, checksums), None)
 
     def _chunked(
         self, data: Any, axis: int, stored: Stored, labels: Array | None, checksums: UInt64 | None
@@ -386,6 +400,8 @@ class _Opener:
         )
 
     def _grid(self, data: Any, steps: tuple[Filter, ...]) -> ChunkGrid:
+        import h5py
+
         shape, chunk = tuple(data.shape), tuple(data.chunks)
         counts = tuple(-(-n // c) for n, c in zip(shape, chunk, strict=True))
         total = math.prod(counts)
@@ -411,9 +427,9 @@ class _Opener:
             masks[number] = info.filter_mask
 
         data.id.chunk_iter(note)
-        base = self.h5.id.get_create_plist().get_userblock()
-        if base:
-            offsets += base
+        if h5py.version.hdf5_version_tuple < (1, 14, 4):
+            # these say where chunks are without the user block (HDFGroup/hdf5#3003)
+            offsets += self.h5.id.get_create_plist().get_userblock()
         check_extents(offsets, sizes, self.file.size, self.path)
         grid = ChunkGrid(shape, chunk, data.dtype, steps, offsets, sizes, masks)
         if not steps and (sizes != grid.chunk_bytes).any():
@@ -546,11 +562,9 @@ def _dataset_names(h5: Any) -> Iterator[str]:
 
 def read_labels(path: str, name: str, count: int) -> Array:
     """Labels from a file of their own (PCam's way), in memory."""
-    import h5py
-
     if not os.path.exists(path):
         raise SourceNotFoundError("no such labels file", path=path)
-    with _translated(path), h5py.File(path, "r", locking=False) as h5:
+    with _translated(path), open_library(path) as h5:
         dataset = find_dataset(h5, name, path)
         _check_numeric(dataset, name, path)
         labels: Array = np.ascontiguousarray(dataset[()])
@@ -608,7 +622,7 @@ def read_meta(h5: Any, path: str) -> fmt.Meta | None:
     name = attributes.get("format")
     if isinstance(name, bytes):
         name = name.decode("ascii", "replace")
-    if name != fmt.FORMAT_NAME:
+    if not isinstance(name, str) or name != fmt.FORMAT_NAME:
         return None
     fields: dict[str, Any] = {"format": name, "digests": {}, "shape": None, "classes": None}
     for key, value in attributes.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
+import sys
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -46,7 +47,9 @@ class MappedStore:
 
     def __init__(self, fd: int, size: int) -> None:
         self.size = size
-        self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        # before Python 3.13 a mapping holds a descriptor of its own, as long as it lives
+        own: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+        self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ, **own)
         self.bytes: UInt8 = np.frombuffer(self._map, np.uint8)
         self._address = self.bytes.ctypes.data
 

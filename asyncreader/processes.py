@@ -1,0 +1,397 @@
+"""Processes that fill slots: the same slots in shared memory, the same tasks, order and errors.
+
+For ``postprocess`` functions that hold the GIL. The slots lie in one memfd, mapped by parent and
+workers; its descriptor travels once, while a worker is spawned. A task is a few numbers on the
+worker's pipe (the order is pure, so a worker works out its rows itself), and several are queued in
+it. Nothing here needs /dev/shm, and nothing is ever forked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import mmap
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing import connection, context, reduction
+from multiprocessing.connection import Connection
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import AsyncReaderError, ParamsError, WorkerError
+from .filling import BatchFiller
+from .order import BatchPlan, Cursor
+from .slots import Slot, SlotLayout, SlotRing
+from .stats import Meter
+from .workers import STUCK_AFTER, as_ours
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_PAGE: Final = 4096
+
+
+class Arena:
+    """One shared memory (memfd), handed out in page-aligned pieces; both sides see the same bytes.
+
+    Pickles only while a process is being spawned: its descriptor goes with it.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._fd = os.memfd_create("asyncreader-slots", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(self._fd, size)
+            self._map()
+        except BaseException:
+            self.close()
+            raise
+        self._used = 0
+
+    def _map(self) -> None:
+        size = os.fstat(self._fd).st_size
+        self._bytes = np.frombuffer(mmap.mmap(self._fd, size, mmap.MAP_SHARED), np.uint8)
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+        """A zeroed C-ordered array; equal calls in equal order give equal memory on each side."""
+        kind = np.dtype(dtype)
+        size = math.prod(shape) * kind.itemsize
+        piece = self._bytes[self._used : self._used + size]
+        self._used += pages(size)
+        return piece.view(kind).reshape(shape)
+
+    def close(self) -> None:
+        """Close the descriptor. The mapping lives as long as an array refers to it."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __getstate__(self) -> Any:
+        context.assert_spawning(self)
+        return reduction.DupFd(self._fd)
+
+    def __setstate__(self, handle: Any) -> None:
+        self._fd = handle.detach()
+        self._map()
+        self._used = 0
+        self.close()
+
+
+def pages(size: int) -> int:
+    """``size`` rounded up to whole pages."""
+    return -(-size // _PAGE) * _PAGE
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a worker rebuilds what the parent has: picklable, and small."""
+
+    params: Any
+    rank: int
+    world_size: int
+    layout: SlotLayout
+    arena: Arena
+    build: Callable[[Any, int, int, SlotLayout, Arena], tuple[BatchFiller, list[Slot]]]
+
+
+#: (slot number, cursor, lo, hi, whole): fill rows; whole: and finish the batch.
+#: lo = hi = -1: only finish it.
+_Task: TypeAlias = tuple[int, Cursor, int, int, bool]
+
+
+class ProcessWorkers:
+    """``count`` spawned processes over one ring, with the face of ThreadWorkers.
+
+    Two threads of the parent move messages: one takes tasks from the ring and sends each to the
+    worker with the fewest, the other waits on all pipes and sentinels.
+    """
+
+    def __init__(self, count: int, ring: SlotRing, recipe: Recipe, rank: int, batch: int) -> None:
+        self.meters = [Meter() for _ in range(count)]
+        self._ring = ring
+        self._recipe = recipe
+        self._offset = rank * batch
+        self._context = multiprocessing.get_context("spawn")
+        self._processes: list[Any] = []
+        self._pipes: list[Connection] = []
+        self._queued = [0] * count
+        self._count = count
+        self._lock = threading.Lock()
+        self._wake_read, self._wake_write = os.pipe()
+        self._threads: list[threading.Thread] = []
+
+    # -- start and stop --------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Spawn all workers and wait until each has opened its source.
+
+        Raises ParamsError where the postprocess or the main module cannot be brought over, or the
+        error with which a worker failed to open the set.
+        """
+        try:
+            self._check_picklable()
+            for number in range(self._count):
+                ours, theirs = self._context.Pipe()
+                process = self._context.Process(
+                    target=_main,
+                    args=(theirs, self._recipe),
+                    name=f"asyncreader-fill-{number}",
+                    daemon=True,
+                )
+                self._pipes.append(ours)
+                with theirs:
+                    process.start()
+                self._processes.append(process)
+            for process, pipe in zip(self._processes, self._pipes, strict=True):
+                self._await_ready(process, pipe)
+        except BaseException:
+            self._ring.close()
+            self._end_processes(kill=True)
+            self._close_descriptors()
+            raise
+        for name, target in (("send", self._send), ("receive", self._receive)):
+            thread = threading.Thread(target=target, name=f"asyncreader-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _check_picklable(self) -> None:
+        for name in ("postprocess", "data", "labels"):
+            value = getattr(self._recipe.params, name)
+            try:
+                reduction.ForkingPickler(io.BytesIO()).dump(value)
+            except (pickle.PicklingError, AttributeError, TypeError) as exc:
+                raise ParamsError(
+                    f'workers="process" cannot bring {name} over to its processes',
+                    found=str(exc),
+                    hint="use a function defined at the top of a module and data given by path, "
+                    'or workers="thread"',
+                ) from exc
+
+    def _await_ready(self, process: Any, pipe: Connection) -> None:
+        try:
+            (error,) = _receive_error(pipe)
+        except (EOFError, OSError):
+            process.join(STUCK_AFTER)
+            raise ParamsError(
+                "a worker process could not start",
+                found=f"exit code {process.exitcode}; its message is on standard error",
+                hint="its main module must be importable: a file, with the training started under "
+                'if __name__ == "__main__":, not a notebook cell or standard input; '
+                'or use workers="thread"',
+            ) from None
+        if error is not None:
+            raise error
+
+    def stop(self) -> None:
+        """End the processes of a closed ring: asked first, killed after a second."""
+        if threading.current_thread() in self._threads:
+            return
+        os.write(self._wake_write, b"x")
+        for thread in self._threads:
+            thread.join(STUCK_AFTER)
+        self._end_processes(kill=False)
+        self._close_descriptors()
+
+    def _end_processes(self, kill: bool) -> None:
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError, ValueError):
+                pipe.close()  # a worker that waits for a task sees the end and leaves
+        if not kill:
+            sentinels = [process.sentinel for process in self._processes]
+            left = STUCK_AFTER
+            while sentinels and left > 0:
+                gone = connection.wait(sentinels, left)
+                sentinels = [s for s in sentinels if s not in gone]
+                if not gone:
+                    break
+        for process in self._processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+            process.close()
+        self._processes = []
+
+    def _close_descriptors(self) -> None:
+        for fd in (self._wake_read, self._wake_write):
+            os.close(fd)
+        self._recipe.arena.close()
+
+    # -- messages --------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        while True:
+            task = self._ring.next_task()
+            if task is None:
+                return
+            slot, lo, hi = task
+            self._give(slot, lo, hi, slot.parts == 1)
+
+    def _give(self, slot: Slot, lo: int, hi: int, whole: bool) -> None:
+        plan = slot.plan
+        assert plan is not None
+        cursor = Cursor(plan.epoch, plan.start - self._offset, plan.step)
+        with self._lock:
+            number = min(range(self._count), key=self._queued.__getitem__)
+            self._queued[number] += 1
+        # a dead or closed worker is the receiver's business
+        with contextlib.suppress(OSError, ValueError):
+            self._pipes[number].send((slot.number, cursor, lo, hi, whole))
+
+    def _receive(self) -> None:
+        sentinels = {process.sentinel: process for process in self._processes}
+        pipes = {pipe: number for number, pipe in enumerate(self._pipes)}
+        while not self._ring.closed:
+            try:
+                ready = connection.wait([*pipes, *sentinels, self._wake_read])
+            except OSError:
+                return  # closed under us by stop()
+            if self._wake_read in ready or self._ring.closed:
+                return
+            for source in ready:
+                if isinstance(source, Connection):
+                    try:
+                        message = _receive_error(source)
+                    except (EOFError, OSError):
+                        continue  # its sentinel tells why
+                    self._done(pipes[source], *message)
+            for source in ready:
+                if source in sentinels:
+                    self._ring.close(_death(sentinels[source]))
+                    return
+
+    def _done(
+        self,
+        number: int,
+        slot_number: int,
+        lo: int,
+        whole: bool,
+        meter: Meter,
+        changed: tuple[Any, ...] | None,
+        error: AsyncReaderError | None,
+    ) -> None:
+        with self._lock:
+            self._queued[number] -= 1
+        mine = self.meters[number]
+        mine.read, mine.decode, mine.postprocess = meter.read, meter.decode, meter.postprocess
+        slot = self._ring.slots[slot_number]
+        plan = slot.plan
+        assert plan is not None
+        if changed is not None:
+            bad, first, indices, valid = changed
+            slot.bad.extend(bad)
+            plan.indices[first : first + indices.size] = indices
+            plan.valid[first : first + valid.size] = valid
+        if whole or lo < 0:
+            slot.error = slot.error or error
+        elif not self._ring.part_done(slot, lo, error):
+            return
+        elif slot.error is None and self._recipe.params.postprocess is not None:
+            self._give(slot, -1, -1, True)
+            return
+        self._ring.ready(slot)
+
+
+def _death(process: Any) -> WorkerError:
+    process.join(STUCK_AFTER)
+    code = process.exitcode
+    how = f"exit code {code}"
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            how = f"signal {signal.Signals(-code).name}"
+    return WorkerError(
+        "a worker process died",
+        found=f"process {process.pid}, {how}",
+        hint="open the reader again; state_dict() of before still holds",
+    )
+
+
+# -- in the worker -------------------------------------------------------------------------------
+
+
+def _main(pipe: Connection, recipe: Recipe) -> None:
+    # Ctrl-C goes to the whole group; the parent decides what becomes of it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        filler, slots = recipe.build(
+            recipe.params, recipe.rank, recipe.world_size, recipe.layout, recipe.arena
+        )
+    except BaseException as exc:
+        _send_error(pipe, as_ours(exc))
+        return
+    _send_error(pipe, None)
+    meter = Meter()
+    try:
+        for number, cursor, lo, hi, whole in _tasks(pipe):
+            slot = slots[number]
+            error, changed = _one(filler, slot, filler.order.plan(cursor), lo, hi, whole, meter)
+            _send_error(pipe, error, number, lo, whole, meter, changed)
+    except OSError:
+        return  # the parent is gone
+
+
+def _tasks(pipe: Connection) -> Iterator[_Task]:
+    while True:
+        try:
+            yield pipe.recv()
+        except (EOFError, OSError):
+            return
+
+
+def _one(
+    filler: BatchFiller, slot: Slot, plan: BatchPlan, lo: int, hi: int, whole: bool, meter: Meter
+) -> tuple[AsyncReaderError | None, tuple[Any, ...] | None]:
+    slot.plan, slot.bad = plan, []
+    try:
+        if lo >= 0:
+            filler.fill_part(slot, lo, hi, meter)
+        if whole:
+            filler.finish(slot, meter)
+    except BaseException as exc:
+        return as_ours(exc), None
+    if not slot.bad:
+        return None, None
+    return None, (slot.bad, lo, plan.indices[lo:hi], plan.valid[lo:hi])
+
+
+def _describe(error: AsyncReaderError) -> tuple[AsyncReaderError, str, BaseException | None]:
+    """An error as it can cross a pipe: itself, the worker's trace, and its cause where that can."""
+    cause = error.__cause__
+    trace = "".join(traceback.format_exception(cause or error))
+    if cause is not None:
+        try:
+            reduction.ForkingPickler(io.BytesIO()).dump(cause)
+        except Exception:
+            cause = RuntimeError(f"{type(cause).__name__}: {cause}")
+    return error, f"in worker process {os.getpid()}:\n{trace}", cause
+
+
+def _send_error(pipe: Connection, error: AsyncReaderError | None, *head: Any) -> None:
+    """Send (*head, error, trace), and its cause as a message of its own: it may not unpickle."""
+    if error is None:
+        pipe.send((*head, None, None))
+        return
+    error, trace, cause = _describe(error)
+    pipe.send((*head, error, trace))
+    pipe.send(cause)
+
+
+def _receive_error(pipe: Connection) -> tuple[Any, ...]:
+    """What _send_error sent, the error put together again."""
+    *head, error, trace = pipe.recv()
+    if error is not None:
+        try:
+            cause = pipe.recv()
+        except (EOFError, OSError):
+            raise
+        except Exception as exc:  # a class whose pickle only goes one way
+            cause = RuntimeError(f"the original error cannot be brought over: {exc!r}")
+        error.__cause__ = cause
+        error.add_note(trace)
+    return (*head, error)
