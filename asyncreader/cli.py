@@ -9,19 +9,29 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import re
-import sys
-import time
-import traceback
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
-from .errors import AsyncReaderError, ParamsError, SourceNotFoundError
+from .errors import SourceNotFoundError
+from .terminal import (
+    FAILED,
+    OK,
+    SOME_SKIPPED,
+    USAGE,
+    Cli,
+    Progress,
+    in_bytes,
+    print_json,
+    print_table,
+    say,
+    shown,
+    some,
+    times,
+)
 
 if TYPE_CHECKING:
     from converters import ConvertReport
@@ -32,11 +42,11 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Exit codes: the first four are the contract's, the last two what a shell gives for the signals.
-OK, FAILED, USAGE, SOME_SKIPPED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 3, 130, 141
-
 #: Held-out accuracy below which the demo has failed.
 DEMO_BAR: Final = 0.9
+
+#: What ``bench`` makes of pictures that differ in size: (H, W) that most ImageNet training uses.
+BENCH_SIZE: Final = (224, 224)
 
 #: Classes that ``info`` shows one by one; --json has them all.
 CLASSES_SHOWN: Final = 20
@@ -44,176 +54,7 @@ CLASSES_SHOWN: Final = 20
 #: Widest span of whole-number labels that are counted one by one rather than as a range.
 LABEL_SPAN: Final = 65_536
 
-# -- manners -------------------------------------------------------------------------------------
-
-
-def shown(text: object) -> str:
-    r"""``text`` fit for one line of a terminal: bytes that are no UTF-8, and controls, as \x.. ."""
-
-    def escape(letter: str) -> str:
-        code = ord(letter)
-        if 0xDC80 <= code <= 0xDCFF:  # a byte of a name, as os.fsdecode carries it
-            return f"\\x{code - 0xDC00:02x}"
-        return letter.encode("unicode_escape").decode("ascii")
-
-    return "".join(c if c.isprintable() else escape(c) for c in str(text))
-
-
-def _say(text: str) -> None:
-    """A line on stderr; that nobody reads it any more is no reason to fail."""
-    try:
-        click.echo(text, err=True)
-    except OSError:
-        _drop(sys.stderr)
-
-
-def _drop(stream: Any) -> None:
-    """Let what is still buffered for a closed pipe vanish, rather than fail again at exit."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-class _Cli(click.Group):
-    """Turns whatever ends a command into one line and an exit code."""
-
-    def main(self, *args: Any, **settings: Any) -> NoReturn:
-        for stream in (sys.stdout, sys.stderr):
-            if hasattr(stream, "reconfigure"):  # its encoding may lack the letters of a name
-                stream.reconfigure(errors="backslashreplace")
-        settings["standalone_mode"] = False
-        try:
-            code = super().main(*args, **settings)
-        except click.ClickException as exc:
-            context = getattr(exc, "ctx", None)
-            command = "asyncreader" if context is None else context.command_path
-            _say(f"error: {shown(exc.format_message().rstrip('.'))}; see '{command} --help'")
-            code = exc.exit_code
-        except (click.Abort, KeyboardInterrupt):
-            code = INTERRUPTED
-        except OSError as exc:  # --help to a full disk
-            _say(f"error: {shown(exc)}")
-            code = FAILED
-        sys.exit(code or OK)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # people add --traceback at the end of the line that failed
-        return super().parse_args(ctx, sorted(args, key=lambda word: word != "--traceback"))
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: _say(f"warning: {shown(message)}")
-            try:
-                code = super().invoke(ctx)
-                if sys.stdout is not None:  # closed by the shell: >&-
-                    sys.stdout.flush()
-                return code
-            except KeyboardInterrupt:
-                _say("interrupted")
-                return INTERRUPTED
-            except BrokenPipeError:
-                _drop(sys.stdout)
-                return PIPE_CLOSED
-            except (AsyncReaderError, OSError) as exc:
-                if ctx.params["traceback"]:
-                    _say(traceback.format_exc().rstrip())
-                _say(f"error: {shown(exc)}")
-                return USAGE if isinstance(exc, ParamsError) else FAILED
-
-
-class _Progress:
-    """Called with (done, total): a bar on a terminal, a line each 10 % elsewhere."""
-
-    def __init__(self, doing: str, quiet: bool, plain: bool = True) -> None:
-        self._doing = doing
-        self._quiet = quiet
-        self._plain = plain
-        self._bar: Any = None
-        self._task: Any = None
-        self._began = self._last = time.monotonic()
-        self._tenths = 0
-
-    def __enter__(self) -> _Progress:
-        if not self._quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            from rich import progress
-            from rich.console import Console
-
-            self._bar = progress.Progress(
-                progress.TextColumn("{task.description}"),
-                progress.BarColumn(24),
-                progress.MofNCompleteColumn(),
-                progress.TextColumn("{task.fields[rate]}"),
-                progress.TimeRemainingColumn(compact=True),
-                progress.TextColumn("left"),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._task = self._bar.add_task(self._doing, total=None, rate="")
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        rate = done / max(now - self._began, 1e-9)
-        if self._bar is not None:
-            if now - self._last > 0.1 or done == total:  # ten a second are enough for the eye
-                self._last = now
-                self._bar.update(self._task, completed=done, total=total, rate=f"{rate:,.0f}/s")
-        elif self._plain and not self._quiet and done * 10 // total > self._tenths:
-            self._tenths = done * 10 // total
-            _say(
-                f"{self._doing}: {done:,} of {total:,} ({done * 100 // total} %), "
-                f"{rate:,.0f}/s, {(total - done) / rate:,.0f} s left"
-            )
-
-
-# -- words and numbers ---------------------------------------------------------------------------
-
-
-def _print_json(value: object) -> None:
-    """ASCII only: a name that is no UTF-8 comes back from json.loads as Python had it."""
-    click.echo(json.dumps(value, indent=2, allow_nan=False))
-
-
-def _print_table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> None:
-    """Columns that fit the terminal (80 letters without one); without ``head``: name and value."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=bool(head), pad_edge=False, padding=(0, 2, 0, 0))
-    for name in head or ("name", "value"):
-        justify: Any = "left" if name in ("name", "value", "class") else "right"
-        table.add_column(
-            name, justify=justify, overflow="fold", style="bold" if name == "name" else ""
-        )
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console = Console(highlight=False)
-    with console.capture() as captured:  # click prints it: a closed pipe is then ours to handle
-        console.print(table)
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
-
-
-def _bytes(size: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
-def _times(shape: Iterable[int]) -> str:
-    return " x ".join(map(str, shape))
-
-
-def _some(count: int, noun: str) -> str:
-    """ "1 class", "2,000 classes"."""
-    plural = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count:,} {noun}{plural}"
+# -- options ------------------------------------------------------------------------------------
 
 
 def _size(_: click.Context, option: click.Parameter, value: str | None) -> Any:
@@ -276,7 +117,7 @@ def _number(name: str, low: float, default: float, text: str) -> Callable[[F], F
 
 
 @click.group(
-    cls=_Cli,
+    cls=Cli,
     name="asyncreader",
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -294,7 +135,7 @@ def cli(ctx: click.Context, version: bool, traceback: bool) -> None:
             click.echo(f"{name:<15}{found}")
         ctx.exit()
     if ctx.invoked_subcommand is None:
-        _say(ctx.get_help())
+        say(ctx.get_help())
         ctx.exit(USAGE)
 
 
@@ -367,31 +208,31 @@ def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> i
     given = {name: value for name, value in options.items() if value is not None}
     if "channels" in given:
         given["channels"] = int(given["channels"])
-    with _Progress("packing", quiet) as progress:
+    with Progress("packing", quiet) as progress:
         report = converters.convert(src, dst, progress=progress, **given)
     if as_json:
-        _print_json(report.to_dict())
+        print_json(report.to_dict())
     else:
         for path, reason in report.skipped:
-            _say(f"skipped {shown(path)}: {shown(reason)}")
+            say(f"skipped {shown(path)}: {shown(reason)}")
         if not quiet:
             _print_packed(report)
     return SOME_SKIPPED if report.skipped else OK
 
 
 def _print_packed(report: ConvertReport) -> None:
-    classes = "" if report.classes is None else f" in {_some(len(report.classes), 'class')}"
+    classes = "" if report.classes is None else f" in {some(len(report.classes), 'class')}"
     rate = report.count / max(report.seconds, 1e-9)
-    click.echo(f"packed {_some(report.count, 'sample')}{classes} into {shown(report.target)}")
+    click.echo(f"packed {some(report.count, 'sample')}{classes} into {shown(report.target)}")
     click.echo(
-        f"{report.format.upper()}, {report.encoding}, {_bytes(report.bytes)}; "
+        f"{report.format.upper()}, {report.encoding}, {in_bytes(report.bytes)}; "
         f"{report.seconds:.1f} s, {rate:,.0f} samples/s"
     )
     ignored = ", ".join(f"{n:,} {shown(kind)}" for kind, n in report.ignored.items() if n)
     if ignored:
         click.echo(f"ignored: {ignored}")
     if report.skipped:
-        click.echo(f"skipped: {_some(len(report.skipped), 'bad picture')}, listed above")
+        click.echo(f"skipped: {some(len(report.skipped), 'bad picture')}, listed above")
 
 
 @cli.command(epilog="\b\nExample:\n  asyncreader info train.h5")
@@ -400,18 +241,23 @@ def _print_packed(report: ConvertReport) -> None:
 @_json
 def info(path: str, params: dict[str, Any], as_json: bool) -> None:
     """Tell what PATH holds: a packed file, or a quoted glob of them."""
+    with contextlib.closing(_open({"path": path, **params})) as source:
+        facts = _describe(source)
+    if as_json:
+        print_json(facts)
+    else:
+        _print_facts(facts)
+
+
+def _open(params: dict[str, Any]) -> Source:
+    """What a reader with these parameters would read."""
     from .params import parse_params
     from .sources import Hdf5Fields, open_source
 
-    p = parse_params({"path": path}, params)
+    p = parse_params(params, {})
     required = p.labels_field != "labels" or p.labels_path is not None
     fields = Hdf5Fields(p.data_field, p.labels_field, p.labels_path, p.dims, required)
-    with contextlib.closing(open_source(path, fields)) as source:
-        facts = _describe(source)
-    if as_json:
-        _print_json(facts)
-    else:
-        _print_facts(facts)
+    return open_source(p.path, fields)
 
 
 def _describe(source: Source) -> dict[str, Any]:
@@ -471,34 +317,34 @@ def _print_facts(facts: dict[str, Any]) -> None:
     words = "none"
     if labels is not None:
         ends = ("?" if end is None else f"{end:.6g}" for end in (labels["min"], labels["max"]))
-        words = f"{_times(labels['shape'])} {labels['dtype']}, {' to '.join(ends)}"
+        words = f"{times(labels['shape'])} {labels['dtype']}, {' to '.join(ends)}"
         if facts["classes"]:
-            words += f", {_some(len(facts['classes']), 'class')}"
+            words += f", {some(len(facts['classes']), 'class')}"
         elif counts is not None:
             words += f", {len(counts):,} different"
-    shape = "differs" if facts["shape"] is None else _times(facts["shape"])
+    shape = "differs" if facts["shape"] is None else times(facts["shape"])
     if facts["shape"] is not None and facts["axes"]:
         shape += f" ({', '.join(facts['axes'])})"
     rows = {
         "path": shown(facts["path"]),
         "format": f"{facts['container']}: {facts['layout']}",
-        "count": _some(count, "sample"),
+        "count": some(count, "sample"),
         "shape": shape,
         "dtype": facts["dtype"],
         "encoding": facts["encoding"],
-        "chunks": "none" if facts["chunk"] is None else f"{_some(facts['chunk'], 'sample')} each",
+        "chunks": "none" if facts["chunk"] is None else f"{some(facts['chunk'], 'sample')} each",
         "compression": facts["compression"] or "none",
         "labels": words,
         "checksums": "XXH3-64 of each sample" if facts["checksums"] else "none: unverified",
         "fingerprint": facts["fingerprint"],
-        "on disk": f"{_bytes(stored)}, {_bytes(stored / count)} a sample",
+        "on disk": f"{in_bytes(stored)}, {in_bytes(stored / count)} a sample",
     }
-    _print_table(rows.items())
+    print_table(rows.items())
     if not counts:
         return
     click.echo()
     named = bool(facts["classes"])
-    _print_table(
+    print_table(
         (
             (str(row["label"]), f"{row['samples']:,}", *([shown(row["class"] or "?")] * named))
             for row in counts[:CLASSES_SHOWN]
@@ -522,10 +368,10 @@ def verify(path: str, decode: bool, jobs: int | None, as_json: bool, quiet: bool
     """
     from .verify import verify_file
 
-    with _Progress("checking", quiet) as progress:
+    with Progress("checking", quiet) as progress:
         report = verify_file(path, decode=decode, jobs=jobs, progress=progress)
     if as_json:
-        _print_json(report.to_dict())
+        print_json(report.to_dict())
     else:
         for problem in report.problems:
             click.echo(shown(problem))
@@ -535,14 +381,14 @@ def verify(path: str, decode: bool, jobs: int | None, as_json: bool, quiet: bool
 
 
 def _verdict(report: VerifyReport) -> str:
-    words = f"ok: {_some(report.checked, 'checksum')} right"
+    words = f"ok: {some(report.checked, 'checksum')} right"
     if not report.ok:
-        words = f"damaged: {_some(report.bad, 'bad sample') if report.bad else 'the set itself'}"
+        words = f"damaged: {some(report.bad, 'bad sample') if report.bad else 'the set itself'}"
     elif report.unverified:
         words = "unverified: it has no checksums; structure and count are right"
     if report.decoded:
-        words += f"; {_some(report.decoded, 'picture')} decoded"
-    return f"{words} ({report.container}, {_some(report.count, 'sample')}, {shown(report.path)})"
+        words += f"; {some(report.decoded, 'picture')} decoded"
+    return f"{words} ({report.container}, {some(report.count, 'sample')}, {shown(report.path)})"
 
 
 @cli.command(epilog="\b\nExample:\n  asyncreader bench train.h5 --batch-size 256 --nthread 1,2,4,8")
@@ -553,7 +399,12 @@ def _verdict(report: VerifyReport) -> str:
 @click.option("--shuffle/--no-shuffle", default=True, show_default=True)
 @_number("--seconds", 0.001, 2.0, "Measured for each number of threads.")
 @_number("--consumer-ms", 0, 0.0, "What training takes for a batch.")
-@click.option("--size", metavar="HxW", callback=_size, help="Crop and resize to this.")
+@click.option(
+    "--size",
+    metavar="HxW",
+    callback=_size,
+    help="Crop and resize to this. [224x224 if sizes differ]",
+)
 @click.option("--dtype", help="Such as float32. [as stored]")
 @_param
 @_json
@@ -574,16 +425,22 @@ def bench(
     from .bench import run_bench
 
     given = {name: value for name, value in options.items() if value is not None}
-    with _Progress("measuring", as_json, plain=False) as progress:
+    given |= {"path": path, **params}
+    if "size" not in given:
+        with contextlib.closing(_open(given)) as source:
+            if source.spec.row_shape is None:
+                given["size"] = BENCH_SIZE
+                say("the pictures differ in size: cut to {}x{}; see --size".format(*BENCH_SIZE))
+    with Progress("measuring", as_json, plain=False) as progress:
         report = run_bench(
-            {"path": path, **given, **params},
+            given,
             nthreads=nthread,
             seconds=seconds,
             consumer_seconds=consumer_ms / 1000,
             progress=progress,
         )
     if as_json:
-        _print_json(report.to_dict())
+        print_json(report.to_dict())
     else:
         _print_bench(report)
 
@@ -591,10 +448,10 @@ def bench(
 def _print_bench(report: BenchReport) -> None:
     params = report.params
     order = "shuffled" if params["shuffle"] else "in order"
-    samples = _some(report.count, "sample")
+    samples = some(report.count, "sample")
     click.echo(f"{shown(report.path)}: {samples}, {order}, njob {params['njob']}")
-    click.echo(f"batch {_times(report.data_shape)} {report.dtype}, {_bytes(report.batch_bytes)}")
-    _print_table(
+    click.echo(f"batch {times(report.data_shape)} {report.dtype}, {in_bytes(report.batch_bytes)}")
+    print_table(
         (
             (
                 str(row.nthread),

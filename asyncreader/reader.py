@@ -469,6 +469,8 @@ def _make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) ->
             found=f"{count} samples, batch_size x world_size = {order.global_batch}",
             hint='lower batch_size, or last_batch="pad", "wrap" or "short"',
         )
+    if order.shuffle == "block":
+        source.reserve(order.window)
     if p.verify == "always" and not spec.checksums:
         raise ParamsError(
             'verify="always" of a set without checksums',

@@ -52,9 +52,9 @@ def test_python_blocks_run(beside_photos: Path) -> None:
     for block in found:
         exec(compile(block, "README.md", "exec"), namespace)
     steps = 352 // 32
-    assert seen == [((32, 3, 224, 224), "uint8")] * 2 * steps + [
-        ((32, 3, 224, 224), "float32")
-    ] * (2 * steps)
+    assert seen == [((32, 3, 224, 224), "uint8")] * 2 * steps + [((32, 3, 224, 224), "float32")] * (
+        2 * steps
+    )
 
 
 def test_commands_run(beside_photos: Path) -> None:

@@ -105,7 +105,9 @@ def open_arrays(
     )
     if plain and axis == 0 and data.flags.c_contiguous:
         size = row_size(rows, dtype)
-        return ExtentSource(spec, MemoryStore(np.asarray(data)), (0, size), size, table, None)
+        source = ExtentSource(spec, MemoryStore(), (data.ctypes.data, size), size, table, None)
+        source.keeps = data
+        return source
     if axis != 0:
         if not plain:
             raise ParamsError("num_dim other than 1 needs a numpy array", found=type(data).__name__)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -113,6 +112,9 @@ class Source(Protocol):
     def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
         """Recorded XXH3-64 of samples start .. stop-1; None without checksums."""
 
+    def reserve(self, samples: int) -> None:
+        """Expect that many samples to be mixed together: shuffle="block" will use them soon."""
+
     def close(self) -> None:
         """Let go of the file. Memory that a thread can still reach stays mapped."""
 
@@ -123,6 +125,8 @@ class BaseSource:
     spec: SourceSpec
     labels: Array | None
     checksums: UInt64 | None = None
+    #: What owns the memory that a source's addresses point into.
+    keeps: Any = None
 
     def key_of(self, index: int) -> str | None:
         """The sample's key in its container, for messages."""
@@ -136,6 +140,9 @@ class BaseSource:
 
     def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
         return None if self.checksums is None else self.checksums[start:stop]
+
+    def reserve(self, samples: int) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -164,6 +171,82 @@ class BaseSource:
             ),
             record,
         )
+
+    def _read_rows(
+        self, store: ByteStore, offsets: Int64, plan: RowPlan, fill: Fill, out: Array
+    ) -> tuple[RowError, ...]:
+        """Raw samples at byte offsets of a store into slot rows, the cheapest way there is."""
+        row_bytes = self._row_bytes()
+        if plan.check is not None:
+            return tuple(self._read_checked(store, offsets, plan, fill, out))
+        if fill.mode == "copy":
+            store.gather(offsets, row_bytes, out.ctypes.data, plan.rows)
+        elif fill.mode == "each":
+            samples = (store.view(offset, row_bytes) for offset in offsets.tolist())
+            self._put_each(samples, plan, fill, out)
+        else:
+            address, places = store.resident(offsets, row_bytes)
+            fill.bulk(address, places, plan.rows, plan.keys, out)
+        return ()
+
+    def _row_bytes(self) -> int:
+        stored = self.spec.stored
+        assert stored.shape is not None
+        return row_size(stored.shape, stored.dtype)
+
+    def _put_each(
+        self, samples: Iterable[npt.NDArray[np.uint8]], plan: RowPlan, fill: Fill, out: Array
+    ) -> None:
+        """One by one: where a sample must be resized, or is of an odd dtype or axis order."""
+        shape, dtype = self.spec.stored.shape, self.spec.stored.dtype
+        assert shape is not None
+        places, flips = fill.draws(plan.keys)
+        for i, (sample, row) in enumerate(zip(samples, plan.rows.tolist(), strict=True)):
+            fill.put(
+                sample.view(dtype).reshape(shape),
+                None if places is None else places[i],
+                flips is not None and bool(flips[i]),
+                out[row, ...],
+            )
+
+    def _read_checked(
+        self, store: ByteStore, offsets: Int64, plan: RowPlan, fill: Fill, out: Array
+    ) -> Iterator[RowError]:
+        """Copy rows, hash the copies and convert those: what was hashed is what is served."""
+        assert plan.check is not None
+        assert self.checksums is not None
+        row_bytes = self._row_bytes()
+        group = max(1, GROUP_BYTES // row_bytes)
+        in_place = fill.mode == "copy"
+        # once for the whole batch: this loop is the cost of verify="first"
+        expected = self.checksums[plan.records].tolist()
+        wanted = plan.check.tolist()
+        if in_place:
+            copies = out.reshape(out.shape[0], -1).view(np.uint8)
+            places = plan.rows
+        else:
+            copies = SCRATCH.take("checked", group * row_bytes).reshape(group, row_bytes)
+            places = np.arange(plan.records.size, dtype=np.int64) % group
+        address, where = copies.ctypes.data, places.tolist()
+        for lo in range(0, len(expected), group):
+            hi = min(lo + group, len(expected))
+            store.gather(offsets[lo:hi], row_bytes, address, places[lo:hi])
+            bad = [
+                i
+                for i in range(lo, hi)
+                if wanted[i] and xxh3_64_intdigest(copies[where[i]].data) != expected[i]
+            ]
+            for i in bad:
+                error = self.checked(copies[where[i]].data, int(plan.records[i]))
+                assert error is not None
+                yield RowError(int(plan.rows[i]), error)
+            if not in_place:
+                good = np.setdiff1d(np.arange(lo, hi), bad) if bad else np.arange(lo, hi)
+                part = plan.pick(good)
+                if fill.mode == "each":
+                    self._put_each((copies[i] for i in places[good]), part, fill, out)
+                else:
+                    fill.bulk(address, places[good] * row_bytes, part.rows, part.keys, out)
 
 
 class ExtentSource(BaseSource):
@@ -215,95 +298,15 @@ class ExtentSource(BaseSource):
     ) -> tuple[RowError, ...]:
         if self.spec.stored.encoded:
             return tuple(self._read_encoded(plan, fill, out, meter))
-        offsets = self.offsets(plan.records)
-        if plan.check is not None:
-            return tuple(self._read_checked(plan, offsets, fill, out))
-        row_bytes = self.length(0)
-        if fill.mode == "copy":
-            self.store.gather(offsets, row_bytes, out.ctypes.data, plan.rows)
-        elif fill.mode == "each":
-            self._read_each(plan, offsets, fill, out)
-        else:
-            address, places = self.store.resident(offsets, row_bytes)
-            fill.bulk(address, places, plan.rows, plan.keys, out)
-        return ()
-
-    def _read_each(self, plan: RowPlan, offsets: Int64, fill: Fill, out: Array) -> None:
-        shape, dtype = self.spec.stored.shape, self.spec.stored.dtype
-        assert shape is not None
-        places, flips = fill.draws(plan.keys)
-        row_bytes = self.length(0)
-        for i, (offset, row) in enumerate(zip(offsets.tolist(), plan.rows.tolist(), strict=True)):
-            sample = self.store.view(offset, row_bytes).view(dtype).reshape(shape)
-            fill.put(
-                sample,
-                None if places is None else places[i],
-                flips is not None and bool(flips[i]),
-                out[row, ...],
-            )
-
-    def _read_checked(
-        self, plan: RowPlan, offsets: Int64, fill: Fill, out: Array
-    ) -> Iterator[RowError]:
-        """Copy rows, hash the copies and convert those: what was hashed is what is served."""
-        assert plan.check is not None
-        assert self.checksums is not None
-        row_bytes = self.length(0)
-        group = max(1, GROUP_BYTES // row_bytes)
-        in_place = fill.mode == "copy"
-        # once for the whole batch: this loop is the cost of verify="first"
-        expected = self.checksums[plan.records].tolist()
-        wanted = plan.check.tolist()
-        if in_place:
-            copies = out.reshape(out.shape[0], -1).view(np.uint8)
-            places = plan.rows
-        else:
-            copies = SCRATCH.take("checked", group * row_bytes).reshape(group, row_bytes)
-            places = np.arange(plan.records.size, dtype=np.int64) % group
-        address, where = copies.ctypes.data, places.tolist()
-        for lo in range(0, len(expected), group):
-            hi = min(lo + group, len(expected))
-            self.store.gather(offsets[lo:hi], row_bytes, address, places[lo:hi])
-            bad = [
-                i
-                for i in range(lo, hi)
-                if wanted[i] and xxh3_64_intdigest(copies[where[i]].data) != expected[i]
-            ]
-            for i in bad:
-                error = self.checked(copies[where[i]].data, int(plan.records[i]))
-                assert error is not None
-                yield RowError(int(plan.rows[i]), error)
-            if not in_place:
-                good = np.setdiff1d(np.arange(lo, hi), bad) if bad else np.arange(lo, hi)
-                self._convert(copies, places[good], plan.pick(good), fill, out)
-
-    def _convert(
-        self,
-        copies: npt.NDArray[np.uint8],
-        which: Int64,
-        plan: RowPlan,
-        fill: Fill,
-        out: Array,
-    ) -> None:
-        if fill.mode != "each":
-            fill.bulk(copies.ctypes.data, which * copies.shape[1], plan.rows, plan.keys, out)
-            return
-        shape, dtype = self.spec.stored.shape, self.spec.stored.dtype
-        assert shape is not None
-        places, flips = fill.draws(plan.keys)
-        for i, row in enumerate(plan.rows.tolist()):
-            fill.put(
-                copies[which[i]].view(dtype).reshape(shape),
-                None if places is None else places[i],
-                flips is not None and bool(flips[i]),
-                out[row, ...],
-            )
+        return self._read_rows(self.store, self.offsets(plan.records), plan, fill, out)
 
     def _read_encoded(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
     ) -> Iterator[RowError]:
         places, flips = fill.draws(plan.keys)
         offsets = self.offsets(plan.records)
+        if not isinstance(self._sizes, int):
+            self.store.will_need(offsets, self._sizes[plan.records])
         for i, (offset, record, row) in enumerate(
             zip(offsets.tolist(), plan.records.tolist(), plan.rows.tolist(), strict=True)
         ):
@@ -370,11 +373,6 @@ def check_extents(starts: Int64, sizes: npt.NDArray[Any], size: int, path: str) 
             expected=f"a file of at least that size, this one has {size}",
             hint="copy or convert it again",
         )
-
-
-def clock() -> float:
-    """Seconds, for meters."""
-    return time.perf_counter()
 
 
 def row_size(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:

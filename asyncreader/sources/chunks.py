@@ -10,18 +10,18 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DecodeError, FormatError, SampleError
+from ..errors import DecodeError, FormatError
 from ..fill import Fill
 from ..stats import Meter
 from .base import Array, BaseSource, RowError, RowPlan, SourceSpec, UInt64
-from .store import ByteStore
+from .store import ByteStore, MemoryStore
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 UInt8: TypeAlias = npt.NDArray[np.uint8]
@@ -47,6 +47,8 @@ NAMES: Final = {
     **BUILT_IN_ONLY,
 }
 
+MEMORY: Final = MemoryStore()
+
 #: Decoded chunks that a source may remember.
 CACHE_BYTES: Final = 64 << 20
 
@@ -60,15 +62,26 @@ class Filter:
 
 
 def decode_chunk(
-    data: UInt8, filters: tuple[Filter, ...], mask: int, size: int, item: int
+    data: UInt8,
+    filters: tuple[Filter, ...],
+    mask: int,
+    size: int,
+    item: int,
+    out: UInt8 | None = None,
 ) -> UInt8:
-    """A chunk's ``size`` bytes of pixels from its stored bytes; DecodeError if damaged."""
+    """A chunk's ``size`` bytes of pixels from its stored bytes; DecodeError if damaged.
+
+    ``out`` (uint8, ``size``) lends memory: what the last step makes may be put there.
+    """
     for place in range(len(filters) - 1, -1, -1):
         if mask & (1 << place):
             continue
         step = filters[place]
         try:
-            data = _UNDO[step.code](data, step, size, item)
+            if step.code == DEFLATE and place == 0 and out is not None:
+                data = _inflate_into(data, out)
+            else:
+                data = _UNDO[step.code](data, step, size, item)
         except DecodeError:
             raise
         except Exception as exc:  # every codec of imagecodecs has an error type of its own
@@ -93,6 +106,12 @@ def _undo_deflate(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
 
     # 4 more: a fletcher32 sum may lie inside
     return _bytes(imagecodecs.deflate_decode(data, out=np.empty(size + 4, np.uint8)))
+
+
+def _inflate_into(data: UInt8, out: UInt8) -> UInt8:
+    import imagecodecs
+
+    return _bytes(imagecodecs.deflate_decode(data, out=out))
 
 
 def _undo_shuffle(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
@@ -221,30 +240,44 @@ class ChunkGrid:
 
 
 class ChunkCache:
-    """Decoded chunks by number, the longest unused dropped first. Thread-safe."""
+    """Decoded chunks by number, the longest unused dropped first. Thread-safe.
+
+    Two threads that want the same chunk decode it once: the second waits for the first.
+    """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._held: OrderedDict[int, UInt8] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
+        self._busy: dict[int, threading.Lock] = {}
 
-    def get(self, number: int) -> UInt8 | None:
+    def get(self, number: int, decode: Callable[[], UInt8]) -> UInt8:
+        """The chunk from memory, else by ``decode()``."""
         with self._lock:
             found = self._held.get(number)
             if found is not None:
                 self._held.move_to_end(number)
-            return found
+                return found
+            busy = self._busy.setdefault(number, threading.Lock())
+        with busy:
+            with self._lock:
+                found = self._held.get(number)
+            if found is not None:
+                return found
+            try:
+                pixels = decode()
+                self._put(number, pixels)
+            finally:
+                with self._lock:
+                    self._busy.pop(number, None)
+        return pixels
 
-    def put(self, number: int, pixels: UInt8) -> None:
-        if pixels.nbytes > self._limit:
-            return
+    def _put(self, number: int, pixels: UInt8) -> None:
         with self._lock:
-            if number in self._held:
-                return
             self._held[number] = pixels
             self._bytes += pixels.nbytes
-            while self._bytes > self._limit:
+            while self._bytes > self.limit and len(self._held) > 1:
                 _, dropped = self._held.popitem(last=False)
                 self._bytes -= dropped.nbytes
 
@@ -275,33 +308,32 @@ class ChunkSource(BaseSource):
         #: samples lie whole in a chunk, one behind the other
         self._whole = axis == 0 and grid.chunk[1:] == grid.shape[1:]
         self.cache = ChunkCache(max(CACHE_BYTES, 2 * grid.chunk_bytes))
-        across = [n for i, n in enumerate(grid.grid) if i != axis]
-        self._across = math.prod(across)
+
+    def reserve(self, samples: int) -> None:
+        # a window, and the next one beginning while the last batches of it are in flight
+        chunks = -(-samples // self._grid.chunk[self._axis])
+        across = math.prod(n for i, n in enumerate(self._grid.grid) if i != self._axis)
+        wanted = (chunks + chunks // 4 + 2) * across * self._grid.chunk_bytes
+        self.cache.limit = max(self.cache.limit, wanted)
+
+    def _decode(self, number: int, meter: Meter, out: UInt8 | None = None) -> UInt8:
+        """A decoded chunk, in memory of its own (or in ``out``)."""
+        if self._fallback is not None:
+            return self._fallback(number)
+        grid = self._grid
+        stored = self._store.view(int(grid.offsets[number]), int(grid.sizes[number]))
+        started = time.perf_counter()
+        mask, size = int(grid.masks[number]), grid.chunk_bytes
+        pixels = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize, out)
+        if np.may_share_memory(pixels, stored):
+            pixels = pixels.copy()  # nothing was to be undone
+        meter.decode += time.perf_counter() - started
+        return pixels
 
     def _chunk(self, number: int, meter: Meter) -> UInt8:
-        cached = self.cache.get(number)
-        if cached is not None:
-            return cached
-        grid = self._grid
-        if self._fallback is not None:
-            pixels = self._fallback(number)
-        else:
-            stored = self._store.view(int(grid.offsets[number]), int(grid.sizes[number]))
-            started = time.perf_counter()
-            pixels = decode_chunk(
-                stored,
-                grid.filters,
-                int(grid.masks[number]),
-                grid.chunk_bytes,
-                grid.dtype.itemsize,
-            )
-            if not grid.filters or pixels.base is stored or np.may_share_memory(pixels, stored):
-                pixels = pixels.copy()
-            meter.decode += time.perf_counter() - started
-        if self._whole and grid.chunk[0] == 1:
-            return pixels  # nothing else is in it
-        self.cache.put(number, pixels)
-        return pixels
+        if self._whole and self._grid.chunk[0] == 1:
+            return self._decode(number, meter)  # nothing else is in it to remember it for
+        return self.cache.get(number, lambda: self._decode(number, meter))
 
     def _sample(self, record: int, meter: Meter) -> Array:
         """One sample in stored axis order."""
@@ -309,7 +341,7 @@ class ChunkSource(BaseSource):
         place, inside = divmod(record, grid.chunk[axis])
         if self._whole:
             chunk = self._chunk(place, meter)
-            size = grid.chunk_bytes // grid.chunk[0]
+            size = self._row_bytes()
             row = chunk[inside * size : (inside + 1) * size]
             return row.view(grid.dtype).reshape(grid.shape[1:])
         shape = tuple(n for i, n in enumerate(grid.shape) if i != axis)
@@ -342,34 +374,64 @@ class ChunkSource(BaseSource):
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
     ) -> tuple[RowError, ...]:
+        if self._whole and self._grid.chunk[0] == 1 and fill.mode == "copy":
+            return self._read_straight(plan, out, meter)
         errors: list[RowError] = []
-        places, flips = fill.draws(plan.keys)
-        # samples of one chunk together, so that it is decoded once even where it is not remembered
-        order = np.argsort(plan.records // self._grid.chunk[self._axis], kind="stable")
-        for i in order.tolist():
-            record, row = int(plan.records[i]), int(plan.rows[i])
+        held: list[Array] = []  # keeps the memory behind the addresses
+        addresses = np.zeros(plan.records.size, np.int64)
+        good = np.ones(plan.records.size, np.bool_)
+        records, per_chunk = plan.records.tolist(), self._grid.chunk[self._axis]
+        inside = plan.records % per_chunk * self._row_bytes()
+        for rows in self._groups(plan.records // per_chunk):
+            record = records[int(rows[0])]
             try:
-                sample = self._sample(record, meter)
+                if self._whole:
+                    pixels: Array = self._chunk(record // per_chunk, meter)
+                else:
+                    pixels = self._sample(record, meter)
+            except DecodeError as exc:
+                good[rows] = False
+                errors.extend(self._failed(plan, rows, exc))
+                continue
+            held.append(pixels)
+            addresses[rows] = pixels.ctypes.data + (inside[rows] if self._whole else 0)
+        rest = plan if good.all() else plan.pick(good)
+        errors.extend(self._read_rows(MEMORY, addresses[good], rest, fill, out))
+        return tuple(errors)
+
+    def _groups(self, chunks: Int64) -> list[Int64]:
+        """Rows that are served from one piece of memory; those of one chunk stand together."""
+        order = np.argsort(chunks, kind="stable")
+        if not self._whole:
+            return list(order[:, None])
+        return np.split(order, np.flatnonzero(np.diff(chunks[order])) + 1)
+
+    def _read_straight(self, plan: RowPlan, out: Array, meter: Meter) -> tuple[RowError, ...]:
+        """One sample a chunk and nothing to convert: decoded where it is wanted."""
+        errors: list[RowError] = []
+        flat = out.reshape(out.shape[0], -1).view(np.uint8)
+        for i, (record, row) in enumerate(
+            zip(plan.records.tolist(), plan.rows.tolist(), strict=True)
+        ):
+            target = flat[row]
+            try:
+                pixels = self._decode(record, meter, target)
             except DecodeError as exc:
                 errors.append(RowError(row, self.located(exc, record)))
                 continue
+            if pixels.ctypes.data != target.ctypes.data:
+                target[:] = pixels
             if plan.check is not None and plan.check[i]:
-                bad: SampleError | None = self.checked(
-                    np.ascontiguousarray(sample).reshape(-1).view(np.uint8), record
-                )
+                bad = self.checked(target.data, record)
                 if bad is not None:
                     errors.append(RowError(row, bad))
-                    continue
-            if fill.mode == "copy":
-                np.copyto(out[row, ...], sample)
-            else:
-                fill.put(
-                    sample,
-                    None if places is None else places[i],
-                    flips is not None and bool(flips[i]),
-                    out[row, ...],
-                )
         return tuple(errors)
+
+    def _failed(self, plan: RowPlan, rows: Int64, exc: DecodeError) -> Iterator[RowError]:
+        for i in rows.tolist():
+            error = DecodeError(exc.what, found=exc.found, expected=exc.expected, hint=exc.hint)
+            error.__cause__ = exc.__cause__
+            yield RowError(int(plan.rows[i]), self.located(error, int(plan.records[i])))
 
 
 def check_filters(filters: tuple[Filter, ...], path: str, name: str) -> bool:

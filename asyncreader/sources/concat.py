@@ -92,6 +92,10 @@ class ConcatSource:
                 errors.append(bad)
         return tuple(errors)
 
+    def reserve(self, samples: int) -> None:
+        for part in self.parts:
+            part.reserve(samples)
+
     def close(self) -> None:
         for part in self.parts:
             part.close()

@@ -94,7 +94,7 @@ def open_library(path: str) -> Any:
         try:
             return h5py.File(path, "r", locking=locking)
         except OSError as exc:
-            if "locking flag" not in str(exc):
+            if "flag values don't match" not in str(exc):
                 raise
             refused = exc
     assert refused is not None

@@ -46,7 +46,10 @@ class LmdbSource(ExtentSource):
     def source_path(self, index: int) -> bytes | None:
         if self._paths is None:
             return None
-        value = self._tree.find(self._paths, fmt.record_key(index))
+        try:
+            value = self._tree.find(self._paths, fmt.record_key(index))
+        except FormatError:
+            return None  # this is for a message about something worse
         return None if value is None else value.tobytes()
 
     def all_paths(self) -> Iterator[bytes | None]:

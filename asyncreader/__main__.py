@@ -1,0 +1,5 @@
+"""``python -m asyncreader`` is the ``asyncreader`` command."""
+
+from .cli import main
+
+main()

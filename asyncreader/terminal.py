@@ -1,0 +1,191 @@
+"""Manners of the command line: errors in one line, progress, tables, and text fit to be shown."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NoReturn
+
+import click
+
+from .errors import AsyncReaderError, ParamsError
+
+#: Exit codes: the first four are the contract's, the last two what a shell gives for the signals.
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+SOME_SKIPPED: Final = 3
+INTERRUPTED: Final = 130
+PIPE_CLOSED: Final = 141
+
+
+def shown(text: object) -> str:
+    r"""``text`` fit for one line of a terminal: bytes that are no UTF-8, and controls, as \x.. ."""
+
+    def escape(letter: str) -> str:
+        code = ord(letter)
+        if 0xDC80 <= code <= 0xDCFF:  # a byte of a name, as os.fsdecode carries it
+            return f"\\x{code - 0xDC00:02x}"
+        return letter.encode("unicode_escape").decode("ascii")
+
+    return "".join(c if c.isprintable() else escape(c) for c in str(text))
+
+
+def say(text: str) -> None:
+    """A line on stderr; that nobody reads it any more is no reason to fail."""
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        drop(sys.stderr)
+
+
+def drop(stream: Any) -> None:
+    """Let what is still buffered for a closed pipe vanish, rather than fail again at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class Cli(click.Group):
+    """Turns whatever ends a command into one line and an exit code."""
+
+    def main(self, *args: Any, **settings: Any) -> NoReturn:
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):  # its encoding may lack the letters of a name
+                stream.reconfigure(errors="backslashreplace")
+        settings["standalone_mode"] = False
+        try:
+            code = super().main(*args, **settings)
+        except click.ClickException as exc:
+            context = getattr(exc, "ctx", None)
+            command = "asyncreader" if context is None else context.command_path
+            say(f"error: {shown(exc.format_message().rstrip('.'))}; see '{command} --help'")
+            code = exc.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            code = INTERRUPTED
+        except OSError as exc:  # --help to a full disk
+            say(f"error: {shown(exc)}")
+            code = FAILED
+        sys.exit(code or OK)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # people add --traceback at the end of the line that failed
+        return super().parse_args(ctx, sorted(args, key=lambda word: word != "--traceback"))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: say(f"warning: {shown(message)}")
+            try:
+                code = super().invoke(ctx)
+                if sys.stdout is not None:  # closed by the shell: >&-
+                    sys.stdout.flush()
+                return code
+            except KeyboardInterrupt:
+                say("interrupted")
+                return INTERRUPTED
+            except BrokenPipeError:
+                drop(sys.stdout)
+                return PIPE_CLOSED
+            except (AsyncReaderError, OSError) as exc:
+                if ctx.params["traceback"]:
+                    say(traceback.format_exc().rstrip())
+                say(f"error: {shown(exc)}")
+                return USAGE if isinstance(exc, ParamsError) else FAILED
+
+
+class Progress:
+    """Called with (done, total): a bar on a terminal, a line each 10 % elsewhere."""
+
+    def __init__(self, doing: str, quiet: bool, plain: bool = True) -> None:
+        self._doing = doing
+        self._quiet = quiet
+        self._plain = plain
+        self._bar: Any = None
+        self._task: Any = None
+        self._began = self._last = time.monotonic()
+        self._tenths = 0
+
+    def __enter__(self) -> Progress:
+        if not self._quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            from rich import progress
+            from rich.console import Console
+
+            self._bar = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(24),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[rate]}"),
+                progress.TimeRemainingColumn(compact=True),
+                progress.TextColumn("left"),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task(self._doing, total=None, rate="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        rate = done / max(now - self._began, 1e-9)
+        if self._bar is not None:
+            if now - self._last > 0.1 or done == total:  # ten a second are enough for the eye
+                self._last = now
+                self._bar.update(self._task, completed=done, total=total, rate=f"{rate:,.0f}/s")
+        elif self._plain and not self._quiet and done * 10 // total > self._tenths:
+            self._tenths = done * 10 // total
+            say(
+                f"{self._doing}: {done:,} of {total:,} ({done * 100 // total} %), "
+                f"{rate:,.0f}/s, {(total - done) / rate:,.0f} s left"
+            )
+
+
+def print_json(value: object) -> None:
+    """ASCII only: a name that is no UTF-8 comes back from json.loads as Python had it."""
+    click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> None:
+    """Columns that fit the terminal (80 letters without one); without ``head``: name and value."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=bool(head), pad_edge=False, padding=(0, 2, 0, 0))
+    for name in head or ("name", "value"):
+        justify: Any = "left" if name in ("name", "value", "class") else "right"
+        table.add_column(
+            name, justify=justify, overflow="fold", style="bold" if name == "name" else ""
+        )
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = Console(highlight=False)
+    with console.capture() as captured:  # click prints it: a closed pipe is then ours to handle
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def in_bytes(size: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def times(shape: Iterable[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def some(count: int, noun: str) -> str:
+    """ "1 class", "2,000 classes"."""
+    plural = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{plural}"

@@ -1,0 +1,157 @@
+"""Writes a file without ever letting a library meet a full disk, and makes it durable.
+
+Space is reserved ahead (posix_fallocate), so that a full disk is one clear error here rather than
+what HDF5 makes of it: an error from close() and a crash at exit.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Final
+
+from asyncreader.errors import SourceError
+
+#: Reserved ahead: an eighth of what there is, within these limits; it is cut off at the end.
+LEAST_AHEAD: Final = 1 << 20
+MOST_AHEAD: Final = 64 << 20
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: File systems without reservation; writes then meet a full disk themselves.
+_UNABLE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+_BUFFER: Final = 1 << 20
+
+
+def is_full(error: OSError) -> bool:
+    """Whether ``error`` says that there is no room: full disk, quota, or file size limit."""
+    return error.errno in _FULL
+
+
+def free_bytes(path: str) -> int:
+    """Bytes this process may still write on the file system of ``path``."""
+    facts = os.statvfs(path)
+    blocks = facts.f_bfree if os.geteuid() == 0 else facts.f_bavail
+    return blocks * facts.f_frsize
+
+
+def full_error(target: str, folder: str, needed: int) -> SourceError:
+    """The error for a disk without room for ``needed`` more bytes of ``target``."""
+    return SourceError(
+        "no room on the disk",
+        path=target,
+        found=f"{free_bytes(folder)} bytes free",
+        expected=f"{needed} more",
+        hint="free some space, or pack elsewhere; nothing was left behind",
+    )
+
+
+def check_room(target: str, folder: str, needed: int) -> None:
+    """Fail at once when it is known beforehand that the target will not fit."""
+    if needed > free_bytes(folder):
+        raise full_error(target, folder, needed)
+
+
+class Extent:
+    """A file that grows at its end: reserved ahead, written in large pieces.
+
+    ``target``: the name for messages; ``start``: where the first byte goes.
+    """
+
+    def __init__(self, path: str, target: str, start: int) -> None:
+        self._folder = os.path.dirname(path)
+        self._target = target
+        self.file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._reserved = 0
+        self._at = start
+        self._buffer = bytearray()
+
+    @property
+    def end(self) -> int:
+        """Where the next byte goes."""
+        return self._at + len(self._buffer)
+
+    def append(self, data: bytes | memoryview) -> None:
+        """Add ``data``."""
+        if len(data) < _BUFFER:
+            self._buffer += data
+            if len(self._buffer) >= _BUFFER:
+                self.flush()
+        else:
+            self.flush()
+            self._write(memoryview(data))
+
+    def flush(self) -> None:
+        """Write what append() has buffered."""
+        if self._buffer:
+            data, self._buffer = self._buffer, bytearray()
+            self._write(memoryview(data))
+
+    def _write(self, data: memoryview) -> None:
+        self.reserve(self._at + len(data))
+        while data:
+            try:
+                done = os.pwrite(self.file, data, self._at)
+            except OSError as exc:
+                if not is_full(exc):
+                    raise SourceError(
+                        "the target cannot be written", path=self._target, found=exc.strerror
+                    ) from exc
+                raise full_error(self._target, self._folder, len(data)) from exc
+            self._at += done
+            data = data[done:]
+
+    def reserve(self, end: int) -> None:
+        """Make sure that the file can be written up to ``end``."""
+        if end <= self._reserved:
+            return
+        # Some more if there is room for it, and else exactly what is needed.
+        ahead = min(max(end // 8, LEAST_AHEAD), MOST_AHEAD)
+        for wanted in (end + ahead, end):
+            try:
+                os.posix_fallocate(self.file, self._reserved, wanted - self._reserved)
+            except OSError as exc:
+                if exc.errno in _UNABLE:
+                    break
+                if not is_full(exc):
+                    raise SourceError(
+                        "the target cannot be written", path=self._target, found=exc.strerror
+                    ) from exc
+                if wanted == end:
+                    needed = end - self._reserved
+                    raise full_error(self._target, self._folder, needed) from exc
+            else:
+                self._reserved = wanted
+                break
+
+    def read(self, start: int, size: int) -> bytes:
+        """Bytes that were written (and flushed)."""
+        return os.pread(self.file, size, start)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, and what was reserved of it."""
+        os.ftruncate(self.file, size)
+        self._reserved = min(self._reserved, size)
+
+    def close(self) -> None:
+        """Close the file; it keeps what was written."""
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+
+def sync(path: str) -> None:
+    """Make a file or a folder durable, and drop its cached pages so that a check reads the disk."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    is_folder = stat.S_ISDIR(os.fstat(file).st_mode)
+    try:
+        os.fsync(file)
+        if not is_folder:
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError as exc:
+        # Some file systems (CIFS, FUSE) have nothing to do for a folder and say so.
+        if not is_folder or exc.errno not in (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP):
+            raise
+    finally:
+        os.close(file)

@@ -1,0 +1,198 @@
+"""Checks what the caller of ``convert`` asked for, once, before a file is touched."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from asyncreader.errors import ParamsError
+from asyncreader.format import ENCODINGS
+from asyncreader.params import usable_cores
+
+PathLike: TypeAlias = str | os.PathLike[str]
+#: (H, W); or the shorter side's length; or either as text, "224x224" or "256".
+Size: TypeAlias = tuple[int, int] | int | str
+Progress: TypeAlias = Callable[[int, int], None]
+
+RESIZES: Final = ("crop", "pad", "squeeze")
+FORMATS: Final = ("hdf5", "lmdb")
+_SUFFIXES: Final = {".h5": "hdf5", ".hdf5": "hdf5", ".lmdb": "lmdb"}
+
+#: The longest side a resized picture may have: JPEG states sides in 16 bits (ITU-T T.81, B.2.2).
+MAX_SIDE: Final = 65_535
+
+
+@dataclass(frozen=True)
+class Options:
+    """The parameters of ``convert``, checked. None of encoding and channels: as in the source."""
+
+    src: str
+    dst: str
+    format: str
+    encoding: str | None
+    size: tuple[int, int] | int | None
+    resize: str
+    quality: int
+    labels: str | None
+    no_labels: bool
+    channels: int | None
+    shuffle: int | None
+    compression: str | None
+    chunk: int
+    classes: str | None
+    follow_links: bool
+    jobs: int
+    skip_bad: bool
+    overwrite: bool
+    check_decode: bool
+    progress: Progress | None
+
+
+def check(
+    *,
+    src: PathLike,
+    dst: PathLike,
+    format: str | None,
+    encoding: str | None,
+    size: Size | None,
+    resize: str,
+    quality: int,
+    labels: PathLike | None,
+    no_labels: bool,
+    channels: int | None,
+    shuffle: int | None,
+    compression: str | None,
+    chunk: int | None,
+    classes: PathLike | None,
+    jobs: int | None,
+    progress: Progress | None,
+    **flags: bool,
+) -> Options:
+    """The same parameters as one frozen value; ParamsError for what cannot be."""
+    target = _path("dst", dst)
+    options = Options(
+        src=_path("src", src),
+        dst=target,
+        format=_format(target, format),
+        encoding=None if encoding is None else _one_of("encoding", encoding, ENCODINGS),
+        size=None if size is None else _size(size),
+        resize=_one_of("resize", resize, RESIZES),
+        quality=_whole("quality", quality, 1, 100),
+        labels=None if labels is None else _path("labels", labels),
+        no_labels=_flag("no_labels", no_labels),
+        channels=None if channels is None else _channels(channels),
+        shuffle=None if shuffle is None else _whole("shuffle", shuffle, None, None),
+        compression=None if compression is None else _one_of("compression", compression, ["gzip"]),
+        chunk=1 if chunk is None else _whole("chunk", chunk, 1, 1 << 20),
+        classes=None if classes is None else _path("classes", classes),
+        jobs=usable_cores() if jobs is None else _whole("jobs", jobs, 1, 1024),
+        progress=progress,
+        **{name: _flag(name, value) for name, value in flags.items()},
+    )
+    if chunk is not None and compression is None:
+        raise ParamsError("chunk is of use with compression only", hint="add compression='gzip'")
+    _check_together(options)
+    return options
+
+
+def _check_together(options: Options) -> None:
+    if options.no_labels and (options.labels or options.classes):
+        other = "labels" if options.labels else "classes"
+        raise ParamsError(f"no_labels and {other} contradict each other", hint="give one of them")
+    if options.encoding == "original" and options.size is not None:
+        raise ParamsError(
+            "size cannot be had with encoding 'original', which keeps the files' own bytes",
+            hint="choose encoding 'jpeg', 'png' or 'raw', or leave size out",
+        )
+    if isinstance(options.size, int) and options.resize != "crop":
+        raise ParamsError(
+            f"resize {options.resize!r} needs a fixed shape",
+            found=f"size {options.size}, the length of the shorter side",
+            expected="size HxW",
+        )
+    if options.compression is not None and options.format == "lmdb":
+        raise ParamsError(
+            "compression is a filter of HDF5; LMDB has none",
+            hint="write to .h5, or choose encoding 'png'",
+        )
+
+
+def check_compression(options: Options, encoding: str) -> None:
+    """Raise ParamsError when ``encoding`` is already compressed and a filter is asked too."""
+    if options.compression is not None and encoding != "raw":
+        raise ParamsError(
+            f"compression is for raw pixels; encoding {encoding!r} is compressed already",
+            hint="leave compression out",
+        )
+
+
+def _path(name: str, value: Any) -> str:
+    try:
+        # bytes are welcome: a path need not be text
+        path: str = os.fsdecode(os.fspath(value))
+    except TypeError:
+        raise ParamsError(f"{name} is not a path", found=repr(value)) from None
+    if not path or "\0" in path:
+        raise ParamsError(f"{name} is not a path", found=repr(path))
+    return path
+
+
+def _format(target: str, value: str | None) -> str:
+    if value is not None:
+        return _one_of("format", value, FORMATS)
+    suffix = os.path.splitext(target.rstrip(os.sep))[1].lower()
+    if suffix not in _SUFFIXES:
+        raise ParamsError(
+            "the target's suffix does not say what to write",
+            found=repr(suffix),
+            expected=" or ".join(_SUFFIXES),
+            hint="or pass format 'hdf5' or 'lmdb'",
+        )
+    return _SUFFIXES[suffix]
+
+
+def _one_of(name: str, value: Any, known: Any) -> str:
+    if not isinstance(value, str) or value not in known:
+        raise ParamsError(f"{name} is not one of those known", found=repr(value), expected=known)
+    return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ParamsError(f"{name} must be True or False", found=repr(value))
+    return value
+
+
+def _whole(name: str, value: Any, low: int | None, high: int | None) -> int:
+    good = not isinstance(value, bool) and hasattr(value, "__index__")
+    if good:
+        value = value.__index__()
+        good = (low is None or value >= low) and (high is None or value <= high)
+    if not good:
+        limits = "" if low is None else f" from {low} to {high}"
+        raise ParamsError(f"{name} must be a whole number{limits}", found=repr(value))
+    return int(value)
+
+
+def _channels(value: Any) -> int:
+    if _whole("channels", value, 1, 3) == 2:
+        raise ParamsError("channels must be 1 (grey) or 3 (RGB)", found="2")
+    return int(value)
+
+
+def _size(value: Any) -> tuple[int, int] | int:
+    if isinstance(value, str):
+        text = re.fullmatch(r"(\d{1,6})(?:[xX](\d{1,6}))?", value.strip())
+        if text is not None:
+            value = (int(text[1]), int(text[2])) if text[2] else int(text[1])
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        high, wide = (_whole("size", side, 1, MAX_SIDE) for side in value)
+        return high, wide
+    if isinstance(value, (str, tuple, list)):
+        raise ParamsError(
+            "size is neither HxW nor one number", found=repr(value), expected="'224x224' or '256'"
+        )
+    return _whole("size", value, 1, MAX_SIDE)

@@ -1,0 +1,234 @@
+"""Lets the target appear under its name only when it is whole: a locked workspace, then a rename.
+
+The workspace is a folder beside the target, ``.NAME.asyncreader-tmp``, with a lock file (held by
+flock for as long as the process lives) and the set being written. What a killed run left there is
+cleared by the next one; what a living run holds is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import stat
+from types import TracebackType
+from typing import Final
+
+from asyncreader.errors import SourceError, SourceNotFoundError
+
+from .disk import sync
+
+SUFFIX: Final = ".asyncreader-tmp"
+_LOCK: Final = "lock"
+_MEMBERS: Final = frozenset(("data.mdb", "lock.mdb"))
+_HDF5_SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
+#: lmdb.h: MDB_MAGIC, behind the 16 bytes of the first page's header (8 of them in 32-bit builds).
+_LMDB_MAGIC: Final = (0xBEEFC0DE).to_bytes(4, "little")
+
+
+class Target:
+    """Where a set will be; a context manager around the writing of it.
+
+    ``kind``: "hdf5" (a file) or "lmdb" (a folder with data.mdb). ``work``: the path to write to.
+    Raises SourceError when the place is taken, or cannot be used.
+    """
+
+    def __init__(self, path: str, kind: str, overwrite: bool) -> None:
+        # A link to a set is replaced where it leads.
+        self.path = os.path.realpath(path)
+        self.shown = path
+        self.kind = kind
+        self._overwrite = overwrite
+        self._folder, name = os.path.split(self.path)
+        self._workspace = os.path.join(self._folder, f".{name}{SUFFIX}")
+        self.work = os.path.join(self._workspace, "set.h5" if kind == "hdf5" else "set.lmdb")
+        self._lock = -1
+        if not os.path.isdir(self._folder):
+            raise SourceNotFoundError("the target's folder does not exist", path=path)
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse a target that exists, or that is not what would be written."""
+        try:
+            facts = os.lstat(self.path)
+        except FileNotFoundError:
+            return
+        except OSError as exc:
+            raise SourceError(
+                "the target cannot be used", path=self.shown, found=exc.strerror
+            ) from exc
+        if not self._overwrite:
+            raise SourceError(
+                "the target exists already",
+                path=self.shown,
+                hint="pass overwrite (--overwrite) to replace it",
+            )
+        problem = (_no_file if self.kind == "hdf5" else _no_lmdb)(self.path, facts)
+        if problem is not None:
+            raise SourceError(
+                "the target is of another kind and is left alone",
+                path=self.shown,
+                found=problem,
+                expected="an HDF5 file" if self.kind == "hdf5" else "an LMDB folder",
+                hint="choose another name",
+            )
+
+    # -- the workspace -----------------------------------------------------------------------
+
+    def __enter__(self) -> Target:
+        try:
+            while not self._acquire():
+                pass
+            _clear(self._workspace, keep=_LOCK)
+        except OSError as exc:
+            self._release()
+            if isinstance(exc, SourceError):
+                raise
+            raise SourceError(
+                "the target's folder cannot be written to", path=self.shown, found=exc.strerror
+            ) from exc
+        return self
+
+    def _acquire(self) -> bool:
+        """Make and lock the workspace; False when another run removed it in between."""
+        try:
+            os.mkdir(self._workspace, 0o777)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.lstat(self._workspace).st_mode):
+                raise SourceError(
+                    "the name for temporary files is taken by something else",
+                    path=self._workspace,
+                    hint="remove it",
+                ) from None
+        path = os.path.join(self._workspace, _LOCK)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            lock = os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            return False
+        try:
+            _flock(lock)
+            if not os.path.samestat(os.fstat(lock), os.lstat(path)):
+                return False
+            self._lock, lock = lock, -1
+            return True
+        except FileNotFoundError:
+            return False
+        except BlockingIOError as exc:
+            raise SourceError(
+                "another run is writing this target",
+                path=self.shown,
+                found=f"{self._workspace} is locked",
+                hint="wait for it to end",
+            ) from exc
+        finally:
+            if lock >= 0:
+                os.close(lock)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock < 0:
+            return
+        try:
+            _clear(self._workspace, keep=_LOCK)
+            os.unlink(os.path.join(self._workspace, _LOCK))
+            os.rmdir(self._workspace)
+        except OSError:
+            pass  # the next run clears it; what went wrong before matters more
+        finally:
+            os.close(self._lock)
+            self._lock = -1
+
+    # -- publishing --------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        if self.kind == "lmdb":
+            sync(os.path.join(self.work, "data.mdb"))
+        sync(self.work)
+
+    def publish(self) -> None:
+        """Give the set its name, durably. Until the rename the old target, if any, is as it was."""
+        self._check()
+        try:
+            if self.kind == "lmdb" and os.path.isdir(self.path):
+                # Readers map the old lock.mdb by its inode and go on; new ones must not see its
+                # table, whose transaction numbers are those of the old file.
+                _unlink(os.path.join(self.path, "lock.mdb"))
+                os.rename(os.path.join(self.work, "data.mdb"), os.path.join(self.path, "data.mdb"))
+                sync(self.path)
+            else:
+                os.rename(self.work, self.path)
+            sync(self._folder)
+        except OSError as exc:
+            raise SourceError(
+                "the finished set cannot be given its name", path=self.shown, found=exc.strerror
+            ) from exc
+
+
+def _flock(file: int) -> None:
+    """Lock ``file`` for this process; BlockingIOError if another one holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as exc:
+        # A file system without locks (some of Lustre's mounts) must do without.
+        if exc.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
+
+
+def _no_file(path: str, facts: os.stat_result) -> str | None:
+    if stat.S_ISDIR(facts.st_mode):
+        return "a folder"
+    if not stat.S_ISREG(facts.st_mode):
+        return "not a regular file"
+    with open(path, "rb") as file:
+        # a user block of 512 * 2^k bytes may come before (HDF5 specification, II.A)
+        places = [0, *(512 << k for k in range(40) if 512 << k < facts.st_size)]
+        for place in places:
+            file.seek(place)
+            if file.read(8) == _HDF5_SIGNATURE:
+                return None
+    return None if not facts.st_size else "a file that is not HDF5"
+
+
+def _no_lmdb(path: str, facts: os.stat_result) -> str | None:
+    if not stat.S_ISDIR(facts.st_mode):
+        return "a file"
+    with os.scandir(path) as entries:
+        others = sorted(entry.name for entry in entries if entry.name not in _MEMBERS)
+    if others:
+        return f"a folder with other files, such as {others[0]!r}"
+    data = os.path.join(path, "data.mdb")
+    if not os.path.lexists(data):
+        return None
+    if not stat.S_ISREG(os.lstat(data).st_mode):
+        return "a folder whose data.mdb is not a regular file"
+    with open(data, "rb") as file:
+        head = file.read(32)
+    if _LMDB_MAGIC in (head[16:20], head[8:12]) or not head:
+        return None
+    return "a folder whose data.mdb is not LMDB's"
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _clear(folder: str, keep: str) -> None:
+    with os.scandir(folder) as entries:
+        names = [(e.path, e.is_dir(follow_symlinks=False)) for e in entries if e.name != keep]
+    for path, is_folder in names:
+        if is_folder:
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)

@@ -1,0 +1,36 @@
+"""What a conversion did, as one frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ConvertReport:
+    """The outcome of :func:`converters.convert`.
+
+    ``count``: samples packed; ``skipped``: (path, reason) of each bad source, in path order, so
+    that count + len(skipped) is what was found; ``ignored``: files that were not candidates, by
+    kind ("hidden", "other suffix", "not in the CSV"); ``bytes``: size of the target on disk.
+    Names that are not UTF-8 carry surrogate escapes, as everywhere in Python.
+    """
+
+    target: str
+    format: str
+    encoding: str
+    count: int
+    skipped: tuple[tuple[str, str], ...]
+    ignored: Mapping[str, int]
+    classes: tuple[str, ...] | None
+    bytes: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same facts as plain lists and dicts, for JSON."""
+        facts = asdict(self)
+        facts["skipped"] = [{"path": path, "reason": reason} for path, reason in self.skipped]
+        facts["classes"] = None if self.classes is None else list(self.classes)
+        facts["ignored"] = dict(self.ignored)
+        return facts

@@ -1,0 +1,306 @@
+"""What is packed: a folder's pictures, or the samples of a set that is packed already."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncreader import codec
+from asyncreader.errors import FormatError, ParamsError, SampleError, SourceError
+from asyncreader.format import ENCODINGS
+from asyncreader.sources import Source, open_source
+from asyncreader.sources.lmdb import lmdb_data_file
+
+from .options import Options, check_compression
+from .picture import Hold, Packed, Recipe, packed
+from .scan import Listing, read_class_names, scan
+from .spool import Strings
+from .walk import sort_key
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+#: Samples that one thread takes at a time where each is only read and checked.
+RUN: Final = 16
+
+
+class Samples(Protocol):
+    """A source of samples, by number; ``fetch`` is called by many threads."""
+
+    count: int
+    encoding: str
+    channels: int
+    classes: tuple[str, ...] | None
+    label_kind: str
+    ignored: dict[str, int]
+    #: Bad ones found before any was fetched: where each sorts, its name, and why.
+    skipped: list[tuple[Any, str, SampleError]]
+    #: The path of a sample, as bytes; None where paths are not known.
+    path: Callable[[int], bytes] | None
+    #: Samples a thread takes at a time.
+    run: int
+
+    def fetch(self, number: int, hold: Hold) -> Packed:
+        """One sample as it is stored. SampleError if it is bad, SourceError if all is lost."""
+
+    def name(self, number: int) -> tuple[Any, str]:
+        """Where a sample sorts among the skipped, and its name there."""
+
+    def where(self, number: int) -> str:
+        """A sample's origin, for an error."""
+
+    def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
+        """Labels of samples: (n, L) int64 or float64; None without labels."""
+
+    def close(self) -> None:
+        """Let go of files."""
+
+
+def open_samples(options: Options, exclude: str) -> Samples:
+    """What ``options.src`` holds. ``exclude``: the target, in case it lies inside a folder."""
+    if _may_be_packed(options.src):
+        return PackedSamples(options)
+    return FolderSamples(options, exclude)
+
+
+def _may_be_packed(path: str) -> bool:
+    """Whether ``path`` is a file, or an LMDB's folder; a FIFO is neither and is not opened."""
+    if os.path.isdir(path):
+        return lmdb_data_file(path) is not None
+    return os.path.isfile(path)
+
+
+class FolderSamples:
+    """The pictures of a folder."""
+
+    def __init__(self, options: Options, exclude: str) -> None:
+        self.encoding = options.encoding or "raw"
+        self.channels = options.channels or 3
+        check_compression(options, self.encoding)
+        self._recipe = _recipe(options, self.encoding, self.channels)
+        self._listing: Listing = scan(
+            options.src,
+            labels=options.labels,
+            no_labels=options.no_labels,
+            classes=None if options.classes is None else _class_names(options.classes),
+            follow_links=options.follow_links,
+            skip_bad=options.skip_bad,
+            exclude=exclude,
+        )
+        self.count = self._listing.count
+        self.classes = self._listing.classes
+        self.label_kind = self._listing.label_kind
+        self.ignored = self._listing.ignored
+        self.skipped = [
+            (sort_key(path), os.fsdecode(path), problem) for path, problem in self._listing.skipped
+        ]
+        self.path: Callable[[int], bytes] | None = self._listing.paths.__getitem__
+        self.run = RUN if self.encoding == "original" and not options.check_decode else 1
+
+    def fetch(self, number: int, hold: Hold) -> Packed:
+        path = self._listing.paths[number]
+        try:
+            data = self._listing.tree.read(path, hold)
+            return self._recipe.from_file(data, hold)
+        except SampleError as exc:
+            exc.source_path = self._listing.tree.shown(path)
+            raise
+
+    def name(self, number: int) -> tuple[Any, str]:
+        path = self._listing.paths[number]
+        return sort_key(path), os.fsdecode(path)
+
+    def where(self, number: int) -> str:
+        return self._listing.tree.shown(self._listing.paths[number])
+
+    def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
+        return self._listing.label_rows(numbers)
+
+    def close(self) -> None:
+        self._listing.close()
+
+
+class PackedSamples:
+    """The samples of a packed set: as they are, unless something else is asked for."""
+
+    def __init__(self, options: Options) -> None:
+        for name, value in (
+            ("labels", options.labels),
+            ("classes", options.classes),
+            ("follow_links", options.follow_links),
+        ):
+            if value:
+                raise ParamsError(
+                    f"{name} is for folders of pictures",
+                    path=options.src,
+                    found="a packed set, which has its own labels",
+                )
+        self._source: Source = open_source(options.src)
+        try:
+            self._prepare(options)
+        except BaseException:
+            self._source.close()
+            raise
+
+    def _prepare(self, options: Options) -> None:
+        spec = self._source.spec
+        self.count = spec.count
+        stored = spec.encoding if spec.encoding in ENCODINGS else "original"
+        self._axes = None if spec.stored.encoded else _pixel_axes(self._source)
+        self.channels = options.channels or spec.channels
+        self.encoding = options.encoding or stored
+        asked = options.encoding is not None or options.size is not None
+        changed = asked or self.channels != spec.channels
+        if self.encoding == "original":
+            self._check_original(options, spec.stored.encoded)
+            changed = False
+        check_compression(options, self.encoding)
+        self._recipe = _recipe(options, self.encoding, self.channels) if changed else None
+        self._check_decode = options.check_decode and spec.stored.encoded
+        labels = None if options.no_labels else self._source.labels
+        self._labels = None if labels is None else _label_table(labels, options.src)
+        self.classes = None if labels is None else spec.classes
+        self.label_kind = _label_kind(self._source, labels is not None)
+        self.ignored: dict[str, int] = {}
+        self.skipped: list[tuple[Any, str, SampleError]] = []
+        self._paths = _paths(self._source)
+        self.path = None if self._paths is None else self._paths.__getitem__
+        self.run = RUN if self._recipe is None and not self._check_decode else 1
+
+    def _check_original(self, options: Options, encoded: bool) -> None:
+        if encoded and options.size is None:
+            return
+        raise ParamsError(
+            "encoding 'original' keeps image files' own bytes",
+            path=options.src,
+            found="a size to resize to" if encoded else "a packed set of raw pixels",
+            hint="choose encoding 'jpeg', 'png' or 'raw'",
+        )
+
+    def fetch(self, number: int, hold: Hold) -> Packed:
+        data = self._source.sample_bytes(number)
+        hold(len(data))
+        try:
+            if self._axes is not None:
+                return self._from_pixels(data, self._axes)
+            if self._recipe is not None:
+                return self._recipe.from_file(data, hold)
+            if self._check_decode:
+                codec.decode(data, self.channels)
+            shape = self._source.spec.stored.shape
+            return packed(data, None if shape is None else (shape[0], shape[1], shape[2]))
+        except SampleError as exc:
+            exc.path, exc.index = self._source.spec.path, number
+            raise
+
+    def _from_pixels(self, data: bytes, axes: tuple[int, int, int]) -> Packed:
+        shape = self._source.spec.stored.shape
+        pixels = np.frombuffer(data, np.uint8).reshape(shape).transpose(axes)
+        if self._recipe is not None:
+            return self._recipe.from_pixels(pixels)
+        rows = np.ascontiguousarray(pixels)
+        high, wide, channels = rows.shape
+        return packed(rows.reshape(-1).data, (high, wide, channels))
+
+    def name(self, number: int) -> tuple[Any, str]:
+        path = None if self.path is None else os.fsdecode(self.path(number))
+        return number, f"record {number}" if path is None else path
+
+    def where(self, number: int) -> str:
+        return self.name(number)[1]
+
+    def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
+        return None if self._labels is None else self._labels[numbers]
+
+    def close(self) -> None:
+        if self._paths is not None:
+            self._paths.close()
+        self._source.close()
+
+
+def _recipe(options: Options, encoding: str, channels: int) -> Recipe:
+    return Recipe(
+        encoding=encoding,
+        channels=channels,
+        size=options.size,
+        resize=options.resize,
+        quality=options.quality,
+        check_decode=options.check_decode,
+    )
+
+
+def _class_names(path: str) -> tuple[str, ...]:
+    """Names from a packed set, or from a text file."""
+    from asyncreader.sources.hdf5 import is_hdf5
+
+    if not _may_be_packed(path) or (os.path.isfile(path) and not is_hdf5(path)):
+        return read_class_names(path)
+    source = open_source(path)
+    try:
+        if source.spec.classes is None:
+            raise FormatError("this set has no class names", path=path)
+        return source.spec.classes
+    finally:
+        source.close()
+
+
+def _pixel_axes(source: Source) -> tuple[int, int, int]:
+    """How to transpose a stored row to (H, W, C)."""
+    stored = source.spec.stored
+    good = stored.axes is not None and stored.shape is not None and stored.dtype == np.uint8
+    if good and stored.image_shape()[2] in (1, 3):
+        assert stored.axes is not None
+        high, wide, channel = (stored.axes.index(letter) for letter in "HWC")
+        return high, wide, channel
+    raise FormatError(
+        "only sets of 8-bit grey or RGB pictures can be packed anew",
+        path=source.spec.path,
+        found=f"samples of shape {stored.shape}, {stored.dtype}",
+        expected="uint8, 1 or 3 channels",
+    )
+
+
+def _label_table(labels: npt.NDArray[Any], path: str) -> npt.NDArray[Any]:
+    """Labels as they are stored: (N, L), int64 or float64."""
+    if labels.ndim > 2 or (labels.ndim == 2 and labels.shape[1] == 0):
+        raise FormatError(
+            "labels of this shape cannot be packed",
+            path=path,
+            found=labels.shape,
+            expected="(N,) or (N, L)",
+            hint="pass no_labels to leave them out",
+        )
+    table = labels.reshape(labels.shape[0], -1)
+    if table.dtype.kind == "f":
+        return table.astype(np.float64, copy=False)
+    if table.dtype == np.uint64 and bool((table > np.uint64(2**63 - 1)).any()):
+        raise FormatError("labels beyond int64 cannot be packed", path=path)
+    return table.astype(np.int64, copy=False)
+
+
+def _label_kind(source: Source, labelled: bool) -> str:
+    if not labelled:
+        return "none"
+    meta = source.spec.meta
+    if meta is not None:
+        return meta.label_kind
+    return "class" if source.spec.classes is not None else "values"
+
+
+def _paths(source: Source) -> Strings | None:
+    """The recorded paths, on disk; None unless every sample has one."""
+    if source.source_path(0) is None:
+        return None
+    paths = Strings()
+    try:
+        for path in source.all_paths():
+            if path is None:
+                raise SourceError("some of its paths are missing", path=source.spec.path)
+            paths.append(path)
+    except BaseException:
+        paths.close()
+        raise
+    return paths.freeze()

@@ -1,0 +1,257 @@
+"""From a folder to the list of its samples: path and labels of each, in record order, on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncreader.errors import FormatError, SampleError, SourceError, SourceNotFoundError
+
+from .labels import Labels, Row, check_regular, read_labels
+from .spool import Numbers, Strings
+from .walk import NOT_LISTED, Found, Tree, has_image_suffix, sort_key
+
+#: Missing files of a CSV that an error names.
+_NAMED = 5
+
+
+@dataclass
+class Listing:
+    """The samples of a folder. ``labels``: (N, L) int64 or float64 on disk, None without labels.
+
+    ``label_kind``: "class", "values" or "none"; ``skipped``: bad ones met on the way, in order
+    (empty unless bad ones are to be skipped).
+    """
+
+    tree: Tree
+    paths: Strings
+    labels: Numbers | None
+    label_kind: str
+    classes: tuple[str, ...] | None
+    ignored: dict[str, int]
+    skipped: list[tuple[bytes, SampleError]] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Samples listed."""
+        return len(self.paths)
+
+    def label_rows(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any] | None:
+        """Labels of the samples ``numbers``: (n, L); None without labels."""
+        if self.labels is None:
+            return None
+        rows: npt.NDArray[Any] = self.labels.rows()[numbers]
+        return rows.reshape(numbers.size, -1)
+
+    def close(self) -> None:
+        """Give the temporary files back."""
+        self.paths.close()
+        if self.labels is not None:
+            self.labels.close()
+
+
+def scan(
+    root: str,
+    *,
+    labels: str | None = None,
+    no_labels: bool = False,
+    classes: tuple[str, ...] | None = None,
+    follow_links: bool = False,
+    skip_bad: bool = False,
+    exclude: str | None = None,
+) -> Listing:
+    """List the pictures under ``root`` and their labels.
+
+    ``labels``: a CSV that names the set; ``no_labels``: there are none; neither: the class is the
+    first folder level. ``classes`` fixes names and numbers. ``exclude``: see :class:`walk.Tree`.
+    Raises SampleError (with ``source_path``) for the first thing that looks like a picture and must
+    not be opened, unless ``skip_bad``; SourceError for what concerns the whole set.
+    """
+    if not os.path.isdir(root):
+        kind = SourceError if os.path.lexists(root) else SourceNotFoundError
+        raise kind("there is no folder of pictures", path=root)
+    tree = Tree(root, follow_links, exclude)
+    builder = _Builder(tree, skip_bad)
+    try:
+        if labels is not None:
+            return builder.by_csv(labels, classes)
+        return builder.unlabelled() if no_labels else builder.by_folder(classes)
+    except BaseException:
+        builder.paths.close()
+        raise
+
+
+class _Builder:
+    def __init__(self, tree: Tree, skip_bad: bool) -> None:
+        self.tree = tree
+        self.paths = Strings()
+        self._skip_bad = skip_bad
+        self._skipped: list[tuple[bytes, SampleError]] = []
+        self._unlisted = 0
+
+    def unlabelled(self) -> Listing:
+        for found in self.tree:
+            if self._good(found):
+                self.paths.append(found.path)
+        return self._listing(None, "none", None)
+
+    def by_folder(self, classes: tuple[str, ...] | None) -> Listing:
+        fixed = None if classes is None else {name: n for n, name in enumerate(classes)}
+        numbers = Numbers("q")
+        for found in self.tree:
+            if not self._good(found):
+                continue
+            if b"/" not in found.path:
+                raise self._without_class(found.path)
+            last = len(self.tree.folders) - 1
+            self.paths.append(found.path)
+            numbers.append(last if fixed is None else self._known(fixed, found.path))
+        if classes is None:
+            classes = tuple(map(_name, self.tree.folders))
+        return self._listing(numbers, "class", classes)
+
+    def by_csv(self, csv: str, classes: tuple[str, ...] | None) -> Listing:
+        table = read_labels(csv, os.fsdecode(self.tree.root), self._exists, classes)
+        numbers = Numbers("d" if table.labels.dtype.kind == "f" else "q", table.labels.width)
+        missing: list[Row] = []
+        absent = 0
+        for row, found in self._joined(table):
+            if found is None:
+                absent += 1
+                missing += [row] if len(missing) < _NAMED else []
+            elif self._good(found):
+                self.paths.append(found.path)
+                numbers.extend(table.labels.rows()[row.number])
+        table.labels.close()
+        if absent:
+            raise _missing(csv, missing, absent)
+        listing = self._listing(numbers, table.kind, table.classes)
+        listing.ignored[NOT_LISTED] = self._unlisted
+        return listing
+
+    def _joined(self, table: Labels) -> Iterator[tuple[Row, Found | None]]:
+        """Each row with what the folder has for it; both come in the same order."""
+        walk = iter(self.tree)
+        found = next(walk, None)
+        for row in table.rows:
+            key = sort_key(row.path)
+            while found is not None and sort_key(found.path) < key:
+                self._count_unlisted(found)
+                found = next(walk, None)
+            if found is not None and found.path == row.path:
+                yield row, found
+                found = next(walk, None)
+            else:
+                yield row, self._named(row.path)
+        while found is not None:
+            self._count_unlisted(found)
+            found = next(walk, None)
+
+    def _exists(self, path: bytes) -> bool:
+        return os.path.lexists(self.tree.full(path))
+
+    def _named(self, path: bytes) -> Found | None:
+        """A file that the walk passes over (hidden, other suffix) and the CSV names."""
+        try:
+            return self.tree.inspect(path)
+        except SourceNotFoundError:
+            return None
+
+    def _count_unlisted(self, found: Found) -> None:
+        self._unlisted += has_image_suffix(found.path)
+
+    def _good(self, found: Found) -> bool:
+        if found.problem is None:
+            return True
+        if not self._skip_bad:
+            found.problem.source_path = self.tree.shown(found.path)
+            found.problem.hint = found.problem.hint or SKIP_HINT
+            raise found.problem
+        self._skipped.append((found.path, found.problem))
+        return False
+
+    def _without_class(self, path: bytes) -> FormatError:
+        with os.scandir(self.tree.root) as entries:
+            beside = any(entry.is_dir() for entry in entries if not entry.name.startswith(b"."))
+        return FormatError(
+            "a picture lies beside the class folders"
+            if beside
+            else "the folder is flat: its pictures have no class",
+            source_path=self.tree.shown(path),
+            expected="one folder for each class",
+            hint="give labels (--labels CSV) or no_labels (--no-labels), or move the files",
+        )
+
+    def _known(self, fixed: dict[str, int], path: bytes) -> int:
+        name = _name(path.split(b"/", 1)[0])
+        if name not in fixed:
+            raise FormatError(
+                "an unknown class",
+                source_path=self.tree.shown(path),
+                found=repr(name),
+                expected=f"one of the {len(fixed)} names given by classes",
+            )
+        return fixed[name]
+
+    def _listing(
+        self, labels: Numbers | None, kind: str, classes: tuple[str, ...] | None
+    ) -> Listing:
+        if not len(self.paths) and not self._skipped:
+            raise SourceError(
+                "there are no pictures in the folder",
+                path=os.fsdecode(self.tree.root),
+                found=", ".join(f"{n} {kind}" for kind, n in self.tree.ignored.items()),
+            )
+        if labels is not None:
+            labels.rows()
+        return Listing(
+            self.tree,
+            self.paths.freeze(),
+            labels,
+            kind,
+            classes,
+            dict(self.tree.ignored),
+            self._skipped,
+        )
+
+
+SKIP_HINT = "mend or remove it, or pass skip_bad (--skip-bad)"
+
+
+def _name(folder: bytes) -> str:
+    return folder.decode("utf-8", "surrogateescape")
+
+
+def _missing(csv: str, rows: list[Row], count: int) -> SourceNotFoundError:
+    named = ", ".join(f"{os.fsdecode(row.path)!r} (line {row.line})" for row in rows)
+    return SourceNotFoundError(
+        f"{count} of the files that the labels CSV names are not there",
+        path=csv,
+        found=named + (", ..." if count > len(rows) else ""),
+        hint="correct the CSV",
+    )
+
+
+def read_class_names(path: str) -> tuple[str, ...]:
+    """Class names from a text file, one a line, in order of their numbers."""
+    check_regular(path, "the file of class names")
+    try:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
+            names = [line.rstrip("\n") for line in file]
+    except OSError as exc:
+        raise SourceError("the file of class names cannot be read", path=path) from exc
+    names = [name for name in names if name]
+    if not names or any("\0" in name for name in names):
+        what = "holds no names" if not names else "is not text"
+        raise FormatError(f"the file of class names {what}", path=path)
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise FormatError("a class name comes twice", path=path, found=repr(name))
+        seen.add(name)
+    return tuple(names)

@@ -1,0 +1,257 @@
+"""The two containers as places to write samples to: append, finish, abandon.
+
+A sink writes below a workspace (publish.py) and knows nothing of names or of the target's being
+replaced. Equal samples in equal order give equal bytes: no times are stored, and where LMDB cuts
+its transactions or HDF5 places its tables follows from the contents alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol, TypeVar
+
+import lmdb
+import numpy as np
+
+from asyncreader import format as fmt
+from asyncreader.errors import AsyncReaderError, FormatError, SourceError
+
+from .disk import check_room, free_bytes, full_error
+from .hdf5 import ChunkedData, ContiguousData, Hdf5File
+from .picture import Packed
+from .tables import Tables
+
+T = TypeVar("T")
+
+
+class Sink(Protocol):
+    """Where samples go, one by one; used by one thread."""
+
+    def append(self, sample: Packed) -> None:
+        """Add the next record."""
+
+    def finish(self, tables: Tables) -> None:
+        """Write the tables and the description, and close."""
+
+    def abandon(self) -> None:
+        """Close without finishing; also after finish(), where it does nothing."""
+
+
+# -- HDF5 ----------------------------------------------------------------------------------------
+
+
+class Hdf5Sink:
+    """An HDF5 file of the layout in ``asyncreader/format.py``.
+
+    ``expected``: samples that are coming, at most; ``compression``: None, or "gzip" in chunks of
+    ``chunk`` samples, compressed by ``jobs`` threads.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        target: str,
+        *,
+        encoding: str,
+        expected: int,
+        compression: str | None = None,
+        chunk: int = 1,
+        jobs: int = 1,
+    ) -> None:
+        self._target = target
+        self._raw = encoding == "raw"
+        self._expected = expected
+        self._folder = os.path.dirname(path)
+        with _translated(target):
+            self._file = Hdf5File(path, target)
+            self._data: ContiguousData | ChunkedData
+            if compression is None:
+                self._data = ContiguousData(self._file)
+            else:
+                self._data = ChunkedData(self._file, chunk, jobs)
+        self._first = True
+
+    def append(self, sample: Packed) -> None:
+        with _translated(self._target):
+            if self._first and self._raw and isinstance(self._data, ContiguousData):
+                check_room(self._target, self._folder, self._expected * len(sample.data))
+            self._first = False
+            self._data.append(sample)
+
+    def finish(self, tables: Tables) -> None:
+        with _translated(self._target):
+            meta = tables.meta
+            if self._raw:
+                assert meta.shape is not None
+                shape: tuple[int, ...] = (meta.count, *meta.shape)
+            else:
+                assert tables.offsets is not None
+                shape = (int(tables.offsets[-1]),)
+            self._data.finish(shape)
+            file = self._file
+            if tables.offsets is not None:
+                file.table(fmt.OFFSETS, tables.offsets)
+            if tables.labels is not None:
+                file.table(fmt.LABELS, tables.labels)
+            file.table(fmt.CHECKSUMS, tables.checksums)
+            if tables.paths is not None:
+                rows = max(1, min(meta.count, (1 << 16) // tables.longest))
+                file.names(fmt.PATHS, meta.count, tables.longest, rows, tables.path_blocks(rows))
+            if meta.classes is not None:
+                file.strings(fmt.CLASSES, tables.class_names())
+            file.describe(meta)
+            file.finish()
+
+    def abandon(self) -> None:
+        with contextlib.suppress(Exception):
+            self._data.abandon()
+        with contextlib.suppress(Exception):
+            self._file.abandon()
+
+
+@contextlib.contextmanager
+def _translated(target: str) -> Iterator[None]:
+    """h5py raises OSError, RuntimeError, ValueError and others; none of them leaves here bare."""
+    try:
+        yield
+    except (AsyncReaderError, AssertionError, MemoryError):
+        raise
+    except Exception as exc:
+        raise SourceError("HDF5 cannot write the target", path=target, found=str(exc)) from exc
+
+
+# -- LMDB ----------------------------------------------------------------------------------------
+
+#: A transaction is written when it holds about this much. It bounds memory; where it cuts depends
+#: on the samples alone.
+COMMIT_BYTES: Final = 32 << 20
+COMMIT_RECORDS: Final = 1 << 16
+
+#: The map's first size; it doubles whenever it is full.
+FIRST_MAP: Final = 64 << 20
+
+#: Bytes that a small transaction writes beside its values.
+PAGES_BESIDE: Final = 32 << 10
+
+#: lmdb.h: MAXDATASIZE, the longest value.
+MAX_VALUE: Final = 0xFFFFFFFF
+
+
+class LmdbSink:
+    """An LMDB folder of the layout in ``asyncreader/format.py``. ``expected``: as for HDF5."""
+
+    def __init__(
+        self, path: str, target: str, *, encoding: str, expected: int, first_map: int = FIRST_MAP
+    ) -> None:
+        self._folder = os.path.dirname(path)
+        self._target = target
+        self._expected = expected if encoding == "raw" else 0
+        self._count = 0
+        self._pending: list[tuple[bytes, Any]] = []
+        self._pending_bytes = 0
+        self._env: Any = None
+        os.mkdir(path, 0o777)
+        with self._translated():
+            self._map = first_map
+            # writemap would turn a full disk into a SIGBUS; syncing is done once, at the end.
+            self._env = lmdb.open(
+                path,
+                map_size=first_map,
+                subdir=True,
+                mode=0o666,
+                lock=False,
+                sync=False,
+                metasync=False,
+                writemap=False,
+                meminit=True,
+                max_dbs=8,
+            )
+        self._data = self._named(fmt.DATA)
+
+    def append(self, sample: Packed) -> None:
+        if self._count == 0:
+            check_room(self._target, self._folder, self._expected * len(sample.data))
+        self._put(self._data, fmt.record_key(self._count), sample.data)
+        self._count += 1
+
+    def _put(self, database: Any, key: bytes, value: Any) -> None:
+        self._pending.append((key, value))
+        self._pending_bytes += len(value)
+        if self._pending_bytes >= COMMIT_BYTES or len(self._pending) >= COMMIT_RECORDS:
+            self._commit(database)
+
+    def _commit(self, database: Any) -> None:
+        """Write what is pending."""
+        pending, self._pending, self._pending_bytes = self._pending, [], 0
+
+        def write() -> None:
+            with self._env.begin(write=True, db=database) as transaction:
+                for key, value in pending:
+                    transaction.put(key, value, append=True)
+
+        self._with_room(write, sum(len(value) for _, value in pending))
+
+    def _with_room(self, action: Callable[[], T], needed: int = 0) -> T:
+        """Do ``action``, a whole transaction; when the map is full, enlarge it and do it again."""
+        with self._translated(needed):
+            while True:
+                try:
+                    return action()
+                except lmdb.MapFullError:
+                    self._map *= 2
+                    self._env.set_mapsize(self._map)
+
+    def finish(self, tables: Tables) -> None:
+        self._commit(self._data)
+        if tables.paths is not None:
+            paths = self._named(fmt.PATHS)
+            for number, path in enumerate(tables.paths()):
+                self._put(paths, fmt.record_key(number), path)
+            self._commit(paths)
+        for name, table in ((fmt.CHECKSUMS, tables.checksums), (fmt.LABELS, tables.labels)):
+            if table is not None:
+                self._table(name, table)
+        meta = self._named(fmt.META)
+        self._put(meta, fmt.META_KEY, tables.meta.to_json().encode("ascii"))
+        self._commit(meta)
+        with self._translated():
+            self._env.sync(True)
+            self._env.close()
+
+    def _named(self, name: str) -> Any:
+        return self._with_room(lambda: self._env.open_db(name.encode()))
+
+    def _table(self, name: str, table: Any) -> None:
+        if table.nbytes > MAX_VALUE:
+            raise FormatError(
+                f"{name} are too large for one value of LMDB",
+                path=self._target,
+                found=f"{table.nbytes} bytes",
+                expected=f"at most {MAX_VALUE}",
+                hint="write to .h5",
+            )
+        database = self._named(name)
+        # The mapped spool itself: no copy in memory but LMDB's own.
+        self._put(database, fmt.TABLE_KEY, memoryview(table.reshape(-1).view(np.uint8)))
+        self._commit(database)
+
+    def abandon(self) -> None:
+        self._pending = []
+        if self._env is not None:
+            with contextlib.suppress(lmdb.Error):
+                self._env.close()
+
+    @contextlib.contextmanager
+    def _translated(self, needed: int = 0) -> Iterator[None]:
+        try:
+            yield
+        except lmdb.Error as exc:
+            # A write cut short by a full disk comes back as "Input/output error".
+            needed += PAGES_BESIDE
+            if "No space left" in str(exc) or free_bytes(self._folder) < needed:
+                raise full_error(self._target, self._folder, needed) from exc
+            raise SourceError(
+                "LMDB cannot write the target", path=self._target, found=str(exc)
+            ) from exc

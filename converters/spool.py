@@ -1,0 +1,180 @@
+"""Keeps a million names and numbers out of memory: unlinked temporary files, mapped to be read.
+
+Nothing here makes a Python object per sample that lives longer than one step of a loop. A spool is
+filled by one thread and frozen; from then on any thread may read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import mmap
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import IO, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+#: Records sorted in memory at a time (about 20 MB of short names).
+RUN: Final = 200_000
+
+_BUFFER: Final = 1 << 20
+
+
+def _temporary() -> IO[bytes]:
+    return tempfile.TemporaryFile("w+b", buffering=_BUFFER, prefix="asyncreader-")
+
+
+def _close(file: IO[bytes] | None) -> None:
+    """Close; that a full disk does not take the rest of the buffer no longer matters."""
+    if file is not None:
+        with contextlib.suppress(OSError):
+            file.close()
+
+
+def _mapped(file: IO[bytes]) -> mmap.mmap | bytes:
+    """The whole of ``file``, which is closed: the mapping keeps its (nameless) contents."""
+    file.flush()
+    with file:
+        if file.seek(0, 2) == 0:
+            return b""
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+class Numbers:
+    """A table of 64-bit numbers, ``width`` to a row, on disk.
+
+    ``kind``: "q" (int64), "Q" (uint64) or "d" (float64), as in :mod:`array`.
+    """
+
+    _file: IO[bytes] | None = None
+
+    def __init__(self, kind: str, width: int = 1) -> None:
+        self.dtype: np.dtype[Any] = np.dtype({"q": "<i8", "Q": "<u8", "d": "<f8"}[kind])
+        self.width = width
+        self._tail = array(kind)
+        self._file = _temporary()
+        self._rows: npt.NDArray[Any] | None = None
+
+    def append(self, number: float) -> None:
+        """Add one number (a row is ``width`` of them)."""
+        self._tail.append(number)  # type: ignore[arg-type]
+        if len(self._tail) >= 1 << 16:
+            self._spill()
+
+    def extend(self, rows: npt.NDArray[Any]) -> None:
+        """Add whole rows."""
+        self._spill()
+        assert self._file is not None
+        self._file.write(np.ascontiguousarray(rows, self.dtype).tobytes())
+
+    def _spill(self) -> None:
+        assert self._file is not None, "frozen"
+        # array uses the machine's byte order, the file the format's
+        self._file.write(np.asarray(self._tail).astype(self.dtype, copy=False).tobytes())
+        del self._tail[:]
+
+    def rows(self) -> npt.NDArray[Any]:
+        """Freeze; all rows, (n,) or (n, width), read-only and not in private memory."""
+        if self._rows is None:
+            self._spill()
+            assert self._file is not None
+            flat = np.frombuffer(_mapped(self._file), self.dtype)
+            self._file = None
+            self._rows = flat if self.width == 1 else flat.reshape(-1, self.width)
+        return self._rows
+
+    def close(self) -> None:
+        """Give the temporary file back, frozen or not."""
+        _close(self._file)
+        self._rows = None
+
+    def __del__(self) -> None:
+        self.close()  # one that an error left behind
+
+
+class Strings:
+    """A list of byte strings on disk: a blob and where each one ends."""
+
+    _file: IO[bytes] | None = None
+
+    def __init__(self) -> None:
+        self._ends = Numbers("q")
+        self._file = _temporary()
+        self._blob: mmap.mmap | bytes = b""
+        self._size = 0
+        self.count = 0
+        self.longest = 0
+
+    def append(self, text: bytes) -> None:
+        """Add one string."""
+        assert self._file is not None, "frozen"
+        self._file.write(text)
+        self._size += len(text)
+        self._ends.append(self._size)
+        self.count += 1
+        self.longest = max(self.longest, len(text))
+
+    def freeze(self) -> Strings:
+        """End the filling; from now on it can be read, by any thread."""
+        if self._file is not None:
+            self._blob = _mapped(self._file)
+            self._file = None
+            self._ends.rows()
+        return self
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> bytes:
+        if not 0 <= number < self.count:
+            raise IndexError(number)
+        ends = self._ends.rows()
+        start = int(ends[number - 1]) if number else 0
+        return self._blob[start : int(ends[number])]
+
+    def close(self) -> None:
+        """Give the temporary files back, frozen or not."""
+        _close(self._file)
+        self._ends.close()
+        self._blob = b""
+
+    def __del__(self) -> None:
+        _close(self._file)  # one that an error left behind
+
+
+def sorted_records(records: Iterable[bytes], run: int = RUN) -> Iterator[bytes]:
+    """``records`` in byte order, with at most about ``run`` of them in memory at a time."""
+    held: list[bytes] = []
+    runs: list[IO[bytes]] = []
+    try:
+        for record in records:
+            held.append(record)
+            if len(held) >= run:
+                runs.append(_spilled(held))
+                held = []
+        held.sort()
+        if not runs:
+            yield from held
+        else:
+            yield from heapq.merge(*(_unspilled(file) for file in runs), held)
+    finally:
+        for file in runs:
+            file.close()
+
+
+def _spilled(records: list[bytes]) -> IO[bytes]:
+    records.sort()
+    file = _temporary()
+    for record in records:
+        file.write(len(record).to_bytes(4, "little"))
+        file.write(record)
+    file.seek(0)
+    return file
+
+
+def _unspilled(file: IO[bytes]) -> Iterator[bytes]:
+    while size := file.read(4):
+        yield file.read(int.from_bytes(size, "little"))

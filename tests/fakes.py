@@ -1,0 +1,320 @@
+"""Sets that tests read: painted images, a source in memory with planned faults, small files.
+
+The files are written with plain h5py and lmdb after the description in ``asyncreader/format.py``,
+not by ``converters``: the reader is tested against the layout, not against its writer.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pytest
+import xxhash
+from PIL import Image
+
+from asyncreader import AsyncReader, ChecksumError, DecodeError
+from asyncreader import format as fmt
+from asyncreader.fill import Fill, Stored
+from asyncreader.sources import RowError, RowPlan, SourceSpec
+from asyncreader.stats import Meter
+
+#: Classes of the packed files below.
+CLASSES = ("cat", "dog", "owl")
+
+
+def paint(count: int, shape: tuple[int, ...] = (6, 5, 3), dtype: Any = "uint8") -> np.ndarray:
+    """``count`` samples, all different, of any shape and dtype; sample ``i`` is known by its looks.
+
+    The first elements of integer samples spell ``i`` (base 251), the rest is noise that depends on
+    ``i`` and the place.
+    """
+    kind = np.dtype(dtype)
+    size = int(np.prod(shape, dtype=np.int64))
+    noise = np.random.default_rng(7).integers(0, 251, (count, max(1, size)))
+    if size > 4:
+        noise[:, 0], noise[:, 1] = np.arange(count) % 251, np.arange(count) // 251
+    if kind.kind == "f":
+        values = (noise - 100) / 8
+    elif kind.kind == "b":
+        values = noise % 2
+    elif kind.itemsize > 1:
+        values = noise * 257 % 32_000 - (9_000 if kind.kind == "i" else 0)
+    else:
+        values = noise - (125 if kind.kind == "i" else 0)
+    return values[:, :size].reshape(count, *shape).astype(kind)
+
+
+def pictures(count: int, shape: tuple[int, int, int] = (24, 20, 3)) -> np.ndarray:
+    """``count`` smooth uint8 images that survive JPEG, all different."""
+    height, width, channels = shape
+    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
+    images = np.empty((count, *shape), np.uint8)
+    for i in range(count):
+        for c in range(channels):
+            wave = np.sin(x / (3 + i % 5) + c) + np.cos(y / (4 + i % 3) + i / 7)
+            images[i, :, :, c] = np.clip(128 + 50 * wave + 3 * (i % 9) - 5 * c, 0, 255)
+    return images
+
+
+def encoded(image: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
+    """An image file's bytes of (H, W, 1 or 3) uint8 pixels, by Pillow."""
+    file = io.BytesIO()
+    pixels = image[:, :, 0] if image.shape[2] == 1 else image
+    Image.fromarray(np.ascontiguousarray(pixels)).save(file, kind, **options)
+    return file.getvalue()
+
+
+# -- a source in memory --------------------------------------------------------------------------
+
+
+class MemorySource:
+    """Images in memory, with planned faults.
+
+    ``damaged``: records whose checksum fails when it is checked; ``undecodable``: records that
+    never decode; ``fail_calls``: numbers of the ``read_into`` calls that end in an I/O error;
+    ``gate``: where set, every call waits for it (``entered`` counts those that arrived).
+    """
+
+    def __init__(
+        self,
+        images: np.ndarray,
+        labels: np.ndarray | None = None,
+        *,
+        checksums: bool = True,
+        damaged: Sequence[int] = (),
+        undecodable: Sequence[int] = (),
+        fail_calls: Sequence[int] = (),
+        gate: threading.Event | None = None,
+        block: int = 4,
+    ) -> None:
+        self.images = images
+        self.labels = labels
+        self.damaged = set(damaged)
+        self.undecodable = set(undecodable)
+        self.fail_calls = set(fail_calls)
+        self.gate = gate
+        self.entered = threading.Semaphore(0)
+        self.calls = 0
+        self.checked: list[int] = []
+        self.closed = 0
+        self._lock = threading.Lock()
+        row = images.shape[1:]
+        self.spec = SourceSpec(
+            path="memory",
+            container="arrays",
+            layout="fake",
+            count=len(images),
+            stored=Stored(row, images.dtype, "HWC" if len(row) == 3 else None),
+            encoding="raw",
+            block=block,
+            meta=None,
+            classes=CLASSES,
+            checksums=checksums,
+            io="mmap",
+            size_on_disk=images.nbytes,
+        )
+
+    def read_into(
+        self, plan: RowPlan, fill: Fill, out: np.ndarray, meter: Meter
+    ) -> tuple[RowError, ...]:
+        with self._lock:
+            call = self.calls
+            self.calls += 1
+            if plan.check is not None:
+                self.checked.extend(plan.records[plan.check].tolist())
+        self.entered.release()
+        if self.gate is not None:
+            assert self.gate.wait(60)
+        if call in self.fail_calls:
+            raise OSError(5, "Input/output error (planned)")
+        errors = []
+        places, flips = fill.draws(plan.keys)
+        for i, (record, row) in enumerate(zip(plan.records.tolist(), plan.rows.tolist())):  # noqa: B905
+            where: dict[str, Any] = {"path": "memory", "index": record}
+            if plan.check is not None and plan.check[i] and record in self.damaged:
+                errors.append(RowError(row, ChecksumError("planned damage", **where)))
+            elif record in self.undecodable:
+                errors.append(RowError(row, DecodeError("planned damage", **where)))
+            else:
+                place = None if places is None else places[i]
+                fill.put(
+                    self.images[record], place, flips is not None and bool(flips[i]), out[row, ...]
+                )
+        return tuple(errors)
+
+    def sample_bytes(self, index: int) -> bytes:
+        return self.images[index].tobytes()
+
+    def source_path(self, index: int) -> bytes | None:
+        return b"%d.png" % index
+
+    def all_paths(self) -> Iterator[bytes | None]:
+        return (self.source_path(index) for index in range(self.spec.count))
+
+    def checksum_rows(self, start: int, stop: int) -> np.ndarray | None:
+        return None
+
+    def reserve(self, samples: int) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def open_fake(patch: pytest.MonkeyPatch, source: MemorySource, **params: Any) -> AsyncReader:
+    """A reader over ``source``."""
+    patch.setattr("asyncreader.reader._open", lambda _: source)
+    return AsyncReader({"path": "memory", **params})
+
+
+# -- files of ours -------------------------------------------------------------------------------
+
+
+@dataclass
+class Packed:
+    """What goes into a packed file: each sample's bytes, and the tables."""
+
+    samples: list[bytes]
+    labels: np.ndarray | None
+    encoding: str
+    shape: tuple[int, int, int] | None
+    channels: int = 3
+    paths: list[bytes] = field(default_factory=list)
+    classes: tuple[str, ...] | None = CLASSES
+
+    @property
+    def checksums(self) -> np.ndarray:
+        return np.array([xxhash.xxh3_64_intdigest(s) for s in self.samples], np.uint64)
+
+    @property
+    def offsets(self) -> np.ndarray:
+        return np.concatenate(([0], np.cumsum([len(s) for s in self.samples]))).astype(np.int64)
+
+    def meta(self, offsets: bool) -> fmt.Meta:
+        digests = {fmt.CHECKSUMS: fmt.digest(self.checksums)}
+        if self.labels is not None:
+            digests[fmt.LABELS] = fmt.digest(self.labels)
+        if offsets:
+            digests[fmt.OFFSETS] = fmt.digest(self.offsets)
+        if self.paths:
+            digests[fmt.PATHS] = fmt.names_digest(self.paths)
+        if self.classes is not None:
+            digests[fmt.CLASSES] = fmt.names_digest(name.encode() for name in self.classes)
+        return fmt.Meta(
+            count=len(self.samples),
+            encoding=self.encoding,
+            shape=self.shape,
+            channels=self.channels,
+            label_kind="none" if self.labels is None else "class",
+            classes=self.classes,
+            digests=digests,
+            label_dtype="<i8" if self.labels is None else self.labels.dtype.str,
+        )
+
+
+def packed(
+    images: Sequence[np.ndarray],
+    encoding: str = "raw",
+    labels: np.ndarray | None = None,
+    with_labels: bool = True,
+    **options: Any,
+) -> Packed:
+    """``images`` (each (H, W, C) uint8) as samples of ``encoding`` ("raw", "png" or "jpeg")."""
+    if encoding == "raw":
+        samples = [np.ascontiguousarray(image).tobytes() for image in images]
+    else:
+        samples = [encoded(image, encoding.upper(), **options) for image in images]
+    shapes = {image.shape for image in images}
+    if labels is None and with_labels:
+        labels = (np.arange(len(images), dtype=np.int64) % len(CLASSES))[:, None]
+    return Packed(
+        samples,
+        labels,
+        encoding,
+        next(iter(shapes)) if len(shapes) == 1 else None,
+        images[0].shape[2],
+        [b"photos/%04d.png" % i for i in range(len(images))],
+    )
+
+
+def write_hdf5(path: str | Path, content: Packed, **storage: Any) -> str:
+    """An HDF5 file of ours; ``storage``: keywords of h5py's create_dataset for raw data."""
+    meta = content.meta(offsets=content.encoding != "raw")
+    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+        joined = np.frombuffer(b"".join(content.samples), np.uint8)
+        if content.encoding == "raw":
+            assert content.shape is not None
+            shape = (len(content.samples), *content.shape)
+            file.create_dataset(fmt.DATA, data=joined.reshape(shape), **storage)
+        else:
+            file.create_dataset(fmt.DATA, data=joined)
+            file.create_dataset(fmt.OFFSETS, data=content.offsets)
+        if content.labels is not None:
+            file.create_dataset(fmt.LABELS, data=content.labels)
+        file.create_dataset(fmt.CHECKSUMS, data=content.checksums)
+        if content.paths:
+            file.create_dataset(fmt.PATHS, data=np.array(content.paths))
+        if content.classes is not None:
+            names = np.array([name.encode() for name in content.classes])
+            file.create_dataset(fmt.CLASSES, data=names)
+        facts: dict[str, Any] = {
+            name: getattr(meta, name)
+            for name in (
+                *("format", "version", "count", "encoding", "shape", "channels"),
+                *("label_kind", "axes", "dtype", "label_dtype"),
+            )
+        }
+        facts.update({f"digest_{name}": value for name, value in meta.digests.items()})
+        for name, value in facts.items():
+            if value is not None:
+                file.attrs[name] = np.bytes_(value) if isinstance(value, str) else value
+    return str(path)
+
+
+def write_lmdb(path: str | Path, content: Packed) -> str:
+    """An LMDB folder of ours."""
+    with lmdb.open(str(path), map_size=64 << 20, max_dbs=8, lock=False, sync=False) as env:
+
+        def put(name: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
+            database = env.open_db(name.encode())
+            with env.begin(write=True, db=database) as transaction:
+                for key, value in entries:
+                    transaction.put(key, value)
+
+        put(fmt.DATA, [(fmt.record_key(i), s) for i, s in enumerate(content.samples)])
+        if content.paths:
+            put(fmt.PATHS, [(fmt.record_key(i), p) for i, p in enumerate(content.paths)])
+        put(fmt.CHECKSUMS, [(fmt.TABLE_KEY, content.checksums.tobytes())])
+        if content.labels is not None:
+            put(fmt.LABELS, [(fmt.TABLE_KEY, content.labels.tobytes())])
+        put(fmt.META, [(fmt.META_KEY, content.meta(offsets=False).to_json().encode())])
+    return str(path)
+
+
+def data_file(path: str) -> Path:
+    """The one file that holds the bytes of a packed set."""
+    inside = Path(path) / "data.mdb"
+    return inside if inside.exists() else Path(path)
+
+
+def damage(path: str, sample: bytes) -> None:
+    """Flip the middle byte of ``sample`` wherever it lies in a file.
+
+    LMDB leaves old copies on pages that are free again.
+    """
+    file = data_file(path)
+    held = bytearray(file.read_bytes())
+    at = held.find(sample)
+    assert at >= 0
+    while at >= 0:
+        held[at + len(sample) // 2] ^= 0x55
+        at = held.find(sample, at + 1)
+    file.write_bytes(held)

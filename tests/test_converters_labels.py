@@ -1,0 +1,162 @@
+"""The labels CSV: it names the set, and each way of being wrong names its line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from converter_trees import labels_of, make_bad, paths_of, tree, write
+
+from asyncreader.errors import (
+    FormatError,
+    ParamsError,
+    SampleError,
+    SourceError,
+    SourceNotFoundError,
+)
+from converters.labels import read_labels
+from converters.scan import scan
+from converters.walk import sort_key
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    return tree(tmp_path / "in", "b/2.png", "a/1.png", "3.png", "a/10.png")
+
+
+@pytest.mark.parametrize("header", ["", "path,label\n", "file,first\r\n"])
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+def test_csv_of_whole_numbers(pictures: Path, tmp_path: Path, header: str, bom: str) -> None:
+    """Numbers become int64, records come in path order, a header and a BOM are no rows."""
+    csv = write(tmp_path / "l.csv", f"{bom}{header}b/2.png,7\n./a/1.png, -3\n3.png,0\n\n")
+    listing = scan(str(pictures), labels=csv)
+    assert paths_of(listing) == [b"3.png", b"a/1.png", b"b/2.png"]
+    assert labels_of(listing) == [[0], [-3], [7]]
+    assert listing.label_kind == "values"
+    assert listing.labels is not None
+    assert listing.labels.rows().dtype == np.int64
+    assert listing.ignored == {"hidden": 0, "other suffix": 0, "not in the CSV": 1}
+
+
+def test_csv_of_fractions_and_several_columns(pictures: Path, tmp_path: Path) -> None:
+    """One point anywhere makes all float64; several labels make (N, L)."""
+    csv = write(tmp_path / "l.csv", "a/1.png,1,2.5\nb/2.png,3,nan\n3.png,-1e3,4\n")
+    listing = scan(str(pictures), labels=csv)
+    assert listing.labels is not None
+    assert listing.labels.rows().dtype == np.float64
+    np.testing.assert_array_equal(listing.labels.rows(), [[-1000, 4], [1, 2.5], [3, np.nan]])
+
+
+def test_csv_of_names(pictures: Path, tmp_path: Path) -> None:
+    """Text becomes sorted classes, numbers among it included; quoting is CSV's."""
+    csv = write(tmp_path / "l.csv", 'path,label\na/1.png,"cat, big"\nb/2.png,9\n3.png,ant\n')
+    listing = scan(str(pictures), labels=csv)
+    assert listing.classes == ("9", "ant", "cat, big")
+    assert labels_of(listing) == [[1], [2], [0]]
+    assert listing.label_kind == "class"
+
+
+def test_csv_with_fixed_classes(pictures: Path, tmp_path: Path) -> None:
+    """classes gives names their numbers; unknown names and numbers out of range are errors."""
+    names = ("dog", "cat", "ant")
+    csv = write(tmp_path / "l.csv", "a/1.png,cat\nb/2.png,ant\n")
+    listing = scan(str(pictures), labels=csv, classes=names)
+    assert (listing.classes, labels_of(listing)) == (names, [[1], [2]])
+    csv = write(tmp_path / "l.csv", "a/1.png,2\nb/2.png,0\n")
+    listing = scan(str(pictures), labels=csv, classes=names)
+    assert (listing.classes, labels_of(listing)) == (names, [[2], [0]])
+    csv = write(tmp_path / "l.csv", "a/1.png,cat\nb/2.png,cow\n")
+    with pytest.raises(FormatError, match=r"line 2.*unknown class.*'cow'"):
+        scan(str(pictures), labels=csv, classes=names)
+    csv = write(tmp_path / "l.csv", "a/1.png,3\n")
+    with pytest.raises(FormatError, match=r"line 1.*out of range"):
+        scan(str(pictures), labels=csv, classes=names)
+    csv = write(tmp_path / "l.csv", "a/1.png,0.5\n")
+    with pytest.raises(ParamsError):
+        scan(str(pictures), labels=csv, classes=names)
+
+
+def test_csv_names_the_set(pictures: Path, tmp_path: Path) -> None:
+    """A missing file is an error that names it and its line, even with skip_bad."""
+    csv = write(tmp_path / "l.csv", "path,label\na/1.png,1\na/none.png,2\nb/no.png,2\n")
+    with pytest.raises(SourceNotFoundError, match=r"2 of the files.*'a/none.png' \(line 3\)"):
+        scan(str(pictures), labels=csv, skip_bad=True)
+
+
+def test_csv_may_name_what_the_walk_passes_over(tmp_path: Path) -> None:
+    """A hidden file, one with another suffix, odd names, an absolute path: the CSV decides."""
+    root = tree(
+        tmp_path / "in", ".h/1.png", "a/noext", b"a/\xff.png", "a/new\nline.png", "a/b c.png"
+    )
+    rows = b'.h/1.png,1\na/noext,2\na/\xff.png,3\n"a/new\nline.png",4\n%s/a//b c.png,5\n'
+    csv = tmp_path / "l.csv"
+    csv.write_bytes(rows % os.fsencode(root))
+    listing = scan(str(root), labels=str(csv))
+    assert dict(zip(paths_of(listing), labels_of(listing), strict=True)) == {
+        b".h/1.png": [1],
+        b"a/noext": [2],
+        b"a/\xff.png": [3],
+        b"a/new\nline.png": [4],
+        b"a/b c.png": [5],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no rows"),
+        ("path,label\n", "no rows"),
+        ("a/1.png\n", "line 1.*without a label"),
+        ("a/1.png,\n", "line 1.*empty label"),
+        (",1\n", "line 1.*without a path"),
+        ("a/1.png,1\nb/2.png,1,2\n", "line 2.*another number of labels"),
+        ("a/1.png,1\nb/2.png,2\n./a/1.png,3\n", "line 3.*listed already.*line 1"),
+        ("../x.png,1\n", "line 1.*out of the folder"),
+        ("/etc/x.png,1\n", "line 1.*out of the folder"),
+        ("a/1.png,99999999999999999999\n", "line 1.*64 bits"),
+        ('a/1.png,"x\n', "not a CSV"),
+    ],
+)
+def test_a_wrong_csv_names_its_line(pictures: Path, tmp_path: Path, text: str, said: str) -> None:
+    """Each way of being wrong is a FormatError with the line."""
+    with pytest.raises(FormatError, match=said):
+        scan(str(pictures), labels=write(tmp_path / "l.csv", text))
+
+
+def test_csv_cannot_reach_outside(tmp_path: Path) -> None:
+    """A link out of the tree named by the CSV is refused like any other; unlisted ones are not."""
+    make_bad(tmp_path / "in", tmp_path / "outside")
+    csv = write(tmp_path / "l.csv", "c/good.png,1\n")
+    assert scan(str(tmp_path / "in"), labels=csv).count == 1
+    for path in ("c/out.png", "outside/1.png", "c/fifo.png"):
+        csv = write(tmp_path / "l.csv", f"c/good.png,1\n{path},1\n")
+        with pytest.raises(SampleError):
+            scan(str(tmp_path / "in"), labels=csv)
+        listing = scan(str(tmp_path / "in"), labels=csv, skip_bad=True)
+        assert (listing.count, [p for p, _ in listing.skipped]) == (1, [path.encode()])
+
+
+def test_csv_must_be_a_file(pictures: Path, tmp_path: Path) -> None:
+    """A missing CSV, a folder and a FIFO are errors at once."""
+    os.mkfifo(tmp_path / "fifo.csv")
+    with pytest.raises(SourceNotFoundError):
+        scan(str(pictures), labels=str(tmp_path / "none.csv"))
+    for path in (tmp_path / "fifo.csv", tmp_path):
+        with pytest.raises(SourceError, match="not a regular file"):
+            scan(str(pictures), labels=str(path))
+
+
+def test_a_long_csv_is_sorted_on_disk(tmp_path: Path) -> None:
+    """Rows come in path order with their own labels however long the CSV is."""
+    rng = np.random.default_rng(1)
+    numbers = rng.permutation(5000)
+    csv = write(tmp_path / "l.csv", "".join(f"d{n % 7}/{n}.png,{n}\n" for n in numbers))
+    labels = read_labels(csv, str(tmp_path), lambda path: False, None)
+    rows = list(labels.rows)
+    assert [row.path for row in rows] == sorted(
+        (b"d%d/%d.png" % (n % 7, n) for n in numbers), key=sort_key
+    )
+    values = labels.labels.rows()
+    assert all(row.path.endswith(b"/%d.png" % values[row.number]) for row in rows)

@@ -1,0 +1,158 @@
+"""From one container to the other: the same bytes, or processed as the folder would be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from converter_corpus import (
+    data_file,
+    hash_of,
+    listed,
+    names_in,
+    write_small,
+)
+
+from asyncreader.errors import (
+    ChecksumError,
+    DecodeError,
+    FormatError,
+    ParamsError,
+    SourceError,
+    SourceNotFoundError,
+)
+from asyncreader.verify import verify_file
+from converters import convert
+
+SUFFIXES = ["h5", "lmdb"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small(tmp_path_factory.mktemp("folder"))
+
+
+@pytest.mark.parametrize("encoding", ["raw", "jpeg", "png", "original"])
+def test_there_and_back(folder: Path, tmp_path: Path, encoding: str) -> None:
+    """HDF5 -> LMDB -> HDF5 changes nothing: the last file has the bytes of the first."""
+    convert(folder, tmp_path / "a.h5", encoding=encoding, size=None)
+    report = convert(tmp_path / "a.h5", tmp_path / "b.lmdb")
+    assert (report.encoding, report.count) == (encoding, 23)
+    convert(tmp_path / "b.lmdb", tmp_path / "c.h5", jobs=3)
+    convert(tmp_path / "c.h5", tmp_path / "d.lmdb")
+    assert hash_of(tmp_path / "a.h5") == hash_of(tmp_path / "c.h5")
+    assert hash_of(tmp_path / "b.lmdb") == hash_of(tmp_path / "d.lmdb")
+
+
+@pytest.mark.parametrize("source", ["raw", "png", "original"])
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_packed_set_is_processed_when_asked(
+    folder: Path, tmp_path: Path, suffix: str, source: str
+) -> None:
+    """Encoding, size and channels of a packed set can be changed, with the folder's result."""
+    packed = tmp_path / f"a.{suffix}"
+    convert(folder, packed, encoding=source)
+    for number, options in enumerate(
+        (
+            {"encoding": "raw"},
+            {"encoding": "png", "size": 9},
+            {"encoding": "jpeg", "size": "12x12", "resize": "pad"},
+            {"encoding": "raw", "channels": 1},
+            {"encoding": "raw", "compression": "gzip", "chunk": 3},
+        )
+    ):
+        direct, by_way = tmp_path / f"direct{number}.h5", tmp_path / f"way{number}.h5"
+        convert(folder, direct, **options)  # type: ignore[arg-type]
+        convert(packed, by_way, **options)  # type: ignore[arg-type]
+        assert hash_of(direct) == hash_of(by_way), options
+
+
+def test_what_cannot_be_asked_of_a_packed_set(folder: Path, tmp_path: Path) -> None:
+    """Folder-only parameters, and original files out of pixels, are ParamsErrors."""
+    convert(folder, tmp_path / "raw.h5")
+    convert(folder, tmp_path / "original.h5", encoding="original")
+    for source, options in (
+        ("raw.h5", {"encoding": "original"}),
+        ("original.h5", {"size": 5}),
+        ("original.h5", {"compression": "gzip"}),
+        ("raw.h5", {"labels": tmp_path / "x.csv"}),
+        ("raw.h5", {"classes": tmp_path / "raw.h5"}),
+        ("raw.h5", {"follow_links": True}),
+    ):
+        with pytest.raises(ParamsError):
+            convert(tmp_path / source, tmp_path / "out.lmdb", **options)  # type: ignore[arg-type]
+    convert(tmp_path / "raw.h5", tmp_path / "none.h5", no_labels=True)
+    with h5py.File(tmp_path / "none.h5") as file:
+        assert set(file) == {"data", "paths", "checksums"}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_packed_set_can_replace_itself(folder: Path, tmp_path: Path, suffix: str) -> None:
+    """Source and target may be the same file: it is read to its end before it is replaced."""
+    target = tmp_path / f"a.{suffix}"
+    convert(folder, target, encoding="png")
+    convert(target, target, encoding="raw", overwrite=True)
+    assert verify_file(str(target)).ok
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_damaged_sample_of_a_packed_set(folder: Path, tmp_path: Path, suffix: str) -> None:
+    """A flipped byte in a packed source is a ChecksumError, or skipped and listed by its path."""
+    packed = tmp_path / f"a.{suffix}"
+    convert(folder, packed, encoding="original")
+    victim = names_in(folder)[4]
+    with open(os.path.join(os.fsencode(folder), victim), "rb") as picture:
+        contents = picture.read()
+    data = bytearray(data_file(packed).read_bytes())
+    data[data.index(contents) + 100] ^= 4
+    data_file(packed).write_bytes(data)
+    with pytest.raises(ChecksumError, match="record 4"):
+        convert(packed, tmp_path / "b.h5")
+    report = convert(packed, tmp_path / "b.h5", skip_bad=True)
+    assert report.count == 22
+    assert [path for path, _ in report.skipped] == [os.fsdecode(victim)]
+
+
+def test_a_foreign_hdf5_is_packed(tmp_path: Path) -> None:
+    """Pixels and labels of someone else's file become a set of ours; axes and types are mended."""
+    rng = np.random.default_rng(3)
+    pixels = rng.integers(0, 256, (7, 10, 12, 3), np.uint8)
+    with h5py.File(tmp_path / "foreign.h5", "w") as file:
+        file["data"] = pixels
+        file["labels"] = np.arange(7, dtype=np.uint8)
+    convert(tmp_path / "foreign.h5", tmp_path / "ours.h5")
+    with h5py.File(tmp_path / "ours.h5") as file:
+        assert np.array_equal(file["data"][:], pixels)
+        assert file["labels"][:].tolist() == [[n] for n in range(7)]
+        assert set(file) == {"data", "labels", "checksums"}
+        assert file.attrs["label_kind"] == b"values"
+    assert verify_file(str(tmp_path / "ours.h5")).ok
+    with h5py.File(tmp_path / "floats.h5", "w") as file:
+        file["data"] = pixels.astype(np.float32)
+    with pytest.raises(FormatError, match="8-bit"):
+        convert(tmp_path / "floats.h5", tmp_path / "x.h5")
+
+
+def test_other_sources_are_refused(tmp_path: Path) -> None:
+    """A text file, nothing, and a FIFO as source are errors at once."""
+    (tmp_path / "a.txt").write_text("no set")
+    os.mkfifo(tmp_path / "fifo")
+    for name, kind in (
+        ("a.txt", FormatError),
+        ("none", SourceNotFoundError),
+        ("fifo", SourceError),
+    ):
+        with pytest.raises(kind):
+            convert(tmp_path / name, tmp_path / "x.h5")
+    assert listed(tmp_path) == ["a.txt", "fifo"]
+
+
+def test_errors_keep_their_cause_short(tmp_path: Path) -> None:
+    """A bad picture's error has the path, what was found, and what to do."""
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "a\nb.jpg").write_bytes(b"text")
+    with pytest.raises(DecodeError, match=r"not an image.*a\\nb\.jpg.*b'text'.*--skip-bad"):
+        convert(tmp_path, tmp_path / "x.h5")

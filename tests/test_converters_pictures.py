@@ -1,0 +1,323 @@
+"""The converter's pixels: every kind of picture right, every bad one named, resizing as PIL's."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+from pathlib import Path
+
+import h5py
+import lmdb
+import numpy as np
+import pytest
+from converter_corpus import BAD, GOOD, by_pillow, image, noise, saved, write_good
+from PIL import Image, ImageOps
+
+from asyncreader.errors import DecodeError, FormatError, ParamsError, SourceError
+from converters import convert
+from converters.picture import Recipe
+
+
+def no_hold(size: int) -> None:
+    """Bytes are free here."""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[bytes, bytes]]:
+    folder = tmp_path_factory.mktemp("corpus") / "pictures"
+    return folder, write_good(folder / "all")
+
+
+def samples_of(target: Path) -> dict[bytes, bytes]:
+    """Path -> stored bytes, by the container's own library."""
+    if target.is_dir():
+        with lmdb.open(str(target), readonly=True, lock=False, max_dbs=8) as env:
+            with env.begin(db=env.open_db(b"data", create=False)) as data:
+                values = [bytes(value) for _, value in data.cursor()]
+            with env.begin(db=env.open_db(b"paths", create=False)) as paths:
+                names = [bytes(value) for _, value in paths.cursor()]
+    else:
+        with h5py.File(target) as file:
+            names = [bytes(name) for name in file["paths"][:]]
+            if "offsets" in file:
+                ends, blob = file["offsets"][:], file["data"][:]
+                values = [blob[a:b].tobytes() for a, b in itertools.pairwise(ends)]
+            else:
+                values = [row.tobytes() for row in file["data"]]
+    return dict(zip(names, values, strict=True))
+
+
+@pytest.mark.parametrize("suffix", ["h5", "lmdb"])
+@pytest.mark.parametrize("channels", [3, 1])
+def test_png_holds_the_exact_pixels_of_every_kind(
+    corpus: tuple[Path, dict[bytes, bytes]], tmp_path: Path, suffix: str, channels: int
+) -> None:
+    """Grey, CMYK, 16-bit, palette, alpha, animated, EXIF-turned, oddly named: as Pillow decodes."""
+    folder, contents = corpus
+    target = tmp_path / f"set.{suffix}"
+    report = convert(folder, target, encoding="png", channels=channels, jobs=3)
+    stored = samples_of(target)
+    assert report.count == len(stored) == len(GOOD)
+    assert list(stored) == [b"all/" + name for name in sorted(contents)]
+    for name, data in contents.items():
+        wanted = by_pillow(data, channels)
+        with Image.open(io.BytesIO(stored[b"all/" + name])) as found:
+            assert found.mode == ("RGB" if channels == 3 else "L")
+            pixels = np.asarray(found).reshape(wanted.shape)
+        assert np.array_equal(pixels, wanted), name
+
+
+@pytest.mark.parametrize("suffix", ["h5", "lmdb"])
+def test_raw_holds_the_exact_pixels(
+    corpus: tuple[Path, dict[bytes, bytes]], tmp_path: Path, suffix: str
+) -> None:
+    """Raw pixels of all kinds, cropped to one shape, are those of PIL's ImageOps.fit."""
+    folder, contents = corpus
+    target = tmp_path / f"set.{suffix}"
+    convert(folder, target, size="30x42")
+    stored = samples_of(target)
+    for name, data in contents.items():
+        if name == b"large.jpg":
+            continue  # decoded smaller first: test_large_jpegs_are_reduced_by_little
+        fit = ImageOps.fit(Image.fromarray(by_pillow(data)), (42, 30), Image.Resampling.BICUBIC)
+        found = np.frombuffer(stored[b"all/" + name], np.uint8).reshape(30, 42, 3)
+        assert np.array_equal(found, np.asarray(fit)), name
+
+
+@pytest.mark.parametrize("suffix", ["h5", "lmdb"])
+def test_jpeg_holds_nearly_the_same_pixels(
+    corpus: tuple[Path, dict[bytes, bytes]], tmp_path: Path, suffix: str
+) -> None:
+    """Re-encoding changes pixels no more than Pillow's JPEG of the same quality does."""
+    folder, contents = corpus
+    target = tmp_path / f"set.{suffix}"
+    convert(folder, target, encoding="jpeg", quality=95)
+    stored = samples_of(target)
+    for name, data in contents.items():
+        wanted = by_pillow(data)
+        found = by_pillow(stored[b"all/" + name])
+        again = by_pillow(saved(Image.fromarray(wanted), "JPEG", quality=95, subsampling=2))
+        assert found.shape == wanted.shape, name
+        loss, usual = (np.abs(one - wanted.astype(int)).mean() for one in (found, again))
+        assert loss < usual + 0.5, name
+
+
+@pytest.mark.parametrize("suffix", ["h5", "lmdb"])
+@pytest.mark.parametrize("check", [False, True])
+def test_original_holds_the_very_files(
+    corpus: tuple[Path, dict[bytes, bytes]], tmp_path: Path, suffix: str, check: bool
+) -> None:
+    """Encoding "original" stores each file's bytes untouched."""
+    folder, contents = corpus
+    target = tmp_path / f"set.{suffix}"
+    convert(folder, target, encoding="original", check_decode=check)
+    stored = samples_of(target)
+    assert {name.removeprefix(b"all/"): data for name, data in stored.items()} == contents
+
+
+# -- damage --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["raw", "png", "original"])
+@pytest.mark.parametrize("name", BAD, ids=lambda name: name.decode())
+def test_a_damaged_picture_is_named(tmp_path: Path, name: bytes, encoding: str) -> None:
+    """A damaged file stops the run with its path in a DecodeError, and nothing is left."""
+    folder = tmp_path / "in" / "c"
+    folder.mkdir(parents=True)
+    (folder / "a.png").write_bytes(saved(image(), "PNG"))
+    (folder / os.fsdecode(name)).write_bytes(BAD[name]())
+    with pytest.raises(DecodeError) as caught:
+        convert(tmp_path / "in", tmp_path / "out.h5", encoding=encoding, check_decode=True)
+    assert caught.value.source_path == str(folder / os.fsdecode(name))
+    assert os.fsdecode(name) in str(caught.value)
+    assert os.listdir(tmp_path) == ["in"]
+
+
+@pytest.mark.parametrize("encoding", ["raw", "original"])
+@pytest.mark.parametrize("suffix", ["h5", "lmdb"])
+def test_damaged_pictures_are_skipped_and_reported(
+    tmp_path: Path, suffix: str, encoding: str
+) -> None:
+    """With skip_bad all damaged files are listed, all others packed, and none is lost count of."""
+    folder = tmp_path / "in" / "c"
+    write_good(folder)
+    for name, make in BAD.items():
+        (folder / os.fsdecode(name)).write_bytes(make())
+    size = (24, 24) if encoding == "raw" else None
+    report = convert(
+        tmp_path / "in",
+        tmp_path / f"out.{suffix}",
+        encoding=encoding,
+        size=size,
+        skip_bad=True,
+        check_decode=True,
+    )
+    assert [path for path, _ in report.skipped] == [f"c/{os.fsdecode(n)}" for n in sorted(BAD)]
+    assert all(reason for _, reason in report.skipped)
+    assert report.count == len(GOOD)
+    stored = samples_of(tmp_path / f"out.{suffix}")
+    assert list(stored) == [b"c/" + name for name in sorted(GOOD)]
+
+
+@pytest.mark.parametrize("name", ["cut50.jpg", "cut5.jpg", "crc.png", "no_end.png", "cut.gif"])
+def test_original_finds_damage_without_decoding(tmp_path: Path, name: str) -> None:
+    """Encoding "original" checks markers, CRCs and lengths although it decodes nothing."""
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / name).write_bytes(BAD[name.encode()]())
+    with pytest.raises(DecodeError, match=name):
+        convert(tmp_path, tmp_path / "out.h5", encoding="original")
+
+
+def test_all_bad_is_an_error(tmp_path: Path) -> None:
+    """A set of no samples is never written, whatever is skipped."""
+    (tmp_path / "in" / "c").mkdir(parents=True)
+    for name in ("x.jpg", "y.jpg"):
+        (tmp_path / "in" / "c" / name).write_bytes(b"no picture")
+    with pytest.raises(SourceError, match=r"every picture was bad.*2 bad ones.*c/x\.jpg"):
+        convert(tmp_path / "in", tmp_path / "out.h5", skip_bad=True)
+    assert os.listdir(tmp_path) == ["in"]
+
+
+def test_raw_needs_one_shape(tmp_path: Path) -> None:
+    """The first picture of another shape is named, and --size advised."""
+    (tmp_path / "in" / "c").mkdir(parents=True)
+    for name, shape in (("a", (8, 9)), ("b", (8, 9)), ("c", (9, 8))):
+        (tmp_path / "in" / "c" / f"{name}.png").write_bytes(saved(image(*shape), "PNG"))
+    with pytest.raises(FormatError, match=r"9 x 8.*8 x 9.*--size HxW") as caught:
+        convert(tmp_path / "in", tmp_path / "out.h5")
+    assert caught.value.source_path == str(tmp_path / "in" / "c" / "c.png")
+
+
+# -- resizing ------------------------------------------------------------------------------------
+
+
+SHAPES = [(40, 56), (56, 40), (41, 41), (100, 30), (7, 200), (1, 1), (24, 32), (72, 96)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("target", [(24, 32), (33, 20), (5, 64)], ids=str)
+def test_resizing_is_pils(shape: tuple[int, int], target: tuple[int, int]) -> None:
+    """crop, pad and squeeze give the pixels of ImageOps.fit, ImageOps.pad and Image.resize."""
+    picture = image(*shape)
+    wide_high = target[::-1]
+    bicubic = Image.Resampling.BICUBIC
+    for resize, wanted in (
+        ("crop", ImageOps.fit(picture, wide_high, bicubic)),
+        ("pad", ImageOps.pad(picture, wide_high, bicubic)),
+        ("squeeze", picture.resize(wide_high, bicubic)),
+    ):
+        recipe = Recipe("raw", 3, target, resize)
+        found = recipe.from_file(saved(picture, "PNG"), no_hold)
+        assert found.shape == (*target, 3)
+        if resize == "pad" and min(wanted.size) == 0:
+            continue
+        pixels = np.frombuffer(found.data, np.uint8).reshape(found.shape)
+        assert np.array_equal(pixels, np.asarray(wanted)), resize
+
+
+def test_small_jpegs_are_decoded_in_full() -> None:
+    """A JPEG of up to three times the target is cropped from its full decode, exactly."""
+    data = saved(image(96, 128), "JPEG", quality=95)
+    found = Recipe("raw", 3, (32, 32)).from_file(data, no_hold)
+    fit = ImageOps.fit(Image.fromarray(by_pillow(data)), (32, 32), Image.Resampling.BICUBIC)
+    assert bytes(found.data) == np.asarray(fit).tobytes()
+
+
+@pytest.mark.parametrize("turned", [1, 6])
+@pytest.mark.parametrize("resize", ["crop", "pad", "squeeze"])
+def test_large_jpegs_are_reduced_by_little(resize: str, turned: int) -> None:
+    """Reducing a large JPEG in its DCT changes the result by less than one level on average."""
+    exif = Image.Exif()
+    exif[0x0112] = turned
+    data = saved(image(1632, 2400), "JPEG", quality=95, exif=exif)
+    full = Image.fromarray(by_pillow(data))
+    bicubic = Image.Resampling.BICUBIC
+    wanted = {
+        "crop": lambda: ImageOps.fit(full, (200, 120), bicubic),
+        "pad": lambda: ImageOps.pad(full, (200, 120), bicubic),
+        "squeeze": lambda: full.resize((200, 120), bicubic),
+    }[resize]()
+    found = Recipe("raw", 3, (120, 200), resize).from_file(data, no_hold)
+    pixels = np.frombuffer(found.data, np.uint8).reshape(found.shape or ())
+    assert np.abs(pixels.astype(int) - np.asarray(wanted)).mean() < 1
+
+
+@pytest.mark.parametrize("shape", [(40, 56), (56, 40), (30, 30), (200, 7)], ids=str)
+def test_shorter_side(shape: tuple[int, int], tmp_path: Path) -> None:
+    """One number is the length of the shorter side; the other side keeps the shape."""
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "a.png").write_bytes(saved(image(*shape), "PNG"))
+    convert(tmp_path, tmp_path / "out.h5", encoding="png", size=28)
+    (data,) = samples_of(tmp_path / "out.h5").values()
+    scale = 28 / min(shape)
+    assert by_pillow(data).shape[:2] == tuple(round(side * scale) for side in shape)
+
+
+def test_shorter_side_cannot_blow_up(tmp_path: Path) -> None:
+    """A sliver whose long side would become millions of pixels is a bad picture, not a crash."""
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "a.png").write_bytes(saved(image(2, 40_000), "PNG"))
+    with pytest.raises(DecodeError, match="too large"):
+        convert(tmp_path, tmp_path / "out.h5", encoding="png", size=2000)
+    with pytest.raises(DecodeError, match="too long for a JPEG"):
+        convert(tmp_path, tmp_path / "out.h5", encoding="jpeg", size=4)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"encoding": "webp"},
+        {"size": "224"[:0]},
+        {"size": "axb"},
+        {"size": (0, 5)},
+        {"size": (5,)},
+        {"size": True},
+        {"size": 70_000},
+        {"resize": "stretch"},
+        {"size": 5, "resize": "pad"},
+        {"quality": 0},
+        {"quality": 101},
+        {"quality": 9.5},
+        {"channels": 2},
+        {"channels": 4},
+        {"jobs": 0},
+        {"shuffle": "yes"},
+        {"shuffle": True},
+        {"compression": "lzf"},
+        {"compression": "gzip", "encoding": "jpeg"},
+        {"chunk": 4},
+        {"chunk": 0, "compression": "gzip"},
+        {"format": "zarr"},
+        {"encoding": "original", "size": 5},
+        {"no_labels": True, "labels": "x.csv"},
+        {"no_labels": True, "classes": "x.txt"},
+        {"skip_bad": 1},
+        {"labels": 3},
+    ],
+    ids=str,
+)
+def test_misuse_is_a_params_error_at_once(tmp_path: Path, wrong: dict[str, object]) -> None:
+    """What cannot be asked is refused before anything is written."""
+    (tmp_path / "in" / "c").mkdir(parents=True)
+    (tmp_path / "in" / "c" / "a.png").write_bytes(saved(image(), "PNG"))
+    with pytest.raises(ParamsError):
+        convert(tmp_path / "in", tmp_path / "out.h5", **wrong)  # type: ignore[arg-type]
+    assert os.listdir(tmp_path) == ["in"]
+
+
+def test_the_suffix_says_the_format(tmp_path: Path) -> None:
+    """.h5, .hdf5 and .lmdb are known in any case, others need format."""
+    (tmp_path / "in" / "c").mkdir(parents=True)
+    (tmp_path / "in" / "c" / "a.png").write_bytes(saved(image(), "PNG"))
+    with pytest.raises(ParamsError, match="suffix"):
+        convert(tmp_path / "in", tmp_path / "out.dat")
+    for name, asked, kind in (
+        ("a.H5", None, "hdf5"),
+        ("a.hdf5", None, "hdf5"),
+        ("a.lmdb/", None, "lmdb"),
+        ("b.dat", "lmdb", "lmdb"),
+        ("c.lmdb", "hdf5", "hdf5"),
+    ):
+        assert convert(tmp_path / "in", f"{tmp_path}/{name}", format=asked).format == kind
+    assert noise(3, 4).shape == (3, 4, 3)

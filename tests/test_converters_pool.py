@@ -1,0 +1,119 @@
+"""The pool: results in order, a bounded window, bounded bytes, and always an end."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from converters.pool import Lease, Pool
+
+
+def size_of(result: object) -> int:
+    """Results cost nothing here."""
+    return 0
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 7])
+@pytest.mark.parametrize("group", [1, 4])
+def test_results_come_in_order_whatever_finishes_first(jobs: int, group: int) -> None:
+    """Every number comes once, in order, although later ones are made to finish first."""
+    gates = [threading.Event() for _ in range(50)]
+
+    def work(number: int, lease: Lease) -> int:
+        # Where two threads are at it, an even number waits for the odd one after it.
+        if jobs > 1 and group == 1 and number % 2 == 0:
+            gates[number + 1].wait(10)
+        gates[number].set()
+        return number * number
+
+    with Pool(work, 50, jobs=jobs, cost=size_of, group=group) as pool:
+        found = list(pool)
+    assert found == [(number, number * number) for number in range(50)]
+
+
+def test_begun_minus_consumed_is_bounded() -> None:
+    """While the consumer holds still, no more than the window is begun."""
+    begun = threading.Semaphore(0)
+    count = 0
+    lock = threading.Lock()
+
+    def work(number: int, lease: Lease) -> int:
+        nonlocal count
+        with lock:
+            count += 1
+        begun.release()
+        return number
+
+    with Pool(work, 1000, jobs=4, cost=size_of, window=10) as pool:
+        for consumed, (number, _) in enumerate(pool):
+            # This one is not given back yet: the window begins with it.
+            for _ in range(10 if number == 0 else number <= 990):
+                assert begun.acquire(timeout=10)
+            with lock:
+                assert count - consumed <= 10
+        assert pool.most_begun <= 10
+    assert count == 1000
+
+
+@pytest.mark.parametrize("group", [1, 5])
+def test_bytes_in_flight_are_bounded(group: int) -> None:
+    """Leases and results together stay below the limit, but for what the oldest one needs."""
+
+    def work(number: int, lease: Lease) -> bytes:
+        lease.hold(40)
+        lease.hold(50)
+        return b"x" * 20
+
+    with Pool(work, 300, jobs=8, cost=len, group=group, window=64, limit=200) as pool:
+        assert [number for number, _ in pool] == list(range(300))
+    assert 90 <= pool.most_bytes <= 200 + 90
+
+
+def test_one_that_is_over_the_limit_alone_still_passes() -> None:
+    """A picture larger than the whole budget is let through when it is the oldest."""
+
+    def work(number: int, lease: Lease) -> int:
+        lease.hold(10_000)
+        return number
+
+    with Pool(work, 20, jobs=4, cost=lambda result: 5_000, limit=100) as pool:
+        assert [number for number, _ in pool] == list(range(20))
+
+
+def test_an_exception_comes_in_its_place() -> None:
+    """Work that raises gives its exception in order, and the others go on."""
+
+    def work(number: int, lease: Lease) -> int:
+        lease.hold(10)
+        if number % 3 == 0:
+            raise ValueError(number)
+        return number
+
+    with Pool(work, 30, jobs=3, cost=size_of, limit=25) as pool:
+        for number, result in pool:
+            if number % 3 == 0:
+                assert isinstance(result, ValueError)
+                assert result.args == (number,)
+            else:
+                assert result == number
+
+
+@pytest.mark.parametrize("at", [0, 5])
+def test_leaving_early_ends_all_threads(at: int) -> None:
+    """A consumer that stops, whatever waits for room or bytes, leaves no thread behind."""
+    before = threading.active_count()
+
+    def work(number: int, lease: Lease) -> int:
+        lease.hold(100)
+        return number
+
+    def consume() -> None:
+        with Pool(work, 1000, jobs=6, cost=lambda result: 100, window=8, limit=150) as pool:
+            for number, _ in pool:
+                if number == at:
+                    raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        consume()
+    assert threading.active_count() == before

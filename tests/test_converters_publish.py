@@ -1,0 +1,364 @@
+"""The converter's target: there in whole or not at all, and nothing else is ever harmed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+from converter_corpus import (
+    data_file,
+    hash_of,
+    listed,
+    write_small,
+)
+
+import converters.disk
+import converters.pack
+import converters.sinks
+from asyncreader.errors import (
+    SourceError,
+    SourceNotFoundError,
+)
+from asyncreader.format import record_key
+from asyncreader.verify import verify_file
+from converters import convert
+
+SUFFIXES = ["h5", "lmdb"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small(tmp_path_factory.mktemp("folder"))
+
+
+# -- there in whole or not at all ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_an_existing_target_is_refused_and_replaced(
+    folder: Path, tmp_path: Path, suffix: str
+) -> None:
+    """Without overwrite the target stays as it is; with it an open reader keeps the old one."""
+    target = tmp_path / f"out.{suffix}"
+    convert(folder, target)
+    before = hash_of(target)
+    with pytest.raises(SourceError, match=r"exists already.*--overwrite"):
+        convert(folder, target, encoding="png")
+    assert hash_of(target) == before
+    with open(data_file(target), "rb") as old:
+        if suffix == "lmdb":
+            (target / "lock.mdb").write_bytes(b"old")
+        convert(folder, target, encoding="png", overwrite=True)
+        assert hashlib.sha256(old.read()).hexdigest() == before
+    assert hash_of(target) != before
+    assert verify_file(str(target)).ok
+    assert listed(tmp_path) == [target.name]
+    if suffix == "lmdb":
+        assert listed(target) == ["data.mdb"]
+
+
+def test_an_open_environment_goes_on(folder: Path, tmp_path: Path) -> None:
+    """An LMDB environment that is open with its lock reads the old samples after a replacement."""
+    target = tmp_path / "out.lmdb"
+    convert(folder, target)
+    with lmdb.open(str(target), readonly=True, max_dbs=8) as env:
+        database = env.open_db(b"data", create=False)
+        with env.begin(db=database) as part:
+            first = bytes(part.get(record_key(0)))
+        convert(folder, target, encoding="png", overwrite=True)
+        with env.begin(db=database) as part:
+            assert bytes(part.get(record_key(0))) == first
+    with (
+        lmdb.open(str(target), readonly=True, max_dbs=8) as env,
+        env.begin(db=env.open_db(b"data", create=False)) as part,
+    ):
+        assert bytes(part.get(record_key(0)))[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_another_kind_of_target_is_refused(folder: Path, tmp_path: Path, suffix: str) -> None:
+    """overwrite replaces a set of the same kind only: nothing else is ever deleted."""
+    target = tmp_path / f"out.{suffix}"
+    kinds: dict[str, Any] = {
+        "a folder of files": lambda: (target.mkdir(), (target / "x.txt").write_text("precious")),
+        "a fifo": lambda: os.mkfifo(target),
+    }
+    if suffix == "h5":
+        kinds["an LMDB"] = lambda: convert(folder, target, format="lmdb")
+        kinds["a text file"] = lambda: target.write_text("precious")
+        kinds["an empty folder"] = target.mkdir
+    else:
+        kinds["an HDF5 file"] = lambda: convert(folder, target, format="hdf5")
+        kinds["a folder of another data.mdb"] = lambda: (
+            target.mkdir(),
+            (target / "data.mdb").write_text("precious" * 10),
+        )
+        kinds["an LMDB and more"] = lambda: (
+            convert(folder, target),
+            (target / "x.txt").write_text("precious"),
+        )
+    for kind, make in kinds.items():
+        make()
+        held = os.lstat(target), listed(target) if target.is_dir() else None
+        with pytest.raises(SourceError, match="of another kind"):
+            convert(folder, target, overwrite=True)
+        after = os.lstat(target), listed(target) if target.is_dir() else None
+        assert held[1] == after[1], kind
+        assert held[0].st_mtime_ns == after[0].st_mtime_ns, kind
+        subprocess.run(["rm", "-r", "--", target], check=True)
+    assert listed(tmp_path) == []
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_link_to_a_target_is_followed(folder: Path, tmp_path: Path, suffix: str) -> None:
+    """A target that is a link is replaced where it leads, and the link stays."""
+    (tmp_path / "far").mkdir()
+    real = tmp_path / "far" / f"real.{suffix}"
+    convert(folder, real)
+    link = tmp_path / f"out.{suffix}"
+    link.symlink_to(real)
+    with pytest.raises(SourceError, match="exists already"):
+        convert(folder, link)
+    convert(folder, link, encoding="png", overwrite=True)
+    assert link.is_symlink()
+    assert verify_file(str(real)).ok
+    assert listed(tmp_path / "far") == [real.name]
+
+
+def test_no_folder_for_the_target(folder: Path, tmp_path: Path) -> None:
+    """A target in a folder that does not exist is an error at once."""
+    with pytest.raises(SourceNotFoundError, match="folder does not exist"):
+        convert(folder, tmp_path / "no" / "out.h5")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_a_killed_run_left_is_cleared(folder: Path, tmp_path: Path, suffix: str) -> None:
+    """A workspace that nobody holds is cleared; what is no workspace at all is left alone."""
+    target = tmp_path / f"out.{suffix}"
+    left = tmp_path / f".out.{suffix}.asyncreader-tmp"
+    (left / "set.lmdb").mkdir(parents=True)
+    (left / "set.lmdb" / "data.mdb").write_bytes(b"half")
+    (left / "set.h5").write_bytes(b"half")
+    (left / "lock").touch()
+    convert(folder, target)
+    assert listed(tmp_path) == [target.name]
+    left.write_text("precious")
+    with pytest.raises(SourceError, match="taken by something else"):
+        convert(folder, target, overwrite=True)
+    assert left.read_text() == "precious"
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_target_being_written_is_refused(folder: Path, tmp_path: Path, suffix: str) -> None:
+    """A workspace that a living process holds is left alone, and the second run says so."""
+    target = tmp_path / f"out.{suffix}"
+    left = tmp_path / f".out.{suffix}.asyncreader-tmp"
+    left.mkdir()
+    (left / "set").write_bytes(b"half")
+    with open(left / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(SourceError, match="another run is writing"):
+            convert(folder, target)
+        assert listed(left) == ["lock", "set"]
+    convert(folder, target)
+    assert listed(tmp_path) == [target.name]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("at", [1, 12, 23])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_nothing_is_left_by_an_interruption(
+    folder: Path, tmp_path: Path, suffix: str, at: int, error: type[BaseException]
+) -> None:
+    """Ctrl-C or an exception from the caller's own progress leaves no file and no thread."""
+    threads = threading.active_count()
+
+    def progress(done: int, total: int) -> None:
+        if done == at:
+            raise error
+
+    for options in ({}, {"compression": "gzip"}) if suffix == "h5" else ({},):
+        with pytest.raises(error):
+            convert(folder, tmp_path / f"out.{suffix}", progress=progress, **options)
+    assert listed(tmp_path) == []
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_ctrl_c_is_one_keyboard_interrupt(folder: Path, tmp_path: Path, suffix: str) -> None:
+    """SIGINT in the midst of packing ends the process with one traceback and nothing left."""
+    target = tmp_path / f"out.{suffix}"
+    code = (
+        "import os, signal, sys\nfrom converters import convert\n"
+        "def stop(done, total):\n"
+        "    if done == 5: os.kill(os.getpid(), signal.SIGINT)\n"
+        "convert(sys.argv[1], sys.argv[2], progress=stop, size=500, jobs=4)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, folder, target], check=False, capture_output=True, timeout=60
+    )
+    assert run.returncode == -signal.SIGINT
+    assert run.stderr.count(b"Traceback") == 1
+    assert listed(tmp_path) == []
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_set_that_does_not_read_back_is_not_published(
+    folder: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bit that flips on the way to the disk is found before the target gets its name."""
+    real = converters.pack.Target.sync
+
+    def flip(target: Any) -> None:
+        path = data_file(Path(target.work))
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        real(target)
+
+    monkeypatch.setattr(converters.pack.Target, "sync", flip)
+    with pytest.raises(SourceError, match="does not read back as it was written"):
+        convert(folder, tmp_path / f"out.{suffix}", size=100)
+    assert listed(tmp_path) == []
+
+
+def test_fsync_comes_before_the_name_and_again_after(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order is: data on the disk, then the rename, then its folder on the disk."""
+    done: list[str] = []
+    for name in ("fsync", "rename"):
+        real = getattr(os, name)
+
+        def noted(*args: Any, real: Any = real, name: str = name) -> Any:
+            where = os.readlink(f"/proc/self/fd/{args[0]}") if name == "fsync" else args[1]
+            done.append(f"{name} {os.path.basename(where)}")
+            return real(*args)
+
+        monkeypatch.setattr(os, name, noted)
+    here = tmp_path.name
+    convert(folder, tmp_path / "a.h5")
+    assert done == ["fsync set.h5", "rename a.h5", f"fsync {here}"]
+    done.clear()
+    convert(folder, tmp_path / "a.lmdb")
+    assert done == ["fsync data.mdb", "fsync set.lmdb", "rename a.lmdb", f"fsync {here}"]
+    done.clear()
+    convert(folder, tmp_path / "a.lmdb", overwrite=True)
+    assert done[2:4] == ["rename data.mdb", "fsync a.lmdb"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_killed_run_leaves_nothing_under_the_name(
+    folder: Path, tmp_path: Path, suffix: str
+) -> None:
+    """kill -9 at the k-th sample: no target, and the next run succeeds over what was left."""
+    target = tmp_path / f"out.{suffix}"
+    code = (
+        "import os, signal, sys\nfrom converters import convert\n"
+        "def stop(done, total):\n"
+        "    if done == int(sys.argv[3]): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "convert(sys.argv[1], sys.argv[2], progress=stop, size=60)\n"
+    )
+    for at in (1, 23):
+        run = subprocess.run([sys.executable, "-c", code, folder, target, str(at)], check=False)
+        assert run.returncode == -signal.SIGKILL
+        assert listed(tmp_path) == [f".{target.name}.asyncreader-tmp"]
+    convert(folder, target)
+    assert listed(tmp_path) == [target.name]
+    assert verify_file(str(target)).ok
+
+
+# -- no room -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["pwrite", "posix_fallocate"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_the_kth_write_fails(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    """Whichever write or reservation fails, the error is clear and nothing is left."""
+    real = getattr(os, call)
+    left = 0
+
+    def failing(*args: Any) -> Any:
+        nonlocal left
+        left -= 1
+        # Once full, full: a second, smaller try must not save the day.
+        if left < 0:
+            raise OSError(code, os.strerror(code))
+        return real(*args)
+
+    monkeypatch.setattr(converters.disk.os, call, failing)
+    failures: list[SourceError] = []
+    for options in ({"size": 200}, {"encoding": "png"}, {"size": 200, "compression": "gzip"}):
+        for good in range(100):
+            left = good
+            try:
+                convert(folder, tmp_path / "out.h5", **options)
+            except SourceError as exc:
+                failures.append(exc)
+                assert listed(tmp_path) == []
+            else:
+                (tmp_path / "out.h5").unlink()
+                break
+        else:
+            pytest.fail("it never succeeded")
+    assert len(failures) > 3
+    wanted = "no room on the disk" if code == errno.ENOSPC else "cannot be written"
+    assert all(wanted in str(failure) for failure in failures)
+    assert {failure.path for failure in failures} == {str(tmp_path / "out.h5")}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Any]:
+    """A function that mounts a tmpfs of some KiB; skips where that is not allowed."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def mount(kib: int) -> Path:
+        subprocess.run(["umount", str(place)], check=False, capture_output=True)
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "none", str(place)],
+            check=False,
+            capture_output=True,
+        )
+        if done.returncode:
+            pytest.skip("mounting is not allowed here")
+        return place
+
+    yield mount
+    subprocess.run(["umount", str(place)], check=False, capture_output=True)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("encoding", ["raw", "png"])
+def test_a_full_disk(folder: Path, small_disk: Any, suffix: str, encoding: str) -> None:
+    """On disks of all sizes: a clear error and nothing left, until the set fits."""
+    packed = 0
+    failures: list[str] = []
+    for kib in [4, 8, 64, *range(100, 2600, 300)]:
+        place = small_disk(kib)
+        try:
+            convert(folder, place / f"out.{suffix}", encoding=encoding, size="80x120")
+        except SourceError as exc:
+            # on the smallest one not even the workspace can be made
+            failures += [str(exc)] if kib > 4 else []
+            assert listed(place) == []
+            assert not packed
+        else:
+            packed += 1
+            assert verify_file(str(place / f"out.{suffix}")).ok
+            assert listed(place) == [f"out.{suffix}"]
+    assert packed
+    assert all("no room on the disk" in failure for failure in failures)

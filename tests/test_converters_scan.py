@@ -1,0 +1,283 @@
+"""The converter's eyes: which files of a folder are samples, in which order, with which labels."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from converter_trees import PNG, labels_of, make_bad, paths_of, tree, write
+
+from asyncreader.errors import (
+    FormatError,
+    SampleError,
+    SourceError,
+    SourceNotFoundError,
+)
+from converters.scan import read_class_names, scan
+from converters.spool import Numbers, Strings, sorted_records
+from converters.walk import Tree
+
+# -- finding -------------------------------------------------------------------------------------
+
+
+def test_order_is_by_component_as_bytes(tmp_path: Path) -> None:
+    """Paths are sorted component by component, as bytes: not by locale, not across slashes."""
+    names = [
+        b"a/x.png",
+        b"a/x/1.png",
+        b"a/x-y/1.png",
+        b"a/X.png",
+        b"a b/1.png",
+        b"a\xff/1.png",
+        "a/\u00e9.png".encode(),
+        b"a/z.png",
+        b"B/1.png",
+        b"a/\n.png",
+    ]
+    listing = scan(str(tree(tmp_path, *names)))
+    assert paths_of(listing) == sorted(names, key=lambda path: path.split(b"/"))
+    assert listing.classes == ("B", "a", "a b", "a\udcff")
+
+
+def test_hidden_files_and_other_suffixes_are_counted(tmp_path: Path) -> None:
+    """Hidden entries and files without an image suffix are not samples, and are counted."""
+    tree(tmp_path, "c/a.png", "c/.b.png", ".git/x.png", "c/notes.txt", "c/Makefile", "c/B.PNG")
+    listing = scan(str(tmp_path))
+    assert paths_of(listing) == [b"c/B.PNG", b"c/a.png"]
+    assert listing.ignored == {"hidden": 2, "other suffix": 2}
+
+
+def test_class_is_the_first_level(tmp_path: Path) -> None:
+    """Deeper folders do not make classes; a class without pictures keeps its number."""
+    tree(tmp_path, "dog/1.png", "cat/deep/er/1.png", "cat/2.png", "ant/.keep")
+    listing = scan(str(tmp_path))
+    assert listing.classes == ("ant", "cat", "dog")
+    assert labels_of(listing) == [[1], [1], [2]]
+    assert listing.label_kind == "class"
+
+
+def test_a_flat_folder_needs_a_word(tmp_path: Path) -> None:
+    """Pictures without a class folder are an error that names the ways out."""
+    tree(tmp_path, "1.png")
+    with pytest.raises(FormatError, match=r"flat.*--labels.*--no-labels"):
+        scan(str(tmp_path))
+    listing = scan(str(tmp_path), no_labels=True)
+    assert listing.label_rows(np.arange(1)) is None
+    assert listing.label_kind == "none"
+
+
+def test_files_beside_class_folders_are_an_error(tmp_path: Path) -> None:
+    """A stray picture beside the class folders is named, not dropped."""
+    tree(tmp_path, "cat/1.png", "stray.png")
+    with pytest.raises(FormatError, match="beside the class folders") as caught:
+        scan(str(tmp_path))
+    assert caught.value.source_path == str(tmp_path / "stray.png")
+
+
+def test_no_pictures_is_an_error(tmp_path: Path) -> None:
+    """An empty folder, one of other files, and none at all are errors."""
+    with pytest.raises(SourceError, match="no pictures"):
+        scan(str(tmp_path))
+    tree(tmp_path, "c/a.txt")
+    with pytest.raises(SourceError, match="1 other suffix"):
+        scan(str(tmp_path))
+    with pytest.raises(SourceNotFoundError):
+        scan(str(tmp_path / "nowhere"))
+    with pytest.raises(SourceError):
+        scan(str(tmp_path / "c" / "a.txt"))
+
+
+def test_an_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that cannot be listed stops the run: its pictures must not go missing silently."""
+    tree(tmp_path, "a/1.png", "b/1.png")
+    real = os.scandir
+
+    def refuse(path: bytes) -> object:
+        if path.endswith(b"/b"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr("converters.walk.os.scandir", refuse)
+    with pytest.raises(SourceError, match=r"cannot be read.*/b.*Permission denied"):
+        scan(str(tmp_path), skip_bad=True)
+
+
+def test_the_target_inside_the_folder_is_not_a_class(tmp_path: Path) -> None:
+    """A target within the source is left out of it."""
+    tree(tmp_path, "a/1.png", "out.lmdb/x.png")
+    listing = scan(str(tmp_path), exclude=os.path.realpath(tmp_path / "out.lmdb"))
+    assert listing.classes == ("a",)
+
+
+def test_a_deep_tree_is_no_recursion(tmp_path: Path) -> None:
+    """A thousand levels of folders, up to the limit of a path, are walked."""
+    deep = os.path.join(os.fsencode(tmp_path), b"c")
+    os.mkdir(deep)
+    for _ in range(1500):
+        deep += b"/d"
+        os.mkdir(deep)
+    tree(tmp_path, deep + b"/1.png")
+    try:
+        assert scan(str(tmp_path)).count == 1
+    finally:  # pytest's own clearing away is recursive
+        os.unlink(deep + b"/1.png")
+        while deep != os.fsencode(tmp_path):
+            os.rmdir(deep)
+            deep = os.path.dirname(deep)
+
+
+# -- what must not be opened ---------------------------------------------------------------------
+
+
+def test_each_trap_is_named(tmp_path: Path) -> None:
+    """A FIFO, a device, links out, to nothing and in a circle: each alone is a clear error."""
+    traps = make_bad(tmp_path / "all", tmp_path / "outside")
+    for number, (path, said) in enumerate(traps.items()):
+        root = tmp_path / f"one{number}"
+        tree(root, "c/good.png")
+        os.rename(tmp_path / "all" / path, root / path)
+        begun = time.monotonic()
+        with pytest.raises(SampleError, match=said) as caught:
+            scan(str(root))
+        assert caught.value.source_path == str(root / path)
+        assert time.monotonic() - begun < 1
+
+
+def test_traps_are_skipped_and_listed(tmp_path: Path) -> None:
+    """With skip_bad the traps are listed in order and the rest is found."""
+    traps = make_bad(tmp_path / "in", tmp_path / "outside")
+    listing = scan(str(tmp_path / "in"), skip_bad=True)
+    assert paths_of(listing) == [b"c/good.png"]
+    assert [os.fsdecode(path) for path, _ in listing.skipped] == list(traps)
+    for (_, problem), said in zip(listing.skipped, traps.values(), strict=True):
+        assert said in str(problem)
+
+
+def test_links_within_the_tree_are_followed(tmp_path: Path) -> None:
+    """A link to a picture or folder of the same tree is that picture or folder."""
+    tree(tmp_path, "a/1.png", "a/more/2.png")
+    (tmp_path / "a" / "link.png").symlink_to("more/2.png")
+    (tmp_path / "b").symlink_to("a/more")
+    listing = scan(str(tmp_path))
+    assert paths_of(listing) == [b"a/1.png", b"a/link.png", b"a/more/2.png", b"b/2.png"]
+    assert listing.classes == ("a", "b")
+    for path in paths_of(listing):
+        assert listing.tree.read(path, lambda size: None) == PNG
+
+
+def test_follow_links_goes_outside_but_not_in_circles(tmp_path: Path) -> None:
+    """With follow_links outer pictures and folders are packed; a loop is still an error."""
+    make_bad(tmp_path / "in", tmp_path / "outside")
+    for trap in ("fifo.png", "nothing.png", "self.png", "up", "device.png"):
+        (tmp_path / "in" / "c" / trap).unlink()
+    listing = scan(str(tmp_path / "in"), follow_links=True)
+    assert paths_of(listing) == [b"c/good.png", b"c/out.png", b"outside/1.png"]
+    assert listing.tree.read(b"c/out.png", lambda size: None) == PNG
+    (tmp_path / "outside" / "folder" / "back").symlink_to(tmp_path / "in")
+    with pytest.raises(SampleError, match="a link loop"):
+        scan(str(tmp_path / "in"), follow_links=True)
+
+
+def test_what_changed_since_the_walk_is_noticed(tmp_path: Path) -> None:
+    """A FIFO or a link out that takes a picture's place is neither waited for nor followed."""
+    tree(tmp_path / "in", "c/1.png", "c/2.png", "c/3.png")
+    tree(tmp_path, "secret.png")
+    found = scan(str(tmp_path / "in")).tree
+    for name in ("1.png", "2.png", "3.png"):
+        (tmp_path / "in" / "c" / name).unlink()
+    os.mkfifo(tmp_path / "in" / "c" / "1.png")
+    (tmp_path / "in" / "c" / "2.png").symlink_to(tmp_path / "secret.png")
+    with pytest.raises(SampleError, match="a FIFO"):
+        found.read(b"c/1.png", lambda size: None)
+    with pytest.raises(SampleError, match="out of the folder"):
+        found.read(b"c/2.png", lambda size: None)
+    with pytest.raises(SourceNotFoundError) as caught:
+        found.read(b"c/3.png", lambda size: None)
+    assert caught.value.source_path == str(tmp_path / "in" / "c" / "3.png")
+
+
+@pytest.mark.parametrize("change", ["longer", "shorter", "touched"])
+def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path, change: str) -> None:
+    """Growth, loss and rewriting between opening and closing are errors, not mixed pictures."""
+    tree(tmp_path, "c/1.png")
+    path = tmp_path / "c" / "1.png"
+
+    def meddle(size: int) -> None:
+        if change == "touched":
+            os.utime(path, ns=(1, 1))
+        else:
+            os.truncate(path, size + 5 if change == "longer" else size - 5)
+
+    with pytest.raises(SourceError, match="changed while it was packed"):
+        Tree(str(tmp_path), False).read(b"c/1.png", meddle)
+
+
+# -- classes -------------------------------------------------------------------------------------
+
+
+def test_classes_fix_names_and_numbers(tmp_path: Path) -> None:
+    """A file of names decides the numbers; a folder that is not in it is an error."""
+    tree(tmp_path / "in", "ant/1.png", "dog/1.png")
+    names = read_class_names(write(tmp_path / "n.txt", "dog\ncat\r\nant\n"))
+    assert names == ("dog", "cat", "ant")
+    listing = scan(str(tmp_path / "in"), classes=names)
+    assert (listing.classes, labels_of(listing)) == (names, [[2], [0]])
+    with pytest.raises(FormatError, match=r"unknown class.*'ant'"):
+        scan(str(tmp_path / "in"), classes=("dog", "cat"))
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "a\nb\na\n", "a\0b\n"])
+def test_a_wrong_file_of_names_is_an_error(tmp_path: Path, text: str) -> None:
+    """Empty, doubled and binary name files are refused."""
+    with pytest.raises(FormatError):
+        read_class_names(write(tmp_path / "n.txt", text))
+
+
+# -- spools --------------------------------------------------------------------------------------
+
+
+def test_spools_give_back_what_was_put_in() -> None:
+    """Strings and numbers survive the way over the disk, empty ones too."""
+    texts = [b"", b"a", b"\xff\n\0", b"x" * 100_000]
+    strings = Strings()
+    for text in texts:
+        strings.append(text)
+    assert [strings.freeze()[n] for n in range(4)] == texts
+    assert strings.longest == 100_000
+    with pytest.raises(IndexError):
+        strings[4]
+    numbers = Numbers("q", 2)
+    numbers.append(-1)
+    numbers.append(2**62)
+    numbers.extend(np.array([[3, 4], [5, 6]]))
+    assert numbers.rows().tolist() == [[-1, 2**62], [3, 4], [5, 6]]
+    assert Numbers("d").rows().tolist() == []
+
+
+@pytest.mark.parametrize("run", [1, 3, 1000])
+def test_sorting_in_runs_is_sorting(run: int) -> None:
+    """Records sorted by way of the disk come as sorted() has them."""
+    rng = np.random.default_rng(2)
+    records = [rng.bytes(int(rng.integers(0, 5))) for _ in range(100)]
+    assert list(sorted_records(records, run)) == sorted(records)
+
+
+def test_many_files_are_listed_without_an_object_each(tmp_path: Path) -> None:
+    """Twenty thousand paths leave less than 200 kB of Python objects behind."""
+    import tracemalloc
+
+    tree(tmp_path, "one.png")
+    (tmp_path / "c").mkdir()
+    for number in range(20_000):
+        os.link(tmp_path / "one.png", tmp_path / "c" / f"{number:06}.png")
+    os.unlink(tmp_path / "one.png")
+    tracemalloc.start()
+    listing = scan(str(tmp_path))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert listing.count == 20_000
+    assert listing.paths[12_345] == b"c/012345.png"
+    assert held < 200_000

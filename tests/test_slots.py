@@ -1,0 +1,528 @@
+"""Who owns a slot: a state machine without threads, and the ring's waits with them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from asyncreader import (
+    DecodeError,
+    NothingQueuedError,
+    QueueFullError,
+    ReaderClosedError,
+    ReaderTimeoutError,
+    WorkerError,
+)
+from asyncreader.order import BatchPlan
+from asyncreader.slots import POISON, Slot, SlotLayout, SlotRing, SlotState, aligned_empty
+
+ROWS = 6
+
+
+def plan(step: int, rows: int = ROWS) -> BatchPlan:
+    """A plan that only its step tells from another."""
+    return BatchPlan(
+        epoch=0,
+        step=step,
+        start=step * rows,
+        last=False,
+        indices=np.full(rows, step, np.int64),
+        valid=np.ones(rows, np.bool_),
+        keys=np.zeros(rows, np.uint64),
+        rng_key=step,
+    )
+
+
+def make_ring(njob: int = 1, debug: bool = False) -> SlotRing:
+    """A ring as a reader makes it, of slots of one number and one label a row."""
+    layout = SlotLayout(((ROWS, 4), np.dtype(np.int64)), ((ROWS, 1), np.dtype(np.int64)))
+    return SlotRing(layout.build(njob + 1, aligned_empty, lambda rows: rows), njob, debug)
+
+
+class RingMachine(RuleBasedStateMachine):
+    """Any sequence of calls by a consumer and by workers, against a model of three lists."""
+
+    @initialize(njob=st.integers(1, 4), debug=st.booleans())
+    def make(self, njob: int, debug: bool) -> None:
+        self.njob = njob
+        self.debug = debug
+        self.ring = make_ring(njob, debug)
+        self.steps = 0
+        self.queued: list[Slot] = []  # in the order begun
+        self.tasks: list[tuple[Slot, int, int]] = []  # not yet taken by a worker
+        self.working: list[tuple[Slot, int, int]] = []  # taken by a worker
+        self.failed: dict[int, list[tuple[int, BaseException]]] = {}
+        self.ready: set[int] = set()
+        self.held: tuple[Slot, int] | None = None
+        self.kept: list[tuple[Slot, int]] = []
+        self.stale: list[tuple[Slot, int]] = []
+        self.closed = False
+
+    def owned(self) -> list[Slot]:
+        """Every slot that somebody has, as often as somebody has it."""
+        held = [] if self.held is None else [self.held[0]]
+        return [*self.queued, *held, *(slot for slot, _ in self.kept)]
+
+    # -- the consumer --------------------------------------------------------------------------
+
+    @rule(parts=st.integers(1, 4))
+    def begin(self, parts: int) -> None:
+        if self.closed:
+            with pytest.raises(ReaderClosedError):
+                self.ring.begin(plan(self.steps), parts)
+            return
+        room = len(self.queued) < self.njob - len(self.kept)
+        assert self.ring.has_room() is room
+        if not room:
+            with pytest.raises(QueueFullError):
+                self.ring.begin(plan(self.steps), parts)
+            return
+        slot = self.ring.begin(plan(self.steps), parts)
+        assert slot not in self.owned()
+        assert slot.state is SlotState.FILLING
+        slot.rows[:] = -1  # as left by the batch before
+        self.queued.append(slot)
+        self.failed[id(slot)] = []
+        bounds = [ROWS * p // parts for p in range(parts + 1)]
+        self.tasks += [(slot, lo, hi) for lo, hi in zip(bounds, bounds[1:], strict=False)]
+        self.steps += 1
+
+    @rule()
+    def take(self) -> None:
+        if self.closed:
+            with pytest.raises(ReaderClosedError):
+                self.ring.take()
+        elif not self.queued:
+            with pytest.raises(NothingQueuedError):
+                self.ring.take()
+        elif id(self.queued[0]) not in self.ready:
+            with pytest.raises(ReaderTimeoutError):
+                self.ring.take(timeout=0.0001)
+            if self.held is not None:
+                assert self.held[0].state is SlotState.HELD
+        else:
+            expected = self.queued.pop(0)
+            self.ready.discard(id(expected))
+            slot, error = self.ring.take()
+            assert slot is expected
+            errors = self.failed.pop(id(slot))
+            if errors:
+                assert error is min(errors, key=lambda pair: pair[0])[1]
+                assert slot.state is SlotState.FREE
+                return
+            assert error is None
+            assert slot.state is SlotState.HELD
+            assert (slot.rows == slot.plan.step).all()
+            if self.held is not None:
+                self.give_back(self.held)
+            self.held = (slot, slot.generation)
+
+    def give_back(self, owned: tuple[Slot, int]) -> None:
+        slot, _ = owned
+        assert slot.state is SlotState.FREE
+        if self.debug:
+            assert (slot.rows.view(np.uint8) == POISON).all()
+            assert (slot.labels.view(np.uint8) == POISON).all()
+        self.stale.append(owned)
+
+    @precondition(lambda self: self.held is not None)
+    @rule()
+    def release_held(self) -> None:
+        held, self.held = self.held, None
+        self.ring.release(*held)
+        self.give_back(held)
+
+    @precondition(lambda self: self.kept)
+    @rule(data=st.data())
+    def release_kept(self, data: st.DataObject) -> None:
+        kept = self.kept.pop(data.draw(st.integers(0, len(self.kept) - 1)))
+        self.ring.release(*kept)
+        self.give_back(kept)
+
+    @precondition(lambda self: self.stale)
+    @rule(data=st.data())
+    def release_again(self, data: st.DataObject) -> None:
+        before = self.ring.counts()
+        self.ring.release(*data.draw(st.sampled_from(self.stale)))
+        assert self.ring.counts() == before
+
+    @precondition(lambda self: self.held is not None)
+    @rule()
+    def keep(self) -> None:
+        if self.closed:
+            with pytest.raises(ReaderClosedError):
+                self.ring.keep(*self.held)
+        elif len(self.kept) >= self.njob - 1:
+            with pytest.raises(QueueFullError):
+                self.ring.keep(*self.held)
+        else:
+            self.ring.keep(*self.held)
+            self.kept.append(self.held)
+            self.held = None
+
+    @precondition(lambda self: self.kept and not self.closed)
+    @rule()
+    def keep_again(self) -> None:
+        before = self.ring.counts()
+        self.ring.keep(*self.kept[0])
+        assert self.ring.counts() == before
+
+    @precondition(lambda self: self.stale and not self.closed)
+    @rule(data=st.data())
+    def keep_stale(self, data: st.DataObject) -> None:
+        with pytest.raises(QueueFullError):
+            self.ring.keep(*data.draw(st.sampled_from(self.stale)))
+
+    @precondition(lambda self: not self.closed and not self.working)
+    @rule()
+    def drop_queued(self) -> None:
+        # with a worker busy this waits for it: see the threaded test
+        self.ring.drop_queued()
+        for slot in self.queued:
+            assert slot.state is SlotState.FREE
+            assert slot.error is None
+        self.queued, self.tasks, self.ready, self.failed = [], [], set(), {}
+
+    @rule(chance=st.integers(0, 9))
+    def close(self, chance: int) -> None:
+        if chance == 0:
+            self.ring.close()
+            self.closed = True
+            self.tasks = []
+
+    # -- workers -------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.tasks or self.closed)
+    @rule()
+    def next_task(self) -> None:
+        task = self.ring.next_task()
+        if self.closed:
+            assert task is None
+            return
+        assert task == self.tasks.pop(0)
+        self.working.append(task)
+
+    @precondition(lambda self: self.working)
+    @rule(data=st.data(), fails=st.booleans())
+    def part_done(self, data: st.DataObject, fails: bool) -> None:
+        slot, lo, hi = self.working.pop(data.draw(st.integers(0, len(self.working) - 1)))
+        assert slot.state is SlotState.FILLING
+        slot.rows[lo:hi] = slot.plan.step
+        error = DecodeError(f"row {lo}") if fails else None
+        if error is not None:
+            self.failed[id(slot)].append((lo, error))
+        last = self.ring.part_done(slot, lo, error)
+        others = [task for task in [*self.tasks, *self.working] if task[0] is slot]
+        if self.closed:
+            return
+        assert last == (not others)
+        if last:
+            self.ring.ready(slot)
+            self.ready.add(id(slot))
+
+    # -- always --------------------------------------------------------------------------------
+
+    @invariant()
+    def no_slot_is_owned_twice(self) -> None:
+        owned = self.owned()
+        assert len({id(slot) for slot in owned}) == len(owned) <= self.njob + 1
+
+    @invariant()
+    def states_tell_owners(self) -> None:
+        counts = self.ring.counts()
+        held = (self.held is not None) + len(self.kept)
+        assert counts["held"] == held
+        assert counts["kept"] == len(self.kept) <= max(0, self.njob - 1)
+        assert counts["filling"] + counts["ready"] == len(self.queued)
+        assert counts["free"] == self.njob + 1 - held - len(self.queued)
+        assert self.ring.in_flight_now() == len(self.queued)
+        for slot, _ in [*self.kept, *([self.held] if self.held else [])]:
+            assert (slot.rows == slot.plan.step).all()
+
+    def teardown(self) -> None:
+        if hasattr(self, "ring"):
+            self.ring.close()
+            assert self.ring.next_task() is None
+            with pytest.raises(ReaderClosedError):
+                self.ring.begin(plan(0))
+
+
+RingMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestRing = RingMachine.TestCase
+TestRing.__doc__ = """No slot is owned twice, batches keep their order, close always ends."""
+
+
+# -- with threads --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., threading.Thread]]:
+    """Starts threads, and joins all of them at the end of the test."""
+    threads: list[threading.Thread] = []
+
+    def start(target: Callable[..., Any], *args: Any) -> threading.Thread:
+        thread = threading.Thread(target=target, args=args)
+        threads.append(thread)
+        thread.start()
+        return thread
+
+    yield start
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def fill(slot: Slot, ring: SlotRing) -> None:
+    """A worker's part in one batch."""
+    slot.rows[:] = slot.plan.step
+    if ring.part_done(slot, 0, None):
+        ring.ready(slot)
+
+
+def waiting_consumer(ring: SlotRing) -> None:
+    """Return when a thread waits inside take()."""
+    with ring._cond:
+        pass
+    while True:
+        with ring._cond:
+            if ring._waiting:
+                return
+
+
+def test_close_wakes_a_waiting_consumer(started: Callable[..., threading.Thread]) -> None:
+    """A consumer inside take() gets ReaderClosedError as soon as the ring closes."""
+    ring = make_ring()
+    ring.begin(plan(0))
+    seen: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            ring.take()
+        except ReaderClosedError as exc:
+            seen.append(exc)
+
+    thread = started(consume)
+    waiting_consumer(ring)
+    ring.close()
+    thread.join(60)
+    assert len(seen) == 1
+
+
+def test_close_wakes_all_workers(started: Callable[..., threading.Thread]) -> None:
+    """Workers waiting for a task leave when the ring closes."""
+    ring = make_ring()
+    ended = threading.Semaphore(0)
+
+    def work() -> None:
+        assert ring.next_task() is None
+        ended.release()
+
+    for _ in range(8):
+        started(work)
+    ring.close()
+    for _ in range(8):
+        assert ended.acquire(timeout=60)
+
+
+def test_close_with_a_failure_raises_it(started: Callable[..., threading.Thread]) -> None:
+    """A ring closed by a failure raises that failure, first to whoever waits."""
+    ring = make_ring()
+    ring.begin(plan(0))
+    seen: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            ring.take()
+        except WorkerError as exc:
+            seen.append(exc)
+
+    thread = started(consume)
+    waiting_consumer(ring)
+    failure = WorkerError("a worker died")
+    ring.close(failure)
+    ring.close()
+    thread.join(60)
+    assert seen == [failure]
+    with pytest.raises(WorkerError, match="a worker died"):
+        ring.begin_check()
+
+
+def test_a_batch_that_becomes_ready_wakes_the_consumer(
+    started: Callable[..., threading.Thread],
+) -> None:
+    """take() waits for the oldest batch and no longer."""
+    ring = make_ring(2)
+    ring.begin(plan(0))
+    ring.begin(plan(1))
+    one = ring.next_task()
+    two = ring.next_task()
+    taken: list[int] = []
+
+    def consume() -> None:
+        for _ in range(2):
+            slot, error = ring.take()
+            assert error is None
+            taken.append(slot.plan.step)
+
+    thread = started(consume)
+    waiting_consumer(ring)
+    fill(two[0], ring)  # the younger one first: the consumer must not take it
+    waiting_consumer(ring)
+    assert taken == []
+    fill(one[0], ring)
+    thread.join(60)
+    assert taken == [0, 1]
+
+
+def test_timeout_leaves_everything_as_it_was() -> None:
+    """After a timeout the same batch can be waited for again, and the held one is still held."""
+    ring = make_ring()
+    first = ring.begin(plan(0))
+    fill(ring.next_task()[0], ring)
+    assert ring.take()[0] is first
+    second = ring.begin(plan(1), parts=3)
+    with pytest.raises(ReaderTimeoutError, match="0 of 3 parts"):
+        ring.take(0.001)
+    assert first.state is SlotState.HELD
+    assert (first.rows == 0).all()
+    for _ in range(3):
+        fill(ring.next_task()[0], ring)
+    slot, _ = ring.take(60)
+    assert slot is second
+    assert first.state is SlotState.FREE
+
+
+def test_error_of_the_first_rows_wins() -> None:
+    """Of several failed parts the error of the first rows is raised, whichever came first."""
+    ring = make_ring()
+    slot = ring.begin(plan(0), parts=3)
+    for _ in range(3):
+        ring.next_task()
+    errors = {lo: DecodeError(str(lo)) for lo in (0, 2, 4)}
+    for lo in (4, 0, 2):
+        last = ring.part_done(slot, lo, errors[lo])
+    assert last
+    ring.ready(slot)
+    _, error = ring.take()
+    assert error is errors[0]
+    assert ring.counts()["free"] == 2
+
+
+def test_an_error_does_not_free_the_held_batch() -> None:
+    """A batch that failed frees its own slot; the one held before stays valid."""
+    ring = make_ring()
+    ring.begin(plan(0))
+    fill(ring.next_task()[0], ring)
+    held, _ = ring.take()
+    slot = ring.begin(plan(1))
+    ring.next_task()
+    ring.part_done(slot, 0, DecodeError("bad"))
+    ring.ready(slot)
+    assert isinstance(ring.take()[1], DecodeError)
+    assert held.state is SlotState.HELD
+    ring.begin(plan(2))
+    with pytest.raises(QueueFullError):
+        ring.begin(plan(3))
+
+
+def test_drop_waits_for_busy_workers(started: Callable[..., threading.Thread]) -> None:
+    """drop_queued() returns when no worker writes any more; what was begun is finished unseen."""
+    ring = make_ring(3)
+    for step in range(3):
+        ring.begin(plan(step), parts=2)
+    busy = [ring.next_task() for _ in range(3)]  # batch 0 whole, half of batch 1
+    dropped = threading.Event()
+
+    def drop() -> None:
+        ring.drop_queued()
+        dropped.set()
+
+    thread = started(drop)
+    waiting_consumer(ring)
+    for slot, lo, hi in busy:
+        assert not dropped.is_set()
+        assert slot.state is SlotState.FILLING
+        slot.rows[lo:hi] = 5
+        if ring.part_done(slot, lo, None):
+            ring.ready(slot)
+    thread.join(60)
+    assert dropped.is_set()
+    assert ring.in_flight_now() == 0
+    assert ring.counts()["free"] == 4
+    slot = ring.begin(plan(9))
+    assert ring.next_task()[0] is slot
+    assert slot.error is None
+
+
+def test_interrupted_drop_never_hands_out_unfilled_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C inside drop_queued(): what was not filled is an error, not a batch."""
+    ring = make_ring(2)
+    busy, waiting = ring.begin(plan(0)), ring.begin(plan(1))
+    ring.next_task()
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ring._cond, "wait_for", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ring.drop_queued()
+    fill(busy, ring)
+    assert ring.take()[0] is busy
+    slot, error = ring.take(60)
+    assert slot is waiting
+    assert isinstance(error, WorkerError)
+
+
+def test_many_threads_and_one_consumer(started: Callable[..., threading.Thread]) -> None:
+    """With six workers and batches in parts, 2,000 batches come whole and in order."""
+    ring = make_ring(3, debug=True)
+
+    def work() -> None:
+        while (task := ring.next_task()) is not None:
+            slot, lo, hi = task
+            slot.rows[lo:hi] = slot.plan.step
+            slot.labels[lo:hi] = slot.plan.step
+            if ring.part_done(slot, lo, None):
+                ring.ready(slot)
+
+    for _ in range(6):
+        started(work)
+    begun = 0
+    for step in range(2000):
+        while ring.has_room():
+            ring.begin(plan(begun), parts=begun % 4 + 1)
+            begun += 1
+        slot, error = ring.take(60)
+        assert error is None
+        assert slot.plan.step == step
+        assert (slot.rows == step).all()
+        assert (slot.labels == step).all()
+    ring.close()
+
+
+def test_slots_are_aligned_and_zeroed() -> None:
+    """Buffers begin on a page and are zero at first, whatever their size and type."""
+    for shape, dtype in (((1,), "u1"), ((3, 5, 7), "f4"), ((1 << 20, 5), "u1"), ((2, 0), "i8")):
+        array = aligned_empty(shape, dtype)
+        assert array.shape == shape
+        assert array.dtype == dtype
+        assert array.ctypes.data % 4096 == 0 or array.size == 0
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+        assert not array.any()

@@ -1,0 +1,973 @@
+"""Every source passes the contract; what only some of them can meet stands below it."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pytest
+from fakes import (
+    CLASSES,
+    damage,
+    data_file,
+    encoded,
+    packed,
+    paint,
+    pictures,
+    write_hdf5,
+    write_lmdb,
+)
+from PIL import Image
+from source_contract import Built, Case, SourceContract, fill_rows
+
+from asyncreader import (
+    AsyncReader,
+    DecodeError,
+    FormatError,
+    ParamsError,
+    SourceError,
+    SourceNotFoundError,
+)
+from asyncreader.fill import Wanted
+from asyncreader.params import DatasetPlace
+from asyncreader.sources import Hdf5Fields, fingerprint, open_source
+from asyncreader.sources.arrays import open_arrays
+from asyncreader.sources.store import file_system
+
+COUNT = 23
+LABELS = (np.arange(COUNT, dtype=np.int64) % 5)[:, None]
+
+
+# -- cases ---------------------------------------------------------------------------------------
+
+
+def foreign(
+    dtype: str = "uint8",
+    shape: tuple[int, ...] = (8, 7, 3),
+    *,
+    stored_dtype: str | None = None,
+    order: Sequence[int] | None = None,
+    dims: tuple[int, int, int, int] | None = None,
+    labels: np.ndarray | None = LABELS,
+    io: str = "auto",
+    user_block: int = 0,
+    compact: bool = False,
+    warns: str | None = None,
+    stored_order: bool = True,
+    **storage: Any,
+) -> Callable[[Path], Built]:
+    """An HDF5 set as others write it. ``order``: how (N, H, W, C) is transposed for storage."""
+
+    def build(folder: Path) -> Built:
+        images = paint(COUNT, shape, dtype)
+        laid = images if order is None else np.ascontiguousarray(images.transpose(order))
+        laid = laid.astype(stored_dtype or dtype)
+        path = str(folder / "foreign.hdf5")
+        with h5py.File(path, "w", userblock_size=user_block) as file:
+            if compact:
+                plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+                plan.set_layout(h5py.h5d.COMPACT)
+                space = h5py.h5s.create_simple(laid.shape)
+                kind = h5py.h5t.py_create(laid.dtype)
+                h5py.h5d.create(file.id, b"data", kind, space, plan).write(
+                    h5py.h5s.ALL, h5py.h5s.ALL, laid
+                )
+            else:
+                file.create_dataset("data", data=laid, **storage)
+            if labels is not None:
+                file.create_dataset("labels", data=labels)
+        axis = 0 if order is None else list(order).index(0)
+        rows = np.moveaxis(laid, axis, 0)
+        return Built(
+            lambda: open_source(path, Hdf5Fields(dims=dims), io=io),
+            images,
+            [np.ascontiguousarray(row).tobytes() for row in rows],
+            labels,
+            warns=warns,
+        )
+
+    return build
+
+
+def ours(
+    encoding: str, container: str, side: int = 20, io: str = "auto", **storage: Any
+) -> Callable[[Path], Built]:
+    """A set in our own layout."""
+
+    def build(folder: Path) -> Built:
+        images = pictures(COUNT, (side, side + 3, 3))
+        content = packed(images, encoding)
+        if container == "LMDB":
+            path = write_lmdb(folder / "ours.lmdb", content)
+        else:
+            path = write_hdf5(folder / "ours.h5", content, **storage)
+        if encoding == "jpeg":
+            images = np.stack([np.asarray(Image.open(_file(s))) for s in content.samples])
+        return Built(
+            lambda: open_source(path, io=io),
+            images,
+            content.samples,
+            content.labels,
+            content.paths,
+            None if storage else path,
+            # two JPEG decoders differ by their rounding
+            3 if encoding == "jpeg" else 0,
+        )
+
+    return build
+
+
+def _file(data: bytes) -> Any:
+    return io.BytesIO(data)
+
+
+def arrays(change: Callable[[np.ndarray, Path], Any], dtype: str = "uint8") -> Any:
+    """What the user gives as ``data``."""
+
+    def build(folder: Path) -> Built:
+        images = paint(COUNT, (8, 7, 3), dtype)
+        data = change(images, folder)
+        dims = None
+        if isinstance(data, tuple):
+            data, dims = data
+        stored = [image.tobytes() for image in images]
+        if np.dtype(data.dtype).byteorder == ">":
+            stored = [image.astype(data.dtype).tobytes() for image in images]
+        return Built(lambda: open_arrays(data, LABELS, dims), images, stored, LABELS)
+
+    return build
+
+
+def mapped(images: np.ndarray, folder: Path) -> np.ndarray:
+    np.save(folder / "images.npy", images)
+    return np.load(folder / "images.npy", mmap_mode="r")
+
+
+class Indexed:
+    """The least that an array must do (zarr does more)."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self._array[index]
+
+
+def several(folder: Path) -> Built:
+    """Three files of ours, of different length, as one set."""
+    images = pictures(COUNT, (9, 11, 3))
+    labels = LABELS % len(CLASSES)
+    cuts = [0, 4, 15, COUNT]
+    paths, stored, names = [], [], []
+    for number, (lo, hi) in enumerate(itertools.pairwise(cuts)):
+        content = packed(images[lo:hi], labels=labels[lo:hi])
+        stored += content.samples
+        names += content.paths
+        paths.append(write_hdf5(folder / f"part{number}.h5", content))
+    return Built(lambda: open_source(paths), images, stored, labels, names)
+
+
+def separate_labels(folder: Path) -> Built:
+    """Images in one file, labels in another, both with names of their own (PCam)."""
+    images = paint(COUNT, (8, 7, 3))
+    labels = LABELS.reshape(COUNT, 1, 1, 1).astype(np.uint8)
+    with h5py.File(folder / "x.h5", "w") as file:
+        file.create_dataset("deep/x", data=images, chunks=(1, 8, 7, 3), compression="gzip")
+    with h5py.File(folder / "y.h5", "w") as file:
+        file["y"] = labels
+    fields = Hdf5Fields("deep/x", "y", str(folder / "y.h5"))
+    return Built(
+        lambda: open_source(folder / "x.h5", fields),
+        images,
+        [image.tobytes() for image in images],
+        labels,
+    )
+
+
+def h5py_dataset(folder: Path) -> Built:
+    """An open h5py data set given as ``data``: it is opened again by its place."""
+    images = paint(COUNT, (8, 7, 3))
+    path = folder / "given.h5"
+    file = h5py.File(path, "w")
+    file.create_dataset("group/images", data=images, chunks=(4, 8, 7, 3), compression="lzf")
+
+    def opened() -> Any:
+        reader = AsyncReader(data=file["group/images"], labels=LABELS)
+        assert isinstance(reader.params.data, DatasetPlace)
+        source, reader._source = reader._source, None
+        return source
+
+    return Built(opened, images, [image.tobytes() for image in images], LABELS, keep=[file])
+
+
+AVAILABLE = {
+    "szip": bool(
+        h5py.h5z.filter_avail(h5py.h5z.FILTER_SZIP)
+        and h5py.h5z.get_filter_info(h5py.h5z.FILTER_SZIP) & h5py.h5z.FILTER_CONFIG_ENCODE_ENABLED
+    )
+}
+
+CASES = [
+    Case("hdf5 contiguous", foreign()),
+    Case("hdf5 contiguous pread", foreign(io="pread")),
+    Case("hdf5 without labels", foreign(labels=None)),
+    Case("hdf5 flat labels", foreign(labels=np.arange(COUNT, dtype=">i4"))),
+    Case("hdf5 float labels", foreign(labels=np.ones((COUNT, 3), ">f8"))),
+    Case("hdf5 one sample a chunk", foreign(chunks=(1, 8, 7, 3))),
+    Case("hdf5 seven samples a chunk", foreign(chunks=(7, 8, 7, 3))),
+    Case("hdf5 seven samples a chunk pread", foreign(chunks=(7, 8, 7, 3), io="pread")),
+    Case("hdf5 chunks across", foreign(chunks=(4, 3, 7, 2))),
+    Case("hdf5 chunks across gzip", foreign("uint16", chunks=(5, 3, 2, 2), compression="gzip")),
+    Case("hdf5 chunks beyond", foreign(chunks=(4, 16, 16, 3), maxshape=(None,) * 4)),
+    Case("hdf5 gzip", foreign(chunks=(4, 8, 7, 3), compression="gzip")),
+    Case("hdf5 gzip one", foreign(chunks=(1, 8, 7, 3), compression="gzip")),
+    Case("hdf5 gzip pread", foreign(chunks=(4, 8, 7, 3), compression="gzip", io="pread")),
+    Case(
+        "hdf5 gzip shuffle uint16",
+        foreign("uint16", chunks=(4, 8, 7, 3), compression="gzip", shuffle=True),
+    ),
+    Case(
+        "hdf5 gzip shuffle fletcher32",
+        foreign("float64", chunks=(3, 8, 7, 3), compression="gzip", shuffle=True, fletcher32=True),
+    ),
+    Case("hdf5 lzf", foreign(chunks=(4, 8, 7, 3), compression="lzf")),
+    Case("hdf5 lzf noise", foreign("float64", chunks=(2, 8, 7, 3), compression="lzf")),
+    Case("hdf5 fletcher32", foreign(chunks=(4, 8, 7, 3), fletcher32=True)),
+    Case("hdf5 fletcher32 odd", foreign(shape=(5, 7, 3), chunks=(1, 5, 7, 3), fletcher32=True)),
+    Case("hdf5 shuffle alone", foreign("int16", chunks=(4, 8, 7, 3), shuffle=True)),
+    Case(
+        "hdf5 scaleoffset",
+        foreign("int16", chunks=(4, 8, 7, 3), scaleoffset=0, warns="scaleoffset"),
+    ),
+    Case(
+        "hdf5 scaleoffset gzip across",
+        foreign(
+            "uint16", chunks=(4, 3, 7, 2), scaleoffset=0, compression="gzip", warns="scaleoffset"
+        ),
+    ),
+    *(
+        [Case("hdf5 szip", foreign(chunks=(4, 8, 7, 3), compression="szip", warns="szip"))]
+        if AVAILABLE["szip"]
+        else []
+    ),
+    Case("hdf5 big-endian", foreign("int16", stored_dtype=">i2")),
+    Case("hdf5 big-endian float", foreign("float32", stored_dtype=">f4")),
+    Case(
+        "hdf5 big-endian gzip",
+        foreign("uint16", stored_dtype=">u2", chunks=(4, 8, 7, 3), compression="gzip"),
+    ),
+    Case("hdf5 user block", foreign(user_block=512)),
+    Case("hdf5 user block chunks", foreign(user_block=512, chunks=(2, 8, 7, 3))),
+    Case(
+        "hdf5 user block gzip",
+        foreign(user_block=1024, chunks=(2, 8, 7, 3), compression="gzip"),
+    ),
+    # MATLAB's H x W x C x N lies as (N, C, W, H)
+    Case("hdf5 MATLAB", foreign(order=(0, 3, 2, 1), dims=(1, 4, 3, 2), user_block=512)),
+    Case("hdf5 NCHW", foreign(order=(0, 3, 1, 2), dims=(1, 3, 4, 2))),
+    Case("hdf5 NCHW float32", foreign("float32", order=(0, 3, 1, 2), dims=(1, 3, 4, 2))),
+    Case(
+        "hdf5 NCHW gzip",
+        foreign(order=(0, 3, 1, 2), dims=(1, 3, 4, 2), chunks=(3, 1, 4, 4), compression="gzip"),
+    ),
+    Case("hdf5 N last", foreign(order=(1, 2, 3, 0), dims=(4, 1, 2, 3))),
+    Case("hdf5 N last pread", foreign(order=(1, 2, 3, 0), dims=(4, 1, 2, 3), io="pread")),
+    Case("hdf5 N last uint16", foreign("uint16", order=(3, 2, 1, 0), dims=(4, 3, 2, 1))),
+    Case(
+        "hdf5 N last gzip",
+        foreign(order=(1, 2, 3, 0), dims=(4, 1, 2, 3), chunks=(4, 7, 3, 6), compression="gzip"),
+    ),
+    Case("hdf5 N second", foreign(order=(3, 0, 1, 2), dims=(2, 3, 4, 1))),
+    Case("hdf5 compact", foreign(compact=True)),
+    *(
+        Case(f"hdf5 {dtype}", foreign(dtype))
+        for dtype in ("int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64")
+    ),
+    Case("hdf5 bool", foreign("bool")),
+    Case("hdf5 one channel", foreign(shape=(9, 6, 1))),
+    Case("hdf5 five channels", foreign(shape=(6, 9, 5))),
+    Case("hdf5 float16 gzip", foreign("float16", chunks=(4, 8, 7, 3), compression="gzip")),
+    Case("hdf5 vectors", foreign("float32", shape=(11,))),
+    Case("hdf5 numbers", foreign("float64", shape=())),
+    Case("hdf5 numbers gzip", foreign("int32", shape=(), chunks=(5,), compression="gzip")),
+    Case("hdf5 planes big-endian", foreign("int32", shape=(4, 6), stored_dtype=">i4")),
+    Case("hdf5 five dimensions", foreign("uint16", shape=(2, 3, 4, 3), chunks=(4, 2, 3, 4, 3))),
+    Case("ours hdf5 raw", ours("raw", "HDF5")),
+    Case("ours hdf5 raw pread", ours("raw", "HDF5", io="pread")),
+    Case("ours hdf5 raw gzip", ours("raw", "HDF5", chunks=(4, 20, 23, 3), compression="gzip")),
+    Case("ours hdf5 raw chunks", ours("raw", "HDF5", chunks=(1, 20, 23, 3))),
+    Case("ours hdf5 png", ours("png", "HDF5")),
+    Case("ours hdf5 jpeg", ours("jpeg", "HDF5")),
+    Case("ours hdf5 jpeg pread", ours("jpeg", "HDF5", io="pread")),
+    # LMDB: values on the leaf (below half a page) and on pages of their own
+    Case("ours lmdb raw small", ours("raw", "LMDB", side=9)),
+    Case("ours lmdb raw large", ours("raw", "LMDB", side=60)),
+    Case("ours lmdb raw pread", ours("raw", "LMDB", side=60, io="pread")),
+    Case("ours lmdb jpeg small", ours("jpeg", "LMDB")),
+    Case("ours lmdb jpeg large", ours("jpeg", "LMDB", side=150)),
+    Case("ours lmdb png pread", ours("png", "LMDB", io="pread")),
+    Case("array", arrays(lambda images, _: images)),
+    Case("array big-endian", arrays(lambda images, _: images.astype(">f4"), "float32")),
+    Case("array strided", arrays(lambda images, _: np.repeat(images, 2, axis=0)[::2])),
+    Case("array reversed", arrays(lambda images, _: images[::-1].copy()[::-1])),
+    Case(
+        "array transposed", arrays(lambda images, _: (images.transpose(1, 2, 3, 0), (4, 1, 2, 3)))
+    ),
+    Case("array fortran", arrays(lambda images, _: np.asfortranarray(images), "int16")),
+    Case("memmap", arrays(mapped, "uint16")),
+    Case("any array", arrays(lambda images, _: Indexed(images))),
+    Case("h5py data set", h5py_dataset),
+    Case("several files", several),
+    Case("separate labels file", separate_labels),
+]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name.replace(" ", "-"))
+def case(request: pytest.FixtureRequest) -> Case:
+    """One kind of set."""
+    found: Case = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def built(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The set, built once for all tests that only read it."""
+    return case.build(tmp_path_factory.mktemp("set"))
+
+
+@pytest.fixture
+def fresh(case: Case, tmp_path: Path) -> Built:
+    """The set, built for this test alone."""
+    return case.build(tmp_path)
+
+
+class TestSources(SourceContract):
+    """Every case above."""
+
+
+# -- HDF5 alone ----------------------------------------------------------------------------------
+
+
+def test_damaged_chunk_names_its_samples(tmp_path: Path) -> None:
+    """A damaged compressed chunk is a DecodeError of each of its samples; others are served."""
+    path = str(tmp_path / "gzip.h5")
+    images = paint(12, (8, 7, 3))
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("data", data=images, chunks=(4, 8, 7, 3), compression="gzip")
+        _, chunk = data.id.read_direct_chunk((4, 0, 0, 0))
+    damage(path, chunk)
+    source = open_source(path)
+    found, _, errors = fill_rows(source, Wanted(layout="NHWC"), np.arange(12))
+    assert [error.row for error in errors] == [4, 5, 6, 7]
+    for row, bad in zip(range(4, 8), errors, strict=True):
+        assert isinstance(bad.error, DecodeError)
+        assert bad.error.index == row
+        assert bad.error.path == path
+        assert bad.error.__cause__ is not None
+    good = [0, 1, 2, 3, 8, 9, 10, 11]
+    np.testing.assert_array_equal(found[good], images[good])
+    with pytest.raises(DecodeError, match="record 6"):
+        source.sample_bytes(6)
+    # such a set can still be told from another, and so resumed
+    assert fingerprint(source) == fingerprint(source)
+    source.close()
+
+
+def test_wrong_fletcher32_is_found(tmp_path: Path) -> None:
+    """A fletcher32 sum that does not fit is a DecodeError, never pixels."""
+    path = str(tmp_path / "sum.h5")
+    images = paint(6, (8, 7, 3))
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=images, chunks=(1, 8, 7, 3), fletcher32=True)
+    damage(path, images[2].tobytes())
+    source = open_source(path)
+    _, _, errors = fill_rows(source, Wanted(layout="NHWC"), np.arange(6))
+    assert [error.row for error in errors] == [2]
+    assert "fletcher32" in str(errors[0].error)
+    source.close()
+
+
+@pytest.mark.parametrize("locking", [None, True, False, "best-effort"])
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_file_that_is_open_in_h5py(tmp_path: Path, locking: Any, mode: str) -> None:
+    """A file that this process has open in h5py, with any locking, is read; h5py's goes on."""
+    images = paint(9, (4, 5, 3))
+    path = tmp_path / "open.h5"
+    with h5py.File(path, "w") as file:
+        file["data"] = images
+    with h5py.File(path, mode, locking=locking) as file:
+        with AsyncReader(path=path, batch_size=9, layout="NHWC") as reader:
+            reader.fetchData()
+            np.testing.assert_array_equal(reader.getNextBatch().data, images)
+        np.testing.assert_array_equal(file["data"][3], images[3])
+
+
+@pytest.mark.parametrize("storage", [{}, {"chunks": (2, 4, 5, 3), "compression": "gzip"}])
+def test_h5py_dataset_just_written(tmp_path: Path, storage: dict[str, Any]) -> None:
+    """A data set whose file is still open for writing is served with what was written to it."""
+    images = paint(9, (4, 5, 3))
+    with h5py.File(tmp_path / "written.h5", "w") as file:
+        data = file.create_dataset("d", shape=images.shape, dtype=np.uint8, **storage)
+        for i, image in enumerate(images):
+            data[i] = image
+        labels = file.create_dataset("l", data=np.arange(9))
+        with AsyncReader(data=data, labels=labels, batch_size=9, layout="NHWC") as reader:
+            reader.fetchData()
+            batch = reader.getNextBatch()
+            np.testing.assert_array_equal(batch.data, images)
+            np.testing.assert_array_equal(batch.labels, np.arange(9))
+
+
+def test_h5py_dataset_in_memory() -> None:
+    """A data set of a file without a place on disk is read through h5py itself."""
+    images = paint(9, (4, 5, 3))
+    with h5py.File("not on disk", "w", driver="core", backing_store=False) as file:
+        file["d"] = images
+        with AsyncReader(data=file["d"], batch_size=9, layout="NHWC") as reader:
+            reader.fetchData()
+            np.testing.assert_array_equal(reader.getNextBatch().data, images)
+
+
+@pytest.mark.parametrize("name", ["data", "/data"])
+def test_our_data_by_any_name(tmp_path: Path, name: str) -> None:
+    """Our encoded set stays pictures with checksums, also where a slash leads its name."""
+    images = pictures(6)
+    path = write_hdf5(tmp_path / "ours.h5", packed(images, "png"))
+    for params in ({"path": path, "data_field": name},):
+        with AsyncReader(params, batch_size=6, layout="NHWC", verify="always") as reader:
+            reader.fetchData()
+            np.testing.assert_array_equal(reader.getNextBatch().data, images)
+    with (
+        h5py.File(path) as file,
+        AsyncReader(data=file[name], batch_size=6, layout="NHWC", verify="always") as reader,
+    ):
+        reader.fetchData()
+        np.testing.assert_array_equal(reader.getNextBatch().data, images)
+
+
+def test_soft_link_and_group(tmp_path: Path) -> None:
+    """Paths in the file and soft links inside it lead to the data."""
+    images = paint(5, (4, 5, 3))
+    path = tmp_path / "links.h5"
+    with h5py.File(path, "w") as file:
+        file["a/b/images"] = images
+        file["short"] = h5py.SoftLink("/a/b/images")
+        file["a/labels"] = np.arange(5)
+    for name in ("a/b/images", "/a/b/images", "short"):
+        source = open_source(path, Hdf5Fields(name, "a/labels"))
+        assert source.labels is not None
+        found, _, _ = fill_rows(source, Wanted(layout="NHWC"), np.arange(5))
+        np.testing.assert_array_equal(found, images)
+        source.close()
+
+
+def _write(path: Path, make: Callable[[h5py.File], Any]) -> str:
+    with h5py.File(path, "w") as file:
+        make(file)
+    return str(path)
+
+
+def _external_link(file: h5py.File) -> None:
+    file["data"] = h5py.ExternalLink("elsewhere.h5", "/data")
+
+
+def _virtual(file: h5py.File) -> None:
+    layout = h5py.VirtualLayout((4, 5, 6, 3), np.uint8)
+    layout[:] = h5py.VirtualSource("elsewhere.h5", "data", (4, 5, 6, 3))
+    file.create_virtual_dataset("data", layout)
+
+
+def _external_storage(file: h5py.File) -> None:
+    file.create_dataset("data", (4, 5, 6, 3), np.uint8, external=[("/etc/hostname", 0, 360)])
+
+
+def _never_written(file: h5py.File) -> None:
+    file.create_dataset("data", (4, 5, 6, 3), np.uint8)
+
+
+def _some_chunks(file: h5py.File) -> None:
+    file.create_dataset("data", (40, 5, 6, 3), np.uint8, chunks=(4, 5, 6, 3))[:8] = 1
+
+
+def _text(file: h5py.File) -> None:
+    file["data"] = np.array([b"a", b"b"])
+
+
+def _compound(file: h5py.File) -> None:
+    file["data"] = np.zeros(4, [("a", "i4"), ("b", "f4")])
+
+
+def _vlen(file: h5py.File) -> None:
+    file.create_dataset("data", (3,), h5py.vlen_dtype(np.uint8))
+
+
+def _group(file: h5py.File) -> None:
+    file.create_group("data")
+
+
+def _empty(file: h5py.File) -> None:
+    file["data"] = np.zeros((0, 5, 6, 3), np.uint8)
+
+
+def _scalar(file: h5py.File) -> None:
+    file["data"] = 5
+
+
+def _labels_short(file: h5py.File) -> None:
+    file["data"] = paint(6)
+    file["labels"] = np.arange(5)
+
+
+def _labels_text(file: h5py.File) -> None:
+    file["data"] = paint(2)
+    file["labels"] = np.array([b"a", b"b"])
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (_external_link, "link into another file"),
+        (_virtual, "virtual"),
+        (_external_storage, "outside the file"),
+        (_never_written, "stores none"),
+        (_some_chunks, "lacks some of the samples"),
+        (_text, "plain numbers"),
+        (_compound, "plain numbers"),
+        (_vlen, "plain numbers"),
+        (_group, "not a data set"),
+        (_empty, "no samples"),
+        (_scalar, "no samples"),
+        (_labels_short, "another number of rows"),
+        (_labels_text, "plain numbers"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_hdf5_that_is_not_served(
+    tmp_path: Path, make: Callable[[h5py.File], Any], says: str
+) -> None:
+    """What is not samples in this very file is a FormatError that names file and reason."""
+    path = _write(tmp_path / "odd.h5", make)
+    with pytest.raises(FormatError, match=says) as caught:
+        open_source(path)
+    assert caught.value.path == path
+
+
+def test_missing_names(tmp_path: Path) -> None:
+    """A missing file, data set or label set is a SourceNotFoundError that lists what is there."""
+    path = write_hdf5(tmp_path / "ours.h5", packed(paint(4)))
+    with pytest.raises(SourceNotFoundError, match="no such file"):
+        open_source(tmp_path / "none.h5")
+    with pytest.raises(FileNotFoundError):
+        open_source(tmp_path / "none.h5")
+    with pytest.raises(SourceNotFoundError, match="nothing matches"):
+        open_source(str(tmp_path / "*.hdf5"))
+    with pytest.raises(SourceNotFoundError, match="checksums, classes, data, labels, paths"):
+        open_source(path, Hdf5Fields("images"))
+    with pytest.raises(SourceNotFoundError, match="targets"):
+        AsyncReader(path=path, labels_field="targets")
+    with pytest.raises(SourceNotFoundError, match="no such labels file"):
+        AsyncReader(path=path, labels_path=str(tmp_path / "none.h5"))
+
+
+def test_unclear_axes_are_not_guessed(tmp_path: Path) -> None:
+    """A foreign set that may be NCHW is a ParamsError until the axes are given."""
+    images = paint(6, (3, 9, 8))
+    path = _write(tmp_path / "nchw.h5", lambda file: file.create_dataset("data", data=images))
+    with pytest.raises(ParamsError, match="cha_dim=2"):
+        open_source(path)
+    with pytest.raises(ParamsError, match="cha_dim=2"):
+        AsyncReader(data=images)
+    with AsyncReader(path=path, cha_dim=2, h_dim=3, w_dim=4, batch_size=6) as reader:
+        reader.fetchData()
+        np.testing.assert_array_equal(reader.getNextBatch().data, images)
+    # neither a channel count nor a wide last axis: taken as (N, H, W, C)
+    for shape in ((5, 9, 8), (4, 9, 4)):
+        with AsyncReader(data=paint(6, shape)) as reader:
+            assert reader.data_shape == (1, shape[2], *shape[:2])
+
+
+def test_foreign_attribute_named_format(tmp_path: Path) -> None:
+    """A foreign file whose root has a "format" of its own is a foreign file."""
+    for value in (np.array([1, 2]), "HDF5 of ours", 3, np.array([b"a", b"b"])):
+
+        def make(file: h5py.File, value: Any = value) -> None:
+            file["data"] = paint(4)
+            file.attrs["format"] = value
+
+        source = open_source(_write(tmp_path / "theirs.h5", make))
+        assert source.spec.meta is None
+        source.close()
+
+
+def test_ours_in_compact_layout_is_still_checked(tmp_path: Path) -> None:
+    """A set of ours that was repacked into the object header keeps its checksums."""
+    images = paint(6, (4, 5, 3))
+    path = write_hdf5(tmp_path / "ours.h5", packed(images))
+    with h5py.File(path, "r+") as file:
+        del file["data"]
+        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plan.set_layout(h5py.h5d.COMPACT)
+        space = h5py.h5s.create_simple(images.shape)
+        made = h5py.h5d.create(file.id, b"data", h5py.h5t.STD_U8LE, space, plan)
+        images[3] += 1
+        made.write(h5py.h5s.ALL, h5py.h5s.ALL, images)
+    source = open_source(path)
+    _, _, errors = fill_rows(source, Wanted(), np.arange(6), check=np.ones(6, np.bool_))
+    assert [error.row for error in errors] == [3]
+    source.close()
+
+
+@pytest.mark.parametrize("table", ["labels", "checksums", "offsets", "classes"])
+def test_changed_table_is_refused(tmp_path: Path, table: str) -> None:
+    """Each table is bound to its set: a changed one is a FormatError at opening."""
+    path = write_hdf5(tmp_path / "ours.h5", packed(pictures(5), "png"))
+    with h5py.File(path, "r+") as file:
+        values = file[table][()]
+        file[table][...] = values[::-1].copy()
+    with pytest.raises(FormatError, match=table):
+        open_source(path)
+    if table in ("labels", "checksums"):
+        lm = write_lmdb(tmp_path / "ours.lmdb", packed(pictures(5), "png"))
+        with lmdb.open(lm, max_dbs=8, lock=False) as env:
+            database = env.open_db(table.encode())
+            with env.begin(write=True, db=database) as transaction:
+                value = bytes(transaction.get(b"table"))
+                transaction.put(b"table", value[8:] + value[:8])
+        with pytest.raises(FormatError, match=table):
+            open_source(lm)
+
+
+def test_truncated_file_is_an_error_at_opening(tmp_path: Path) -> None:
+    """A file cut anywhere is a typed error when it is opened or read, never another picture."""
+    images = pictures(6, (30, 31, 3))
+    made = {
+        "raw.h5": write_hdf5(tmp_path / "raw.h5", packed(images)),
+        "png.h5": write_hdf5(tmp_path / "png.h5", packed(images, "png")),
+        "gzip.h5": write_hdf5(
+            tmp_path / "gzip.h5", packed(images), chunks=(2, 30, 31, 3), compression="gzip"
+        ),
+        "raw.lmdb": write_lmdb(tmp_path / "raw.lmdb", packed(images)),
+    }
+    for name, path in made.items():
+        whole = data_file(path).read_bytes()
+        for share in (0, 0.01, 0.2, 0.5, 0.9, 0.999):
+            data_file(path).write_bytes(whole[: int(len(whole) * share)])
+            with pytest.raises(SourceError):  # noqa: PT012
+                source = open_source(path)
+                source.close()
+                raise AssertionError(f"{name} cut to {share} was opened")
+
+
+def test_not_a_set(tmp_path: Path) -> None:
+    """Other files and folders are a FormatError that says what to do."""
+    (tmp_path / "text.h5").write_text("no")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty.h5").touch()
+    for name in ("text.h5", "folder", "empty.h5"):
+        with pytest.raises(FormatError, match="asyncreader convert"):
+            open_source(tmp_path / name)
+    path = write_hdf5(tmp_path / "ours.h5", packed(paint(4)))
+    with pytest.raises(FormatError, match="not an LMDB file"):
+        AsyncReader(lmdb_path=path)
+    with pytest.raises(FormatError, match="not an HDF5 file"):
+        AsyncReader(hdf5_path=write_lmdb(tmp_path / "ours.lmdb", packed(paint(4))))
+
+
+def test_content_tells_the_format_not_the_suffix(tmp_path: Path) -> None:
+    """``path`` goes by what is in the file."""
+    images = paint(4)
+    one = write_hdf5(tmp_path / "set.lmdb", packed(images))
+    two = write_lmdb(tmp_path / "set.h5", packed(images))
+    assert open_source(one).spec.container == "HDF5"
+    assert open_source(two).spec.container == "LMDB"
+    # the data file of an LMDB folder, by its own name
+    assert open_source(Path(two) / "data.mdb").spec.container == "LMDB"
+
+
+def test_file_cut_while_it_is_read_by_pread(tmp_path: Path) -> None:
+    """With io="pread" a file that is cut under the reader is an error, not a crash."""
+    path = write_hdf5(tmp_path / "raw.h5", packed(pictures(40, (30, 31, 3))))
+    source = open_source(path, io="pread")
+    os.truncate(path, 8192)
+    with pytest.raises(SourceError, match="became shorter"):
+        fill_rows(source, Wanted(), np.arange(40))
+    source.close()
+
+
+def test_library_errors_are_ours(tmp_path: Path) -> None:
+    """Whatever h5py raises about a damaged file arrives as a SourceError with its path."""
+    path = write_hdf5(tmp_path / "ours.h5", packed(paint(30), "png"))
+    whole = Path(path).read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        held = bytearray(whole)
+        for at in rng.integers(8, len(held), 24):
+            held[at] ^= 0xFF
+        Path(path).write_bytes(held)
+        try:
+            source = open_source(path)
+        except SourceError as exc:
+            assert exc.path is not None  # noqa: PT017
+            continue
+        source.close()
+
+
+def test_damaged_lmdb_never_kills(tmp_path: Path) -> None:
+    """Flipped bytes in an LMDB file are typed errors, bad samples or nothing, never a crash."""
+    images = pictures(40, (9, 9, 3))
+    path = write_lmdb(tmp_path / "ours.lmdb", packed(images))
+    file = data_file(path)
+    whole = file.read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        held = bytearray(whole)
+        for at in rng.integers(0, len(held), 8):
+            held[at] = rng.integers(256)
+        file.write_bytes(held)
+        try:
+            source = open_source(path)
+        except SourceError:
+            continue
+        found, _, errors = fill_rows(
+            source, Wanted(layout="NHWC"), np.arange(40), check=np.ones(40, np.bool_)
+        )
+        good = np.delete(np.arange(40), [error.row for error in errors])
+        np.testing.assert_array_equal(found[good], images[good])
+        source.close()
+
+
+def test_lmdb_is_read_without_a_lock_file(tmp_path: Path) -> None:
+    """Reading an LMDB set writes nothing beside it."""
+    path = write_lmdb(tmp_path / "ours.lmdb", packed(paint(4)))
+    (Path(path) / "lock.mdb").unlink(missing_ok=True)
+    with AsyncReader(path=path, batch_size=4) as reader:
+        reader.fetchData()
+        reader.getNextBatch()
+    assert os.listdir(path) == ["data.mdb"]
+
+
+def test_lmdb_of_many_pages(tmp_path: Path) -> None:
+    """A tree of several levels is walked in key order."""
+    images = np.arange(5000, dtype=np.uint16)[:, None].view(np.uint8).reshape(5000, 1, 2, 1)
+    path = write_lmdb(tmp_path / "deep.lmdb", packed(images))
+    source = open_source(path)
+    records = np.random.default_rng(1).permutation(5000)
+    found, _, errors = fill_rows(
+        source, Wanted(layout="NHWC"), records, check=np.ones(5000, np.bool_)
+    )
+    assert errors == ()
+    np.testing.assert_array_equal(found, images[records])
+    assert source.source_path(4321) == b"photos/4321.png"
+    source.close()
+
+
+def test_foreign_lmdb_is_named(tmp_path: Path) -> None:
+    """An LMDB of another layout is a FormatError that lists its databases."""
+    with lmdb.open(str(tmp_path / "other"), max_dbs=2, lock=False) as env:
+        database = env.open_db(b"theirs")
+        with env.begin(write=True, db=database) as transaction:
+            transaction.put(b"a", b"b")
+    with pytest.raises(FormatError, match="theirs"):
+        open_source(tmp_path / "other")
+
+
+# -- several files -------------------------------------------------------------------------------
+
+
+def test_several_files_keep_their_order(tmp_path: Path) -> None:
+    """A list keeps the given order; a glob is sorted; an entry of a list may be a glob."""
+    images = pictures(6, (5, 6, 3))
+    for name, part in (("a", images[:2]), ("b", images[2:3]), ("c", images[3:])):
+        write_hdf5(tmp_path / f"{name}.h5", packed(part))
+
+    def served(path: Any) -> np.ndarray:
+        with AsyncReader(path=path, batch_size=6, layout="NHWC") as reader:
+            reader.fetchData()
+            return reader.getNextBatch().data.copy()
+
+    a, b, c = (tmp_path / f"{name}.h5" for name in "abc")
+    np.testing.assert_array_equal(served(str(tmp_path / "*.h5")), images)
+    np.testing.assert_array_equal(served([a, b, c]), images)
+    np.testing.assert_array_equal(served([c, b, a]), images[[3, 4, 5, 2, 0, 1]])
+    np.testing.assert_array_equal(
+        served([str(c), str(tmp_path / "[ab].h5")]), images[[3, 4, 5, 0, 1, 2]]
+    )
+
+
+def test_several_files_that_do_not_go_together(tmp_path: Path) -> None:
+    """Files that differ in shape, dtype, classes or labels are refused by name."""
+    one = write_hdf5(tmp_path / "one.h5", packed(pictures(4, (5, 6, 3))))
+    other = {
+        "shape": write_hdf5(tmp_path / "shape.h5", packed(pictures(4, (6, 5, 3)))),
+        "encoding": write_hdf5(tmp_path / "png.h5", packed(pictures(4, (5, 6, 3)), "png")),
+        "labels": write_hdf5(
+            tmp_path / "none.h5", packed(pictures(4, (5, 6, 3)), with_labels=False)
+        ),
+    }
+    content = packed(pictures(4, (5, 6, 3)))
+    content.classes = ("cat", "dog", "pig")
+    other["classes"] = write_hdf5(tmp_path / "classes.h5", content)
+    for path in other.values():
+        with pytest.raises(FormatError) as caught:
+            open_source([one, path])
+        assert caught.value.path == path
+
+
+def test_damage_in_several_files(tmp_path: Path) -> None:
+    """An error names the file it is in and the number in the whole set."""
+    images = pictures(7, (9, 9, 3))
+    paths = [
+        write_hdf5(tmp_path / "0.h5", packed(images[:3])),
+        write_lmdb(tmp_path / "1.lmdb", packed(images[3:])),
+    ]
+    damage(paths[1], images[5].tobytes())
+    source = open_source(paths)
+    _, _, errors = fill_rows(source, Wanted(), np.array([6, 5, 0]), check=np.ones(3, np.bool_))
+    assert [(bad.row, bad.error.index, bad.error.path) for bad in errors] == [(1, 5, paths[1])]
+    assert errors[0].error.key == "0000000002"
+    source.close()
+
+
+def test_encoded_files_of_several_sizes(tmp_path: Path) -> None:
+    """Images of several sizes are one set once ``size`` is given, and a ParamsError without."""
+    images = [*pictures(3, (20, 30, 3)), *pictures(3, (31, 18, 3))]
+    for path in (
+        write_hdf5(tmp_path / "mixed.h5", packed(images, "png")),
+        write_lmdb(tmp_path / "mixed.lmdb", packed(images, "png")),
+    ):
+        with pytest.raises(ParamsError, match="size="):
+            AsyncReader(path=path)
+        with AsyncReader(path=path, size=(12, 12), batch_size=6) as reader:
+            reader.fetchData()
+            assert reader.getNextBatch().data.shape == (6, 3, 12, 12)
+
+
+# -- arrays --------------------------------------------------------------------------------------
+
+
+def test_arrays_that_are_not_served() -> None:
+    """Arrays without samples or numbers, and labels of another length, are ParamsErrors."""
+    for data, labels in (
+        (np.zeros((0, 3)), None),
+        (np.array(5), None),
+        (np.array(["a"]), None),
+        (np.zeros(3, [("a", "i4")]), None),
+        (np.zeros(3, object), None),
+        (np.zeros(3, complex), None),
+        (np.zeros(3), np.zeros(4)),
+        (np.zeros(3), np.array(1)),
+        (np.zeros(3), np.array(["a", "b", "c"])),
+    ):
+        with pytest.raises(ParamsError):
+            AsyncReader(data=data, labels=labels)
+
+
+def test_lists_are_arrays() -> None:
+    """A plain list serves as data and labels."""
+    with AsyncReader(data=[[1, 2], [3, 4], [5, 6]], labels=[7, 8, 9], batch_size=3) as reader:
+        reader.fetchData()
+        data, labels = reader.getNextBatch()
+        np.testing.assert_array_equal(data, [[1, 2], [3, 4], [5, 6]])
+        np.testing.assert_array_equal(labels, [7, 8, 9])
+    with pytest.raises(ParamsError):
+        AsyncReader(data=[[1, 2], [3]])
+
+
+# -- identity and I/O ----------------------------------------------------------------------------
+
+
+def test_fingerprint_tells_sets_apart(tmp_path: Path) -> None:
+    """Pixels, labels and count each change a set's fingerprint; the container does not."""
+    images = pictures(8, (9, 9, 3))
+    base = packed(images)
+    other_pixels = images.copy()
+    other_pixels[3, 0, 0, 0] ^= 1
+    contents = {
+        "base": base,
+        "pixels": packed(other_pixels),
+        "labels": packed(images, labels=np.zeros((8, 1), np.int64)),
+        "count": packed(images[:7]),
+        "none": packed(images, with_labels=False),
+    }
+    found = {}
+    for name, content in contents.items():
+        one = open_source(write_hdf5(tmp_path / f"{name}.h5", content))
+        two = open_source(write_lmdb(tmp_path / f"{name}.lmdb", content))
+        assert fingerprint(one) == fingerprint(two)
+        found[name] = fingerprint(one)
+    assert len(set(found.values())) == len(found)
+    plain = paint(9, (4, 4, 3))
+    prints = {
+        fingerprint(open_arrays(array, None, None))
+        for array in (plain, plain[:8], plain.astype("uint16"), plain[::-1].copy())
+    }
+    assert len(prints) == 4
+
+
+def test_choice_of_io(tmp_path: Path) -> None:
+    """io= is obeyed, "auto" becomes one of both, and any path's file system can be asked for."""
+    assert file_system(str(tmp_path)) == file_system(str(tmp_path / "not there"))
+    path = write_hdf5(tmp_path / "a.h5", packed(paint(3)))
+    for how, chosen in (("pread", ["pread"]), ("mmap", ["mmap"]), ("auto", ["mmap", "pread"])):
+        source = open_source(path, io=how)
+        assert source.spec.io in chosen
+        source.close()
+
+
+def test_nothing_stays_open_after_a_failure(tmp_path: Path) -> None:
+    """A set that cannot be opened leaves no descriptor behind."""
+    good = write_hdf5(tmp_path / "good.h5", packed(pictures(4, (5, 6, 3))))
+    bad = write_hdf5(tmp_path / "bad.h5", packed(pictures(4, (6, 5, 3))))
+    lm = write_lmdb(tmp_path / "bad.lmdb", packed(pictures(4, (6, 5, 3))))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        for paths in ([good, bad], [good, lm], [good, str(tmp_path / "none.h5")]):
+            with pytest.raises(SourceError):
+                open_source(paths)
+        with pytest.raises(SourceNotFoundError):
+            open_source(good, Hdf5Fields("nothing"))
+        with pytest.raises(ParamsError):
+            AsyncReader(path=good, batch_size=99)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_library_only_filters_warn_once(tmp_path: Path) -> None:
+    """A filter that only HDF5 undoes gives one warning, and the reader serves the set."""
+    images = paint(9, (8, 7, 3), "int16")
+    path = tmp_path / "scaled.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=images, chunks=(4, 8, 7, 3), scaleoffset=0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with AsyncReader(path=path, batch_size=3, nthread=4, layout="NHWC", epochs=1) as reader:
+            served = np.concatenate([batch.data.copy() for batch in reader])
+    assert len(said) == 1
+    np.testing.assert_array_equal(served, images)
+
+
+def test_one_grey_channel(tmp_path: Path) -> None:
+    """A set packed with one channel serves one channel from every encoding."""
+    images = pictures(5, (10, 12, 1))
+    for encoding in ("raw", "png"):
+        path = write_hdf5(tmp_path / f"{encoding}.h5", packed(images, encoding))
+        with AsyncReader(path=path, batch_size=5, layout="NHWC") as reader:
+            reader.fetchData()
+            np.testing.assert_array_equal(reader.getNextBatch().data, images)
+
+
+def test_encoded_bytes_as_they_are(tmp_path: Path) -> None:
+    """sample_bytes of an encoded set is the file's own bytes."""
+    images = pictures(3)
+    path = write_lmdb(tmp_path / "a.lmdb", packed(images, "jpeg", quality=95))
+    source = open_source(path)
+    assert source.sample_bytes(2) == encoded(images[2], "JPEG", quality=95)
+    source.close()
