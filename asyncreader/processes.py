@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import mmap
 import multiprocessing
 import os
 import pickle
@@ -22,21 +21,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import connection, context, reduction
 from multiprocessing.connection import Connection
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from .errors import AsyncReaderError, ParamsError, WorkerError
 from .filling import BatchFiller
+from .memory import PAGE, map_file
 from .order import BatchPlan, Cursor
 from .slots import Slot, SlotLayout, SlotRing
 from .stats import Meter
 from .workers import STUCK_AFTER, as_ours
 
 Array: TypeAlias = npt.NDArray[Any]
-
-_PAGE: Final = 4096
 
 
 class Arena:
@@ -56,8 +54,7 @@ class Arena:
         self._used = 0
 
     def _map(self) -> None:
-        size = os.fstat(self._fd).st_size
-        self._bytes = np.frombuffer(mmap.mmap(self._fd, size, mmap.MAP_SHARED), np.uint8)
+        self._bytes = map_file(self._fd, os.fstat(self._fd).st_size, writable=True)
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         """A zeroed C-ordered array; equal calls in equal order give equal memory on each side."""
@@ -66,6 +63,10 @@ class Arena:
         piece = self._bytes[self._used : self._used + size]
         self._used += pages(size)
         return piece.view(kind).reshape(shape)
+
+    def start(self, size: int) -> npt.NDArray[np.uint8]:
+        """The first ``size`` bytes: the map of checked samples, where there is one."""
+        return self._bytes[:size]
 
     def close(self) -> None:
         """Close the descriptor. The mapping lives as long as an array refers to it."""
@@ -86,7 +87,7 @@ class Arena:
 
 def pages(size: int) -> int:
     """``size`` rounded up to whole pages."""
-    return -(-size // _PAGE) * _PAGE
+    return -(-size // PAGE) * PAGE
 
 
 @dataclass(frozen=True)

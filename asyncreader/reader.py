@@ -17,6 +17,7 @@ import numpy.typing as npt
 from .errors import FinishedError, ParamsError, ReaderClosedError, WorkerError
 from .fill import Fill
 from .filling import BatchFiller
+from .memory import aligned_empty
 from .order import ORDER_VERSION, Cursor, EpochOrder, subset_count
 from .params import (
     WINDOW_BYTES,
@@ -27,7 +28,7 @@ from .params import (
     worker_count,
 )
 from .processes import Arena, ProcessWorkers, Recipe, pages
-from .slots import Slot, SlotLayout, SlotRing, aligned_empty
+from .slots import Slot, SlotLayout, SlotRing
 from .sources import Hdf5Fields, Source, fingerprint, open_source
 from .sources.arrays import label_array, open_arrays
 from .stats import Meter, ReaderStats, Totals

@@ -13,10 +13,8 @@ decoding, user code and poisoning never run under it.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import math
-import mmap
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -49,17 +47,6 @@ class SlotState(enum.Enum):
     FILLING = "filling"
     READY = "ready"
     HELD = "held"
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Zeroed C-ordered array whose first byte is on a page (4096) boundary, private to us."""
-    kind = np.dtype(dtype)
-    size = math.prod(shape) * kind.itemsize
-    pages = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if size >= 4 << 20 and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without transparent huge pages
-            pages.madvise(mmap.MADV_HUGEPAGE)  # fewer TLB misses while rows are copied in
-    return np.frombuffer(pages, kind, count=size // kind.itemsize).reshape(shape)
 
 
 @dataclass(frozen=True)

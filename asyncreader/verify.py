@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -11,7 +12,7 @@ from . import codec
 from . import format as fmt
 from .errors import DecodeError, FormatError, SampleError, SourceError
 from .params import usable_cores
-from .sources import Source, container_of, expand_paths, open_source
+from .sources import Hdf5Fields, Source, container_of, expand_paths, open_source
 
 #: Problems listed one by one; further ones are only counted.
 LISTED: Final = 1000
@@ -52,6 +53,7 @@ class VerifyReport:
 
 def verify_file(
     path: str,
+    fields: Hdf5Fields | None = None,
     *,
     decode: bool = False,
     jobs: int | None = None,
@@ -61,12 +63,13 @@ def verify_file(
 
     Opening checks structure, count and the digests of all tables; then every sample's XXH3-64 is
     held against the table, and with ``decode`` every image is decoded. ``progress(done, total)``
-    is called now and then. Raises SourceNotFoundError where there is nothing to verify.
+    is called now and then. ``fields``: names and axes in a file that is not ours. Raises
+    SourceNotFoundError where there is nothing to verify, ParamsError where its axes are not clear.
     """
     names = expand_paths(path)
     container = container_of(names[0])
     try:
-        source = open_source(path)
+        source = open_source(path, fields)
     except SourceError as exc:
         return VerifyReport(path, container, 0, 0, 0, 0, (str(exc),))
     try:
@@ -90,16 +93,21 @@ def _verify(
         problems.append(problem)
     decode = decode and spec.stored.encoded
     runs = [range(lo, min(lo + _RUN, spec.count)) for lo in range(0, spec.count, _RUN)]
+    stop = threading.Event()
     with ThreadPoolExecutor(jobs, thread_name_prefix="asyncreader-verify") as pool:
         done = 0
-        for run, found in zip(
-            runs, pool.map(lambda run: _check_run(source, run, decode), runs), strict=True
-        ):
-            done += len(run)
-            bad += len(found)
-            problems.extend(found[: max(0, LISTED - len(problems))])
-            if progress is not None:
-                progress(done, spec.count)
+        try:
+            results = pool.map(lambda run: _check_run(source, run, decode, stop), runs)
+            for run, found in zip(runs, results, strict=True):
+                done += len(run)
+                bad += len(found)
+                problems.extend(found[: max(0, LISTED - len(problems))])
+                if progress is not None:
+                    progress(done, spec.count)
+        except BaseException:  # Ctrl-C, say: what runs ends after the sample it is at
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return VerifyReport(
         path=path,
         container=spec.container,
@@ -111,9 +119,11 @@ def _verify(
     )
 
 
-def _check_run(source: Source, run: range, decode: bool) -> list[str]:
+def _check_run(source: Source, run: range, decode: bool, stop: threading.Event) -> list[str]:
     found = []
     for index in run:
+        if stop.is_set():
+            break
         try:
             data = source.sample_bytes(index)
             if decode:

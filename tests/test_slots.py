@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -97,7 +98,7 @@ class RingMachine(RuleBasedStateMachine):
         self.queued.append(slot)
         self.failed[id(slot)] = []
         bounds = [ROWS * p // parts for p in range(parts + 1)]
-        self.tasks += [(slot, lo, hi) for lo, hi in zip(bounds, bounds[1:], strict=False)]
+        self.tasks += [(slot, lo, hi) for lo, hi in itertools.pairwise(bounds)]
         self.steps += 1
 
     @rule()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import FormatError, SourceNotFoundError
+from .. import format as fmt
+from ..errors import FormatError, ParamsError, SourceNotFoundError
 from .base import RowError, RowPlan, Source, SourceSpec, fingerprint
 from .concat import ConcatSource
 from .hdf5 import Hdf5Fields, is_hdf5, open_hdf5
@@ -30,6 +32,12 @@ def container_of(path: str) -> str:
     """ "HDF5" or "LMDB", by content. SourceNotFoundError or FormatError if neither."""
     if not os.path.lexists(path):
         raise SourceNotFoundError("no such file or folder", path=path)
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as exc:
+        raise SourceNotFoundError(f"cannot be reached: {exc.strerror}", path=path) from exc
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise FormatError("not a regular file", path=path, hint="a pipe or device is never opened")
     if lmdb_data_file(path) is not None:
         return "LMDB"
     if os.path.isdir(path):
@@ -82,6 +90,7 @@ def open_source(
             if kind == "HDF5":
                 opened.append(open_hdf5(name, fields, io=io))
             else:
+                _check_lmdb_fields(name, fields)
                 opened.append(open_lmdb(name, io=io, labels=fields.labels is not None))
         if not opened:
             raise SourceNotFoundError("no files were named", path=str(path))
@@ -91,3 +100,16 @@ def open_source(
         for source in opened:
             source.close()
         raise
+
+
+def _check_lmdb_fields(path: str, fields: Hdf5Fields) -> None:
+    """What only HDF5 sets have is refused: the caller would get other data than he named."""
+    if fields.labels_path is not None:
+        raise ParamsError("labels_path goes with an HDF5 file", path=path, found="LMDB")
+    for name, own in ((fields.data, fmt.DATA), (fields.labels, fmt.LABELS)):
+        if name is not None and name != own:
+            raise SourceNotFoundError(f"no database {name!r} in this set", path=path, expected=own)
+    if fields.dims not in (None, (1, 2, 3, 4)):
+        raise ParamsError(
+            "num_dim, h_dim, w_dim and cha_dim go with an HDF5 file", path=path, found="LMDB"
+        )

@@ -635,14 +635,14 @@ def read_meta(h5: Any, path: str) -> fmt.Meta | None:
             fields[key] = plain.tolist() if isinstance(plain, np.ndarray) else plain
     if fmt.CLASSES in h5:
         raw = find_dataset(h5, fmt.CLASSES, path)[()]
-        names = [bytes(entry) for entry in raw]
-        fields["classes"] = [entry.decode() for entry in names]
+        # a folder's name may be no UTF-8; it comes as os.fsdecode would give it
+        fields["classes"] = [bytes(name).decode("utf-8", "surrogateescape") for name in raw]
     try:
         text = json.dumps(fields)
     except TypeError as exc:
         raise FormatError("its description is damaged", path=path, hint=fmt.REPACK) from exc
     meta = fmt.Meta.from_json(text, path)
     if meta.classes is not None:
-        found = fmt.names_digest(name.encode() for name in meta.classes)
+        found = fmt.names_digest(name.encode("utf-8", "surrogateescape") for name in meta.classes)
         fmt.check_named_digest(fmt.CLASSES, found, meta, path)
     return meta

@@ -6,12 +6,8 @@ size when the source opened, so nothing here looks at bounds again.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import itertools
-import mmap
 import os
-import sys
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -20,6 +16,7 @@ import numpy.typing as npt
 from .. import kernels
 from ..errors import FormatError, SourceError, SourceNotFoundError
 from ..fill import SCRATCH
+from ..memory import cached_share, map_file
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 UInt8: TypeAlias = npt.NDArray[np.uint8]
@@ -52,10 +49,7 @@ class MappedStore:
 
     def __init__(self, fd: int, size: int) -> None:
         self.size = size
-        # before Python 3.13 a mapping holds a descriptor of its own, as long as it lives
-        own: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-        self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ, **own)
-        self.bytes: UInt8 = np.frombuffer(self._map, np.uint8)
+        self.bytes = map_file(fd, size)
         self._address = self.bytes.ctypes.data
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
@@ -218,23 +212,3 @@ def choose_io(path: str, fd: int, size: int) -> str:
     if file_system(path) in NETWORK_FILE_SYSTEMS:
         return "pread"
     return "mmap" if cached_share(fd, size) >= 0.5 else "pread"
-
-
-def cached_share(fd: int, size: int, samples: int = 256) -> float:
-    """Part of a file's pages in the page cache, 0 to 1, by ``samples`` evenly spread ones.
-
-    By mincore(2); 1.0 where the system does not tell.
-    """
-    page = mmap.PAGESIZE
-    with contextlib.closing(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)) as mapped:
-        address = np.frombuffer(mapped, np.uint8).ctypes.data
-        known = ctypes.create_string_buffer(1)
-        libc = ctypes.CDLL(None, use_errno=True)
-        spread = np.linspace(0, (size - 1) // page, samples).astype(np.int64)
-        held = 0
-        for number in spread.tolist():
-            at = ctypes.c_void_p(address + number * page)
-            if libc.mincore(at, ctypes.c_size_t(page), known) != 0:
-                return 1.0
-            held += known.raw[0] & 1
-    return held / samples

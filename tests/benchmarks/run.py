@@ -177,11 +177,10 @@ def build(folder: Path) -> dict[str, str]:
 
 def pack_lmdb(path: Path, pixels: Any) -> None:
     """Raw rows straight through the converters' sink: what ``convert`` writes from a folder."""
-    from converters import convert
+    import h5py
 
     from asyncreader import format as fmt
-
-    import h5py
+    from converters import convert
 
     middle = path.with_name(path.name + "_middle.h5")
     checksums = np.array(
@@ -355,7 +354,7 @@ def cases(made: dict[str, str], folder: Path, ffcv: str, peers: str) -> list[Cas
                             "dtype": "float16",
                         }
                     },
-                ),  # fmt: skip
+                ),
                 Contender("bare float32 fill", "fill", {"row_values": 224 * 224 * 3}),
             ],
             [

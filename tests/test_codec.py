@@ -1,0 +1,538 @@
+"""Image bytes to upright pixels: every variety against Pillow, damage, bombs, and the geometry."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+import warnings
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import encoded, pictures
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+
+from asyncreader import DecodeError, codec
+
+NOISE = np.random.default_rng(5).integers(0, 256, (13, 17, 3), np.uint8)
+PICTURE = pictures(4, (48, 64, 3))[3]
+
+
+def save(image: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def with_orientation(turn: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    return exif
+
+
+def pillow(data: bytes) -> np.ndarray:
+    """Pillow's own upright RGB picture."""
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+
+
+def noise(mode: str = "RGB") -> Image.Image:
+    return Image.fromarray(NOISE).convert(mode)
+
+
+KINDS: dict[str, bytes] = {
+    "jpeg": save(Image.fromarray(PICTURE), "JPEG", quality=95),
+    "jpeg progressive": save(Image.fromarray(PICTURE), "JPEG", progressive=True),
+    "jpeg 444": save(Image.fromarray(PICTURE), "JPEG", subsampling=0),
+    "jpeg grey": save(Image.fromarray(PICTURE).convert("L"), "JPEG"),
+    "jpeg cmyk": save(Image.fromarray(PICTURE).convert("CMYK"), "JPEG"),
+    "png": save(noise(), "PNG"),
+    "png grey": save(noise("L"), "PNG"),
+    "png alpha": save(noise("RGBA"), "PNG"),
+    "png grey alpha": save(noise("LA"), "PNG"),
+    "png palette": save(noise().quantize(40), "PNG"),
+    "png palette alpha": save(noise().quantize(40), "PNG", transparency=3),
+    "png colour key": save(noise(), "PNG", transparency=(1, 2, 3)),
+    "png one bit": save(noise("1"), "PNG"),
+    "webp": save(Image.fromarray(PICTURE), "WEBP"),
+    "webp lossless": save(noise(), "WEBP", lossless=True),
+    "webp alpha": save(noise("RGBA"), "WEBP", lossless=True),
+    "gif": save(noise().quantize(64), "GIF"),
+    "bmp": save(noise(), "BMP"),
+    "bmp palette": save(noise().quantize(64), "BMP"),
+    "tiff": save(noise(), "TIFF"),
+    "tiff lzw": save(noise(), "TIFF", compression="tiff_lzw"),
+    "tiff grey": save(noise("L"), "TIFF"),
+    "ppm": save(noise(), "PPM"),
+    "pgm": save(noise("L"), "PPM"),
+}
+TURNED = ("JPEG", "PNG", "WEBP", "TIFF")
+
+
+# -- decoding ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_pillow(kind: str) -> None:
+    """Each variety decodes to Pillow's RGB picture: exactly, or within rounding for JPEG."""
+    data = KINDS[kind]
+    header = codec.read_header(data)
+    found, wanted = codec.decode(data, 3), pillow(data)
+    assert found.dtype == np.uint8
+    assert found.shape == wanted.shape == (header.height, header.width, 3)
+    assert header.kind == {"pgm": "ppm"}.get(kind.split()[0], kind.split()[0])
+    difference = np.abs(found.astype(int) - wanted)
+    assert difference.max() <= (3 if kind.startswith("jpeg") else 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_grey(kind: str) -> None:
+    """With one channel every variety is its luma, as Pillow's mode L."""
+    data = KINDS[kind]
+    found = codec.decode(data, 1)
+    wanted = np.asarray(Image.fromarray(codec.decode(data, 3)).convert("L"))
+    assert found.shape == (*wanted.shape, 1)
+    np.testing.assert_array_equal(found[:, :, 0], wanted)
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+@pytest.mark.parametrize("kind", TURNED)
+def test_orientation(kind: str, turn: int) -> None:
+    """All eight EXIF orientations are turned upright, in every kind that carries EXIF."""
+    options: dict[str, Any] = {"quality": 95} if kind == "JPEG" else {}
+    if kind == "WEBP":
+        options["lossless"] = True
+    data = save(Image.fromarray(PICTURE), kind, exif=with_orientation(turn), **options)
+    found, wanted = codec.decode(data, 3), pillow(data)
+    assert found.shape == wanted.shape == ((48, 64, 3) if turn < 5 else (64, 48, 3))
+    header = codec.read_header(data)
+    assert (header.height, header.width) == found.shape[:2]
+    assert np.abs(found.astype(int) - wanted).max() <= (3 if kind == "JPEG" else 0)
+    assert found.flags.c_contiguous
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_orientation_in_either_byte_order(order: str) -> None:
+    """EXIF may be little- or big-endian, behind other segments and with other tags first."""
+    mark = b"II*\0" if order == "<" else b"MM\0*"
+    entries = struct.pack(order + "HHI4s", 0x010F, 2, 4, b"abc\0")
+    entries += struct.pack(order + "HHIHH", 0x0112, 3, 1, 6, 0)
+    tiff = mark + struct.pack(order + "IH", 8, 2) + entries + struct.pack(order + "I", 0)
+    app1 = b"Exif\0\0" + tiff
+    jpeg = KINDS["jpeg"]
+    inside = b"\xff\xfe" + struct.pack(">H", 7) + b"hello" + b"\xff\xff\xe1"
+    inside += struct.pack(">H", len(app1) + 2) + app1
+    data = jpeg[:2] + inside + jpeg[2:]
+    assert codec.jpeg_orientation(data) == 6
+    np.testing.assert_array_equal(codec.decode(data, 3), codec.upright(codec.decode(jpeg, 3), 6))
+
+
+@pytest.mark.parametrize("turn", [0, 9, 77])
+def test_orientation_that_makes_no_sense(turn: int) -> None:
+    """An orientation outside 1 to 8 means none."""
+    for kind in TURNED:
+        data = save(noise(), kind, exif=with_orientation(turn))
+        assert codec.decode(data, 3).shape == NOISE.shape
+
+
+def test_damaged_exif_does_not_matter() -> None:
+    """EXIF bytes of any kind never keep a JPEG's pixels from being read."""
+    data = save(Image.fromarray(PICTURE), "JPEG", exif=with_orientation(6))
+    at = data.index(b"Exif\0\0")
+    end = at + int.from_bytes(data[at - 2 : at], "big") - 2
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        held = bytearray(data)
+        for place in rng.integers(at, end, 3):
+            held[place] = rng.integers(256)
+        assert codec.decode(bytes(held), 3).shape in ((48, 64, 3), (64, 48, 3))
+
+
+def test_sixteen_bit() -> None:
+    """16-bit samples keep their high byte, grey and colour."""
+    values = np.random.default_rng(2).integers(0, 1 << 16, (9, 11), np.uint16)
+    grey = save(Image.fromarray(values), "PNG")
+    wanted = np.repeat((values >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
+    np.testing.assert_array_equal(codec.decode(grey, 3), wanted)
+    tiff = save(Image.fromarray(values), "TIFF")
+    np.testing.assert_array_equal(codec.decode(tiff, 3), wanted)
+    colour = np.random.default_rng(3).integers(0, 1 << 16, (9, 11, 3), np.uint16)
+    png = png_file(9, 11, 16, 2, b"".join(b"\0" + row.astype(">u2").tobytes() for row in colour))
+    np.testing.assert_array_equal(codec.decode(png, 3), (colour >> 8).astype(np.uint8))
+
+
+def test_first_frame_of_an_animation() -> None:
+    """Of an animation the first frame is taken."""
+    frames = [Image.fromarray(np.full((8, 9, 3), value, np.uint8)) for value in (40, 200)]
+    for kind in ("GIF", "WEBP"):
+        options: dict[str, Any] = {"lossless": True} if kind == "WEBP" else {}
+        data = save(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+        np.testing.assert_array_equal(codec.decode(data, 3), np.full((8, 9, 3), 40))
+
+
+def test_scratch_memory_changes_nothing() -> None:
+    """Decoding into lent memory gives the same picture; too little of it is not used."""
+    plain = codec.decode(KINDS["jpeg"], 3)
+    for size in (10, plain.size - 1, plain.size, plain.size + 999):
+        scratch = np.full(size, 7, np.uint8)
+        np.testing.assert_array_equal(codec.decode(KINDS["jpeg"], 3, scratch=scratch), plain)
+
+
+def test_any_buffer() -> None:
+    """Bytes, memoryviews and read-only arrays decode alike."""
+    for data in KINDS.values():
+        array = np.frombuffer(data, np.uint8)
+        assert not array.flags.writeable
+        wanted = codec.decode(data, 3)
+        for other in (memoryview(data), array, bytearray(data)):
+            np.testing.assert_array_equal(codec.decode(other, 3), wanted)
+
+
+def test_encode_round_trip() -> None:
+    """encode() and decode() are each other's inverse: exact for PNG, within loss for JPEG."""
+    for channels in (1, 3):
+        image = PICTURE[:, :, :channels]
+        np.testing.assert_array_equal(codec.decode(codec.encode(image, "png"), channels), image)
+        loss = codec.decode(codec.encode(image, "jpeg", 95), channels).astype(int) - image
+        assert np.abs(loss).mean() < 4
+    strided = PICTURE[::2, ::-1]
+    np.testing.assert_array_equal(codec.decode(codec.encode(strided, "png"), 3), strided)
+
+
+# -- damage --------------------------------------------------------------------------------------
+
+
+def png_file(height: int, width: int, depth: int, colour: int, rows: bytes) -> bytes:
+    """A PNG of one IDAT chunk."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
+
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_truncation(kind: str) -> None:
+    """A file cut anywhere is a DecodeError, or the whole picture: never a partly grey one."""
+    data = KINDS[kind]
+    whole = codec.decode(data, 3)
+    rng = np.random.default_rng(4)
+    lengths = {*range(min(40, len(data))), *range(len(data) - 24, len(data))}
+    lengths |= set(rng.integers(0, len(data), 60).tolist())
+    for length in sorted(lengths):
+        try:
+            found = codec.decode(data[:length], 3)
+        except DecodeError:
+            continue
+        # only what stands behind the last pixel was cut
+        assert length > len(data) - 30
+        np.testing.assert_array_equal(found, whole)
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "png palette", "webp", "bmp", "gif"])
+def test_structure_of_truncated_files(kind: str) -> None:
+    """check_structure finds what is cut without decoding; whole files pass."""
+    data = KINDS[kind]
+    header = codec.check_structure(data)
+    assert (header.height, header.width) == codec.decode(data, 3).shape[:2]
+    # a file may be padded behind its end
+    codec.check_structure(data + b"\0" * (0 if kind == "gif" else 5))
+    for length in (0, 1, 5, 20, len(data) // 2, len(data) - 1):
+        with pytest.raises(DecodeError):
+            codec.check_structure(data[:length])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_flipped_bytes(kind: str) -> None:
+    """Whatever is flipped in a file: pixels or a DecodeError, no other exception or warning."""
+    data = KINDS[kind]
+    rng = np.random.default_rng(6)
+    for _ in range(60):
+        held = bytearray(data)
+        for place in rng.integers(0, len(held) if rng.random() < 0.5 else min(90, len(held)), 2):
+            held[place] = rng.integers(256)
+        for check in (lambda d: codec.decode(d, 3), codec.check_structure):
+            try:
+                check(bytes(held))
+            except DecodeError as exc:
+                assert exc.what  # noqa: PT017
+
+
+def test_flipped_png_is_never_another_picture() -> None:
+    """PNG carries checksums: one flipped byte is an error or changes nothing."""
+    data = KINDS["png"]
+    whole = codec.decode(data, 3)
+    for place in range(8, len(data)):
+        held = bytearray(data)
+        held[place] ^= 0x20
+        try:
+            found = codec.decode(bytes(held), 3)
+        except DecodeError:
+            continue
+        np.testing.assert_array_equal(found, whole)
+
+
+def test_bombs() -> None:
+    """A header that claims more than MAX_PIXELS is refused before anything is decoded."""
+    side = 1 + int(codec.MAX_PIXELS**0.5)
+    jpeg = bytearray(KINDS["jpeg"])
+    at = jpeg.index(b"\xff\xc0") + 5
+    jpeg[at : at + 4] = struct.pack(">HH", 65_000, 65_000)
+    bmp = bytearray(KINDS["bmp"])
+    bmp[18:26] = struct.pack("<ii", side, side)
+    tall = bytearray(KINDS["bmp"])
+    tall[18:26] = struct.pack("<ii", 1 << 20, 1 << 20)
+    bombs = [
+        png_file(side, side, 8, 2, b"\0"),
+        png_file(1, codec.MAX_PIXELS + 1, 8, 0, b"\0"),
+        png_file(1 << 30, 1 << 30, 8, 2, b"\0"),
+        png_file(0, 5, 8, 2, b"\0"),
+        bytes(jpeg),
+        bytes(bmp),
+        bytes(tall),
+        b"P6 60000 60000 255\n",
+    ]
+    for data in bombs:
+        with pytest.raises(DecodeError, match=r"out of range|damaged"):
+            codec.decode(data, 3)
+
+
+def test_compressed_bomb_in_a_chunk() -> None:
+    """A PNG whose data inflate to more than its pixels need is bounded by its header."""
+    data = png_file(4, 4, 8, 2, b"\0" * (50 << 20))
+    with contextlib.suppress(DecodeError):
+        assert codec.decode(data, 3).shape == (4, 4, 3)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\0", b"P6"),
+        *(b"RIFF0000WEBP", b"hello world, this is text", b"%PDF-1.4", b"\0" * 100),
+        *(b"<svg></svg>", b"P6 0 0 255\n"),
+    ],
+)
+def test_not_an_image(data: bytes) -> None:
+    """What is no image is a DecodeError, also where it begins like one."""
+    with pytest.raises(DecodeError):
+        codec.decode(data, 3)
+    with pytest.raises(DecodeError):
+        codec.check_structure(data)
+
+
+def test_only_the_named_decoders_are_tried() -> None:
+    """A file of a kind that is not read is refused by its first bytes, whatever Pillow could do."""
+    for kind in ("ICO", "TGA", "PCX", "SGI"):
+        with pytest.raises(DecodeError):
+            codec.decode(save(noise(), kind), 3)
+    for mode in ("F", "I"):
+        image = Image.fromarray(NOISE[:, :, 0].astype(np.float32 if mode == "F" else np.int32))
+        with pytest.raises(DecodeError, match="not read"):
+            codec.decode(save(image, "TIFF"), 3)
+
+
+def test_warnings_of_pillow_do_not_reach_the_user() -> None:
+    """With warnings as errors a large or damaged file is still a DecodeError."""
+    side = 1 + int(codec.MAX_PIXELS**0.5)
+    bmp = bytearray(KINDS["bmp"])
+    bmp[18:26] = struct.pack("<ii", side, side)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for data in (bytes(bmp), KINDS["tiff"][:12], KINDS["tiff lzw"][:-3]):
+            with pytest.raises(DecodeError):
+                codec.decode(data, 3)
+
+
+# -- smaller in the DCT --------------------------------------------------------------------------
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    height=st.integers(1, 150),
+    width=st.integers(1, 150),
+    share=st.tuples(st.floats(0.02, 1.2), st.floats(0.02, 1.2)),
+    turn=st.sampled_from([1, 3, 6, 8]),
+)
+def test_dct_scaling_keeps_the_minimum(
+    height: int, width: int, share: tuple[float, float], turn: int
+) -> None:
+    """A JPEG decoded smaller keeps both sides at least as long as asked for, turned or not."""
+    image = np.full((height, width, 3), 90, np.uint8)
+    data = encoded(image, "JPEG", exif=with_orientation(turn))
+    full = codec.decode(data, 3).shape
+    low = (max(1, int(full[0] * share[0])), max(1, int(full[1] * share[1])))
+    found = codec.decode(data, 3, min_size=low)
+    assert found.shape[0] >= min(low[0], full[0])
+    assert found.shape[1] >= min(low[1], full[1])
+    assert found.shape[0] <= full[0]
+    # the same shape as the whole picture, but for rounding
+    assert abs(found.shape[0] / full[0] - found.shape[1] / full[1]) <= 1 / min(found.shape[:2])
+
+
+def test_dct_scaling_is_the_same_picture() -> None:
+    """A picture decoded at half its size is the average of what it is at full size."""
+    image = pictures(3, (96, 128, 3))[2]
+    data = encoded(image, "JPEG", quality=95, subsampling=0)
+    full = codec.decode(data, 3).astype(float)
+    small = codec.decode(data, 3, min_size=(48, 64))
+    assert small.shape == (48, 64, 3)
+    mean = full.reshape(48, 2, 64, 2, 3).mean((1, 3))
+    assert np.abs(small - mean).mean() < 2
+
+
+# -- geometry ------------------------------------------------------------------------------------
+
+
+def test_resize_equals_fit() -> None:
+    """Up to a factor 2 a centred crop and resize is close to PIL's ImageOps.fit."""
+    image = pictures(5, (97, 131, 3))[4]
+    for size in ((60, 70), (70, 60), (97, 131), (50, 50), (90, 40), (120, 150)):
+        rect = codec.choose_rect(97, 131, size, "center", 1.0, None)
+        out = np.empty((*size, 3), np.uint8)
+        codec.resize_into(rect.cut(image), out)
+        wanted = ImageOps.fit(Image.fromarray(image), size[::-1], Image.Resampling.BILINEAR)
+        assert np.abs(out.astype(int) - np.asarray(wanted)).mean() < 2.5, size
+
+
+@pytest.mark.parametrize("factor", [3, 4, 6, 8])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "float32", "float64"])
+def test_shrinking_averages(factor: int, dtype: str) -> None:
+    """Beyond a factor 2 nothing is skipped: a fine pattern becomes its mean."""
+    rows, columns = 8 * factor, 9 * factor
+    pattern = ((np.add.outer(np.arange(rows), np.arange(columns)) % 2) * 200).astype(dtype)
+    image = np.repeat(pattern[:, :, None], 3, axis=2)
+    out = np.empty((8, 9, 3), dtype)
+    codec.resize_into(image, out)
+    assert np.abs(out.astype(float) - 100).max() <= 1
+
+
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "uint16", "float32", "int32", "int64", "bool", "float16"]
+)
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 7])
+def test_resize_of_any_kind(dtype: str, channels: int) -> None:
+    """Any dtype and number of channels is resized, channel by channel alike, any strides.
+
+    Alike but for rounding: OpenCV has other code for every number of channels.
+    """
+    rounding = {"rtol": 1e-6, "atol": 1e-9} if dtype == "float32" else {"rtol": 0, "atol": 1}
+    values = np.random.default_rng(8).integers(0, 2 if dtype == "bool" else 200, (21, 16, channels))
+    image = values.astype(dtype)
+    out = np.empty((9, 12, channels), dtype)
+    codec.resize_into(image, out)
+    for c in range(channels):
+        alone = np.empty((9, 12, 1), dtype)
+        codec.resize_into(np.ascontiguousarray(image[:, :, c : c + 1]), alone)
+        np.testing.assert_allclose(
+            out[:, :, c].astype(float), alone[:, :, 0].astype(float), **rounding
+        )
+    odd = np.empty((16, 21, channels), dtype).transpose(1, 0, 2)
+    odd[:] = image
+    again = np.empty_like(out)
+    codec.resize_into(odd, again)
+    np.testing.assert_array_equal(again, out)
+    same = np.empty_like(image)
+    codec.resize_into(image, same)
+    np.testing.assert_array_equal(same, image)
+
+
+def test_flat_stays_flat() -> None:
+    """Resizing a picture of one colour changes no pixel, whatever the sizes."""
+    rng = np.random.default_rng(9)
+    for _ in range(60):
+        high, wide, rows, columns = rng.integers(1, 60, 4)
+        out = np.empty((rows, columns, 3), np.uint8)
+        codec.resize_into(np.full((high, wide, 3), 77, np.uint8), out)
+        assert (out == 77).all()
+
+
+draws40 = st.lists(st.floats(0, 1, exclude_max=True), min_size=40, max_size=40)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    height=st.integers(1, 400),
+    width=st.integers(1, 400),
+    target=st.tuples(st.integers(1, 300), st.integers(1, 300)),
+    crop=st.sampled_from(["center", "random", "random-resized", "none"]),
+    ratio=st.floats(0.05, 1),
+    draws=draws40,
+)
+def test_rectangles_lie_inside(
+    height: int, width: int, target: tuple[int, int], crop: str, ratio: float, draws: list[float]
+) -> None:
+    """Every rectangle is at least a pixel and inside the picture."""
+    rect = codec.choose_rect(height, width, target, crop, ratio, np.array(draws))
+    assert 0 <= rect.top <= rect.top + rect.height <= height
+    assert 0 <= rect.left <= rect.left + rect.width <= width
+    assert rect.height >= 1
+    assert rect.width >= 1
+    for actual in ((height, width), (-(-height // 2), -(-width // 2)), (-(-height // 8), 1)):
+        part = rect.scaled((height, width), actual)
+        assert 0 <= part.top <= part.top + part.height <= actual[0]
+        assert 0 <= part.left <= part.left + part.width <= actual[1]
+        assert min(part.height, part.width) >= 1
+
+
+def test_centre_crop_is_the_largest_of_its_shape() -> None:
+    """ "center" takes crop_ratio of the largest rectangle of the target's shape, centred."""
+    for height, width, target, ratio, wanted in (
+        (100, 200, (50, 50), 1.0, (0, 50, 100, 100)),
+        (200, 100, (50, 50), 1.0, (50, 0, 100, 100)),
+        (256, 256, (224, 224), 0.875, (16, 16, 224, 224)),
+        (100, 200, (30, 60), 1.0, (0, 0, 100, 200)),
+        (100, 100, (10, 40), 1.0, (37, 0, 25, 100)),
+    ):
+        rect = codec.choose_rect(height, width, target, "center", ratio, None)
+        assert (rect.top, rect.left, rect.height, rect.width) == wanted
+    assert codec.choose_rect(9, 7, (5, 5), "none", 1.0, None) == codec.Rect(0, 0, 9, 7)
+
+
+def test_random_crop_reaches_everywhere() -> None:
+    """ "random" has the size of the centred one and reaches every place equally."""
+    rng = np.random.default_rng(10)
+    places = set()
+    for _ in range(600):
+        rect = codec.choose_rect(10, 8, (4, 4), "random", 0.75, rng.random(2))
+        assert (rect.height, rect.width) == (6, 6)
+        places.add((rect.top, rect.left))
+    assert places == {(top, left) for top in range(5) for left in range(3)}
+
+
+def test_random_resized_areas_and_shapes() -> None:
+    """ "random-resized" has areas of 0.08 to 1 and shapes of 3/4 to 4/3, evenly."""
+    rng = np.random.default_rng(11)
+    rects = [
+        codec.choose_rect(400, 400, (224, 224), "random-resized", 1.0, rng.random(40))
+        for _ in range(800)
+    ]
+    areas = np.array([r.height * r.width / 160_000 for r in rects])
+    shapes = np.array([r.width / r.height for r in rects])
+    assert 0.07 < areas.min() < 0.12
+    assert 0.9 < areas.max() <= 1
+    assert 0.74 < shapes.min() < 0.8
+    assert 1.25 < shapes.max() < 1.34
+    assert np.mean(areas) == pytest.approx(0.5, abs=0.05)
+    assert np.log(shapes).mean() == pytest.approx(0, abs=0.02)
+    # a picture too narrow for any of them falls back to the centre
+    narrow = codec.choose_rect(400, 2, (224, 224), "random-resized", 1.0, np.full(40, 0.9))
+    assert narrow.width == 2
+
+
+def test_mirror() -> None:
+    """mirror() turns a picture left to right in place."""
+    image = NOISE.copy()
+    codec.mirror(image)
+    np.testing.assert_array_equal(image, NOISE[:, ::-1])

@@ -1,0 +1,297 @@
+"""What a Fill makes of stored samples: shapes, the way it picks, and its values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import encoded, paint, pictures
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from source_contract import MODES, expected, sized
+
+from asyncreader import DecodeError, ParamsError, codec, kernels
+from asyncreader.fill import FLIP_DRAW, SCRATCH, Fill, Stored, Wanted
+from asyncreader.order import mix_rows, uniforms
+from asyncreader.stats import Meter
+
+U8, F4 = np.dtype("uint8"), np.dtype("float32")
+
+
+def stored(axes: str | None = "HWC", dtype: Any = U8, shape: tuple[int, ...] = (8, 6, 3)) -> Stored:
+    """Raw samples whose (H, W, C) is ``shape``, lying in the order of ``axes``."""
+    if axes is not None:
+        shape = tuple(shape["HWC".index(axis)] for axis in axes)
+    return Stored(shape, np.dtype(dtype), axes)
+
+
+def filled(fill: Fill, images: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """All images (N, H, W, C) put one by one, as handed out."""
+    out = np.full(fill.allocate_shape(len(images)), 77).astype(fill.dtype)
+    places, flips = fill.draws(keys)
+    axes = fill.stored.axes
+    for i, image in enumerate(images):
+        sample = image if axes is None else image.transpose(["HWC".index(axis) for axis in axes])
+        place = None if places is None else places[i]
+        fill.put(sample, place, flips is not None and bool(flips[i]), out[i, ...])
+    return fill.handed_out(out)
+
+
+# -- shapes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axes", ["HWC", "CHW", "WHC", "CWH", "HCW", "WCH"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_shape_handed_out(axes: str, layout: str, contiguous: bool) -> None:
+    """The user's shape is the layout's, a view where that is free, C order where asked for."""
+    fill = Fill(stored(axes), Wanted(layout=layout, contiguous=contiguous), "set")
+    batch = fill.handed_out(np.zeros(fill.allocate_shape(5), fill.dtype))
+    assert batch.shape == ((5, 3, 8, 6) if layout == "NCHW" else (5, 8, 6, 3))
+    assert fill.row_bytes == 8 * 6 * 3
+    if contiguous or axes == layout[1:]:
+        assert batch.flags.c_contiguous
+    elif layout == "NCHW" and axes == "HWC":
+        assert batch.strides == (144, 1, 18, 3)  # channels last
+        assert batch.transpose(0, 2, 3, 1).flags.c_contiguous
+    # a plain copy unless the order must change
+    assert (fill.mode == "copy") == (not contiguous or axes == layout[1:])
+
+
+@pytest.mark.parametrize("axes", ["HWC", "CHW", "WHC", "CWH"])
+@pytest.mark.parametrize("mode", MODES)
+def test_any_axes_in_any_mode(axes: str, mode: str) -> None:
+    """However samples lie, each mode hands out the same values."""
+    images = paint(7, (8, 6, 3))
+    wanted = sized(MODES[mode], images)
+    keys = mix_rows(3, np.arange(7))
+    found = filled(Fill(stored(axes), wanted, "set"), images, keys)
+    plain = expected(images, wanted, keys)
+    assert found.shape == plain.shape
+    assert found.dtype == plain.dtype
+    tolerance = 0 if found.dtype == U8 else {2: 2e-3}.get(found.dtype.itemsize, 1e-5)
+    np.testing.assert_allclose(
+        found.astype(float), plain.astype(float), rtol=tolerance, atol=10 * tolerance
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "dtype", "mode"),
+    [
+        (Wanted(), "uint8", "copy"),
+        (Wanted(layout="NHWC"), "float64", "copy"),
+        (Wanted(contiguous=True), "uint8", "transpose"),
+        (Wanted(contiguous=True), "int16", "transpose"),
+        (Wanted(layout="NHWC", flip=True), "uint8", "mirror"),
+        (Wanted(dtype=F4), "uint8", "affine"),
+        (Wanted(dtype=F4, scale=2.0, flip=True, contiguous=True), "uint8", "affine"),
+        (Wanted(dtype=F4), "uint16", "each"),
+        (Wanted(dtype=np.dtype("float64")), "uint8", "each"),
+        (Wanted(), ">i2", "each"),
+        (Wanted(size=(4, 4)), "uint8", "each"),
+    ],
+)
+def test_cheapest_way(wanted: Wanted, dtype: str, mode: str) -> None:
+    """A fill picks the cheapest way that does what is wanted."""
+    assert Fill(stored(dtype=dtype), wanted, "set").mode == mode
+
+
+def test_compiled_modes_equal_one_by_one() -> None:
+    """What a compiled pass makes of a batch is what put() makes of each image, bit for bit."""
+    images = np.ascontiguousarray(paint(9, (8, 6, 3)))
+    keys = mix_rows(4, np.arange(9))
+    for name, wanted in MODES.items():
+        fill = Fill(stored(), wanted, "set")
+        if fill.mode not in ("transpose", "mirror", "affine"):
+            continue
+        out = np.zeros(fill.allocate_shape(9), fill.dtype)
+        rows = np.arange(9, dtype=np.int64)
+        fill.bulk(images.ctypes.data, rows * images[0].nbytes, rows, keys, out)
+        np.testing.assert_array_equal(fill.handed_out(out), filled(fill, images, keys), name)
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    dtype=st.sampled_from(["uint8", "int8", "uint16", "int16", "int32", "float32", "float64"]),
+    to=st.sampled_from(["float16", "float32", "float64"]),
+    scale=st.floats(1e-3, 4).map(lambda v: round(v, 4)),
+    mean=st.lists(st.floats(-9, 9), min_size=3, max_size=3),
+    std=st.lists(st.floats(0.1, 9), min_size=3, max_size=3),
+    contiguous=st.booleans(),
+)
+def test_affine_values(
+    dtype: str, to: str, scale: float, mean: list[float], std: list[float], contiguous: bool
+) -> None:
+    """(x * scale - mean) / std per channel, to the precision of the wanted type."""
+    images = paint(3, (5, 4, 3), dtype)
+    if to == "float16":
+        images, scale = np.clip(images, -100, 250).astype(dtype), min(scale, 1.0)
+    wanted = Wanted(
+        contiguous=contiguous,
+        dtype=np.dtype(to),
+        scale=scale,
+        mean=tuple(mean),
+        std=tuple(std),
+    )
+    found = filled(
+        Fill(stored(dtype=dtype, shape=(5, 4, 3)), wanted, "set"), images, np.zeros(3, np.uint64)
+    )
+    plain = ((images.astype(np.float64) * scale - mean) / std).transpose(0, 3, 1, 2)
+    relative = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-13}[to]
+    size = np.abs(images.astype(np.float64) * scale).max() + np.abs(mean).max()
+    np.testing.assert_allclose(
+        found.astype(np.float64), plain, rtol=relative, atol=relative * size / min(std)
+    )
+
+
+def test_big_endian_becomes_native() -> None:
+    """Data of foreign byte order are served in native order, same values."""
+    images = paint(4, (8, 6, 3), "int16")
+    fill = Fill(stored(dtype=">i2"), Wanted(layout="NHWC"), "set")
+    assert fill.dtype == np.dtype("int16")
+    assert fill.dtype.isnative
+    found = filled(fill, images.astype(">i2"), np.zeros(4, np.uint64))
+    np.testing.assert_array_equal(found, images)
+
+
+def test_draws_are_by_key_alone() -> None:
+    """A sample's crop and flip depend on its key, not on its place in the batch."""
+    images = np.repeat(paint(1, (20, 16, 3)), 8, axis=0)
+    keys = mix_rows(1, np.array([5, 9, 5, 2, 9, 5, 7, 2]))
+    wanted = Wanted(size=(9, 9), crop="random", crop_ratio=0.6, flip=True)
+    found = filled(Fill(stored(shape=(20, 16, 3)), wanted, "set"), images, keys)
+    for same in ((0, 2, 5), (1, 4), (3, 7)):
+        for one in same[1:]:
+            np.testing.assert_array_equal(found[same[0]], found[one])
+    assert np.unique(found.reshape(8, -1), axis=0).shape[0] > 2  # two of them share a crop
+
+
+def test_half_of_all_are_flipped() -> None:
+    """flip mirrors one sample in two."""
+    keys = mix_rows(1, np.arange(4000))
+    places, flips = Fill(stored(), Wanted(flip=True), "set").draws(keys)
+    assert places is None
+    assert flips is not None
+    np.testing.assert_array_equal(flips, uniforms(keys, FLIP_DRAW) < 0.5)
+    assert flips.mean() == pytest.approx(0.5, abs=0.03)
+    assert Fill(stored(), Wanted(), "set").draws(keys) == (None, None)
+
+
+def test_a_sample_is_never_changed() -> None:
+    """Filling reads a stored sample and never writes to it."""
+    images = paint(2, (8, 6, 3))
+    images.flags.writeable = False
+    for mode in MODES.values():
+        filled(Fill(stored(), sized(mode, images), "set"), images, np.zeros(2, np.uint64))
+
+
+def test_other_ranks() -> None:
+    """Data that is not 4-D is served as stored, cast or scaled at most."""
+    for shape in ((), (7,), (4, 5), (2, 3, 4, 5)):
+        samples = paint(6, shape, "int16")
+        fill = Fill(stored(None, "int16", shape), Wanted(dtype=F4, scale=0.5, mean=(2.0,)), "set")
+        found = filled(fill, samples, np.zeros(6, np.uint64))
+        np.testing.assert_allclose(found, samples * 0.5 - 2)
+        assert found.shape == (6, *shape)
+        assert found.dtype == F4
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "says"),
+    [
+        (stored(), Wanted(scale=0.5), "float dtype"),
+        (stored(), Wanted(mean=(1.0,), dtype=np.dtype("int16")), "float dtype"),
+        (stored(), Wanted(dtype=F4, mean=(1.0, 2.0)), "mean has one value"),
+        (stored(), Wanted(dtype=F4, std=(1.0, 2.0, 3.0, 4.0)), "std has one value"),
+        (stored(None, "f4", (5,)), Wanted(size=(2, 2)), "size need"),
+        (stored(None, "f4", (5,)), Wanted(flip=True), "flip need"),
+        (stored(None, "f4", (5,)), Wanted(mean=(1.0, 2.0)), "per-channel"),
+        (Stored(None, U8, "HWC", True), Wanted(), "differ in size"),
+    ],
+)
+def test_refused(kind: Stored, wanted: Wanted, says: str) -> None:
+    """What cannot be done with the stored kind is a ParamsError that says why."""
+    with pytest.raises(ParamsError, match=says):
+        Fill(kind, wanted, "set")
+
+
+# -- encoded images ------------------------------------------------------------------------------
+
+
+def put(fill: Fill, data: bytes, flip: bool = False, draws: Any = None) -> np.ndarray:
+    out = np.zeros(fill.allocate_shape(1), fill.dtype)
+    fill.put_encoded(data, draws, flip, out[0], Meter())
+    batch: np.ndarray = fill.handed_out(out)[0]
+    return batch
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_encoded_equals_raw(mode: str) -> None:
+    """A picture decoded into a slot is what its pixels put there would be."""
+    image = pictures(3, (30, 26, 3))[2]
+    data = encoded(image, "PNG")
+    wanted = sized(MODES[mode], image[None])
+    keys = mix_rows(8, np.arange(1))
+    raw = filled(Fill(stored(shape=(30, 26, 3)), wanted, "set"), image[None], keys)[0]
+    fill = Fill(Stored((30, 26, 3), U8, "HWC", True), wanted, "set")
+    places, flips = fill.draws(keys)
+    found = put(
+        fill, data, flips is not None and bool(flips[0]), None if places is None else places[0]
+    )
+    if found.dtype.kind == "f":
+        np.testing.assert_allclose(found, raw, rtol=1e-5, atol=2e-3)
+    else:
+        np.testing.assert_array_equal(found, raw)
+
+
+def test_encoded_of_another_size() -> None:
+    """Without ``size`` an image that is not as declared is a DecodeError with both sizes."""
+    fill = Fill(Stored((30, 26, 3), U8, "HWC", True), Wanted(), "set")
+    with pytest.raises(DecodeError, match="26 x 30") as caught:
+        put(fill, encoded(np.zeros((26, 30, 3), np.uint8)))
+    assert caught.value.expected == "30 x 26"
+
+
+@pytest.mark.parametrize("turn", [1, 6])
+def test_dct_scaled_resize_is_the_same_picture(turn: int) -> None:
+    """Shrinking a large JPEG by way of its DCT looks like shrinking its pixels."""
+    coarse = Image.fromarray(pictures(6, (40, 30, 3))[5])
+    image = np.asarray(coarse.resize((300, 400), Image.Resampling.BICUBIC))
+    data = encoded(image, "JPEG", quality=92, exif=_exif(turn))
+    whole = codec.decode(data, 3)
+    for wanted in (
+        Wanted(size=(50, 60), layout="NHWC"),
+        Wanted(size=(64, 48), crop="none", layout="NHWC"),
+        Wanted(size=(90, 90), crop_ratio=0.5, layout="NHWC"),
+    ):
+        found = put(Fill(Stored(None, U8, "HWC", True), wanted, "set"), data)
+        raw = Fill(Stored(whole.shape, U8, "HWC"), wanted, "set")
+        plain = filled(raw, whole[None], np.zeros(1, np.uint64))[0]
+        assert np.abs(found.astype(int) - plain).mean() < 3
+
+
+def _exif(turn: int) -> Any:
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    return exif
+
+
+def test_scratch_belongs_to_a_thread() -> None:
+    """Scratch memory is reused by its thread and never shared with another."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    mine = SCRATCH.take("test", 100)
+    assert SCRATCH.take("test", 50).ctypes.data == mine.ctypes.data
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(lambda: SCRATCH.take("test", 100).ctypes.data).result()
+        assert other != mine.ctypes.data
+    assert SCRATCH.array("test", (2, 3), F4).shape == (2, 3)
+    assert kernels.bytes_at(mine.ctypes.data, 100).tobytes() == mine.tobytes()

@@ -1,0 +1,187 @@
+"""The compiled kernels against their plain numpy twins."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncreader import kernels
+
+sides = st.integers(1, 40)
+
+
+def address(array: np.ndarray) -> int:
+    return int(array.ctypes.data)
+
+
+def picks(data: st.DataObject, count: int, size: int, slots: int) -> tuple[np.ndarray, np.ndarray]:
+    """Byte offsets of some of ``count`` rows, repeats allowed, and distinct slot rows for them."""
+    records = data.draw(st.lists(st.integers(0, count - 1), max_size=slots))
+    rows = data.draw(st.permutations(range(slots)))[: len(records)]
+    return np.array(records, np.int64) * size, np.array(rows, np.int64)
+
+
+@settings(max_examples=60, deadline=None)
+@given(size=st.integers(1, 5000), data=st.data())
+def test_gather(size: int, data: st.DataObject) -> None:
+    """gather_rows copies whole rows to their places and nothing beside them."""
+    source = np.random.default_rng(size).integers(0, 256, (5, size), np.uint8)
+    offsets, rows = picks(data, 5, size, 7)
+    found = np.full((7, size), 9, np.uint8)
+    twin = found.copy()
+    kernels.gather_rows(address(source), offsets, size, address(found), rows)
+    kernels.gather_rows_numpy(address(source), offsets, size, address(twin), rows)
+    np.testing.assert_array_equal(found, twin)
+    np.testing.assert_array_equal(found[rows], source[offsets // size])
+    assert (np.delete(found, rows, axis=0) == 9).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    height=sides,
+    width=sides,
+    channels=st.integers(1, 5),
+    item=st.sampled_from([1, 2, 4, 8]),
+    data=st.data(),
+)
+def test_transpose(height: int, width: int, channels: int, item: int, data: st.DataObject) -> None:
+    """transpose_rows turns (pixels, channels) into (channels, pixels) for any element size."""
+    pixels, size = height * width, height * width * channels * item
+    source = np.random.default_rng(size).integers(0, 256, (4, size), np.uint8)
+    offsets, rows = picks(data, 4, size, 5)
+    found = np.full((5, size), 9, np.uint8)
+    twin = found.copy()
+    arguments = (address(source), offsets, pixels, channels, item)
+    kernels.transpose_rows(*arguments, address(found), rows)
+    kernels.transpose_rows_numpy(*arguments, address(twin), rows)
+    np.testing.assert_array_equal(found, twin)
+    turned = source.reshape(4, pixels, channels, item).transpose(0, 2, 1, 3).reshape(4, size)
+    np.testing.assert_array_equal(found[rows], turned[offsets // size])
+
+
+@settings(max_examples=60, deadline=None)
+@given(height=sides, width=sides, pixel=st.integers(1, 9), data=st.data())
+def test_mirror(height: int, width: int, pixel: int, data: st.DataObject) -> None:
+    """mirror_rows mirrors exactly the rows that are flagged."""
+    size = height * width * pixel
+    source = np.random.default_rng(size).integers(0, 256, (4, height, width, pixel), np.uint8)
+    offsets, rows = picks(data, 4, size, 5)
+    flips = np.array(data.draw(st.lists(st.booleans(), min_size=rows.size, max_size=rows.size)))
+    flips = flips.astype(np.uint8)
+    found = np.full((5, height, width, pixel), 9, np.uint8)
+    twin = found.copy()
+    arguments = (address(source), offsets, height, width, pixel, flips)
+    kernels.mirror_rows(*arguments, address(found), rows)
+    kernels.mirror_rows_numpy(*arguments, address(twin), rows)
+    np.testing.assert_array_equal(found, twin)
+    for offset, row, flip in zip(offsets, rows, flips, strict=True):
+        image = source[offset // size]
+        np.testing.assert_array_equal(found[row], image[:, ::-1] if flip else image)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    height=sides,
+    width=sides,
+    channels=st.integers(1, 5),
+    planar=st.booleans(),
+    half=st.booleans(),
+    data=st.data(),
+)
+def test_affine(
+    height: int, width: int, channels: int, planar: bool, half: bool, data: st.DataObject
+) -> None:
+    """affine_rows is x * scale + shift, mirrored where flagged, in either axis order and type."""
+    half = half and kernels.HALF
+    size = height * width * channels
+    rng = np.random.default_rng(size)
+    source = rng.integers(0, 256, (4, height, width, channels), np.uint8)
+    scale = rng.normal(0, 0.1, channels).astype(np.float32)
+    shift = rng.normal(0, 3, channels).astype(np.float32)
+    offsets, rows = picks(data, 4, size, 5)
+    flips = (np.arange(rows.size) % 2).astype(np.uint8)
+    found = np.full((5, size), 7, np.uint16 if half else np.float32)
+    twin = found.copy()
+    arguments = (address(source), offsets, height * width, scale, shift, width, flips, planar)
+    kernels.affine_rows(*arguments, found, rows)
+    kernels.affine_rows_numpy(*arguments, twin, rows)
+    if half:
+        found, twin = found.view(np.float16), twin.view(np.float16)
+    # one rounding more or less: LLVM may fuse the multiplication with the addition
+    tolerance: dict[str, Any] = {"rtol": 1e-3 if half else 1e-6, "atol": 2e-3 if half else 1e-5}
+    np.testing.assert_allclose(found, twin, **tolerance)
+    for offset, row, flip in zip(offsets, rows, flips, strict=True):
+        image = source[offset // size]
+        image = (image[:, ::-1] if flip else image).astype(np.float64) * scale + shift
+        image = image.transpose(2, 0, 1) if planar else image
+        np.testing.assert_allclose(found[row], image.reshape(-1), **tolerance)
+    untouched = np.delete(found, rows, axis=0)
+    assert (
+        untouched == np.full(1, 7, found.dtype if not half else np.uint16).view(found.dtype)
+    ).all()
+
+
+def test_affine_does_not_depend_on_where_a_row_lies() -> None:
+    """Equal pixels give equal floats, bit for bit, in any slot row and on any image of a batch."""
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (37, 53, 3), np.uint8)
+    source = np.repeat(image[None], 6, axis=0)
+    scale, shift = np.float32([0.013, 0.7, 1.1]), np.float32([-2.1, 0.3, 5])
+    for planar in (False, True):
+        out = np.empty((6, image.size), np.float32)
+        offsets = np.arange(6, dtype=np.int64) * image.size
+        kernels.affine_rows(
+            *(address(source), offsets, 37 * 53, scale, shift, 53, np.zeros(6, np.uint8), planar),
+            out,
+            np.arange(6, dtype=np.int64)[::-1].copy(),
+        )
+        assert np.unique(out, axis=0).shape[0] == 1
+
+
+def test_reader_without_numba() -> None:
+    """Where numba cannot be imported the twins do the work, with the same order and pixels."""
+    code = """
+import sys
+sys.modules["numba"] = None
+import hashlib
+import numpy as np
+from asyncreader import AsyncReader, kernels
+assert not kernels.COMPILED
+data = np.random.default_rng(0).integers(0, 256, (50, 9, 8, 3), dtype=np.uint8)
+digest = hashlib.sha256()
+for extra in ({}, {"contiguous": True}, {"flip": True, "layout": "NHWC"}):
+    with AsyncReader({"data": data, "batchSize": 8, "shuffle": True, **extra}) as reader:
+        for batch in reader:
+            digest.update(batch.data.tobytes() + batch.indices.tobytes())
+print(digest.hexdigest())
+"""
+    plain = code.replace('sys.modules["numba"] = None', "").replace(
+        "assert not kernels.COMPILED", "assert kernels.COMPILED"
+    )
+    pytest.importorskip("numba")
+    found = [
+        subprocess.run(
+            [sys.executable, "-W", "error", "-c", source],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for source in (code, plain)
+    ]
+    assert found[0] == found[1] != ""
+
+
+def test_kernels_release_the_gil() -> None:
+    """A kernel lets other threads run: it is compiled without holding the GIL."""
+    pytest.importorskip("numba")
+    from asyncreader import _compiled
+
+    for name in ("feistel_rows", "gather_rows", "affine_rows", "mirror_rows", "transpose_rows"):
+        assert getattr(_compiled, name).targetoptions["nogil"]

@@ -1,0 +1,277 @@
+"""workers="process": the same batches, order, errors and end as threads, in spawned processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from fakes import packed as pack
+from fakes import paint, write_hdf5
+
+from asyncreader import AsyncReader, ParamsError, SourceError, WorkerError
+
+COUNT = 60
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("processes") / "set.h5"
+    with h5py.File(path, "w") as file:
+        file["data"] = paint(COUNT, (6, 5, 3))
+        file["labels"] = np.arange(COUNT)[:, None]
+    return str(path)
+
+
+def jitter(data: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> None:
+    """In place, and different for each batch."""
+    data += rng.integers(0, 3, data.shape, dtype=np.uint8)
+
+
+def halves(data: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """New arrays of another shape and dtype."""
+    return data[:, :, ::2].astype(np.float32), labels[:, 0] * 2
+
+
+class Odd(Exception):
+    """A user's own exception."""
+
+
+def fails_at_20(data: np.ndarray, labels: np.ndarray) -> None:
+    if labels[0, 0] == 20:
+        raise Odd("twenty")
+
+
+def shrinks_at_20(data: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return data[:-1] if labels[0, 0] == 20 else data
+
+
+def dies_at_20(data: np.ndarray, labels: np.ndarray) -> None:
+    if labels[0, 0] == 20:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def stays_for_ever(data: np.ndarray, labels: np.ndarray) -> None:
+    if labels[0, 0] == 20:
+        threading.Event().wait()
+
+
+def digest_of(path: str, **params: Any) -> str:
+    state = hashlib.sha256()
+    with AsyncReader(path=path, batch_size=8, shuffle=True, **params) as reader:
+        for _ in range(3):
+            for batch in reader:
+                state.update(batch.data.tobytes())
+                state.update(np.ascontiguousarray(batch.labels).tobytes())
+                state.update(batch.indices.tobytes())
+    return state.hexdigest()
+
+
+@pytest.mark.parametrize("postprocess", [None, jitter, halves])
+def test_same_bytes_as_threads(packed: str, postprocess: Any) -> None:
+    """Three shuffled epochs are the same bytes with threads and processes, any njob and nthread."""
+    expected = digest_of(packed, postprocess=postprocess)
+    for nthread, njob in ((1, 1), (3, 4)):
+        found = digest_of(
+            packed, postprocess=postprocess, workers="process", nthread=nthread, njob=njob
+        )
+        assert found == expected
+
+
+def test_slots_are_shared_and_few(packed: str) -> None:
+    """Batches lie in njob + 1 page-aligned slots, reused, and a held one is not touched."""
+    addresses = set()
+    with AsyncReader(path=packed, batch_size=4, workers="process", nthread=2, njob=2) as reader:
+        for _ in range(10):
+            for batch in reader:
+                addresses.add(batch.data.__array_interface__["data"][0])
+                held = batch.data.copy()
+                assert (batch.data == held).all()
+    assert len(addresses) <= 3
+    assert all(address % 4096 == 0 for address in addresses)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_close_leaves_nothing(packed: str) -> None:
+    """Processes, threads and descriptors are back to the count before; close() twice is fine."""
+    AsyncReader(path=packed, workers="process").close()  # starts the one resource tracker
+    threads, fds = threading.active_count(), descriptors()
+    for _ in range(3):
+        reader = AsyncReader(path=packed, batch_size=4, workers="process", nthread=2, njob=3)
+        reader.fetchData()
+        reader.close()
+        reader.close()
+    assert threading.active_count() == threads
+    assert descriptors() == fds
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(
+    ("postprocess", "cause"), [(fails_at_20, Odd), (shrinks_at_20, type(None))]
+)
+def test_an_error_belongs_to_its_batch(packed: str, postprocess: Any, cause: type) -> None:
+    """postprocess's error comes from its own batch, with its type; the next batch is well."""
+    with AsyncReader(
+        path=packed, batch_size=4, workers="process", nthread=2, njob=3, postprocess=postprocess
+    ) as reader:
+        for first in range(0, 20, 4):
+            reader.fetchData()
+            assert reader.getNextBatch().indices[0] == first
+        for _ in range(3):
+            reader.fetchData()
+        with pytest.raises(WorkerError) as caught:
+            reader.getNextBatch()
+        assert type(caught.value.__cause__) is cause
+        assert "in worker process" in caught.value.__notes__[0]
+        assert reader.getNextBatch().indices[0] == 24
+        assert reader.getNextBatch().indices[0] == 28
+
+
+def test_a_dead_worker_is_an_error_with_its_signal(packed: str) -> None:
+    """A worker that is killed ends the wait with WorkerError naming process and signal."""
+    reader = AsyncReader(
+        path=packed, batch_size=4, workers="process", njob=3, postprocess=dies_at_20
+    )
+    with reader, pytest.raises(WorkerError, match=r"process \d+, signal SIGSEGV"):
+        for _ in reader:
+            pass
+
+
+def test_a_stuck_worker_is_killed_by_close(packed: str) -> None:
+    """close() ends a worker that never returns from user code."""
+    reader = AsyncReader(
+        path=packed, batch_size=4, workers="process", njob=3, postprocess=stays_for_ever,
+        timeout=0.3,
+    )  # fmt: skip
+    with pytest.raises(TimeoutError):
+        for _ in reader:
+            pass
+    reader.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_a_local_function_is_refused(packed: str) -> None:
+    """A postprocess that cannot be brought over is a ParamsError at construction."""
+    with pytest.raises(ParamsError, match=r"postprocess.*top of a module"):
+        AsyncReader(path=packed, workers="process", postprocess=lambda data, labels: None)
+
+
+def test_a_program_from_standard_input_is_refused(packed: str) -> None:
+    """A main module that cannot be imported is a ParamsError, not a hang."""
+    program = (
+        "from asyncreader import AsyncReader, ParamsError\n"
+        "try:\n"
+        f"    AsyncReader(path={packed!r}, workers='process', nthread=2)\n"
+        "except ParamsError as exc: print('refused:', exc)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-"], input=program, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.startswith("refused: a worker process could not start"), done
+
+
+def test_an_unguarded_main_module_is_refused(packed: str, tmp_path: Path) -> None:
+    """A script that starts training at import is told to guard it, in parent and child."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from asyncreader import AsyncReader\n"
+        f"AsyncReader(path={packed!r}, workers='process').close()\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert 'if __name__ == "__main__"' in done.stderr.splitlines()[-1]
+
+
+def test_a_file_that_vanished_is_an_error_at_construction(packed: str, tmp_path: Path) -> None:
+    """A worker that cannot open the set says so while the reader is constructed."""
+    from asyncreader import processes, reader
+
+    link = tmp_path / "set.h5"
+    link.symlink_to(packed)
+    parsed = reader.parse_params({"path": str(link), "workers": "process"}, {})
+    with AsyncReader(path=str(link), workers="process") as opened:
+        recipe = opened._workers._recipe  # type: ignore[union-attr]
+        link.unlink()
+        arena = processes.Arena(processes.pages(1 << 20))
+        broken = processes.Recipe(parsed, 0, 1, recipe.layout, arena, recipe.build)
+        workers = processes.ProcessWorkers(1, opened._ring, broken, 0, 1)
+        with pytest.raises(SourceError, match="no such file"):
+            workers.start()
+
+
+def test_bad_samples_and_padding_cross_over(tmp_path: Path) -> None:
+    """Skipped, zeroed and padded rows show in indices, mask and stats as they do with threads."""
+    path = write_hdf5(tmp_path / "bad.h5", pack(paint(10, (4, 4, 3))))
+    with h5py.File(path, "r+") as file:
+        file["data"][3] = 255 - file["data"][3]
+    for on_error in ("skip", "zero"):
+        found = []
+        for workers in ("thread", "process"):
+            with AsyncReader(
+                path=str(path), batch_size=4, workers=workers, on_error=on_error,
+                last_batch="pad", epochs=1, nthread=2, njob=2,
+            ) as reader:  # fmt: skip
+                rows = [(b.indices.tolist(), b.mask.tolist(), b.data.tobytes()) for b in reader]
+                found.append((rows, reader.stats().bad_list))
+        assert found[0] == found[1]
+        assert found[0][1][0][0] == 3
+
+
+def test_verified_once_for_all_workers(tmp_path: Path) -> None:
+    """verify="first" marks what passed in one map for all processes."""
+    path = write_hdf5(tmp_path / "good.h5", pack(paint(12, (4, 4, 3))))
+    with AsyncReader(path=str(path), batch_size=4, workers="process", nthread=2) as reader:
+        for _ in reader:
+            pass
+        seen = reader._workers._recipe.arena.start(12)
+        assert seen.all()
+
+
+def test_exit_without_close(packed: str, tmp_path: Path) -> None:
+    """A program that ends without close() ends cleanly and leaves no process behind."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import json, multiprocessing, sys
+        from asyncreader import AsyncReader
+        if __name__ == "__main__":
+            reader = AsyncReader(path={packed!r}, batch_size=4, workers="process", nthread=2)
+            for batch in reader:
+                break
+            print(json.dumps([child.pid for child in multiprocessing.active_children()]))
+            sys.exit(7)
+        """)
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 7, done.stderr
+    assert done.stderr == ""
+    for pid in json.loads(done.stdout):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_resume_crosses_kinds_of_workers(packed: str) -> None:
+    """A state saved under threads goes on under processes."""
+    with AsyncReader(path=packed, batch_size=8, shuffle=True) as reader:
+        batches = iter(reader)
+        for _ in range(3):
+            next(batches)
+        state = json.loads(json.dumps(reader.state_dict()))
+        rest = [batch.indices.tolist() for batch in batches]
+    with AsyncReader(path=packed, batch_size=8, shuffle=True, workers="process") as reader:
+        reader.load_state_dict(state)
+        assert [batch.indices.tolist() for batch in reader] == rest
