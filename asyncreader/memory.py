@@ -75,16 +75,14 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[A
     return np.frombuffer(pages, kind, count=size // kind.itemsize).reshape(shape)
 
 
-def cached_share(fd: int, size: int, samples: int = 256) -> float:
-    """Part of a file's pages in the page cache, 0 to 1, by ``samples`` evenly spread ones.
+def cached_share(mapped: UInt8, samples: int = 128) -> float:
+    """Part of a mapped file's pages in the page cache, 0 to 1, by evenly spread ones.
 
-    By mincore(2); 1.0 where the system does not tell.
+    By mincore(2), some 0.1 ms; 1.0 where the system does not tell.
     """
-    address = map_file(fd, size).ctypes.data_as(ctypes.c_void_p)  # which keeps the mapping
-    known = ctypes.create_string_buffer(1)
-    held = 0
-    for number in np.linspace(0, (size - 1) // PAGE, samples).astype(np.int64).tolist():
-        if _libc.mincore((address.value or 0) + number * PAGE, PAGE, known) != 0:
+    address, known, held = mapped.ctypes.data, ctypes.create_string_buffer(1), 0
+    for number in np.linspace(0, (mapped.size - 1) // PAGE, samples).astype(np.int64).tolist():
+        if _libc.mincore(address + number * PAGE, PAGE, known) != 0:
             return 1.0
         held += known.raw[0] & 1
     return held / samples

@@ -174,6 +174,7 @@ def print_table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> None
 
 
 def in_bytes(size: float) -> str:
+    """ "2.5 MB", "12 bytes"."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
@@ -182,6 +183,7 @@ def in_bytes(size: float) -> str:
 
 
 def times(shape: Iterable[int]) -> str:
+    """ "224 x 224 x 3"."""
     return " x ".join(map(str, shape))
 
 

@@ -27,8 +27,9 @@ from asyncreader import (
     ReaderTimeoutError,
     WorkerError,
 )
+from asyncreader.memory import aligned_empty
 from asyncreader.order import BatchPlan
-from asyncreader.slots import POISON, Slot, SlotLayout, SlotRing, SlotState, aligned_empty
+from asyncreader.slots import POISON, Slot, SlotLayout, SlotRing, SlotState
 
 ROWS = 6
 

@@ -40,7 +40,7 @@ from asyncreader.fill import Wanted
 from asyncreader.params import DatasetPlace
 from asyncreader.sources import Hdf5Fields, fingerprint, open_source
 from asyncreader.sources.arrays import open_arrays
-from asyncreader.sources.store import file_system
+from asyncreader.sources.store import AdaptiveStore, MappedStore, PreadStore, file_system
 
 COUNT = 23
 LABELS = (np.arange(COUNT, dtype=np.int64) % 5)[:, None]
@@ -914,13 +914,31 @@ def test_fingerprint_tells_sets_apart(tmp_path: Path) -> None:
 
 
 def test_choice_of_io(tmp_path: Path) -> None:
-    """io= is obeyed, "auto" becomes one of both, and any path's file system can be asked for."""
+    """io= is obeyed, "auto" stays adaptive on a local disk, any path's file system can be asked."""
     assert file_system(str(tmp_path)) == file_system(str(tmp_path / "not there"))
     path = write_hdf5(tmp_path / "a.h5", packed(paint(3)))
-    for how, chosen in (("pread", ["pread"]), ("mmap", ["mmap"]), ("auto", ["mmap", "pread"])):
+    for how, kind in (("pread", PreadStore), ("mmap", MappedStore), ("auto", AdaptiveStore)):
         source = open_source(path, io=how)
-        assert source.spec.io in chosen
+        assert source.spec.io == how
+        assert type(source.store) is kind
         source.close()
+
+
+def test_auto_follows_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "auto" reads cold files by pread and goes over to the mapping once the pages are there."""
+    path = write_hdf5(tmp_path / "a.h5", packed(paint(3)))
+    share = [0.2]
+    monkeypatch.setattr(MappedStore, "cached_share", lambda self: share[0])
+    source = open_source(path, io="auto")
+    store = source.store
+    assert type(store.now) is PreadStore
+    assert source.sample_bytes(1) == paint(3)[1].tobytes()
+    share[0] = 1.0
+    store.will_need(np.array([0]), np.array([8]))
+    store._choose(64 << 20)
+    assert type(store.now) is MappedStore
+    assert source.sample_bytes(1) == paint(3)[1].tobytes()
+    source.close()
 
 
 def test_nothing_stays_open_after_a_failure(tmp_path: Path) -> None:

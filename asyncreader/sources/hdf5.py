@@ -34,7 +34,7 @@ from .base import (
     row_size,
 )
 from .chunks import NAMES, ChunkGrid, ChunkSource, Filter, check_filters
-from .store import MappedStore, OpenFile
+from .store import OpenFile
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -221,10 +221,8 @@ class _Opener:
         _check_numeric(dataset, name, self.path)
         offset = dataset.id.get_offset()
         size = dataset.size * dataset.dtype.itemsize
-        store = self.file.store
         if (
-            isinstance(store, MappedStore)
-            and offset is not None
+            offset is not None
             and dataset.chunks is None
             and dataset.dtype.isnative
             and dataset.dtype != np.bool_
@@ -232,8 +230,8 @@ class _Opener:
             if offset + size > self.file.size:
                 raise FormatError(f"{name} lies outside the file", path=self.path, hint=_AGAIN)
             if offset % dataset.dtype.itemsize == 0:
-                mapped: Array = store.view(offset, size).view(dataset.dtype)
-                return mapped.reshape(dataset.shape)
+                table: Array = self.file.table(offset, size).view(dataset.dtype)
+                return table.reshape(dataset.shape)
         read: Array = np.ascontiguousarray(dataset[()])
         return read.astype(read.dtype.newbyteorder("="), copy=False)
 
@@ -345,8 +343,7 @@ class _Opener:
                 spec, self.file.store, (offset, size), size, labels, checksums
             )
             return self._finish(source, None)
-        view = MappedStore(self.file._fd, self.file.size)
-        flat = view.view(offset, data.size * data.dtype.itemsize).view(data.dtype)
+        flat = self.file.mapped.view(offset, data.size * data.dtype.itemsize).view(data.dtype)
         moved = np.moveaxis(flat.reshape(data.shape), axis, 0)
         return self._finish(Hdf5Array(spec, moved, labels, checksums), None)
 

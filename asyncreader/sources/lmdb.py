@@ -13,7 +13,7 @@ from ..errors import FormatError, SourceNotFoundError
 from ..fill import Stored
 from .base import Array, ExtentSource, SourceSpec, check_extents, default_block
 from .lmdb_tree import LmdbFile, Tree
-from .store import MappedStore, OpenFile
+from .store import OpenFile
 
 _MAGIC: Final = b"\xde\xc0\xef\xbe"
 
@@ -79,11 +79,7 @@ def open_lmdb(path: str, *, io: str = "auto", labels: bool = True) -> LmdbSource
 
 def _open(path: str, file: OpenFile, want_labels: bool) -> LmdbSource:
     # The index is read through a mapping also where samples are read by pread.
-    mapped = (
-        file.store if isinstance(file.store, MappedStore) else OpenFile(file.path, "mmap").store
-    )
-    assert isinstance(mapped, MappedStore)
-    tree = LmdbFile(mapped.bytes, path)
+    tree = LmdbFile(file.mapped.bytes, path)
     named = tree.named()
     if fmt.META.encode() not in named or fmt.DATA.encode() not in named:
         raise FormatError(
@@ -115,6 +111,9 @@ def _open(path: str, file: OpenFile, want_labels: bool) -> LmdbSource:
     labels = None
     if meta.label_kind != "none" and want_labels:
         labels = _labels(tree, named, meta, path)
+    if file.io == "pread":  # then nothing that is used later may lie in the mapping
+        checksums = checksums.copy()
+        labels = None if labels is None else labels.copy()
     spec = SourceSpec(
         path=path,
         container="LMDB",

@@ -201,14 +201,14 @@ def consumer(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
 
 def drop_cache(path: str) -> bool:
     """Put a file's pages out of the page cache; whether that worked."""
-    from asyncreader.memory import cached_share
+    from asyncreader.memory import cached_share, map_file
 
     inside = os.path.join(path, "data.mdb") if os.path.isdir(path) else path
     fd = os.open(inside, os.O_RDONLY)
     try:
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        return cached_share(fd, os.fstat(fd).st_size) < 0.1
+        return cached_share(map_file(fd, os.fstat(fd).st_size)) < 0.1
     finally:
         os.close(fd)
 

@@ -206,7 +206,7 @@ class Folder:
 
 
 class H5Chunks:
-    """Iterable-style data set that reads whole chunks in random order and mixes 32 of them."""
+    """Iterable-style data set that reads whole chunks in random order and mixes 1,024 samples."""
 
     def __new__(cls, path: str, chunk: int) -> Any:
         import torch
@@ -222,8 +222,9 @@ class H5Chunks:
                     rng = np.random.default_rng(info.id)
                     while True:
                         order = rng.permutation(len(data) // chunk)[info.id :: 2]
-                        for lo in range(0, len(order), 32):
-                            starts = order[lo : lo + 32] * chunk
+                        mixing = -(-8 * BATCH // chunk)
+                        for lo in range(0, len(order), mixing):
+                            starts = order[lo : lo + mixing] * chunk
                             rows = np.concatenate([data[s : s + chunk] for s in starts])
                             marks = np.concatenate([labels[s : s + chunk] for s in starts])
                             mixed = rng.permutation(len(rows))

@@ -1,7 +1,8 @@
 """Ours against what people would pick: side by side in one run, alternating, medians and ratios.
 
 ``python tests/benchmarks/run.py DIR`` builds its inputs in DIR (once, about 3 GB), runs every
-contender that is installed, prints a table, and writes DIR/results.json and DIR/speed.svg.
+contender that is installed, prints a table, and writes DIR/results.json and
+DIR/results.svg.
 ``--ffcv-python`` names an interpreter that has FFCV (it needs numpy < 2, so an environment of its
 own); ``--peers-python`` one that has torch, Grain and TensorFlow, if this one has not.
 """
@@ -11,9 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import select
 import statistics
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -23,6 +26,9 @@ import inputs
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
+
+#: Seconds after which a contender that says nothing is given up (FFCV writes its file first).
+PATIENCE = 300
 
 
 @dataclass
@@ -58,6 +64,8 @@ class Player:
 
     def __init__(self, contender: Contender) -> None:
         self.contender = contender
+        # a file: a pipe that nobody reads would fill up and stop the contender
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the player)
         self.process = subprocess.Popen(
             [
                 contender.python,
@@ -67,17 +75,19 @@ class Player:
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self.errors,
             text=True,
         )
 
     def _line(self) -> str:
         assert self.process.stdout is not None
         while True:
+            if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
+                raise RuntimeError(f"nothing heard for {PATIENCE} s")
             line = self.process.stdout.readline()
             if not line:
-                assert self.process.stderr is not None
-                tail = self.process.stderr.read().strip().splitlines()[-1:]
+                self.errors.seek(0)
+                tail = self.errors.read().strip().splitlines()[-1:]
                 raise RuntimeError(tail[0] if tail else "it ended")
             if line.startswith(("ready", "{")):
                 return line
@@ -95,11 +105,28 @@ class Player:
     def stop(self) -> None:
         self.process.kill()
         self.process.communicate()
+        self.errors.close()
+
+
+def warm(spec: Any) -> None:
+    """Read every file that a contender is given, so that all find theirs in the page cache."""
+    for value in spec.values() if isinstance(spec, dict) else (spec,):
+        if isinstance(value, dict):
+            warm(value)
+        elif isinstance(value, str) and value.startswith("/"):
+            path = Path(value)
+            for file in [path] if path.is_file() else sorted(path.rglob("*")):
+                if file.is_file():
+                    with open(file, "rb") as held:
+                        while held.read(1 << 24):
+                            pass
 
 
 def run_case(case: Case, rounds: int, seconds: float) -> None:
     """Start all players, then let them take turns; one warm-up round is not counted."""
     players = []
+    for contender in case.contenders:
+        warm(contender.spec)
     for contender in case.contenders:
         player = Player(contender)
         try:
@@ -450,6 +477,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--case", action="append", help="only cases whose name contains this")
+    parser.add_argument("--name", default="results", help="of the two files written")
     parser.add_argument("--ffcv-python", default=sys.executable)
     parser.add_argument("--peers-python", default=sys.executable)
     options = parser.parse_args()
@@ -457,10 +485,11 @@ def main() -> None:
     found = cases(build(options.folder), options.folder, options.ffcv_python, options.peers_python)
     if options.case:
         found = [case for case in found if any(part in case.name for part in options.case)]
+    told = []
     for case in found:
-        print(f"running {case.name} ...", flush=True)
         run_case(case, options.rounds, options.seconds)
-    told = report(found)
+        told += report([case])
+        sys.stdout.flush()
     facts = {
         "date": date.today().isoformat(),
         "python": platform.python_version(),
@@ -469,8 +498,9 @@ def main() -> None:
         "seconds": options.seconds,
         "cases": told,
     }
-    (options.folder / "results.json").write_text(json.dumps(facts, indent=1))
-    draw(told, options.folder / "speed.svg")
+    name = options.name
+    (options.folder / f"{name}.json").write_text(json.dumps(facts, indent=1))
+    draw(told, options.folder / f"{name}.svg")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,6 @@
+"""Frameworks' faces of AsyncReader. Each module imports its framework; this one imports none.
+
+``torch.TorchReader``, ``jax.JaxReader``, ``keras.ReaderDataset`` and ``generator.endless``.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,208 @@
+"""What the adapters share: whole epochs, and a place that counts what the consumer took."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import NothingQueuedError, ParamsError
+from ..order import Cursor
+from ..reader import AsyncReader, Batch
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+def need(module: str, extra: str) -> Any:
+    """The framework ``module``; ImportError that names the extra to install where it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as exc:
+        raise ImportError(
+            f"this adapter needs {module}: pip install 'asyncreader[{extra}]'"
+        ) from exc
+
+
+def flat_labels(labels: Array | None) -> Array | None:
+    """(B, 1) integers as (B,), what losses over class numbers take; all else as it is."""
+    if labels is None or labels.shape[1:] != (1,) or labels.dtype.kind not in "iu":
+        return labels
+    return labels[:, 0]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Of which rows a batch handed out was made.
+
+    ``indices``: int64 (B,), record numbers in the file, -1 where padded; ``mask``: bool (B,), False
+    for padded or zeroed rows; ``epoch``; ``step``: its number in the epoch.
+    """
+
+    indices: npt.NDArray[np.int64]
+    mask: npt.NDArray[np.bool_]
+    epoch: int
+    step: int
+
+
+class Loader:
+    """An AsyncReader as a framework sees it: every loop over it is a whole epoch.
+
+    ``params``, ``overrides``: as AsyncReader takes them, and with its errors. ``reader`` is the
+    AsyncReader behind; taking batches from it directly makes the place wrong. ``last``: what the
+    batch handed out last was made of, None before the first. Pickles and copies as its parameters
+    and its place.
+    """
+
+    #: whether this adapter takes numpy arrays, and so no ``cuda``
+    _host = True
+
+    def __init__(self, params: Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> None:
+        self.reader = AsyncReader(params, **overrides)
+        if self._host and self.reader.params.cuda is not False:
+            self.reader.close()
+            raise ParamsError(
+                "this adapter brings batches to the device by itself", hint="leave cuda out"
+            )
+        self.last: Taken | None = None
+        self._place = self.reader.place
+        self._chosen = False  # the place was chosen: a loaded state or seek()
+        self._loop = 0
+
+    def _options(self) -> dict[str, Any]:
+        """Keywords of the adapter itself, for pickling."""
+        return {}
+
+    # -- loops -----------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches(self._begin())
+
+    def _begin(self) -> int:
+        """Go where a new loop starts: an epoch's head, or the place that was chosen.
+
+        It moves now, not at the first batch; a loop that was begun before ends in an error.
+        """
+        if self._place.position and not self._chosen:
+            self._go(Cursor(self._place.epoch + 1))  # that epoch was left early
+        elif self.reader.place != self._place:
+            self._go(self._place)
+        self._chosen = False
+        self._loop += 1
+        return self._loop
+
+    def _batches(self, loop: int) -> Iterator[Any]:
+        """What loop number ``loop`` yields: the reader's epoch to its end."""
+        for batch in self.reader:
+            self._note(taken(batch), self.reader.place)
+            yield self._convert(batch)
+            self._check_loop(loop)
+
+    def _convert(self, batch: Batch) -> Any:
+        """``batch`` as the framework wants it."""
+        raise NotImplementedError
+
+    def _check_loop(self, loop: int) -> None:
+        if self._loop != loop:
+            raise NothingQueuedError(
+                "this loop ended when the reader was moved or another loop over it began",
+                hint="open one reader per loop",
+            )
+
+    def _note(self, last: Taken, place: Cursor) -> None:
+        """A batch goes to the consumer, after which the reader stands at ``place``."""
+        self.last = last
+        self._place = place
+
+    def __len__(self) -> int:
+        """Batches in a whole epoch on this rank."""
+        return len(self.reader)
+
+    # -- place -----------------------------------------------------------------------------
+
+    def seek(self, epoch: int, step: int = 0) -> None:
+        """The next loop begins with batch ``step`` of ``epoch``. ParamsError where there is none."""
+        self.reader.seek(epoch, step)
+        self._moved()
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next loop is ``epoch``, from its start; a state loaded just before it stays."""
+        if not self._chosen and self._place != Cursor(epoch):
+            self.seek(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As AsyncReader's, counting the batches that the consumer took from this adapter."""
+        place = self._place
+        return {
+            **self.reader.state_dict(),
+            "epoch": place.epoch,
+            "samples": place.position,
+            "steps": place.step,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go where ``state`` says: the next loop is the rest of that epoch.
+
+        ParamsError, and nothing changed, if it is of other training.
+        """
+        self.reader.load_state_dict(state)
+        self._moved()
+
+    def _go(self, place: Cursor) -> None:
+        """Move the reader to any place that it was at before, or to an epoch's start."""
+        where = {"epoch": place.epoch, "samples": place.position, "steps": place.step}
+        self.reader.load_state_dict({**self.reader.state_dict(), **where})
+        self._place = self.reader.place
+
+    def _moved(self) -> None:
+        self._place = self.reader.place
+        self._chosen = True
+        self._loop += 1
+
+    # -- what it serves --------------------------------------------------------------------
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Class names by label number, where the set has them."""
+        return self.reader.classes
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a batch."""
+        return self.reader.params.batch_size
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the reader; idempotent."""
+        self.reader.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.reader!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        _, (given, _) = self.reader.__reduce__()
+        return _reopen, (type(self), given, self._options(), self.state_dict())
+
+
+def taken(batch: Batch) -> Taken:
+    """What ``batch`` was made of, without its memory."""
+    return Taken(batch.indices, batch.mask, batch.epoch, batch.step)
+
+
+def _reopen(
+    kind: type[Any], params: dict[str, Any], options: dict[str, Any], state: dict[str, Any]
+) -> Any:
+    """A pickled adapter on the other side: the same set and place."""
+    loader = kind(params, **options)
+    loader.load_state_dict(state)
+    return loader

@@ -1,0 +1,123 @@
+"""JaxReader: batches as jax arrays, the next one on its way to the device already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from ..errors import ParamsError
+from ..order import Cursor
+from ..reader import Batch
+from .base import Array, Loader, Taken, flat_labels, need, taken
+
+#: What jax makes of 64-bit numbers unless ``jax_enable_x64`` is set.
+_NARROW: Final = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
+
+
+class JaxReader(Loader):
+    """Shuffled minibatches as jax arrays: ``for data, labels in JaxReader(params)`` is one epoch.
+
+    ``data``: (B, C, H, W) or as ``layout`` says; ``labels``: as stored, but (B, 1) integers as
+    (B,); None for a set without labels. ``sharding``: a jax Sharding or device for both, or a pair
+    of them for (data, labels); None: jax's default device. With a sharding over several processes
+    each process's reader (``rank``, ``world_size``) gives its own part of the global batch.
+
+    64-bit numbers come out as 32-bit ones (int64 labels as int32) unless ``jax_enable_x64`` is set:
+    by this adapter, which raises ParamsError for a whole number that does not fit.
+
+    While a batch is used, the next one is transferred. A slot is refilled only after its transfer
+    is done; where the device is the CPU, whose jax arrays would alias the slot, it is copied.
+    Raises what AsyncReader raises, and ImportError without jax.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Any] | None = None,
+        /,
+        sharding: Any = None,
+        **overrides: Any,
+    ) -> None:
+        self._jax = need("jax", "jax")
+        self._sharding = sharding
+        self._pair = sharding if isinstance(sharding, tuple) else (sharding, sharding)
+        if len(self._pair) != 2:
+            raise ParamsError(
+                "sharding is one for both, or a pair for (data, labels)", found=repr(sharding)
+            )
+        self._sent: Any = None
+        super().__init__(params, overrides)
+
+    def _options(self) -> dict[str, Any]:
+        return {"sharding": self._sharding}
+
+    # -- loops -----------------------------------------------------------------------------
+
+    def _batches(self, loop: int) -> Iterator[Any]:
+        batches = iter(self.reader)
+        coming = self._send(batches)
+        while coming is not None:
+            arrays, last, place = coming
+            coming = self._send(batches)
+            self._note(last, place)
+            yield arrays
+            self._check_loop(loop)
+
+    def _send(self, batches: Iterator[Batch]) -> tuple[Any, Taken, Cursor] | None:
+        """Start the next batch's transfer; None at the epoch's end."""
+        if self._sent is not None:
+            self._wait(self._sent)  # the step below gives that slot back
+            self._sent = None
+        batch = next(batches, None)
+        if batch is None:
+            return None
+        self._sent = arrays = self._convert(batch)
+        return arrays, taken(batch), self.reader.place
+
+    def _wait(self, arrays: Any) -> None:
+        """Return when the transfers of ``arrays`` are done."""
+        self._jax.block_until_ready(arrays)
+
+    # -- arrays ----------------------------------------------------------------------------
+
+    def _convert(self, batch: Batch) -> tuple[Any, Any]:
+        labels = flat_labels(batch.labels)
+        data = self._put(self._narrow(batch.data, "data"), self._pair[0])
+        if labels is None:
+            return data, None
+        return data, self._put(self._narrow(labels, "labels"), self._pair[1])
+
+    def _narrow(self, array: Array, name: str) -> Array:
+        narrow = _NARROW.get(array.dtype.name)
+        if narrow is None or self._jax.config.jax_enable_x64:
+            return array
+        if array.dtype.kind in "iu" and array.size:
+            limits = np.iinfo(narrow)
+            low, high = int(array.min()), int(array.max())
+            if low < limits.min or high > limits.max:
+                raise ParamsError(
+                    f"{name} do not fit the {narrow} that jax holds",
+                    found=f"{low} to {high}",
+                    hint='jax.config.update("jax_enable_x64", True) keeps 64 bits',
+                )
+        return array.astype(narrow)
+
+    def _put(self, array: Array, sharding: Any) -> Any:
+        jax = self._jax
+        held: Any = array
+        if self._on_cpu(sharding):
+            held = jax.numpy.array(array, copy=True)
+            if sharding is None:
+                return held
+        if not getattr(sharding, "is_fully_addressable", True):
+            return jax.make_array_from_process_local_data(sharding, np.asarray(held))
+        return jax.device_put(held, sharding)
+
+    def _on_cpu(self, sharding: Any) -> bool:
+        """Whether arrays there may alias numpy memory."""
+        if sharding is None:
+            devices = self._jax.numpy.zeros(()).devices()
+        else:
+            devices = getattr(sharding, "device_set", None) or {sharding}
+        return any(device.platform == "cpu" for device in devices)

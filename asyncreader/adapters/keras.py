@@ -1,0 +1,117 @@
+"""ReaderDataset: batches for Keras 3's ``model.fit``, ``evaluate`` and ``predict``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from ..errors import FinishedError
+from ..reader import Batch
+from .base import Loader, flat_labels, need, taken
+
+_PyDataset: Any = need("keras", "keras").utils.PyDataset
+
+#: Batches drawn outside an epoch that are a look (at shapes, to build a model), not a use.
+LOOK: Final = 2
+
+
+class ReaderDataset(Loader, _PyDataset):
+    """Shuffled minibatches for ``model.fit(ReaderDataset(params), epochs=10)``, on any backend.
+
+    Gives ``(data, labels)``, or ``(data,)`` of a set without labels: numpy arrays, private copies
+    unless ``zero_copy=True``. ``data``: (B, H, W, C), unless ``layout="NCHW"``; ``labels``: as
+    stored, but (B, 1) integers as (B,). Where rows can be padded or zeroed (``last_batch="pad"``,
+    ``on_error="zero"``) the mask comes third, as float32 sample weights.
+
+    Keras asks for batches by shuffled index; the index is ignored, and the reader's own order kept:
+    every epoch serves each sample once. What Keras only peeked at (to build a model it draws a
+    batch and begins the epoch again) is served again, and so is an epoch that was interrupted.
+    With ``steps_per_epoch`` below ``len()`` the next epoch goes on where the last one stopped; so
+    does the first epoch after ``load_state_dict()``. Raises what AsyncReader raises.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Any] | None = None,
+        /,
+        *,
+        zero_copy: bool = False,
+        **overrides: Any,
+    ) -> None:
+        # One worker and no processes: Keras then draws batches itself, one after the other. The
+        # reader has its own threads.
+        _PyDataset.__init__(self, workers=1, use_multiprocessing=False)
+        self._zero_copy = zero_copy
+        if not zero_copy:
+            overrides["copy"] = True
+        if "layout" not in {**(params or {}), **overrides}:
+            overrides["layout"] = "NHWC"
+        Loader.__init__(self, params, overrides)
+        checked = self.reader.params
+        self._weights = checked.last_batch == "pad" or checked.on_error == "zero"
+        self._steps: int | None = None  # batches in the first epoch of this fit, 0: none ended yet
+        self._count_from_here()
+
+    def _options(self) -> dict[str, Any]:
+        return {"zero_copy": self._zero_copy, "layout": self.reader.params.layout}
+
+    def _convert(self, batch: Batch) -> tuple[Any, ...]:
+        labels = flat_labels(batch.labels)
+        if labels is None:
+            return (batch.data,)
+        if self._weights:
+            return batch.data, labels, batch.mask.astype(np.float32)
+        return batch.data, labels
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        """The next batch in the reader's order, whatever ``index`` is; FinishedError past it."""
+        for batch in self.reader:
+            self._drawn += 1
+            self._note(taken(batch), self.reader.place)
+            return self._convert(batch)
+        raise FinishedError(
+            f"all {self.reader.params.epochs} epochs have been served",
+            hint="leave epochs out: fit(epochs=) says how many",
+        )
+
+    # -- what was only peeked at -------------------------------------------------------------
+    #
+    # Keras says when an epoch begins and ends, not which batches it used. fit(), evaluate() and
+    # predict() differ in how they peek (Keras 3.5 to 3.15 read), but all of it looks like this:
+    #
+    #   model built      end  begin ... end  begin ... end     the first end: a run starts
+    #   torch, unbuilt   begin 1 end         begin ... end     1: steps_per_execution
+    #   jax, unbuilt     1 end               begin ... end
+
+    def on_epoch_begin(self) -> None:
+        """Keras begins an epoch, or only looks into one."""
+        self._forget_a_look()
+        self._count_from_here()
+        self._inside = True
+
+    def on_epoch_end(self) -> None:
+        """Keras ended an epoch, or starts a run, or has looked enough."""
+        whole = len(self)
+        if not self._inside:
+            self._forget_a_look()
+            self._steps = 0
+        elif self._drawn < whole and self._steps in (None, whole):
+            # the first epoch of all, or one in a run of whole ones: peeked at, or interrupted
+            self._go(self._start)
+            self._steps = 0
+        elif not self._steps:
+            self._steps = self._drawn
+        self._count_from_here()
+
+    def _forget_a_look(self) -> None:
+        if not self._inside and 0 < self._drawn <= LOOK:
+            self._go(self._start)
+
+    def _count_from_here(self) -> None:
+        self._start, self._drawn, self._inside = self._place, 0, False
+
+    def _moved(self) -> None:
+        super()._moved()
+        self._count_from_here()

@@ -1,0 +1,78 @@
+"""TorchReader: batches as torch tensors, where a DataLoader stands in a training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..reader import Batch
+from .base import Loader, need
+
+
+class Samples:
+    """What loops ask of ``loader.dataset``: how many samples there are, and their classes."""
+
+    def __init__(self, count: int, classes: tuple[str, ...] | None) -> None:
+        self._count = count
+        self.classes = classes
+
+    def __len__(self) -> int:
+        return self._count
+
+
+class TorchReader(Loader):
+    """Shuffled minibatches as tensors: ``for data, labels in TorchReader(params)`` is one epoch.
+
+    ``data``: (B, C, H, W) or as ``layout`` says, in the memory order of the set: images stored
+    (H, W, C) arrive as ``torch.channels_last``. ``labels``: as stored, but (B, 1) integers as
+    (B,); None for a set without labels. Tensors are private copies, which a consumer may hold as
+    long as it likes; with ``zero_copy=True`` they are the reader's own memory, valid until the next
+    step of the loop. With ``cuda`` they are on the device.
+
+    Every loop is a whole epoch, but for the one after ``load_state_dict()``, which is the rest of
+    that epoch. Raises what AsyncReader raises, and ImportError without torch.
+    """
+
+    _host = False
+
+    def __init__(
+        self,
+        params: Mapping[str, Any] | None = None,
+        /,
+        *,
+        zero_copy: bool = False,
+        **overrides: Any,
+    ) -> None:
+        self._torch = torch = need("torch", "torch")
+        if not zero_copy:
+            overrides["copy"] = True
+        super().__init__(params, overrides)
+        self._zero_copy = zero_copy
+        # DataLoader(reader, batch_size=None), as Accelerate wants it, must see an iterable set;
+        # inheriting would need torch where this module is imported
+        torch.utils.data.IterableDataset.register(type(self))
+
+    def _options(self) -> dict[str, Any]:
+        return {"zero_copy": self._zero_copy}
+
+    def _convert(self, batch: Batch) -> tuple[Any, Any]:
+        if batch.labels is None:
+            return self._tensor(batch.data), None
+        labels = self._tensor(batch.labels)
+        floats = labels.is_floating_point() or labels.dtype is self._torch.bool
+        if labels.shape[1:] == (1,) and not floats:
+            labels = labels[:, 0]
+        return self._tensor(batch.data), labels
+
+    def _tensor(self, array: Any) -> Any:
+        return array if isinstance(array, self._torch.Tensor) else self._torch.from_numpy(array)
+
+    @property
+    def dataset(self) -> Samples:
+        """The samples of an epoch, as ``len(loader.dataset)``."""
+        return Samples(self.reader.count, self.reader.classes)
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether an incomplete last batch is left out."""
+        return self.reader.params.last_batch == "drop"

@@ -1,0 +1,886 @@
+"""The training loop: batches in order, buffers, epochs, place and state (contract, section 1)."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from fakes import MemorySource, open_fake, packed, paint, pictures, write_hdf5, write_lmdb
+
+from asyncreader import (
+    AsyncReader,
+    Batch,
+    FinishedError,
+    NothingQueuedError,
+    ParamsError,
+    QueueFullError,
+    ReaderClosedError,
+    ReaderStats,
+    ReaderTimeoutError,
+    SourceError,
+)
+from asyncreader.slots import POISON
+
+COUNT = 22
+IMAGES = paint(COUNT, (6, 5, 3))
+LABELS = np.arange(COUNT, dtype=np.int64)[:, None] * 10
+
+
+def open_reader(**params: Any) -> AsyncReader:
+    """A reader of 22 painted images; the label of image i is 10 i."""
+    base = {"data": IMAGES, "labels": LABELS, "layout": "NHWC", "batchSize": 4}
+    return AsyncReader(base, **params)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for other threads to make it true (a hang ends in faulthandler's timeout)."""
+    while not condition():
+        os.sched_yield()
+
+
+def all_ready(reader: AsyncReader) -> bool:
+    """Whether everything in flight is ready."""
+    return reader._ring.counts()["filling"] == 0
+
+
+def indices_of(batches: Iterator[Batch]) -> list[list[int]]:
+    return [batch.indices.tolist() for batch in batches]
+
+
+def digest(reader: AsyncReader, epochs: int = 3) -> str:
+    """One hash over everything handed out in some epochs."""
+    state = hashlib.sha256()
+    with reader:
+        for _ in range(epochs):
+            for batch in reader:
+                state.update(np.ascontiguousarray(batch.data).tobytes())
+                state.update(b"none" if batch.labels is None else batch.labels.tobytes())
+                state.update(batch.indices.tobytes() + batch.mask.tobytes())
+                state.update(f"{batch.epoch} {batch.step}".encode())
+    return state.hexdigest()
+
+
+# -- the loop ------------------------------------------------------------------------------------
+
+
+def test_training_loop() -> None:
+    """The loop of the contract: fetch, then wait and fetch in turn, every batch right."""
+    steps = 0
+    reader = open_reader()
+    reader.fetchData()
+    for step in range(12):
+        data, labels = reader.getNextBatch()
+        last = reader.fetchData()
+        first = step % 5 * 4
+        np.testing.assert_array_equal(data, IMAGES[first : first + 4])
+        np.testing.assert_array_equal(labels, LABELS[first : first + 4])
+        assert last is (step % 5 == 3)
+        steps += 1
+    reader.close()
+    assert steps == 12
+
+
+def test_batch() -> None:
+    """A batch knows its data, labels, indices, mask, epoch and step, and unpacks to two."""
+    with open_reader() as reader:
+        for _ in range(3):
+            reader.fetchData()
+            batch = reader.getNextBatch()
+        assert isinstance(batch, Batch)
+        data, labels = batch
+        assert data is batch.data
+        assert labels is batch.labels
+        assert batch.indices.tolist() == [8, 9, 10, 11]
+        assert batch.indices.dtype == np.int64
+        assert batch.mask.tolist() == [True] * 4
+        assert batch.mask.dtype == np.bool_
+        assert (batch.epoch, batch.step, len(batch)) == (0, 2, 4)
+        assert repr(batch) == "<Batch epoch 0 step 2: 4x6x5x3 uint8>"
+
+
+def test_what_a_reader_serves() -> None:
+    """A reader states its count, classes, shapes, dtype, length and parameters."""
+    with open_reader(layout="NCHW") as reader:
+        assert len(reader) == 5
+        assert reader.count == COUNT
+        assert reader.classes is None
+        assert reader.data_shape == (4, 3, 6, 5)
+        assert reader.labels_shape == (4, 1)
+        assert reader.dtype == np.uint8
+        assert reader.params.batch_size == 4
+    with AsyncReader(data=IMAGES, batch_size=2, world_size=3, subset=slice(0, 20)) as reader:
+        assert (len(reader), reader.count, reader.labels_shape) == (3, 20, None)
+
+
+def test_classes_of_a_packed_set(tmp_path: Path) -> None:
+    """Class names come from the file, by label number."""
+    with AsyncReader(path=write_lmdb(tmp_path / "a", packed(IMAGES[:5])), batch_size=5) as reader:
+        assert reader.classes == ("cat", "dog", "owl")
+        reader.fetchData()
+        labels = reader.getNextBatch().labels
+        assert labels is not None
+        assert [reader.classes[i] for i in labels[:, 0]] == ["cat", "dog", "owl", "cat", "dog"]
+
+
+def test_a_set_without_labels(tmp_path: Path) -> None:
+    """A set packed without labels, and one read with labels_field=None, give None."""
+    bare = write_hdf5(tmp_path / "bare.h5", packed(IMAGES, with_labels=False))
+    full = write_hdf5(tmp_path / "full.h5", packed(IMAGES))
+    lm = write_lmdb(tmp_path / "full.lmdb", packed(IMAGES))
+    for params in ({"path": bare}, *({"path": p, "labels_field": None} for p in (full, lm))):
+        with AsyncReader(params) as reader:
+            reader.fetchData()
+            assert reader.getNextBatch().labels is None
+            assert reader.labels_shape is None
+
+
+@pytest.mark.parametrize(
+    ("last_batch", "steps"), [("drop", 5), ("pad", 6), ("wrap", 6), ("short", 6)]
+)
+def test_end_of_epoch_is_known_with_the_fetch(last_batch: str, steps: int) -> None:
+    """fetchData() is True exactly for the last batch of an epoch."""
+    with open_reader(last_batch=last_batch, njob=2) as reader:
+        assert len(reader) == steps
+        said = []
+        for _ in range(3 * steps):
+            said.append(reader.fetchData())
+            batch = reader.getNextBatch()
+            assert said[-1] is (batch.step == steps - 1)
+    assert said == ([False] * (steps - 1) + [True]) * 3
+
+
+def test_one_batch_an_epoch() -> None:
+    """With one batch an epoch every fetch is the last."""
+    with open_reader(batch_size=COUNT) as reader:
+        assert [reader.fetchData() and reader.getNextBatch().epoch for _ in range(3)] == [0, 1, 2]
+
+
+def test_batches_come_in_order_whatever_the_threads_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow first batch holds back the faster ones behind it."""
+    gate = threading.Event()
+    source = MemorySource(IMAGES, LABELS, checksums=False)
+    read = source.read_into
+
+    def slow_first(plan: Any, *rest: Any) -> Any:
+        if 0 in plan.records:
+            assert gate.wait(60)
+        return read(plan, *rest)
+
+    monkeypatch.setattr(source, "read_into", slow_first)
+    with open_fake(monkeypatch, source, batch_size=4, nthread=4, njob=4) as reader:
+        for _ in range(4):
+            reader.fetchData()
+        until(lambda: reader._ring.counts()["ready"] == 3)
+        gate.set()
+        assert [reader.getNextBatch().step for _ in range(4)] == [0, 1, 2, 3]
+
+
+def test_misuse_at_once() -> None:
+    """Too many fetches, nothing fetched, and calls after close are typed errors at once."""
+    reader = open_reader(njob=2)
+    with pytest.raises(NothingQueuedError, match=r"fetchData\(\)"):
+        reader.getNextBatch()
+    reader.fetchData()
+    reader.fetchData()
+    before = reader.state_dict()
+    for _ in range(3):
+        with pytest.raises(QueueFullError, match="njob = 2"):
+            reader.fetchData()
+    assert reader.state_dict() == before
+    assert [reader.getNextBatch().step for _ in range(2)] == [0, 1]
+    with pytest.raises(NothingQueuedError):
+        reader.getNextBatch()
+    # nothing was skipped or lost by the errors
+    reader.fetchData()
+    assert reader.getNextBatch().step == 2
+    reader.close()
+    for call in (
+        reader.fetchData,
+        reader.getNextBatch,
+        lambda: next(iter(reader)),
+        lambda: reader.seek(0),
+        reader.state_dict,
+        lambda: reader.load_state_dict(before),
+    ):
+        with pytest.raises(ReaderClosedError):
+            call()
+    assert "closed" in repr(reader)
+
+
+# -- buffers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("njob", [1, 2, 3])
+@pytest.mark.parametrize("how", ["calls", "loop"])
+def test_addresses(njob: int, how: str) -> None:
+    """Over 1,000 batches the arrays have exactly njob + 1 addresses, each on a page."""
+    data, labels = set(), set()
+    with open_reader(njob=njob, nthread=2, shuffle=True) as reader:
+        if how == "loop":
+            batches = itertools.islice(
+                itertools.chain.from_iterable(iter(reader) for _ in itertools.count()), 1000
+            )
+        else:
+
+            def calls() -> Iterator[Batch]:
+                for _ in range(njob):
+                    reader.fetchData()
+                for _ in range(1000):
+                    batch = reader.getNextBatch()
+                    reader.fetchData()
+                    yield batch
+
+            batches = calls()
+        for batch in batches:
+            data.add(batch.data.ctypes.data)
+            assert batch.labels is not None
+            labels.add(batch.labels.ctypes.data)
+            assert (batch.data[:, 0, 0, 0] == batch.indices).all()
+    assert len(data) == len(labels) == njob + 1
+    assert all(address % 4096 == 0 for address in data | labels)
+
+
+@pytest.mark.parametrize("njob", [1, 3])
+def test_held_batch_is_the_callers(njob: int) -> None:
+    """A batch is not touched while fetches run, nor after the caller has written to it."""
+    with open_reader(njob=njob, nthread=4, shuffle=True) as reader:
+        for _ in range(njob):
+            reader.fetchData()
+        for _ in range(40):
+            batch = reader.getNextBatch()
+            assert batch.labels is not None
+            was, indices = batch.data.copy(), batch.indices.copy()
+            reader.fetchData()
+            until(lambda: all_ready(reader))
+            np.testing.assert_array_equal(batch.data, was)
+            np.testing.assert_array_equal(was, IMAGES[indices])
+            batch.data[:], batch.labels[:] = 99, -1
+            assert (batch.data == 99).all()
+            assert (batch.labels == -1).all()
+            np.testing.assert_array_equal(batch.indices, indices)
+
+
+def test_held_through_errors_and_seek(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The held batch stays valid when the next one fails, times out, or is dropped by a seek."""
+    gate = threading.Event()
+    gate.set()
+    source = MemorySource(IMAGES, LABELS, fail_calls=[1], gate=gate)
+    with open_fake(
+        monkeypatch, source, batch_size=4, layout="NHWC", timeout=0.01, debug=True
+    ) as reader:
+        reader.fetchData()
+        held = reader.getNextBatch()
+        reader.fetchData()
+        with pytest.raises(SourceError):
+            until_done(reader)
+        np.testing.assert_array_equal(held.data, IMAGES[:4])
+        gate.clear()
+        reader.fetchData()
+        with pytest.raises(ReaderTimeoutError):
+            reader.getNextBatch()
+        np.testing.assert_array_equal(held.data, IMAGES[:4])
+        gate.set()
+        reader.seek(0)
+        np.testing.assert_array_equal(held.data, IMAGES[:4])
+        reader.fetchData()
+        until_done(reader)
+        assert (held.data == POISON).all()
+
+
+def until_done(reader: AsyncReader) -> Batch:
+    """getNextBatch() of a reader with a short timeout, as often as it takes."""
+    while True:
+        try:
+            return reader.getNextBatch()
+        except ReaderTimeoutError:
+            continue
+
+
+def test_keep_and_release() -> None:
+    """keep() holds a batch beyond the next one and lowers what can be in flight by one."""
+    with open_reader(njob=3) as reader:
+        for _ in range(3):
+            reader.fetchData()
+        first = reader.getNextBatch().keep()
+        second = reader.getNextBatch()
+        assert second.keep() is second
+        third = reader.getNextBatch()
+        with pytest.raises(QueueFullError, match="njob - 1 = 2"):
+            third.keep()
+        # two kept of three: one may be in flight
+        reader.fetchData()
+        with pytest.raises(QueueFullError, match="2 kept"):
+            reader.fetchData()
+        fourth = reader.getNextBatch()
+        for batch, step in ((first, 0), (second, 1), (fourth, 3)):
+            np.testing.assert_array_equal(batch.data, IMAGES[step * 4 : step * 4 + 4])
+        first.release()
+        first.release()
+        reader.fetchData()
+        reader.fetchData()
+        with pytest.raises(QueueFullError):
+            reader.fetchData()
+        with pytest.raises(QueueFullError, match="given back"):
+            first.keep()
+        np.testing.assert_array_equal(second.data, IMAGES[4:8])
+
+
+def test_nothing_can_be_kept_with_one_job() -> None:
+    """With njob=1 no batch can be kept: the double buffer would stand still."""
+    with open_reader() as reader:
+        reader.fetchData()
+        batch = reader.getNextBatch()
+        with pytest.raises(QueueFullError):
+            batch.keep()
+        np.testing.assert_array_equal(batch.data, IMAGES[:4])
+
+
+def test_keep_in_a_loop() -> None:
+    """Batches kept in a loop stay; the loop goes on with what is left."""
+    with open_reader(njob=3, epochs=1) as reader:
+        kept = []
+        for batch in reader:
+            if batch.step < 2:
+                kept.append(batch.keep())
+        for step, batch in enumerate(kept):
+            np.testing.assert_array_equal(batch.data, IMAGES[step * 4 : step * 4 + 4])
+
+
+def test_early_release() -> None:
+    """A batch given back early frees its slot; giving it back again later harms nobody."""
+    with open_reader(debug=True) as reader:
+        reader.fetchData()
+        first = reader.getNextBatch()
+        reader.fetchData()
+        first.release()
+        assert (first.data == POISON).all()
+        second = reader.getNextBatch()
+        reader.fetchData()
+        until(lambda: all_ready(reader))
+        first.release()
+        np.testing.assert_array_equal(second.data, IMAGES[4:8])
+        assert reader.getNextBatch().step == 2
+
+
+def test_debug_overwrites_released_slots() -> None:
+    """With debug=True a batch used too late shows a pattern, not another batch's images."""
+    with open_reader(debug=True, layout="NCHW", njob=2) as reader:
+        reader.fetchData()
+        reader.fetchData()
+        first = reader.getNextBatch()
+        reader.getNextBatch()
+        assert first.labels is not None
+        assert (first.data == POISON).all()
+        assert (first.labels.view(np.uint8) == POISON).all()
+        assert first.indices.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_copy(layout: str) -> None:
+    """With copy=True every batch is the caller's for ever, in the same layout."""
+    with open_reader(copy=True, layout=layout, njob=2, epochs=3, shuffle=True) as reader:
+        batches = [batch for _ in range(3) for batch in reader]
+    for batch in batches:
+        pixels = batch.data if layout == "NHWC" else batch.data.transpose(0, 2, 3, 1)
+        np.testing.assert_array_equal(pixels, IMAGES[batch.indices])
+        np.testing.assert_array_equal(batch.labels, LABELS[batch.indices])
+        assert pixels.flags.c_contiguous
+    assert len({batch.data.ctypes.data for batch in batches}) == len(batches) == 15
+
+
+# -- epochs and loops ----------------------------------------------------------------------------
+
+
+def test_loop_is_one_epoch() -> None:
+    """A loop over the reader is one epoch; the next loop is the next one."""
+    with open_reader(shuffle=True, njob=2) as reader:
+        epochs = [indices_of(iter(reader)) for _ in range(3)]
+    for epoch, batches in enumerate(epochs):
+        assert len(batches) == 5
+        assert np.unique(np.concatenate(batches)).size == 20
+        with open_reader(shuffle=True) as other:
+            other.seek(epoch)
+            assert indices_of(iter(other)) == batches
+    assert epochs[0] != epochs[1]
+
+
+def test_early_break() -> None:
+    """After a break the next loop serves the rest of the epoch, and then the next epoch."""
+    with open_reader(shuffle=True, njob=2) as reader:
+        whole = indices_of(iter(reader))
+        reader.seek(0)
+        first = []
+        for batch in reader:
+            first.append(batch.indices.tolist())
+            if batch.step == 1:
+                break
+        rest = indices_of(iter(reader))
+        assert first + rest == whole
+        assert [batch.epoch for batch in reader] == [1] * 5
+        # a break at the very last batch: nothing of that epoch is left
+        for batch in reader:
+            if batch.step == 4:
+                break
+        assert {batch.epoch for batch in reader} == {3}
+
+
+def test_loop_and_calls_mix() -> None:
+    """A loop goes on where calls stopped, and calls where a loop stopped."""
+    with open_reader(njob=2) as reader:
+        reader.fetchData()
+        assert reader.getNextBatch().step == 0
+        reader.fetchData()
+        assert [batch.step for batch in reader] == [1, 2, 3, 4]
+        assert reader.getNextBatch().step == 0  # fetched ahead by the loop
+        assert [batch.step for batch in reader] == [1, 2, 3, 4]
+
+
+class Watched(AsyncReader):
+    """Counts the fetches."""
+
+    fetched = 0
+
+    def fetchData(self) -> bool:
+        self.fetched += 1
+        return super().fetchData()
+
+
+@pytest.mark.parametrize("njob", [1, 3])
+def test_loop_prefetches_across_the_epoch(njob: int) -> None:
+    """While the caller works, njob batches are in flight, also beyond the epoch's end."""
+    with Watched(data=IMAGES, batch_size=4, njob=njob) as reader:
+        for number, _ in enumerate(reader):
+            assert reader.fetched == number + 1 + njob
+            assert reader.stats().queue_depth == njob
+        assert reader.fetched == 5 + njob
+        for number, batch in enumerate(reader):
+            assert (batch.epoch, batch.step) == (1, number)
+            assert reader.fetched == 5 + number + 1 + njob
+
+
+def test_epochs() -> None:
+    """With epochs=N a fetch past the last batch is FinishedError; further loops are empty."""
+    with open_reader(epochs=2, njob=2) as reader:
+        assert len([*reader, *reader]) == 10
+        assert list(reader) == []
+        assert list(reader) == []
+        with pytest.raises(FinishedError, match="all 2 epochs"):
+            reader.fetchData()
+        with pytest.raises(NothingQueuedError):
+            reader.getNextBatch()
+        reader.seek(1, 3)
+        assert [batch.step for batch in reader] == [3, 4]
+
+
+def test_queued_batches_stay_available_at_the_end() -> None:
+    """FinishedError does not take away what was fetched before."""
+    with open_reader(epochs=1, njob=3) as reader:
+        reader.seek(0, 3)
+        assert reader.fetchData() is False
+        assert reader.fetchData() is True
+        for _ in range(2):
+            with pytest.raises(FinishedError):
+                reader.fetchData()
+        assert [reader.getNextBatch().step for _ in range(2)] == [3, 4]
+        with pytest.raises(NothingQueuedError):
+            reader.getNextBatch()
+
+
+def test_epochs_count_from_zero_also_after_a_resume() -> None:
+    """epochs=N ends after epoch N - 1, wherever training was resumed."""
+    with open_reader(epochs=3) as reader:
+        reader.seek(2, 2)
+        state = reader.state_dict()
+    with open_reader(epochs=3) as reader:
+        reader.load_state_dict(state)
+        assert [(batch.epoch, batch.step) for batch in reader] == [(2, 2), (2, 3), (2, 4)]
+        assert list(reader) == []
+        reader.seek(7)
+        assert list(reader) == []
+        with pytest.raises(FinishedError):
+            reader.fetchData()
+
+
+def test_seek() -> None:
+    """seek() drops what is queued and goes to any batch of any epoch, forwards and backwards."""
+    with open_reader(shuffle=True, njob=3, nthread=2) as reader:
+        epochs = [indices_of(iter(reader)) for _ in range(3)]
+        for epoch, step in ((0, 0), (2, 4), (1, 2), (0, 3), (2, 0)):
+            reader.seek(epoch, step)
+            assert reader.stats().queue_depth == 0
+            reader.fetchData()
+            batch = reader.getNextBatch()
+            assert (batch.epoch, batch.step) == (epoch, step)
+            assert batch.indices.tolist() == epochs[epoch][step]
+            for _ in range(3):
+                reader.fetchData()
+        reader.seek(np.int64(10**12), np.int32(1))
+        reader.fetchData()
+        assert reader.getNextBatch().epoch == 10**12
+
+
+@pytest.mark.parametrize(
+    ("epoch", "step"), [(-1, 0), (0, 5), (0, -1), (1.0, 0), ("0", 0), (0, True)]
+)
+def test_seek_to_nowhere(epoch: Any, step: Any) -> None:
+    """A place that is not there is a ParamsError, and nothing was dropped."""
+    with open_reader() as reader:
+        reader.fetchData()
+        with pytest.raises(ParamsError):
+            reader.seek(epoch, step)
+        assert reader.getNextBatch().step == 0
+
+
+# -- state ---------------------------------------------------------------------------------------
+
+
+def test_state_is_json() -> None:
+    """A state is JSON and says what was delivered, not what was fetched ahead."""
+    with open_reader(shuffle=True, seed=2**64 - 1, njob=3) as reader:
+        before = reader.state_dict()
+        for _ in range(3):
+            reader.fetchData()
+        assert reader.state_dict() == before
+        reader.getNextBatch()
+        reader.getNextBatch()
+        state = reader.state_dict()
+        assert json.loads(json.dumps(state)) == state
+        assert (state["epoch"], state["samples"], state["steps"]) == (0, 8, 2)
+        assert state["seed"] == 2**64 - 1
+        assert set(state) == {
+            *("epoch", "samples", "steps", "global_batch", "seed", "shuffle", "window", "block"),
+            *("last_batch", "order_version", "fingerprint"),
+        }
+
+
+def test_state_is_equal_on_all_ranks() -> None:
+    """All ranks of a run have one state."""
+    states = []
+    for rank in range(3):
+        with open_reader(rank=rank, world_size=3, batch_size=2, shuffle="block") as reader:
+            reader.fetchData()
+            reader.getNextBatch()
+            states.append(reader.state_dict())
+    assert states[0] == states[1] == states[2]
+
+
+def test_state_at_the_end_of_an_epoch() -> None:
+    """After the last batch of an epoch the state is the next epoch's beginning."""
+    with open_reader() as reader:
+        list(reader)
+        state = reader.state_dict()
+        assert (state["epoch"], state["samples"], state["steps"]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("last_batch", ["drop", "pad", "wrap", "short"])
+@pytest.mark.parametrize("shuffle", [True, "block", "replacement"])
+def test_resume_from_every_boundary(last_batch: str, shuffle: bool | str) -> None:
+    """From each batch boundary, with other nthread and njob, all further batches are the same."""
+
+    def rest(reader: AsyncReader, epochs: int) -> list[tuple[Any, ...]]:
+        return [
+            (b.epoch, b.step, b.indices.tolist(), b.mask.tolist(), b.data.tobytes())
+            for _ in range(epochs)
+            for b in reader
+        ]
+
+    params = {"shuffle": shuffle, "last_batch": last_batch, "seed": 5, "flip": True}
+    with open_reader(**params) as reader:
+        whole = rest(reader, 2)
+    with open_reader(**params, nthread=3, njob=2) as reader:
+        for boundary in range(len(reader) + 1):
+            with open_reader(**params, njob=3) as saved:
+                for _ in range(boundary):
+                    saved.fetchData()
+                    saved.getNextBatch()
+                saved.fetchData()  # in flight: it is not delivered
+                state = json.loads(json.dumps(saved.state_dict()))
+            reader.load_state_dict(state)
+            assert rest(reader, 2 if boundary < len(reader) else 1) == whole[boundary:]
+
+
+@pytest.mark.parametrize(("world", "batch"), [(2, 4), (3, 5), (1, 3), (8, 1)])
+@pytest.mark.parametrize("last_batch", ["drop", "pad"])
+def test_resume_with_other_ranks(world: int, batch: int, last_batch: str) -> None:
+    """From each boundary of (1, 8), another world x batch serves exactly the remaining samples."""
+    images = paint(61, (2, 2, 3))
+    params = {"data": images, "shuffle": True, "seed": 3, "last_batch": last_batch}
+    with AsyncReader(params, batch_size=61) as reader:
+        reader.fetchData()
+        order = reader.getNextBatch().indices.tolist()
+    with AsyncReader(params, batch_size=8, epochs=1) as one:
+        for boundary in range(len(one)):
+            one.seek(0, boundary)
+            state = one.state_dict()
+            served: dict[int, list[int]] = {}
+            steps = set()
+            for rank in range(world):
+                with AsyncReader(
+                    params, batch_size=batch, rank=rank, world_size=world, epochs=1
+                ) as part:
+                    part.load_state_dict(state)
+                    taken = [b.indices[b.mask].tolist() for b in part]
+                    steps.add(len(taken))
+                    for step, found in enumerate(taken):
+                        served.setdefault(step, []).extend(found)
+            assert len(steps) == 1
+            found = [index for step in sorted(served) for index in served[step]]
+            left = order[boundary * 8 :]
+            if last_batch == "drop":
+                left = left[: len(left) // (world * batch) * world * batch]
+            assert found == left
+
+
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "seed": ({}, {"seed": 1}),
+    "shuffle": ({}, {"shuffle": True}),
+    "window": (
+        {"shuffle": "block", "shuffle_window": 60_000},
+        {"shuffle": "block", "shuffle_window": 30_000},
+    ),
+    "last_batch": ({}, {"last_batch": "pad"}),
+    "fingerprint": ({}, {"data": IMAGES + 1}),
+    "fingerprint of another length": ({}, {"data": IMAGES[:20], "labels": LABELS[:20]}),
+    "fingerprint of a subset": ({"subset": [1, 2, 3, 4, 5]}, {"subset": [1, 2, 3, 4, 6]}),
+    "fingerprint of a slice": ({"subset": slice(0, 20)}, {"subset": slice(1, 21)}),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_state_of_other_training_is_refused(what: str) -> None:
+    """A state that does not match is refused by the field that differs, and nothing moved."""
+    before, after = CHANGES[what]
+    with open_reader(**before) as reader:
+        reader.seek(3)
+        state = reader.state_dict()
+    with open_reader(**after) as reader:
+        reader.seek(1)
+        reader.fetchData()
+        mine = reader.state_dict()
+        with pytest.raises(ParamsError, match=what.split()[0]):
+            reader.load_state_dict(state)
+        assert reader.state_dict() == mine
+        assert reader.getNextBatch().epoch == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"order_version": 2},
+        {"block": 7},
+        {"epoch": -1},
+        {"samples": "4"},
+        {"steps": 1.5},
+        {"samples": 10**9},
+        {"epoch": True},
+        {"fingerprint": None},
+    ],
+)
+def test_garbled_state_is_refused(change: dict[str, Any]) -> None:
+    """A state with a wrong version or senseless numbers is a ParamsError."""
+    with open_reader() as reader:
+        state = reader.state_dict()
+        with pytest.raises(ParamsError):
+            reader.load_state_dict(state | change)
+        for name in state:
+            with pytest.raises(ParamsError, match=name):
+                reader.load_state_dict({k: v for k, v in state.items() if k != name})
+        for other in (None, [], "state", 5):
+            with pytest.raises(ParamsError, match="not a state"):
+                reader.load_state_dict(other)  # type: ignore[arg-type]
+        reader.load_state_dict(state)
+
+
+def test_state_of_one_container_resumes_the_other(tmp_path: Path) -> None:
+    """A state saved over HDF5 resumes over LMDB of the same set, and the other way round."""
+    h5 = write_hdf5(tmp_path / "a.h5", packed(IMAGES))
+    lm = write_lmdb(tmp_path / "a.lmdb", packed(IMAGES))
+    with (
+        AsyncReader(path=h5, shuffle=True, batch_size=4) as one,
+        AsyncReader(path=lm, shuffle=True, batch_size=4) as two,
+    ):
+        one.seek(2, 3)
+        two.load_state_dict(one.state_dict())
+        for _ in range(4):
+            one.fetchData()
+            two.fetchData()
+            first, second = one.getNextBatch(), two.getNextBatch()
+            np.testing.assert_array_equal(first.indices, second.indices)
+            np.testing.assert_array_equal(first.data, second.data)
+
+
+# -- the same bytes, whatever the machinery ------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def formats(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Sets with the same decoded pixels, by how they are stored."""
+    folder = tmp_path_factory.mktemp("formats")
+    small, large = pictures(40, (12, 10, 3)), pictures(20, (120, 100, 3))
+    chunks = {"chunks": (4, 12, 10, 3), "compression": "gzip"}
+    with h5py.File(folder / "plain.h5", "w") as file:
+        file["data"], file["labels"] = small, packed(small).labels
+    return {
+        "small": [
+            write_hdf5(folder / "small.h5", packed(small)),
+            write_hdf5(folder / "gzip.h5", packed(small), **chunks),
+            write_hdf5(folder / "png.h5", packed(small, "png")),
+            write_lmdb(folder / "small.lmdb", packed(small)),
+            write_lmdb(folder / "png.lmdb", packed(small, "png")),
+            str(folder / "plain.h5"),
+        ],
+        "large": [
+            write_hdf5(folder / "large.h5", packed(large)),
+            write_lmdb(folder / "large.lmdb", packed(large)),
+        ],
+        "jpeg": [
+            write_hdf5(folder / "jpeg.h5", packed(large, "jpeg")),
+            write_lmdb(folder / "jpeg.lmdb", packed(large, "jpeg")),
+        ],
+    }
+
+
+def jitter(data: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Any:
+    """A random augmentation that returns new arrays."""
+    noise = rng.integers(0, 9, data.shape).astype(np.float32)
+    return data.astype(np.float32) + noise, labels * rng.integers(1, 5)
+
+
+SWEEPS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("small", {"batch_size": 7}),
+    "padded": ("small", {"batch_size": 7, "last_batch": "pad"}),
+    "wrapped": ("small", {"batch_size": 7, "last_batch": "wrap"}),
+    "short": ("small", {"batch_size": 7, "last_batch": "short"}),
+    "postprocess": ("small", {"batch_size": 8, "postprocess": jitter}),
+    # more than a MiB a batch: cut into parts
+    "large": ("large", {"batch_size": 16, "dtype": "float32", "scale": 1 / 255}),
+    "large padded": ("large", {"batch_size": 16, "last_batch": "pad", "flip": True}),
+    "jpeg": ("jpeg", {"batch_size": 6}),
+    "jpeg random": (
+        "jpeg",
+        {"batch_size": 6, "size": (40, 40), "crop": "random-resized", "flip": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_same_bytes_whatever_the_machinery(sweep: str, formats: dict[str, list[str]]) -> None:
+    """Three shuffled epochs are the same bytes for any nthread, njob and container."""
+    kind, params = SWEEPS[sweep]
+    hashes = {
+        digest(AsyncReader(params, path=path, shuffle=True, seed=9, nthread=nthread, njob=njob))
+        for nthread, njob in itertools.product((1, 2, 4, 8), (1, 3))
+        for path in formats[kind]
+    }
+    assert len(hashes) == 1
+    other = digest(AsyncReader(params, path=formats[kind][0], shuffle=True, seed=10))
+    assert other not in hashes
+
+
+def test_ranks_joined_are_one_process() -> None:
+    """All ranks' batches of a step, joined, are one process's: random crops and flips too."""
+    params = {"shuffle": True, "seed": 4, "last_batch": "wrap", "flip": True, "size": (4, 4)}
+    params |= {"crop": "random", "crop_ratio": 0.8}
+    with open_reader(**params, batch_size=6, epochs=2) as one:
+        whole = [(b.data.copy(), b.indices) for _ in range(2) for b in one]
+    parts = []
+    for rank in range(3):
+        with open_reader(**params, batch_size=2, rank=rank, world_size=3, epochs=2) as reader:
+            parts.append([(b.data.copy(), b.indices) for _ in range(2) for b in reader])
+    for step, (data, indices) in enumerate(whole):
+        np.testing.assert_array_equal(np.concatenate([p[step][1] for p in parts]), indices)
+        np.testing.assert_array_equal(np.concatenate([p[step][0] for p in parts]), data)
+
+
+def test_subset_keeps_record_numbers() -> None:
+    """indices are the file's record numbers, also of a subset, reversed or with repeats."""
+    for subset in (slice(3, 15, 2), slice(None, None, -1), [5, 5, 9, 1], np.array([21, 0])):
+        chosen = np.arange(COUNT)[subset]
+        with open_reader(subset=subset, last_batch="short", epochs=1) as reader:
+            assert reader.count == chosen.size
+            batches = [(b.indices, b.data.copy(), b.labels) for b in reader]
+        found = np.concatenate([indices for indices, _, _ in batches])
+        np.testing.assert_array_equal(found, chosen)
+        np.testing.assert_array_equal(np.concatenate([d for _, d, _ in batches]), IMAGES[chosen])
+
+
+# -- how it is doing -----------------------------------------------------------------------------
+
+
+def test_stats() -> None:
+    """stats() is a frozen snapshot of what was handed out, waited for and worked."""
+    with open_reader(njob=2, nthread=3) as reader:
+        empty = reader.stats()
+        assert isinstance(empty, ReaderStats)
+        assert (empty.batches, empty.samples, empty.bytes, empty.elapsed_seconds) == (0, 0, 0, 0)
+        assert empty.verdict == "nothing handed out yet"
+        reader.fetchData()
+        reader.fetchData()
+        reader.getNextBatch()
+        stats = reader.stats()
+        assert (stats.batches, stats.samples, stats.bytes) == (1, 4, 4 * 90)
+        assert (stats.queue_depth, stats.nthread, stats.bad_samples) == (1, 3, 0)
+        assert stats.elapsed_seconds > 0
+        assert stats.read_seconds > 0
+        assert 0 <= stats.wait_share <= 1
+        assert stats.samples_per_second > 0
+        reader.getNextBatch()
+        assert stats.batches == 1
+        with pytest.raises(AttributeError):
+            stats.batches = 5  # type: ignore[misc]
+
+
+def stats(**given: Any) -> ReaderStats:
+    """A snapshot of 10 seconds."""
+    values: dict[str, Any] = dict.fromkeys(
+        ("samples", "bytes", "read_seconds", "decode_seconds", "postprocess_seconds"), 0
+    )
+    values |= {"batches": 9, "wait_seconds": 0.0, "elapsed_seconds": 10.0, "queue_depth": 1}
+    return ReaderStats(**{**values, "bad_samples": 0, "bad_list": (), "nthread": 2} | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "the consumer is the bottleneck"),
+        ({"wait_seconds": 0.5}, "the consumer is the bottleneck"),
+        (
+            {"wait_seconds": 5, "decode_seconds": 18},
+            "loader is the bottleneck: decode; raise nthread",
+        ),
+        ({"wait_seconds": 5, "read_seconds": 19}, "bottleneck: read; raise nthread"),
+        ({"wait_seconds": 5, "postprocess_seconds": 19}, "bottleneck: postprocess; raise nthread"),
+        ({"wait_seconds": 5, "read_seconds": 3}, "raise njob"),
+    ],
+)
+def test_verdict(given: dict[str, Any], says: str) -> None:
+    """The verdict names who waits for whom, and what to raise."""
+    assert says in stats(**given).verdict
+
+
+def test_repr_shows_live_state(tmp_path: Path) -> None:
+    """repr() says what is served, whether it is verified, the place, and who owns the slots."""
+    path = write_hdf5(tmp_path / "train.h5", packed(IMAGES))
+    with AsyncReader(path=path, batch_size=4, njob=2) as reader:
+        assert repr(reader) == (
+            "<AsyncReader train.h5 (HDF5, raw, 22 samples, verify first) epoch 0 batch 0/5, "
+            "slots 3 free>"
+        )
+        reader.fetchData()
+        until(lambda: all_ready(reader))
+        reader.getNextBatch()
+        reader.fetchData()
+        until(lambda: all_ready(reader))
+        assert "batch 1/5, slots 1 free, 1 ready, 1 held" in repr(reader)
+    assert repr(reader) == "<AsyncReader train.h5 closed>"
+    with open_reader() as reader:
+        assert "unverified: no checksums" in repr(reader)

@@ -1,0 +1,536 @@
+"""A reader's life: closing, forgetting, forking, pickling, interrupting, and what it leaves."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import xxhash
+from fakes import MemorySource, open_fake, packed, paint, pictures, write_hdf5, write_lmdb
+
+from asyncreader import (
+    AsyncReader,
+    AsyncReaderError,
+    ChecksumError,
+    ReaderClosedError,
+    SourceNotFoundError,
+    WorkerError,
+)
+from asyncreader import format as fmt
+
+COUNT = 22
+IMAGES = paint(COUNT, (6, 5, 3))
+LABELS = np.arange(COUNT, dtype=np.int64)[:, None] * 10
+
+
+def open_reader(**params: Any) -> AsyncReader:
+    """A reader of 22 painted images; the label of image i is 10 i."""
+    base = {"data": IMAGES, "labels": LABELS, "layout": "NHWC", "batchSize": 4}
+    return AsyncReader(base, **params)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for other threads to make it true (a hang ends in faulthandler's timeout)."""
+    while not condition():
+        os.sched_yield()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def workers() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("asyncreader")]
+
+
+def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script with warnings as errors; it must end by itself."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.fixture(params=["hdf5 mmap", "hdf5 pread", "lmdb mmap", "lmdb pread", "gzip", "jpeg"])
+def some_set(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """Parameters of a set of each kind on disk."""
+    kind, *io = request.param.split()
+    images = pictures(COUNT, (12, 10, 3))
+    if kind == "lmdb":
+        path = write_lmdb(tmp_path / "a.lmdb", packed(images))
+    elif kind == "gzip":
+        chunks = {"chunks": (4, 12, 10, 3), "compression": "gzip"}
+        path = write_hdf5(tmp_path / "a.h5", packed(images), **chunks)
+    else:
+        path = write_hdf5(tmp_path / "a.h5", packed(images, "jpeg" if kind == "jpeg" else "raw"))
+    return {"path": path, "batch_size": 4, "io": io[0] if io else "auto"}
+
+
+# -- closing -------------------------------------------------------------------------------------
+
+
+def test_close_leaves_nothing(some_set: dict[str, Any]) -> None:
+    """After close() threads and descriptors are what they were, although the reader is held."""
+    gc.collect()
+    before = descriptors(), workers()
+    for _ in range(3):
+        reader = AsyncReader(some_set, nthread=3, njob=2)
+        assert len(workers()) == 3
+        for _ in range(2):
+            reader.fetchData()
+        reader.getNextBatch()
+        reader.close()
+        reader.close()
+        assert (descriptors(), workers()) == before
+        assert "closed" in repr(reader)
+        assert reader.count == COUNT
+        assert len(reader) == 5
+
+
+def test_batches_outlive_their_reader(some_set: dict[str, Any]) -> None:
+    """Arrays of a batch stay readable after close(), and after the reader is gone."""
+    reader = AsyncReader(some_set)
+    reader.fetchData()
+    batch = reader.getNextBatch()
+    was = batch.data.copy()
+    reader.close()
+    del reader
+    gc.collect()
+    np.testing.assert_array_equal(batch.data, was)
+    batch.data[:] = 0
+    batch.release()
+
+
+def test_close_while_another_thread_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """close() from another thread ends a wait with ReaderClosedError, and again does nothing."""
+    gate = threading.Event()
+    reader = open_fake(monkeypatch, MemorySource(IMAGES, gate=gate), batch_size=4)
+    reader.fetchData()
+    seen: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            reader.getNextBatch()
+        except ReaderClosedError as exc:
+            seen.append(exc)
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    until(lambda: reader._ring._waiting > 0)
+    closer = threading.Thread(target=reader.close)
+    closer.start()
+    thread.join(60)
+    assert len(seen) == 1
+    gate.set()
+    closer.join(60)
+    reader.close()
+    assert workers() == []
+
+
+def test_close_from_many_threads() -> None:
+    """Any number of threads may close one reader."""
+    reader = open_reader(nthread=2)
+    threads = [threading.Thread(target=reader.close) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    reader.close()
+    with pytest.raises(ReaderClosedError):
+        reader.fetchData()
+
+
+def test_close_with_a_stuck_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker stuck in a read is left behind, with a warning that shows where it is."""
+    gate = threading.Event()
+    source = MemorySource(IMAGES, gate=gate)
+    reader = open_fake(monkeypatch, source, batch_size=4)
+    reader.fetchData()
+    assert source.entered.acquire(timeout=60)
+    with pytest.warns(RuntimeWarning, match="did not stop") as said:
+        reader.close()
+    assert "read_into" in str(said[0].message)
+    gate.set()
+    until(lambda: workers() == [])
+    assert source.closed == 1
+
+
+def test_close_inside_postprocess() -> None:
+    """User code in a worker may close the reader: the consumer is told, nobody waits for ever."""
+    box: list[AsyncReader] = []
+
+    def close_it(data: np.ndarray, labels: np.ndarray) -> None:
+        if box:
+            box[0].close()
+
+    reader = open_reader(postprocess=close_it)
+    box.append(reader)
+    reader.fetchData()
+    with pytest.raises(ReaderClosedError):
+        reader.getNextBatch()
+    until(lambda: workers() == [])
+
+
+def test_with_closes_also_after_an_error() -> None:
+    """``with`` closes, whatever is raised inside it."""
+
+    def use() -> None:
+        with reader:
+            reader.fetchData()
+            raise KeyError
+
+    reader = open_reader(nthread=2)
+    with pytest.raises(KeyError):
+        use()
+    assert workers() == []
+    with pytest.raises(ReaderClosedError):
+        reader.fetchData()
+
+
+def test_failed_opening_leaves_nothing(some_set: dict[str, Any]) -> None:
+    """A reader that cannot be opened leaves no thread and no descriptor."""
+
+    def fails(data: np.ndarray, labels: np.ndarray) -> None:
+        raise KeyError
+
+    before = descriptors(), workers()
+    with pytest.raises(WorkerError):
+        AsyncReader(some_set, postprocess=fails)
+    with pytest.raises(AsyncReaderError):
+        AsyncReader(some_set, batch_size=1000)
+    gc.collect()
+    assert (descriptors(), workers()) == before
+
+
+# -- forgetting ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["idle", "in flight", "in a loop", "postprocess"])
+def test_a_forgotten_reader_closes_itself(how: str, some_set: dict[str, Any]) -> None:
+    """Without close(), the last reference takes threads and descriptors along."""
+    gc.collect()
+    before = descriptors(), workers()
+    params = {**some_set, "njob": 3, "nthread": 2}
+    if how == "postprocess":
+        params["postprocess"] = lambda data, labels: None
+    reader = AsyncReader(params)
+    if how in ("in flight", "postprocess"):
+        for _ in range(3):
+            reader.fetchData()
+        reader.getNextBatch()
+    elif how == "in a loop":
+        for _ in reader:
+            break
+    gone = weakref.ref(reader)
+    del reader
+    gc.collect()
+    assert gone() is None
+    assert (descriptors(), workers()) == before
+
+
+# -- forking and pickling ------------------------------------------------------------------------
+
+
+def test_fork() -> None:
+    """In a forked child every call is ReaderClosedError, repr() works, and the parent goes on."""
+    reader = open_reader(nthread=2, shuffle=True)
+    reader.fetchData()
+    batch = reader.getNextBatch()
+    reader.fetchData()
+    reader._ring._cond.acquire()  # held by another thread of the parent at the moment of the fork
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: fork with threads
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for call in (
+                *(reader.fetchData, reader.getNextBatch, reader.state_dict, reader.stats),
+                *(lambda: next(iter(reader)), lambda: reader.seek(0)),
+                lambda: reader.load_state_dict({}),
+            ):
+                with pytest.raises(ReaderClosedError, match="forked"):
+                    call()
+            assert "of process" in repr(reader)
+            reader.close()
+            del reader, batch
+            gc.collect()
+            code = 0
+        finally:
+            os._exit(code)
+    reader._ring._cond.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert reader.getNextBatch().step == 1
+    assert [b.step for b in reader] == [2, 3, 4]
+    reader.close()
+
+
+@pytest.mark.parametrize("protocol", [2, pickle.HIGHEST_PROTOCOL])
+def test_pickling_reopens(some_set: dict[str, Any], protocol: int) -> None:
+    """A pickled reader opens the same set again and stands where the first one stood."""
+    with AsyncReader(
+        some_set, shuffle=True, seed=3, subset=np.arange(20), dtype="float32", scale=0.5
+    ) as one:
+        list(one)
+        one.getNextBatch()
+        one.fetchData()
+        data = pickle.dumps(one, protocol)
+        assert len(data) < 4000
+        with pickle.loads(data) as two:
+            assert two.params.scale == 0.5
+            two.fetchData()
+            first, second = one.getNextBatch(), two.getNextBatch()
+            assert (first.epoch, first.step) == (second.epoch, second.step) == (1, 1)
+            np.testing.assert_array_equal(first.data, second.data)
+            assert first.data.ctypes.data != second.data.ctypes.data
+        one.fetchData()
+        assert one.getNextBatch().step == 2
+
+
+def test_pickling_an_h5py_data_set(tmp_path: Path) -> None:
+    """A reader over an h5py data set pickles as its place."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x/y"], file["z"] = IMAGES, LABELS
+    with (
+        h5py.File(tmp_path / "a.h5") as file,
+        AsyncReader(data=file["x/y"], labels=file["z"], batch_size=4) as one,
+    ):
+        data = pickle.dumps(one)
+    with pickle.loads(data) as two:
+        two.fetchData()
+        np.testing.assert_array_equal(two.getNextBatch().labels, LABELS[:4])
+
+
+def test_a_closed_reader_is_not_pickled() -> None:
+    """Pickling a closed reader is ReaderClosedError, not a reader at the beginning."""
+    reader = open_reader()
+    reader.close()
+    with pytest.raises(ReaderClosedError):
+        pickle.dumps(reader)
+
+
+def test_errors_keep_their_fields_through_pickling() -> None:
+    """Every error type pickles with all its fields and its text."""
+    fields = {"path": "a.h5", "index": 3, "key": "0000000003", "source_path": "cat/1.png"}
+    fields |= {"found": "this", "expected": ("that", 5), "hint": "do so"}
+    kinds = [AsyncReaderError]
+    for kind in kinds:
+        kinds.extend(kind.__subclasses__())
+    assert len(kinds) == 14
+    for kind in kinds:
+        error = kind("what", **fields)
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is kind
+        assert str(again) == str(error)
+        assert again.fields() == fields
+        assert again.what == "what"
+    text = str(ChecksumError("what", **fields))
+    assert text == (
+        "what [a.h5, record 3, key 0000000003, packed from 'cat/1.png']; found this; "
+        "expected ('that', 5); do so"
+    )
+    assert str(ChecksumError("what")) == "what"
+    for kind, builtin in (
+        (SourceNotFoundError, FileNotFoundError),
+        (ChecksumError, OSError),
+        (WorkerError, RuntimeError),
+        (ReaderClosedError, RuntimeError),
+    ):
+        assert issubclass(kind, builtin)
+
+
+# -- side by side --------------------------------------------------------------------------------
+
+
+def test_two_readers_on_one_file(some_set: dict[str, Any]) -> None:
+    """Two readers on one file, used in turn and from two threads, do not know of each other."""
+    with AsyncReader(some_set, epochs=1) as alone:
+        plain = [batch.data.copy() for batch in alone]
+    with AsyncReader(some_set, nthread=2) as one, AsyncReader(some_set, njob=2) as two:
+        for number, (first, second) in enumerate(zip(one, two, strict=True)):
+            np.testing.assert_array_equal(first.data, plain[number])
+            np.testing.assert_array_equal(second.data, plain[number])
+
+        def sweep(reader: AsyncReader) -> None:
+            for _ in range(5):
+                for batch in reader:
+                    np.testing.assert_array_equal(batch.data, plain[batch.step])
+
+        threads = [threading.Thread(target=sweep, args=(reader,)) for reader in (one, two)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert one.state_dict()["epoch"] == two.state_dict()["epoch"] == 6
+
+
+def test_replaced_file_does_not_matter(some_set: dict[str, Any], tmp_path: Path) -> None:
+    """An open reader goes on with its file when another is renamed over it."""
+    with AsyncReader(some_set, epochs=1) as alone:
+        plain = [batch.data.copy() for batch in alone]
+    with AsyncReader(some_set) as reader:
+        path = Path(some_set["path"])
+        file = path / "data.mdb" if path.is_dir() else path
+        (tmp_path / "other").write_bytes(b"other")
+        os.replace(tmp_path / "other", file)
+        for batch in reader:
+            np.testing.assert_array_equal(batch.data, plain[batch.step])
+
+
+# -- the interpreter's end -----------------------------------------------------------------------
+
+SCRIPT = """
+import sys
+import numpy as np
+from asyncreader import AsyncReader
+def slow(data, labels):
+    return data.astype(np.float32), labels
+reader = AsyncReader(path=sys.argv[1], batch_size=4, njob=3, nthread=4, postprocess=slow)
+for _ in range(3):
+    reader.fetchData()
+batch = reader.getNextBatch()
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["", "sys.exit(0)", "iterator = iter(reader); next(iterator)", "raise KeyError('mine')"]
+)
+def test_exit_without_close(end: str, tmp_path: Path) -> None:
+    """A program that ends without close() ends at once and quietly, with its own exit code."""
+    path = write_hdf5(tmp_path / "a.h5", packed(IMAGES))
+    done = run(SCRIPT + end, path)
+    if "KeyError" in end:
+        assert done.returncode == 1
+        assert done.stderr.endswith("KeyError: 'mine'\n")
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+STUCK = """
+import os, signal, threading
+import numpy as np
+from asyncreader import AsyncReader
+entered, gate, calls = threading.Event(), threading.Event(), []
+def stuck(data, labels):
+    calls.append(1)
+    if len(calls) == 2:
+        entered.set()
+        gate.wait()
+reader = AsyncReader(data=np.zeros((8, 3)), batch_size=2, postprocess=stuck)
+reader.fetchData()
+def interrupt():
+    entered.wait()
+    while not reader._ring._waiting:
+        os.sched_yield()
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+"""
+
+
+def test_interrupt_while_waiting() -> None:
+    """Ctrl-C ends a wait at once; the batch that was waited for can still be had."""
+    done = run(
+        STUCK
+        + """
+try:
+    reader.getNextBatch()
+except KeyboardInterrupt:
+    state = reader.state_dict()
+    assert state["steps"] == 0
+    gate.set()
+    assert reader.getNextBatch().step == 0
+    reader.fetchData()
+    assert reader.getNextBatch().step == 1
+    reader.close()
+    print("went on")
+"""
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "went on\n", "")
+
+
+def test_interrupt_that_nobody_catches() -> None:
+    """Ctrl-C that is not caught ends the program, although a worker is stuck for ever."""
+    done = run(STUCK + "reader.getNextBatch()\n")
+    assert done.returncode == -2
+    assert "KeyboardInterrupt" in done.stderr
+
+
+# -- what it costs -------------------------------------------------------------------------------
+
+
+def private_bytes() -> int:
+    """Private memory of this process."""
+    gc.collect()
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) << 10
+    raise AssertionError
+
+
+@pytest.mark.parametrize("encoding", ["raw", "jpeg"])
+def test_memory_is_flat(encoding: str, tmp_path: Path) -> None:
+    """Private memory grows by less than 5 MB from batch 10 to batch 1,000."""
+    path = write_hdf5(tmp_path / "a.h5", packed(pictures(64, (60, 50, 3)), encoding))
+    with AsyncReader(
+        path=path, batch_size=16, shuffle=True, nthread=2, njob=2, dtype="float32", flip=True
+    ) as reader:
+        reader.fetchData()
+        for number in range(1000):
+            reader.fetchData()
+            reader.getNextBatch()
+            if number == 10:
+                before = private_bytes()
+        assert private_bytes() - before < 5_000_000
+
+
+def test_a_million_samples_are_not_a_million_objects(tmp_path: Path) -> None:
+    """Opening a set of a million samples builds no Python object per sample."""
+    count = 1_000_000
+    path = tmp_path / "million.h5"
+    offsets = np.arange(count + 1, dtype=np.int64)
+    checksums = np.full(count, xxhash.xxh3_64_intdigest(b"\0"), np.uint64)
+    labels = np.zeros((count, 1), np.int64)
+    tables = {fmt.OFFSETS: offsets, fmt.CHECKSUMS: checksums, fmt.LABELS: labels}
+    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+        file[fmt.DATA] = np.zeros(count, np.uint8)
+        for name, table in tables.items():
+            file[name] = table
+            file.attrs[f"digest_{name}"] = np.bytes_(fmt.digest(table))
+        file.attrs.update(count=count, version=1, channels=3, shape=(4, 4, 3))
+        texts = {"format": "asyncreader", "encoding": "png", "label_kind": "values"}
+        texts |= {"axes": "NHWC", "dtype": "uint8", "label_dtype": "<i8"}
+        for name, text in texts.items():
+            file.attrs[name] = np.bytes_(text)
+    AsyncReader(path=path, on_error="zero").close()  # whatever is imported late
+    gc.collect()
+    before = sys.getallocatedblocks()
+    with AsyncReader(path=path, on_error="zero", batch_size=8, shuffle=True) as reader:
+        assert sys.getallocatedblocks() - before < 20_000
+        assert reader.count == count
+        reader.fetchData()
+        assert not reader.getNextBatch().mask.any()
+
+
+def test_slots_are_allocated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All buffers are there when the reader is open: batches allocate none."""
+    from asyncreader import reader as module
+
+    with open_reader(njob=2, shuffle=True) as reader:
+        monkeypatch.setattr(module, "aligned_empty", None)
+        for _ in range(2):
+            assert len(list(reader)) == 5
