@@ -252,12 +252,10 @@ def info(path: str, params: dict[str, Any], as_json: bool) -> None:
 def _open(params: dict[str, Any]) -> Source:
     """What a reader with these parameters would read."""
     from .params import parse_params
-    from .sources import Hdf5Fields, open_source
+    from .sources import fields_of, open_source
 
     p = parse_params(params, {})
-    required = p.labels_field != "labels" or p.labels_path is not None
-    fields = Hdf5Fields(p.data_field, p.labels_field, p.labels_path, p.dims, required)
-    return open_source(p.path, fields)
+    return open_source(p.path, fields_of(p))
 
 
 def _describe(source: Source) -> dict[str, Any]:

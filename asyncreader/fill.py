@@ -319,6 +319,7 @@ class Fill:
                 "image of another size than the set declares",
                 found=f"{full[0]} x {full[1]}",
                 expected=" x ".join(str(n) for n in stored.image_shape()[:2]),
+                hint="pass size=(H, W), or leave it out with on_error='skip'",
             )
         pixels = codec.decode(
             data,

@@ -49,6 +49,7 @@ class ReaderParams:
     h_dim: int | None = None
     w_dim: int | None = None
     cha_dim: int | None = None
+    channel_order: str = "RGB"
     layout: str = "NCHW"
     contiguous: bool = False
     dtype: Any = None
@@ -186,8 +187,6 @@ def _check_together(p: ReaderParams) -> None:
         raise ParamsError("crop and crop_ratio need size=(H, W)")
     if p.shuffle != "block" and p.shuffle_window != SHUFFLE_WINDOW:
         raise ParamsError('shuffle_window goes with shuffle="block"', found=f"{p.shuffle!r}")
-    if p.cuda is not False:
-        raise ParamsError("cuda is not there yet", hint="copy batches to the device yourself")
     if p.trace is not None:
         raise ParamsError("trace is not there yet")
 
@@ -400,6 +399,7 @@ _CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "h_dim": _integer(1, 5, None),
     "w_dim": _integer(1, 5, None),
     "cha_dim": _integer(1, 5, None),
+    "channel_order": _choice("RGB", "stored"),
     "layout": _choice("NCHW", "NHWC"),
     "contiguous": _flag,
     "dtype": _dtype,

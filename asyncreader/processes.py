@@ -107,43 +107,43 @@ class Recipe:
 _Task: TypeAlias = tuple[int, Cursor, int, int, bool]
 
 
-class ProcessWorkers:
-    """``count`` spawned processes over one ring, with the face of ThreadWorkers.
+class ProcessCrew:
+    """``count`` spawned processes with a pipe each, and a thread of the parent that hears them all.
 
-    Two threads of the parent move messages: one takes tasks from the ring and sends each to the
-    worker with the fewest, the other waits on all pipes and sentinels.
+    Whoever derives from it says what a process runs (``_started_with``) and what a message means
+    (``_heard``), and starts the threads that send.
     """
 
-    def __init__(self, count: int, ring: SlotRing, recipe: Recipe, rank: int, batch: int) -> None:
-        self.meters = [Meter() for _ in range(count)]
+    #: What to do instead where processes cannot be had.
+    instead = 'workers="thread"'
+
+    def __init__(self, count: int, ring: SlotRing, name: str) -> None:
+        self._count = count
         self._ring = ring
-        self._recipe = recipe
-        self._offset = rank * batch
+        self._name = name
         self._context = multiprocessing.get_context("spawn")
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
         self._queued = [0] * count
-        self._count = count
         self._lock = threading.Lock()
         self._wake_read, self._wake_write = os.pipe()
         self._threads: list[threading.Thread] = []
 
-    # -- start and stop --------------------------------------------------------------------
-
     def start(self) -> None:
-        """Spawn all workers and wait until each has opened its source.
+        """Spawn all processes and wait until each has said that it is ready.
 
-        Raises ParamsError where the postprocess or the main module cannot be brought over, or the
-        error with which a worker failed to open the set.
+        Raises ParamsError where something or the main module cannot be brought over, or the error
+        with which a process failed to begin.
         """
         try:
             self._check_picklable()
             for number in range(self._count):
                 ours, theirs = self._context.Pipe()
+                target, arguments = self._started_with(number)
                 process = self._context.Process(
-                    target=_main,
-                    args=(theirs, self._recipe),
-                    name=f"asyncreader-fill-{number}",
+                    target=target,
+                    args=(theirs, *arguments),
+                    name=f"{self._name}-{number}",
                     daemon=True,
                 )
                 self._pipes.append(ours)
@@ -154,26 +154,42 @@ class ProcessWorkers:
                 self._await_ready(process, pipe)
         except BaseException:
             self._ring.close()
-            self._end_processes(kill=True)
+            self._end_processes(0.0)
             self._close_descriptors()
             raise
-        for name, target in (("send", self._send), ("receive", self._receive)):
-            thread = threading.Thread(target=target, name=f"asyncreader-{name}", daemon=True)
+        for target in self._helpers():
+            thread = threading.Thread(
+                target=target, name=f"{self._name}-{target.__name__.strip('_')}", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 
+    def _started_with(self, number: int) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        """Function that process ``number`` runs, and its arguments behind the pipe."""
+        raise NotImplementedError
+
+    def _heard(self, number: int, pipe: Connection) -> None:
+        """Receive a message of process ``number``, and act on it."""
+        raise NotImplementedError
+
     def _check_picklable(self) -> None:
-        for name in ("postprocess", "data", "labels"):
-            value = getattr(self._recipe.params, name)
-            try:
-                reduction.ForkingPickler(io.BytesIO()).dump(value)
-            except (pickle.PicklingError, AttributeError, TypeError) as exc:
-                raise ParamsError(
-                    f'workers="process" cannot bring {name} over to its processes',
-                    found=str(exc),
-                    hint="use a function defined at the top of a module and data given by path, "
-                    'or workers="thread"',
-                ) from exc
+        """ParamsError where something cannot be brought over."""
+        raise NotImplementedError
+
+    def _helpers(self) -> tuple[Callable[[], None], ...]:
+        """What the parent's threads run."""
+        return (self._receive,)
+
+    def _bring_over(self, name: str, value: Any, hint: str) -> None:
+        """ParamsError unless ``value`` can be pickled."""
+        try:
+            reduction.ForkingPickler(io.BytesIO()).dump(value)
+        except (pickle.PicklingError, AttributeError, TypeError) as exc:
+            raise ParamsError(
+                f"{name} cannot be brought over to worker processes",
+                found=str(exc),
+                hint=f"{hint}, or {self.instead}",
+            ) from exc
 
     def _await_ready(self, process: Any, pipe: Connection) -> None:
         try:
@@ -185,33 +201,31 @@ class ProcessWorkers:
                 found=f"exit code {process.exitcode}; its message is on standard error",
                 hint="its main module must be importable: a file, with the training started under "
                 'if __name__ == "__main__":, not a notebook cell or standard input; '
-                'or use workers="thread"',
+                f"or use {self.instead}",
             ) from None
         if error is not None:
             raise error
 
-    def stop(self) -> None:
-        """End the processes of a closed ring: asked first, killed after a second."""
+    def stop(self, seconds: float = STUCK_AFTER) -> None:
+        """End the processes of a closed ring: asked first, killed after that many seconds."""
         if threading.current_thread() in self._threads:
             return
         os.write(self._wake_write, b"x")
         for thread in self._threads:
             thread.join(STUCK_AFTER)
-        self._end_processes(kill=False)
+        self._end_processes(seconds)
         self._close_descriptors()
 
-    def _end_processes(self, kill: bool) -> None:
+    def _end_processes(self, seconds: float) -> None:
         for pipe in self._pipes:
             with contextlib.suppress(OSError, ValueError):
                 pipe.close()  # a worker that waits for a task sees the end and leaves
-        if not kill:
-            sentinels = [process.sentinel for process in self._processes]
-            left = STUCK_AFTER
-            while sentinels and left > 0:
-                gone = connection.wait(sentinels, left)
-                sentinels = [s for s in sentinels if s not in gone]
-                if not gone:
-                    break
+        sentinels = [process.sentinel for process in self._processes]
+        while sentinels and seconds > 0:
+            gone = connection.wait(sentinels, seconds)
+            sentinels = [s for s in sentinels if s not in gone]
+            if not gone:
+                break
         for process in self._processes:
             if process.is_alive():
                 process.kill()
@@ -222,6 +236,64 @@ class ProcessWorkers:
     def _close_descriptors(self) -> None:
         for fd in (self._wake_read, self._wake_write):
             os.close(fd)
+
+    def _least_busy(self) -> int:
+        """The process with the fewest tasks, which gets one more."""
+        with self._lock:
+            number = min(range(self._count), key=self._queued.__getitem__)
+            self._queued[number] += 1
+        return number
+
+    def _receive(self) -> None:
+        sentinels = {process.sentinel: process for process in self._processes}
+        pipes = {pipe: number for number, pipe in enumerate(self._pipes)}
+        while not self._ring.closed:
+            try:
+                ready = connection.wait([*pipes, *sentinels, self._wake_read])
+            except OSError:
+                return  # closed under us by stop()
+            if self._wake_read in ready or self._ring.closed:
+                return
+            for source in ready:
+                if isinstance(source, Connection):
+                    # of a pipe that broke, the sentinel tells why
+                    with contextlib.suppress(EOFError, OSError):
+                        self._heard(pipes[source], source)
+            for source in ready:
+                if source in sentinels:
+                    self._ring.close(_death(sentinels[source]))
+                    return
+
+
+class ProcessWorkers(ProcessCrew):
+    """``count`` spawned processes over one ring, with the face of ThreadWorkers.
+
+    Two threads of the parent move messages: one takes tasks from the ring and sends each to the
+    worker with the fewest, the other waits on all pipes and sentinels.
+    """
+
+    def __init__(self, count: int, ring: SlotRing, recipe: Recipe, rank: int, batch: int) -> None:
+        super().__init__(count, ring, "asyncreader-fill")
+        self.meters = [Meter() for _ in range(count)]
+        self._recipe = recipe
+        self._offset = rank * batch
+
+    def _started_with(self, number: int) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        return _main, (self._recipe,)
+
+    def _check_picklable(self) -> None:
+        for name in ("postprocess", "data", "labels"):
+            self._bring_over(
+                name,
+                getattr(self._recipe.params, name),
+                "use a function defined at the top of a module and data given by path",
+            )
+
+    def _helpers(self) -> tuple[Callable[[], None], ...]:
+        return self._send, self._receive
+
+    def _close_descriptors(self) -> None:
+        super()._close_descriptors()
         self._recipe.arena.close()
 
     # -- messages --------------------------------------------------------------------------
@@ -238,34 +310,13 @@ class ProcessWorkers:
         plan = slot.plan
         assert plan is not None
         cursor = Cursor(plan.epoch, plan.start - self._offset, plan.step)
-        with self._lock:
-            number = min(range(self._count), key=self._queued.__getitem__)
-            self._queued[number] += 1
+        number = self._least_busy()
         # a dead or closed worker is the receiver's business
         with contextlib.suppress(OSError, ValueError):
             self._pipes[number].send((slot.number, cursor, lo, hi, whole))
 
-    def _receive(self) -> None:
-        sentinels = {process.sentinel: process for process in self._processes}
-        pipes = {pipe: number for number, pipe in enumerate(self._pipes)}
-        while not self._ring.closed:
-            try:
-                ready = connection.wait([*pipes, *sentinels, self._wake_read])
-            except OSError:
-                return  # closed under us by stop()
-            if self._wake_read in ready or self._ring.closed:
-                return
-            for source in ready:
-                if isinstance(source, Connection):
-                    try:
-                        message = _receive_error(source)
-                    except (EOFError, OSError):
-                        continue  # its sentinel tells why
-                    self._done(pipes[source], *message)
-            for source in ready:
-                if source in sentinels:
-                    self._ring.close(_death(sentinels[source]))
-                    return
+    def _heard(self, number: int, pipe: Connection) -> None:
+        self._done(number, *_receive_error(pipe))
 
     def _done(
         self,

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from .device import DeviceRing, open_device
 from .errors import FinishedError, ParamsError, ReaderClosedError, WorkerError
 from .fill import Fill
 from .filling import BatchFiller
@@ -29,7 +30,7 @@ from .params import (
 )
 from .processes import Arena, ProcessWorkers, Recipe, pages
 from .slots import Slot, SlotLayout, SlotRing
-from .sources import Hdf5Fields, Source, fingerprint, open_source
+from .sources import Hdf5Fields, Source, fields_of, fingerprint, open_source
 from .sources.arrays import label_array, open_arrays
 from .stats import Meter, ReaderStats, Totals
 from .workers import ThreadWorkers
@@ -47,7 +48,8 @@ class Batch:
     (B,), record numbers in the file, -1 where padded; ``mask``: bool (B,), False for padded or
     zeroed rows; ``epoch``; ``step``: its number in the epoch. ``data`` and ``labels`` are the
     caller's, to read and write, until the next successful ``getNextBatch()`` (or loop step),
-    unless :meth:`keep` was called or the reader was opened with ``copy=True``.
+    unless :meth:`keep` was called or the reader was opened with ``copy=True``. With ``cuda`` they
+    are torch tensors on the device, valid until then in the order of the stream current then.
     """
 
     __slots__ = (
@@ -63,16 +65,10 @@ class Batch:
         "step",
     )
 
-    def __init__(self, ring: SlotRing, slot: Slot, copy: bool) -> None:
+    def __init__(self, ring: SlotRing | DeviceRing, slot: Slot, copy: bool) -> None:
         plan = slot.plan
         assert plan is not None
-        count = plan.indices.size
-        data, labels = slot.out_data, slot.out_labels
-        if count < data.shape[0]:
-            data, labels = data[:count], None if labels is None else labels[:count]
-        if copy:
-            data = data.copy(order="K")
-            labels = None if labels is None else labels.copy()
+        data, labels = ring.hand_out(slot, copy)
         self.data: Array = data
         self.labels: Array | None = labels
         self.indices = plan.indices
@@ -118,10 +114,12 @@ class AsyncReader:
         self._params = p = parse_params(params, overrides)
         self._rank, world_size = rank_and_world(p)
         self._nthread = worker_count(p)
+        device = None if p.cuda is False else open_device(p.cuda)
         source = _open(p)
         self._source: Source | None = source
         self._spec = source.spec
         arena: Arena | None = None
+        on_device: DeviceRing | None = None
         try:
             filler = _make_filler(p, source, self._rank, world_size)
             self._fill, self._order = filler.fill, filler.order
@@ -132,6 +130,9 @@ class AsyncReader:
             else:
                 slots = layout.build(p.njob + 1, aligned_empty, self._fill.handed_out)
             self._ring = SlotRing(slots, p.njob, p.debug)
+            if device is not None:
+                on_device = DeviceRing(self._ring, device, p.debug)
+            self._lender: SlotRing | DeviceRing = on_device or self._ring
             self._workers: ThreadWorkers | ProcessWorkers
             if arena is None:
                 self._workers = ThreadWorkers(self._nthread, self._ring, filler, "asyncreader-fill")
@@ -143,6 +144,8 @@ class AsyncReader:
             self._workers.start()
         except BaseException:
             source.close()
+            if on_device is not None:
+                on_device.close()
             if arena is not None:
                 arena.close()
             raise
@@ -155,7 +158,7 @@ class AsyncReader:
         self._fingerprint: str | None = None
         # also runs at interpreter exit, before threads and libraries are torn down
         self._finalizer = weakref.finalize(
-            self, _shut_down, self._pid, self._ring, self._workers, source
+            self, _shut_down, self._pid, self._ring, self._workers, source, on_device
         )
 
     def _choose_parts(self) -> int:
@@ -205,7 +208,7 @@ class AsyncReader:
         self._check_process()
         started = time.perf_counter()
         try:
-            slot, error = self._ring.take(self._params.timeout)
+            slot, error = self._lender.take(self._params.timeout)
         finally:
             self._totals.waited += time.perf_counter() - started
         self._delivered = self._coming.popleft()
@@ -214,11 +217,11 @@ class AsyncReader:
         totals = self._totals
         if slot.bad:
             totals.note_bad(slot.bad)
-        batch = Batch(self._ring, slot, self._params.copy)
+        batch = Batch(self._lender, slot, self._params.copy)
         totals.batches += 1
         totals.samples += len(batch)
         totals.bytes += batch.data.nbytes
-        if self._params.copy:
+        if self._params.copy and self._params.cuda is False:  # that would wait for the device
             batch.release()
         return batch
 
@@ -260,7 +263,7 @@ class AsyncReader:
         self._go(Cursor(int(epoch), int(step) * self._order.global_batch, int(step)))
 
     def _go(self, cursor: Cursor) -> None:
-        self._ring.drop_queued()
+        self._lender.drop_queued()
         self._coming.clear()
         self._next = self._delivered = self._order.settle(cursor)
 
@@ -448,12 +451,18 @@ def _reopen(params: dict[str, Any], state: dict[str, Any]) -> AsyncReader:
 
 
 def _shut_down(
-    pid: int, ring: SlotRing, workers: ThreadWorkers | ProcessWorkers, source: Source
+    pid: int,
+    ring: SlotRing,
+    workers: ThreadWorkers | ProcessWorkers,
+    source: Source,
+    on_device: DeviceRing | None,
 ) -> None:
     if os.getpid() != pid:
         return  # a forked child: threads and locks are the parent's
     ring.close()
     workers.stop()
+    if on_device is not None:
+        on_device.close()
     source.close()
 
 
@@ -461,7 +470,7 @@ def _make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) ->
     """Fill and order of a source, checked against each other; ParamsError where they clash."""
     spec = source.spec
     fill = Fill(spec.stored, p.wanted, spec.path)
-    subset = _resolve_subset(p.subset, spec.count)
+    subset = _resolve_subset(_named_split(p.subset, source), spec.count)
     count = subset_count(subset, spec.count)
     order = _order(p, rank, world_size, source, fill, subset, count)
     if order.steps == 0:
@@ -565,13 +574,7 @@ def _build_worker(
 def _open(p: ReaderParams) -> Source:
     if p.data is not None:
         return _open_arrays(p)
-    fields = Hdf5Fields(
-        data=p.data_field,
-        labels=p.labels_field,
-        labels_path=p.labels_path,
-        dims=p.dims,
-        labels_required=p.labels_field != "labels" or p.labels_path is not None,
-    )
+    fields = fields_of(p)
     for value, expect in ((p.hdf5_path, "HDF5"), (p.lmdb_path, "LMDB")):
         if value is not None:
             return open_source(value, fields, io=p.io, expect=expect)
@@ -589,13 +592,25 @@ def _open_arrays(p: ReaderParams) -> Source:
     return open_arrays(p.data, p.labels, p.dims)
 
 
+def _named_split(subset: Any, source: Source) -> Any:
+    """``subset`` itself, or the part of the set that it names."""
+    if not isinstance(subset, str):
+        return subset
+    splits = source.splits
+    if subset not in splits:
+        without = "; labels_field=None also reads splits without labels" if splits else ""
+        raise ParamsError(
+            f"no split {subset!r} in the set",
+            path=source.spec.path,
+            expected=" or ".join(map(repr, splits)) or "a set with named splits (Fuel)",
+            hint=f"pass a slice or an array of record numbers{without}",
+        )
+    return splits[subset]
+
+
 def _resolve_subset(subset: Any, total: int) -> slice | npt.NDArray[np.int64] | None:
     if subset is None:
         return None
-    if isinstance(subset, str):
-        raise ParamsError(
-            f"no split {subset!r} in the file", hint="pass a slice or an array of record numbers"
-        )
     if isinstance(subset, slice):
         start, stop, step = subset.indices(total)
         if not range(start, stop, step):

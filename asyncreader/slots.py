@@ -159,6 +159,8 @@ class SlotRing:
         self._waiting = 0  # consumers waiting
         self._closed = False
         self._failure: BaseException | None = None
+        #: called by the worker after each batch that became ready, outside the lock
+        self.on_ready: Callable[[], None] | None = None
 
     # -- consumer side ---------------------------------------------------------------------
 
@@ -275,6 +277,26 @@ class SlotRing:
             self._kept += 1
             self._held = None
 
+    def hand_out(self, slot: Slot, copy: bool) -> tuple[Array, Array | None]:
+        """Data and labels of a held slot, cut to the rows of its batch; private with ``copy``."""
+        assert slot.plan is not None
+        count = slot.plan.indices.size
+        data, labels = slot.out_data, slot.out_labels
+        if count < data.shape[0]:
+            data, labels = data[:count], None if labels is None else labels[:count]
+        if copy:
+            data = data.copy(order="K")
+            labels = None if labels is None else labels.copy()
+        return data, labels
+
+    def head(self) -> Slot | None:
+        """The oldest batch in flight, if it is ready and whole."""
+        with self._cond:
+            if self._closed or not self._queue:
+                return None
+            slot = self._queue[0]
+            return slot if slot.state is SlotState.READY and slot.error is None else None
+
     def drop_queued(self) -> None:
         """Forget the batches in flight; waits until no worker writes to them any more."""
         with self._cond:
@@ -328,6 +350,8 @@ class SlotRing:
             slot.state = SlotState.READY
             if self._waiting:
                 self._cond.notify_all()
+        if self.on_ready is not None:
+            self.on_ready()
 
     # -- both ------------------------------------------------------------------------------
 

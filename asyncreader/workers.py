@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from typing import Final
 
 from .errors import AsyncReaderError, WorkerError
@@ -45,22 +46,30 @@ class ThreadWorkers:
 
     def stop(self) -> None:
         """Join the threads of a closed ring. One that is stuck is left behind with a warning."""
-        if threading.current_thread() in self._threads:
-            return  # collected by one of its own threads, perhaps inside the ring: they end alone
-        until = time.monotonic() + STUCK_AFTER
-        for thread in self._threads:
-            if thread.ident is None:
-                continue
-            thread.join(max(0.0, until - time.monotonic()))
-            if thread.is_alive():
-                frame = sys._current_frames().get(thread.ident)
-                stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-                warnings.warn(
-                    f"worker {thread.name} did not stop within {STUCK_AFTER} s and is left to end "
-                    f"by itself; it is in:\n{stack}",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
+        join_or_leave(self._threads)
+
+
+def join_or_leave(threads: Sequence[threading.Thread], seconds: float = STUCK_AFTER) -> None:
+    """Join threads that were told to end; who has not within ``seconds`` is left, with a warning.
+
+    They are daemons, so that the interpreter can end without them.
+    """
+    if threading.current_thread() in threads:
+        return  # collected by one of its own threads, perhaps inside the ring: they end alone
+    until = time.monotonic() + seconds
+    for thread in threads:
+        if thread.ident is None:
+            continue
+        thread.join(max(0.0, until - time.monotonic()))
+        if thread.is_alive():
+            frame = sys._current_frames().get(thread.ident)
+            stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+            warnings.warn(
+                f"worker {thread.name} did not stop within {seconds} s and is left to end "
+                f"by itself; it is in:\n{stack}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
 
 def _work(ring: SlotRing, filler: BatchFiller, meter: Meter) -> None:

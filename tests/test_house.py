@@ -45,7 +45,7 @@ FLOORS = {
     0: "asyncreader.errors",
     1: "asyncreader.order asyncreader.codec asyncreader.kernels asyncreader._compiled "
     "asyncreader.stats asyncreader.params asyncreader.format asyncreader.fill asyncreader.memory",
-    2: "asyncreader.slots asyncreader.sources",
+    2: "asyncreader.slots asyncreader.sources asyncreader.device",
     3: "asyncreader.workers asyncreader.filling asyncreader.processes asyncreader.verify",
     4: "asyncreader.reader asyncreader.faces asyncreader.adapters",
     5: "asyncreader.cli asyncreader.bench asyncreader.demo asyncreader.terminal "

@@ -68,7 +68,7 @@ class Loader:
                 "this adapter brings batches to the device by itself", hint="leave cuda out"
             )
         self.last: Taken | None = None
-        self._place = self.reader.place
+        self._place = place_of(self.reader)
         self._chosen = False  # the place was chosen: a loaded state or seek()
         self._loop = 0
 
@@ -79,16 +79,18 @@ class Loader:
     # -- loops -----------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        return self._batches(self._begin())
+        """A whole epoch, or the rest of one whose state was just loaded.
+
+        Which one is decided when the first batch is asked for, as in torch; a loop that was begun
+        before ends in NothingQueuedError then.
+        """
+        yield from self._batches(self._begin())
 
     def _begin(self) -> int:
-        """Go where a new loop starts: an epoch's head, or the place that was chosen.
-
-        It moves now, not at the first batch; a loop that was begun before ends in an error.
-        """
+        """Go where a new loop starts: an epoch's head, or the place that was chosen."""
         if self._place.position and not self._chosen:
             self._go(Cursor(self._place.epoch + 1))  # that epoch was left early
-        elif self.reader.place != self._place:
+        elif place_of(self.reader) != self._place:
             self._go(self._place)
         self._chosen = False
         self._loop += 1
@@ -97,7 +99,7 @@ class Loader:
     def _batches(self, loop: int) -> Iterator[Any]:
         """What loop number ``loop`` yields: the reader's epoch to its end."""
         for batch in self.reader:
-            self._note(taken(batch), self.reader.place)
+            self._note(taken(batch), place_of(self.reader))
             yield self._convert(batch)
             self._check_loop(loop)
 
@@ -124,7 +126,7 @@ class Loader:
     # -- place -----------------------------------------------------------------------------
 
     def seek(self, epoch: int, step: int = 0) -> None:
-        """The next loop begins with batch ``step`` of ``epoch``. ParamsError where there is none."""
+        """The next loop begins with batch ``step`` of ``epoch``; ParamsError if there is none."""
         self.reader.seek(epoch, step)
         self._moved()
 
@@ -153,12 +155,11 @@ class Loader:
 
     def _go(self, place: Cursor) -> None:
         """Move the reader to any place that it was at before, or to an epoch's start."""
-        where = {"epoch": place.epoch, "samples": place.position, "steps": place.step}
-        self.reader.load_state_dict({**self.reader.state_dict(), **where})
-        self._place = self.reader.place
+        self.reader._go(place)
+        self._place = place_of(self.reader)
 
     def _moved(self) -> None:
-        self._place = self.reader.place
+        self._place = place_of(self.reader)
         self._chosen = True
         self._loop += 1
 
@@ -192,6 +193,11 @@ class Loader:
     def __reduce__(self) -> tuple[Any, ...]:
         _, (given, _) = self.reader.__reduce__()
         return _reopen, (type(self), given, self._options(), self.state_dict())
+
+
+def place_of(reader: AsyncReader) -> Cursor:
+    """Where the next batch handed out stands. Not by state_dict(), which looks into the set."""
+    return reader._delivered
 
 
 def taken(batch: Batch) -> Taken:

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import ParamsError
 from ..order import Cursor
 from ..reader import Batch
-from .base import Array, Loader, Taken, flat_labels, need, taken
+from .base import Array, Loader, Taken, flat_labels, need, place_of, taken
 
 #: What jax makes of 64-bit numbers unless ``jax_enable_x64`` is set.
 _NARROW: Final = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
@@ -73,7 +73,7 @@ class JaxReader(Loader):
         if batch is None:
             return None
         self._sent = arrays = self._convert(batch)
-        return arrays, taken(batch), self.reader.place
+        return arrays, taken(batch), place_of(self.reader)
 
     def _wait(self, arrays: Any) -> None:
         """Return when the transfers of ``arrays`` are done."""

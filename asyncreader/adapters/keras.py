@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import FinishedError
 from ..reader import Batch
-from .base import Loader, flat_labels, need, taken
+from .base import Loader, flat_labels, need, place_of, taken
 
 _PyDataset: Any = need("keras", "keras").utils.PyDataset
 
@@ -69,7 +69,7 @@ class ReaderDataset(Loader, _PyDataset):
         """The next batch in the reader's order, whatever ``index`` is; FinishedError past it."""
         for batch in self.reader:
             self._drawn += 1
-            self._note(taken(batch), self.reader.place)
+            self._note(taken(batch), place_of(self.reader))
             return self._convert(batch)
         raise FinishedError(
             f"all {self.reader.params.epochs} epochs have been served",
@@ -78,12 +78,14 @@ class ReaderDataset(Loader, _PyDataset):
 
     # -- what was only peeked at -------------------------------------------------------------
     #
-    # Keras says when an epoch begins and ends, not which batches it used. fit(), evaluate() and
-    # predict() differ in how they peek (Keras 3.5 to 3.15 read), but all of it looks like this:
+    # Keras says when an epoch begins and ends, not which batches it used. Seen in Keras 3.15 of
+    # fit(), evaluate() and, where it must build the model, predict():
     #
-    #   model built      end  begin ... end  begin ... end     the first end: a run starts
-    #   torch, unbuilt   begin 1 end         begin ... end     1: steps_per_execution
-    #   jax, unbuilt     1 end               begin ... end
+    #   model built      end          begin ... end  begin ... end
+    #   model unbuilt    begin k end  begin ... end  begin ... end
+    #
+    # k batches are drawn to build the model: 1, or steps_per_execution with torch, or 2 with jax on
+    # a GPU. Later Keras draws them with jax outside any epoch: 1 end begin ... end.
 
     def on_epoch_begin(self) -> None:
         """Keras begins an epoch, or only looks into one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from ..reader import Batch
@@ -71,6 +72,11 @@ class TorchReader(Loader):
     def dataset(self) -> Samples:
         """The samples of an epoch, as ``len(loader.dataset)``."""
         return Samples(self.reader.count, self.reader.classes)
+
+    @property
+    def batch_sampler(self) -> SimpleNamespace:
+        """Where Lightning looks for what it calls ``set_epoch()`` on: ``batch_sampler.sampler``."""
+        return SimpleNamespace(sampler=self)
 
     @property
     def drop_last(self) -> bool:

@@ -8,8 +8,8 @@ import stat
 from collections.abc import Sequence
 from typing import Any
 
-from .. import format as fmt
-from ..errors import FormatError, ParamsError, SourceNotFoundError
+from ..errors import FormatError, SourceNotFoundError
+from ..params import ReaderParams
 from .base import RowError, RowPlan, Source, SourceSpec, fingerprint
 from .concat import ConcatSource
 from .hdf5 import Hdf5Fields, is_hdf5, open_hdf5
@@ -23,9 +23,22 @@ __all__ = [
     "SourceSpec",
     "container_of",
     "expand_paths",
+    "fields_of",
     "fingerprint",
     "open_source",
 ]
+
+
+def fields_of(p: ReaderParams) -> Hdf5Fields:
+    """Which fields of a set a reader's parameters name."""
+    return Hdf5Fields(
+        data=p.data_field,
+        labels=p.labels_field,
+        labels_path=p.labels_path,
+        dims=p.dims,
+        labels_required=p.labels_field != "labels" or p.labels_path is not None,
+        channel_order=p.channel_order,
+    )
 
 
 def container_of(path: str) -> str:
@@ -90,8 +103,7 @@ def open_source(
             if kind == "HDF5":
                 opened.append(open_hdf5(name, fields, io=io))
             else:
-                _check_lmdb_fields(name, fields)
-                opened.append(open_lmdb(name, io=io, labels=fields.labels is not None))
+                opened.append(open_lmdb(name, fields, io=io))
         if not opened:
             raise SourceNotFoundError("no files were named", path=str(path))
         whole: Source = opened[0] if len(opened) == 1 else ConcatSource(opened)
@@ -100,16 +112,3 @@ def open_source(
         for source in opened:
             source.close()
         raise
-
-
-def _check_lmdb_fields(path: str, fields: Hdf5Fields) -> None:
-    """What only HDF5 sets have is refused: the caller would get other data than he named."""
-    if fields.labels_path is not None:
-        raise ParamsError("labels_path goes with an HDF5 file", path=path, found="LMDB")
-    for name, own in ((fields.data, fmt.DATA), (fields.labels, fmt.LABELS)):
-        if name is not None and name != own:
-            raise SourceNotFoundError(f"no database {name!r} in this set", path=path, expected=own)
-    if fields.dims not in (None, (1, 2, 3, 4)):
-        raise ParamsError(
-            "num_dim, h_dim, w_dim and cha_dim go with an HDF5 file", path=path, found="LMDB"
-        )

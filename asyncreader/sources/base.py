@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -94,6 +95,8 @@ class Source(Protocol):
 
     spec: SourceSpec
     labels: Array | None
+    splits: Mapping[str, slice | Int64]
+    """Named parts of the set, for ``subset="name"``."""
 
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
@@ -102,6 +105,9 @@ class Source(Protocol):
 
     def sample_bytes(self, index: int) -> bytes:
         """The stored bytes of one sample, checked against its checksum where there is one."""
+
+    def sample_pixels(self, index: int) -> Array:
+        """One raw sample in stored axis order, with its channels as they are served."""
 
     def source_path(self, index: int) -> bytes | None:
         """The file a sample was packed from, as it was named; None if not recorded."""
@@ -124,6 +130,7 @@ class BaseSource:
 
     spec: SourceSpec
     labels: Array | None
+    splits: Mapping[str, slice | Int64] = MappingProxyType({})
     checksums: UInt64 | None = None
     #: What owns the memory that a source's addresses point into.
     keeps: Any = None
@@ -131,6 +138,15 @@ class BaseSource:
     def key_of(self, index: int) -> str | None:
         """The sample's key in its container, for messages."""
         return None
+
+    def sample_bytes(self, index: int) -> bytes:
+        raise NotImplementedError
+
+    def sample_pixels(self, index: int) -> Array:
+        stored = self.spec.stored
+        assert stored.shape is not None
+        pixels: Array = np.frombuffer(self.sample_bytes(index), stored.dtype)
+        return pixels.reshape(stored.shape)
 
     def source_path(self, index: int) -> bytes | None:
         return None
@@ -202,8 +218,10 @@ class BaseSource:
         assert shape is not None
         places, flips = fill.draws(plan.keys)
         for i, (sample, row) in enumerate(zip(samples, plan.rows.tolist(), strict=True)):
+            pixels = sample.view(dtype).reshape(shape)
             fill.put(
-                sample.view(dtype).reshape(shape),
+                # inside an LMDB value numbers may begin anywhere
+                pixels if pixels.flags.aligned else pixels.copy(),
                 None if places is None else places[i],
                 flips is not None and bool(flips[i]),
                 out[row, ...],

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from ..errors import DecodeError, FormatError
 from ..fill import Fill
+from ..memory import aligned_empty
 from ..stats import Meter
 from .base import Array, BaseSource, RowError, RowPlan, SourceSpec, UInt64
 from .store import ByteStore, MemoryStore
@@ -310,11 +311,11 @@ class ChunkSource(BaseSource):
         self.cache = ChunkCache(max(CACHE_BYTES, 2 * grid.chunk_bytes))
 
     def reserve(self, samples: int) -> None:
-        # a window, and the next one beginning while the last batches of it are in flight
+        # a window, and what the next one needs while the last batches of it are in flight; no
+        # more, so that memory stays where it is after the first window
         chunks = -(-samples // self._grid.chunk[self._axis])
         across = math.prod(n for i, n in enumerate(self._grid.grid) if i != self._axis)
-        wanted = (chunks + chunks // 4 + 2) * across * self._grid.chunk_bytes
-        self.cache.limit = max(self.cache.limit, wanted)
+        self.cache.limit = (chunks + chunks // 32 + 2) * across * self._grid.chunk_bytes
 
     def _decode(self, number: int, meter: Meter, out: UInt8 | None = None) -> UInt8:
         """A decoded chunk, in memory of its own (or in ``out``)."""
@@ -333,7 +334,15 @@ class ChunkSource(BaseSource):
     def _chunk(self, number: int, meter: Meter) -> UInt8:
         if self._whole and self._grid.chunk[0] == 1:
             return self._decode(number, meter)  # nothing else is in it to remember it for
-        return self.cache.get(number, lambda: self._decode(number, meter))
+        return self.cache.get(number, lambda: self._decode_to_keep(number, meter))
+
+    def _decode_to_keep(self, number: int, meter: Meter) -> UInt8:
+        """A decoded chunk in pages of its own, which go back to the system when it is dropped."""
+        kept: UInt8 = aligned_empty((self._grid.chunk_bytes,), np.uint8)
+        pixels = self._decode(number, meter, kept)
+        if pixels.ctypes.data != kept.ctypes.data:
+            kept[:] = pixels
+        return kept
 
     def _sample(self, record: int, meter: Meter) -> Array:
         """One sample in stored axis order."""

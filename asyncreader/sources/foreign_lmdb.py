@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,20 +11,17 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from .. import codec
-from ..errors import DecodeError, FormatError, ParamsError, SourceNotFoundError
+from ..errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 from ..fill import Stored
 from .base import Array, ExtentSource, SourceSpec, default_block
 from .hdf5 import Hdf5Fields
-from .lmdb_entries import Entries
+from .images import image_kind, same_size
+from .lmdb_entries import Entries, shown_key
 from .lmdb_tree import LmdbFile, Tree
 from .raw_images import RawImages
 from .store import OpenFile
 
 Int64 = npt.NDArray[np.int64]
-
-#: Image headers that are looked at to tell whether all pictures have one size.
-_HEADERS: Final = 512
 
 #: Keys that some layouts keep beside their records.
 _KEYS, _LENGTH_OF, _LENGTH, _SAMPLES = b"__keys__", b"__len__", b"length", b"num-samples"
@@ -44,16 +42,18 @@ class ForeignSet:
     def check_fields(self, data: tuple[str, ...], labels: tuple[str, ...]) -> None:
         """What this layout has no name for is refused: the caller would get other data."""
         fields = self.fields
-        if fields.labels_path is not None:
-            raise ParamsError("labels_path does not go with this set", path=self.path)
+        self.check_labels_path()
         for name, own in ((fields.data, data), (fields.labels, labels)):
             if name is not None and name not in own:
                 raise SourceNotFoundError(
                     f"no field {name!r} in this set", path=self.path, expected=" or ".join(own)
                 )
-        if fields.labels_required and not labels:
-            raise SourceNotFoundError("this set has no labels", path=self.path)
         self.check_dims()
+
+    def check_labels_path(self) -> None:
+        """Labels of another file go with HDF5, and with Caffe's sets."""
+        if self.fields.labels_path is not None:
+            raise ParamsError("labels_path does not go with this set", path=self.path)
 
     def check_dims(self) -> None:
         """Axes cannot be named where the layout fixes them."""
@@ -97,12 +97,21 @@ class ForeignSource(ExtentSource):
     #: The origin of a sample, where its key tells.
     origin: Callable[[bytes], bytes | None] | None = None
 
+    def _key(self, index: int) -> bytes | None:
+        # by way of the store: with io="pread" a file that was shortened must not kill the process
+        at, size = self.entries.key_place(index)
+        try:
+            return self.store.view(at, size).tobytes()
+        except SourceError:
+            return None
+
     def key_of(self, index: int) -> str | None:
-        key = self.entries.blame(index)["key"]
-        return str(key)
+        key = self._key(index)
+        return None if key is None else shown_key(key)
 
     def source_path(self, index: int) -> bytes | None:
-        return None if self.origin is None else self.origin(self.entries.key(index))
+        key = None if self.origin is None else self._key(index)
+        return None if key is None or self.origin is None else self.origin(key)
 
     def all_paths(self) -> Iterator[bytes | None]:
         return (self.source_path(index) for index in range(self.spec.count))
@@ -159,7 +168,7 @@ def open_foreign(
             **_first(entries),
             found=f"a value that begins with {first[:2].hex(' ')}",
             hint="if you trust whoever wrote it, convert it once, on a machine that may be harmed: "
-            f"asyncreader convert {path} NEW.h5 --allow-pickle",
+            f"asyncreader convert {shlex.quote(path)} NEW.h5 --allow-pickle",
         )
     if length is not None and bare_lmdb.is_stylegan(entries):
         return bare_lmdb.open_stylegan(found, entries, length.tobytes())
@@ -222,35 +231,6 @@ def meta_info(path: str) -> str | None:
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     listing = os.path.join(folder, "meta_info.txt")
     return listing if os.path.isfile(listing) else None
-
-
-def image_kind(head: bytes) -> str | None:
-    """ "JPEG", "PNG" or "WebP" by a value's first bytes: marks that no other layout begins with."""
-    if head[:3] == b"\xff\xd8\xff":
-        return "JPEG"
-    if head[:8] == b"\x89PNG\r\n\x1a\n":
-        return "PNG"
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "WebP"
-    return None
-
-
-def same_size(data: npt.NDArray[np.uint8], starts: Int64, sizes: Array) -> tuple[int, int] | None:
-    """(H, W) of encoded images if all that are looked at have it: every one up to 512, else 512.
-
-    One that differs and was not looked at is a DecodeError when it is read, never a wrong pixel.
-    """
-    which = np.unique(np.linspace(0, starts.size - 1, _HEADERS).astype(np.int64))
-    found: set[tuple[int, int]] = set()
-    for start, size in zip(starts[which].tolist(), sizes[which].tolist(), strict=True):
-        try:
-            header = codec.read_header(data[start : start + size])
-        except DecodeError:
-            continue  # a bad sample is one when it is read
-        found.add((header.height, header.width))
-        if len(found) > 1:
-            return None
-    return next(iter(found), None)
 
 
 def encoded_images(

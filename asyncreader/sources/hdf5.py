@@ -20,8 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import format as fmt
-from ..errors import AsyncReaderError, FormatError, ParamsError, SourceNotFoundError
+from ..errors import (
+    AsyncReaderError,
+    DecodeError,
+    FormatError,
+    ParamsError,
+    SourceNotFoundError,
+)
 from ..fill import Stored
+from . import fuel
 from .arrays import ArraySource
 from .base import (
     Array,
@@ -33,125 +40,15 @@ from .base import (
     default_block,
     row_size,
 )
-from .chunks import NAMES, ChunkGrid, ChunkSource, Filter, check_filters
+from .chunks import NAMES, ChunkGrid, ChunkSource, Filter, check_filters, decode_chunk
+from .images import image_kind, same_size
+from .known_hdf5 import Known, recognise
+from .raw_images import RawImages
 from .store import OpenFile
+from .vlen import ELEMENT, heap_extents
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
-SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
-
-
-@dataclass(frozen=True)
-class Hdf5Fields:
-    """Which data sets of a file are meant, and how the 4-D one lies."""
-
-    data: str = fmt.DATA
-    labels: str | None = fmt.LABELS
-    labels_path: str | None = None
-    #: 1-based axes (number, height, width, channel); None: as the file says, else (1, 2, 3, 4).
-    dims: tuple[int, int, int, int] | None = None
-    labels_required: bool = False
-
-
-def is_hdf5(path: str) -> bool:
-    """Whether the file bears HDF5's signature at 0, 512, 1024, ... (format specification, II.A)."""
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            at = 0
-            while at + 8 <= size:
-                file.seek(at)
-                if file.read(8) == SIGNATURE:
-                    return True
-                at = max(512, at * 2)
-    except OSError:
-        pass
-    return False
-
-
-@contextlib.contextmanager
-def _translated(path: str) -> Iterator[None]:
-    """h5py's errors never reach the user bare."""
-    try:
-        yield
-    except (AsyncReaderError, KeyboardInterrupt):
-        raise
-    except Exception as exc:
-        raise FormatError(
-            f"HDF5 cannot read it: {exc}", path=path, hint="copy or convert it again"
-        ) from exc
-
-
-def open_library(path: str) -> Any:
-    """h5py's File of ``path``, read-only.
-
-    We need no lock, but HDF5 refuses a file that this process has open with other locking flags.
-    """
-    import h5py
-
-    refused: OSError | None = None
-    for locking in (False, None, True, "best-effort"):
-        try:
-            return h5py.File(path, "r", locking=locking)
-        except OSError as exc:
-            if "flag values don't match" not in str(exc):
-                raise
-            refused = exc
-    assert refused is not None
-    raise refused
-
-
-class _Files:
-    """The descriptor that samples are read from, and h5py's where HDF5 must help."""
-
-    def __init__(self, file: OpenFile, h5: Any) -> None:
-        self.file = file
-        self.h5 = h5
-
-    def close(self) -> None:
-        self.file.close()
-        if self.h5 is not None:
-            self.h5.close()
-            self.h5 = None
-
-
-class _Hdf5Common(BaseSource):
-    """What all HDF5 sources add: the path a sample was packed from, and closing."""
-
-    files: _Files
-    paths_name: str | None = None
-
-    def source_path(self, index: int) -> bytes | None:
-        if self.paths_name is None:
-            return None
-        try:
-            with open_library(self.spec.path) as h5:
-                return bytes(h5[self.paths_name][index])
-        except (OSError, KeyError, ValueError, RuntimeError):
-            return None  # this is for a message about something worse
-
-    def all_paths(self) -> Iterator[bytes | None]:
-        with _translated(self.spec.path), open_library(self.spec.path) as h5:
-            if self.paths_name is None:
-                raise FormatError("its paths are missing", path=self.spec.path, hint=fmt.REPACK)
-            paths = h5[self.paths_name]
-            for lo in range(0, paths.shape[0], 4096):
-                yield from (bytes(name) for name in paths[lo : lo + 4096])
-
-    def close(self) -> None:
-        self.files.close()
-
-
-class Hdf5Extents(_Hdf5Common, ExtentSource):
-    """Contiguous rows, unfiltered chunks, or a blob of encoded images with offsets."""
-
-
-class Hdf5Chunks(_Hdf5Common, ChunkSource):
-    """Compressed or oddly cut chunks."""
-
-
-class Hdf5Array(_Hdf5Common, ArraySource):
-    """Contiguous data whose sample axis is not the first."""
 
 
 def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto") -> Any:
@@ -161,7 +58,7 @@ def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto") -> Any:
     file = OpenFile(path, io)
     h5 = None
     try:
-        with _translated(path):
+        with translated(path):
             h5 = open_library(path)
             opened = _Opener(path, file, h5, fields).open()
         if opened.files.h5 is None:
@@ -181,17 +78,23 @@ class _Opener:
         self.path = path
         self.file = file
         self.h5 = h5
-        self.fields = fields
         self.meta = read_meta(h5, path)
+        # a set of ours says itself what it holds; another may have names that are well known
+        self.known = Known("", fields) if self.meta is not None else recognise(h5, fields, path)
+        self.fields = self.known.fields
+        self.classes = None if self.meta is None else self.meta.classes
 
     def open(self) -> Any:
+        import h5py
+
         data = self.dataset(self.h5, self.fields.data)
         if self.meta is not None and self.fields.data.strip("/") == fmt.DATA:
             if self.meta.encoding != "raw":
                 return self._blob(data, self.meta)
         else:
             self.meta = None
-        return self._raw(data)
+        base = h5py.check_vlen_dtype(data.dtype)
+        return self._raw(data) if base is None else self._vlen(data, np.dtype(base))
 
     # -- finding things --------------------------------------------------------------------
 
@@ -209,11 +112,29 @@ class _Opener:
             if fields.labels_required:
                 find_dataset(self.h5, fields.labels, self.path)
             return None
-        labels = self._table(fields.labels)
-        _check_labels(labels, count, self.path, fields.labels)
+        labels = self._table(fields.labels)[: self._count(count)]
+        _check_labels(labels, self._count(count), self.path, fields.labels)
+        self.classes = self.classes or self._class_names(labels)
         if self.meta is not None and fields.labels.strip("/") == fmt.LABELS:
             fmt.check_digest(fmt.LABELS, labels, self.meta, self.path)
         return labels
+
+    def _count(self, rows: int) -> int:
+        """Samples that are served of so many: Fuel's unlabelled ones stand behind the others."""
+        labels = self.fields.labels
+        if not self.known.fuel or labels is None or labels not in self.h5:
+            return rows
+        return min(rows, int(self.dataset(self.h5, labels).shape[0]))
+
+    def _class_names(self, labels: Array) -> tuple[str, ...] | None:
+        """Names that a known layout keeps beside the labels, where they fit them."""
+        if self.known.classes is None or labels.dtype.kind not in "iu":
+            return None
+        table = self.dataset(self.h5, self.known.classes)
+        if table.ndim != 1 or table.dtype.kind not in "SO" or table.shape[0] > 1 << 16:
+            return None
+        names = tuple(bytes(name).decode("utf-8", "backslashreplace") for name in table[()])
+        return names if int(labels.min()) >= 0 and int(labels.max()) < len(names) else None
 
     def _table(self, name: str) -> Array:
         """A small data set: mapped where it lies contiguous in the file, else read by h5py."""
@@ -294,7 +215,10 @@ class _Opener:
             raise FormatError(
                 f"data set {name!r} has no samples", path=self.path, found=f"shape {data.shape}"
             )
-        axis, axes = _axes(data.shape, self.fields.dims, self.meta, self.path)
+        dims = self.fields.dims
+        if dims is None and self.known.fuel:
+            dims = fuel.axis_order(data)
+        axis, axes = image_axes(data.shape, dims, self.meta, self.path)
         count = data.shape[axis]
         if self.meta is not None and count != self.meta.count:
             raise FormatError(
@@ -319,7 +243,7 @@ class _Opener:
         assert stored.shape is not None
         size = row_size(stored.shape, stored.dtype)
         spec = self._spec(
-            data.shape[axis],
+            self._count(data.shape[axis]),
             stored,
             "raw",
             "contiguous" if self.meta is None else "asyncreader, contiguous pixels",
@@ -352,17 +276,12 @@ class _Opener:
     ) -> Any:
         assert stored.shape is not None
         plist = data.id.get_create_plist()
-        steps = tuple(
-            Filter(int(code), tuple(int(v) for v in values))
-            for code, _flags, values, _name in (
-                plist.get_filter(i) for i in range(plist.get_nfilters())
-            )
-        )
+        steps = pipeline(plist)
         ours = check_filters(steps, self.path, self.fields.data)
         grid = self._grid(data, steps)
         names = [NAMES[step.code] for step in steps]
         spec = self._spec(
-            data.shape[axis],
+            self._count(data.shape[axis]),
             stored,
             "raw",
             f"chunks of {'x'.join(str(n) for n in grid.chunk)}"
@@ -396,7 +315,9 @@ class _Opener:
             self.h5,
         )
 
-    def _grid(self, data: Any, steps: tuple[Filter, ...]) -> ChunkGrid:
+    def _grid(
+        self, data: Any, steps: tuple[Filter, ...], dtype: np.dtype[Any] | None = None
+    ) -> ChunkGrid:
         import h5py
 
         shape, chunk = tuple(data.shape), tuple(data.chunks)
@@ -428,7 +349,7 @@ class _Opener:
             # these say where chunks are without the user block (HDFGroup/hdf5#3003)
             offsets += self.h5.id.get_create_plist().get_userblock()
         check_extents(offsets, sizes, self.file.size, self.path)
-        grid = ChunkGrid(shape, chunk, data.dtype, steps, offsets, sizes, masks)
+        grid = ChunkGrid(shape, chunk, dtype or data.dtype, steps, offsets, sizes, masks)
         if not steps and (sizes != grid.chunk_bytes).any():
             raise FormatError("a chunk has the wrong size", path=self.path, hint=_AGAIN)
         return grid
@@ -458,13 +379,13 @@ class _Opener:
         return SourceSpec(
             path=self.path,
             container="HDF5",
-            layout=layout,
+            layout=self.known.said(layout),
             count=count,
             stored=stored,
             encoding=encoding,
             block=block,
             meta=self.meta,
-            classes=None if self.meta is None else self.meta.classes,
+            classes=self.classes,
             checksums=self.meta is not None,
             io=self.file.io,
             size_on_disk=self.file.size,
@@ -473,8 +394,14 @@ class _Opener:
         )
 
     def _finish(self, source: Any, h5: Any) -> Any:
-        source.files = _Files(self.file, h5)
+        source.files = Hdf5Files(self.file, h5)
         source.paths_name = self._paths()
+        if self.meta is None:
+            fields = self.fields
+            labels = None if source.labels is None or fields.labels_path else fields.labels
+            source.splits = fuel.read_splits(
+                self.h5, fields.data, labels, source.spec.count, self.path, self._stored
+            )
         return source
 
 
@@ -493,7 +420,7 @@ class _LibraryChunks:
             slice(int(a) * c, min((int(a) + 1) * c, n))
             for a, c, n in zip(at, grid.chunk, grid.shape, strict=True)
         )
-        with self._lock, _translated(self._data.file.filename):
+        with self._lock, translated(self._data.file.filename):
             part = self._data[where]
         full = np.zeros(grid.chunk, grid.dtype)
         full[tuple(slice(0, n) for n in part.shape)] = part
@@ -503,65 +430,11 @@ class _LibraryChunks:
 _AGAIN: Final = "copy or convert it again"
 
 
-def find_dataset(h5: Any, name: str, path: str) -> Any:
-    """A data set of an open file; refused where its bytes would come from anywhere else."""
-    import h5py
-
-    at = h5
-    for part in [piece for piece in name.split("/") if piece]:
-        link = at.get(part, getlink=True) if isinstance(at, h5py.Group) else None
-        if isinstance(link, h5py.ExternalLink):
-            raise FormatError(
-                f"{name!r} is a link into another file",
-                path=path,
-                found=f"external link to {link.filename}",
-                hint="pass that file itself",
-            )
-        at = at.get(part) if link is not None else None
-        if at is None or at.file.filename != h5.filename:
-            held = sorted(_dataset_names(h5))
-            raise SourceNotFoundError(
-                f"no data set {name!r} in the file",
-                path=path,
-                found=", ".join(held[:20]) or "no data sets",
-                hint="name it with data_field / labels_field",
-            )
-    if not isinstance(at, h5py.Dataset):
-        raise FormatError(f"{name!r} is not a data set", path=path)
-    if at.is_virtual:
-        raise FormatError(
-            f"{name!r} is a virtual data set: its bytes lie in other files",
-            path=path,
-            hint="pass those files as a list",
-        )
-    if at.external:
-        raise FormatError(
-            f"{name!r} keeps its bytes outside the file",
-            path=path,
-            found=f"external storage {at.external[0][0]!r}",
-            hint="h5repack moves them into the file",
-        )
-    return at
-
-
-def _dataset_names(h5: Any) -> Iterator[str]:
-    import h5py
-
-    found: list[str] = []
-
-    def note(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            found.append(name)
-
-    h5.visititems(note)
-    yield from found
-
-
 def read_labels(path: str, name: str, count: int) -> Array:
     """Labels from a file of their own (PCam's way), in memory."""
     if not os.path.exists(path):
         raise SourceNotFoundError("no such labels file", path=path)
-    with _translated(path), open_library(path) as h5:
+    with translated(path), open_library(path) as h5:
         dataset = find_dataset(h5, name, path)
         _check_numeric(dataset, name, path)
         labels: Array = np.ascontiguousarray(dataset[()])
@@ -589,57 +462,3 @@ def _check_numeric(dataset: Any, name: str, path: str) -> None:
         )
 
 
-def _axes(
-    shape: tuple[int, ...],
-    dims: tuple[int, int, int, int] | None,
-    meta: fmt.Meta | None,
-    path: str,
-) -> tuple[int, str | None]:
-    """(axis of the sample number, letters of a row's axes or None where it is not an image)."""
-    if len(shape) != 4:
-        return 0, None
-    if dims is None:
-        if meta is None and shape[1] <= 4 < shape[3]:
-            raise ParamsError(
-                "the axes of this set are not clear: it may be NCHW",
-                path=path,
-                found=f"shape {shape}",
-                hint="say which axis is which: num_dim=1, cha_dim=2, h_dim=3, w_dim=4 for NCHW, "
-                "or num_dim=1, h_dim=2, w_dim=3, cha_dim=4 for NHWC",
-            )
-        dims = (1, 2, 3, 4)
-    number, height, width, channel = dims
-    letters = {height: "H", width: "W", channel: "C"}
-    return number - 1, "".join(letters[i] for i in range(1, 5) if i != number)
-
-
-def read_meta(h5: Any, path: str) -> fmt.Meta | None:
-    """Our description in the root attributes; None for a file that is not ours."""
-    attributes = h5.attrs
-    name = attributes.get("format")
-    if isinstance(name, bytes):
-        name = name.decode("ascii", "replace")
-    if not isinstance(name, str) or name != fmt.FORMAT_NAME:
-        return None
-    fields: dict[str, Any] = {"format": name, "digests": {}, "shape": None, "classes": None}
-    for key, value in attributes.items():
-        plain = value.item() if isinstance(value, np.generic) else value
-        if isinstance(plain, bytes):
-            plain = plain.decode()
-        if key.startswith("digest_"):
-            fields["digests"][key[7:]] = plain
-        else:
-            fields[key] = plain.tolist() if isinstance(plain, np.ndarray) else plain
-    if fmt.CLASSES in h5:
-        raw = find_dataset(h5, fmt.CLASSES, path)[()]
-        # a folder's name may be no UTF-8; it comes as os.fsdecode would give it
-        fields["classes"] = [bytes(name).decode("utf-8", "surrogateescape") for name in raw]
-    try:
-        text = json.dumps(fields)
-    except TypeError as exc:
-        raise FormatError("its description is damaged", path=path, hint=fmt.REPACK) from exc
-    meta = fmt.Meta.from_json(text, path)
-    if meta.classes is not None:
-        found = fmt.names_digest(name.encode("utf-8", "surrogateescape") for name in meta.classes)
-        fmt.check_named_digest(fmt.CLASSES, found, meta, path)
-    return meta

@@ -9,9 +9,11 @@ from typing import Any, Final
 import numpy as np
 
 from .. import format as fmt
-from ..errors import FormatError, SourceNotFoundError
+from ..errors import FormatError, ParamsError, SourceNotFoundError
 from ..fill import Stored
 from .base import Array, ExtentSource, SourceSpec, check_extents, default_block
+from .foreign_lmdb import open_foreign
+from .hdf5 import Hdf5Fields
 from .lmdb_tree import LmdbFile, Tree
 from .store import OpenFile
 
@@ -64,30 +66,54 @@ class LmdbSource(ExtentSource):
         self._file.close()
 
 
-def open_lmdb(path: str, *, io: str = "auto", labels: bool = True) -> LmdbSource:
-    """Open an LMDB set packed by us. FormatError if it is damaged, short or of another layout."""
-    data_file = lmdb_data_file(path)
-    if data_file is None:
-        raise SourceNotFoundError("no LMDB data file there", path=path, hint="expected data.mdb")
-    file = OpenFile(data_file, io)
+def open_lmdb(path: str, fields: Hdf5Fields | None = None, *, io: str = "auto") -> Any:
+    """Open an LMDB set, ours or of a layout that others use (foreign_lmdb.py).
+
+    FormatError if it is damaged, short or of no layout that is read; SourceNotFoundError or
+    ParamsError where ``fields`` names what it does not have.
+    """
+    fields = fields or Hdf5Fields()
+    file, tree = open_tree(path, io)
     try:
-        return _open(path, file, labels)
+        named = tree.named()
+        if fmt.META.encode() in named and fmt.DATA.encode() in named:
+            _check_fields(path, fields)
+            return _open(path, file, tree, named, fields.labels is not None)
+        return open_foreign(path, file, tree, named, fields)
     except BaseException:
         file.close()
         raise
 
 
-def _open(path: str, file: OpenFile, want_labels: bool) -> LmdbSource:
-    # The index is read through a mapping also where samples are read by pread.
-    tree = LmdbFile(file.mapped.bytes, path)
-    named = tree.named()
-    if fmt.META.encode() not in named or fmt.DATA.encode() not in named:
-        raise FormatError(
-            "an LMDB layout that is not read yet",
-            path=path,
-            found=f"named databases {sorted(name.decode('ascii', 'replace') for name in named)}",
-            expected="the databases data and meta of a set packed by asyncreader convert",
+def open_tree(path: str, io: str) -> tuple[OpenFile, LmdbFile]:
+    """The data file of an environment, and its tree: through a mapping, also with io="pread"."""
+    data_file = lmdb_data_file(path)
+    if data_file is None:
+        raise SourceNotFoundError("no LMDB data file there", path=path, hint="expected data.mdb")
+    file = OpenFile(data_file, io)
+    try:
+        return file, LmdbFile(file.mapped.bytes, path)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _check_fields(path: str, fields: Hdf5Fields) -> None:
+    """What only HDF5 sets have is refused: the caller would get other data than he named."""
+    if fields.labels_path is not None:
+        raise ParamsError("labels_path goes with an HDF5 file", path=path, found="LMDB")
+    for name, own in ((fields.data, fmt.DATA), (fields.labels, fmt.LABELS)):
+        if name is not None and name != own:
+            raise SourceNotFoundError(f"no database {name!r} in this set", path=path, expected=own)
+    if fields.dims not in (None, (1, 2, 3, 4)):
+        raise ParamsError(
+            "num_dim, h_dim, w_dim and cha_dim go with an HDF5 file", path=path, found="LMDB"
         )
+
+
+def _open(
+    path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], want_labels: bool
+) -> LmdbSource:
     raw_meta = tree.find(named[fmt.META.encode()], fmt.META_KEY)
     if raw_meta is None:
         raise FormatError("its description is missing", path=path, hint=fmt.REPACK)

@@ -73,8 +73,12 @@ class Entries:
 
     def key(self, index: int) -> bytes:
         """The key of an entry."""
-        at = int(self.at[index]) + _NODE
-        return self.tree.data[at : at + int(self.key_sizes[index])].tobytes()
+        at, size = self.key_place(index)
+        return self.tree.data[at : at + size].tobytes()
+
+    def key_place(self, index: int) -> tuple[int, int]:
+        """Where the key of an entry is in the file, and its size."""
+        return int(self.at[index]) + _NODE, int(self.key_sizes[index])
 
     def value(self, index: int) -> UInt8:
         """The value of an entry: a view into the file."""

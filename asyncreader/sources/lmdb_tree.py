@@ -242,6 +242,8 @@ class LmdbFile:
 
     def extents(self, tree: Tree) -> tuple[Int64, npt.NDArray[np.uint32]]:
         """(starts, sizes) of all values of ``tree`` in key order."""
+        if tree.entries > self.data.size // _NODE:
+            raise self._bad("more entries than the file can hold")
         starts = np.empty(tree.entries, np.int64)
         sizes = np.empty(tree.entries, np.uint32)
         at = 0

@@ -1,0 +1,388 @@
+"""Keras' enqueuers, and the recipe built on them: items made ahead by threads or processes.
+
+What is heavy is imported when an enqueuer starts: the module that holds a user's ``Sequence`` most
+likely imports this one too, and spawned workers import that module.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ..errors import NothingQueuedError, ParamsError
+from .jobs import (
+    Job,
+    MadeIterator,
+    Sequence,
+    SequenceJob,
+    SharedIterator,
+    asked_for,
+    collect,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from .crews import Crew
+    from .lending import LendingRing
+
+__all__ = ["GeneratorEnqueuer", "OrderedEnqueuer", "Sequence", "get_batch"]
+
+#: Seconds that stop() waits for user code.
+STOP_AFTER: Final = 1.0
+
+
+class _Run:
+    """What start() started: ring, workers, and the thread that says what is made next."""
+
+    def __init__(
+        self,
+        ring: LendingRing,
+        crew: Crew,
+        tasks: Iterator[tuple[int, Any]],
+    ) -> None:
+        self.ring = ring
+        self._crew = crew
+        self._pid = os.getpid()
+        self._dispatcher = threading.Thread(
+            target=_dispatch, args=(ring, crew, tasks), name="asyncreader-dispatch", daemon=True
+        )
+
+    def start(self) -> None:
+        try:
+            self._crew.start()
+            self._dispatcher.start()
+        except BaseException:
+            self.ring.close()
+            raise
+
+    def stop(self, seconds: float) -> None:
+        """End everything; harmless in a forked child, where there are no threads to end."""
+        if os.getpid() != self._pid:
+            return
+        from ..workers import join_or_leave
+
+        self.ring.close()
+        self._crew.stop(seconds)
+        join_or_leave([self._dispatcher], seconds)
+
+
+def _dispatch(ring: LendingRing, crew: Crew, tasks: Iterator[tuple[int, Any]]) -> None:
+    """Have tasks done in their order, one for each slot that is free."""
+    try:
+        for lane, task in tasks:
+            slot = ring.claim()
+            if slot is None:
+                return
+            slot.task = task
+            crew.give(slot, lane)
+    except BaseException as exc:  # of the user's on_epoch_end or __len__
+        ring.finish(exc)
+
+
+class _Enqueuer:
+    """What both enqueuers share: start, get, stop."""
+
+    def __init__(self) -> None:
+        self._run: _Run | None = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+
+    def start(
+        self,
+        workers: int = 1,
+        max_queue_size: int = 10,
+        wait_time: float | None = None,
+        *,
+        max_q_size: int | None = None,
+    ) -> None:
+        """Begin to make items ahead: at most ``max_queue_size`` that nobody has got yet.
+
+        ``wait_time`` is accepted and not needed; ``max_q_size`` is the older name. Raises
+        ParamsError while it is running; after stop() it starts anew.
+        """
+        count = whole("workers", workers)
+        depth = whole("max_queue_size", max_queue_size if max_q_size is None else max_q_size)
+        if self._run is not None:
+            if not self._run.ring.over:
+                raise ParamsError("it is running already", hint="call stop() before start()")
+            self.stop()
+        run = self._make_run(count, depth)
+        run.start()
+        self._run = run
+        # also where the enqueuer is forgotten: what runs knows the ring, not the enqueuer
+        self._finalizer = weakref.finalize(self, run.stop, STOP_AFTER)
+
+    def _make_run(self, workers: int, depth: int) -> _Run:
+        raise NotImplementedError
+
+    def is_running(self) -> bool:
+        """Whether it was started, not stopped, and has more items to hand out."""
+        return self._run is not None and not self._run.ring.over
+
+    def get(self) -> Iterator[Any]:
+        """The items, in order, until the source ends or stop(); None is skipped.
+
+        An item whose making failed raises its error, type and traceback as they were; another
+        ``get()`` goes on behind it. Several threads may have one each. Raises NothingQueuedError
+        before start().
+        """
+        if self._run is None:
+            raise NothingQueuedError("it was not started", hint="call start() before get()")
+        return self._items(self._run.ring)
+
+    def _items(self, ring: LendingRing) -> Iterator[Any]:
+        # a method, so that an enqueuer that is still being read from is not collected
+        while (taken := ring.take_item()) is not None:
+            yield taken[0]
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End the workers and drop what was made ahead; every ``get()`` ends. Idempotent.
+
+        User code that does not return within ``timeout`` (1) seconds: a thread is left behind with
+        a warning, a process is killed.
+        """
+        run, finalizer = self._run, self._finalizer
+        if finalizer is not None and finalizer.detach() is not None:
+            assert run is not None
+            run.stop(STOP_AFTER if timeout is None else max(0.0, timeout))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+
+class GeneratorEnqueuer(_Enqueuer):
+    """Makes the items of a generator ahead.
+
+    ``generator``: an iterator, whose items come in its order; Python runs it in one thread at a
+    time, so more workers do not help it. Or a callable that makes one: then each worker runs its
+    own, and their items come in turn (worker 0, 1, 2 ... 0), in the same order every time; a
+    callable with two arguments is given ``(worker, workers)``, so that each can take its share.
+    With ``use_multiprocessing`` (``pickle_safe`` in older versions) only a callable will do: a
+    generator cannot be brought over to a process.
+
+    ``random_seed`` (or ``seed``): worker ``i`` sets the global generators of ``random`` and
+    ``numpy.random`` to ``random_seed + i`` in its process; threads share one state, which is left
+    alone. ``wait_time`` is accepted and not needed. Raises ParamsError.
+    """
+
+    def __init__(
+        self,
+        generator: Any,
+        use_multiprocessing: bool = False,
+        wait_time: float | None = None,
+        random_seed: int | None = None,
+        *,
+        seed: int | None = None,
+        pickle_safe: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self._processes = bool(use_multiprocessing if pickle_safe is None else pickle_safe)
+        self._seed = random_seed if seed is None else seed
+        if self._seed is not None:
+            self._seed = whole("random_seed", self._seed, 0)
+        self._shared: SharedIterator | None = None
+        self._make: Callable[..., Any] | None = None
+        if hasattr(generator, "__next__"):
+            if self._processes:
+                raise ParamsError(
+                    "a generator cannot be brought over to worker processes",
+                    found=type(generator).__name__,
+                    hint="pass the function that makes it (GeneratorEnqueuer(make, ...), not "
+                    "GeneratorEnqueuer(make(), ...)), defined at the top of a module; let it take "
+                    "(worker, workers) to share the data out; or use_multiprocessing=False",
+                )
+            self._shared = SharedIterator(generator)
+        elif callable(generator):
+            self._make = generator
+        else:
+            raise ParamsError(
+                "neither a generator nor a callable that makes one",
+                found=type(generator).__name__,
+                hint="pass iter(...) of it",
+            )
+
+    def _make_run(self, workers: int, depth: int) -> _Run:
+        from .crews import SpawnedCrew, ThreadCrew
+        from .lending import Lendable, LendingRing
+
+        jobs: list[Job]
+        if self._shared is not None:
+            jobs = [self._shared]
+        else:
+            assert self._make is not None
+            base = self._seed if self._processes else None
+            jobs = [
+                MadeIterator(self._make, number, workers, None if base is None else base + number)
+                for number in range(workers)
+            ]
+        lanes = range(len(jobs))
+        ring = LendingRing((Lendable(number) for number in range(depth)), len(jobs))
+        turns = _Turns(len(jobs), ring)
+        crew: Crew = (
+            SpawnedCrew(ring, jobs, turns.ended)
+            if self._processes
+            else ThreadCrew(ring, jobs, lanes, turns.ended)
+        )
+        return _Run(ring, crew, turns.tasks())
+
+
+class _Turns:
+    """Lanes in turn, until all have ended."""
+
+    def __init__(self, count: int, ring: LendingRing) -> None:
+        self._alive = [True] * count
+        self._lock = threading.Lock()
+        self._ring = ring
+
+    def tasks(self) -> Iterator[tuple[int, Any]]:
+        while any(self._alive):
+            for lane, alive in enumerate(self._alive):
+                if alive:  # at most now: what was asked of a lane that ended is void
+                    yield lane, None
+
+    def ended(self, lane: int) -> None:
+        with self._lock:
+            self._alive[lane] = False
+            over = not any(self._alive)
+        if over:
+            self._ring.finish()
+
+
+class OrderedEnqueuer(_Enqueuer):
+    """Makes the batches of a :class:`Sequence` ahead: in order, whatever the number of workers.
+
+    Epoch after epoch, without end. ``shuffle``: the batches of each epoch in another random order,
+    a function of (``random_seed``, epoch) alone. ``on_epoch_end()`` is called once an epoch, in
+    this process, when its last batch has been made and before the next is begun; worker processes
+    get the changed sequence then. In worker processes ``random`` and ``numpy.random`` are seeded
+    for each batch from (``random_seed``, epoch, index), so augmentation does not depend on the
+    workers either. ``wait_time`` is accepted and not needed. Raises ParamsError.
+    """
+
+    def __init__(
+        self,
+        sequence: Any,
+        use_multiprocessing: bool = False,
+        shuffle: bool = False,
+        *,
+        wait_time: float | None = None,
+        random_seed: int = 0,
+    ) -> None:
+        super().__init__()
+        for name in ("__getitem__", "__len__"):
+            if not hasattr(sequence, name):
+                raise ParamsError(
+                    f"a sequence needs {name}",
+                    found=type(sequence).__name__,
+                    hint="derive it from asyncreader.faces.Sequence",
+                )
+        self._sequence = sequence
+        self._processes = bool(use_multiprocessing)
+        self._shuffle = bool(shuffle)
+        self._seed = whole("random_seed", random_seed, 0)
+
+    def _make_run(self, workers: int, depth: int) -> _Run:
+        from .crews import SpawnedCrew, ThreadCrew
+        from .lending import Lendable, LendingRing
+
+        if len(self._sequence) < 1:
+            raise ParamsError("the sequence is empty", found=f"length {len(self._sequence)}")
+        jobs = [SequenceJob(self._sequence)] * workers
+        ring = LendingRing((Lendable(number) for number in range(depth)), 1)
+        crew: Crew = (
+            SpawnedCrew(ring, jobs, _never)
+            if self._processes
+            else ThreadCrew(ring, jobs, [0] * workers, _never)
+        )
+        tasks = _epochs(
+            self._sequence, self._shuffle, self._seed, ring, crew if self._processes else None
+        )
+        return _Run(ring, crew, tasks)
+
+
+def _never(lane: int) -> None:
+    """A sequence has no end."""
+
+
+def _epochs(
+    sequence: Any, shuffle: bool, seed: int, ring: LendingRing, processes: Crew | None
+) -> Iterator[tuple[int, tuple[int, int | None]]]:
+    """(lane, (index, seed of the batch)) of all batches, epoch after epoch."""
+    import numpy as np
+
+    from ..order import STREAM_POSTPROCESS, EpochOrder, key_of
+
+    hook = getattr(sequence, "on_epoch_end", None)
+    hooked = hook is not None and getattr(hook, "__func__", None) is not Sequence.on_epoch_end
+    epoch = 0
+    while count := len(sequence):
+        order = EpochOrder(count, seed, shuffle)
+        for index in order.records(epoch, np.arange(count, dtype=np.int64)).tolist():
+            if processes is None:
+                yield 0, (index, None)  # threads share one state, which is the user's
+            else:
+                yield -1, (index, key_of(seed, STREAM_POSTPROCESS, epoch, index))
+        if hooked:
+            # a batch of the old epoch must not see what the hook changes
+            if not ring.wait_filled():
+                return
+            assert hook is not None
+            hook()
+            if processes is not None:
+                processes.renew(SequenceJob(sequence))
+        epoch += 1
+    raise ParamsError("the sequence became empty", found=f"length 0 in epoch {epoch}")
+
+
+def get_batch(
+    num_workers: int,
+    data_provide: Callable[..., Any],
+    batch_size: int = 32,
+    *,
+    max_queue_size: int = 64,
+    random_seed: int | None = None,
+    use_multiprocessing: bool = True,
+    **arguments: Any,
+) -> Iterator[Any]:
+    """Batches of samples from ``num_workers`` processes (or threads), made ahead.
+
+    ``data_provide(**arguments)``: gives one sample a call, or an iterator of samples (a generator
+    function). Where it has two more arguments it is given ``(worker, workers)`` and gives that
+    worker's share; without them every worker runs all of it, which is right for random samples
+    only: ``random_seed + worker`` is set in each process. Samples that are tuples come as a tuple
+    of lists of ``batch_size``, others as a list; the last one of each worker may be shorter.
+
+    Ends when all have ended (StopIteration in a function that gives single samples). An error in
+    ``data_provide`` is raised here. The workers start with the first ``next()`` and end with the
+    iterator. Raises ParamsError.
+    """
+    workers, depth = whole("num_workers", num_workers), whole("max_queue_size", max_queue_size)
+    size = whole("batch_size", batch_size)
+    if not callable(data_provide):
+        raise ParamsError(
+            "data_provide cannot be called",
+            found=type(data_provide).__name__,
+            hint="pass the function, not what it returns",
+        )
+    missing = asked_for(data_provide, tuple(arguments))
+    if missing not in (0, 2):
+        raise ParamsError(
+            "data_provide needs arguments that were not given",
+            found=f"{missing} missing",
+            hint="pass them to get_batch by name; two more are (worker, workers)",
+        )
+    make = partial(collect, data_provide, size, arguments)
+    enqueuer = GeneratorEnqueuer(make, use_multiprocessing, random_seed=random_seed)
+    return _batches(enqueuer, workers, depth)
+
+
+def _batches(enqueuer: GeneratorEnqueuer, workers: int, depth: int) -> Iterator[Any]:
+    with enqueuer:
+        enqueuer.start(workers, depth)
+        yield from enqueuer.get()

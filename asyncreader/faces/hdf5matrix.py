@@ -1,0 +1,141 @@
+"""Keras' HDF5Matrix: rows start to end of a data set as if they were an array, normalised."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ParamsError, ReaderClosedError
+from ..fill import Fill, Wanted
+from ..sources import Hdf5Fields, RowPlan, Source, open_source
+from ..stats import Meter
+from .jobs import whole
+
+Array = npt.NDArray[Any]
+
+
+class HDF5Matrix:
+    """Rows ``start`` to ``end`` (None: to the last) of ``dataset`` in the HDF5 file ``datapath``.
+
+    ``m[i]``, ``m[a:b:c]``, ``m[list or int array]`` (any order, repeats allowed) read just those
+    rows, as stored, into a new array, and give ``normalizer(rows)`` where there is one. ``shape``
+    and ``dtype`` are those of the view after ``normalizer``. Thread-safe; pickles as its path.
+    Raises ParamsError, SourceNotFoundError or FormatError; IndexError past its end.
+    """
+
+    def __init__(
+        self,
+        datapath: str | os.PathLike[str],
+        dataset: str,
+        start: int = 0,
+        end: int | None = None,
+        normalizer: Callable[[Array], Any] | None = None,
+    ) -> None:
+        self._given = (datapath, dataset, start, end, normalizer)
+        # axes as stored: nothing here asks which of them are height and width
+        fields = Hdf5Fields(data=dataset, labels=None, dims=(1, 2, 3, 4))
+        source = open_source(datapath, fields, expect="HDF5")
+        try:
+            spec = source.spec
+            if spec.stored.encoded or spec.stored.shape is None:
+                raise ParamsError(
+                    "this data set holds encoded images, not rows",
+                    path=spec.path,
+                    hint="AsyncReader decodes them",
+                )
+            self.start = whole("start", start, 0)
+            self.end = spec.count if end is None else whole("end", end, 0)
+            if not self.start < self.end <= spec.count:
+                raise ParamsError(
+                    "start and end select no rows",
+                    path=spec.path,
+                    found=f"{self.start} to {self.end}",
+                    expected=f"something within 0 to {spec.count}",
+                )
+            self._fill = Fill(spec.stored, Wanted(layout=f"N{spec.stored.axes or ''}"), spec.path)
+        except BaseException:
+            source.close()
+            raise
+        self._source: Source | None = source
+        self.normalizer = normalizer
+        self._sample = np.asarray(self[0:1])
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the view."""
+        return (len(self), *self._sample.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """dtype of what is handed out."""
+        return self._sample.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self._sample.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape))
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            rows = np.arange(*key.indices(len(self)), dtype=np.int64)
+        elif hasattr(key, "__index__"):
+            return self._read(np.array([key.__index__()], np.int64), single=True)
+        else:
+            rows = np.asarray(key)
+            if rows.size == 0:
+                rows = rows.astype(np.int64)
+            if rows.ndim != 1 or rows.dtype.kind not in "iu":
+                raise ParamsError(
+                    "rows are chosen by a number, a slice or a list of numbers", found=repr(key)
+                )
+        return self._read(rows.astype(np.int64), single=False)
+
+    def _read(self, rows: npt.NDArray[np.int64], single: bool) -> Any:
+        source = self._source
+        if source is None:
+            raise ReaderClosedError("this HDF5Matrix is closed", hint="open a new one")
+        rows = np.where(rows < 0, rows + len(self), rows)
+        if rows.size and (int(rows.min()) < 0 or int(rows.max()) >= len(self)):
+            raise IndexError(f"row out of range: this view has {len(self)} rows")
+        out = np.empty((rows.size, *self._fill.row_shape), self._fill.dtype)
+        plan = RowPlan(
+            rows + self.start,
+            np.arange(rows.size, dtype=np.int64),
+            np.zeros(rows.size, np.uint64),
+        )
+        if rows.size:
+            for bad in source.read_into(plan, self._fill, out, Meter()):
+                raise bad.error
+        if single:
+            out = out[0]
+        return out if self.normalizer is None else self.normalizer(out)
+
+    def close(self) -> None:
+        """Let go of the file; idempotent."""
+        source, self._source = self._source, None
+        if source is not None:
+            source.close()
+
+    def __enter__(self) -> HDF5Matrix:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HDF5Matrix, self._given
+
+    def __repr__(self) -> str:
+        return f"<HDF5Matrix {self._given[1]} of {os.fspath(self._given[0])}: {self.shape}>"

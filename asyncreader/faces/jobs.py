@@ -1,0 +1,247 @@
+"""What a worker of an enqueuer does, in a thread or in a process of its own.
+
+Spawned workers import this module and little else, so it stays light: no numpy, no slots.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import operator
+import random
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from ..errors import ParamsError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+#: Sent in place of a slot's number: the next message is another job, for the next epoch.
+RENEW: Final = -1
+
+
+class Ended(Exception):
+    """Raised by a job whose iterator has no more items."""
+
+
+#: Makes the item of one task; Ended where there are no more.
+Job: TypeAlias = Callable[[Any], Any]
+
+
+class Sequence:
+    """Batches by number, as Keras asks for them: override ``__getitem__`` and ``__len__``.
+
+    Any object with these two will do as well; this class only says so.
+    """
+
+    def __getitem__(self, index: int) -> Any:
+        """Batch ``index``, 0 .. len-1; called in the workers, several at once."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        raise NotImplementedError
+
+    def on_epoch_end(self) -> None:
+        """Called once an epoch, when its last batch has been made and before the next is begun."""
+
+
+class SequenceJob:
+    """Makes batches of a sequence by number. A task is (index, seed); None seeds nothing."""
+
+    def __init__(self, sequence: Any) -> None:
+        self._sequence = sequence
+
+    def __call__(self, task: tuple[int, int | None]) -> Any:
+        index, seed = task
+        if seed is not None:
+            seed_everything(seed)
+        return self._sequence[index]
+
+
+class SharedIterator:
+    """The items of an iterator that belongs to the caller. It outlives start() and stop()."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator = iterator
+        # a worker left behind inside next() must be waited for: a generator runs once at a time
+        self._lock = threading.Lock()
+
+    def __call__(self, task: Any) -> Any:
+        with self._lock:
+            return _next(self._iterator)
+
+
+class MadeIterator:
+    """The items of an iterator of the worker's own, made when the first one is asked for.
+
+    ``make``: called without arguments, or as ``make(worker, workers)`` where it asks for two.
+    ``seed``: of the global generators of ``random`` and ``numpy.random``, set before that.
+    """
+
+    def __init__(
+        self, make: Callable[..., Any], worker: int, workers: int, seed: int | None
+    ) -> None:
+        self._make = make
+        self._share = (worker, workers) if asked_for(make) == 2 else ()
+        self._seed = seed
+        self._iterator: Iterator[Any] | None = None
+
+    def __call__(self, task: Any) -> Any:
+        if self._iterator is None:
+            self._iterator = iter(())  # where making it fails, that is the end
+            if self._seed is not None:
+                seed_everything(self._seed)
+            self._iterator = iter(self._make(*self._share))
+        return _next(self._iterator)
+
+
+def _next(iterator: Iterator[Any]) -> Any:
+    try:
+        return next(iterator)
+    except StopIteration:
+        raise Ended from None
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the global generators of ``random`` and ``numpy.random`` in this process."""
+    import numpy as np
+
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))
+
+
+def whole(name: str, value: Any, low: int = 1) -> int:
+    """``value`` as an int; ParamsError unless it is a whole number of at least ``low``."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < low:
+        raise ParamsError(f"{name} must be a whole number of at least {low}", found=repr(value))
+    return operator.index(value)
+
+
+def asked_for(function: Callable[..., Any], given: tuple[str, ...] = ()) -> int:
+    """Positional arguments that ``function`` cannot be called without, but for those ``given``."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a C function without a signature
+        return 0
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(
+        p.kind in positional and p.default is inspect.Parameter.empty and p.name not in given
+        for p in parameters
+    )
+
+
+# -- the recipe's batches ------------------------------------------------------------------------
+
+
+def collect(
+    data_provide: Callable[..., Any],
+    batch_size: int,
+    arguments: dict[str, Any],
+    worker: int,
+    workers: int,
+) -> Iterator[Any]:
+    """Batches of ``batch_size`` samples of ``data_provide``; the last one may be shorter.
+
+    Samples that are tuples give a tuple of lists, others a list; None is no sample.
+    """
+    shares = asked_for(data_provide, tuple(arguments)) == 2
+    share = (worker, workers) if shares else ()
+    batch: list[Any] = []
+    for sample in _samples(data_provide, share, arguments):
+        if sample is None:
+            continue
+        batch.append(sample)
+        if len(batch) == batch_size:
+            yield _columns(batch)
+            batch = []
+    if batch:
+        yield _columns(batch)
+    if workers > 1 and not shares:
+        raise ParamsError(
+            "data_provide came to an end in a worker, and every worker runs all of it",
+            found=f"{workers} workers: each sample comes {workers} times, unless it is random",
+            hint="let it take (worker, workers) and give the worker's share, or use one worker",
+        )
+
+
+def _samples(
+    data_provide: Callable[..., Any], share: tuple[int, ...], arguments: dict[str, Any]
+) -> Iterator[Any]:
+    try:
+        first = data_provide(*share, **arguments)
+        if hasattr(first, "__next__"):
+            yield from first
+            return
+        yield first
+        for _ in itertools.count():
+            yield data_provide(*share, **arguments)
+    except StopIteration:
+        return
+
+
+def _columns(batch: list[Any]) -> Any:
+    if isinstance(batch[0], tuple):
+        return tuple(list(column) for column in zip(*batch, strict=True))
+    return batch
+
+
+# -- in a worker process -------------------------------------------------------------------------
+
+
+def worker_main(pipe: Connection, job: Job) -> None:
+    """Serve tasks from the parent until it closes the pipe."""
+    # Ctrl-C goes to the whole group; the parent decides what becomes of it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        pipe.send((None, None))  # started: no error, no trace
+        while True:
+            number, task = pipe.recv()
+            if number == RENEW:
+                job = task
+            else:
+                _answer(pipe, number, job, task)
+    except (EOFError, OSError):
+        return  # the parent is gone, or wants no more
+
+
+def _answer(pipe: Connection, number: int, job: Job, task: Any) -> None:
+    """Send (slot number, kind, body); an item follows as a message of its own."""
+    try:
+        item = job(task)
+        body = None if item is None else ForkingPickler.dumps(item)
+    except Ended:
+        pipe.send((number, "end", None))
+    except BaseException as exc:
+        pipe.send((number, "error", packed_error(exc)))
+    else:
+        pipe.send((number, "none" if body is None else "item", None))
+        if body is not None:
+            pipe.send_bytes(body)
+
+
+def packed_error(error: BaseException) -> tuple[bytes, str]:
+    """An error as it can cross a pipe, and its trace. What cannot be pickled becomes its text."""
+    trace = "".join(traceback.format_exception(error))
+    try:
+        body = bytes(ForkingPickler.dumps(error))
+        ForkingPickler.loads(body)
+    except Exception:  # its class is local, or its pickle only goes one way
+        body = bytes(ForkingPickler.dumps(RuntimeError(f"{type(error).__name__}: {error}")))
+    return body, trace
+
+
+def unpacked_error(packed: tuple[bytes, str], where: str) -> BaseException:
+    """What packed_error() packed, with the trace as a note."""
+    body, trace = packed
+    try:
+        error: BaseException = ForkingPickler.loads(body)
+    except Exception as exc:
+        error = RuntimeError(f"the original error cannot be brought over: {exc!r}")
+    error.add_note(f"in {where}:\n{trace}")
+    return error

@@ -1,0 +1,246 @@
+"""climin's minibatches: aligned slices of several containers, in a random order each cycle."""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ParamsError
+from ..order import EpochOrder
+from .jobs import whole
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+#: Indices of the sample order worked out at a time.
+_AHEAD: Final = 1 << 16
+
+
+def iter_minibatches(
+    lst: Sequence[Any],
+    batch_size: int,
+    dims: Sequence[int],
+    n_cycles: int | None = None,
+    random_state: Any = None,
+    discard_uneven: bool = False,
+    replace: bool = False,
+    *,
+    shuffle: str = "block",
+    discard_illsized_batch: bool | None = None,
+) -> Iterator[tuple[Any, ...]]:
+    """Tuples of aligned minibatches, one of each container in ``lst``.
+
+    ``lst``: numpy arrays, memmaps, h5py data sets, zarr arrays, anything with ``shape`` that is
+    sliced, or lists; ``dims``: the axis of each that samples lie on (0 for a list).
+
+    ``shuffle="block"``: the axis is cut into slices of ``batch_size``, and each cycle serves every
+    slice once, in another random order: one contiguous read a batch; of a numpy array it is a view.
+    ``"sample"``: each cycle is a random order of all samples; a batch is read by its sorted
+    numbers, in runs, into new arrays. ``replace``: slices (or samples) are drawn with replacement;
+    a cycle has as many batches as without.
+
+    ``n_cycles``: None for ever, k passes, 0 none. The slice that is not whole comes too, unless
+    ``discard_uneven`` (climin's ``discard_illsized_batch``). ``random_state``: an int, a numpy
+    RandomState or Generator (one number is drawn from it, now), or None for another order every
+    time; nothing global is read or changed. No more than a batch is in memory.
+
+    Raises ParamsError (a ValueError) when called, not at the first batch.
+    """
+    size = whole("batch_size", batch_size)
+    if discard_illsized_batch is not None:
+        discard_uneven = discard_illsized_batch
+    if shuffle not in ("block", "sample"):
+        raise ParamsError('shuffle is "block" or "sample"', found=repr(shuffle))
+    count = _common_length(lst, dims)
+    if discard_uneven and count < size:
+        raise ParamsError(
+            "no batch is whole, and the others are discarded",
+            found=f"{count} samples, batch_size {size}",
+        )
+    seed = _seed(random_state)
+    cycles = _cycles(n_cycles)
+    containers, axes = list(lst), [int(dim) for dim in dims]
+    steps = count // size if discard_uneven else -(-count // size)
+    kind: bool | str = "replacement" if replace else True
+    if shuffle == "block":
+        order = EpochOrder(count=steps, seed=seed, shuffle=kind)
+        return _blocks(containers, axes, order, size, count, cycles)
+    order = EpochOrder(count=count, seed=seed, shuffle=kind)
+    return _samples(containers, axes, order, size, steps, cycles)
+
+
+def _blocks(
+    containers: list[Any],
+    axes: list[int],
+    order: EpochOrder,
+    size: int,
+    count: int,
+    cycles: Iterator[int],
+) -> Iterator[tuple[Any, ...]]:
+    for cycle in cycles:
+        for lo in range(0, order.count, _AHEAD):
+            positions = np.arange(lo, min(lo + _AHEAD, order.count), dtype=np.int64)
+            for block in order.records(cycle, positions).tolist():
+                start, stop = block * size, min((block + 1) * size, count)
+                yield tuple(
+                    _slice(container, axis, start, stop)
+                    for container, axis in zip(containers, axes, strict=True)
+                )
+
+
+def _samples(
+    containers: list[Any],
+    axes: list[int],
+    order: EpochOrder,
+    size: int,
+    steps: int,
+    cycles: Iterator[int],
+) -> Iterator[tuple[Any, ...]]:
+    for cycle in cycles:
+        for step in range(steps):
+            positions = np.arange(step * size, min((step + 1) * size, order.count), dtype=np.int64)
+            chosen = order.records(cycle, positions)
+            ascending, places = np.unique(chosen, return_inverse=True)
+            yield tuple(
+                _gather(container, axis, ascending, places)
+                for container, axis in zip(containers, axes, strict=True)
+            )
+
+
+def _slice(container: Any, axis: int, start: int, stop: int) -> Any:
+    if axis == 0:
+        return container[start:stop]
+    return container[(slice(None),) * axis + (slice(start, stop),)]
+
+
+def _gather(container: Any, axis: int, ascending: Int64, places: Int64) -> Any:
+    """Samples ``ascending[places]``, read forwards: runs of neighbours in one slice each."""
+    if not hasattr(container, "shape"):
+        return [container[i] for i in ascending[places].tolist()]
+    if type(container) is np.ndarray:
+        return np.take(container, ascending[places], axis=axis)
+    shape = [*container.shape]
+    shape[axis] = ascending.size
+    rows = np.empty(shape, container.dtype)
+    breaks = np.flatnonzero(np.diff(ascending) != 1) + 1
+    for run in np.split(np.arange(ascending.size), breaks):
+        lo, hi = int(run[0]), int(run[-1]) + 1
+        target = rows[(slice(None),) * axis + (slice(lo, hi),)]
+        target[...] = _slice(container, axis, int(ascending[lo]), int(ascending[hi - 1]) + 1)
+    return np.take(rows, places, axis=axis)
+
+
+def _common_length(lst: Sequence[Any], dims: Sequence[int]) -> int:
+    """Samples of every container; ParamsError where they differ or cannot be told."""
+    if isinstance(lst, np.ndarray) or hasattr(lst, "shape") or not hasattr(lst, "__len__"):
+        raise ParamsError("lst is a list of containers", found=type(lst).__name__)
+    if not hasattr(dims, "__len__") or len(lst) == 0 or len(lst) != len(dims):
+        raise ParamsError(
+            "dims names the sample axis of each container",
+            found=f"{len(lst)} containers, dims {dims!r}",
+        )
+    lengths = []
+    for number, (container, dim) in enumerate(zip(lst, dims, strict=True)):
+        axis = whole(f"the axis of container {number}", dim, 0)
+        shape = getattr(container, "shape", None)
+        if shape is None:
+            if axis or not hasattr(container, "__len__"):
+                raise ParamsError(
+                    f"container {number} has no shape: it is a list, along axis 0",
+                    found=f"{type(container).__name__}, axis {axis}",
+                )
+            shape = (len(container),)
+        if axis >= len(shape):
+            raise ParamsError(
+                f"container {number} has no axis {axis}", found=f"shape {tuple(shape)}"
+            )
+        lengths.append(int(shape[axis]))
+    if len(set(lengths)) > 1 or lengths[0] == 0:
+        raise ParamsError("the containers have no common number of samples", found=lengths)
+    return lengths[0]
+
+
+def _cycles(n_cycles: Any) -> Iterator[int]:
+    if n_cycles is False:
+        warnings.warn("n_cycles=False means None: for ever", DeprecationWarning, stacklevel=3)
+        n_cycles = None
+    if n_cycles is None:
+        return _for_ever()
+    return iter(range(whole("n_cycles", n_cycles, 0)))
+
+
+def _for_ever() -> Iterator[int]:
+    cycle = 0
+    while True:
+        yield cycle
+        cycle += 1
+
+
+def _seed(random_state: Any) -> int:
+    """A seed of our own from any of numpy's, leaving everything global alone."""
+    if random_state is None:
+        return secrets.randbits(63)
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(1 << 63))
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(1 << 63, dtype=np.uint64))
+    if hasattr(random_state, "__index__"):
+        return whole("random_state", random_state, 0)
+    raise ParamsError(
+        "random_state is an int, a numpy RandomState or Generator, or None",
+        found=type(random_state).__name__,
+    )
+
+
+# -- climin's smaller pieces ---------------------------------------------------------------------
+
+
+def mini_slices(n_samples: int, batch_size: int) -> list[slice]:
+    """Slices of ``batch_size`` that cover 0 .. n_samples-1 in order; the last may be shorter."""
+    count, size = whole("n_samples", n_samples, 0), whole("batch_size", batch_size)
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def minibatches(arr: Any, batch_size: int, d: int = 0) -> list[Any]:
+    """The minibatches of ``arr`` along axis ``d``, in order; views of a numpy array."""
+    axis = whole("d", d, 0)
+    count = _common_length([arr], [axis])
+    return [_slice(arr, axis, s.start, s.stop) for s in mini_slices(count, batch_size)]
+
+
+def draw_mini_slices(
+    n_samples: int, batch_size: int, with_replacement: bool = False, random_state: Any = None
+) -> Iterator[slice]:
+    """Those slices in a random order, for ever: each once a cycle, or drawn with replacement."""
+    slices = mini_slices(whole("n_samples", n_samples), batch_size)
+    kind: bool | str = "replacement" if with_replacement else True
+    order = EpochOrder(count=len(slices), seed=_seed(random_state), shuffle=kind)
+    every = np.arange(len(slices), dtype=np.int64)
+    return (slices[i] for cycle in _for_ever() for i in order.records(cycle, every).tolist())
+
+
+def draw_mini_indices(n_samples: int, batch_size: int, random_state: Any = None) -> Iterator[Int64]:
+    """Sample numbers (int64, always ``batch_size`` of them) of whole batches, for ever.
+
+    One random order of all samples after the other: a batch that begins in the tail of one ends in
+    the head of the next, so that nothing is left out. Sort them (numpy.unique) to read h5py.
+    """
+    count, size = whole("n_samples", n_samples), whole("batch_size", batch_size)
+    order = EpochOrder(
+        count=count, seed=_seed(random_state), shuffle=True, batch=size, last_batch="wrap"
+    )
+    return (_wrapped(order, step * size, size) for step in _for_ever())
+
+
+def _wrapped(order: EpochOrder, start: int, size: int) -> Int64:
+    positions = np.arange(start, start + size, dtype=np.int64)
+    cycles = positions // order.count
+    chosen = np.empty(size, np.int64)
+    for cycle in np.unique(cycles).tolist():
+        part = cycles == cycle
+        chosen[part] = order.records(cycle, positions[part] - cycle * order.count)
+    return chosen

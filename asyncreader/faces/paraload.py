@@ -1,0 +1,136 @@
+"""paraload's interface: a ring of the caller's own batches, which threads fill by a callback."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from ..errors import NothingQueuedError, ParamsError, ReaderClosedError
+from ..workers import join_or_leave
+from .jobs import asked_for, whole
+from .lending import Lendable, LendingRing
+
+#: What get_available_data_index() returns when there is no more.
+END: Final = -1
+
+
+class ParaLoad:
+    """Fills the batches of ``buffer`` by ``callback``, in threads, while others are in use.
+
+    ``buffer``: the caller's batches, objects of any kind, at least one; no other memory is used.
+    ``callback(batch)`` fills one in place; returning False (or 0) says that there was nothing left
+    to fill it with. A callback with two arguments is given the number of the batch too, 0, 1, 2 ...
+    in the order in which batches are handed out: what it fills then depends on that number alone,
+    not on threads.
+
+    Batches are handed out in the order in which they were begun. An error in the callback is
+    raised by the :meth:`get_available_data_index` that would have handed out its batch.
+    """
+
+    def __init__(self, buffer: Sequence[Any], callback: Callable[..., Any]) -> None:
+        if len(buffer) == 0:
+            raise ParamsError("the buffer holds no batch", hint="pass a list of batches to fill")
+        if not callable(callback):
+            raise ParamsError("callback cannot be called", found=repr(callback))
+        self.buffer = buffer
+        self._callback = callback
+        self._numbered = asked_for(callback) == 2
+        self._ring = LendingRing(Lendable(i, batch) for i, batch in enumerate(buffer))
+        self._threads: list[threading.Thread] = []
+        # also where the object is forgotten: threads know the ring, not this object
+        self._finalizer = weakref.finalize(self, _stop, os.getpid(), self._ring, self._threads)
+
+    def start_loaders(self, num_loaders: int = 2) -> None:
+        """Start that many threads; more when called again, none when the data have ended.
+
+        Raises ReaderClosedError after stop().
+        """
+        count = whole("num_loaders", num_loaders)
+        if self._ring.closed:
+            raise ReaderClosedError("this ParaLoad was stopped", hint="make a new one")
+        if self._ring.over:
+            return
+        for _ in range(count):
+            thread = threading.Thread(
+                target=_load,
+                args=(self._ring, self._callback, self._numbered),
+                name=f"asyncreader-load-{len(self._threads)}",
+                daemon=True,
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def get_available_data_index(self) -> int:
+        """Wait for the next filled batch: its place in ``buffer``, or -1 when there are no more.
+
+        The batch is the caller's until :meth:`return_back_for_refill`; any number may be held.
+        Raises what the callback raised; NothingQueuedError before start_loaders().
+        """
+        if not self._threads and not self._ring.closed:
+            raise NothingQueuedError(
+                "no loader was started", hint="call start_loaders() before asking for data"
+            )
+        slot = self._ring.lend()
+        return END if slot is None else slot.number
+
+    def return_back_for_refill(self, index: int) -> None:
+        """Give a batch back. ParamsError unless it is lent: never handed out, or back already."""
+        try:
+            number = operator.index(index)
+        except TypeError:
+            raise ParamsError("an index is a whole number", found=repr(index)) from None
+        if not 0 <= number < len(self.buffer):
+            raise ParamsError(
+                "there is no batch of this index",
+                found=number,
+                expected=f"0 to {len(self.buffer) - 1}",
+            )
+        if not self._ring.give_back(number):
+            raise ParamsError(
+                f"batch {number} is not lent",
+                hint="give back what get_available_data_index() returned, once",
+            )
+
+    def stop(self) -> None:
+        """End the loaders; who waits for data gets -1. Idempotent.
+
+        A callback that does not return within a second is left behind with a warning.
+        """
+        self._finalizer()
+
+    def __enter__(self) -> ParaLoad:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+
+def _stop(pid: int, ring: LendingRing, threads: list[threading.Thread]) -> None:
+    if os.getpid() == pid:  # in a forked child the threads do not exist
+        ring.close()
+        join_or_leave(threads)
+
+
+def _load(ring: LendingRing, callback: Callable[..., Any], numbered: bool) -> None:
+    while (slot := ring.claim()) is not None:
+        try:
+            result = callback(slot.item, slot.step) if numbered else callback(slot.item)
+        except BaseException as exc:
+            ring.failed(slot, exc)
+            continue
+        if _says_end(result):
+            ring.finish()
+            ring.void(slot)
+        else:
+            ring.ready(slot)
+
+
+def _says_end(result: Any) -> bool:
+    """What equals False; an array that happens to hold zeros does not."""
+    return isinstance(result, bool | int | float | np.generic) and bool(result == False)  # noqa: E712

@@ -1,0 +1,152 @@
+"""What Fuel's H5PYDataset writes beside its data: splits, axis labels and shapes of samples.
+
+Splits are rows of the root attribute ``split`` (split, source, start, stop, indices, available,
+comment), or in files of 2015 one root attribute (start, stop) each. A source of variable shape is
+(N,) of variable length with a dimension scale ``shapes`` (N, axes) and one ``shape_labels``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import FormatError
+
+Int64 = npt.NDArray[np.int64]
+
+_FIELDS: Final = {"split", "source", "start", "stop", "indices", "available"}
+#: Rows of ``split`` and attributes that are looked at.
+_MOST: Final = 4096
+
+#: Finds a data set by name or reference and checks that it is stored in the file.
+Checked = Callable[[Any, str], Any]
+
+
+def is_fuel(h5: Any) -> bool:
+    """Whether the file has Fuel's ``split`` attribute."""
+    return _table(h5) is not None
+
+
+def _table(h5: Any) -> Any:
+    if "split" not in h5.attrs:
+        return None
+    table = h5.attrs["split"]
+    named = isinstance(table, np.ndarray) and table.ndim == 1 and table.dtype.names is not None
+    return table if named and set(table.dtype.names) >= _FIELDS else None
+
+
+def read_splits(
+    h5: Any, data: str, labels: str | None, count: int, path: str, checked: Checked
+) -> dict[str, slice | Int64]:
+    """Rows of each split that ``data`` and ``labels`` (None: not needed) both have.
+
+    A split that goes beyond ``count`` rows is left out: there are no labels for it.
+    """
+    table = _table(h5)
+    if table is None:
+        return _old_splits(h5, count)
+    if table.size > _MOST:
+        raise FormatError("its table of splits is too long", path=path, found=f"{table.size} rows")
+    found: dict[str, dict[str, slice | Int64]] = {}
+    for row in table:
+        source = _text(row["source"])
+        if not row["available"] or source not in (data, labels):
+            continue
+        found.setdefault(_text(row["split"]), {})[source] = _rows(h5, row, path, checked)
+    splits: dict[str, slice | Int64] = {}
+    for name, sources in found.items():
+        rows = sources.get(data)
+        if rows is None or (labels is not None and not _same(rows, sources.get(labels))):
+            continue
+        if _end(rows) <= count:
+            splits[name] = rows
+    return splits
+
+
+def _rows(h5: Any, row: Any, path: str, checked: Checked) -> slice | Int64:
+    name = f"split {_text(row['split'])!r} of {_text(row['source'])!r}"
+    reference = row["indices"]
+    if reference:
+        indices = checked(h5[reference], name)
+        if indices.ndim != 1 or indices.dtype.kind not in "iu":
+            raise FormatError(f"the indices of {name} are no list of numbers", path=path)
+        records: Int64 = np.sort(indices[()].astype(np.int64))
+        if records.size == 0:
+            return slice(0, 0)
+        if int(records[0]) < 0:
+            raise FormatError(f"{name} names records below 0", path=path, found=int(records[0]))
+        return records
+    start, stop = int(row["start"]), int(row["stop"])
+    if not 0 <= start <= stop:
+        raise FormatError(f"{name} makes no sense", path=path, found=f"{start} to {stop}")
+    return slice(start, stop)
+
+
+def _end(rows: slice | Int64) -> int:
+    return int(rows.stop if isinstance(rows, slice) else rows[-1] + 1)
+
+
+def _same(one: slice | Int64, other: slice | Int64 | None) -> bool:
+    if isinstance(one, slice) or isinstance(other, slice) or other is None:
+        return isinstance(one, slice) and one == other
+    return np.array_equal(one, other)
+
+
+def _old_splits(h5: Any, count: int) -> dict[str, slice | Int64]:
+    """Root attributes of two whole numbers that are ranges of the records, one from 0 on."""
+    found: dict[str, slice | Int64] = {}
+    if len(h5.attrs) > _MOST:
+        return found
+    for name in h5.attrs:
+        stored = h5.attrs.get_id(name)
+        if stored.shape != (2,) or stored.dtype.kind not in "iu":
+            continue
+        start, stop = (int(n) for n in h5.attrs[name])
+        if 0 <= start < stop <= count:
+            found[name] = slice(start, stop)
+    begins = any(isinstance(rows, slice) and rows.start == 0 for rows in found.values())
+    return found if begins else {}
+
+
+def axis_order(data: Any) -> tuple[int, int, int, int] | None:
+    """1-based (number, height, width, channel) by the axis labels of a data set; None without."""
+    labels = [dim.label for dim in data.dims]
+    names = ("batch", "height", "width", "channel")
+    if sorted(labels) != sorted(names):
+        return None
+    number, height, width, channel = (labels.index(name) + 1 for name in names)
+    return number, height, width, channel
+
+
+def shapes(data: Any, path: str, checked: Checked) -> tuple[Int64, str | None] | None:
+    """(shapes (N, axes), letters of the axes or None) of a source of variable shape, or None."""
+    scales = data.dims[0]
+    names = list(scales.keys())
+    if "shapes" not in names:
+        return None
+    table = checked(scales["shapes"], "shapes")
+    if table.ndim != 2 or table.dtype.kind not in "iu" or table.shape[0] != data.shape[0]:
+        raise FormatError(
+            "its table of shapes has the wrong shape",
+            path=path,
+            found=f"{table.shape} {table.dtype}",
+            expected=f"({data.shape[0]}, axes) whole numbers",
+        )
+    sizes: Int64 = table[()].astype(np.int64)
+    letters = None
+    if sizes.shape[1] == 3:
+        letters = "CHW"  # what Fuel's own converters write
+        if "shape_labels" in names:
+            words = [_text(word) for word in checked(scales["shape_labels"], "shape_labels")[()]]
+            letters = "".join(word[:1].upper() for word in words)
+        if sorted(letters) != ["C", "H", "W"]:
+            letters = None
+    return sizes, letters
+
+
+def _text(value: Any) -> str:
+    raw = value if isinstance(value, bytes | str) else bytes(value)
+    return raw if isinstance(raw, str) else raw.decode("utf-8", "backslashreplace")
