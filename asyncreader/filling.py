@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -19,6 +18,7 @@ from .sources import RowError, RowPlan, Source
 from .stats import Meter
 
 Array: TypeAlias = npt.NDArray[Any]
+Int64: TypeAlias = npt.NDArray[np.int64]
 Postprocess: TypeAlias = Callable[..., Any]
 
 #: Stand-ins tried for one bad sample before the batch fails.
@@ -78,37 +78,47 @@ class BatchFiller:
         started, decoded = time.perf_counter(), meter.decode
         records = plan.indices[lo:hi]
         rows = np.arange(lo, hi, dtype=np.int64)
-        keys = plan.keys[lo:hi]
-        if not plan.valid[lo:hi].all():
+        # nothing random, nothing to draw: keys are not worked out then
+        keys = plan.keys[lo:hi] if self.fill.random else np.zeros(hi - lo, np.uint64)
+        if plan.padded:
             valid = plan.valid[lo:hi]
             self._blank(slot, rows[~valid])
             records, rows, keys = records[valid], rows[valid], keys[valid]
-        errors = self._read(RowPlan(records, rows, keys), slot.rows, meter)
+        errors = self._read(records, rows, keys, slot.rows, meter)
         for bad in sorted(errors, key=lambda error: error.row):
             self._settle(slot, plan, bad, meter)
         if slot.labels is not None:
             self._labels(slot, plan, lo, hi)
         meter.read += time.perf_counter() - started - (meter.decode - decoded)
 
-    def _read(self, plan: RowPlan, out: Array, meter: Meter) -> tuple[RowError, ...]:
-        if plan.records.size == 0:
+    def _read(
+        self,
+        records: Int64,
+        rows: Int64,
+        keys: npt.NDArray[np.uint64],
+        out: Array,
+        meter: Meter,
+    ) -> tuple[RowError, ...]:
+        if records.size == 0:
             return ()
         check = None
         if self._verify == "always":
-            check = np.ones(plan.records.size, np.bool_)
+            check = np.ones(records.size, np.bool_)
         elif self.seen is not None:
-            unseen = self.seen[plan.records] == 0
+            unseen = self.seen[records] == 0
             check = unseen if unseen.any() else None
         try:
-            errors = self.source.read_into(replace(plan, check=check), self.fill, out, meter)
+            errors = self.source.read_into(
+                RowPlan(records, rows, keys, check), self.fill, out, meter
+            )
         except AsyncReaderError:
             raise
         except OSError as exc:
             raise SourceError(f"reading failed: {exc}", path=self.source.spec.path) from exc
         if self.seen is not None and check is not None:
             if errors:
-                check &= ~np.isin(plan.rows, [bad.row for bad in errors])
-            self.seen[plan.records[check]] = 1
+                check &= ~np.isin(rows, [bad.row for bad in errors])
+            self.seen[records[check]] = 1
         return errors
 
     def _settle(self, slot: Slot, plan: BatchPlan, bad: RowError, meter: Meter) -> None:
@@ -123,10 +133,13 @@ class BatchFiller:
             return
         last: SampleError = bad.error
         for record in self.order.stand_ins(plan.epoch, plan.start + row, ATTEMPTS).tolist():
-            attempt = RowPlan(
-                np.array([record], np.int64), np.array([row], np.int64), plan.keys[row : row + 1]
+            errors = self._read(
+                np.array([record], np.int64),
+                np.array([row], np.int64),
+                plan.keys[row : row + 1],
+                slot.rows,
+                meter,
             )
-            errors = self._read(attempt, slot.rows, meter)
             if not errors:
                 plan.indices[row] = record
                 return
@@ -146,13 +159,12 @@ class BatchFiller:
     def _labels(self, slot: Slot, plan: BatchPlan, lo: int, hi: int) -> None:
         assert self.source.labels is not None
         assert slot.labels is not None
-        valid = plan.valid[lo:hi]
-        if valid.all():
+        if not plan.padded and not slot.bad:
             np.take(
                 self.source.labels, plan.indices[lo:hi], axis=0, out=slot.labels[lo:hi], mode="clip"
             )
             return
-        rows = np.flatnonzero(valid) + lo
+        rows = np.flatnonzero(plan.valid[lo:hi]) + lo
         slot.labels[rows] = self.source.labels[plan.indices[rows]]
 
     # -- the whole batch -------------------------------------------------------------------

@@ -12,7 +12,7 @@ splittable pseudorandom number generators", OOPSLA 2014).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -141,7 +141,7 @@ class BatchPlan:
     """One batch of one rank, before anything is read.
 
     ``indices``: int64 (B,), record numbers in the file, -1 where padded; ``valid``: bool (B,);
-    ``keys``: uint64 (B,), one random key per row, a function of (seed, epoch, position) alone.
+    ``padded``: whether any row is; ``start``: position of the first row in its epoch.
     """
 
     epoch: int
@@ -150,9 +150,22 @@ class BatchPlan:
     last: bool
     indices: Int64
     valid: Bools
-    keys: UInt64
-    #: keys postprocess's generator: that of the batch's first row.
-    rng_key: int
+    padded: bool
+    seed: int
+
+    @cached_property
+    def keys(self) -> UInt64:
+        """One random key per row, uint64 (B,), a function of (seed, epoch, position) alone.
+
+        Worked out when asked for: most batches have nothing random in them.
+        """
+        positions = np.arange(self.start, self.start + self.indices.size, dtype=np.int64)
+        return mix_rows(key_of(self.seed, STREAM_GEOMETRY, self.epoch), positions)
+
+    @cached_property
+    def rng_key(self) -> int:
+        """The key of postprocess's generator: that of the batch's first row."""
+        return key_of(self.seed, STREAM_POSTPROCESS, self.epoch, self.start)
 
 
 @dataclass(frozen=True)
@@ -213,7 +226,7 @@ class EpochOrder:
             rows = min(rows, self.count - start)
         positions = np.arange(start, start + rows, dtype=np.int64)
         valid = np.ones(rows, np.bool_)
-        keys = self.keys(cursor.epoch, positions)
+        padded = False
         if start + rows <= self.count:
             records = self.records(cursor.epoch, positions)
         elif self.last_batch == "wrap":
@@ -224,6 +237,7 @@ class EpochOrder:
                     cursor.epoch + ahead, positions[part] - ahead * self.count
                 )
         else:  # "pad"
+            padded = True
             valid = positions < self.count
             records = np.full(rows, -1, np.int64)
             records[valid] = self.records(cursor.epoch, positions[valid])
@@ -234,15 +248,11 @@ class EpochOrder:
             last=self.steps_left(cursor.position + self.global_batch) == 0,
             indices=records,
             valid=valid,
-            keys=keys,
-            rng_key=key_of(self.seed, STREAM_POSTPROCESS, cursor.epoch, start),
+            padded=padded,
+            seed=self.seed,
         )
 
     # -- positions to records --------------------------------------------------------------
-
-    def keys(self, epoch: int, positions: Int64) -> UInt64:
-        """Random keys of positions: what crop and flip draw from."""
-        return mix_rows(key_of(self.seed, STREAM_GEOMETRY, epoch), positions)
 
     def records(self, epoch: int, positions: Int64) -> Int64:
         """Record numbers in the file at ``positions`` (each in 0 .. count-1) of ``epoch``."""

@@ -51,8 +51,8 @@ def is_whole_epoch(batches: Iterable[list[int]]) -> bool:
 
 # -- training on sample_data -----------------------------------------------------------------------
 
-EPOCHS = 40
-LEARNING_RATE = 4e-3
+EPOCHS = 20
+LEARNING_RATE = 6e-3
 GOOD = 0.9
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +309,16 @@ def test_pickle_and_copy(duplicate: Any) -> None:
 # -- training ------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch on one thread: so small a network is ten times slower on several busy ones."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_training(sample_sets: dict[str, str]) -> None:
     """A small network trained on sample_data by a plain torch loop names 9 of 10 held-out ones."""
     torch.manual_seed(0)

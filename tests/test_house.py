@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -309,7 +310,11 @@ def test_top_level() -> None:
     """The top level holds what it is meant to hold."""
     allowed = {"asyncreader", "converters", "tests", "sample_data", "pyproject.toml"}
     allowed |= {"README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md"}
-    found = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
-    assert found - {"dist", "build"} - {n for n in found if n.endswith(".egg-info")} <= allowed
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if tracked.returncode == 0 and tracked.stdout:
+        found = {name.split("/")[0] for name in tracked.stdout.splitlines()}
+        assert {name for name in found if not name.startswith(".")} <= allowed
     assert (ROOT / "asyncreader" / "py.typed").exists()
     assert (ROOT / "converters" / "py.typed").exists()

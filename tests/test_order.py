@@ -237,7 +237,7 @@ def test_epochs_are_unrelated() -> None:
 
 def test_uniform_draws() -> None:
     """The draws for crops and flips are uniform and unrelated between samples and draws."""
-    keys = EpochOrder(1, 0).keys(0, np.arange(20_000))
+    keys = EpochOrder(20_000, 0, batch=20_000).plan(Cursor()).keys
     one, two = uniforms(keys, 0), uniforms(keys, 1)
     for draws in (one, two, uniforms(keys, 63)):
         assert 0 <= draws.min() < draws.max() < 1

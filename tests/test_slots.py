@@ -43,8 +43,8 @@ def plan(step: int, rows: int = ROWS) -> BatchPlan:
         last=False,
         indices=np.full(rows, step, np.int64),
         valid=np.ones(rows, np.bool_),
-        keys=np.zeros(rows, np.uint64),
-        rng_key=step,
+        padded=False,
+        seed=step,
     )
 
 

@@ -506,10 +506,6 @@ def _compound(file: h5py.File) -> None:
     file["data"] = np.zeros(4, [("a", "i4"), ("b", "f4")])
 
 
-def _vlen(file: h5py.File) -> None:
-    file.create_dataset("data", (3,), h5py.vlen_dtype(np.uint8))
-
-
 def _group(file: h5py.File) -> None:
     file.create_group("data")
 
@@ -542,7 +538,6 @@ def _labels_text(file: h5py.File) -> None:
         (_some_chunks, "lacks some of the samples"),
         (_text, "plain numbers"),
         (_compound, "plain numbers"),
-        (_vlen, "plain numbers"),
         (_group, "not a data set"),
         (_empty, "no samples"),
         (_scalar, "no samples"),
@@ -680,6 +675,18 @@ def test_not_a_set(tmp_path: Path) -> None:
         AsyncReader(lmdb_path=path)
     with pytest.raises(FormatError, match="not an HDF5 file"):
         AsyncReader(hdf5_path=write_lmdb(tmp_path / "ours.lmdb", packed(paint(4))))
+
+
+def test_pipes_and_devices_are_never_opened(tmp_path: Path) -> None:
+    """A pipe, a device or a dangling link is a typed error at once, not a wait."""
+    os.mkfifo(tmp_path / "pipe.h5")
+    (tmp_path / "dangling.h5").symlink_to(tmp_path / "none")
+    for path in (tmp_path / "pipe.h5", "/dev/zero", tmp_path / "dangling.h5"):
+        with pytest.raises(SourceError):
+            open_source(path)
+    path = write_hdf5(tmp_path / "ours.h5", packed(paint(4)))
+    with pytest.raises(SourceError):
+        AsyncReader(path=path, labels_path=tmp_path / "pipe.h5")
 
 
 def test_content_tells_the_format_not_the_suffix(tmp_path: Path) -> None:

@@ -116,4 +116,5 @@ class ReaderDataset(Loader, _PyDataset):
 
     def _moved(self) -> None:
         super()._moved()
+        self._steps = None
         self._count_from_here()

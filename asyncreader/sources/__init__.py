@@ -6,13 +6,16 @@ import glob
 import os
 import stat
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..errors import FormatError, SourceNotFoundError
 from ..params import ReaderParams
 from .base import RowError, RowPlan, Source, SourceSpec, fingerprint
 from .concat import ConcatSource
-from .hdf5 import Hdf5Fields, is_hdf5, open_hdf5
+from .fields import Hdf5Fields
+from .hdf5 import is_hdf5, open_hdf5
+from .hdf5_list import is_list, listed_files
 from .lmdb import lmdb_data_file, open_lmdb
 
 __all__ = [
@@ -59,7 +62,7 @@ def container_of(path: str) -> str:
             path=path,
             hint="pack a folder of pictures with: asyncreader convert FOLDER out.h5",
         )
-    if is_hdf5(path):
+    if is_hdf5(path) or is_list(path):
         return "HDF5"
     raise FormatError(
         "neither HDF5 nor LMDB by its content",
@@ -100,10 +103,13 @@ def open_source(
             kind = container_of(name)
             if expect is not None and kind != expect:
                 raise FormatError(f"not an {expect} file", path=name, found=kind)
-            if kind == "HDF5":
+            if kind == "LMDB":
+                opened.append(open_lmdb(name, fields, io=io))
+            elif is_hdf5(name):
                 opened.append(open_hdf5(name, fields, io=io))
             else:
-                opened.append(open_lmdb(name, fields, io=io))
+                caffe = replace(fields, listed=True)
+                opened += [open_hdf5(file, caffe, io=io) for file in listed_files(name)]
         if not opened:
             raise SourceNotFoundError("no files were named", path=str(path))
         whole: Source = opened[0] if len(opened) == 1 else ConcatSource(opened)

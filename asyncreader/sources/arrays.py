@@ -21,6 +21,7 @@ from .base import (
     default_block,
     row_size,
 )
+from .fields import image_axes
 from .store import MemoryStore
 
 
@@ -77,15 +78,13 @@ def open_arrays(
     data: Any, labels: Any, dims: tuple[int, int, int, int] | None
 ) -> ExtentSource | ArraySource:
     """A source over ``data`` (N, ...) and ``labels`` (N, ...) or None."""
-    from .hdf5 import _axes
-
     shape = tuple(int(n) for n in data.shape)
     dtype = np.dtype(data.dtype)
     if not shape or 0 in shape:
         raise ParamsError("data has no samples", found=f"shape {shape}")
     if dtype.kind not in "buif":
         raise ParamsError("data must hold plain numbers", found=f"dtype {dtype}")
-    axis, axes = _axes(shape, dims, None, "data")
+    axis, axes = image_axes(shape, dims, None, "data")
     rows = tuple(n for i, n in enumerate(shape) if i != axis)
     table = None if labels is None else label_array(labels, shape[axis])
     plain = isinstance(data, np.ndarray)

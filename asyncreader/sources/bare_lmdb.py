@@ -196,7 +196,7 @@ def _listed(listing: str, most: int) -> tuple[list[bytes], npt.NDArray[np.int32]
     return names, np.array(shapes, np.int32)
 
 
-# -- StyleGAN2: {size}-{number:05d}, length ----------------------------------------------------------
+# -- StyleGAN2: {size}-{number:05d}, length --------------------------------------------------------
 
 
 _SIZED: Final = re.compile(rb"([1-9]\d{0,4})-\d{5,9}")
@@ -267,7 +267,7 @@ def _sizes(entries: Entries) -> list[int]:
     return sorted(sizes)
 
 
-# -- LSUN: nothing but pictures ----------------------------------------------------------------------
+# -- LSUN: nothing but pictures --------------------------------------------------------------------
 
 
 def open_bare(found: ForeignSet, entries: Entries) -> Any:

@@ -276,6 +276,8 @@ class ChunkCache:
 
     def _put(self, number: int, pixels: UInt8) -> None:
         with self._lock:
+            if number in self._held:  # dropped meanwhile, and decoded by two: counted once
+                return
             self._held[number] = pixels
             self._bytes += pixels.nbytes
             while self._bytes > self.limit and len(self._held) > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import FormatError
 from ..fill import Fill
 from ..stats import Meter
-from .base import Array, RowError, RowPlan, Source, UInt64
+from .base import Array, Int64, RowError, RowPlan, Source, SourceSpec, UInt64
 
 
 class ConcatSource:
@@ -23,7 +23,8 @@ class ConcatSource:
             _check_alike(first, part)
         counts = [part.spec.count for part in parts]
         self._ends = np.cumsum(np.array(counts, np.int64))
-        labels = [part.labels for part in parts]
+        self.splits = _joined_splits(parts, [0, *self._ends.tolist()])
+        labels, classes = _joined_classes(parts)
         self.labels: Array | None = None
         if all(table is not None for table in labels):
             try:
@@ -47,6 +48,7 @@ class ConcatSource:
             count=int(self._ends[-1]),
             stored=first.stored if len(shapes) == 1 else replace(first.stored, shape=None),
             meta=None,
+            classes=classes,
             checksums=all(part.spec.checksums for part in parts),
             size_on_disk=sum(part.spec.size_on_disk for part in parts),
         )
@@ -59,6 +61,10 @@ class ConcatSource:
     def sample_bytes(self, index: int) -> bytes:
         part, inside = self._find(index)
         return part.sample_bytes(inside)
+
+    def sample_pixels(self, index: int) -> Array:
+        part, inside = self._find(index)
+        return part.sample_pixels(inside)
 
     def source_path(self, index: int) -> bytes | None:
         part, inside = self._find(index)
@@ -101,16 +107,48 @@ class ConcatSource:
             part.close()
 
 
-def _check_alike(first: object, part: Source) -> None:
-    from .base import SourceSpec
+def _joined_splits(parts: Sequence[Source], starts: Sequence[int]) -> Mapping[str, slice | Int64]:
+    """Splits that every part has: their records, part by part."""
+    names = [name for name in parts[0].splits if all(name in part.splits for part in parts)]
+    joined: dict[str, slice | Int64] = {}
+    for name in names:
+        rows = []
+        for part, start in zip(parts, starts, strict=False):
+            split = part.splits[name]
+            chosen = np.arange(split.start, split.stop) if isinstance(split, slice) else split
+            rows.append(chosen.astype(np.int64) + start)
+        joined[name] = np.concatenate(rows)
+    return joined
 
-    assert isinstance(first, SourceSpec)
+
+def _joined_classes(
+    parts: Sequence[Source],
+) -> tuple[list[Array | None], tuple[str, ...] | None]:
+    """Labels of each part, and the class names of all.
+
+    Foreign sets number the names that they hold (OCR, say), so that numbers are worked out anew.
+    """
+    labels = [part.labels for part in parts]
+    named = [part.spec.classes for part in parts]
+    if all(names == named[0] for names in named):
+        return labels, named[0]
+    every = sorted({name for names in named for name in names or ()})
+    number = {name: i for i, name in enumerate(every)}
+    for i, (table, names) in enumerate(zip(labels, named, strict=True)):
+        if table is not None and names is not None:
+            labels[i] = np.array([number[name] for name in names], np.int64)[table]
+    return labels, tuple(every)
+
+
+def _check_alike(first: SourceSpec, part: Source) -> None:
     one, other = first.stored, part.spec.stored
     same = (one.dtype, one.axes, one.encoded) == (other.dtype, other.axes, other.encoded)
     same = same and one.image_shape()[2] == other.image_shape()[2]
     if not one.encoded:
         same = same and one.shape == other.shape
-    if not same or first.classes != part.spec.classes:
+    ours = first.meta is not None or part.spec.meta is not None
+    named = (first.classes is None, part.spec.classes is None)
+    if not same or named[0] != named[1] or (ours and first.classes != part.spec.classes):
         raise FormatError(
             "this file does not go with the first one",
             path=part.spec.path,

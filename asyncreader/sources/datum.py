@@ -172,7 +172,7 @@ def refusal(entries: Entries) -> FormatError | None:
 
 
 def _kinds(header: Headers, entries: Entries) -> tuple[Bools, Bools, Bools]:
-    """(uint8, float, encoded) of each record; FormatError unless all are of the first one's kind."""
+    """(uint8, float, encoded) of each record, which must all be of the first one's kind."""
     floats = header.float_count > 0
     # encoded Datums of convert_imageset state no sides; python writers forget the flag as well
     unstated = (header.channels <= 0) & (header.height <= 0) & (header.width <= 0)

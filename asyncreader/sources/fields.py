@@ -20,6 +20,8 @@ class Hdf5Fields:
     labels_required: bool = False
     #: "RGB", or "stored": raw pixels known to lie as BGR (Caffe) are not turned round.
     channel_order: str = "RGB"
+    #: The file was named by a list of Caffe's, whose blobs are N x C x H x W.
+    listed: bool = False
 
 
 def image_axes(

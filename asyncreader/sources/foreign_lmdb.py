@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 from ..fill import Stored
 from .base import Array, ExtentSource, SourceSpec, default_block
-from .hdf5 import Hdf5Fields
+from .fields import Hdf5Fields
 from .images import image_kind, same_size
 from .lmdb_entries import Entries, shown_key
 from .lmdb_tree import LmdbFile, Tree
@@ -265,8 +265,8 @@ def unknown(
         "an LMDB layout that is not read",
         **where,
         found=what + ("" if why is None else f"; as a Caffe Datum: {why.what}"),
-        expected="asyncreader, ml-pyxis, Caffe Datum, OCR, BasicSR, StyleGAN2, tensorpack (msgpack) "
-        "or bare images (LSUN)",
+        expected="asyncreader, ml-pyxis, Caffe Datum, OCR, BasicSR, StyleGAN2, tensorpack "
+        "(msgpack) or bare images (LSUN)",
     )
 
 

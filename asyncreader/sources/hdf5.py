@@ -6,49 +6,48 @@ that warns: filters that only HDF5 itself can undo.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import os
 import threading
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import format as fmt
-from ..errors import (
-    AsyncReaderError,
-    DecodeError,
-    FormatError,
-    ParamsError,
-    SourceNotFoundError,
-)
+from ..errors import FormatError, SourceNotFoundError
 from ..fill import Stored
 from . import fuel
-from .arrays import ArraySource
 from .base import (
     Array,
-    BaseSource,
-    ExtentSource,
     SourceSpec,
     UInt64,
     check_extents,
     default_block,
     row_size,
 )
-from .chunks import NAMES, ChunkGrid, ChunkSource, Filter, check_filters, decode_chunk
-from .images import image_kind, same_size
+from .chunks import NAMES, ChunkGrid, Filter, check_filters
+from .fields import Hdf5Fields, image_axes
+from .hdf5_file import (
+    Hdf5Array,
+    Hdf5Chunks,
+    Hdf5Extents,
+    Hdf5Files,
+    find_dataset,
+    is_hdf5,
+    open_library,
+    pipeline,
+    read_meta,
+    translated,
+)
+from .hdf5_vlen import VlenOpener
 from .known_hdf5 import Known, recognise
-from .raw_images import RawImages
 from .store import OpenFile
-from .vlen import ELEMENT, heap_extents
+
+__all__ = ["Hdf5Fields", "is_hdf5", "open_hdf5"]
 
 Int64: TypeAlias = npt.NDArray[np.int64]
-
 
 
 def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto") -> Any:
@@ -71,7 +70,7 @@ def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto") -> Any:
         raise
 
 
-class _Opener:
+class _Opener(VlenOpener):
     """Opens one file: finds the data set, checks it, and chooses how it is read."""
 
     def __init__(self, path: str, file: OpenFile, h5: Any, fields: Hdf5Fields) -> None:
@@ -218,6 +217,8 @@ class _Opener:
         dims = self.fields.dims
         if dims is None and self.known.fuel:
             dims = fuel.axis_order(data)
+        if dims is None and self.fields.listed and self.meta is None:
+            dims = (1, 3, 4, 2)
         axis, axes = image_axes(data.shape, dims, self.meta, self.path)
         count = data.shape[axis]
         if self.meta is not None and count != self.meta.count:
@@ -400,7 +401,7 @@ class _Opener:
             fields = self.fields
             labels = None if source.labels is None or fields.labels_path else fields.labels
             source.splits = fuel.read_splits(
-                self.h5, fields.data, labels, source.spec.count, self.path, self._stored
+                self.h5, fields.data, labels, source.spec.count, self.path, self.stored
             )
         return source
 
@@ -432,7 +433,7 @@ _AGAIN: Final = "copy or convert it again"
 
 def read_labels(path: str, name: str, count: int) -> Array:
     """Labels from a file of their own (PCam's way), in memory."""
-    if not os.path.exists(path):
+    if not os.path.isfile(path):  # a pipe would be waited for
         raise SourceNotFoundError("no such labels file", path=path)
     with translated(path), open_library(path) as h5:
         dataset = find_dataset(h5, name, path)
@@ -460,5 +461,3 @@ def _check_numeric(dataset: Any, name: str, path: str) -> None:
             found=f"dtype {dataset.dtype}",
             expected="integers or floats of at most 64 bits",
         )
-
-

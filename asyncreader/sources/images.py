@@ -1,4 +1,4 @@
-"""What encoded images in other people's sets look like: their kind, and whether all have one size."""
+"""What encoded images in foreign sets look like: their kind, and whether all have one size."""
 
 from __future__ import annotations
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from . import fuel
-
-if TYPE_CHECKING:
-    from .hdf5 import Hdf5Fields
+from .fields import Hdf5Fields
 
 _DATA, _LABELS = "data", "labels"
 
@@ -63,7 +61,9 @@ def recognise(h5: Any, fields: Hdf5Fields, path: str) -> Known:
         classes = _COURSE_CLASSES if _COURSE_CLASSES in root else None
     elif fields.data == "x" and fields.labels == "y" and fields.labels_path is not None:
         layout = "PCam"
-    elif not layout and fields.labels in _LABEL_NAMES and fields.data == _DATA:
+    elif fields.listed:
+        layout = "Caffe HDF5Data list"
+    elif not layout and fields.labels == "label" and fields.data == _DATA:
         layout = "Caffe HDF5Data"
     return Known(layout, fields, classes, is_fuel)
 
@@ -102,8 +102,8 @@ def _partner(h5: Any, root: set[str], fields: Hdf5Fields, is_fuel: bool) -> str 
         return _COURSE[fields.data] if _COURSE[fields.data] in root else fields.labels
     rows = _numbers(h5, fields.data) if "/" not in fields.data and fields.data in root else None
     for name in _LABEL_NAMES:
-        labels = _numbers(h5, name) if name in root and rows is not None else None
-        if labels is None or labels.ndim == 0 or labels.dtype.kind not in "buif":
+        labels = _numbers(h5, name) if name in root else None
+        if rows is None or labels is None or labels.dtype.kind not in "buif":
             continue
         if is_fuel or labels.shape[0] == rows.shape[0]:
             return name

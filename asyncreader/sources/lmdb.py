@@ -12,8 +12,8 @@ from .. import format as fmt
 from ..errors import FormatError, ParamsError, SourceNotFoundError
 from ..fill import Stored
 from .base import Array, ExtentSource, SourceSpec, check_extents, default_block
+from .fields import Hdf5Fields
 from .foreign_lmdb import open_foreign
-from .hdf5 import Hdf5Fields
 from .lmdb_tree import LmdbFile, Tree
 from .store import OpenFile
 

@@ -1,4 +1,4 @@
-"""Keys and values of one LMDB database as tables of offsets: what every foreign layout begins with."""
+"""Keys and values of an LMDB database as tables of offsets: what foreign layouts begin with."""
 
 from __future__ import annotations
 

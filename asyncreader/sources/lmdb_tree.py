@@ -67,7 +67,9 @@ class LmdbFile:
         metas = [meta for meta in (self._meta(0), self._meta(None)) if meta is not None]
         if not metas:
             raise FormatError("not an LMDB file, or its meta pages are damaged", path=path)
-        self.page_size, self.last_page, _, self.main = max(metas, key=lambda meta: meta[2])
+        self.page_size, self.last_page, self.transaction, self.main = max(
+            metas, key=lambda meta: meta[2]
+        )
         needed = (self.last_page + 1) * self.page_size
         if needed > data.size:
             raise FormatError(
@@ -113,6 +115,15 @@ class LmdbFile:
             return None
         main = self._tree(self.data[base + 72 : base + 120].tobytes())
         return page_size, self._int(base + 120, 8), self._int(base + 128, 8), main
+
+    def overtaken(self) -> bool:
+        """Whether a writer may have written over this snapshot by now.
+
+        Pages freed by transaction F are used again from F + 2 on (no reader is registered): those
+        of snapshot S, freed by S + 1 at the earliest, while S + 3 is written.
+        """
+        metas = [meta for meta in (self._meta(0), self._meta(None)) if meta is not None]
+        return not metas or max(meta[2] for meta in metas) > self.transaction + 1
 
     @staticmethod
     def _tree(record: bytes) -> Tree:

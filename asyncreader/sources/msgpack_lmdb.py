@@ -17,6 +17,7 @@ from ..fill import Stored
 from . import lockstep
 from .bare_lmdb import check_count, stated_count, text_labels
 from .base import Array, row_size
+from .fields import image_axes
 from .foreign_lmdb import (
     ForeignImages,
     ForeignSet,
@@ -25,7 +26,6 @@ from .foreign_lmdb import (
     finish,
     unknown,
 )
-from .hdf5 import _axes
 from .images import image_kind
 from .lmdb_entries import Entries
 from .lmdb_tree import Tree
@@ -118,7 +118,7 @@ def read_values(span: Span, lo: int, out: Values) -> None:
 
 
 def _read_arrays(span: Span, rows: Int64, out: Values) -> None:
-    """The maps that ml-pyxis ({type, dtype, shape, data}) and msgpack_numpy ({nd, type, ...}) write."""
+    """Maps that ml-pyxis ({type, dtype, shape, data}) or msgpack_numpy ({nd, type, ...}) wrote."""
     names = (b"type", b"dtype", b"shape", b"data", b"nd", b"kind")
     (kind, dtype, shape, data, nd, odd), _ = lockstep.find(span, names)
     span.need((kind >= 0) & (data >= 0), "a map that is no array: it lacks type or data")
@@ -393,7 +393,7 @@ def _source(found: ForeignSet, entries: Entries, layout: str, fields: dict[str, 
     same = bool((data.shape == data.shape[0]).all())
     whole = data.first_shape()
     count = len(entries)
-    axis, axes = _axes((count, *whole), found.fields.dims, None, found.path)
+    axis, axes = image_axes((count, *whole), found.fields.dims, None, found.path)
     if axis != 0:
         found.check_dims()
     channels = whole[axes.index("C")] if axes is not None else 3

@@ -1,4 +1,4 @@
-"""Raw images that are not one plain row each: of different shapes, or with their channels reversed."""
+"""Raw images that are not one plain row each: of different shapes, or with reversed channels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UInt8 = npt.NDArray[np.uint8]
 class RawImages(ExtentSource):
     """Byte ranges that hold pixels. Set after construction, before use:
 
-    ``shapes``: int64 (N, 3), a shape per sample in stored axis order; None: all of spec.stored.shape.
+    ``shapes``: int64 (N, 3), each sample's in stored axis order; None: all of spec.stored.shape.
     ``bgr``: the channels lie as blue, green, red, and are served as red, green, blue.
     """
 

@@ -10,9 +10,12 @@ own); ``--peers-python`` one that has torch, Grain and TensorFlow, if this one h
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import platform
 import select
+import signal
 import statistics
 import subprocess
 import sys
@@ -77,6 +80,7 @@ class Player:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
+            start_new_session=True,
         )
 
     def _line(self) -> str:
@@ -95,15 +99,25 @@ class Player:
     def wait_ready(self) -> None:
         self._line()
 
+    def _signal(self, number: int) -> None:
+        """To the contender and the processes it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def rest(self) -> None:
+        """Stand still while others have their turn: workers that fetch ahead would slow them."""
+        self._signal(signal.SIGSTOP)
+
     def turn(self, seconds: float) -> float:
         assert self.process.stdin is not None
+        self._signal(signal.SIGCONT)
         self.process.stdin.write(f"go {seconds}\n")
         self.process.stdin.flush()
         result = json.loads(self._line())
         return float(result["samples"]) / float(result["seconds"])
 
     def stop(self) -> None:
-        self.process.kill()
+        self._signal(signal.SIGKILL)
         self.process.communicate()
         self.errors.close()
 
@@ -132,6 +146,7 @@ def run_case(case: Case, rounds: int, seconds: float) -> None:
         try:
             player.wait_ready()
             player.turn(seconds / 2)
+            player.rest()
             players.append(player)
         except RuntimeError as exc:
             contender.failure = str(exc)
@@ -140,6 +155,7 @@ def run_case(case: Case, rounds: int, seconds: float) -> None:
         for _ in range(rounds):
             for player in players:
                 player.contender.rates.append(player.turn(seconds))
+                player.rest()
     finally:
         for player in players:
             player.stop()

@@ -1,0 +1,142 @@
+"""ml-pyxis' batch iterators: in order, shuffled, or drawn with replacement."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ParamsError
+from .jobs import whole
+
+if TYPE_CHECKING:
+    from .pyxis import Reader
+
+
+class DataIterator:
+    """Base of the iterators: derive from one of them to change what it gives.
+
+    ``keys``: a name, or several; batches are an array, or a tuple of arrays in that order, new ones
+    each time. ``gen``: the batches as they are stored; ``lock``: to be held around ``next(gen)``
+    where threads share the iterator. Override ``__next__`` (or ``next``) for batches of your own.
+    ``rng``: ``numpy.random``, a RandomState or a Generator.
+    """
+
+    #: True while the last batch of a pass is out.
+    end_of_dataset = False
+
+    def __init__(self, db: Reader, keys: str | Sequence[str], rng: Any = np.random) -> None:
+        self.db = db
+        self.keys = [keys] if isinstance(keys, str) else list(keys)
+        self.rng = rng
+        self.lock = threading.Lock()
+        indices = db.indices
+        if indices.size == 0:
+            raise ParamsError("the set has no samples", found=db.dirpath)
+        self.spec = db.get_data_specification(int(indices[0]))
+        for key in self.keys:
+            if key not in self.spec:
+                raise KeyError(f"Key does not exist: {key}")
+        self.gen: Iterator[Any] = iter(())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def next(self) -> Any:
+        """The next batch; StopIteration after the last one of a single pass."""
+        return next(self.gen)
+
+    def __next__(self) -> Any:
+        return self.next()
+
+    def _batch(self, indices: npt.NDArray[np.int64]) -> Any:
+        arrays = self.db.stacked(indices.tolist(), self.keys)
+        return arrays[0] if len(arrays) == 1 else tuple(arrays)
+
+
+class _Shared(DataIterator):
+    """``next()`` under the lock: threads may share the iterator."""
+
+    def next(self) -> Any:
+        with self.lock:
+            return next(self.gen)
+
+
+class SimpleBatch(DataIterator):
+    """Each sample once a pass; ``shuffle``: in another order every pass.
+
+    ``batch_size`` samples a batch, the last one of a pass may be shorter (``end_of_dataset`` is
+    True with it). ``endless``: pass after pass; else StopIteration after one. Raises KeyError or
+    ParamsError.
+    """
+
+    def __init__(
+        self,
+        db: Reader,
+        keys: str | Sequence[str],
+        batch_size: int,
+        shuffle: bool = False,
+        endless: bool = True,
+        rng: Any = np.random,
+    ) -> None:
+        super().__init__(db, keys, rng)
+        self.batch_size = whole("batch_size", batch_size)
+        self.shuffle = shuffle
+        self.endless = endless
+        self.gen = self.batch()
+
+    def batch(self) -> Iterator[Any]:
+        """The batches as they are stored."""
+        indices = self.db.indices
+        while True:
+            if self.shuffle:
+                self.rng.shuffle(indices)
+            for start in range(0, indices.size, self.batch_size):
+                part = self._batch(indices[start : start + self.batch_size])
+                self.end_of_dataset = start + self.batch_size >= indices.size
+                yield part
+            if not self.endless:
+                return
+
+
+class SequentialBatch(SimpleBatch):
+    """The samples in the order in which they were written; see SimpleBatch."""
+
+    def __init__(
+        self, db: Reader, keys: str | Sequence[str], batch_size: int, endless: bool = True
+    ) -> None:
+        super().__init__(db, keys, batch_size, shuffle=False, endless=endless)
+
+
+class StochasticBatch(DataIterator):
+    """``batch_size`` samples drawn uniformly, with replacement; endless."""
+
+    def __init__(
+        self, db: Reader, keys: str | Sequence[str], batch_size: int, rng: Any = np.random
+    ) -> None:
+        super().__init__(db, keys, rng)
+        self.batch_size = whole("batch_size", batch_size)
+        self.gen = self.batch()
+
+    def batch(self) -> Iterator[Any]:
+        """The batches as they are stored."""
+        indices = self.db.indices
+        draw = self.rng.integers if hasattr(self.rng, "integers") else self.rng.randint
+        while True:
+            drawn = draw(indices.size, size=self.batch_size, dtype=np.uint64)
+            yield self._batch(indices[drawn.astype(np.int64)])
+
+
+class SimpleBatchThreadSafe(_Shared, SimpleBatch):
+    """SimpleBatch that threads may share."""
+
+
+class SequentialBatchThreadSafe(_Shared, SequentialBatch):
+    """SequentialBatch that threads may share."""
+
+
+class StochasticBatchThreadSafe(_Shared, StochasticBatch):
+    """StochasticBatch that threads may share."""

@@ -1,0 +1,235 @@
+"""Bytes of an ml-pyxis file: its databases as tables of places, its samples as msgpack."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import FormatError, ParamsError, SampleError, SourceError, SourceNotFoundError
+from ..sources.lmdb import lmdb_data_file
+from ..sources.lmdb_tree import LmdbFile, Tree
+from ..sources.store import OpenFile
+
+try:
+    import msgpack
+except ImportError as exc:  # pragma: no cover
+    raise ImportError(
+        "asyncreader.faces.pyxis needs msgpack: pip install 'asyncreader[pyxis]'"
+    ) from exc
+
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+
+DATA_DB: Final = b"data_db"
+META_DB: Final = b"meta_db"
+NB_SAMPLES: Final = b"nb_samples"
+
+_DIGITS: Final = 10
+#: Bytes of a node before its key (lmdb_tree.py).
+_NODE: Final = 8
+_STR, _NDARRAY = 1, 2
+#: Snapshots that are tried while a writer is at work.
+_TRIES: Final = 100
+
+
+def record_key(index: int) -> bytes:
+    """The key of a sample: ten digits. ParamsError where it has more."""
+    if index >= 10**_DIGITS:
+        raise ParamsError("a sample number has at most ten digits", found=index)
+    return b"%010d" % index
+
+
+# -- the file ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The samples of one moment. ``numbers``: ascending; ``starts``/``sizes``: their values."""
+
+    tree: LmdbFile
+    meta: Tree
+    numbers: Int64
+    starts: Int64
+    sizes: npt.NDArray[np.uint32]
+    nb_samples: int
+
+    @classmethod
+    def of(cls, path: str) -> Snapshot:
+        """The newest snapshot. FormatError if the file is damaged or of another layout."""
+        data_file = lmdb_data_file(path)
+        if data_file is None:
+            raise SourceNotFoundError("no LMDB data file there", path=path)
+        for _ in range(_TRIES):
+            before = os.stat(data_file)
+            try:
+                file = OpenFile(data_file, "mmap")
+                file.close()  # its mapping stays
+                found = cls._read(LmdbFile(file.mapped.bytes, path), path)
+            except FormatError:
+                after = os.stat(data_file)
+                if (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
+                    raise
+                continue  # a writer was at work meanwhile
+            if not found.tree.overtaken():
+                return found
+        raise SourceError("a writer is too busy on this file to read it", path=path)
+
+    @classmethod
+    def _read(cls, tree: LmdbFile, path: str) -> Snapshot:
+        named = tree.named()
+        if DATA_DB not in named or META_DB not in named:
+            raise FormatError(
+                "not an ml-pyxis file",
+                path=path,
+                found=f"named databases {sorted(n.decode('ascii', 'replace') for n in named)}",
+                expected="data_db and meta_db",
+            )
+        data, meta = named[DATA_DB], named[META_DB]
+        stated = tree.find(meta, NB_SAMPLES)
+        text = b"" if stated is None else stated.tobytes()
+        if not text.isdigit() or len(text) > _DIGITS + 1:
+            raise FormatError(
+                "its number of samples is missing",
+                path=path,
+                found=repr(text),
+                expected="nb_samples in meta_db",
+                hint="it was not closed when it was written: open it with Writer and close it",
+            )
+        numbers, starts, sizes = _table(tree, data, path)
+        return cls(tree, meta, numbers, starts, sizes, int(text))
+
+    def place(self, index: int) -> int | None:
+        """Where in the tables a sample is, None if it is not there."""
+        if index < self.numbers.size and self.numbers[index] == index:
+            return index  # no gaps before it
+        at = int(np.searchsorted(self.numbers, index))
+        return at if at < self.numbers.size and self.numbers[at] == index else None
+
+    def value(self, index: int) -> bytes | None:
+        """A sample as it is stored."""
+        at = self.place(index)
+        if at is None:
+            return None
+        start = int(self.starts[at])
+        return self.tree.data[start : start + int(self.sizes[at])].tobytes()
+
+    def meta_value(self, key: bytes) -> bytes | None:
+        """A string of meta_db."""
+        value = self.tree.find(self.meta, key)
+        return None if value is None else value.tobytes()
+
+
+def _table(tree: LmdbFile, data: Tree, path: str) -> tuple[Int64, Int64, npt.NDArray[np.uint32]]:
+    """Numbers and places of all samples, each key checked."""
+    starts, sizes = tree.extents(data)
+    if starts.size and int((starts + sizes).max()) > tree.data.size:
+        raise FormatError("a sample lies outside the file", path=path)
+    numbers = np.empty(starts.size, np.int64)
+    powers = 10 ** np.arange(_DIGITS - 1, -1, -1, dtype=np.int64)
+    at = 0
+    for nodes in tree.walk(data):
+        digits = np.full((nodes.at.size, _DIGITS), -1, np.int64)
+        right = nodes.key_sizes == _DIGITS
+        keys = nodes.at[right][:, None] + (_NODE + np.arange(_DIGITS))
+        digits[right] = tree.data[keys].astype(np.int64) - 48
+        if (digits < 0).any() or (digits > 9).any():
+            raise FormatError("a key that is no sample number of ten digits", path=path)
+        numbers[at : at + nodes.at.size] = digits @ powers
+        at += nodes.at.size
+    if (np.diff(numbers) <= 0).any():
+        raise FormatError("its sample numbers are out of order", path=path)
+    return numbers, starts, sizes
+
+
+# -- samples -------------------------------------------------------------------------------------
+
+
+def pack_sample(sample: dict[str, Array]) -> bytes:
+    """A sample's arrays as ml-pyxis packs them, byte for byte."""
+    try:
+        inner = {
+            name: msgpack.packb(
+                {
+                    b"type": _NDARRAY,
+                    b"dtype": array.dtype.str,
+                    b"shape": array.shape,
+                    b"data": array.tobytes(),
+                },
+                use_bin_type=True,
+            )
+            for name, array in sample.items()
+        }
+        packed: bytes = msgpack.packb(inner, use_bin_type=True)
+    except ValueError as exc:  # msgpack's limit is 4 GiB
+        raise ParamsError(f"this sample cannot be packed: {exc}") from exc
+    return packed
+
+
+def unpack_names(data: bytes, index: int, path: str) -> dict[str, bytes]:
+    """A sample's arrays by name, each still packed."""
+    outer = _unpacked(data, index, None, path)
+    if not isinstance(outer, dict) or not all(
+        isinstance(name, bytes) and isinstance(value, bytes) for name, value in outer.items()
+    ):
+        raise _bad("a sample is not a map of packed arrays", index, None, path)
+    try:
+        return {name.decode(): value for name, value in outer.items()}
+    except UnicodeDecodeError:
+        raise _bad("a name is not UTF-8", index, None, path) from None
+
+
+def unpack_array(data: bytes, index: int, key: str, path: str, copy: bool = False) -> Any:
+    """One array (or the string) of a sample: a view of ``data`` unless ``copy``."""
+    inner = _unpacked(data, index, key, path)
+    kind = inner.get(b"type") if isinstance(inner, dict) else None
+    payload = inner.get(b"data") if isinstance(inner, dict) else None
+    if kind == _STR and isinstance(payload, bytes):
+        return payload.decode("utf-8", "replace")
+    if kind != _NDARRAY or not isinstance(payload, bytes):
+        raise _bad("neither an array nor a string", index, key, path, f"type {kind!r}")
+    dtype, shape = inner.get(b"dtype"), inner.get(b"shape")
+    if not isinstance(dtype, bytes) or not isinstance(shape, list) or len(shape) > 32:
+        raise _bad("an array without dtype or shape", index, key, path)
+    try:
+        plain = np.dtype(dtype.decode("ascii"))
+    except (TypeError, ValueError, UnicodeDecodeError, SyntaxError):
+        plain = np.dtype(object)
+    if plain.kind not in "biufcSUMm" or plain.itemsize == 0:
+        raise _bad("an array of no plain dtype", index, key, path, repr(dtype))
+    if not all(type(n) is int and n >= 0 for n in shape) or (
+        math.prod(shape) * plain.itemsize != len(payload)
+    ):
+        raise _bad(
+            "an array whose bytes do not fit its shape",
+            index,
+            key,
+            path,
+            f"{len(payload)} bytes, shape {shape}, dtype {plain}",
+        )
+    array = np.frombuffer(payload, plain, math.prod(shape)).reshape(shape)
+    return array.copy() if copy else array
+
+
+def _unpacked(data: bytes, index: int, key: str | None, path: str) -> Any:
+    try:
+        # raw: writers on Python 2 made no difference between text and bytes
+        return msgpack.unpackb(data, raw=True, use_list=True)
+    except (ValueError, TypeError, RecursionError, OverflowError, msgpack.UnpackException) as exc:
+        raise _bad("its msgpack is damaged", index, key, path, f"{exc!r}") from exc
+
+
+def _bad(what: str, index: int, key: str | None, path: str, found: str | None = None) -> Exception:
+    where = None if key is None else f"{record_key(index).decode()}, {key!r}"
+    return SampleError(
+        what,
+        path=path,
+        index=index,
+        key=where or record_key(index).decode(),
+        found=found,
+        hint="write this sample again",
+    )

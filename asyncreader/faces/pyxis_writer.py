@@ -1,0 +1,209 @@
+"""ml-pyxis' Writer: samples of named arrays into LMDB, one transaction a put."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+import lmdb
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import FormatError, ParamsError, ReaderClosedError, SourceError
+from ..sources.lmdb import lmdb_data_file
+from .jobs import whole
+from .pyxis_file import DATA_DB, META_DB, NB_SAMPLES, Snapshot, pack_sample, record_key
+
+Array: TypeAlias = npt.NDArray[Any]
+T = TypeVar("T")
+
+
+class Writer:
+    """Writes samples to the LMDB folder ``dirpath``; one that is there already is added to.
+
+    ``map_size_limit``: MiB to begin with; the map grows when it is full. ``ram_gb_limit``: GB
+    (1e9 bytes) that one put_samples() may take. Every put is one transaction, with the number of
+    samples in it: after a crash the file holds all puts that returned. Raises ParamsError,
+    FormatError (there is another kind of file) or SourceError.
+    """
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str],
+        map_size_limit: float = 64,
+        ram_gb_limit: float = 2,
+    ) -> None:
+        self.dirpath = os.fspath(dirpath)
+        if not map_size_limit > 0 or not ram_gb_limit > 0:
+            raise ParamsError(
+                "map_size_limit (MiB) and ram_gb_limit (GB) must be above 0",
+                found=f"{map_size_limit} and {ram_gb_limit}",
+            )
+        self.map_size_limit = map_size_limit
+        self.ram_gb_limit = float(ram_gb_limit)
+        self.nb_samples = self._found()
+        self._env: Any = None
+        try:
+            self._env = lmdb.open(
+                self.dirpath, map_size=max(1 << 16, int(map_size_limit * (1 << 20))), max_dbs=2
+            )
+            self._data = self._growing(lambda: self._env.open_db(DATA_DB))
+            self._meta = self._growing(lambda: self._env.open_db(META_DB))
+            if self.nb_samples == 0:
+                self._commit(lambda transaction: None)
+        except (lmdb.Error, OSError) as exc:
+            self.close()
+            raise SourceError(f"LMDB: {exc}", path=self.dirpath) from exc
+
+    def _found(self) -> int:
+        """Samples in a set that is there; checked before the LMDB library sees the file."""
+        if lmdb_data_file(self.dirpath) is None:
+            if os.path.lexists(self.dirpath) and not os.path.isdir(self.dirpath):
+                raise FormatError("not an LMDB folder", path=self.dirpath)
+            return 0
+        snapshot = Snapshot.of(self.dirpath)
+        # a writer of old may have died before it noted the number
+        last = int(snapshot.numbers[-1]) + 1 if snapshot.numbers.size else 0
+        return max(snapshot.nb_samples, last)
+
+    # -- samples ---------------------------------------------------------------------------
+
+    def put_samples(self, *args: Any) -> None:
+        """Add samples: ``put_samples({name: array, ...})`` or ``put_samples(name, array, ...)``.
+
+        The first axis of every array is the samples'. All of them are in the file when it returns,
+        or none. ParamsError (a ValueError) for anything but arrays of plain values and one length,
+        or more than ``ram_gb_limit``.
+        """
+        arrays = _named(args)
+        lengths = {name: array.shape[0] if array.ndim else None for name, array in arrays.items()}
+        if len(set(lengths.values())) != 1 or None in lengths.values():
+            raise ParamsError("the arrays must have one number of samples", found=lengths)
+        size = sum(array.nbytes for array in arrays.values())
+        if size > self.ram_gb_limit * 1e9:
+            raise ParamsError(
+                "more than ram_gb_limit at once",
+                found=f"{size / 1e9:.3f} GB",
+                expected=f"at most {self.ram_gb_limit} GB",
+                hint="put fewer samples at a time",
+            )
+        (count,) = set(lengths.values())
+        assert count is not None
+        first = self.nb_samples
+
+        def put(transaction: Any) -> None:
+            for i in range(count):
+                sample = {name: array[i, ...] for name, array in arrays.items()}
+                transaction.put(record_key(first + i), pack_sample(sample), db=self._data)
+
+        self._commit(put, first + count)
+
+    def put_sample(self, index: int, *args: Any, overwrite: bool = False) -> None:
+        """Write one sample (its arrays have no sample axis) under a number of your own.
+
+        Numbers may have gaps: ml-pyxis itself then fails on a missing one. ParamsError where it is
+        there and ``overwrite`` is False.
+        """
+        number = whole("index", index, 0)
+        arrays = _named(args)
+
+        def put(transaction: Any) -> None:
+            written = transaction.put(
+                record_key(number), pack_sample(arrays), db=self._data, overwrite=overwrite
+            )
+            if not written:
+                raise ParamsError(f"sample {number} is there", hint="pass overwrite=True")
+
+        self._commit(put, max(self.nb_samples, number + 1))
+
+    def delete_sample(self, index: int) -> None:
+        """Remove a sample; the others keep their numbers. IndexError if it is not there."""
+        number = whole("index", index, 0)
+        left = self.nb_samples
+
+        def delete(transaction: Any) -> None:
+            nonlocal left
+            if not transaction.delete(record_key(number), db=self._data):
+                raise IndexError(f"there is no sample {number}")
+            if number == self.nb_samples - 1:
+                with transaction.cursor(db=self._data) as cursor:
+                    left = int(cursor.key()) + 1 if cursor.last() else 0
+            transaction.put(NB_SAMPLES, str(left).encode(), db=self._meta)
+
+        self._commit(delete)
+        self.nb_samples = left
+
+    # -- the rest --------------------------------------------------------------------------
+
+    def set_meta_str(self, key: str | bytes, string: Any) -> None:
+        """Keep a string with the set, under a key of at most 511 bytes."""
+        name = key if isinstance(key, bytes) else str(key).encode()
+        if name == NB_SAMPLES or not 0 < len(name) <= 511:
+            raise ParamsError("not a key for a string of yours", found=repr(key))
+        self._commit(lambda transaction: transaction.put(name, str(string).encode(), db=self._meta))
+
+    def _commit(self, work: Callable[[Any], Any], nb_samples: int | None = None) -> None:
+        """Run ``work`` in one transaction that also notes the number of samples."""
+        if self._env is None:
+            raise ReaderClosedError("this Writer is closed", hint="open a new one: it adds")
+        number = self.nb_samples if nb_samples is None else nb_samples
+
+        def whole_transaction() -> None:
+            with self._env.begin(write=True) as transaction:
+                transaction.put(NB_SAMPLES, str(number).encode(), db=self._meta)
+                work(transaction)
+
+        try:
+            self._growing(whole_transaction)
+        except lmdb.Error as exc:
+            raise SourceError(f"LMDB: {exc}", path=self.dirpath) from exc
+        self.nb_samples = number  # only now: a transaction that failed has written nothing
+
+    def _growing(self, work: Callable[[], T]) -> T:
+        """Run ``work`` until the map is large enough for it."""
+        while True:
+            try:
+                return work()
+            except lmdb.MapFullError:
+                self._env.set_mapsize(2 * self._env.info()["map_size"])
+            except lmdb.MapResizedError:  # another process made it larger
+                self._env.set_mapsize(0)
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"pyxis.Writer\nLocation:\t\t{self.dirpath!r}\n"
+            f"LMDB map_size:\t\t{self.map_size_limit} MB\nNumber of samples:\t{self.nb_samples}"
+        )
+
+
+def _named(args: tuple[Any, ...]) -> dict[str, Array]:
+    """Arrays by name from a dict, or from names and arrays in turn."""
+    if len(args) == 1 and isinstance(args[0], dict):
+        arrays = args[0]
+    elif len(args) % 2 == 0:
+        arrays = dict(zip(args[0::2], args[1::2], strict=True))
+    else:
+        raise ParamsError("names and arrays come in pairs, or as one dict", found=len(args))
+    if not arrays:
+        raise ParamsError("a sample has at least one array")
+    for name, array in arrays.items():
+        if not isinstance(name, str):
+            raise ParamsError("names are strings", found=repr(name))
+        if not isinstance(array, np.ndarray):
+            raise ParamsError(f"{name!r} is no numpy array", found=type(array).__name__)
+        if array.dtype.kind not in "biufcSUMm":
+            raise ParamsError(f"{name!r} holds no plain values", found=f"dtype {array.dtype}")
+    return dict(arrays)
