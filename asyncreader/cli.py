@@ -193,10 +193,20 @@ def _versions() -> Iterable[tuple[str, str]]:
 @click.option("--overwrite", is_flag=True, help="Replace an existing set.")
 @click.option("--check-decode", is_flag=True, help="Decode what is only copied, too.")
 @_choice("--format", "hdf5 lmdb", "[by the suffix of DST]")
+@click.option("--allow-pickle", is_flag=True, help="Unpickle SRC: only if you trust its writer.")
+@click.option(
+    "--param",
+    "-p",
+    "params",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_params,
+    help="How a packed SRC is read, such as data_field=images.",
+)
 @_json
 @_quiet
 def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> int:
-    """Pack the pictures in folder SRC into DST. SRC may be a packed set, too.
+    """Pack the pictures in folder SRC into DST. SRC may be a packed set, too, ours or another's.
 
     DST ends in .h5, .hdf5 or .lmdb, and appears when it is complete and verified. A class is a
     first-level folder, unless --labels or --no-labels is given.
@@ -205,7 +215,7 @@ def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> i
     """
     import converters
 
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value not in (None, {})}
     if "channels" in given:
         given["channels"] = int(given["channels"])
     with Progress("packing", quiet) as progress:
@@ -259,6 +269,7 @@ def _open(params: dict[str, Any]) -> Source:
 
 
 def _describe(source: Source) -> dict[str, Any]:
+    from .order import subset_count
     from .sources import fingerprint
 
     spec = source.spec
@@ -276,6 +287,7 @@ def _describe(source: Source) -> dict[str, Any]:
         "compression": spec.compression,
         "labels": _describe_labels(source),
         "classes": None if spec.classes is None else list(spec.classes),
+        "splits": {name: subset_count(rows, spec.count) for name, rows in source.splits.items()},
         "checksums": spec.checksums,
         "fingerprint": fingerprint(source),
         "bytes_on_disk": spec.size_on_disk,
@@ -325,7 +337,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
         shape += f" ({', '.join(facts['axes'])})"
     rows = {
         "path": shown(facts["path"]),
-        "format": f"{facts['container']}: {facts['layout']}",
+        "format": f"{facts['container']}: {shown(facts['layout'])}",
         "count": some(count, "sample"),
         "shape": shape,
         "dtype": facts["dtype"],
@@ -333,6 +345,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "chunks": "none" if facts["chunk"] is None else f"{some(facts['chunk'], 'sample')} each",
         "compression": facts["compression"] or "none",
         "labels": words,
+        "splits": ", ".join(f"{shown(name)} {n:,}" for name, n in facts["splits"].items())
+        or "none",
         "checksums": "XXH3-64 of each sample" if facts["checksums"] else "none: unverified",
         "fingerprint": facts["fingerprint"],
         "on disk": f"{in_bytes(stored)}, {in_bytes(stored / count)} a sample",

@@ -32,6 +32,7 @@ from .processes import Arena, ProcessWorkers, Recipe, pages
 from .slots import Slot, SlotLayout, SlotRing
 from .sources import Hdf5Fields, Source, fields_of, fingerprint, open_source
 from .sources.arrays import label_array, open_arrays
+from .sources.subset import resolve_subset
 from .stats import Meter, ReaderStats, Totals
 from .workers import ThreadWorkers
 
@@ -470,7 +471,7 @@ def _make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) ->
     """Fill and order of a source, checked against each other; ParamsError where they clash."""
     spec = source.spec
     fill = Fill(spec.stored, p.wanted, spec.path)
-    subset = _resolve_subset(_named_split(p.subset, source), spec.count)
+    subset = resolve_subset(p.subset, source)
     count = subset_count(subset, spec.count)
     order = _order(p, rank, world_size, source, fill, subset, count)
     if order.steps == 0:
@@ -590,42 +591,6 @@ def _open_arrays(p: ReaderParams) -> Source:
             source.labels = label_array(p.labels, source.spec.count)
         return source
     return open_arrays(p.data, p.labels, p.dims)
-
-
-def _named_split(subset: Any, source: Source) -> Any:
-    """``subset`` itself, or the part of the set that it names."""
-    if not isinstance(subset, str):
-        return subset
-    splits = source.splits
-    if subset not in splits:
-        without = "; labels_field=None also reads splits without labels" if splits else ""
-        raise ParamsError(
-            f"no split {subset!r} in the set",
-            path=source.spec.path,
-            expected=" or ".join(map(repr, splits)) or "a set with named splits (Fuel)",
-            hint=f"pass a slice or an array of record numbers{without}",
-        )
-    return splits[subset]
-
-
-def _resolve_subset(subset: Any, total: int) -> slice | npt.NDArray[np.int64] | None:
-    if subset is None:
-        return None
-    if isinstance(subset, slice):
-        start, stop, step = subset.indices(total)
-        if not range(start, stop, step):
-            raise ParamsError("subset selects nothing", found=f"{subset} of {total} samples")
-        # below 0 a stop of range() is not one of slice()
-        return slice(start, None if stop < 0 else stop, step)
-    chosen: npt.NDArray[np.int64] = subset
-    low, high = int(chosen.min()), int(chosen.max())
-    if low < 0 or high >= total:
-        raise ParamsError(
-            "subset names records that are not there",
-            found=f"{low if low < 0 else high}",
-            expected=f"0 to {total - 1}",
-        )
-    return chosen
 
 
 def _order(

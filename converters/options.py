@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from asyncreader.errors import ParamsError
 from asyncreader.format import ENCODINGS
-from asyncreader.params import usable_cores
+from asyncreader.params import ReaderParams, parse_params, snake_case, usable_cores
 
 PathLike: TypeAlias = str | os.PathLike[str]
 #: (H, W); or the shorter side's length; or either as text, "224x224" or "256".
@@ -20,6 +20,12 @@ Progress: TypeAlias = Callable[[int, int], None]
 RESIZES: Final = ("crop", "pad", "squeeze")
 FORMATS: Final = ("hdf5", "lmdb")
 _SUFFIXES: Final = {".h5": "hdf5", ".hdf5": "hdf5", ".lmdb": "lmdb"}
+
+#: Parameters of a reader that say which part of a packed set is meant.
+READ_BY: Final = (
+    *("data_field", "labels_field", "labels_path", "subset", "channel_order"),
+    *("num_dim", "h_dim", "w_dim", "cha_dim"),
+)
 
 #: The longest side a resized picture may have: JPEG states sides in 16 bits (ITU-T T.81, B.2.2).
 MAX_SIDE: Final = 65_535
@@ -48,7 +54,10 @@ class Options:
     skip_bad: bool
     overwrite: bool
     check_decode: bool
+    allow_pickle: bool
     progress: Progress | None
+    #: How a packed source is read; None where the caller says nothing of it.
+    read: ReaderParams | None
 
 
 def check(
@@ -69,6 +78,7 @@ def check(
     classes: PathLike | None,
     jobs: int | None,
     progress: Progress | None,
+    params: Mapping[str, Any] | None,
     **flags: bool,
 ) -> Options:
     """The same parameters as one frozen value; ParamsError for what cannot be."""
@@ -90,6 +100,7 @@ def check(
         classes=None if classes is None else _path("classes", classes),
         jobs=usable_cores() if jobs is None else _whole("jobs", jobs, 1, 1024),
         progress=progress,
+        read=_read(_path("src", src), params),
         **{name: _flag(name, value) for name, value in flags.items()},
     )
     if chunk is not None and compression is None:
@@ -127,6 +138,21 @@ def check_compression(options: Options, encoding: str) -> None:
             f"compression is for raw pixels; encoding {encoding!r} is compressed already",
             hint="leave compression out",
         )
+
+
+def _read(src: str, params: Mapping[str, Any] | None) -> ReaderParams | None:
+    """What the caller says of a packed source, checked as a reader checks it."""
+    if not params:
+        return None
+    checked = parse_params({**params, "path": src}, {})
+    unknown = sorted(name for name in params if snake_case(name) not in READ_BY)
+    if unknown:
+        raise ParamsError(
+            "params say how a packed set is read",
+            found=", ".join(unknown),
+            expected=", ".join(READ_BY),
+        )
+    return checked
 
 
 def _path(name: str, value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -57,6 +58,8 @@ def convert(
     check_decode: bool = False,
     format: str | None = None,
     progress: Progress | None = None,
+    params: Mapping[str, Any] | None = None,
+    allow_pickle: bool = False,
 ) -> ConvertReport:
     """Pack ``src``, pictures in a folder or a packed set, into ``dst``, HDF5 file or LMDB folder.
 
@@ -72,7 +75,10 @@ def convert(
     file does not depend on it. ``skip_bad``: leave bad pictures out and report them.
     ``overwrite``: replace an existing set. ``check_decode``: decode what is only copied, too.
     ``format``: "hdf5" or "lmdb" where the suffix does not say. ``progress(done, total)`` is called
-    after each sample, by the calling thread.
+    after each sample, by the calling thread. ``params``: how a packed ``src`` is read, as the
+    reader's parameters data_field, labels_field, labels_path, subset, channel_order and axes.
+    ``allow_pickle``: unpickle the samples of an LMDB that keeps them so; only for a set whose
+    writer you trust.
 
     The target appears under its name when it is complete, verified and on the disk; on any error
     nothing is left. Raises ParamsError for what was asked, SampleError (such as DecodeError, with
@@ -98,7 +104,9 @@ def convert(
         skip_bad=skip_bad,
         overwrite=overwrite,
         check_decode=check_decode,
+        allow_pickle=allow_pickle,
         progress=progress,
+        params=params,
     )
     try:
         with (

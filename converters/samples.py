@@ -12,8 +12,9 @@ import numpy.typing as npt
 from asyncreader import codec
 from asyncreader.errors import FormatError, ParamsError, SampleError, SourceError
 from asyncreader.format import ENCODINGS
-from asyncreader.sources import Source, open_source
+from asyncreader.sources import Source, fields_of, open_source
 from asyncreader.sources.lmdb import lmdb_data_file
+from asyncreader.sources.subset import resolve_subset
 
 from .options import Options, check_compression
 from .picture import Hold, Packed, Recipe, packed
@@ -33,7 +34,6 @@ class Samples(Protocol):
     count: int
     encoding: str
     channels: int
-    classes: tuple[str, ...] | None
     label_kind: str
     ignored: dict[str, int]
     #: Bad ones found before any was fetched: where each sorts, its name, and why.
@@ -42,6 +42,10 @@ class Samples(Protocol):
     path: Callable[[int], bytes] | None
     #: Samples a thread takes at a time.
     run: int
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Class names by number; asked for when all samples were fetched."""
 
     def fetch(self, number: int, hold: Hold) -> Packed:
         """One sample as it is stored. SampleError if it is bad, SourceError if all is lost."""
@@ -62,7 +66,15 @@ class Samples(Protocol):
 def open_samples(options: Options, exclude: str) -> Samples:
     """What ``options.src`` holds. ``exclude``: the target, in case it lies inside a folder."""
     if _may_be_packed(options.src):
+        if options.allow_pickle:
+            from .pickled import open_pickled
+
+            pickled = open_pickled(options)
+            if pickled is not None:
+                return pickled
         return PackedSamples(options)
+    if options.read is not None:
+        raise ParamsError("params say how a packed set is read", path=options.src, found="a folder")
     return FolderSamples(options, exclude)
 
 
@@ -80,7 +92,7 @@ class FolderSamples:
         self.encoding = options.encoding or "raw"
         self.channels = options.channels or 3
         check_compression(options, self.encoding)
-        self._recipe = _recipe(options, self.encoding, self.channels)
+        self._recipe = make_recipe(options, self.encoding, self.channels)
         self._listing: Listing = scan(
             options.src,
             labels=options.labels,
@@ -127,18 +139,9 @@ class PackedSamples:
     """The samples of a packed set: as they are, unless something else is asked for."""
 
     def __init__(self, options: Options) -> None:
-        for name, value in (
-            ("labels", options.labels),
-            ("classes", options.classes),
-            ("follow_links", options.follow_links),
-        ):
-            if value:
-                raise ParamsError(
-                    f"{name} is for folders of pictures",
-                    path=options.src,
-                    found="a packed set, which has its own labels",
-                )
-        self._source: Source = open_source(options.src)
+        check_packed(options)
+        read = options.read
+        self._source: Source = open_source(options.src, None if read is None else fields_of(read))
         try:
             self._prepare(options)
         except BaseException:
@@ -147,18 +150,22 @@ class PackedSamples:
 
     def _prepare(self, options: Options) -> None:
         spec = self._source.spec
-        self.count = spec.count
+        chosen = None if options.read is None else resolve_subset(options.read.subset, self._source)
+        self._records = None if chosen is None else _numbers(chosen, spec.count)
+        self.count = spec.count if self._records is None else self._records.size
         stored = spec.encoding if spec.encoding in ENCODINGS else "original"
         self._axes = None if spec.stored.encoded else _pixel_axes(self._source)
-        self.channels = options.channels or spec.channels
+        grey = spec.stored.axes is None and not spec.stored.encoded
+        self.channels = options.channels or (1 if grey else spec.channels)
         self.encoding = options.encoding or stored
         asked = options.encoding is not None or options.size is not None
-        changed = asked or self.channels != spec.channels
+        changed = asked or self.channels != (1 if grey else spec.channels)
         if self.encoding == "original":
             self._check_original(options, spec.stored.encoded)
-            changed = False
+            # what others packed may be damaged or of any size: each is looked at, not only copied
+            changed = spec.meta is None
         check_compression(options, self.encoding)
-        self._recipe = _recipe(options, self.encoding, self.channels) if changed else None
+        self._recipe = make_recipe(options, self.encoding, self.channels) if changed else None
         self._check_decode = options.check_decode and spec.stored.encoded
         labels = None if options.no_labels else self._source.labels
         self._labels = None if labels is None else _label_table(labels, options.src)
@@ -167,7 +174,7 @@ class PackedSamples:
         self.ignored: dict[str, int] = {}
         self.skipped: list[tuple[Any, str, SampleError]] = []
         self._paths = _paths(self._source)
-        self.path = None if self._paths is None else self._paths.__getitem__
+        self.path: Callable[[int], bytes] | None = None if self._paths is None else self._path
         self.run = RUN if self._recipe is None and not self._check_decode else 1
 
     def _check_original(self, options: Options, encoded: bool) -> None:
@@ -180,12 +187,21 @@ class PackedSamples:
             hint="choose encoding 'jpeg', 'png' or 'raw'",
         )
 
+    def _record(self, number: int) -> int:
+        """The record of the source that is sample ``number``."""
+        return number if self._records is None else int(self._records[number])
+
+    def _path(self, number: int) -> bytes:
+        assert self._paths is not None
+        return self._paths[self._record(number)]
+
     def fetch(self, number: int, hold: Hold) -> Packed:
-        data = self._source.sample_bytes(number)
-        hold(len(data))
+        record = self._record(number)
         try:
             if self._axes is not None:
-                return self._from_pixels(data, self._axes)
+                return self._from_pixels(self._source.sample_pixels(record), self._axes, hold)
+            data = self._source.sample_bytes(record)
+            hold(len(data))
             if self._recipe is not None:
                 return self._recipe.from_file(data, hold)
             if self._check_decode:
@@ -193,12 +209,14 @@ class PackedSamples:
             shape = self._source.spec.stored.shape
             return packed(data, None if shape is None else (shape[0], shape[1], shape[2]))
         except SampleError as exc:
-            exc.path, exc.index = self._source.spec.path, number
+            exc.path, exc.index = exc.path or self._source.spec.path, record
+            exc.key = exc.key or self._source.key_of(record)
             raise
 
-    def _from_pixels(self, data: bytes, axes: tuple[int, int, int]) -> Packed:
-        shape = self._source.spec.stored.shape
-        pixels = np.frombuffer(data, np.uint8).reshape(shape).transpose(axes)
+    def _from_pixels(self, stored: npt.NDArray[Any], axes: tuple[int, ...], hold: Hold) -> Packed:
+        hold(stored.nbytes)
+        # grey pictures may lack the axis of channels
+        pixels = stored.transpose(axes) if stored.ndim == 3 else stored[:, :, None]
         if self._recipe is not None:
             return self._recipe.from_pixels(pixels)
         rows = np.ascontiguousarray(pixels)
@@ -207,13 +225,15 @@ class PackedSamples:
 
     def name(self, number: int) -> tuple[Any, str]:
         path = None if self.path is None else os.fsdecode(self.path(number))
-        return number, f"record {number}" if path is None else path
+        return number, f"record {self._record(number)}" if path is None else path
 
     def where(self, number: int) -> str:
         return self.name(number)[1]
 
     def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
-        return None if self._labels is None else self._labels[numbers]
+        if self._labels is None:
+            return None
+        return self._labels[numbers if self._records is None else self._records[numbers]]
 
     def close(self) -> None:
         if self._paths is not None:
@@ -221,7 +241,27 @@ class PackedSamples:
         self._source.close()
 
 
-def _recipe(options: Options, encoding: str, channels: int) -> Recipe:
+def check_packed(options: Options) -> None:
+    """What only goes with folders of pictures is refused."""
+    for name, value in (
+        ("labels", options.labels),
+        ("classes", options.classes),
+        ("follow_links", options.follow_links),
+    ):
+        if value:
+            raise ParamsError(
+                f"{name} is for folders of pictures",
+                path=options.src,
+                found="a packed set, which has its own labels",
+            )
+
+
+def _numbers(chosen: slice | Int64, count: int) -> Int64:
+    return np.arange(count, dtype=np.int64)[chosen]
+
+
+def make_recipe(options: Options, encoding: str, channels: int) -> Recipe:
+    """What is done to each picture."""
     return Recipe(
         encoding=encoding,
         channels=channels,
@@ -250,9 +290,9 @@ def _class_names(path: str) -> tuple[str, ...]:
 def _pixel_axes(source: Source) -> tuple[int, int, int]:
     """How to transpose a stored row to (H, W, C)."""
     stored = source.spec.stored
-    good = stored.axes is not None and stored.shape is not None and stored.dtype == np.uint8
-    if good and stored.image_shape()[2] in (1, 3):
-        assert stored.axes is not None
+    if stored.axes is None and len(stored.shape or ()) == 2 and stored.dtype == np.uint8:
+        return 0, 1, 2
+    if stored.axes is not None and stored.dtype == np.uint8 and stored.image_shape()[2] in (1, 3):
         high, wide, channel = (stored.axes.index(letter) for letter in "HWC")
         return high, wide, channel
     raise FormatError(
@@ -265,7 +305,7 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
 
 def _label_table(labels: npt.NDArray[Any], path: str) -> npt.NDArray[Any]:
     """Labels as they are stored: (N, L), int64 or float64."""
-    if labels.ndim > 2 or (labels.ndim == 2 and labels.shape[1] == 0):
+    if labels.size == 0 or (labels.ndim > 2 and labels[0].size != 1):  # PCam's are (N, 1, 1, 1)
         raise FormatError(
             "labels of this shape cannot be packed",
             path=path,

@@ -62,6 +62,8 @@ def test_every_new_model_only_peeks(told: Any) -> None:
 @pytest.mark.parametrize("unbuilt", [0, 1])
 def test_several_steps_per_execution(told: Any, unbuilt: int) -> None:
     """With steps_per_execution=4 too every batch is trained on once, in order."""
+    if told["several_steps"][unbuilt] is None:
+        pytest.skip(f"this Keras has steps_per_execution=1 only on {told['backend']}")
     assert told["several_steps"][unbuilt] == told["expected"][: 4 * STEPS]
 
 

@@ -56,7 +56,12 @@ FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.spl
 
 #: The highest floor of asyncreader that a module of converters may use: 1, 2 (the sources) where
 #: one container is converted to the other, 3 where what was packed is verified.
-CONVERTERS_USE = {"converters.pack": 3, "converters.samples": 2, "converters.__main__": 5}
+CONVERTERS_USE = {
+    "converters.pack": 3,
+    "converters.samples": 2,
+    "converters.pickled": 2,
+    "converters.__main__": 5,
+}
 
 
 def module_name(path: Path) -> str:
@@ -212,6 +217,9 @@ def test_adapters_do_not_load_frameworks() -> None:
 ALLOWED = {
     # the pipes of multiprocessing to processes that we have spawned ourselves
     ("asyncreader.processes", "pickle"),
+    # convert --allow-pickle, for owners who trust whoever wrote the set
+    ("converters.pickled", "pickle"),
+    ("converters.pack", "allow_pickle"),
     # bench plays a consumer that takes its time
     ("asyncreader.bench", "sleep"),
 }

@@ -84,8 +84,8 @@ class ReaderDataset(Loader, _PyDataset):
     #   model built      end          begin ... end  begin ... end
     #   model unbuilt    begin k end  begin ... end  begin ... end
     #
-    # k batches are drawn to build the model: 1, or steps_per_execution with torch, or 2 with jax on
-    # a GPU. Later Keras draws them with jax outside any epoch: 1 end begin ... end.
+    # k batches are drawn to build the model: 1, or 2 with jax on a GPU, which fetches one ahead, or
+    # in later versions steps_per_execution; those draw with jax outside any epoch, 1 end begin ...
 
     def on_epoch_begin(self) -> None:
         """Keras begins an epoch, or only looks into one."""

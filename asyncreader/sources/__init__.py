@@ -109,7 +109,10 @@ def open_source(
                 opened.append(open_hdf5(name, fields, io=io))
             else:
                 caffe = replace(fields, listed=True)
-                opened += [open_hdf5(file, caffe, io=io) for file in listed_files(name)]
+                for file in listed_files(name):
+                    if container_of(file) != "HDF5" or not is_hdf5(file):
+                        raise FormatError("a list names a file that is not HDF5", path=file)
+                    opened.append(open_hdf5(file, caffe, io=io))
         if not opened:
             raise SourceNotFoundError("no files were named", path=str(path))
         whole: Source = opened[0] if len(opened) == 1 else ConcatSource(opened)

@@ -109,6 +109,9 @@ class Source(Protocol):
     def sample_pixels(self, index: int) -> Array:
         """One raw sample in stored axis order, with its channels as they are served."""
 
+    def key_of(self, index: int) -> str | None:
+        """The key of a sample in its container, where that has keys."""
+
     def source_path(self, index: int) -> bytes | None:
         """The file a sample was packed from, as it was named; None if not recorded."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -240,25 +239,51 @@ class ChunkGrid:
         return math.prod(self.chunk) * self.dtype.itemsize
 
 
+class _Dropped:
+    """Chunks dropped in one stretch of time, and the next stretch: alive as long as someone who
+    began before it ended holds on."""
+
+    __slots__ = ("chunks", "next")
+
+    def __init__(self) -> None:
+        self.chunks: list[UInt8] = []
+        self.next: _Dropped | None = None
+
+
 class ChunkCache:
     """Decoded chunks by number, the longest unused dropped first. Thread-safe.
 
     Two threads that want the same chunk decode it once: the second waits for the first.
+    ``addresses``: int64 (chunks,), where each chunk lies in memory now, 0 where it is not held. An
+    address read after :meth:`pin` stays good for as long as what pin() returned is kept.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, chunks: int) -> None:
         self.limit = limit
-        self._held: OrderedDict[int, UInt8] = OrderedDict()
+        self.addresses = np.zeros(chunks, np.int64)
+        self._used = np.zeros(chunks, np.int64)
+        self._tick = 0
+        self._held: dict[int, UInt8] = {}
         self._bytes = 0
         self._lock = threading.Lock()
         self._busy: dict[int, threading.Lock] = {}
+        self._dropped = _Dropped()
+
+    def pin(self) -> object:
+        """Keep every chunk that is held now, or dropped from now on, until this is let go."""
+        return self._dropped
+
+    def find(self, numbers: Int64) -> Int64:
+        """Addresses of chunks (after :meth:`pin`), 0 where one is not held; notes their use."""
+        self._tick += 1  # two threads may take the same tick: it only tells old from new
+        self._used[numbers] = self._tick
+        return self.addresses[numbers]
 
     def get(self, number: int, decode: Callable[[], UInt8]) -> UInt8:
         """The chunk from memory, else by ``decode()``."""
         with self._lock:
             found = self._held.get(number)
             if found is not None:
-                self._held.move_to_end(number)
                 return found
             busy = self._busy.setdefault(number, threading.Lock())
         with busy:
@@ -278,11 +303,23 @@ class ChunkCache:
         with self._lock:
             if number in self._held:  # dropped meanwhile, and decoded by two: counted once
                 return
+            self._tick += 1
+            self._used[number] = self._tick
             self._held[number] = pixels
             self._bytes += pixels.nbytes
             while self._bytes > self.limit and len(self._held) > 1:
-                _, dropped = self._held.popitem(last=False)
-                self._bytes -= dropped.nbytes
+                self._drop_oldest()
+            self.addresses[number] = pixels.ctypes.data
+
+    def _drop_oldest(self) -> None:
+        held = np.fromiter(self._held, np.int64, len(self._held))
+        oldest = int(held[np.argmin(self._used[held])])
+        self.addresses[oldest] = 0  # first: nobody finds it any more
+        dropped = self._held.pop(oldest)
+        self._bytes -= dropped.nbytes
+        self._dropped.chunks.append(dropped)
+        self._dropped.next = _Dropped()
+        self._dropped = self._dropped.next
 
 
 class ChunkSource(BaseSource):
@@ -310,7 +347,8 @@ class ChunkSource(BaseSource):
         self._fallback = read_chunk
         #: samples lie whole in a chunk, one behind the other
         self._whole = axis == 0 and grid.chunk[1:] == grid.shape[1:]
-        self.cache = ChunkCache(max(CACHE_BYTES, 2 * grid.chunk_bytes))
+        limit = max(CACHE_BYTES, 2 * grid.chunk_bytes)
+        self.cache = ChunkCache(limit, math.prod(grid.grid))
 
     def reserve(self, samples: int) -> None:
         # a window, and what the next one needs while the last batches of it are in flight; no
@@ -388,34 +426,36 @@ class ChunkSource(BaseSource):
         if self._whole and self._grid.chunk[0] == 1 and fill.mode == "copy":
             return self._read_straight(plan, out, meter)
         errors: list[RowError] = []
-        held: list[Array] = []  # keeps the memory behind the addresses
-        addresses = np.zeros(plan.records.size, np.int64)
-        good = np.ones(plan.records.size, np.bool_)
-        records, per_chunk = plan.records.tolist(), self._grid.chunk[self._axis]
-        inside = plan.records % per_chunk * self._row_bytes()
-        for rows in self._groups(plan.records // per_chunk):
-            record = records[int(rows[0])]
-            try:
-                if self._whole:
-                    pixels: Array = self._chunk(record // per_chunk, meter)
-                else:
-                    pixels = self._sample(record, meter)
-            except DecodeError as exc:
-                good[rows] = False
-                errors.extend(self._failed(plan, rows, exc))
-                continue
-            held.append(pixels)
-            addresses[rows] = pixels.ctypes.data + (inside[rows] if self._whole else 0)
+        pinned = self.cache.pin()
+        held: list[Array] = []  # with pinned, what the addresses point into
+        per_chunk = self._grid.chunk[self._axis]
+        chunks = plan.records // per_chunk
+        if self._whole:
+            numbers, inverse = np.unique(chunks, return_inverse=True)
+            found = self.cache.find(numbers)
+            for i in np.flatnonzero(found == 0).tolist():
+                try:
+                    held.append(self._chunk(int(numbers[i]), meter))
+                    found[i] = held[-1].ctypes.data
+                except DecodeError as exc:
+                    errors.extend(self._failed(plan, np.flatnonzero(inverse == i), exc))
+            addresses = found[inverse]
+            good = addresses != 0
+            addresses += plan.records % per_chunk * self._row_bytes()
+        else:
+            addresses = np.zeros(plan.records.size, np.int64)
+            # samples of one chunk together, so that it is decoded once even if soon dropped
+            for i in np.argsort(chunks, kind="stable").tolist():
+                try:
+                    held.append(self._sample(int(plan.records[i]), meter))
+                    addresses[i] = held[-1].ctypes.data
+                except DecodeError as exc:
+                    errors.extend(self._failed(plan, np.array([i]), exc))
+            good = addresses != 0
         rest = plan if good.all() else plan.pick(good)
         errors.extend(self._read_rows(MEMORY, addresses[good], rest, fill, out))
+        del pinned
         return tuple(errors)
-
-    def _groups(self, chunks: Int64) -> list[Int64]:
-        """Rows that are served from one piece of memory; those of one chunk stand together."""
-        order = np.argsort(chunks, kind="stable")
-        if not self._whole:
-            return list(order[:, None])
-        return np.split(order, np.flatnonzero(np.diff(chunks[order])) + 1)
 
     def _read_straight(self, plan: RowPlan, out: Array, meter: Meter) -> tuple[RowError, ...]:
         """One sample a chunk and nothing to convert: decoded where it is wanted."""

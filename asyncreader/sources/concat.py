@@ -66,6 +66,10 @@ class ConcatSource:
         part, inside = self._find(index)
         return part.sample_pixels(inside)
 
+    def key_of(self, index: int) -> str | None:
+        part, inside = self._find(index)
+        return part.key_of(inside)
+
     def source_path(self, index: int) -> bytes | None:
         part, inside = self._find(index)
         return part.source_path(inside)

@@ -190,6 +190,41 @@ def open_foreign(
     raise unknown(path, f"values that begin with {first[:8].hex(' ')}", entries, why)
 
 
+@dataclass(frozen=True)
+class PickledSet:
+    """An LMDB whose samples are pickles; only converters unpickle, and only where told to."""
+
+    path: str
+    file: OpenFile
+    entries: Entries
+
+
+def pickled_set(path: str) -> PickledSet | None:
+    """The records of an LMDB of pickles, in the order of their numbers; None for any other file."""
+    from .lmdb import lmdb_data_file, open_tree
+
+    if lmdb_data_file(path) is None:
+        return None
+    file, tree = open_tree(path, "mmap")
+    try:
+        entries = None
+        if not tree.named() and tree.main.entries:
+            entries = in_order(records(Entries.of(tree, tree.main)))
+        if entries is not None and len(entries) and is_pickle(entries):
+            return PickledSet(path, file, entries)
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+def in_order(entries: Entries) -> Entries:
+    """By number where all keys are numbers: not all writers pad them, so "10" comes before "2"."""
+    numbers = entries.numbers()
+    return entries.pick(np.argsort(numbers, kind="stable")) if (numbers >= 0).all() else entries
+
+
 def records(entries: Entries) -> Entries:
     """Without the entries that describe the set."""
     special = (_KEYS, _LENGTH_OF, _LENGTH)

@@ -1,4 +1,4 @@
-"""Caffe's HDF5Data: a text file that lists HDF5 files, a path a line, which are one set together."""
+"""Caffe's HDF5Data: a text file that lists HDF5 files, a path a line, which are one set."""
 
 from __future__ import annotations
 

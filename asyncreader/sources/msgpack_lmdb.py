@@ -24,6 +24,7 @@ from .foreign_lmdb import (
     ForeignSource,
     encoded_images,
     finish,
+    in_order,
     unknown,
 )
 from .images import image_kind
@@ -269,10 +270,7 @@ def is_datapoint(head: bytes) -> bool:
 
 def open_tensorpack(found: ForeignSet, entries: Entries) -> Any:
     """tensorpack's and folder2lmdb's msgpack: lists such as [image, label], in key order."""
-    numbers = entries.numbers()
-    if (numbers >= 0).all():
-        # older writers did not pad their numbers, so that "10" comes before "2"
-        entries = entries.pick(np.argsort(numbers, kind="stable"))
+    entries = in_order(entries)
     first = lockstep.head(entries.span(0, 1))
     if first.kind[0] not in (ARRAY, MAP):
         raise unknown(found.path, "values that are neither list nor map", entries)

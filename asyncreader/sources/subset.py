@@ -1,0 +1,51 @@
+"""Which records of a set a ``subset`` means: a slice, an array of numbers, or a split's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ParamsError
+from .base import Source
+
+
+def resolve_subset(subset: Any, source: Source) -> slice | npt.NDArray[np.int64] | None:
+    """``subset`` held against the set: a slice of whole numbers, an int64 array, or None for all.
+
+    ParamsError where it names what is not there.
+    """
+    if isinstance(subset, str):
+        subset = _named(subset, source)
+    if subset is None:
+        return None
+    total = source.spec.count
+    if isinstance(subset, slice):
+        start, stop, step = subset.indices(total)
+        if not range(start, stop, step):
+            raise ParamsError("subset selects nothing", found=f"{subset} of {total} samples")
+        # below 0 a stop of range() is not one of slice()
+        return slice(start, None if stop < 0 else stop, step)
+    chosen: npt.NDArray[np.int64] = subset
+    low, high = int(chosen.min()), int(chosen.max())
+    if low < 0 or high >= total:
+        raise ParamsError(
+            "subset names records that are not there",
+            found=f"{low if low < 0 else high}",
+            expected=f"0 to {total - 1}",
+        )
+    return chosen
+
+
+def _named(name: str, source: Source) -> slice | npt.NDArray[np.int64]:
+    splits = source.splits
+    if name not in splits:
+        also = "; labels_field=None also reads splits that have no labels" if splits else ""
+        raise ParamsError(
+            f"no split {name!r} in the set",
+            path=source.spec.path,
+            expected=" or ".join(map(repr, splits)) or "a set with named splits (Fuel)",
+            hint=f"pass a slice or an array of record numbers{also}",
+        )
+    return splits[name]

@@ -1,0 +1,510 @@
+"""ParaLoad: the features of paraload by their numbers (P1-P11), and none of its eight bugs."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from face_sources import Odd, until
+
+from asyncreader import NothingQueuedError, ParamsError, ReaderClosedError
+from asyncreader.faces import ParaLoad
+
+
+class Numbers:
+    """A callback over one shared counter: fills batches with 0, 1, 2 ... and then says False."""
+
+    def __init__(self, count: int, end: Any = False) -> None:
+        self.count = count
+        self.end = end
+        self.given = 0
+        self.seen: list[int] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, batch: np.ndarray) -> Any:
+        with self._lock:
+            number = self.given
+            self.given += 1
+            self.seen.append(id(batch))
+        if number >= self.count:
+            return self.end
+        batch[...] = number
+        return None
+
+
+def buffer(slots: int) -> list[np.ndarray]:
+    return [np.full(5, -1) for _ in range(slots)]
+
+
+def drain(loader: ParaLoad) -> list[int]:
+    """Everything to the end, each batch returned at once."""
+    found = []
+    while (index := loader.get_available_data_index()) != -1:
+        batch = loader.buffer[index]
+        assert (batch == batch[0]).all()
+        found.append(int(batch[0]))
+        loader.return_back_for_refill(index)
+    return found
+
+
+def loaders() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("asyncreader-load")]
+
+
+# -- features ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [1, 2, 100])
+def test_P1_any_number_of_preallocated_slots(slots: int) -> None:
+    """The ring is the caller's list, of any length; every slot of it is used when all are held."""
+    made = buffer(slots)
+    with ParaLoad(made, Numbers(slots)) as loader:
+        loader.start_loaders()
+        held = [loader.get_available_data_index() for _ in range(slots)]
+        assert sorted(held) == list(range(slots))
+        assert sorted(int(made[i][0]) for i in held) == list(range(slots))
+        assert all(a is b for a, b in zip(loader.buffer, made, strict=True))
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_P2_configurable_loader_threads(count: int) -> None:
+    """As many callbacks run at once as loaders were asked for; the default is two."""
+    together = threading.Barrier(count, timeout=60)
+
+    def callback(batch: list[int]) -> None:
+        together.wait()
+
+    with ParaLoad([[] for _ in range(2 * count)], callback) as loader:
+        loader.start_loaders(num_loaders=count)
+        for _ in range(2 * count):
+            assert loader.get_available_data_index() >= 0
+        assert len(loaders()) == count
+    with ParaLoad(buffer(1), Numbers(1)) as loader:
+        loader.start_loaders()
+        assert len(loader._threads) == 2
+
+
+def test_P3_callback_fills_the_slot_in_place() -> None:
+    """The callback gets the caller's own objects, and what it writes is what the consumer finds."""
+    made = [{"data": np.zeros(3), "name": ""} for _ in range(2)]
+    numbers = iter(range(4))
+
+    def callback(batch: dict[str, Any], n: int) -> bool:
+        batch["data"] += n
+        batch["name"] = f"batch {n}"
+        return n < 4
+
+    del numbers
+    with ParaLoad(made, callback) as loader:
+        loader.start_loaders(1)
+        for n in range(4):
+            index = loader.get_available_data_index()
+            assert made[index]["name"] == f"batch {n}"
+            loader.return_back_for_refill(index)
+        assert loader.get_available_data_index() == -1
+    assert made[0]["data"].sum() + made[1]["data"].sum() == pytest.approx(3 * (0 + 1 + 2 + 3 + 4))
+
+
+def test_P4_consumer_waits_for_a_filled_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer waits until a slot is filled, on a condition: nothing ever sleeps."""
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("polled"))
+    gate = threading.Event()
+    got: list[int] = []
+
+    def callback(batch: np.ndarray) -> None:
+        assert gate.wait(60)
+
+    with ParaLoad(buffer(1), callback) as loader:
+        loader.start_loaders(1)
+        consumer = threading.Thread(target=lambda: got.append(loader.get_available_data_index()))
+        consumer.start()
+        until(lambda: loader._ring._waiting == 1)
+        assert got == []
+        gate.set()
+        consumer.join(60)
+        assert got == [0]
+
+
+def test_P5_consumer_holds_several_and_returns_each() -> None:
+    """Held slots are not touched, however many, while the others go round."""
+    made = buffer(5)
+    with ParaLoad(made, Numbers(200)) as loader:
+        loader.start_loaders(3)
+        held = {i: made[i].copy() for i in (loader.get_available_data_index() for _ in range(3))}
+        for _ in range(100):
+            index = loader.get_available_data_index()
+            assert index not in held
+            loader.return_back_for_refill(index)
+        for i, copy in held.items():
+            assert (made[i] == copy).all()
+            loader.return_back_for_refill(i)
+        assert len(drain(loader)) == 97
+
+
+def test_P6_loaders_wait_without_a_free_slot() -> None:
+    """With nobody taking batches no more are made than there are slots; each return makes one."""
+    callback = Numbers(1000)
+    with ParaLoad(buffer(3), callback) as loader:
+        loader.start_loaders(4)
+        until(lambda: loader._ring.counts()["ready"] == 3)
+        assert callback.given == 3
+        for more in range(1, 5):
+            index = loader.get_available_data_index()
+            assert callback.given == 2 + more
+            loader.return_back_for_refill(index)
+            until(lambda: loader._ring.counts()["ready"] == 3)
+            assert callback.given == 3 + more
+
+
+def test_P7_memory_is_the_slots() -> None:
+    """The callback only ever sees the N objects of the buffer."""
+    made, callback = buffer(4), Numbers(300)
+    with ParaLoad(made, callback) as loader:
+        loader.start_loaders(3)
+        assert len(drain(loader)) == 300
+    assert set(callback.seen) <= {id(batch) for batch in made}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_P8_end_comes_after_all_good_batches(workers: int) -> None:
+    """-1 comes once every good batch was handed out, and again whenever asked."""
+    for count in (0, 1, 7, 50):
+        with ParaLoad(buffer(3), Numbers(count)) as loader:
+            loader.start_loaders(workers)
+            assert sorted(drain(loader)) == list(range(count))
+            assert loader.get_available_data_index() == -1
+            assert loader.get_available_data_index() == -1
+
+
+def test_P9_several_consumers() -> None:
+    """Consumers share the ring: each batch goes to one of them, and all see the end."""
+    found: list[list[int]] = [[] for _ in range(4)]
+    with ParaLoad(buffer(6), Numbers(400)) as loader:
+        loader.start_loaders(3)
+        threads = [threading.Thread(target=lambda f=f: f.extend(drain(loader))) for f in found]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+    assert sorted(n for part in found for n in part) == list(range(400))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: {"x": None}, lambda: [None], lambda: bytearray(8), lambda: (np.zeros(2), np.zeros(1))],
+    ids=["dict", "list", "bytearray", "tuple of arrays"],
+)
+def test_P10_any_kind_of_batch(make: Callable[[], Any]) -> None:
+    """A batch is any object: labels can be part of it."""
+    made = [make() for _ in range(2)]
+    with ParaLoad(made, lambda batch, n: n < 5) as loader:
+        loader.start_loaders(2)
+        seen = []
+        while (index := loader.get_available_data_index()) != -1:
+            seen.append(loader.buffer[index])
+            loader.return_back_for_refill(index)
+    assert len(seen) == 5
+    assert all(any(batch is one for one in made) for batch in seen)
+
+
+def test_P11_any_source_without_a_file() -> None:
+    """Batches may come from anywhere: here a callback works them out."""
+
+    def powers(batch: np.ndarray, n: int) -> bool:
+        batch[...] = n**3
+        return n < 10
+
+    with ParaLoad(buffer(2), powers) as loader:
+        loader.start_loaders(2)
+        assert drain(loader) == [n**3 for n in range(10)]
+
+
+# -- the bugs it does not have -------------------------------------------------------------------
+
+
+def test_bug_1_no_lost_tail() -> None:
+    """A batch that is being filled while another loader finds the end is still handed out."""
+    inside, ended = threading.Event(), threading.Event()
+
+    def callback(batch: np.ndarray) -> Any:
+        if not inside.is_set():
+            inside.set()
+            assert ended.wait(60)
+            batch[...] = 7
+            return True
+        ended.set()
+        return False
+
+    with ParaLoad(buffer(4), callback) as loader:
+        loader.start_loaders(1)
+        assert inside.wait(60)
+        loader.start_loaders(1)
+        assert drain(loader) == [7]
+
+
+def test_bug_2_stop_after_an_early_break() -> None:
+    """Leaving early ends the loaders; stopping twice is fine; a waiting consumer gets -1."""
+    before = len(loaders())
+    with ParaLoad(buffer(4), Numbers(1 << 30)) as loader:
+        loader.start_loaders(4)
+        loader.get_available_data_index()
+    loader.stop()
+    assert len(loaders()) == before
+    assert loader.get_available_data_index() == -1
+
+    gate, got = threading.Event(), []
+    loader = ParaLoad([None], lambda batch: gate.wait(60))
+    loader.start_loaders(1)
+    consumer = threading.Thread(target=lambda: got.append(loader.get_available_data_index()))
+    consumer.start()
+    until(lambda: loader._ring._waiting == 1)
+    loader._ring.close()
+    consumer.join(60)
+    assert got == [-1]
+    gate.set()
+    loader.stop()
+
+
+def test_bug_2_a_forgotten_loader_is_collected() -> None:
+    """Threads do not keep the object alive: when it is forgotten they end."""
+    before = len(loaders())
+    loader = ParaLoad(buffer(2), Numbers(1 << 30))
+    loader.start_loaders(3)
+    gone = weakref.ref(loader)
+    del loader
+    gc.collect()
+    assert gone() is None
+    until(lambda: len(loaders()) == before)
+
+
+def test_bug_2_the_interpreter_ends() -> None:
+    """A program that never stops its loaders ends all the same."""
+    code = (
+        "from asyncreader.faces import ParaLoad\n"
+        "loader = ParaLoad([[0], [0]], lambda batch: True)\n"
+        "loader.start_loaders(3)\n"
+        "print(loader.get_available_data_index())\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.strip() in ("0", "1")
+    assert ended.stderr == ""
+
+
+def test_bug_3_errors_reach_the_consumer() -> None:
+    """An error is raised in its batch's turn, with type and traceback; the others still come."""
+
+    def unlucky(batch: np.ndarray, n: int) -> bool:
+        if n == 3:
+            raise Odd("batch 3")
+        batch[...] = n
+        return n < 6
+
+    made = buffer(2)
+    with ParaLoad(made, unlucky) as loader:
+        loader.start_loaders(2)
+        found: list[Any] = []
+        for _ in range(6):
+            try:
+                index = loader.get_available_data_index()
+            except Odd as exc:
+                found.append(str(exc))
+                assert "unlucky" in "".join(traceback.format_exception(exc))
+                continue
+            found.append(int(made[index][0]))
+            loader.return_back_for_refill(index)
+        assert found == [0, 1, 2, "batch 3", 4, 5]
+        assert loader.get_available_data_index() == -1
+
+
+def test_bug_3_a_callback_that_always_fails_does_not_hang() -> None:
+    """When every call fails the consumer hears of each, and stop() ends it."""
+
+    def broken(batch: Any) -> None:
+        raise Odd("always")
+
+    with ParaLoad([0, 1], broken) as loader:
+        loader.start_loaders(2)
+        for _ in range(20):
+            with pytest.raises(Odd, match="always"):
+                loader.get_available_data_index()
+
+
+@pytest.mark.parametrize("end", [False, 0, np.False_, np.int64(0), 0.0])
+def test_bug_4_one_false_ends_all(end: Any) -> None:
+    """One False (or what equals it) ends all loaders, and its slot is free again."""
+    callback = Numbers(5, end)
+    with ParaLoad(buffer(3), callback) as loader:
+        loader.start_loaders(6)
+        assert sorted(drain(loader)) == list(range(5))
+        for thread in loader._threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        assert loader._ring.counts()["free"] == 3
+
+
+@pytest.mark.parametrize("result", [None, True, 1, "", [], np.zeros(4), np.zeros(1)])
+def test_bug_4_only_false_is_the_end(result: Any) -> None:
+    """None goes on, as before; so does anything that is no number, an array of zeros too."""
+    with ParaLoad([None] * 2, lambda batch, n: False if n == 4 else result) as loader:
+        loader.start_loaders(2)
+        for _ in range(4):
+            loader.return_back_for_refill(loader.get_available_data_index())
+        assert loader.get_available_data_index() == -1
+
+
+def test_bugs_5_and_6_no_c_library() -> None:
+    """It runs on this Python as it is: no compiler, no library of its own, no ctypes types."""
+    code = (
+        "from asyncreader.faces import ParaLoad\n"
+        "with ParaLoad([[0]], lambda batch, n: n < 2) as loader:\n"
+        "    loader.start_loaders()\n"
+        "    loader.return_back_for_refill(loader.get_available_data_index())\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100, env={"PATH": ""})
+    import asyncreader.faces.paraload as module
+
+    assert "ctypes" not in vars(module)
+
+
+def test_bug_7_the_callback_needs_no_shared_state() -> None:
+    """A callback of two arguments gets each number once, with any number of loaders."""
+    seen: list[int] = []
+    lock = threading.Lock()
+
+    def callback(batch: Any, n: int) -> bool:
+        with lock:
+            seen.append(n)
+        return n < 500
+
+    with ParaLoad([None] * 7, callback) as loader:
+        loader.start_loaders(8)
+        while (index := loader.get_available_data_index()) != -1:
+            loader.return_back_for_refill(index)
+    assert sorted(seen) == list(range(len(seen)))
+    assert len(seen) >= 501
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_bug_8_order_does_not_depend_on_threads(workers: int) -> None:
+    """Batches come in the order in which they were begun: 0, 1, 2 ... with any loaders."""
+    turns = threading.Semaphore(workers)
+
+    def callback(batch: np.ndarray, n: int) -> bool:
+        if n % 3 == 0:  # some take longer than those after them
+            for _ in range(200):
+                with turns:
+                    pass
+        batch[...] = n
+        return n < 150
+
+    with ParaLoad(buffer(5), callback) as loader:
+        loader.start_loaders(workers)
+        assert drain(loader) == list(range(150))
+
+
+# -- at the door ---------------------------------------------------------------------------------
+
+
+def test_giving_back_what_is_not_lent_is_an_error() -> None:
+    """Twice, never handed out, out of range or no number: ParamsError, and nothing changes."""
+    with ParaLoad(buffer(3), Numbers(2)) as loader:
+        loader.start_loaders(1)
+        index = loader.get_available_data_index()
+        loader.return_back_for_refill(np.int64(index))
+        for wrong in (index, -1, 3, "0", 1.0, None):
+            with pytest.raises(ParamsError):
+                loader.return_back_for_refill(wrong)
+        assert len(drain(loader)) == 1
+
+
+def test_a_batch_may_be_returned_by_another_thread_and_after_stop() -> None:
+    """Who returns a batch does not matter, nor whether the loaders are still there."""
+    loader = ParaLoad(buffer(2), Numbers(50))
+    loader.start_loaders()
+    index = loader.get_available_data_index()
+    thread = threading.Thread(target=loader.return_back_for_refill, args=(index,))
+    thread.start()
+    thread.join(60)
+    index = loader.get_available_data_index()
+    loader.stop()
+    loader.return_back_for_refill(index)
+
+
+def test_starting() -> None:
+    """Before it waiting is an error; twice adds loaders; after the end nothing, after stop error."""
+    loader = ParaLoad(buffer(2), Numbers(3))
+    with pytest.raises(NothingQueuedError, match="start_loaders"):
+        loader.get_available_data_index()
+    loader.start_loaders(1)
+    loader.start_loaders(2)
+    assert len(loader._threads) == 3
+    assert sorted(drain(loader)) == [0, 1, 2]
+    loader.start_loaders(5)
+    assert len(loader._threads) == 3
+    loader.stop()
+    with pytest.raises(ReaderClosedError):
+        loader.start_loaders()
+
+
+def test_what_is_refused() -> None:
+    """An empty buffer, a callback that cannot be called, no loaders."""
+    with pytest.raises(ParamsError, match="no batch"):
+        ParaLoad([], print)
+    with pytest.raises(ParamsError, match="called"):
+        ParaLoad([1], "callback")  # type: ignore[arg-type]
+    with ParaLoad([1], print) as loader:
+        for wrong in (0, -1, 1.5, True, "2"):
+            with pytest.raises(ParamsError, match="num_loaders"):
+                loader.start_loaders(wrong)  # type: ignore[arg-type]
+
+
+def test_a_stuck_callback_is_left_behind() -> None:
+    """stop() waits a second for user code, warns with its stack, and returns."""
+    gate = threading.Event()
+
+    def stuck_here(batch: Any) -> None:
+        gate.wait(60)
+
+    loader = ParaLoad([None], stuck_here)
+    loader.start_loaders(1)
+    until(lambda: loader._ring.counts()["filling"] == 1)
+    started = time.monotonic()
+    with pytest.warns(RuntimeWarning, match="stuck_here"):
+        loader.stop()
+    assert 0.9 < time.monotonic() - started < 30
+    gate.set()
+    loader._threads[0].join(60)
+
+
+def test_importing_the_faces_is_cheap() -> None:
+    """Neither the package nor what a user's module of sequences imports loads numpy or numba."""
+    code = (
+        "import sys, asyncreader.faces as faces\n"
+        "from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, Sequence, get_batch\n"
+        "assert sorted(faces.__all__) == faces.__all__\n"
+        "assert set(faces.__all__) <= set(dir(faces))\n"
+        "heavy = {'numpy', 'numba', 'h5py', 'cv2', 'lmdb'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "try:\n"
+        "    faces.nonsense\n"
+        "except AttributeError as exc:\n"
+        "    assert 'nonsense' in str(exc)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
