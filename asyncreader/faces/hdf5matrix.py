@@ -90,8 +90,8 @@ class HDF5Matrix:
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             rows = np.arange(*key.indices(len(self)), dtype=np.int64)
-        elif hasattr(key, "__index__"):
-            return self._read(np.array([key.__index__()], np.int64), single=True)
+        elif isinstance(key, int | np.integer):
+            return self._read(np.array([key], np.int64), single=True)
         else:
             rows = np.asarray(key)
             if rows.size == 0:

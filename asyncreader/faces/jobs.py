@@ -118,9 +118,13 @@ def seed_everything(seed: int) -> None:
 
 def whole(name: str, value: Any, low: int = 1) -> int:
     """``value`` as an int; ParamsError unless it is a whole number of at least ``low``."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < low:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = low - 1
+    if isinstance(value, bool) or number < low:
         raise ParamsError(f"{name} must be a whole number of at least {low}", found=repr(value))
-    return operator.index(value)
+    return number
 
 
 def asked_for(function: Callable[..., Any], given: tuple[str, ...] = ()) -> int:

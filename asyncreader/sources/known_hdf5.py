@@ -31,19 +31,19 @@ class Known:
     fields: Hdf5Fields
     classes: str | None = None
     fuel: bool = False
+    #: The fields by name, where the caller did not name them.
+    names: str = ""
 
     def said(self, how: str) -> str:
         """``how`` the data lie, with what was recognised before it."""
-        fields = self.fields
-        names = fields.data + ("" if fields.labels is None else f", {fields.labels}")
-        if self.layout:
-            return f"{self.layout} ({names}), {how}"
-        return how
+        layout = f"{self.layout} ({self.names})" if self.layout and self.names else self.layout
+        return ", ".join(word for word in (layout or self.names, how) if word)
 
 
 def recognise(h5: Any, fields: Hdf5Fields, path: str) -> Known:
     """The names that this file's layout uses where the caller left ours."""
     root = set(h5.keys())
+    given = (fields.data, fields.labels)
     if fields.data == _DATA and _DATA not in root:
         for data in _COURSE:
             if data in root:
@@ -65,7 +65,11 @@ def recognise(h5: Any, fields: Hdf5Fields, path: str) -> Known:
         layout = "Caffe HDF5Data list"
     elif not layout and fields.labels == "label" and fields.data == _DATA:
         layout = "Caffe HDF5Data"
-    return Known(layout, fields, classes, is_fuel)
+    names = fields.data
+    if fields.labels is not None and (fields.labels_path or fields.labels in root):
+        names += f", labels from {fields.labels}"
+    chosen = (fields.data, fields.labels) != given
+    return Known(layout, fields, classes, is_fuel, names if chosen else "")
 
 
 def _images(h5: Any, root: set[str], fields: Hdf5Fields, path: str) -> Hdf5Fields:

@@ -1,0 +1,517 @@
+"""``cuda``: the discipline of slots and events, on a fake device; and what is said without a GPU.
+
+test_cuda_gpu.py does the same on a real one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_device import FakeDevice
+from fakes import MemorySource, open_fake
+from frameworks import IMAGES, LABELS, SMALL, STEPS, check, is_whole_epoch
+
+from asyncreader import (
+    AsyncReader,
+    ChecksumError,
+    NothingQueuedError,
+    ParamsError,
+    QueueFullError,
+    ReaderClosedError,
+    ReaderTimeoutError,
+)
+from asyncreader.device import DEVICE_SLOTS
+from asyncreader.slots import POISON
+
+Opener = Callable[..., AsyncReader]
+
+#: Paces of the device: see FakeDevice.
+PACES = ["late", "eager", 1, 2, 3]
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
+    """Opens a reader of the small set on a fake device."""
+    readers = []
+
+    def opened(device: FakeDevice, **params: Any) -> AsyncReader:
+        monkeypatch.setattr("asyncreader.reader.open_device", lambda _: device)
+        readers.append(AsyncReader(SMALL, cuda=True, **params))
+        return readers[-1]
+
+    yield opened
+    for reader in readers:
+        reader.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for other threads to make it true (a hang ends in faulthandler's timeout)."""
+    while not condition():
+        os.sched_yield()
+
+
+class Consumer:
+    """Queues work on the device that reads each batch, and keeps what it read."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.device = device
+        self.read: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def use(self, data: Any, labels: Any) -> None:
+        self.device.compute(lambda: self.read.append((data.copy(), labels.copy())))
+
+    def records(self) -> list[list[int]]:
+        """The samples of all batches, when the device is done, their pixels compared."""
+        self.device.finish()
+        return [check(data, labels[:, 0], nchw=True) for data, labels in self.read]
+
+
+def expected(epochs: int) -> list[list[int]]:
+    with AsyncReader(SMALL) as reader:
+        return [batch.indices.tolist() for _ in range(epochs) for batch in reader]
+
+
+# -- the two rules -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize("njob", [1, 3])
+def test_loop(on: Opener, pace: str | int, njob: int) -> None:
+    """Whatever the device's pace, the consumer's work sees each batch with its own pixels."""
+    device = FakeDevice(pace)
+    consumer = Consumer(device)
+    with on(device, njob=njob, debug=True) as reader:
+        for _ in range(3):
+            for data, labels in reader:
+                consumer.use(data, labels)
+        assert consumer.records() == expected(3)
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_fetch_and_get(on: Opener, pace: str | int) -> None:
+    """The same of a loop that fetches by hand, and of process workers' shared slots."""
+    for workers in ("thread", "process"):
+        device = FakeDevice(pace)
+        consumer = Consumer(device)
+        with on(device, njob=1, debug=True, workers=workers) as reader:
+            reader.fetchData()
+            for _ in range(2 * STEPS):
+                batch = reader.getNextBatch()
+                reader.fetchData()
+                consumer.use(*batch)
+            assert consumer.records() == expected(2)
+
+
+@pytest.mark.parametrize("forgets", ["after", "wait", "follow"])
+def test_the_fake_notices(on: Opener, forgets: str) -> None:
+    """Without any one of the three waits the consumer's work reads wrong pixels, and it shows."""
+    device = FakeDevice("late", forgets)
+    consumer = Consumer(device)
+    with on(device, njob=2, debug=True) as reader:
+        for _ in range(2):
+            for data, labels in reader:
+                consumer.use(data, labels)
+        device.finish()
+    seen = [labels[:, 0].tolist() for _, labels in consumer.read]
+    assert len(seen) == 2 * STEPS
+    assert seen != expected(2)
+
+
+def test_a_slot_is_not_refilled_before_its_copy(on: Opener) -> None:
+    """getNextBatch() gives a host slot back only when the copy from it has happened."""
+    device = FakeDevice("late")
+    with on(device, njob=1) as reader:
+        reader.fetchData()
+        reader.getNextBatch()
+        reader.fetchData()
+        until(lambda: device.uploads == 2)
+        held = reader._lender._held
+        assert held is not None
+        assert not held[2].copied.done
+        reader.getNextBatch()
+        assert held[2].copied.done
+        ahead = reader._lender._held
+        assert ahead is not None
+        assert not ahead[2].copied.done
+
+
+def test_two_device_slots(on: Opener) -> None:
+    """njob + 1 pinned slots, two device slots of the same strides; batches alternate."""
+    device = FakeDevice("eager")
+    with on(device, njob=3) as reader:
+        slots = reader._ring.slots
+        assert len(slots) == 4
+        buffers = [buffer for slot in slots for buffer in (slot.out_data, slot.out_labels)]
+        assert device.pinned == [(b.ctypes.data, b.nbytes) for b in buffers if b is not None]
+        assert all(address % 4096 == 0 for address, _ in device.pinned)
+        assert len(device.tensors) == 2 * DEVICE_SLOTS
+        assert device.tensors[0].strides == slots[0].out_data.strides
+        places = [batch.data.ctypes.data for batch in reader]
+    assert places == places[:2] * 5
+    assert len(set(places)) == 2
+    assert device.unpinned == device.pinned
+    assert device.drained == 1
+
+
+def test_upload_ahead(on: Opener) -> None:
+    """The next batch is on its way before it is asked for, by the worker that filled it."""
+    device = FakeDevice("late")
+    with on(device, njob=1, nthread=1) as reader:
+        reader.fetchData()
+        until(lambda: device.uploads == 1)
+        reader.getNextBatch()
+        assert device.uploads == 1
+        reader.fetchData()
+        until(lambda: device.uploads == 2)
+        assert all(name.startswith("asyncreader-fill") for name in device.uploaders)
+        # both device slots are taken: the third batch stays on the host
+        reader.getNextBatch()
+        reader.fetchData()
+        until(lambda: device.uploads == 3)
+    with on(FakeDevice("late"), njob=3) as reader:
+        device = reader._lender._device
+        for _ in range(3):
+            reader.fetchData()
+        until(lambda: reader._ring.counts()["ready"] == 3)
+        assert device.uploads == 1
+        reader.getNextBatch()
+        assert device.uploads == 2
+
+
+# -- what a batch may do -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_copy_is_private(on: Opener, pace: str | int) -> None:
+    """With copy=True twelve batches held at once keep their pixels."""
+    device = FakeDevice(pace)
+    with on(device, njob=2, copy=True, debug=True) as reader:
+        held = [batch for _ in range(2) for batch in reader][:12]
+        device.finish()
+        seen = [check(data, labels[:, 0], nchw=True) for data, labels in held]
+    assert is_whole_epoch(seen[:STEPS])
+
+
+def test_keep_is_refused(on: Opener) -> None:
+    """keep() on the device is QueueFullError that advises clone()."""
+    with on(FakeDevice(), njob=3) as reader:
+        for batch in reader:
+            with pytest.raises(QueueFullError, match=r"clone\(\)"):
+                batch.keep()
+            break
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_release(on: Opener, pace: str | int) -> None:
+    """release() gives a batch back before the next one; twice is harmless; work queued is safe."""
+    device = FakeDevice(pace)
+    consumer = Consumer(device)
+    with on(device, njob=2, debug=True) as reader:
+        for batch in reader:
+            consumer.use(batch.data, batch.labels)
+            batch.release()
+            batch.release()
+            assert reader._ring.counts()["held"] == 0
+        assert consumer.records() == expected(1)
+
+
+def test_poison(on: Opener) -> None:
+    """With debug=True a released device slot is overwritten, once the consumer's work passed it."""
+    device = FakeDevice("late")
+    with on(device, debug=True) as reader:
+        reader.fetchData()
+        batch = reader.getNextBatch()
+        data = batch.data
+        consumer = Consumer(device)
+        consumer.use(data, batch.labels)
+        batch.release()
+        assert is_whole_epoch(consumer.records()) is False
+        assert (data == POISON).all()
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_seek(on: Opener, pace: str | int) -> None:
+    """seek() drops a batch that is on the device already; its slots are used again, rightly."""
+    device = FakeDevice(pace)
+    consumer = Consumer(device)
+    epochs = expected(2)
+    with on(device, njob=3, debug=True) as reader:
+        for repeat in range(6):
+            for step, (data, labels) in enumerate(reader):
+                consumer.use(data, labels)
+                if step == 2:
+                    break
+            reader.seek(repeat % 2, repeat)
+            place = STEPS * (repeat % 2) + repeat
+            for data, labels in reader:
+                consumer.use(data, labels)
+                break
+            reader.seek(0)
+            seen = consumer.records()[-4:]
+            assert seen == [*epochs[:3], epochs[place]]
+
+
+def test_state_and_pickle(on: Opener) -> None:
+    """state_dict() counts what was handed out, whatever is on the device; pickling resumes."""
+    device = FakeDevice()
+    with on(device, njob=2) as reader:
+        loop = iter(reader)
+        for _ in range(3):
+            next(loop)
+        assert reader.state_dict()["steps"] == 3
+        with pickle.loads(pickle.dumps(reader)) as twin:
+            assert next(iter(twin)).indices.tolist() == expected(1)[3]
+            assert twin.params.cuda is True
+
+
+def test_short_and_unlabelled(on: Opener) -> None:
+    """A short batch is cut on the device too; a set without labels gives None."""
+    device = FakeDevice("eager")
+    with on(device, last_batch="short", shuffle=False) as reader:
+        *_, last = iter(reader)
+        np.testing.assert_array_equal(last.labels, LABELS[40:])
+        assert last.data.shape == (2, 3, 6, 5)
+    with on(FakeDevice("eager"), labels=None) as reader:
+        assert all(batch.labels is None for batch in reader)
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_bad_batch(monkeypatch: pytest.MonkeyPatch, pace: str | int) -> None:
+    """A bad batch raises for itself; the one held stays valid, and the next ones are right."""
+    device = FakeDevice(pace)
+    monkeypatch.setattr("asyncreader.reader.open_device", lambda _: device)
+    source = MemorySource(IMAGES, LABELS, damaged=[9])
+    consumer = Consumer(device)
+    with open_fake(monkeypatch, source, cuda=True, batch_size=4, njob=2, debug=True) as reader:
+        seen = []
+        for step in range(STEPS):
+            while reader._ring.has_room():
+                reader.fetchData()
+            if step == 2:
+                with pytest.raises(ChecksumError):
+                    reader.getNextBatch()
+                consumer.use(*batch)  # noqa: F821
+                seen.append(1)
+                continue
+            batch = reader.getNextBatch()
+            consumer.use(*batch)
+            seen.append(step)
+        assert consumer.records() == LABELS[:40, 0].reshape(STEPS, 4)[seen].tolist()
+
+
+def test_timeout_and_nothing_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late batch is a timeout, and comes later; with nothing queued getNextBatch() says so."""
+    device = FakeDevice()
+    monkeypatch.setattr("asyncreader.reader.open_device", lambda _: device)
+    gate = threading.Event()
+    source = MemorySource(IMAGES, LABELS, gate=gate)
+    with open_fake(monkeypatch, source, cuda=True, batch_size=4, timeout=0.01) as reader:
+        with pytest.raises(NothingQueuedError):
+            reader.getNextBatch()
+        reader.fetchData()
+        with pytest.raises(ReaderTimeoutError):
+            reader.getNextBatch()
+        gate.set()
+        until(lambda: device.uploads == 1)
+        consumer = Consumer(device)
+        consumer.use(*reader.getNextBatch())
+        assert consumer.records() == [[0, 1, 2, 3]]
+
+
+def test_device_fails(on: Opener) -> None:
+    """What the device raises reaches the consumer; the reader still closes and unlocks."""
+    device = FakeDevice()
+    device.fail_upload_at = 3
+    reader = on(device, njob=2)
+    with pytest.raises(RuntimeError, match="planned"):
+        for _ in reader:
+            pass
+    reader.close()
+    assert device.unpinned == device.pinned
+
+
+def test_memory_cannot_be_locked(on: Opener) -> None:
+    """A reader whose slots cannot be locked does not open, and leaves nothing locked or running."""
+    device = FakeDevice()
+    device.fail_pin_at = 3
+    before = threading.active_count()
+    with pytest.raises(OSError, match="planned"):
+        on(device, njob=2)
+    assert device.unpinned == device.pinned
+    assert len(device.pinned) == 3
+    assert threading.active_count() == before
+
+
+def test_close(on: Opener) -> None:
+    """close() waits for the copies, unlocks once, and ends; tensors handed out stay readable."""
+    device = FakeDevice()
+    reader = on(device, njob=2)
+    batch = next(iter(reader))
+    reader.close()
+    reader.close()
+    assert device.drained == 1
+    assert device.unpinned == device.pinned
+    device.finish()
+    check(batch.data, batch.labels[:, 0], nchw=True)
+    with pytest.raises(ReaderClosedError):
+        reader.getNextBatch()
+
+
+def test_close_from_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """close() wakes a consumer that waits for a batch on the device."""
+    monkeypatch.setattr("asyncreader.reader.open_device", lambda _: FakeDevice())
+    gate = threading.Event()
+    source = MemorySource(IMAGES, LABELS, gate=gate)
+    reader = open_fake(monkeypatch, source, cuda=True, batch_size=4)
+    reader.fetchData()
+    raised: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            reader.getNextBatch()
+        except ReaderClosedError as exc:
+            raised.append(exc)
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    until(lambda: reader._ring._waiting == 1)
+    threading.Timer(0.05, gate.set).start()
+    reader.close()
+    thread.join()
+    assert len(raised) == 1
+
+
+def test_forgotten_reader(on: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that nobody refers to is collected, and its memory unlocked."""
+    device = FakeDevice()
+    monkeypatch.setattr("asyncreader.reader.open_device", lambda _: device)
+    next(iter(AsyncReader(SMALL, cuda=True)))
+    gc.collect()
+    assert device.unpinned == device.pinned != []
+
+
+# -- without a GPU -------------------------------------------------------------------------------
+
+
+def no_gpu_torch(count: int) -> types.ModuleType:
+    """As much of torch as is looked at before a device is opened."""
+    torch = types.ModuleType("torch")
+    torch.__version__ = "9.9+fake"  # type: ignore[attr-defined]
+    torch.version = types.SimpleNamespace(cuda=None)  # type: ignore[attr-defined]
+    torch.device = lambda name: types.SimpleNamespace(  # type: ignore[attr-defined]
+        index=int(name.split(":")[1]) if ":" in name else None
+    )
+    torch.cuda = types.SimpleNamespace(  # type: ignore[attr-defined]
+        is_available=lambda: count > 0,
+        device_count=lambda: count,
+        current_device=lambda: 0,
+    )
+    return torch
+
+
+def test_cuda_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuda=True without torch is a ParamsError that says what to install, before any thread."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    before = threading.active_count()
+    with pytest.raises(ParamsError, match=r"needs torch.*pip install 'asyncreader\[torch\]'"):
+        AsyncReader(SMALL, cuda=True)
+    assert threading.active_count() == before
+
+
+def test_cuda_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuda=True where torch sees no GPU is a ParamsError with advice."""
+    monkeypatch.setitem(sys.modules, "torch", no_gpu_torch(0))
+    with pytest.raises(ParamsError, match=r"sees no GPU.*built for CPU.*leave cuda out"):
+        AsyncReader(SMALL, cuda="cuda:0")
+
+
+def test_no_such_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU number that is not there is a ParamsError."""
+    monkeypatch.setitem(sys.modules, "torch", no_gpu_torch(2))
+    with pytest.raises(ParamsError, match=r"no GPU cuda:2.*2 GPUs"):
+        AsyncReader(SMALL, cuda="cuda:2")
+
+
+def test_cuda_with_the_real_torch() -> None:
+    """The CPU build of torch is told apart from a machine with a GPU."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if torch.cuda.is_available():
+        pytest.skip("torch sees a GPU")
+    with pytest.raises(ParamsError, match="torch sees no GPU"):
+        AsyncReader(SMALL, cuda=True)
+
+
+def test_waiting_does_not_stop_the_workers(on: Opener) -> None:
+    """Workers fill on while the consumer waits inside getNextBatch() for a slow first row."""
+    device = FakeDevice("late")
+    with on(device, njob=4, nthread=2) as reader:
+        started = time.monotonic()
+        for _ in range(3):
+            for _ in reader:
+                pass
+        device.finish()
+        assert time.monotonic() - started < 30
+        assert device.uploads >= 3 * STEPS
+
+
+# -- the calls of the real device ----------------------------------------------------------------
+
+
+def test_cuda_device_on_host_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CudaDevice's own calls are torch's: on host tensors, without streams, batches come out right.
+
+    This finds a wrong name or argument where there is no GPU, nothing about order.
+    """
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from asyncreader.adapters.torch import TorchReader
+    from asyncreader.device import CudaDevice
+
+    class Nothing:
+        def __getattr__(self, name: str) -> Any:
+            assert name in ("record", "synchronize", "wait_event")
+            return lambda *_: None
+
+    registered: list[int] = []
+    cudart = types.SimpleNamespace(
+        cudaHostRegister=lambda address, size, flags: registered.append(address) or 0,
+        cudaHostUnregister=registered.remove,
+    )
+    for name, made in (
+        ("Stream", lambda device: Nothing()),
+        ("Event", lambda blocking=False: Nothing()),
+        ("current_stream", lambda device: Nothing()),
+        ("stream", lambda stream: contextlib.nullcontext()),
+        ("device", lambda device: contextlib.nullcontext()),
+        ("cudart", lambda: cudart),
+    ):
+        monkeypatch.setattr(torch.cuda, name, made)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    device = CudaDevice(torch, 0)
+    device._device = torch.device("cpu")
+    monkeypatch.setattr("asyncreader.reader.open_device", lambda _: device)
+    for options in ({"zero_copy": True, "debug": True}, {"debug": False}, {"contiguous": True}):
+        with TorchReader(SMALL, cuda=True, dtype="float32", **options) as loader:
+            seen = []
+            for data, labels in loader:
+                assert data.is_contiguous() == ("contiguous" in options)
+                seen.append(check(data.to(torch.uint8), labels, nchw=True))
+            assert registered
+            assert seen == expected(1)
+        assert registered == []
+    cudart.cudaHostRegister = lambda address, size, flags: 2
+    with pytest.raises(ParamsError, match="cannot be locked"):
+        TorchReader(SMALL, cuda=True)

@@ -1,0 +1,111 @@
+"""``cuda`` on a real GPU: the facts that test_adapters_cuda_fake.py shows on a fake one."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from frameworks import SMALL, STEPS, check, is_whole_epoch
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[torch]'")
+if not torch.cuda.is_available():
+    pytest.skip("torch sees no GPU here", allow_module_level=True)
+
+from asyncreader import AsyncReader  # noqa: E402
+from asyncreader.adapters.torch import TorchReader  # noqa: E402
+
+#: Cycles that a kernel of the consumer wastes first: some 10 ms, many copies' time.
+SLEEP = 20_000_000
+
+
+def seen_by(reader: Any, steps: int, wait: bool) -> list[list[int]]:
+    """The samples that slow work, queued on the current stream, finds in each batch."""
+    found = []
+    reader.fetchData()
+    for _ in range(steps):
+        data, labels = reader.getNextBatch()
+        reader.fetchData()
+        torch.cuda._sleep(SLEEP)
+        found.append((data.clone(), labels.clone()))
+        if wait:
+            torch.cuda.synchronize()
+    torch.cuda.synchronize()
+    return [check(data.cpu(), labels[:, 0].cpu(), nchw=True) for data, labels in found]
+
+
+@pytest.mark.parametrize("own_stream", [False, True])
+@pytest.mark.parametrize("wait", [False, True])
+@pytest.mark.parametrize("options", [{}, {"njob": 3}, {"workers": "process"}, {"debug": True}])
+def test_slow_work_reads_its_batch(options: dict[str, Any], wait: bool, own_stream: bool) -> None:
+    """Kernels that run long after they were queued read their own batch, on any stream."""
+    stream = torch.cuda.Stream() if own_stream else torch.cuda.current_stream()
+    with torch.cuda.stream(stream), AsyncReader(SMALL, cuda=True, **options) as reader:
+        seen = seen_by(reader, 2 * STEPS, wait)
+    assert is_whole_epoch(seen[:STEPS])
+    assert is_whole_epoch(seen[STEPS:])
+
+
+def test_slots_are_pinned_and_tensors_on_the_device() -> None:
+    """The slots' own memory is page-locked while the reader is open; tensors are channels_last."""
+    with AsyncReader(SMALL, cuda="cuda:0") as reader:
+        slots = reader._ring.slots
+        assert all(torch.from_numpy(slot.out_data).is_pinned() for slot in slots)
+        batches = list(reader)
+        assert {batch.data.device for batch in batches} == {torch.device("cuda", 0)}
+        assert len({batch.data.data_ptr() for batch in batches}) == 2
+        assert batches[0].data.is_contiguous(memory_format=torch.channels_last)
+    assert not any(torch.from_numpy(slot.out_data).is_pinned() for slot in slots)
+
+
+def test_torch_reader_holds_twelve() -> None:
+    """TorchReader's private device tensors, twelve held at once, are all right."""
+    with TorchReader(SMALL, cuda=True, njob=2) as loader:
+        held = [pair for _ in range(2) for pair in loader][:12]
+    seen = [check(data.cpu(), labels.cpu(), nchw=True) for data, labels in held]
+    assert is_whole_epoch(seen[:STEPS])
+
+
+def test_speed() -> None:
+    """Batches reach the device at half the rate of a bare pinned copy or better; it is printed."""
+    rows, side = 2048, 224
+    images = np.random.default_rng(0).integers(0, 256, (rows, side, side, 3), np.uint8)
+    params = {"data": images, "batch_size": 256, "nthread": 8, "njob": 3, "cuda": True}
+    pinned = torch.empty(256 * side * side * 3, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty_like(pinned, device="cuda")
+    target.copy_(pinned, non_blocking=True)
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(40):
+        target.copy_(pinned, non_blocking=True)
+    torch.cuda.synchronize()
+    bare = 40 * pinned.nbytes / (time.perf_counter() - started)
+    weights = torch.randn(4096, 4096, device="cuda")
+    rates, seconds = {}, {}
+    for name, work in (("copy", 0), ("work", 20)):
+        with AsyncReader(params) as reader:
+            for _ in reader:  # the first epoch faults pages in
+                pass
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            for _ in range(5):
+                for batch in reader:
+                    batch.data.sum()
+                    for _ in range(work):
+                        weights @ weights
+            torch.cuda.synchronize()
+            seconds[name] = time.perf_counter() - started
+            rates[name] = 5 * len(reader) * pinned.nbytes / seconds[name]
+    started = time.perf_counter()
+    for _ in range(5 * len(images) // 256 * 20):
+        weights @ weights
+    torch.cuda.synchronize()
+    alone = time.perf_counter() - started
+    print(f"bare pinned copy {bare / 1e9:.1f} GB/s, batches {rates['copy'] / 1e9:.1f} GB/s")
+    print(
+        f"work alone {alone:.3f} s, batches alone {seconds['copy']:.3f} s, "
+        f"both {seconds['work']:.3f} s"
+    )
+    assert rates["copy"] > 0.5 * bare
+    assert seconds["work"] < alone + 0.7 * seconds["copy"]

@@ -1,0 +1,796 @@
+"""Keras' enqueuers by their numbers (K1-K14), the recipe on top, and none of their bugs."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import multiprocessing
+import pickle
+import random
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import face_sources as made
+import h5py
+import numpy as np
+import pytest
+from face_sources import Odd, until
+
+from asyncreader import (
+    AsyncReader,
+    NothingQueuedError,
+    ParamsError,
+    ReaderClosedError,
+    SourceNotFoundError,
+    WorkerError,
+)
+from asyncreader.faces import (
+    GeneratorEnqueuer,
+    HDF5Matrix,
+    OrderedEnqueuer,
+    Sequence,
+    get_batch,
+)
+
+#: use_multiprocessing
+EITHER = pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
+
+
+def some(enqueuer: Any, count: int, workers: int = 2, depth: int = 10) -> list[Any]:
+    """The first ``count`` items."""
+    with enqueuer:
+        enqueuer.start(workers, depth)
+        return list(itertools.islice(enqueuer.get(), count))
+
+
+def everything(enqueuer: Any, workers: int = 2, depth: int = 10) -> list[Any]:
+    """All items of a finite source."""
+    with enqueuer:
+        enqueuer.start(workers, depth)
+        found = list(enqueuer.get())
+        assert not enqueuer.is_running()
+        return found
+
+
+def threads() -> list[str]:
+    return [
+        t.name
+        for t in threading.enumerate()
+        if t.name.startswith(("asyncreader-enqueue", "asyncreader-dispatch"))
+    ]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """No test leaves a thread or a process of an enqueuer."""
+    before = len(threads())
+    yield
+    gc.collect()
+    until(lambda: len(threads()) <= before)
+    assert multiprocessing.active_children() == []
+
+
+# -- features ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 3, 8])
+def test_K1_wraps_any_generator(workers: int) -> None:
+    """The items of a generator, or of any iterator, come whole and in its order."""
+    assert everything(GeneratorEnqueuer(made.count_to(100)), workers) == list(range(100))
+    assert everything(GeneratorEnqueuer(iter("abc")), workers) == ["a", "b", "c"]
+    assert some(GeneratorEnqueuer(itertools.count(5)), 40, workers) == list(range(5, 45))
+
+
+def test_K2_threads_or_processes() -> None:
+    """Both give the same items in the same order, and really run there."""
+    sources = [partial(made.count_to, 10), made.uneven, partial(made.share_of, 21)]
+    for source in sources:
+        found = [
+            everything(GeneratorEnqueuer(source, use_multiprocessing=p), 3) for p in (False, True)
+        ]
+        assert found[0] == found[1]
+    assert found[0] == list(range(21))
+    inside = set(some(GeneratorEnqueuer(made.pids, use_multiprocessing=True), 12, 3))
+    assert len(inside) == 3
+    old = GeneratorEnqueuer(made.pids, pickle_safe=True)
+    assert len(set(some(old, 4, 2))) == 2
+
+
+def test_K3_bounded_prefetch() -> None:
+    """No more than max_queue_size items are made ahead: not one more, whatever the workers."""
+    given = 0
+
+    def counting() -> Iterator[int]:
+        nonlocal given
+        while True:
+            given += 1
+            yield given
+
+    enqueuer = GeneratorEnqueuer(counting())
+    with enqueuer:
+        enqueuer.start(workers=4, max_queue_size=5)
+        items = enqueuer.get()
+        for taken in range(10):
+            until(lambda: enqueuer._run.ring.counts()["ready"] == 5)
+            assert given == 5 + taken
+            assert next(items) == taken + 1
+
+    class Counting(made.Plain):
+        made = 0
+        lock = threading.Lock()
+
+        def __getitem__(self, index: int) -> int:
+            with self.lock:
+                self.made += 1
+            return index
+
+    counted = Counting()
+    with OrderedEnqueuer(counted) as ordered:
+        ordered.start(workers=4, max_queue_size=3)
+        until(lambda: ordered._run.ring.counts()["ready"] == 3)
+        assert counted.made == 3
+
+
+def test_K4_seed_per_worker() -> None:
+    """Worker i draws from random_seed + i, set in its own process; the parent's state stays."""
+    random.seed(1)
+    np.random.seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    found = some(GeneratorEnqueuer(made.draws, True, random_seed=40), 6, workers=2)
+    for worker in (0, 1):
+        own, theirs = random.Random(40 + worker), np.random.RandomState(40 + worker)
+        expected = [(own.random(), float(theirs.random_sample())) for _ in range(3)]
+        assert found[worker::2] == expected
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+    assert some(GeneratorEnqueuer(made.draws, True, seed=40), 6, workers=2) == found
+    unseeded = some(GeneratorEnqueuer(made.draws, True), 4, workers=2)
+    assert len(set(unseeded)) == 4
+
+
+def test_K5_ordered_parallel_loading_by_index() -> None:
+    """Batches are made in parallel and come in index order, with any number of workers."""
+
+    class Backwards(Sequence):
+        """Batch 2 k is ready only when batch 2 k + 1 is."""
+
+        def __init__(self) -> None:
+            self.done = [threading.Event() for _ in range(20)]
+
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, index: int) -> int:
+            if index % 2 == 0:
+                assert self.done[index + 1].wait(60)
+            self.done[index].set()
+            return index
+
+    for workers in (2, 3, 8):
+        assert some(OrderedEnqueuer(Backwards()), 20, workers) == list(range(20))
+    for workers in (1, 2):
+        assert some(OrderedEnqueuer(made.Plain(), True), 10, workers) == [
+            *(i * i for i in range(7)),
+            *(i * i for i in range(3)),
+        ]
+
+
+@EITHER
+def test_K6_epoch_hook(processes: bool) -> None:
+    """on_epoch_end is called once an epoch, in this process, and all of the next epoch sees it."""
+    numbers = made.Numbers(5)
+    found = some(OrderedEnqueuer(numbers, processes), 17, workers=3)
+    assert found == [i + 100 * epoch for epoch in range(4) for i in range(5)][:17]
+    assert numbers.epoch in (3, 4, 5)  # it may be ahead by what is prefetched
+
+
+def test_K6_hook_runs_between_the_epochs() -> None:
+    """The hook runs after the last batch of an epoch was made and before the next is begun."""
+    log: list[Any] = []
+
+    class Logged(Sequence):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            log.append(index)
+            return index
+
+        def on_epoch_end(self) -> None:
+            log.append("end")
+
+    some(OrderedEnqueuer(Logged()), 12, workers=3, depth=20)
+    for start in range(0, 10, 5):
+        assert sorted(log[start : start + 4]) == [0, 1, 2, 3]
+        assert log[start + 4] == "end"
+
+
+def test_K7_shuffle_per_epoch() -> None:
+    """Each epoch has another order of the same batches: the same for any workers and run."""
+    orders = []
+    for workers, processes in ((1, False), (4, False), (2, True)):
+        random.seed(workers)  # the global state plays no part
+        enqueuer = OrderedEnqueuer(made.Plain(), processes, shuffle=True)
+        orders.append(some(enqueuer, 21, workers))
+    assert orders[0] == orders[1] == orders[2]
+    epochs = [tuple(orders[0][i : i + 7]) for i in range(0, 21, 7)]
+    assert all(sorted(epoch) == [i * i for i in range(7)] for epoch in epochs)
+    assert len(set(epochs)) == 3
+    other = some(OrderedEnqueuer(made.Plain(), shuffle=True, random_seed=1), 21)
+    assert other != orders[0]
+
+
+def test_K7_augmentation_does_not_depend_on_workers() -> None:
+    """In worker processes what a batch draws is a function of (seed, epoch, index)."""
+    one, two = (some(OrderedEnqueuer(made.Noise(), True), 12, workers) for workers in (1, 2))
+    assert one == two
+    assert len({draw for _, draw, _ in one}) == 12
+    other = some(OrderedEnqueuer(made.Noise(), True, random_seed=9), 3, 1)
+    assert other != one[:3]
+
+
+@EITHER
+def test_K8_finite_sources_drain_completely(processes: bool) -> None:
+    """Every item of a finite source is delivered, then get() ends and is_running() is False."""
+    for count in (0, 1, 25):
+        source = partial(made.count_to, count)
+        assert everything(GeneratorEnqueuer(source, processes), 1) == list(range(count))
+    expected = ["1:0", "2:0", "1:1", "2:1", "1:2", "2:2", "2:3", "2:4", "2:5"]
+    assert everything(GeneratorEnqueuer(made.uneven, processes), 3, depth=2) == expected
+
+
+def test_K8_slow_consumer_gets_all() -> None:
+    """Items made before the source ended are still there when the consumer comes late."""
+    with GeneratorEnqueuer(made.count_to(6)) as enqueuer:
+        enqueuer.start(1, 10)
+        until(lambda: enqueuer._run.ring._finished)
+        assert enqueuer.is_running()
+        assert list(enqueuer.get()) == list(range(6))
+        assert not enqueuer.is_running()
+        assert list(enqueuer.get()) == []
+
+
+@EITHER
+def test_K9_errors_keep_type_and_traceback(processes: bool) -> None:
+    """What was made before comes first; then the original error, with the worker's trace."""
+    enqueuer = GeneratorEnqueuer(partial(made.raises_after, 4), processes)
+    with enqueuer:
+        enqueuer.start(1, 10)
+        items = enqueuer.get()
+        assert [next(items) for _ in range(4)] == [0, 1, 2, 3]
+        with pytest.raises(Odd, match="after 4") as caught:
+            next(items)
+        assert "raises_after" in "".join(traceback.format_exception(caught.value))
+        assert list(enqueuer.get()) == []  # a generator that raised has ended
+
+
+@EITHER
+def test_K9_an_error_belongs_to_its_batch(processes: bool) -> None:
+    """A sequence goes on behind a batch that could not be made."""
+    with OrderedEnqueuer(made.Faulty(6), processes) as enqueuer:
+        enqueuer.start(2)
+        items = enqueuer.get()
+        assert [next(items) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(Odd, match="batch 3"):
+            next(items)
+        assert list(itertools.islice(enqueuer.get(), 4)) == [4, 5, 0, 1]
+
+
+def test_K9_errors_that_cannot_be_pickled() -> None:
+    """An error, or an item, that cannot cross the pipe says so, with the worker's trace."""
+    for source, kind, text in (
+        (made.raises_one_way, RuntimeError, "OneWay: only"),
+        (made.raises_local, RuntimeError, "Local: nobody else knows me"),
+        (made.unpicklable_items, TypeError, "pickle"),
+    ):
+        with GeneratorEnqueuer(source, True) as enqueuer:
+            enqueuer.start(1)
+            items = enqueuer.get()
+            assert next(items) == 0
+            with pytest.raises(kind, match=text) as caught:
+                next(items)
+            assert "worker process 0" in "".join(caught.value.__notes__)
+
+
+@EITHER
+def test_K10_start_and_stop_are_repeatable(processes: bool) -> None:
+    """stop() ends all workers and drops what was prefetched; start() begins anew."""
+    enqueuer = OrderedEnqueuer(made.Plain(), processes)
+    before = len(threads())
+    for _ in range(2):
+        enqueuer.start(2)
+        assert enqueuer.is_running()
+        items = enqueuer.get()
+        assert list(itertools.islice(items, 3)) == [0, 1, 4]
+        with pytest.raises(ParamsError, match="running"):
+            enqueuer.start()
+        enqueuer.stop()
+        enqueuer.stop(timeout=5)
+        assert not enqueuer.is_running()
+        assert list(items) == []
+        assert len(threads()) == before
+        assert multiprocessing.active_children() == []
+
+
+def test_K10_a_generator_goes_on_after_a_stop() -> None:
+    """A bare generator is the caller's: started again it goes on behind what was prefetched."""
+    enqueuer = GeneratorEnqueuer(itertools.count())
+    assert some(enqueuer, 3, depth=4) == [0, 1, 2]
+    later = some(enqueuer, 3)
+    assert later == list(range(later[0], later[0] + 3))
+    assert 3 <= later[0] <= 8
+
+
+@EITHER
+def test_K11_none_is_skipped(processes: bool) -> None:
+    """Items that are None are left out."""
+    assert everything(GeneratorEnqueuer(partial(made.with_nones, 20), processes), 1) == list(
+        range(20)
+    )
+    if not processes:
+
+        class Sparse(made.Plain):
+            def __getitem__(self, index: int) -> int | None:
+                return index if index % 2 else None
+
+        assert some(OrderedEnqueuer(Sparse()), 6) == [1, 3, 5] * 2
+
+
+@EITHER
+def test_K12_two_at_once_keep_separate_state(processes: bool) -> None:
+    """Two enqueuers over two sequences, read in turn, do not mix."""
+    one, two = made.Numbers(4), made.Numbers(3)
+    two.epoch = 50
+    with OrderedEnqueuer(one, processes) as a, OrderedEnqueuer(two, processes) as b:
+        a.start(2)
+        b.start(1)
+        pairs = list(itertools.islice(zip(a.get(), b.get(), strict=False), 9))
+    assert [pair[0] for pair in pairs] == [i + 100 * e for e in range(3) for i in range(4)][:9]
+    assert [pair[1] for pair in pairs] == [5000 + i + 100 * e for e in range(3) for i in range(3)]
+
+
+SCRIPT = """
+import sys
+from functools import partial
+from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, Sequence
+
+class Doubles(Sequence):
+    def __len__(self):
+        return 5
+    def __getitem__(self, index):
+        import multiprocessing
+        assert multiprocessing.current_process().name != "MainProcess"
+        return 2 * index
+
+def share(worker, workers):
+    yield from range(worker, 6, workers)
+
+if __name__ == "__main__":
+    with OrderedEnqueuer(Doubles(), use_multiprocessing=True) as enqueuer:
+        enqueuer.start(2)
+        items = enqueuer.get()
+        print([next(items) for _ in range(6)])
+    enqueuer = GeneratorEnqueuer(share, use_multiprocessing=True)
+    enqueuer.start(2)
+    print(list(enqueuer.get()))
+    forgotten = OrderedEnqueuer(Doubles(), use_multiprocessing=True)
+    forgotten.start(1)
+    next(forgotten.get())
+"""
+
+
+def test_K13_spawn_from_a_script(tmp_path: Path) -> None:
+    """Workers are spawned from a plain script; a forgotten enqueuer does not keep it running."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.split("\n")[:2] == ["[0, 2, 4, 6, 8, 0]", "[0, 1, 2, 3, 4, 5]"]
+
+
+def test_K13_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
+    """Without the main guard, or from standard input, the error says what to do."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace('if __name__ == "__main__":', "if True:"))
+    ended = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.returncode == 1
+    assert "use_multiprocessing=False" in ended.stderr.split("\n")[-2]
+
+
+# -- K14: HDF5Matrix -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["contiguous", "gzip", "rank 2", "NCHW"])
+def matrix_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    shape = {"rank 2": (50, 7), "NCHW": (50, 3, 8, 9)}.get(request.param, (50, 6, 5, 3))
+    data = np.random.default_rng(3).integers(0, 255, shape, dtype=np.uint8)
+    path = tmp_path_factory.mktemp("matrix") / "set.h5"
+    storage = {"chunks": (4, *shape[1:]), "compression": "gzip"} if request.param == "gzip" else {}
+    with h5py.File(path, "w") as file:
+        file.create_dataset("group/x", data=data, **storage)
+    return path, data
+
+
+def test_K14_hdf5_slice_view(matrix_file: Any) -> None:
+    """Rows start to end by number, slice or list, in any order, as stored and as numpy would."""
+    path, data = matrix_file
+    view = data[10:40]
+    with HDF5Matrix(path, "group/x", start=10, end=40) as matrix:
+        assert len(matrix) == 30
+        assert (matrix.shape, matrix.dtype) == (view.shape, view.dtype)
+        assert (matrix.ndim, matrix.size) == (view.ndim, view.size)
+        for key in (
+            *(0, 29, -1, -30, np.int64(3), slice(None), slice(2, 9), slice(20, 99, 3)),
+            *(slice(None, None, -1), slice(5, 5), [3, 1, 1, 28], np.array([7, -2]), []),
+        ):
+            wanted = view[key] if not isinstance(key, list) else view[np.array(key, np.int64)]
+            found = matrix[key]
+            assert found.dtype == view.dtype
+            assert found.shape == wanted.shape
+            assert (found == wanted).all()
+        for key in (30, -31, [0, 30]):
+            with pytest.raises(IndexError):
+                _ = matrix[key]
+        for key in ("a", [[1]], [0.5]):
+            with pytest.raises(ParamsError):
+                _ = matrix[key]
+        again = pickle.loads(pickle.dumps(matrix))
+        assert (again[:] == view).all()
+        assert "group/x" in repr(matrix)
+    with pytest.raises(ReaderClosedError):
+        _ = matrix[0]
+
+
+def test_K14_normaliser(matrix_file: Any) -> None:
+    """The normaliser sees the rows that are handed out; shape and dtype are those it gives."""
+    path, data = matrix_file
+    with HDF5Matrix(path, "group/x", normalizer=lambda rows: rows / np.float32(255)) as matrix:
+        assert matrix.dtype == np.float32
+        assert (matrix[[4, 2]] == data[[4, 2]] / np.float32(255)).all()
+        assert (matrix[3] == data[3] / np.float32(255)).all()
+
+
+def test_K14_what_is_refused(matrix_file: Any, tmp_path: Path) -> None:
+    """No such file or data set, and rows that are not there, are errors when it is opened."""
+    path, _ = matrix_file
+    for start, end in ((0, 51), (5, 5), (9, 3), (50, None)):
+        with pytest.raises(ParamsError, match="select no rows"):
+            HDF5Matrix(path, "group/x", start, end)
+    with pytest.raises(SourceNotFoundError):
+        HDF5Matrix(path, "group/y")
+    with pytest.raises(SourceNotFoundError):
+        HDF5Matrix(tmp_path / "none.h5", "x")
+
+
+def test_K14_as_the_reader_does_it(matrix_file: Any) -> None:
+    """AsyncReader's subset and scale are the same view, in batches."""
+    path, data = matrix_file
+    if data.shape[1] == 3:
+        pytest.skip("for NCHW the reader wants to be told the axes")
+    with AsyncReader(
+        path=path,
+        data_field="group/x",
+        subset=slice(10, 40),
+        batch_size=30,
+        layout="NHWC",
+        dtype="float32",
+        scale=1 / 255,
+    ) as reader:
+        reader.fetchData()
+        found = reader.getNextBatch().data
+    np.testing.assert_allclose(found, data[10:40] / 255, rtol=1e-6)
+
+
+# -- get_batch -----------------------------------------------------------------------------------
+
+
+@EITHER
+def test_recipe_gives_batches_of_samples(processes: bool) -> None:
+    """Tuples come as lists of each field, whole batches first, and the rest is not lost."""
+    batches = list(
+        get_batch(1, made.sample_pairs, 4, stop=10, use_multiprocessing=processes, random_seed=1)
+    )
+    assert batches == [
+        ([0, 1, 2, 3], ["0", "1", "2", "3"]),
+        ([4, 5, 6, 7], ["4", "5", "6", "7"]),
+        ([8, 9], ["8", "9"]),
+    ]
+
+
+@EITHER
+def test_recipe_shares_the_data_out(processes: bool) -> None:
+    """With (worker, workers) every sample comes exactly once, from several workers."""
+    batches = list(get_batch(3, made.shared_pairs, 2, stop=13, use_multiprocessing=processes))
+    assert sorted(n for numbers, _ in batches for n in numbers) == list(range(13))
+
+
+def test_recipe_single_samples() -> None:
+    """A function of single samples: independent random ones in each process, seeded there."""
+    batches = list(itertools.islice(get_batch(2, made.random_sample, 3, random_seed=5), 4))
+    for worker in (0, 1):
+        rng = np.random.RandomState(5 + worker)
+        expected = [[float(rng.random_sample()) for _ in range(3)] for _ in range(2)]
+        assert batches[worker::2] == expected
+    five = list(get_batch(1, made.FiveSamples(), 2, use_multiprocessing=False))
+    assert five == [[1, 2], [3, 4], [5]]
+
+
+@EITHER
+def test_recipe_raises_what_went_wrong(processes: bool) -> None:
+    """A permanent error is raised, once: it is not swallowed, and nothing loops for ever."""
+    batches = get_batch(2, made.failing_sample, 3, use_multiprocessing=processes)
+    with pytest.raises(Odd, match="no sample"):
+        next(batches)
+    assert list(batches) == []
+
+
+def test_recipe_tells_of_duplicates() -> None:
+    """A source without shares that ends in several workers is an error: all came several times."""
+    batches = get_batch(2, made.sample_pairs, 50, stop=10, use_multiprocessing=False)
+    with pytest.raises(ParamsError, match=r"\(worker, workers\)"):
+        list(batches)
+
+
+def test_recipe_checks_at_the_call() -> None:
+    """Bad arguments are errors of the call itself, before a worker starts."""
+    for arguments, options in (
+        ((0, made.random_sample), {}),
+        ((1, made.random_sample, 0), {}),
+        ((1, made.random_sample), {"max_queue_size": 0}),
+        ((1, made.random_sample()), {}),
+        ((1, made.sample_pairs), {}),
+    ):
+        with pytest.raises(ParamsError):
+            get_batch(*arguments, **options)
+
+
+# -- the bugs they do not have -------------------------------------------------------------------
+
+
+def test_bug_generator_already_executing() -> None:
+    """Many workers on one generator: no ValueError, no item twice, none lost (keras#1638)."""
+    items = everything(GeneratorEnqueuer(x for x in range(3000)), workers=8, depth=7)
+    assert items == list(range(3000))
+
+
+def test_bug_generators_and_processes() -> None:
+    """A bare generator with processes is refused with advice: it cannot be duplicated silently."""
+    with pytest.raises(ParamsError, match=r"pass the function that makes it .*worker, workers"):
+        GeneratorEnqueuer(made.count_to(3), use_multiprocessing=True)
+    with pytest.raises(ParamsError, match="iter"):
+        GeneratorEnqueuer([1, 2, 3])
+    with (
+        GeneratorEnqueuer(lambda: iter(()), use_multiprocessing=True) as enqueuer,
+        pytest.raises(ParamsError, match=r"top of a module.*use_multiprocessing=False"),
+    ):
+        enqueuer.start()
+
+
+def test_bug_a_dead_worker_is_an_error() -> None:
+    """A process that dies is a WorkerError that says how: never None for ever."""
+    with GeneratorEnqueuer(partial(made.dies_after, 2), True) as enqueuer:
+        enqueuer.start(1, 1)
+        with pytest.raises(WorkerError, match="SIGKILL"):
+            list(enqueuer.get())
+        assert not enqueuer.is_running()
+
+
+def test_bug_a_maker_that_fails() -> None:
+    """An error of the callable itself is raised, then it is over."""
+    for processes in (False, True):
+        with GeneratorEnqueuer(made.raises_at_once, processes) as enqueuer:
+            enqueuer.start(1)
+            with pytest.raises(Odd, match="at once"):
+                next(enqueuer.get())
+            assert list(enqueuer.get()) == []
+
+
+def test_bug_a_hook_that_fails() -> None:
+    """An error in on_epoch_end comes behind the batches of that epoch."""
+
+    class BadHook(made.Plain):
+        def on_epoch_end(self) -> None:
+            raise Odd("hook")
+
+    with OrderedEnqueuer(BadHook()) as enqueuer:
+        enqueuer.start(2)
+        items = enqueuer.get()
+        assert [next(items) for _ in range(7)] == [i * i for i in range(7)]
+        with pytest.raises(Odd, match="hook"):
+            next(items)
+
+
+def test_bug_stop_iteration_in_a_sequence() -> None:
+    """A sequence that raises StopIteration does not end the data silently."""
+
+    class Stops(made.Plain):
+        def __getitem__(self, index: int) -> int:
+            raise StopIteration("inside")
+
+    with OrderedEnqueuer(Stops()) as enqueuer:
+        enqueuer.start()
+        with pytest.raises(RuntimeError) as caught:
+            next(enqueuer.get())
+        assert isinstance(caught.value.__cause__, StopIteration)
+
+
+def test_bug_no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing sleeps: a consumer that waits is woken by the item."""
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("polled"))
+    gate = threading.Event()
+
+    def slow() -> Iterator[int]:
+        assert gate.wait(60)
+        yield 1
+
+    with GeneratorEnqueuer(slow(), wait_time=0.05) as enqueuer:
+        enqueuer.start(1, max_q_size=3, wait_time=0.05)
+        got: list[int] = []
+        consumer = threading.Thread(target=lambda: got.extend(enqueuer.get()))
+        consumer.start()
+        until(lambda: enqueuer._run.ring._waiting == 1)
+        gate.set()
+        consumer.join(60)
+        assert got == [1]
+
+
+def test_bug_no_threads_pile_up() -> None:
+    """The number of threads is the same in every epoch."""
+    with OrderedEnqueuer(made.Numbers(3)) as enqueuer:
+        enqueuer.start(3)
+        items = enqueuer.get()
+        counts = set()
+        for _ in range(60):
+            next(items)
+            counts.add(len(threads()))
+        assert counts == {4}
+
+
+def test_bug_stuck_threads_are_left_behind() -> None:
+    """stop() waits a second for user code in a thread, warns with its stack, and returns."""
+    inside, gate = threading.Event(), threading.Event()
+
+    def stuck_here() -> Iterator[int]:
+        inside.set()
+        gate.wait(60)
+        yield 1
+
+    enqueuer = GeneratorEnqueuer(stuck_here())
+    enqueuer.start()
+    assert inside.wait(60)
+    with pytest.warns(RuntimeWarning, match="stuck_here"):
+        enqueuer.stop(timeout=0.05)
+    gate.set()
+
+
+def test_bug_stuck_processes_are_killed() -> None:
+    """stop() kills a process that is stuck in user code; the prefetched items are dropped."""
+    enqueuer = GeneratorEnqueuer(made.stays_for_ever, True)
+    enqueuer.start(2)
+    assert next(enqueuer.get()) == 0
+    started = time.monotonic()
+    enqueuer.stop()
+    assert time.monotonic() - started < 30
+    assert multiprocessing.active_children() == []
+
+
+def test_bug_stop_while_a_consumer_waits() -> None:
+    """A get() that waits ends when another thread stops the enqueuer."""
+    gate = threading.Event()
+
+    def nothing() -> Iterator[int]:
+        gate.wait(60)
+        yield 1
+
+    enqueuer = GeneratorEnqueuer(nothing())
+    enqueuer.start()
+    got: list[Any] = []
+    consumer = threading.Thread(target=lambda: got.append(list(enqueuer.get())))
+    consumer.start()
+    until(lambda: enqueuer._run.ring._waiting == 1)
+    gate.set()
+    enqueuer.stop()
+    consumer.join(60)
+    assert got in ([[]], [[1]])
+
+
+def test_bug_a_forgotten_enqueuer_is_collected() -> None:
+    """Workers do not keep it alive; an iterator in use does."""
+
+    def opened() -> tuple[Callable[[], Any], Iterator[int]]:
+        enqueuer = GeneratorEnqueuer(itertools.count())
+        enqueuer.start()
+        return weakref.ref(enqueuer), enqueuer.get()
+
+    gone, items = opened()
+    gc.collect()
+    assert [next(items) for _ in range(100)] == list(range(100))
+    del items
+    gc.collect()
+    assert gone() is None
+
+
+def test_bug_several_consumers() -> None:
+    """Threads with a get() each share the items, and each sees the end."""
+    with GeneratorEnqueuer(made.count_to(500)) as enqueuer:
+        enqueuer.start()
+        found: list[list[int]] = [[] for _ in range(4)]
+        consumers = [threading.Thread(target=lambda f=f: f.extend(enqueuer.get())) for f in found]
+        for consumer in consumers:
+            consumer.start()
+        for consumer in consumers:
+            consumer.join(60)
+            assert not consumer.is_alive()
+    assert sorted(n for part in found for n in part) == list(range(500))
+
+
+def test_large_items_cross_the_pipe() -> None:
+    """Arrays come from processes whole, and may be written to."""
+    items = everything(GeneratorEnqueuer(partial(made.arrays, 5), True), 1, depth=2)
+    for i, item in enumerate(items):
+        assert (item == i).all()
+        item += 1
+
+
+def test_at_the_door() -> None:
+    """Wrong numbers, what is no sequence, an empty one, get() before start()."""
+    for wrong in (0, -1, 1.5, True, "2", None):
+        with pytest.raises(ParamsError, match="workers"):
+            OrderedEnqueuer(made.Plain()).start(wrong)
+    with pytest.raises(ParamsError, match="max_queue_size"):
+        OrderedEnqueuer(made.Plain()).start(1, 0)
+    with pytest.raises(ParamsError, match="__getitem__"):
+        OrderedEnqueuer(made.count_to(3))
+    with pytest.raises(ParamsError, match="empty"):
+        OrderedEnqueuer([]).start()
+    with pytest.raises(ParamsError, match="random_seed"):
+        GeneratorEnqueuer(made.draws, random_seed=-1)
+    with pytest.raises(NothingQueuedError, match="start"):
+        OrderedEnqueuer(made.Plain()).get()
+    assert not OrderedEnqueuer(made.Plain()).is_running()
+    OrderedEnqueuer(made.Plain()).stop()
+    with pytest.raises(NotImplementedError):
+        _ = Sequence()[0]
+    with pytest.raises(NotImplementedError):
+        len(Sequence())
+    with OrderedEnqueuer(["a", "b"]) as enqueuer:
+        enqueuer.start()
+        assert list(itertools.islice(enqueuer.get(), 3)) == ["a", "b", "a"]
+
+
+def test_a_sequence_that_becomes_empty() -> None:
+    """A sequence may change its length between epochs; none at all is an error."""
+
+    class Shrinks(Sequence):
+        count = 3
+
+        def __len__(self) -> int:
+            return self.count
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+        def on_epoch_end(self) -> None:
+            self.count -= 1
+
+    with OrderedEnqueuer(Shrinks()) as enqueuer:
+        enqueuer.start()
+        items = enqueuer.get()
+        assert list(itertools.islice(items, 6)) == [0, 1, 2, 0, 1, 0]
+        with pytest.raises(ParamsError, match="became empty"):
+            next(items)
