@@ -1,18 +1,15 @@
-"""``cuda``: the discipline of slots and events, on a fake device; and what is said without a GPU.
+"""``cuda``: the discipline of slots and events, on a fake device.
 
 test_cuda_gpu.py does the same on a real one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import pickle
-import sys
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,7 +23,6 @@ from asyncreader import (
     AsyncReader,
     ChecksumError,
     NothingQueuedError,
-    ParamsError,
     QueueFullError,
     ReaderClosedError,
     ReaderTimeoutError,
@@ -404,57 +400,6 @@ def test_forgotten_reader(on: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.unpinned == device.pinned != []
 
 
-# -- without a GPU -------------------------------------------------------------------------------
-
-
-def no_gpu_torch(count: int) -> types.ModuleType:
-    """As much of torch as is looked at before a device is opened."""
-    torch = types.ModuleType("torch")
-    torch.__version__ = "9.9+fake"  # type: ignore[attr-defined]
-    torch.version = types.SimpleNamespace(cuda=None)  # type: ignore[attr-defined]
-    torch.device = lambda name: types.SimpleNamespace(  # type: ignore[attr-defined]
-        index=int(name.split(":")[1]) if ":" in name else None
-    )
-    torch.cuda = types.SimpleNamespace(  # type: ignore[attr-defined]
-        is_available=lambda: count > 0,
-        device_count=lambda: count,
-        current_device=lambda: 0,
-    )
-    return torch
-
-
-def test_cuda_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """cuda=True without torch is a ParamsError that says what to install, before any thread."""
-    monkeypatch.setitem(sys.modules, "torch", None)
-    before = threading.active_count()
-    with pytest.raises(ParamsError, match=r"needs torch.*pip install 'asyncreader\[torch\]'"):
-        AsyncReader(SMALL, cuda=True)
-    assert threading.active_count() == before
-
-
-def test_cuda_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """cuda=True where torch sees no GPU is a ParamsError with advice."""
-    monkeypatch.setitem(sys.modules, "torch", no_gpu_torch(0))
-    with pytest.raises(ParamsError, match=r"sees no GPU.*built for CPU.*leave cuda out"):
-        AsyncReader(SMALL, cuda="cuda:0")
-
-
-def test_no_such_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU number that is not there is a ParamsError."""
-    monkeypatch.setitem(sys.modules, "torch", no_gpu_torch(2))
-    with pytest.raises(ParamsError, match=r"no GPU cuda:2.*2 GPUs"):
-        AsyncReader(SMALL, cuda="cuda:2")
-
-
-def test_cuda_with_the_real_torch() -> None:
-    """The CPU build of torch is told apart from a machine with a GPU."""
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    if torch.cuda.is_available():
-        pytest.skip("torch sees a GPU")
-    with pytest.raises(ParamsError, match="torch sees no GPU"):
-        AsyncReader(SMALL, cuda=True)
-
-
 def test_waiting_does_not_stop_the_workers(on: Opener) -> None:
     """Workers fill on while the consumer waits inside getNextBatch() for a slow first row."""
     device = FakeDevice("late")
@@ -466,52 +411,3 @@ def test_waiting_does_not_stop_the_workers(on: Opener) -> None:
         device.finish()
         assert time.monotonic() - started < 30
         assert device.uploads >= 3 * STEPS
-
-
-# -- the calls of the real device ----------------------------------------------------------------
-
-
-def test_cuda_device_on_host_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CudaDevice's own calls are torch's: on host tensors, without streams, batches come out right.
-
-    This finds a wrong name or argument where there is no GPU, nothing about order.
-    """
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    from asyncreader.adapters.torch import TorchReader
-    from asyncreader.device import CudaDevice
-
-    class Nothing:
-        def __getattr__(self, name: str) -> Any:
-            assert name in ("record", "synchronize", "wait_event")
-            return lambda *_: None
-
-    registered: list[int] = []
-    cudart = types.SimpleNamespace(
-        cudaHostRegister=lambda address, size, flags: registered.append(address) or 0,
-        cudaHostUnregister=registered.remove,
-    )
-    for name, made in (
-        ("Stream", lambda device: Nothing()),
-        ("Event", lambda blocking=False: Nothing()),
-        ("current_stream", lambda device: Nothing()),
-        ("stream", lambda stream: contextlib.nullcontext()),
-        ("device", lambda device: contextlib.nullcontext()),
-        ("cudart", lambda: cudart),
-    ):
-        monkeypatch.setattr(torch.cuda, name, made)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
-    device = CudaDevice(torch, 0)
-    device._device = torch.device("cpu")
-    monkeypatch.setattr("asyncreader.reader.open_device", lambda _: device)
-    for options in ({"zero_copy": True, "debug": True}, {"debug": False}, {"contiguous": True}):
-        with TorchReader(SMALL, cuda=True, dtype="float32", **options) as loader:
-            seen = []
-            for data, labels in loader:
-                assert data.is_contiguous() == ("contiguous" in options)
-                seen.append(check(data.to(torch.uint8), labels, nchw=True))
-            assert registered
-            assert seen == expected(1)
-        assert registered == []
-    cudart.cudaHostRegister = lambda address, size, flags: 2
-    with pytest.raises(ParamsError, match="cannot be locked"):
-        TorchReader(SMALL, cuda=True)

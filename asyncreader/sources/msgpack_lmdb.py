@@ -7,7 +7,6 @@ then on a sample is a byte range inside its value: no msgpack is unpacked while 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -30,24 +29,13 @@ from .foreign_lmdb import (
 from .images import image_kind
 from .lmdb_entries import Entries
 from .lmdb_tree import Tree
-from .lockstep import ARRAY, BIN, BOOL, FLOAT, INT, MAP, STR, Int64, Span, gather
+from .lockstep import ARRAY, BIN, MAP, STR, Int64, Span, gather
+from .msgpack_values import ARRAYS, BINARY, REAL, TEXT, WHOLE, WORDS, Values, read_values
 
 #: Named databases of the branch: msgpack strings.
 BRANCH_MAIN: Final = b"\xa4main"
 _BRANCH_META: Final = b"\xa8metadata"
 _BRANCH_INDICES: Final = b"\xa9__indices"
-
-#: What a value is: an array, bytes or text of any length, a whole number, a float.
-_ARRAYS, _BINARY, _TEXT, _WHOLE, _REAL = range(1, 6)
-_WORDS: Final = np.array(["nothing", "an array", "bytes", "text", "a whole number", "a float"])
-#: Axes that an array may have here.
-_AXES: Final = 6
-#: numpy type strings that are read: plain numbers of at most 64 bits.
-_PLAIN: Final = frozenset(
-    f"{order}{kind}".encode()
-    for order in "<>|="
-    for kind in ("b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8")
-)
 
 #: Names of images and their labels that go together, tried where the caller names none.
 _PAIRS: Final = (
@@ -60,148 +48,6 @@ _PAIRS: Final = (
     ("X", "y"),
     ("x", "y"),
 )
-
-
-@dataclass
-class Values:
-    """One field of all records: what it is, and where its bytes lie."""
-
-    form: Int64
-    dtype: Array
-    """S4: numpy type strings of arrays."""
-    rank: Int64
-    shape: Int64
-    """(N, _AXES), 1 behind the rank."""
-    start: Int64
-    size: Int64
-    number: Int64
-    real: Array
-
-    @classmethod
-    def empty(cls, count: int) -> Values:
-        """To be filled block by block."""
-        whole = [np.zeros(count, np.int64) for _ in range(5)]
-        shape = np.ones((count, _AXES), np.int64)
-        return cls(
-            whole[0],
-            np.zeros(count, "S4"),
-            whole[1],
-            shape,
-            whole[2],
-            whole[3],
-            whole[4],
-            np.zeros(count, np.float64),
-        )
-
-    def first_shape(self) -> tuple[int, ...]:
-        """The shape of the first record's array."""
-        return tuple(self.shape[0, : int(self.rank[0])].tolist())
-
-
-def read_values(span: Span, lo: int, out: Values) -> None:
-    """Note what stands at the cursors as records ``lo`` and on of ``out``."""
-    found = lockstep.head(span)
-    # DataLoader makes a list of one of everything that folder2lmdb writes
-    alone = (found.kind == ARRAY) & (found.number == 1)
-    if alone.any():
-        span = span.moved(np.where(alone, found.stop, span.at))
-        found = lockstep.head(span)
-    part = slice(lo, lo + span.at.size)
-    for kind, form in ((BIN, _BINARY), (STR, _TEXT), (INT, _WHOLE), (BOOL, _WHOLE), (FLOAT, _REAL)):
-        out.form[part][found.kind == kind] = form
-    out.start[part], out.size[part] = found.start, np.maximum(found.stop - found.start, 0)
-    out.number[part] = found.number
-    out.real[part] = found.real()
-    maps = np.flatnonzero(found.kind == MAP)
-    if maps.size:
-        _read_arrays(span.pick(maps), lo + maps, out)
-    span.need(out.form[part] > 0, "a value that is neither array, bytes, text nor number")
-
-
-def _read_arrays(span: Span, rows: Int64, out: Values) -> None:
-    """Maps that ml-pyxis ({type, dtype, shape, data}) or msgpack_numpy ({nd, type, ...}) wrote."""
-    names = (b"type", b"dtype", b"shape", b"data", b"nd", b"kind")
-    (kind, dtype, shape, data, nd, odd), _ = lockstep.find(span, names)
-    span.need((kind >= 0) & (data >= 0), "a map that is no array: it lacks type or data")
-    pyxis = lockstep.head(span.moved(kind)).kind == INT
-    place = np.where(pyxis, dtype, kind)
-    payload = lockstep.head(span.moved(data))
-    span.need((payload.kind == BIN) | (payload.kind == STR), "an array whose data are no bytes")
-    # ml-pyxis keeps text as {type: 1, data: text}
-    text = np.zeros(rows.size, np.bool_)
-    text[pyxis] = lockstep.head(span.pick(pyxis).moved(kind[pyxis])).number == 1
-    span.need(text | (place >= 0), "an array without a dtype")
-    out.start[rows], out.size[rows] = payload.start, payload.stop - payload.start
-    out.form[rows] = np.where(text, _TEXT, _ARRAYS)
-    some = np.flatnonzero(~text)
-    part, rows = span.pick(some), rows[some]
-    if odd[some].max(initial=-1) >= 0:
-        _refuse_odd(part, odd[some])
-    out.dtype[rows] = _type_strings(part.moved(place[some]))
-    scalar = ~pyxis[some] & _is_false(part, nd[some])
-    part.need(scalar | (shape[some] >= 0), "an array without a shape")
-    shaped = np.flatnonzero(~scalar)
-    _read_shapes(part.pick(shaped).moved(shape[some][shaped]), rows[shaped], out)
-    _check_sizes(part, rows, out)
-
-
-def _refuse_odd(span: Span, odd: Int64) -> None:
-    """msgpack_numpy's kind: b"" for plain arrays, b"V" structured, b"O" a pickle of objects."""
-    there = np.flatnonzero(odd >= 0)
-    part = span.pick(there).moved(odd[there])
-    found = lockstep.head(part)
-    plain = ((found.kind == BIN) | (found.kind == STR)) & (found.number == 0)
-    part.need(plain, "an array of structures or of Python objects, which is not read")
-
-
-def _type_strings(span: Span) -> Array:
-    found = lockstep.head(span)
-    span.need((found.kind == BIN) | (found.kind == STR), "an array whose dtype is no text")
-    at = span.moved(found.start)
-    chars = at.window(4)
-    chars[np.arange(4) >= found.number[:, None]] = 0
-    strings = np.ascontiguousarray(chars).view("S4")[:, 0]
-    known = np.isin(strings, list(_PLAIN)) & (found.number == 3)
-    span.need(known, "an array that does not hold plain numbers", strings)
-    return strings
-
-
-def _is_false(span: Span, nd: Int64) -> Any:
-    """Where msgpack_numpy says that a value is a number, not an array."""
-    there = np.flatnonzero(nd >= 0)
-    out = np.zeros(nd.size, np.bool_)
-    found = lockstep.head(span.pick(there).moved(nd[there]))
-    out[there] = (found.kind == BOOL) & (found.number == 0)
-    return out
-
-
-def _read_shapes(span: Span, rows: Int64, out: Values) -> None:
-    found = lockstep.head(span)
-    good = (found.kind == ARRAY) & (found.number <= _AXES)
-    span.need(good, f"an array whose shape is no list of at most {_AXES} numbers")
-    out.rank[rows] = found.number
-    at = found.stop.copy()
-    for axis in range(int(found.number.max(initial=0))):
-        todo = np.flatnonzero(found.number > axis)
-        part = span.pick(todo).moved(at[todo])
-        side = lockstep.head(part)
-        part.need((side.kind == INT) & (side.number >= 0), "an array with a side that is no number")
-        out.shape[rows[todo], axis] = side.number
-        at[todo] = side.stop
-
-
-def _check_sizes(span: Span, rows: Int64, out: Values) -> None:
-    """Each array's bytes are as many as its shape and dtype need."""
-    size, shape = out.size[rows], out.shape[rows]
-    items = out.dtype[rows].view("S1").reshape(-1, 4)[:, 2].astype(np.int64)
-    left, rest = np.divmod(size, items)
-    exact = rest == 0
-    for axis in range(_AXES):
-        # divided, not multiplied: a hostile shape would overflow
-        left, rest = np.divmod(left, np.maximum(shape[:, axis], 1))
-        exact &= rest == 0
-    good = np.where((shape == 0).any(axis=1), size == 0, exact & (left == 1))
-    span.need(good, "an array has not the size that its shape needs", size)
 
 
 # -- the layouts -----------------------------------------------------------------------------------
@@ -244,23 +90,83 @@ def _open_maps(found: ForeignSet, entries: Entries, layout: str) -> Any:
     """Records that are maps from names to msgpack inside bytes."""
     if not len(entries):
         raise FormatError("a set without a sample", path=found.path)
-    names = [_text(name) for name in lockstep.names(entries.span(0, 1))]
-    data, labels = _choose(found, names)
+    raw_names = lockstep.names(entries.span(0, 1))
+    data, labels = _choose(found, [_text(name) for name in raw_names])
     wanted = [data] if labels is None else [data, labels]
     keys = [name.encode() for name in wanted]
     fields = [Values.empty(len(entries)) for _ in wanted]
+    _read_maps(entries.span(0, 1), keys, fields)
+    alike = _Alike(entries, raw_names, keys, fields)
     for lo, hi in entries.blocks():
         span = entries.span(lo, hi)
-        places, after = lockstep.find(span, keys)
-        span.need(after == span.ends, "bytes behind its msgpack")
-        for name, at, values in zip(wanted, places, fields, strict=True):
-            span.need(at >= 0, f"a sample without {name!r}")
-            outer = lockstep.head(span.moved(at))
-            span.need((outer.kind == BIN) | (outer.kind == STR), f"{name!r} is no msgpack in bytes")
-            inner = Span(span.data, outer.start, outer.stop, span.records, span.blame)
-            inner.need(lockstep.skip(inner) == inner.ends, f"bytes behind the msgpack of {name!r}")
-            read_values(inner, lo, values)
+        _read_maps(span.pick(alike.copy(lo, hi)), keys, fields)
     return _source(found, entries, layout, dict(zip(wanted, fields, strict=True)))
+
+
+def _read_maps(span: Span, keys: list[bytes], fields: list[Values]) -> None:
+    """Note the values of ``keys`` in the maps at the cursors."""
+    places, after = lockstep.find(span, keys)
+    span.need(after == span.ends, "bytes behind its msgpack")
+    for key, at, values in zip(keys, places, fields, strict=True):
+        name = _text(key)
+        span.need(at >= 0, f"a sample without {name!r}")
+        outer = lockstep.head(span.moved(at))
+        span.need((outer.kind == BIN) | (outer.kind == STR), f"{name!r} is no msgpack in bytes")
+        inner = Span(span.data, outer.start, outer.stop, span.records, span.blame)
+        inner.need(lockstep.skip(inner) == inner.ends, f"bytes behind the msgpack of {name!r}")
+        read_values(inner, span.records, values)
+
+
+#: Bytes of a record's structure that are compared with those of the first one.
+_STRUCTURE: Final = 512
+
+
+class _Alike:
+    """Records that are the first one but for the values themselves: many times faster to note.
+
+    In a set of samples of one shape that is all of them.
+    """
+
+    def __init__(
+        self, entries: Entries, names: list[bytes], keys: list[bytes], fields: list[Values]
+    ) -> None:
+        self._entries = entries
+        self._fields = fields
+        span = entries.span(0, 1)
+        self._begin, self._size = int(span.at[0]), int(entries.sizes[0])
+        free = np.zeros(self._size, np.bool_)
+        places, _ = lockstep.find(span, names)
+        for name, at in zip(names, places, strict=True):
+            if name not in keys:  # nobody looks into it
+                value = lockstep.head(span.moved(at))
+                self._mark(free, int(value.start[0]), int(value.stop[0]))
+        for values in fields:
+            start = int(values.start[0])
+            self._mark(free, start, start + int(values.size[0]))
+        self._fixed = np.flatnonzero(~free)
+        self._bytes = span.data[self._begin + self._fixed]
+
+    def _mark(self, free: Any, start: int, stop: int) -> None:
+        free[start - self._begin : stop - self._begin] = True
+
+    def copy(self, lo: int, hi: int) -> Any:
+        """Note those of records ``lo`` to ``hi`` that are alike; a mask of those that are not."""
+        entries = self._entries
+        rest = np.ones(hi - lo, np.bool_)
+        if self._fixed.size > _STRUCTURE:
+            return rest
+        which = np.flatnonzero(entries.sizes[lo:hi] == self._size)
+        found = entries.tree.data[entries.starts[lo + which, None] + self._fixed]
+        which = which[(found == self._bytes).all(axis=1)]
+        rest[which] = False
+        rows = lo + which
+        for values in self._fields:
+            for table in (values.form, values.dtype, values.rank, values.shape, values.size):
+                table[rows] = table[0]
+            # numbers are part of the structure: they are those of the first record
+            values.number[rows], values.real[rows] = values.number[0], values.real[0]
+            values.start[rows] = entries.starts[rows] + (values.start[0] - self._begin)
+        return rest
 
 
 def is_datapoint(head: bytes) -> bool:
@@ -298,7 +204,7 @@ def open_tensorpack(found: ForeignSet, entries: Entries) -> Any:
             places, _ = lockstep.find(span, [name.encode() for name in wanted])
         for name, at, field in zip(wanted, places, values, strict=True):
             span.need(at >= 0, f"a sample without {name!r}")
-            read_values(span.moved(at), lo, field)
+            read_values(span.moved(at), span.records, field)
     words = "tensorpack, msgpack"
     return _source(found, entries, words, dict(zip(wanted, values, strict=True)))
 
@@ -362,15 +268,15 @@ def _source(found: ForeignSet, entries: Entries, layout: str, fields: dict[str, 
         entries,
         data.form == first,
         f"{name!r} is not what it is in the first sample",
-        _WORDS[data.form],
+        WORDS[data.form],
     )
-    if first not in (_ARRAYS, _BINARY):
+    if first not in (ARRAYS, BINARY):
         raise FormatError(
-            f"{name!r} is {_WORDS[first]}, not an image or an array",
+            f"{name!r} is {WORDS[first]}, not an image or an array",
             **entries.blame(0),
             hint="name the field of the images with data_field",
         )
-    if first == _BINARY:
+    if first == BINARY:
         data.dtype[:], data.rank[:], data.shape[:, 0] = b"|u1", 1, data.size
     _alike(entries, data.dtype == data.dtype[0], f"{name!r} is of another dtype", data.dtype)
     _alike(entries, data.rank == data.rank[0], f"{name!r} has another number of axes", data.rank)
@@ -420,13 +326,13 @@ def _labels(name: str, values: Values, entries: Entries) -> tuple[Array, tuple[s
     """Labels of all records as one array; text as numbers of sorted classes."""
     form = int(values.form[0])
     what = f"labels {name!r} are not what they are in the first sample"
-    _alike(entries, values.form == form, what, _WORDS[values.form])
+    _alike(entries, values.form == form, what, WORDS[values.form])
     tree = entries.tree
-    if form in (_TEXT, _BINARY):
+    if form in (TEXT, BINARY):
         return text_labels(tree.data, values.start, values.size, entries.blame)
-    if form == _WHOLE:
+    if form == WHOLE:
         return values.number.copy(), None
-    if form == _REAL:
+    if form == REAL:
         return values.real.copy(), None
     _alike(entries, values.dtype == values.dtype[0], f"labels {name!r} are of another dtype")
     same = (values.rank == values.rank[0]) & (values.shape == values.shape[0]).all(axis=1)

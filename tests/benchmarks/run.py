@@ -474,6 +474,7 @@ def draw(told: list[dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot
 
     matplotlib.rcParams["svg.hashsalt"] = "asyncreader"
+    matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
     shown = [case for case in told if case["contenders"]]
     figure, axes = pyplot.subplots(len(shown), 1, figsize=(8, 1.0 + 2.1 * len(shown)))
     for axis, case in zip(np.atleast_1d(axes), shown, strict=True):
