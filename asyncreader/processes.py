@@ -110,8 +110,8 @@ _Task: TypeAlias = tuple[int, Cursor, int, int, bool]
 class ProcessCrew:
     """``count`` spawned processes with a pipe each, and a thread of the parent that hears them all.
 
-    Whoever derives from it says what a process runs (``_started_with``) and what a message means
-    (``_heard``), and starts the threads that send.
+    Whoever derives from it says what a process runs (``_started_with``), what it sends (``_hear``)
+    and what that means (``_heard``).
     """
 
     #: What to do instead where processes cannot be had.
@@ -168,8 +168,12 @@ class ProcessCrew:
         """Function that process ``number`` runs, and its arguments behind the pipe."""
         raise NotImplementedError
 
-    def _heard(self, number: int, pipe: Connection) -> None:
-        """Receive a message of process ``number``, and act on it."""
+    def _hear(self, pipe: Connection) -> tuple[Any, ...]:
+        """Receive one message."""
+        raise NotImplementedError
+
+    def _heard(self, number: int, message: tuple[Any, ...]) -> None:
+        """Act on a message of process ``number``."""
         raise NotImplementedError
 
     def _check_picklable(self) -> None:
@@ -256,9 +260,11 @@ class ProcessCrew:
                 return
             for source in ready:
                 if isinstance(source, Connection):
-                    # of a pipe that broke, the sentinel tells why
-                    with contextlib.suppress(EOFError, OSError):
-                        self._heard(pipes[source], source)
+                    try:
+                        message = self._hear(source)
+                    except (EOFError, OSError):
+                        continue  # its sentinel tells why
+                    self._heard(pipes[source], message)
             for source in ready:
                 if source in sentinels:
                     self._ring.close(_death(sentinels[source]))
@@ -315,8 +321,11 @@ class ProcessWorkers(ProcessCrew):
         with contextlib.suppress(OSError, ValueError):
             self._pipes[number].send((slot.number, cursor, lo, hi, whole))
 
-    def _heard(self, number: int, pipe: Connection) -> None:
-        self._done(number, *_receive_error(pipe))
+    def _hear(self, pipe: Connection) -> tuple[Any, ...]:
+        return _receive_error(pipe)
+
+    def _heard(self, number: int, message: tuple[Any, ...]) -> None:
+        self._done(number, *message)
 
     def _done(
         self,

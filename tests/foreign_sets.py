@@ -21,10 +21,10 @@ Entries = Mapping[bytes, bytes]
 
 def write_lmdb(path: Path, entries: Entries, *, subdir: bool = True) -> str:
     """An environment whose unnamed database holds ``entries``."""
-    with lmdb.open(str(path), map_size=64 << 20, subdir=subdir, lock=False, sync=False) as env:
-        with env.begin(write=True) as transaction:
-            for key, value in entries.items():
-                transaction.put(key, value)
+    options = {"map_size": 64 << 20, "subdir": subdir, "lock": False, "sync": False}
+    with lmdb.open(str(path), **options) as env, env.begin(write=True) as transaction:
+        for key, value in entries.items():
+            transaction.put(key, value)
     return str(path)
 
 
@@ -39,7 +39,7 @@ def write_named(path: Path, databases: Mapping[bytes, Entries]) -> str:
     return str(path)
 
 
-# -- Caffe -----------------------------------------------------------------------------------------
+# -- Caffe ---------------------------------------------------------------------------------------
 
 
 def varint(number: int) -> bytes:
@@ -85,9 +85,9 @@ def datum(
     return out + (number_field(7, 1) if encoded else b"")
 
 
-def planes(image: np.ndarray, bgr: bool = True) -> bytes:
-    """(H, W, C) pixels as convert_imageset keeps them: planes, blue first."""
-    turned = image[:, :, ::-1] if bgr else image
+def planes(image: np.ndarray) -> bytes:
+    """(H, W, C) pixels as convert_imageset keeps them: planes, of colours blue first."""
+    turned = image[:, :, ::-1] if image.shape[2] == 3 else image
     return np.ascontiguousarray(turned.transpose(2, 0, 1)).tobytes()
 
 
@@ -101,7 +101,7 @@ def caffe(images: Sequence[np.ndarray], labels: Sequence[int], key: str = "%08d_
     return entries
 
 
-# -- msgpack -----------------------------------------------------------------------------------------
+# -- msgpack ---------------------------------------------------------------------------------------
 
 
 def pyxis_array(array: Any) -> bytes:
@@ -183,7 +183,7 @@ def tensorpack(points: Sequence[Any], key: str = "{:08}", dumps: Any = None) -> 
     return entries
 
 
-# -- image files -------------------------------------------------------------------------------------
+# -- image files -----------------------------------------------------------------------------------
 
 
 def files(images: Sequence[np.ndarray], kind: str = "PNG") -> list[bytes]:
@@ -223,7 +223,7 @@ def stylegan(by_size: Mapping[int, Sequence[bytes]]) -> Entries:
     return entries
 
 
-# -- HDF5 --------------------------------------------------------------------------------------------
+# -- HDF5 ------------------------------------------------------------------------------------------
 
 
 def vlen(file: h5py.File, name: str, values: Sequence[Any], **storage: Any) -> h5py.Dataset:
@@ -235,9 +235,7 @@ def vlen(file: h5py.File, name: str, values: Sequence[Any], **storage: Any) -> h
     return data
 
 
-def fuel_split(
-    file: h5py.File, rows: Sequence[tuple[str, str, int, int, Any, bool]]
-) -> np.ndarray:
+def fuel_split(file: h5py.File, rows: Sequence[tuple[str, str, int, int, Any, bool]]) -> np.ndarray:
     """Fuel's ``split`` attribute: (split, source, start, stop, indices or None, available) rows."""
     table = np.empty(
         len(rows),
@@ -258,3 +256,12 @@ def fuel_split(
         table[i] = (split.encode(), source.encode(), start, stop, reference, available, b".")
     file.attrs["split"] = table
     return table
+
+
+def shapes(file: h5py.File, data: h5py.Dataset, sizes: Sequence[tuple[int, ...]]) -> None:
+    """Fuel's dimension scales of a source of variable shape."""
+    words = np.array([b"channel", b"height", b"width"])
+    for name, table in (("shapes", np.array(sizes, np.int32)), ("shape_labels", words)):
+        scale = file.create_dataset(f"{data.name}_{name}", data=table)
+        scale.make_scale(name)
+        data.dims[0].attach_scale(scale)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +27,10 @@ from frameworks import (
 )
 
 jax = pytest.importorskip("jax", reason="jax is not installed: pip install '.[jax]'")
-jax.config.update("jax_num_cpu_devices", 2)
+try:
+    jax.config.update("jax_num_cpu_devices", 2)
+except AttributeError:  # an older jax
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
 import jax.numpy as jnp  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402

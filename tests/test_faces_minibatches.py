@@ -87,7 +87,10 @@ def test_C1_aligned_containers_with_an_axis_each(stored: Any, shuffle: str, repl
     found = []
     for a, b, c in iter_minibatches(
         *([rows, columns, list(range(COUNT))], 5, [0, 1, 0]),
-        **{"n_cycles": 2, "random_state": 3, "shuffle": shuffle, "replace": replace},
+        n_cycles=2,
+        random_state=3,
+        shuffle=shuffle,
+        replace=replace,
     ):
         assert isinstance(c, list)
         assert (np.asarray(a) == ROWS[c]).all()

@@ -29,8 +29,12 @@ class ReaderDataset(Loader, _PyDataset):
     every epoch serves each sample once. What Keras only peeked at (to build a model it draws a
     batch and begins the epoch again) is served again, and so is an epoch that was interrupted.
     With ``steps_per_epoch`` below ``len()`` the next epoch goes on where the last one stopped; so
-    does the first epoch after ``load_state_dict()``. Raises what AsyncReader raises.
+    does the first epoch after ``load_state_dict()``. Then, and only then, Keras may drop a batch or
+    two at the end of ``fit()``: those that it fetched ahead with jax on a GPU (before Keras 3.15
+    with jax anywhere). Raises what AsyncReader raises.
     """
+
+    _inside: bool
 
     def __init__(
         self,
@@ -81,14 +85,17 @@ class ReaderDataset(Loader, _PyDataset):
     # Keras says when an epoch begins and ends, not which batches it used. Seen in Keras 3.15 of
     # fit(), evaluate() and, where it must build the model, predict():
     #
-    #   model built      end          begin ... end  begin ... end
-    #   model unbuilt    begin k end  begin ... end  begin ... end
+    #   all built    end          begin ... end  begin ... end
+    #   unbuilt      begin k end  begin ... end  begin ... end
     #
-    # k batches are drawn to build the model: 1, or 2 with jax on a GPU, which fetches one ahead, or
-    # in later versions steps_per_execution; those draw with jax outside any epoch, 1 end begin ...
+    # unbuilt: the model, or what compile() gave it; so every first fit. k batches are drawn to
+    # build it: 1, or 2 with jax on a GPU, which fetches one ahead, or in later versions as many as
+    # steps_per_execution; those draw with jax outside any epoch, 1 end begin ...
 
     def on_epoch_begin(self) -> None:
         """Keras begins an epoch, or only looks into one."""
+        if self._inside:
+            self._go(self._start)  # older versions do not end what they only looked into
         self._forget_a_look()
         self._count_from_here()
         self._inside = True

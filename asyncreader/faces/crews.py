@@ -125,15 +125,18 @@ class SpawnedCrew(ProcessCrew):
             with contextlib.suppress(OSError, ValueError):
                 pipe.send((RENEW, job))
 
-    def _heard(self, number: int, pipe: Connection) -> None:
+    def _hear(self, pipe: Connection) -> tuple[Any, ...]:
         slot_number, kind, body = pipe.recv()
-        packed = pipe.recv_bytes() if kind == "item" else b""
+        return slot_number, kind, pipe.recv_bytes() if kind == "item" else body
+
+    def _heard(self, number: int, message: tuple[Any, ...]) -> None:
+        slot_number, kind, body = message
         with self._lock:
             self._queued[number] -= 1
         slot = self._lending.lendable[slot_number]
         if kind == "item":
             try:
-                slot.item = ForkingPickler.loads(packed)
+                slot.item = ForkingPickler.loads(body)
             except Exception as exc:  # a class that the parent has not, say
                 self._lending.failed(slot, exc)
             else:

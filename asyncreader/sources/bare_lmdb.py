@@ -12,7 +12,7 @@ from ..errors import FormatError, SourceNotFoundError
 from .base import Array
 from .foreign_lmdb import ForeignSet, encoded_images
 from .images import image_kind
-from .lmdb_entries import Entries
+from .lmdb_entries import Entries, shown_key
 from .lockstep import AGAIN
 
 Int64 = npt.NDArray[np.int64]
@@ -136,12 +136,15 @@ def open_basicsr(found: ForeignSet, entries: Entries, listing: str) -> Any:
     order = sorted(range(len(names)), key=names.__getitem__)
     at = np.empty(len(names), np.int64)
     for rank, number in enumerate(order):
-        if entries.key(rank) != names[number]:
+        held, listed = entries.key(rank), names[number]
+        if held != listed:
             raise FormatError(
-                "meta_info.txt lists a picture that the set does not hold",
+                "the set holds a picture that meta_info.txt does not list"
+                if held < listed
+                else "meta_info.txt lists a picture that the set does not hold",
                 path=found.path,
                 index=number,
-                key=names[number].decode("utf-8", "backslashreplace"),
+                key=shown_key(min(held, listed)),
                 hint=AGAIN,
             )
         at[number] = rank
@@ -199,6 +202,7 @@ def _listed(listing: str, most: int) -> tuple[list[bytes], npt.NDArray[np.int32]
 # -- StyleGAN2: {size}-{number:05d}, length --------------------------------------------------------
 
 
+_NO_KEY: Final = "a key that is not SIZE-NUMBER"
 _SIZED: Final = re.compile(rb"([1-9]\d{0,4})-\d{5,9}")
 
 
@@ -224,7 +228,11 @@ def open_stylegan(found: ForeignSet, entries: Entries, length: bytes) -> Any:
         )
     found.check_fields((found.fields.data,), ("labels",))
     side = int(wanted)
-    numbers = entries.numbers(b"%d-" % side)
+    by_size = {size: entries.numbers(b"%d-" % size) for size in sizes}
+    known = np.any([numbers >= 0 for numbers in by_size.values()], axis=0)
+    if not known.all():
+        raise FormatError(_NO_KEY, **entries.blame(int(np.argmin(known))), hint=AGAIN)
+    numbers = by_size[side]
     which = np.flatnonzero(numbers >= 0)
     which = which[np.argsort(numbers[which], kind="stable")]
     gaps = np.flatnonzero(numbers[which] != np.arange(which.size))
@@ -253,7 +261,7 @@ def _sizes(entries: Entries) -> list[int]:
     while at < len(entries):
         match = _SIZED.fullmatch(entries.key(at))
         if match is None:
-            raise FormatError("a key that is not SIZE-NUMBER", **entries.blame(at), hint=AGAIN)
+            raise FormatError(_NO_KEY, **entries.blame(at), hint=AGAIN)
         sizes.add(int(match[1]))
         # behind the last key with this prefix ("." follows "-")
         low, high, behind = at, len(entries), match[1] + b"."

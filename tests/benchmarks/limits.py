@@ -28,6 +28,8 @@ from run import build, pack_lmdb
 from asyncreader import AsyncReader
 
 BATCH = 128
+#: Alternations of the slow comparisons (--rounds).
+ROUNDS = 3
 
 
 def private_kib() -> int:
@@ -325,14 +327,14 @@ def convert_speed(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]
         for encoding in ("raw", "jpeg")
         for suffix in (".h5", ".lmdb")
     ]
-    cases += [
+    cases[:0] = [
         (f"original, {suffix}", {"encoding": "original", "suffix": suffix}, copied, 0.4)
         for suffix in (".h5", ".lmdb")
     ]
     for name, options, other, bar in cases:
         ratios, rates = [], []
         suffix = options.pop("suffix")
-        for _ in range(3):
+        for _ in range(ROUNDS):
             one, two = ours(folder / f"converted{suffix}", **options), other()
             ratios.append(one / two)
             rates.append(one)
@@ -360,7 +362,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", action="append", choices=list(PARTS))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args()
+    globals()["ROUNDS"] = options.rounds
     made = build(options.folder)
     told: dict[str, list[dict[str, Any]]] = {}
     for name in options.only or PARTS:

@@ -1,0 +1,740 @@
+"""ml-pyxis by its numbers (X1-X19), its files byte for byte, and none of its bugs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import random
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import face_sources as made
+import lmdb
+import numpy as np
+import pytest
+
+from asyncreader import (
+    AsyncReaderError,
+    FormatError,
+    ParamsError,
+    ReaderClosedError,
+    SampleError,
+    SourceError,
+    SourceNotFoundError,
+)
+from asyncreader.faces import OrderedEnqueuer
+
+px = pytest.importorskip("asyncreader.faces.pyxis", reason="needs msgpack")
+
+COUNT = 23
+INPUT = np.random.default_rng(1).random((COUNT, 4, 3)).astype("f4")
+TARGET = np.arange(COUNT, dtype="u1")
+
+#: One sample as ml-pyxis 0.4 writes it: float32 (2, 2) "input", uint8 scalar "target".
+FLOATS = np.array([[0.5, -1.0], [2.0, 3.25]], "<f4")
+SAMPLE = (
+    b"\x82"
+    b"\xa5input\xc4\x35"
+    b"\x84\xc4\x04type\x02\xc4\x05dtype\xa3<f4\xc4\x05shape\x92\x02\x02\xc4\x04data\xc4\x10"
+    + FLOATS.tobytes()
+    + b"\xa6target\xc4\x24"
+    b"\x84\xc4\x04type\x02\xc4\x05dtype\xa3|u1\xc4\x05shape\x90\xc4\x04data\xc4\x01\x07"
+)
+
+
+def write_raw(path: Path, data: dict[bytes, bytes], meta: dict[bytes, bytes]) -> str:
+    """An ml-pyxis file made of given bytes, with plain lmdb."""
+    with lmdb.open(str(path), map_size=64 << 20, max_dbs=2) as env:
+        for name, entries in ((b"data_db", data), (b"meta_db", meta)):
+            database = env.open_db(name)
+            with env.begin(write=True, db=database) as transaction:
+                for key, value in entries.items():
+                    transaction.put(key, value)
+    return str(path)
+
+
+def read_raw(path: str) -> dict[bytes, dict[bytes, bytes]]:
+    """All entries of both databases, with plain lmdb."""
+    found = {}
+    with lmdb.open(path, readonly=True, lock=False, max_dbs=2) as env:
+        for name in (b"data_db", b"meta_db"):
+            database = env.open_db(name, create=False)
+            with env.begin(db=database) as transaction:
+                found[name] = {bytes(k): bytes(v) for k, v in transaction.cursor()}
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "set")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A set of 23 samples; only read."""
+    path = str(tmp_path_factory.mktemp("pyxis") / "set")
+    with px.Writer(path, 10) as writer:
+        writer.put_samples("input", INPUT, "target", TARGET)
+    return path
+
+
+@pytest.fixture
+def reader(shared: str) -> Iterator[Any]:
+    with px.Reader(shared) as reader:
+        yield reader
+
+
+# -- the file ------------------------------------------------------------------------------------
+
+
+def test_written_byte_for_byte(path: str) -> None:
+    """What is written is what ml-pyxis writes: 107 bytes of one sample, and the count."""
+    assert len(SAMPLE) == 107
+    with px.Writer(path, 10) as writer:
+        writer.put_samples({"input": FLOATS[None], "target": np.array([7], "u1")})
+    assert read_raw(path) == {
+        b"data_db": {b"0000000000": SAMPLE},
+        b"meta_db": {b"nb_samples": b"1"},
+    }
+
+
+def test_read_byte_for_byte(tmp_path: Path) -> None:
+    """A file of the layout's bytes is read, whoever wrote it."""
+    path = write_raw(tmp_path / "a", {b"0000000000": SAMPLE}, {b"nb_samples": b"1"})
+    with px.Reader(path) as reader:
+        sample = reader[0]
+        assert list(sample) == ["input", "target"]
+        assert (sample["input"] == FLOATS).all()
+        assert sample["input"].dtype == np.dtype("<f4")
+        assert (sample["target"], sample["target"].shape) == (7, ())
+
+
+def test_read_files_of_python_2(tmp_path: Path) -> None:
+    """Names, dtypes and data may be msgpack text or bytes, and a value a string."""
+    inner = b"\x84\xa4type\x02\xa5dtype\xa3>i2\xa5shape\x91\x02\xa4data\xa4\x00\x01\xff\xfe"
+    text = b"\x82\xc4\x04type\x01\xc4\x04data\xa3abc"
+    # a raw16, as msgpack of old wrote bytes that are longer than 31
+    value = b"\x82\xc4\x01x\xda" + len(inner).to_bytes(2, "big") + inner
+    value += b"\xa1s" + b"\xc4" + bytes([len(text)]) + text
+    path = write_raw(tmp_path / "a", {b"0000000000": value}, {b"nb_samples": b"1"})
+    sample = px.Reader(path)[0]
+    assert sample["x"].tolist() == [1, -2]
+    assert sample["x"].dtype == np.dtype(">i2")
+    assert sample["s"] == "abc"
+
+
+# -- features ------------------------------------------------------------------------------------
+
+
+def test_X1_dict_or_alternating_arguments(path: str) -> None:
+    """put_samples takes a dict or names and arrays in turn, many to a sample."""
+    many = {f"key {i}": np.arange(3) + i for i in range(40)}
+    with px.Writer(path, 10) as writer:
+        writer.put_samples(many)
+        writer.put_samples(*itertools.chain.from_iterable(many.items()))
+        assert writer.nb_samples == 6
+    found = read_raw(path)[b"data_db"]
+    assert found[b"0000000001"] == found[b"0000000004"]
+    assert px.Reader(path).get_data_keys(5) == list(many)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["u1", "<i8", ">i8", "<f2", ">f4", "f8", "?", "c8", "S5", "U3", "M8[s]"]
+)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0, 3), (2, 3, 4)])
+def test_X2_any_dtype_and_shape(path: str, dtype: str, shape: tuple[int, ...]) -> None:
+    """Arrays of every plain dtype and shape, scalars included, come back the same."""
+    kind = np.dtype(dtype)
+    size = 2 * int(np.prod(shape))
+    values = np.arange(1, size + 1).astype(kind).reshape(2, *shape)
+    with px.Writer(path, 10) as writer:
+        writer.put_samples("x", np.asfortranarray(values))
+    with px.Reader(path) as reader:
+        for i in (0, 1):
+            assert reader[i]["x"].dtype == kind
+            assert reader[i]["x"].shape == shape
+            assert (reader[i]["x"] == values[i]).all()
+            assert reader[i]["x"].flags.writeable
+
+
+def test_X3_shapes_may_differ_in_the_store(path: str) -> None:
+    """Samples of other shapes are stored and read; a batch of them is an error that names one."""
+    with px.Writer(path, 10) as writer:
+        for size in (2, 2, 5):
+            writer.put_samples("x", np.ones((1, size)))
+    with px.Reader(path) as reader:
+        assert [sample["x"].size for sample in reader] == [2, 2, 5]
+        assert reader.get_samples(0, 2)["x"].shape == (2, 2)
+        with pytest.raises(SampleError, match=r"record 2.*\(5,\).*\(2,\)"):
+            reader.get_samples(1, 2)
+        with pytest.raises(SampleError, match="record 2"):
+            list(px.SimpleBatch(reader, "x", 3, endless=False))
+
+
+def test_X4_random_access(reader: Any) -> None:
+    """By number, negative too, numpy's too, by slice; IndexError and TypeError else."""
+    assert len(reader) == COUNT
+    for i in (0, 7, COUNT - 1, -1, -COUNT, np.int64(3), np.uint8(4)):
+        assert (reader[i]["input"] == INPUT[i]).all()
+        assert reader[i]["target"] == TARGET[i]
+    for key in (slice(None), slice(3, 9, 2), slice(None, None, -1), slice(50, 60)):
+        assert [int(s["target"]) for s in reader[key]] == TARGET[key].tolist()
+    for wrong in (COUNT, -COUNT - 1):
+        with pytest.raises(IndexError):
+            _ = reader[wrong]
+    for kind in ("1", 1.0, None, [1]):
+        with pytest.raises(TypeError):
+            _ = reader[kind]
+    samples = reader.get_samples(4, 6)
+    assert (samples["input"] == INPUT[4:10]).all()
+    assert (samples["target"] == TARGET[4:10]).all()
+    for i, size in ((-1, 2), (COUNT - 1, 2)):
+        with pytest.raises(IndexError):
+            reader.get_samples(i, size)
+    assert (reader.get_data_value(3, "input") == INPUT[3]).all()
+    with pytest.raises(KeyError, match="nothing"):
+        reader.get_data_value(3, "nothing")
+    with pytest.raises(IndexError):
+        reader.get_sample(-1)
+
+
+def test_X5_says_what_is_in_it(reader: Any, shared: str, path: str) -> None:
+    """Names, dtypes and shapes, and a repr with all of them; of an empty set too."""
+    assert reader.get_data_keys() == ["input", "target"]
+    assert reader.get_data_specification(0) == {
+        "input": {"dtype": np.dtype("f4"), "shape": (4, 3)},
+        "target": {"dtype": np.dtype("u1"), "shape": ()},
+    }
+    text = repr(reader)
+    for part in (shared, "23", "'input' <- dtype: float32, shape: (4, 3)", "'target'", "uint8"):
+        assert part in text
+    with px.Writer(path, 1) as writer:
+        assert path in repr(writer)
+    empty = px.Reader(path)
+    assert len(empty) == 0
+    assert "Number of samples:\t0" in repr(empty)
+    empty.close()
+    assert "closed" in repr(empty)
+
+
+def test_X6_strings_of_the_user(path: str) -> None:
+    """Strings are kept with the set, in UTF-8; one that is not there reads "None", as before."""
+    with px.Writer(path, 1) as writer:
+        writer.set_meta_str("title", "grün")
+        writer.set_meta_str(b"number", 3)
+        for wrong in ("nb_samples", "", "k" * 512):
+            with pytest.raises(ParamsError):
+                writer.set_meta_str(wrong, "x")
+    assert read_raw(path)[b"meta_db"][b"title"] == "grün".encode()
+    reader = px.Reader(path)
+    assert reader.get_meta_str("title") == "grün"
+    assert reader.get_meta_str(b"number") == "3"
+    assert reader.get_meta_str("nothing") == "None"
+
+
+def test_X7_three_iterators(reader: Any) -> None:
+    """In order; each sample once a pass in another order; drawn with replacement."""
+    keys = ("target", "input")
+    gen = px.SequentialBatch(reader, keys, 5, endless=False)
+    assert [t.tolist() for t, _ in gen] == [TARGET[i : i + 5].tolist() for i in range(0, COUNT, 5)]
+    gen = px.SimpleBatch(reader, keys, 5, shuffle=True)
+    passes = []
+    for _ in range(3):
+        parts = [next(gen) for _ in range(5)]
+        for targets, inputs in parts:
+            assert (inputs == INPUT[targets]).all()
+        passes.append(tuple(int(t) for targets, _ in parts for t in targets))
+    assert all(sorted(one) == list(range(COUNT)) for one in passes)
+    assert len(set(passes)) == 3
+    drawn = list(itertools.islice(px.StochasticBatch(reader, ["target"], 50), 20))
+    assert all(batch.shape == (50,) for batch in drawn)
+    assert set(np.concatenate(drawn).tolist()) == set(range(COUNT))
+    with pytest.raises(KeyError, match="nothing"):
+        px.SimpleBatch(reader, "nothing", 5)
+    with pytest.raises(ParamsError, match="batch_size"):
+        px.SimpleBatch(reader, "target", 0)
+
+
+@pytest.mark.parametrize("kind", ["SimpleBatch", "SequentialBatch"])
+def test_X8_endless_or_one_pass(reader: Any, kind: str) -> None:
+    """One pass ends with StopIteration; endless goes on, and is the default."""
+    make = getattr(px, kind)
+    gen = make(reader, "target", 10, endless=False)
+    assert [len(batch) for batch in gen] == [10, 10, 3]
+    with pytest.raises(StopIteration):
+        next(gen)
+    assert len(list(itertools.islice(make(reader, "target", 10), 30))) == 30
+
+
+@pytest.mark.parametrize("size", [1, 5, 23, 40])
+def test_X9_end_of_dataset(reader: Any, size: int) -> None:
+    """The flag is True with the last batch of each pass, whole or not, and only then."""
+    gen = px.SimpleBatch(reader, "target", size)
+    steps = -(-COUNT // size)
+    for step in range(3 * steps):
+        next(gen)
+        assert gen.end_of_dataset is (step % steps == steps - 1)
+
+
+def test_X10_explicit_generator(reader: Any) -> None:
+    """A RandomState draws what it draws in ml-pyxis; a Generator works too; numpy.random else."""
+    rng = np.random.RandomState(5)
+    gen = px.SimpleBatch(reader, "target", COUNT, shuffle=True, rng=rng)
+    twin, order = np.random.RandomState(5), np.arange(COUNT, dtype=np.uint64)
+    for _ in range(3):
+        twin.shuffle(order)
+        assert (next(gen) == order).all()
+    gen = px.StochasticBatch(reader, "target", 9, rng=rng)
+    assert (next(gen) == twin.randint(COUNT, size=9, dtype=np.uint64)).all()
+    for make in (np.random.default_rng, np.random.RandomState):
+        one, two = (
+            (
+                next(px.SimpleBatch(reader, "target", 9, True, rng=make(1))).tolist(),
+                next(px.StochasticBatch(reader, "target", 9, rng=make(1))).tolist(),
+            )
+            for _ in range(2)
+        )
+        assert one == two
+    np.random.seed(4)
+    first = next(px.SimpleBatch(reader, "target", 9, shuffle=True)).tolist()
+    np.random.seed(4)
+    assert next(px.SimpleBatch(reader, "target", 9, shuffle=True)).tolist() == first
+
+
+@pytest.mark.parametrize("kind", ["SimpleBatch", "SequentialBatch"])
+def test_X11_thread_safe_iterators(reader: Any, kind: str) -> None:
+    """Threads share an iterator: each sample of a pass goes to one of them."""
+    gen = getattr(px, f"{kind}ThreadSafe")(reader, "target", 1, endless=False)
+    found: list[list[int]] = [[] for _ in range(6)]
+
+    def take(mine: list[int]) -> None:
+        mine.extend(int(batch[0]) for batch in gen)
+
+    threads = [threading.Thread(target=take, args=(mine,)) for mine in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert sorted(n for mine in found for n in mine) == list(range(COUNT))
+    endless = px.StochasticBatchThreadSafe(reader, "target", 4)
+    threads = [
+        threading.Thread(target=lambda: list(itertools.islice(endless, 20))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+
+def test_X12_context_managers(path: str) -> None:
+    """Both close at the end of a with block; closing twice is fine; later calls say so."""
+    before = len(os.listdir("/proc/self/fd"))
+    with px.Writer(path, 1) as writer:
+        writer.put_samples("x", np.arange(3))
+    with px.Reader(path) as reader:
+        assert len(reader) == 3
+    writer.close()
+    reader.close()
+    with pytest.raises(ReaderClosedError):
+        writer.put_samples("x", np.arange(3))
+    with pytest.raises(ReaderClosedError):
+        _ = reader[0]
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_X13_incremental_writing(path: str) -> None:
+    """Several puts add up, and each is in the file when it returns."""
+    with px.Writer(path, 1) as writer:
+        for start in range(0, 30, 7):
+            writer.put_samples("x", np.arange(start, start + 7))
+            assert len(px.Reader(path)) == writer.nb_samples == start + 7
+        writer.put_samples("x", np.arange(0))
+        assert writer.nb_samples == 35
+    assert [int(sample["x"]) for sample in px.Reader(path)] == list(range(35))
+
+
+def test_X14_ram_guard(path: str) -> None:
+    """More than ram_gb_limit in one put is refused, and nothing is written."""
+    with px.Writer(path, 10, ram_gb_limit=1e-6) as writer:
+        writer.put_samples("x", np.zeros((1, 1000), "u1"))
+        with pytest.raises(ValueError, match="ram_gb_limit"):
+            writer.put_samples("x", np.zeros((1, 600), "u1"), "y", np.zeros((1, 600), "u1"))
+        assert writer.nb_samples == 1
+
+
+def test_X15_map_size_grows(path: str) -> None:
+    """A full map is made larger: map_size_limit is where it begins."""
+    noise = np.random.default_rng(0).integers(0, 255, (40, 100_000), dtype=np.uint8)
+    with px.Writer(path, map_size_limit=1) as writer:
+        for part in range(0, 40, 8):
+            writer.put_samples("x", noise[part : part + 8])
+    reader = px.Reader(path)
+    assert all((reader[i]["x"] == noise[i]).all() for i in range(40))
+    for limits in ((0,), (-1,), (1, 0)):
+        with pytest.raises(ValueError, match="above 0"):
+            px.Writer(path, *limits)
+
+
+def test_X16_torch_data_set(shared: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TorchDataset gives dicts of what torch.from_numpy makes of the arrays."""
+    fake = types.SimpleNamespace(from_numpy=lambda array: ("tensor", array))
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    data = px.TorchDataset(shared)
+    assert len(data) == COUNT
+    assert repr(data) == repr(data.db)
+    kind, array = data[-1]["input"]
+    assert kind == "tensor"
+    assert (array == INPUT[-1]).all()
+
+
+def test_X16_with_torch_itself(shared: str) -> None:
+    """torch's DataLoader takes it, with worker processes too."""
+    torch = pytest.importorskip("torch")
+    loader = torch.utils.data.DataLoader(
+        px.TorchDataset(shared), batch_size=5, num_workers=2, multiprocessing_context="spawn"
+    )
+    found = [batch["target"].tolist() for batch in loader]
+    assert found == [TARGET[i : i + 5].tolist() for i in range(0, COUNT, 5)]
+
+
+def test_X17_prefetched_by_processes(reader: Any) -> None:
+    """Batches are read ahead by spawned processes, in order: the reader goes with the sequence."""
+    with OrderedEnqueuer(made.PyxisBatches(reader), use_multiprocessing=True) as enqueuer:
+        enqueuer.start(workers=2, max_queue_size=4)
+        found = list(itertools.islice(enqueuer.get(), 6))
+    assert (np.concatenate([batch["input"] for batch in found]) == INPUT).all()
+    assert (np.concatenate([batch["target"] for batch in found]) == TARGET).all()
+
+
+def test_X18_replace_delete_and_gaps(path: str) -> None:
+    """Samples can be replaced, removed, and kept under any number; iterators skip the gaps."""
+    with px.Writer(path, 1) as writer:
+        writer.put_samples("x", np.arange(6))
+        writer.put_sample(2, "x", np.array(200), overwrite=True)
+        writer.put_sample(9, {"x": np.array(900)})
+        with pytest.raises(ParamsError, match="overwrite"):
+            writer.put_sample(9, "x", np.array(0))
+        writer.delete_sample(4)
+        with pytest.raises(IndexError):
+            writer.delete_sample(4)
+        assert writer.nb_samples == 10
+        with pytest.raises(ParamsError, match="ten digits"):
+            writer.put_sample(10**10, "x", np.array(0))
+    with px.Reader(path) as reader:
+        assert len(reader) == 10
+        assert reader.indices.tolist() == [0, 1, 2, 3, 5, 9]
+        assert [reader.has(i) for i in (-1, 3, 4, 9, 10)] == [False, True, False, True, False]
+        assert [int(sample["x"]) for sample in reader] == [0, 1, 200, 3, 5, 900]
+        with pytest.raises(SampleError, match="record 4"):
+            _ = reader[4]
+        batches = list(px.SimpleBatch(reader, "x", 4, shuffle=True, endless=False))
+        assert sorted(np.concatenate(batches).tolist()) == [0, 1, 3, 5, 200, 900]
+    with px.Writer(path) as writer:
+        writer.delete_sample(9)
+        assert writer.nb_samples == 6
+        for i in (0, 1, 2, 3, 5):
+            writer.delete_sample(i)
+        assert writer.nb_samples == 0
+    with pytest.raises(ParamsError, match="no samples"):
+        px.SimpleBatch(px.Reader(path), "x", 1)
+
+
+def test_X19_derived_iterators(reader: Any) -> None:
+    """A class derived from an iterator changes its batches: by gen and lock, or by super()."""
+
+    class SquareTargets(px.SimpleBatchThreadSafe):  # as in ml-pyxis' notebook
+        def __init__(self, db: Any, keys: Any, batch_size: int) -> None:
+            super().__init__(db, keys, batch_size, shuffle=False, endless=False)
+
+        def __next__(self) -> Any:
+            with self.lock:
+                inputs, targets = next(self.gen)
+            return inputs, targets.astype(int) ** 2
+
+    class Doubled(px.SequentialBatch):
+        def next(self) -> Any:
+            return super().next() * 2
+
+    squares = SquareTargets(reader, keys=("input", "target"), batch_size=6)
+    assert [n for _, part in squares for n in part] == [i * i for i in range(COUNT)]
+    assert next(Doubled(reader, "target", 3)).tolist() == [0, 2, 4]
+    assert issubclass(px.SimpleBatch, px.DataIterator)
+
+
+# -- the bugs it does not have -------------------------------------------------------------------
+
+
+def test_bug_1_reads_on_any_numpy() -> None:
+    """Nothing calls numpy.fromstring, which newer numpy refuses (and warns about before)."""
+    folder = Path(sys.modules["asyncreader.faces.pyxis"].__file__).parent
+    assert all("fromstring" not in file.read_text() for file in folder.glob("*.py"))
+
+
+def test_bug_2_reopening_adds(path: str) -> None:
+    """A set that is opened again is added to; opening and closing changes nothing."""
+    with px.Writer(path, 1) as writer:
+        writer.put_samples("x", np.arange(3))
+    px.Writer(path, 1).close()
+    assert len(px.Reader(path)) == 3
+    with px.Writer(path) as writer:
+        writer.put_samples("x", np.arange(3, 5))
+    assert [int(sample["x"]) for sample in px.Reader(path)] == [0, 1, 2, 3, 4]
+
+
+def test_bug_3_a_failed_put_leaves_no_gap(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A put that fails half way has written nothing, and the next takes its numbers."""
+    import asyncreader.faces.pyxis_writer as module
+
+    packed, real = [], module.pack_sample
+
+    def fails_at_third(sample: Any) -> bytes:
+        packed.append(sample)
+        if len(packed) == 3:
+            raise lmdb.DiskError("no space left")
+        return real(sample)
+
+    with px.Writer(path, 1) as writer:
+        monkeypatch.setattr(module, "pack_sample", fails_at_third)
+        with pytest.raises(SourceError, match="no space left"):
+            writer.put_samples("x", np.arange(5))
+        assert writer.nb_samples == 0
+        writer.put_samples("x", np.arange(10, 12))
+    assert [int(sample["x"]) for sample in px.Reader(path)] == [10, 11]
+
+
+def test_bug_3_a_writer_that_dies(path: str) -> None:
+    """Without close() the file holds every put that returned."""
+    writer = px.Writer(path, 1)
+    writer.put_samples("x", np.arange(4))
+    copy = {name: dict(entries) for name, entries in read_raw_while_open(path).items()}
+    assert copy[b"meta_db"][b"nb_samples"] == b"4"
+    assert len(copy[b"data_db"]) == 4
+    writer.close()
+
+
+def read_raw_while_open(path: str) -> dict[bytes, dict[bytes, bytes]]:
+    """read_raw of a copy: LMDB refuses to open an environment twice in a process."""
+    twin = Path(f"{path}-copy")
+    twin.mkdir()
+    (twin / "data.mdb").write_bytes((Path(path) / "data.mdb").read_bytes())
+    return read_raw(str(twin))
+
+
+def test_bug_4_samples_of_other_keys(path: str) -> None:
+    """A batch of samples that lack a key is an error that names sample and key."""
+    with px.Writer(path, 1) as writer:
+        writer.put_samples("x", np.arange(2), "y", np.arange(2))
+        writer.put_samples("x", np.arange(2))
+    reader = px.Reader(path)
+    with pytest.raises(SampleError, match=r"no 'y'.*record 2"):
+        reader.get_samples(0, 4)
+    assert len(next(px.SimpleBatch(reader, "x", 4))) == 4
+
+
+def test_bug_5_the_partial_batch_comes(reader: Any) -> None:
+    """The last batch of a pass is shorter, never dropped, whatever the batch size."""
+    for size in range(1, COUNT + 3):
+        sizes = [len(b) for b in px.SimpleBatch(reader, "target", size, endless=False)]
+        assert sum(sizes) == COUNT
+        assert set(sizes[:-1]) <= {size}
+
+
+def test_bug_6_only_the_keys_asked_for_are_unpacked(path: str) -> None:
+    """One key is read without unpacking the others, and batches are new arrays each time."""
+    with px.Writer(path, 1) as writer:
+        writer.put_samples("x", np.arange(4), "damaged", np.arange(4))
+    first = read_raw(path)[b"data_db"][b"0000000000"]
+    at = first.rindex(b"\xa3<i8")
+    broken = first[:at] + b"\xa3???" + first[at + 4 :]
+    twin = write_raw(Path(f"{path}2"), {b"0000000000": broken}, {b"nb_samples": b"1"})
+    reader = px.Reader(twin)
+    assert reader.get_data_value(0, "x") == 0
+    with pytest.raises(SampleError, match="'damaged'"):
+        reader.get_data_value(0, "damaged")
+    gen = px.StochasticBatch(px.Reader(path), "x", 3)
+    one, two = next(gen), next(gen)
+    assert not np.shares_memory(one, two)
+
+
+def test_bug_7_pickles_and_forks(reader: Any) -> None:
+    """A reader is pickled as its path, and works in a forked child."""
+    again = pickle.loads(pickle.dumps(reader))
+    assert (again[3]["input"] == INPUT[3]).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # other tests' threads are no part of this
+        pid = os.fork()
+    if pid == 0:
+        os._exit(0 if (reader[3]["input"] == INPUT[3]).all() else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_bug_8_iterators_do_not_stop_each_other(reader: Any) -> None:
+    """Two enqueuers over one set: stopping one leaves the other going."""
+    one, two = (OrderedEnqueuer(made.PyxisBatches(reader)) for _ in range(2))
+    one.start(2)
+    two.start(2)
+    assert (next(one.get())["input"] == INPUT[:4]).all()
+    one.stop()
+    del one
+    assert len(list(itertools.islice(two.get(), 12))) == 12
+    two.stop()
+
+
+def test_bug_9_puts_stay_small(path: str) -> None:
+    """A put writes its own samples only: no list of all numbers is rewritten."""
+    with px.Writer(path, 1) as writer:
+        for i in range(50):
+            writer.put_samples("x", np.array([i]))
+    assert set(read_raw(path)[b"meta_db"]) == {b"nb_samples"}
+
+
+# -- a writer at work ----------------------------------------------------------------------------
+
+
+def test_reading_while_a_writer_is_at_work(path: str) -> None:
+    """Samples that are rewritten all the time are never torn, and new ones do not disturb."""
+    count, size = 20, 3000
+    with px.Writer(path, 8) as writer:
+        writer.put_samples("x", np.zeros((count, size), np.int64))
+        stop = threading.Event()
+        failures: list[BaseException] = []
+
+        def rewrite() -> None:
+            try:
+                for version in itertools.count(1):
+                    if stop.is_set():
+                        return
+                    for i in range(count):
+                        writer.put_sample(i, "x", np.full(size, version), overwrite=True)
+                    if version < 50:
+                        writer.put_samples("x", np.zeros((3, size), np.int64))
+            except BaseException as exc:
+                failures.append(exc)
+
+        thread = threading.Thread(target=rewrite)
+        reader = px.Reader(path)
+        thread.start()
+        try:
+            chosen = random.Random(1)
+            for _ in range(400):
+                values = reader[chosen.randrange(count)]["x"]
+                assert values.shape == (size,)
+                assert (values == values[0]).all()
+        finally:
+            stop.set()
+            thread.join(60)
+        assert failures == []
+        assert len(reader) == count
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+def test_what_the_writer_refuses(path: str, tmp_path: Path) -> None:
+    """Anything but pairs of names and arrays of plain values and one length is a ValueError."""
+    structured = np.zeros(2, [("a", "i4")])
+    with px.Writer(path, 1) as writer:
+        for arguments in (
+            *(("x",), (), ({},), ("x", [1, 2]), (1, np.arange(2)), ("x", np.array(3))),
+            *(("x", np.arange(2), "y", np.arange(3)), ("x", np.array([None, 1]))),
+            *(("x", structured), ("x", np.arange(2), "y")),
+        ):
+            with pytest.raises(ParamsError):
+                writer.put_samples(*arguments)
+        assert writer.nb_samples == 0
+    with pytest.raises(SourceError):
+        px.Writer(tmp_path / "no" / "such" / "folder")
+    file = tmp_path / "file"
+    file.write_bytes(b"something else")
+    with pytest.raises(FormatError):
+        px.Writer(file)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    """Nothing there, another layout, no count: typed errors, for reader and writer."""
+    with pytest.raises(SourceNotFoundError):
+        px.Reader(tmp_path / "nothing")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SourceNotFoundError):
+        px.Reader(tmp_path / "folder")
+    with lmdb.open(str(tmp_path / "other"), max_dbs=2) as env:
+        env.open_db(b"images")
+    for kind in (px.Reader, px.Writer):
+        with pytest.raises(FormatError, match="images"):
+            kind(tmp_path / "other")
+    for number, meta in enumerate(({}, {b"nb_samples": b"many"}, {b"nb_samples": b"-1"})):
+        path = write_raw(tmp_path / f"{number}", {b"0000000000": SAMPLE}, meta)
+        with pytest.raises(FormatError, match="number of samples"):
+            px.Reader(path)
+    for number, key in enumerate((b"000000000a", b"0", b"00000000000", b"/000000000")):
+        path = write_raw(tmp_path / f"key{number}", {key: SAMPLE}, {b"nb_samples": b"1"})
+        with pytest.raises(FormatError, match="ten digits"):
+            px.Reader(path)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\xc1",
+        b"\x93\x01\x02\x03",
+        b"\x81\xa1x\x05",
+        b"\x81\x05\xc4\x00",
+        b"\x81\xa1\xff\xc4\x00",
+        b"\x81\xa1x\xc4\x01\xc1",
+        b"\x81\xa1x\xc4\x01\x80",
+        SAMPLE[:-1],
+        SAMPLE + b"\x00",
+        SAMPLE.replace(b"\xa3<f4", b"\xa3|O8"),
+        SAMPLE.replace(b"\xa3<f4", b"\xa3<f8"),
+        SAMPLE.replace(b"\xa3<f4", b"\xa3,,,"),
+        SAMPLE.replace(b"\xa3<f4", b"\xa3|V4"),
+        SAMPLE.replace(b"\x92\x02\x02", b"\x92\x02\x03"),
+        SAMPLE.replace(b"\x92\x02\x02", b"\x92\xff\xfc"),
+        SAMPLE.replace(b"type\x02", b"type\x03"),
+        b"\x91" * 5000 + b"\x00",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc9\xff\xff\xff\xff\x00",
+    ],
+    ids=range(20),
+)
+def test_damaged_samples(tmp_path: Path, value: bytes) -> None:
+    """A value that is no sample is a SampleError that names file, record and key."""
+    path = write_raw(tmp_path / "a", {b"0000000000": value}, {b"nb_samples": b"1"})
+    reader = px.Reader(path)
+    with pytest.raises(SampleError) as caught:
+        _ = reader[0]
+    assert (caught.value.path, caught.value.index) == (path, 0)
+    assert "0000000000" in caught.value.key
+
+
+def test_damaged_files(tmp_path: Path, shared: str) -> None:
+    """Bytes flipped or cut off anywhere: the right samples, or an error of ours; never a crash."""
+    whole = (Path(shared) / "data.mdb").read_bytes()
+    chosen = random.Random(2)
+    refused: list[bool] = []
+    for trial in range(150):
+        data = bytearray(whole)
+        if trial % 5 == 0:
+            del data[chosen.randrange(len(data)) :]
+        else:
+            for _ in range(chosen.choice((1, 4, 64))):
+                data[chosen.randrange(len(data))] = chosen.randrange(256)
+        folder = tmp_path / str(trial)
+        folder.mkdir()
+        (folder / "data.mdb").write_bytes(data)
+        try:
+            with px.Reader(folder) as reader:
+                for sample in reader:
+                    assert isinstance(sample, dict)
+        except AsyncReaderError as exc:
+            refused.append(str(folder) in str(exc))
+    assert all(refused)
+    assert len(refused) > 20
