@@ -258,10 +258,10 @@ def fuel_split(file: h5py.File, rows: Sequence[tuple[str, str, int, int, Any, bo
     return table
 
 
-def shapes(file: h5py.File, data: h5py.Dataset, sizes: Sequence[tuple[int, ...]]) -> None:
+def shapes(file: h5py.File, data: h5py.Dataset, sizes: Any) -> None:
     """Fuel's dimension scales of a source of variable shape."""
     words = np.array([b"channel", b"height", b"width"])
-    for name, table in (("shapes", np.array(sizes, np.int32)), ("shape_labels", words)):
+    for name, table in (("shapes", np.asarray(sizes)), ("shape_labels", words)):
         scale = file.create_dataset(f"{data.name}_{name}", data=table)
         scale.make_scale(name)
         data.dims[0].attach_scale(scale)

@@ -365,7 +365,7 @@ def test_in_a_data_loader() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_accelerate() -> None:
-    """Accelerate, which looks one batch ahead, yields every batch with its own pixels."""
+    """Accelerate, which looks one batch ahead, yields each batch with its pixels; it resumes."""
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     from accelerate import Accelerator
     from accelerate.data_loader import DataLoaderShard
@@ -379,8 +379,19 @@ def test_accelerate() -> None:
     with TorchReader(SMALL) as loader:
         shard = DataLoaderShard(loader, device=accelerator.device, batch_size=None)
         assert [records(shard), records(shard)] == epochs
+        state = loader.state_dict()
         held = list(shard)
-        assert is_whole_epoch(check(data, labels, nchw=True) for data, labels in held)
+        seen = [check(data, labels, nchw=True) for data, labels in held]
+        assert is_whole_epoch(seen)
+    with TorchReader(SMALL) as loader:
+        loader.load_state_dict(state)
+        resumed = DataLoaderShard(loader, device=accelerator.device, batch_size=None)
+        resumed.iteration = state["epoch"]
+        assert records(resumed) == seen
+        assert resumed.iteration == 3
+        records(resumed)
+        assert loader.last is not None
+        assert loader.last.epoch == 3
 
 
 @pytest.mark.filterwarnings("ignore")  # of Lightning's many parts

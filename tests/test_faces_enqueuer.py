@@ -480,16 +480,17 @@ def test_K14_what_is_refused(matrix_file: Any, tmp_path: Path) -> None:
 def test_K14_as_the_reader_does_it(matrix_file: Any) -> None:
     """AsyncReader's subset and scale are the same view, in batches."""
     path, data = matrix_file
-    if data.shape[1] == 3:
-        pytest.skip("for NCHW the reader wants to be told the axes")
+    axes: dict[str, Any] = {"layout": "NHWC"}
+    if data.shape[1] == 3:  # what HDF5Matrix need not know
+        axes = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}
     with AsyncReader(
         path=path,
         data_field="group/x",
         subset=slice(10, 40),
         batch_size=30,
-        layout="NHWC",
         dtype="float32",
         scale=1 / 255,
+        **axes,
     ) as reader:
         reader.fetchData()
         found = reader.getNextBatch().data

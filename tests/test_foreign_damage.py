@@ -273,7 +273,7 @@ def test_damaged_ocr(tmp_path: Path, entries: Mapping[bytes, bytes], key: str, m
         (lambda text: text.replace("n03", "n04"), r"does not list.*key n03"),
         (lambda text: "", "lists no picture"),
         (lambda text: "x" * 100_000, "is not 'key.png"),
-        (lambda text: "\udcff\0" + text, "is not 'key.png|does not hold"),
+        (lambda text: "\udcff\0" + text, "does not list"),
     ],
 )
 def test_damaged_basicsr(tmp_path: Path, change: Callable[[str], str], match: str) -> None:

@@ -1,0 +1,513 @@
+"""Foreign HDF5 sets: Fuel's splits and shapes, variable length, known names, Caffe's lists."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import foreign_sets as foreign
+import h5py
+import numpy as np
+import pytest
+from fakes import encoded, packed, paint, pictures, write_hdf5
+
+from asyncreader import (
+    AsyncReader,
+    DecodeError,
+    FormatError,
+    ParamsError,
+    SourceNotFoundError,
+)
+from asyncreader.codec import choose_rect, resize_into
+from asyncreader.sources import Hdf5Fields, fields_of, open_source
+from asyncreader.verify import verify_file
+from converters import convert
+
+COUNT = 12
+IMAGES = paint(COUNT, (8, 7, 3))
+FILES = foreign.files(pictures(COUNT, (9, 11, 3)))
+LABELS = np.arange(COUNT, dtype=np.uint8)[:, None]
+
+
+def served(path: str, **params: Any) -> tuple[np.ndarray, np.ndarray | None, list[int]]:
+    with AsyncReader(
+        {"path": path, "batch_size": 3, "layout": "NHWC", "epochs": 1, "last_batch": "short"},
+        **params,
+    ) as reader:
+        data, labels, indices = [], [], []
+        for batch in reader:
+            data.append(batch.data.copy())
+            labels += [] if batch.labels is None else [batch.labels.copy()]
+            indices += batch.indices.tolist()
+    return np.concatenate(data), np.concatenate(labels) if labels else None, indices
+
+
+# -- Fuel ------------------------------------------------------------------------------------------
+
+
+def write_fuel(path: Path, rows: list[Any], labelled: int = COUNT, **more: Any) -> str:
+    with h5py.File(path, "w") as file:
+        file["features"] = IMAGES.transpose(0, 3, 1, 2)
+        for dim, name in zip(
+            file["features"].dims, ("batch", "channel", "height", "width"), strict=True
+        ):
+            dim.label = name
+        file["targets"] = LABELS[:labelled]
+        for name, value in more.items():
+            file[name] = value
+        foreign.fuel_split(file, rows)
+    return str(path)
+
+
+def both(split: str, start: int, stop: int, indices: str | None = None) -> list[Any]:
+    return [(split, name, start, stop, indices, True) for name in ("features", "targets")]
+
+
+def test_fuel_splits(tmp_path: Path) -> None:
+    """subset names a split: a range, or the data set of indices that it refers to, sorted."""
+    rows = [*both("train", 0, 8), *both("test", 8, 12), *both("odd", 0, 0, "chosen")]
+    path = write_fuel(tmp_path / "set.hdf5", rows, chosen=np.array([7, 1, 3, 11]))
+    source = open_source(path)
+    assert source.spec.layout == "Fuel (features, labels from targets), contiguous"
+    assert set(source.splits) == {"train", "test", "odd"}
+    for name, records in (("train", range(8)), ("test", range(8, 12)), ("odd", (1, 3, 7, 11))):
+        data, labels, indices = served(path, subset=name)
+        assert indices == list(records)
+        np.testing.assert_array_equal(data, IMAGES[indices])
+        np.testing.assert_array_equal(labels, LABELS[indices])
+    with pytest.raises(ParamsError, match=r"no split 'valid' .*'train' or 'test' or 'odd'"):
+        AsyncReader(path=path, subset="valid")
+    out = tmp_path / "out.h5"
+    report = convert(path, out, params={"subset": "odd"}, shuffle=5)
+    assert report.count == 4
+    data, labels, _ = served(str(out))
+    assert labels is not None
+    np.testing.assert_array_equal(data, IMAGES[labels[:, 0]])
+    assert sorted(labels[:, 0].tolist()) == [1, 3, 7, 11]
+
+
+def test_fuel_splits_without_labels(tmp_path: Path) -> None:
+    """Samples without labels stand behind the others: served by labels_field=None only."""
+    rows = [
+        *both("train", 0, 8),
+        ("test", "features", 8, 12, None, True),
+        ("test", "targets", 0, 0, None, False),
+    ]
+    path = write_fuel(tmp_path / "set.hdf5", rows, labelled=8)
+    source = open_source(path)
+    assert (source.spec.count, set(source.splits)) == (8, {"train"})
+    np.testing.assert_array_equal(served(path)[0], IMAGES[:8])
+    with pytest.raises(ParamsError, match=r"no split 'test'.*labels_field=None also reads splits"):
+        AsyncReader(path=path, subset="test")
+    data, labels, indices = served(path, subset="test", labels_field=None)
+    assert (labels, indices) == (None, [8, 9, 10, 11])
+    np.testing.assert_array_equal(data, IMAGES[8:])
+
+
+def test_fuel_of_several_files(tmp_path: Path) -> None:
+    """A split of several files is that of each, one behind the other."""
+    a = write_fuel(tmp_path / "a.hdf5", [*both("train", 0, 5), *both("test", 5, 12)])
+    b = write_fuel(tmp_path / "b.hdf5", [*both("train", 9, 12), *both("x", 0, 2)])
+    _, _, indices = served([a, b], subset="train")  # type: ignore[arg-type]
+    assert indices == [0, 1, 2, 3, 4, COUNT + 9, COUNT + 10, COUNT + 11]
+    with pytest.raises(ParamsError, match="expected 'train'"):
+        AsyncReader(path=[a, b], subset="test")
+
+
+def test_fuel_of_2015(tmp_path: Path) -> None:
+    """One root attribute (start, stop) for each split, as Fuel first had it."""
+    with h5py.File(tmp_path / "old.hdf5", "w") as file:
+        file["data"], file["labels"] = IMAGES, LABELS
+        file.attrs["train"], file.attrs["test"] = np.array([0, 9]), np.array([9, 12])
+        file.attrs["size"], file.attrs["far"] = np.array([7, 7]), np.array([0, 99])
+        file.attrs["name"] = "text"
+    source = open_source(tmp_path / "old.hdf5")
+    assert source.splits == {"train": slice(0, 9), "test": slice(9, 12)}
+    assert served(str(tmp_path / "old.hdf5"), subset="test")[2] == [9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("rows", "match"),
+    [
+        (both("a", 5, 3), "split 'a' of 'features' makes no sense.*found 5 to 3"),
+        (both("a", -1, 3), "makes no sense"),
+        (both("a", 0, 0, "negative"), "names records below 0"),
+        (both("a", 0, 0, "floats"), "no list of numbers"),
+        (both("a", 0, 0, "group"), "is not a data set"),
+        (both("a", 0, 0, "virtual"), "virtual data set"),
+    ],
+)
+def test_damaged_fuel_split(tmp_path: Path, rows: list[Any], match: str) -> None:
+    """Splits that make no sense, or refer to what is not in the file, are FormatErrors."""
+    layout = h5py.VirtualLayout((3,), "i8")
+    layout[:] = h5py.VirtualSource("elsewhere.h5", "x", (3,))
+    with h5py.File(tmp_path / "set.hdf5", "w") as file:
+        file["features"], file["targets"] = IMAGES, LABELS
+        file["negative"], file["floats"] = np.array([3, -1]), np.array([0.5])
+        file.create_group("group")
+        file.create_virtual_dataset("virtual", layout)
+        foreign.fuel_split(file, rows)
+    with pytest.raises(FormatError, match=match):
+        open_source(tmp_path / "set.hdf5")
+
+
+def test_a_split_beyond_the_data(tmp_path: Path) -> None:
+    """A split of more records than there are is not offered."""
+    path = write_fuel(tmp_path / "set.hdf5", [*both("train", 0, 99), *both("test", 0, 3)])
+    assert set(open_source(path).splits) == {"test"}
+
+
+def varied() -> list[np.ndarray]:
+    return [paint(1, (6 + i % 5, 9 - i % 3, 3))[0] + i for i in range(COUNT)]
+
+
+def write_varied(path: Path, change: Callable[[np.ndarray], np.ndarray] | None = None) -> str:
+    images = varied()
+    table = np.array([(3, i.shape[0], i.shape[1]) for i in images], np.int32)
+    with h5py.File(path, "w") as file:
+        flat = [np.ascontiguousarray(i.transpose(2, 0, 1)).reshape(-1) for i in images]
+        data = foreign.vlen(file, "image_features", flat)
+        foreign.shapes(file, data, table if change is None else change(table))
+        file["targets"] = LABELS
+        foreign.fuel_split(file, [("train", "image_features", 0, COUNT, None, True)])
+    return str(path)
+
+
+def test_fuel_images_of_variable_shape(tmp_path: Path) -> None:
+    """vlen pixels with shapes beside them: size resizes them; without it the error says so."""
+    path = write_varied(tmp_path / "set.hdf5")
+    with pytest.raises(ParamsError, match=r"differ in size.*pass size=\(H, W\)"):
+        AsyncReader(path=path)
+    data, labels, _ = served(path, size=(5, 6))
+    for image, found in zip(varied(), data, strict=True):
+        wanted = np.empty((5, 6, 3), np.uint8)
+        rect = choose_rect(*image.shape[:2], (5, 6), "center", 1.0, None)
+        resize_into(np.ascontiguousarray(rect.cut(image)), wanted)
+        np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(labels, LABELS)
+    convert(path, tmp_path / "out.h5", encoding="png")
+    np.testing.assert_array_equal(served(str(tmp_path / "out.h5"), size=(5, 6))[0], data)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda t: t + 1, r"record 0\]; found 162 values of shape \(4, 7, 10\)"),
+        (lambda t: t[:, :2], "no images"),
+        (lambda t: t[:-1], "table of shapes has the wrong shape"),
+        (lambda t: t * 1.0, "table of shapes has the wrong shape"),
+        (lambda t: np.where(np.arange(COUNT)[:, None] == 4, -t, t), r"record 4\]"),
+        (lambda t: np.where(np.arange(COUNT)[:, None] == 4, 1 << 30, t), r"record 4\]"),
+        (lambda t: t[:, [1, 0, 2]], r"other channels than the first.*record 1\]"),
+    ],
+)
+def test_damaged_shapes(tmp_path: Path, change: Any, match: str) -> None:
+    """Shapes that do not fit the pixels are FormatErrors that name the record."""
+
+    def as_given(table: np.ndarray) -> np.ndarray:
+        return np.asarray(change(table))
+
+    with pytest.raises(FormatError, match=match):
+        open_source(write_varied(tmp_path / "set.hdf5", as_given))
+
+
+# -- variable length -------------------------------------------------------------------------------
+
+
+def write_vlen(path: Path, values: Any = None, **storage: Any) -> str:
+    with h5py.File(path, "w") as file:
+        foreign.vlen(file, "images", FILES if values is None else values, **storage)
+        file["labels"] = LABELS
+    return str(path)
+
+
+def element(raw: bytearray, path: str, number: int) -> tuple[int, int, int]:
+    """(place of an element, address of its heap, number of its object)."""
+    with h5py.File(path) as file:
+        at = file["images"].id.get_offset() + 16 * number
+    _, address, index = struct.unpack_from("<IQI", raw, at)
+    return at, address, index
+
+
+def poke(what: str, raw: bytearray, path: str) -> None:
+    at, heap, index = element(raw, path, 4)
+    place = heap + 16
+    while struct.unpack_from("<H", raw, place)[0] != index:
+        place += 16 + (struct.unpack_from("<Q", raw, place + 8)[0] + 7) // 8 * 8
+    where, form, value = {
+        "address far": (at + 4, "<Q", 1 << 40),
+        "address near": (at + 4, "<Q", heap + 8),
+        "address end": (at + 4, "<Q", len(raw) - 4),
+        "address wraps": (at + 4, "<Q", (1 << 64) - 16),
+        "object": (at + 12, "<I", 999),
+        "object far": (at + 12, "<I", 1 << 30),
+        "object 0": (at + 12, "<I", 0),
+        "length": (at, "<I", (1 << 32) - 1),
+        "length a bit": (at, "<I", len(FILES[4]) + 1),
+        "signature": (heap, "<I", 7),
+        "heap size": (heap + 8, "<Q", 1 << 50),
+        "heap size 0": (heap + 8, "<Q", 0),
+        "object size": (place + 8, "<Q", 1 << 60),
+        "object size wraps": (place + 8, "<Q", (1 << 64) - 1),
+    }[what]
+    struct.pack_into(form, raw, where, value)
+
+
+OF_A_HEAP = ("signature", "heap size", "heap size 0", "object size", "object size wraps")
+
+
+@pytest.mark.parametrize(
+    ("what", "match"),
+    [
+        ("address far", "its heap lies outside the file"),
+        ("address near", "its heap is none"),
+        ("address end", "its heap lies outside the file|its heap is none"),
+        ("address wraps", "its heap lies outside the file"),
+        ("object", "it is not in its heap"),
+        ("object far", "number out of range"),
+        ("object 0", "it is not in its heap"),
+        ("length", "longer than its heap object"),
+        ("length a bit", "longer than its heap object"),
+        ("signature", "its heap is none"),
+        ("heap size", "its heap is cut short"),
+        ("heap size 0", "its heap is cut short"),
+        ("object size", "its heap is damaged"),
+        ("object size wraps", "its heap is damaged"),
+    ],
+)
+def test_damaged_heap(tmp_path: Path, what: str, match: str) -> None:
+    """Whatever an element or its heap claims is held against the file; the record is named."""
+    path = write_vlen(tmp_path / "set.h5")
+    raw = bytearray(Path(path).read_bytes())
+    poke(what, raw, path)
+    Path(path).write_bytes(raw)
+    with pytest.raises(FormatError, match=match) as caught:
+        open_source(path)
+    assert caught.value.path == path
+    # a damaged heap is that of several samples: one of them is named
+    assert caught.value.index in (range(COUNT) if what in OF_A_HEAP else (4,))
+
+
+def test_elements_of_no_length(tmp_path: Path) -> None:
+    """An empty element is a bad sample, not a bad set."""
+    values = [*FILES[:3], b"", *FILES[4:]]
+    path = write_vlen(tmp_path / "set.h5", values)
+    with AsyncReader(path=path, batch_size=COUNT, on_error="zero") as reader:
+        batch = next(iter(reader))
+        assert batch.mask.tolist() == [i != 3 for i in range(COUNT)]
+    report = verify_file(path, decode=True)
+    assert (report.bad, report.decoded) == (1, COUNT)
+
+
+@pytest.mark.parametrize(
+    ("values", "storage", "match"),
+    [
+        ([b"text", b"more"], {}, r"neither image files nor shapes.*record 0\]"),
+        ([np.arange(3.0), np.arange(4.0)], {}, "neither image files nor shapes"),
+        (None, {"maxshape": (None,), "chunks": (3,), "scaleoffset": None}, ""),
+    ],
+)
+def test_what_vlen_holds(tmp_path: Path, values: Any, storage: Any, match: str) -> None:
+    """Elements that are no image files need Fuel's shapes."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        foreign.vlen(file, "images", FILES if values is None else values, **storage)
+    if not match:
+        assert open_source(tmp_path / "set.h5").spec.count == COUNT
+        return
+    with pytest.raises(FormatError, match=match):
+        open_source(tmp_path / "set.h5")
+
+
+def test_vlen_never_written(tmp_path: Path) -> None:
+    """A data set of variable length that was created and never written is refused."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file.create_dataset("images", (3,), h5py.vlen_dtype("u1"))
+        file.create_dataset("more", (3, 2), h5py.vlen_dtype("u1"))
+    with pytest.raises(FormatError):
+        open_source(tmp_path / "set.h5")
+    with pytest.raises(FormatError, match="no list of samples"):
+        open_source(tmp_path / "set.h5", Hdf5Fields("more"))
+
+
+def test_many_objects_in_a_heap(tmp_path: Path) -> None:
+    """Small elements share heaps; rewritten ones leave holes; all are found."""
+    small = foreign.files(paint(300, (2, 2, 3)))
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        data = foreign.vlen(file, "images", small)
+        for i in range(0, 300, 7):
+            data[i] = np.frombuffer(FILES[0], np.uint8)
+        for i in range(0, 300, 7):
+            data[i] = np.frombuffer(small[i], np.uint8)
+    source = open_source(tmp_path / "set.h5")
+    assert [source.sample_bytes(i) for i in range(300)] == small
+
+
+def test_vlen_sizes_that_differ(tmp_path: Path) -> None:
+    """Encoded images of different sizes need a size."""
+    files = [encoded(image) for image in varied()]
+    path = write_vlen(tmp_path / "set.h5", files)
+    assert open_source(path).spec.stored.shape is None
+    with pytest.raises(ParamsError, match="differ in size"):
+        AsyncReader(path=path)
+    assert served(path, size=(4, 4))[0].shape == (COUNT, 4, 4, 3)
+    files[3] = files[3][:50]
+    path = write_vlen(tmp_path / "bad.h5", files)
+    with pytest.raises(DecodeError, match="record 3"):
+        served(path, size=(4, 4))
+
+
+# -- known names -----------------------------------------------------------------------------------
+
+
+def test_course_classes(tmp_path: Path) -> None:
+    """list_classes names the classes, unless the labels do not fit; test sets go by their names."""
+    with h5py.File(tmp_path / "test.h5", "w") as file:
+        file["test_set_x"], file["test_set_y"] = IMAGES, np.arange(COUNT) % 2
+        file["list_classes"] = np.array([b"non-cat", b"cat"])
+    source = open_source(tmp_path / "test.h5")
+    assert source.spec.classes == ("non-cat", "cat")
+    assert source.spec.layout.startswith("DeepLearning.ai (test_set_x, labels from test_set_y)")
+    with h5py.File(tmp_path / "odd.h5", "w") as file:
+        file["train_set_x"], file["train_set_y"] = IMAGES, np.arange(COUNT)
+        file["list_classes"] = np.array([b"a", b"b"])
+    assert open_source(tmp_path / "odd.h5").spec.classes is None
+    source = open_source(tmp_path / "odd.h5", Hdf5Fields("train_set_x", None))
+    assert source.labels is None
+
+
+def test_pcam_by_name(tmp_path: Path) -> None:
+    """Two files: found beside each other, or named; (N, 1, 1, 1) labels are packed as (N, 1)."""
+    labels = LABELS.reshape(COUNT, 1, 1, 1)
+    with h5py.File(tmp_path / "p_x.h5", "w") as file:
+        file["x"] = IMAGES
+    with pytest.raises(SourceNotFoundError, match=r"no data set 'data'.*found x"):
+        open_source(tmp_path / "p_x.h5")
+    with h5py.File(tmp_path / "elsewhere.h5", "w") as file:
+        file["y"] = labels
+    given = {"labels_path": str(tmp_path / "elsewhere.h5")}
+    np.testing.assert_array_equal(served(str(tmp_path / "p_x.h5"), **given)[1], labels)
+    os.rename(tmp_path / "elsewhere.h5", tmp_path / "p_y.h5")
+    np.testing.assert_array_equal(served(str(tmp_path / "p_x.h5"))[1], labels)
+    convert(tmp_path / "p_x.h5", tmp_path / "out.h5")
+    np.testing.assert_array_equal(served(str(tmp_path / "out.h5"))[1], LABELS)
+    assert served(str(tmp_path / "p_x.h5"), labels_field=None)[1] is None
+    with h5py.File(tmp_path / "p_y.h5", "w") as file:
+        file["y"] = labels[:-1]
+    with pytest.raises(FormatError, match="another number of rows"):
+        open_source(tmp_path / "p_x.h5")
+
+
+def test_any_names_in_convert(tmp_path: Path) -> None:
+    """convert reads any names and axes by ``params``, and refuses what is not of reading."""
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["deep/pixels"], file["deep/kinds"] = IMAGES.transpose(1, 2, 3, 0), LABELS
+    params = {"dataField": "deep/pixels", "labels_field": "deep/kinds"}
+    axes = {"num_dim": 4, "h_dim": 1, "w_dim": 2, "cha_dim": 3}
+    convert(tmp_path / "set.h5", tmp_path / "out.lmdb", params={**params, **axes})
+    data, labels, _ = served(str(tmp_path / "out.lmdb"))
+    np.testing.assert_array_equal(data, IMAGES)
+    np.testing.assert_array_equal(labels, LABELS)
+    with pytest.raises(ParamsError, match=r"params say how.*found batch_size"):
+        convert(tmp_path / "set.h5", tmp_path / "x.h5", params={"batch_size": 3})
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ParamsError, match="params say how a packed set is read"):
+        convert(tmp_path / "folder", tmp_path / "x.h5", params=params)
+
+
+def test_links_are_refused_for_known_names(tmp_path: Path) -> None:
+    """Recognised names are held to the same rules: no bytes of other files."""
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["secret"] = LABELS
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["train_set_x"] = IMAGES
+        file["train_set_y"] = h5py.ExternalLink("other.h5", "secret")
+    with pytest.raises(FormatError, match="link into another file"):
+        open_source(tmp_path / "set.h5")
+    with h5py.File(tmp_path / "caffe.h5", "w") as file:
+        file["data"] = IMAGES
+        file["label"] = h5py.ExternalLink("other.h5", "secret")
+    assert open_source(tmp_path / "caffe.h5").labels is None
+
+
+def test_our_own_names_win(tmp_path: Path) -> None:
+    """A set of ours is read as it says, whatever else lies in it."""
+    path = write_hdf5(tmp_path / "ours.h5", packed(IMAGES))
+    with h5py.File(path, "a") as file:
+        file["targets"] = LABELS
+        file.attrs["train"] = np.array([0, 3])
+    source = open_source(path)
+    assert source.spec.meta is not None
+    assert source.splits == {}
+
+
+# -- Caffe's lists ---------------------------------------------------------------------------------
+
+
+def write_parts(folder: Path) -> str:
+    for number, part in enumerate((slice(0, 5), slice(5, COUNT))):
+        with h5py.File(folder / f"part{number}.h5", "w") as file:
+            file["data"], file["label"] = IMAGES[part].transpose(0, 3, 1, 2), LABELS[part]
+    (folder / "list.txt").write_text("part0.h5\npart1.h5\n")
+    return str(folder / "list.txt")
+
+
+def test_caffe_list(tmp_path: Path) -> None:
+    """A list is one set in its order; blobs are N x C x H x W, unless axes are named."""
+    path = write_parts(tmp_path)
+    data, labels, _ = served(path)
+    np.testing.assert_array_equal(data, IMAGES)
+    np.testing.assert_array_equal(labels, LABELS)
+    data, _, _ = served(path, num_dim=1, h_dim=2, w_dim=3, cha_dim=4)
+    np.testing.assert_array_equal(data, IMAGES.transpose(0, 3, 1, 2))
+    convert(path, tmp_path / "out.h5")
+    np.testing.assert_array_equal(served(str(tmp_path / "out.h5"))[0], IMAGES)
+    assert verify_file(path).unverified
+
+
+def test_a_list_of_our_own(tmp_path: Path) -> None:
+    """A list may name sets that we packed: they keep their own axes."""
+    path = write_hdf5(tmp_path / "ours.h5", packed(IMAGES))
+    (tmp_path / "list.txt").write_text(path)
+    np.testing.assert_array_equal(served(str(tmp_path / "list.txt"))[0], IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "match"),
+    [
+        (b"part0.h5\ngone.h5\n", SourceNotFoundError, r"line 2 .* not there.*found 'gone.h5'"),
+        (b"part0.h5\nlist.txt\n", FormatError, "not HDF5"),
+        (b"part0.h5\npipe\n", FormatError, "not a regular file"),
+        (b"part0.h5\n" + b"x" * 9000 + b"\0", FormatError, "too long, or no text"),
+        (b"part0.txt\n", FormatError, "neither HDF5 nor LMDB"),
+        (b"\0part0.h5", FormatError, "neither HDF5 nor LMDB"),
+        (b"", FormatError, "neither HDF5 nor LMDB"),
+    ],
+)
+def test_bad_lists(tmp_path: Path, text: bytes, error: type[Exception], match: str) -> None:
+    """What a list names must be there, regular, and HDF5; nothing is opened that is not."""
+    path = write_parts(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    Path(path).write_bytes(text)
+    with pytest.raises(error, match=match):
+        open_source(path)
+
+
+def test_parts_that_differ(tmp_path: Path) -> None:
+    """Files of another shape do not go together."""
+    path = write_parts(tmp_path)
+    with h5py.File(tmp_path / "part1.h5", "w") as file:
+        file["data"], file["label"] = np.zeros((4, 3, 9, 9), np.uint8), LABELS[:4]
+    with pytest.raises(FormatError, match="does not go with the first"):
+        open_source(path)
+
+
+def test_fields_of_params() -> None:
+    """A reader's parameters name the fields; labels that are named are required."""
+    from asyncreader.params import parse_params
+
+    p = parse_params({"path": "a", "labels_field": "y", "channel_order": "stored"}, {})
+    assert fields_of(p) == Hdf5Fields("data", "y", None, None, True, "stored")
+    assert not fields_of(parse_params({"path": "a"}, {})).labels_required
