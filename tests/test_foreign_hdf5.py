@@ -135,7 +135,7 @@ def test_fuel_of_2015(tmp_path: Path) -> None:
         (both("a", 5, 3), "split 'a' of 'features' makes no sense.*found 5 to 3"),
         (both("a", -1, 3), "makes no sense"),
         (both("a", 0, 0, "negative"), "names records below 0"),
-        (both("a", 0, 0, "floats"), "no list of numbers"),
+        (both("a", 0, 0, "floats"), "no list of records"),
         (both("a", 0, 0, "group"), "is not a data set"),
         (both("a", 0, 0, "virtual"), "virtual data set"),
     ],

@@ -92,11 +92,17 @@ def test_processed_like_a_folder(tmp_path: Path) -> None:
     pixels, labels = packed(path, tmp_path / "a.lmdb", params=params, size=(4, 5), encoding="png")
     assert pixels.shape == (COUNT, 4, 5, 3)
     assert labels is not None
-    with pytest.warns(UserWarning), pytest.raises(FormatError, match=r"'x'.*|no field 'data'"):
+    with (
+        pytest.warns(UserWarning, match="pickle"),
+        pytest.raises(FormatError, match=r"'x'.*|no field 'data'"),
+    ):
         convert(path, tmp_path / "b.h5", allow_pickle=True)
-    with pytest.warns(UserWarning), pytest.raises(ParamsError, match="keeps image files' own"):
+    with (
+        pytest.warns(UserWarning, match="pickle"),
+        pytest.raises(ParamsError, match="keeps image files' own"),
+    ):
         convert(path, tmp_path / "b.h5", allow_pickle=True, params=params, encoding="original")
-    with pytest.warns(UserWarning), pytest.raises(ParamsError, match="for folders of pictures"):
+    with pytest.raises(ParamsError, match="for folders of pictures"):
         convert(path, tmp_path / "b.h5", allow_pickle=True, labels="x.csv")
 
 
@@ -127,12 +133,12 @@ def test_no_code_is_run(tmp_path: Path, hostile: Any) -> None:
     points[3] = (FILES[3], hostile(str(mark)))
     path = write(tmp_path, points)
     with (
-        pytest.warns(UserWarning),
+        pytest.warns(UserWarning, match="pickle"),
         pytest.raises(SampleError, match=r"cannot be unpickled.*record 3, key 3.*not let in"),
     ):
         convert(path, tmp_path / "new.h5", allow_pickle=True)
     assert not (tmp_path / "new.h5").exists()
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="pickle"):
         report = convert(path, tmp_path / "new.h5", allow_pickle=True, skip_bad=True)
     assert (report.count, len(report.skipped)) == (COUNT - 1, 1)
     assert not mark.exists()
@@ -159,7 +165,10 @@ def test_damaged_samples(tmp_path: Path, point: bytes, match: str) -> None:
     entries = dict(foreign.tensorpack([(f, i) for i, f in enumerate(FILES)], dumps=pickle.dumps))
     entries[b"00000005"] = point
     path = foreign.write_lmdb(tmp_path / "set", entries)
-    with pytest.warns(UserWarning), pytest.raises(SampleError, match=match) as caught:
+    with (
+        pytest.warns(UserWarning, match="pickle"),
+        pytest.raises(SampleError, match=match) as caught,
+    ):
         convert(path, tmp_path / "new.h5", allow_pickle=True)
     error = caught.value
     assert (error.path, error.index, error.key) == (path, 5, "00000005")
@@ -168,7 +177,7 @@ def test_damaged_samples(tmp_path: Path, point: bytes, match: str) -> None:
 def test_sizes_that_differ(tmp_path: Path) -> None:
     """Raw pixels of different shapes need a size, and the error says so."""
     path = write(tmp_path, [(paint(1, (5 + i % 2, 6, 3))[0], i) for i in range(COUNT)])
-    with pytest.warns(UserWarning), pytest.raises(FormatError, match="--size HxW"):
+    with pytest.warns(UserWarning, match="pickle"), pytest.raises(FormatError, match="--size HxW"):
         convert(path, tmp_path / "new.h5", allow_pickle=True)
     assert packed(path, tmp_path / "new.h5", size=(4, 4))[0].shape == (COUNT, 4, 4, 3)
 
@@ -182,6 +191,7 @@ def test_only_where_it_is_needed(tmp_path: Path) -> None:
     assert convert(tmp_path / "photos", tmp_path / "b.h5", allow_pickle=True).count == 1
 
 
+@pytest.mark.filterwarnings("always")
 def test_the_command(tmp_path: Path) -> None:
     """The command that the refusal names does it, with a warning on stderr."""
     path = write(tmp_path, POINTS["folder2lmdb"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -57,6 +58,8 @@ class Snapshot:
     starts: Int64
     sizes: npt.NDArray[np.uint32]
     nb_samples: int
+    #: so many samples have no gap before them
+    dense: int
 
     @classmethod
     def of(cls, path: str) -> Snapshot:
@@ -101,12 +104,14 @@ class Snapshot:
                 hint="it was not closed when it was written: open it with Writer and close it",
             )
         numbers, starts, sizes = _table(tree, data, path)
-        return cls(tree, meta, numbers, starts, sizes, int(text))
+        gaps = numbers != np.arange(numbers.size)
+        dense = int(np.argmax(gaps)) if gaps.any() else numbers.size
+        return cls(tree, meta, numbers, starts, sizes, int(text), dense)
 
     def place(self, index: int) -> int | None:
         """Where in the tables a sample is, None if it is not there."""
-        if index < self.numbers.size and self.numbers[index] == index:
-            return index  # no gaps before it
+        if index < self.dense:
+            return index
         at = int(np.searchsorted(self.numbers, index))
         return at if at < self.numbers.size and self.numbers[at] == index else None
 
@@ -173,14 +178,12 @@ def pack_sample(sample: dict[str, Array]) -> bytes:
 def unpack_names(data: bytes, index: int, path: str) -> dict[str, bytes]:
     """A sample's arrays by name, each still packed."""
     outer = _unpacked(data, index, None, path)
-    if not isinstance(outer, dict) or not all(
-        isinstance(name, bytes) and isinstance(value, bytes) for name, value in outer.items()
-    ):
+    if not isinstance(outer, dict) or {type(value) for value in outer.values()} - {bytes}:
         raise _bad("a sample is not a map of packed arrays", index, None, path)
     try:
         return {name.decode(): value for name, value in outer.items()}
-    except UnicodeDecodeError:
-        raise _bad("a name is not UTF-8", index, None, path) from None
+    except (AttributeError, UnicodeDecodeError):
+        raise _bad("a name is not UTF-8 text", index, None, path) from None
 
 
 def unpack_array(data: bytes, index: int, key: str, path: str, copy: bool = False) -> Any:
@@ -195,15 +198,15 @@ def unpack_array(data: bytes, index: int, key: str, path: str, copy: bool = Fals
     dtype, shape = inner.get(b"dtype"), inner.get(b"shape")
     if not isinstance(dtype, bytes) or not isinstance(shape, list) or len(shape) > 32:
         raise _bad("an array without dtype or shape", index, key, path)
-    try:
-        plain = np.dtype(dtype.decode("ascii"))
-    except (TypeError, ValueError, UnicodeDecodeError, SyntaxError):
-        plain = np.dtype(object)
-    if plain.kind not in "biufcSUMm" or plain.itemsize == 0:
+    plain = _plain(dtype)
+    if plain is None:
         raise _bad("an array of no plain dtype", index, key, path, repr(dtype))
-    if not all(type(n) is int and n >= 0 for n in shape) or (
-        math.prod(shape) * plain.itemsize != len(payload)
-    ):
+    try:
+        fits = min(shape, default=0) >= 0 and math.prod(shape) * plain.itemsize == len(payload)
+        array: Array | None = np.ndarray(shape, plain, payload) if fits else None
+    except (TypeError, ValueError):
+        array = None
+    if array is None:
         raise _bad(
             "an array whose bytes do not fit its shape",
             index,
@@ -211,8 +214,17 @@ def unpack_array(data: bytes, index: int, key: str, path: str, copy: bool = Fals
             path,
             f"{len(payload)} bytes, shape {shape}, dtype {plain}",
         )
-    array = np.frombuffer(payload, plain, math.prod(shape)).reshape(shape)
     return array.copy() if copy else array
+
+
+@lru_cache(maxsize=64)
+def _plain(text: bytes) -> np.dtype[Any] | None:
+    """The dtype that numpy's type string names, None unless it is one of plain values."""
+    try:
+        found = np.dtype(text.decode("ascii"))
+    except (TypeError, ValueError, SyntaxError):
+        return None
+    return found if found.kind in "biufcSUMm" and found.itemsize else None
 
 
 def _unpacked(data: bytes, index: int, key: str | None, path: str) -> Any:

@@ -31,11 +31,19 @@ def is_fuel(h5: Any) -> bool:
 
 
 def _table(h5: Any) -> Any:
+    import h5py
+
     if "split" not in h5.attrs:
         return None
-    table = h5.attrs["split"]
-    named = isinstance(table, np.ndarray) and table.ndim == 1 and table.dtype.names is not None
-    return table if named and set(table.dtype.names) >= _FIELDS else None
+    stored = h5.attrs.get_id("split")
+    fields = stored.dtype.fields or {}
+    if len(stored.shape) != 1 or not set(fields) >= _FIELDS:
+        return None
+    # text of variable length is not what Fuel writes, and not read (see shapes)
+    fixed = all(
+        kind.kind != "O" or h5py.check_ref_dtype(kind) is not None for kind, *_ in fields.values()
+    )
+    return h5.attrs["split"] if fixed and fields["split"][0].kind == "S" else None
 
 
 def read_splits(
@@ -55,7 +63,7 @@ def read_splits(
         source = _text(row["source"])
         if not row["available"] or source not in (data, labels):
             continue
-        found.setdefault(_text(row["split"]), {})[source] = _rows(h5, row, path, checked)
+        found.setdefault(_text(row["split"]), {})[source] = _rows(h5, row, count, path, checked)
     splits: dict[str, slice | Int64] = {}
     for name, sources in found.items():
         rows = sources.get(data)
@@ -66,13 +74,18 @@ def read_splits(
     return splits
 
 
-def _rows(h5: Any, row: Any, path: str, checked: Checked) -> slice | Int64:
+def _rows(h5: Any, row: Any, most: int, path: str, checked: Checked) -> slice | Int64:
     name = f"split {_text(row['split'])!r} of {_text(row['source'])!r}"
     reference = row["indices"]
     if reference:
         indices = checked(h5[reference], name)
-        if indices.ndim != 1 or indices.dtype.kind not in "iu":
-            raise FormatError(f"the indices of {name} are no list of numbers", path=path)
+        # held against the number of records before it is read: a small file may declare terabytes
+        if indices.ndim != 1 or indices.dtype.kind not in "iu" or indices.shape[0] > most:
+            raise FormatError(
+                f"the indices of {name} are no list of records",
+                path=path,
+                found=f"{indices.shape} {indices.dtype}",
+            )
         records: Int64 = np.sort(indices[()].astype(np.int64))
         if records.size == 0:
             return slice(0, 0)
@@ -111,40 +124,67 @@ def _old_splits(h5: Any, count: int) -> dict[str, slice | Int64]:
     return found if begins else {}
 
 
-def axis_order(data: Any) -> tuple[int, int, int, int] | None:
-    """1-based (number, height, width, channel) by the axis labels of a data set; None without."""
-    labels = [dim.label for dim in data.dims]
-    names = ("batch", "height", "width", "channel")
-    if sorted(labels) != sorted(names):
-        return None
-    number, height, width, channel = (labels.index(name) + 1 for name in names)
-    return number, height, width, channel
+def axis_order(shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
+    """1-based (number, height, width, channel) of 4-D data that look like NCHW, as Fuel's lie.
+
+    Fuel's axis labels would say so too, but they are kept where a damaged file makes HDF5 hang.
+    """
+    return (1, 3, 4, 2) if len(shape) == 4 and shape[1] <= 4 < shape[3] else None
 
 
-def shapes(data: Any, path: str, checked: Checked) -> tuple[Int64, str | None] | None:
-    """(shapes (N, axes), letters of the axes or None) of a source of variable shape, or None."""
-    scales = data.dims[0]
-    names = list(scales.keys())
-    if "shapes" not in names:
+def shapes(
+    h5: Any, name: str, count: int, path: str, checked: Checked
+) -> tuple[Int64, str | None] | None:
+    """(shapes (N, axes), letters of the axes or None) of a source of variable shape, or None.
+
+    The scales are found by the names that they bear themselves: what attaches them to the source is
+    a list of variable length, and HDF5 2.0 never returns from reading a damaged one.
+    """
+    table = _scale(h5, f"{name}_shapes", b"shapes", checked)
+    if table is None:
         return None
-    table = checked(scales["shapes"], "shapes")
-    if table.ndim != 2 or table.dtype.kind not in "iu" or table.shape[0] != data.shape[0]:
+    fits = table.ndim == 2 and table.shape[0] == count and table.shape[1] <= 8
+    if not fits or table.dtype.kind not in "iu":
         raise FormatError(
             "its table of shapes has the wrong shape",
             path=path,
             found=f"{table.shape} {table.dtype}",
-            expected=f"({data.shape[0]}, axes) whole numbers",
+            expected=f"({count}, axes) whole numbers",
         )
     sizes: Int64 = table[()].astype(np.int64)
     letters = None
     if sizes.shape[1] == 3:
         letters = "CHW"  # what Fuel's own converters write
-        if "shape_labels" in names:
-            words = [_text(word) for word in checked(scales["shape_labels"], "shape_labels")[()]]
-            letters = "".join(word[:1].upper() for word in words)
+        labels = _scale(h5, f"{name}_shape_labels", b"shape_labels", checked)
+        if labels is not None and labels.dtype.kind == "S" and labels.shape == (3,):
+            letters = "".join(_text(word)[:1].upper() for word in labels[()])
         if sorted(letters) != ["C", "H", "W"]:
             letters = None
     return sizes, letters
+
+
+def _scale(h5: Any, usual: str, label: bytes, checked: Checked) -> Any:
+    """The data set that calls itself the dimension scale ``label``: by its usual name, else the
+    only one of the root group."""
+    import h5py
+
+    found = []
+    for name in (usual, *h5.keys()):
+        if not isinstance(h5.get(name, getlink=True), h5py.HardLink):
+            continue
+        item = h5.get(name)
+        if isinstance(item, h5py.Dataset) and _attribute(item, "NAME") == label:
+            if name == usual:
+                return checked(item, name)
+            found.append((item, name))
+    return checked(*found[0]) if len(found) == 1 else None
+
+
+def _attribute(item: Any, name: str) -> bytes | None:
+    """An attribute of fixed length, as all that are read here."""
+    if name not in item.attrs or item.attrs.get_id(name).dtype.kind != "S":
+        return None
+    return bytes(item.attrs[name]).rstrip(b"\0")
 
 
 def _text(value: Any) -> str:

@@ -130,7 +130,7 @@ class _Opener(VlenOpener):
         if self.known.classes is None or labels.dtype.kind not in "iu":
             return None
         table = self.dataset(self.h5, self.known.classes)
-        if table.ndim != 1 or table.dtype.kind not in "SO" or table.shape[0] > 1 << 16:
+        if table.ndim != 1 or table.dtype.kind != "S" or table.shape[0] > 1 << 16:
             return None
         names = tuple(bytes(name).decode("utf-8", "backslashreplace") for name in table[()])
         return names if int(labels.min()) >= 0 and int(labels.max()) < len(names) else None
@@ -216,7 +216,7 @@ class _Opener(VlenOpener):
             )
         dims = self.fields.dims
         if dims is None and self.known.fuel:
-            dims = fuel.axis_order(data)
+            dims = fuel.axis_order(data.shape)
         if dims is None and self.fields.listed and self.meta is None:
             dims = (1, 3, 4, 2)
         axis, axes = image_axes(data.shape, dims, self.meta, self.path)

@@ -189,7 +189,8 @@ def _dataset_names(h5: Any) -> Iterator[str]:
 
 def read_meta(h5: Any, path: str) -> fmt.Meta | None:
     """Our description in the root attributes; None for a file that is not ours."""
-    attributes = h5.attrs
+    # text of variable length is never ours, and HDF5 2.0 may hang on reading it when damaged
+    attributes = {key: h5.attrs[key] for key in h5.attrs if h5.attrs.get_id(key).dtype.kind != "O"}
     name = attributes.get("format")
     if isinstance(name, bytes):
         name = name.decode("ascii", "replace")

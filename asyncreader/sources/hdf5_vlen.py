@@ -55,7 +55,7 @@ class VlenOpener:
         starts, sizes = places[0][:count], places[1][:count]
         check_extents(starts, sizes, self.file.size, self.path)
         labels = self._labels(data.shape[0])
-        shapes = fuel.shapes(data, self.path, self.stored)
+        shapes = fuel.shapes(self.h5, name, data.shape[0], self.path, self.stored)
         if shapes is not None:
             return self._pixels(base, starts, sizes, labels, shapes[0][:count], shapes[1])
         first = int(np.argmax(sizes > 0))

@@ -14,6 +14,7 @@ does not fit lies on overflow pages, contiguous, 16 bytes behind the page's star
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -30,6 +31,7 @@ MAGIC: Final = 0xBEEFC0DE
 _BRANCH, _LEAF, _OVERFLOW, _META, _LEAF2 = 0x01, 0x02, 0x04, 0x08, 0x20
 _BIG, _SUB, _DUP = 0x01, 0x02, 0x04
 _HEADER, _NODE = 16, 8
+_U64: Final = struct.Struct("<Q")
 _EMPTY: Final = 0xFFFFFFFFFFFFFFFF
 #: Leaf pages looked at together: bounds the memory of a walk.
 _PAGES: Final = 8192
@@ -70,6 +72,10 @@ class LmdbFile:
         self.page_size, self.last_page, self.transaction, self.main = max(
             metas, key=lambda meta: meta[2]
         )
+        #: where the good meta pages have the numbers of their transactions
+        self._stamps = [
+            at + _HEADER + 128 for at in (0, self.page_size) if self._meta(at) is not None
+        ]
         needed = (self.last_page + 1) * self.page_size
         if needed > data.size:
             raise FormatError(
@@ -122,8 +128,8 @@ class LmdbFile:
         Pages freed by transaction F are used again from F + 2 on (no reader is registered): those
         of snapshot S, freed by S + 1 at the earliest, while S + 3 is written.
         """
-        metas = [meta for meta in (self._meta(0), self._meta(None)) if meta is not None]
-        return not metas or max(meta[2] for meta in metas) > self.transaction + 1
+        newest = self.transaction + 1
+        return any(_U64.unpack_from(self.data.data, at)[0] > newest for at in self._stamps)
 
     @staticmethod
     def _tree(record: bytes) -> Tree:
