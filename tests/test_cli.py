@@ -549,7 +549,8 @@ def test_demo_fails_below_its_bar(score: float, code: int, monkeypatch: pytest.M
 
 def test_demo_without_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no pictures came along, the error says how to name some."""
-    monkeypatch.setattr(cli, "__file__", str(tmp_path / "asyncreader" / "cli.py"))
+    place = tmp_path / "asyncreader" / "commands" / "demo.py"
+    monkeypatch.setattr(sys.modules["asyncreader.commands.demo"], "__file__", str(place))
     result = run("demo")
     assert result.exit_code == 1
     assert re.fullmatch(r"error: [^\n]+ --sample-data DIR\n", result.stderr)

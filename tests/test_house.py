@@ -49,8 +49,8 @@ FLOORS = {
     2: "asyncreader.slots asyncreader.sources asyncreader.device",
     3: "asyncreader.workers asyncreader.filling asyncreader.processes asyncreader.verify",
     4: "asyncreader.reader asyncreader.faces asyncreader.adapters",
-    5: "asyncreader.cli asyncreader.bench asyncreader.demo asyncreader.terminal "
-    "asyncreader.__main__",
+    5: "asyncreader.cli asyncreader.commands asyncreader.bench asyncreader.demo "
+    "asyncreader.terminal asyncreader.__main__",
 }
 FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.split()}
 

@@ -1,0 +1,1 @@
+"""The commands of ``asyncreader``, one room each: open, call the library, print."""

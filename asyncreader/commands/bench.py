@@ -1,0 +1,94 @@
+"""``asyncreader bench``: how fast a set is served."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ..terminal import Progress, in_bytes, print_json, print_table, say, shown, some, times
+from .options import PATH, counts_of, json_option, number, open_set, param_option, size_of
+
+if TYPE_CHECKING:
+    from ..bench import BenchReport
+
+#: What is made of pictures that differ in size: (H, W) that most ImageNet training uses.
+BENCH_SIZE: Final = (224, 224)
+
+
+@click.command(
+    epilog="\b\nExample:\n  asyncreader bench train.h5 --batch-size 256 --nthread 1,2,4,8"
+)
+@click.argument("path", type=PATH)
+@number("--batch-size", 1, 128, "Samples in a batch.")
+@number("--njob", 1, 4, "Batches in flight.")
+@click.option("--nthread", metavar="N,N...", default="1,2,4", show_default=True, callback=counts_of)
+@click.option("--shuffle/--no-shuffle", default=True, show_default=True)
+@number("--seconds", 0.001, 2.0, "Measured for each number of threads.")
+@number("--consumer-ms", 0, 0.0, "What training takes for a batch.")
+@click.option(
+    "--size",
+    metavar="HxW",
+    callback=size_of,
+    help="Crop and resize to this. [224x224 if sizes differ]",
+)
+@click.option("--dtype", help="Such as float32. [as stored]")
+@param_option
+@json_option
+def bench(
+    path: str,
+    nthread: tuple[int, ...],
+    seconds: float,
+    consumer_ms: float,
+    params: dict[str, Any],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure how fast PATH is served. Samples/s and MB/s by number of threads.
+
+    The threads take turns, three each; figures are medians. "wait" is the share of time that the
+    consumer waits for batches; without --consumer-ms there is nothing else for it to do.
+    """
+    from ..bench import run_bench
+
+    given = {name: value for name, value in options.items() if value is not None}
+    given |= {"path": path, **params}
+    if "size" not in given:
+        with contextlib.closing(open_set(given)) as source:
+            if source.spec.row_shape is None:
+                given["size"] = BENCH_SIZE
+                say("the pictures differ in size: cut to {}x{}; see --size".format(*BENCH_SIZE))
+    with Progress("measuring", as_json, plain=False) as progress:
+        report = run_bench(
+            given,
+            nthreads=nthread,
+            seconds=seconds,
+            consumer_seconds=consumer_ms / 1000,
+            progress=progress,
+        )
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        _print_bench(report)
+
+
+def _print_bench(report: BenchReport) -> None:
+    params = report.params
+    order = "shuffled" if params["shuffle"] else "in order"
+    samples = some(report.count, "sample")
+    click.echo(f"{shown(report.path)}: {samples}, {order}, njob {params['njob']}")
+    click.echo(f"batch {times(report.data_shape)} {report.dtype}, {in_bytes(report.batch_bytes)}")
+    print_table(
+        (
+            (
+                str(row.nthread),
+                f"{row.samples_per_second:,.0f}",
+                f"{row.slowest:,.0f} - {row.fastest:,.0f}",
+                f"{row.megabytes_per_second:,.0f}",
+                f"{row.wait_share:.0%}",
+            )
+            for row in report.rows
+        ),
+        ("nthread", "samples/s", "slowest - fastest", "MB/s", "wait"),
+    )

@@ -1,0 +1,134 @@
+"""``asyncreader info``: what a set holds."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ..terminal import in_bytes, print_json, print_table, shown, some, times
+from .options import PATH, json_option, open_set, param_option
+
+if TYPE_CHECKING:
+    from ..sources import Source
+
+#: Classes that are shown one by one; --json has them all.
+CLASSES_SHOWN: Final = 20
+
+#: Widest span of whole-number labels that are counted one by one rather than as a range.
+LABEL_SPAN: Final = 65_536
+
+
+@click.command(epilog="\b\nExample:\n  asyncreader info train.h5")
+@click.argument("path", type=PATH)
+@param_option
+@json_option
+def info(path: str, params: dict[str, Any], as_json: bool) -> None:
+    """Tell what PATH holds: a packed file, or a quoted glob of them."""
+    with contextlib.closing(open_set({"path": path, **params})) as source:
+        facts = _describe(source)
+    if as_json:
+        print_json(facts)
+    else:
+        _print_facts(facts)
+
+
+def _describe(source: Source) -> dict[str, Any]:
+    from ..order import subset_count
+    from ..sources import fingerprint
+
+    spec = source.spec
+    return {
+        "path": spec.path,
+        "container": spec.container,
+        "layout": spec.layout,
+        "format_version": None if spec.meta is None else spec.meta.version,
+        "count": spec.count,
+        "shape": None if spec.stored.shape is None else list(spec.stored.shape),
+        "axes": spec.stored.axes,
+        "dtype": str(spec.stored.dtype),
+        "encoding": spec.encoding,
+        "chunk": spec.chunk,
+        "compression": spec.compression,
+        "labels": _describe_labels(source),
+        "classes": None if spec.classes is None else list(spec.classes),
+        "splits": {name: subset_count(rows, spec.count) for name, rows in source.splits.items()},
+        "checksums": spec.checksums,
+        "fingerprint": fingerprint(source),
+        "bytes_on_disk": spec.size_on_disk,
+    }
+
+
+def _describe_labels(source: Source) -> dict[str, Any] | None:
+    """Shape, dtype and range; and samples by class or value where there is one whole number."""
+    labels, names = source.labels, source.spec.classes or ()
+    if labels is None:
+        return None
+    low, high = (+end.item() for end in (labels.min(), labels.max()))  # of bools, whole numbers
+    counts = None
+    whole = labels.dtype.kind in "bui" and labels.size == len(labels)
+    if whole and high - low < LABEL_SPAN and high < 1 << 62:
+        import numpy as np
+
+        first = min(0, low) if names else low
+        found = np.bincount(labels.reshape(-1).astype(np.int64) - first, minlength=len(names))
+        counts = [
+            {"label": n, "class": names[n] if 0 <= n < len(names) else None, "samples": samples}
+            for n, samples in enumerate(found.tolist(), first)
+            if samples or 0 <= n < len(names)
+        ]
+    return {
+        "shape": list(labels.shape),
+        "dtype": labels.dtype.name,
+        "min": low if math.isfinite(low) else None,  # JSON has no NaN
+        "max": high if math.isfinite(high) else None,
+        "counts": counts,
+    }
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    labels, count, stored = facts["labels"], facts["count"], facts["bytes_on_disk"]
+    counts = None if labels is None else labels["counts"]
+    words = "none"
+    if labels is not None:
+        ends = ("?" if end is None else f"{end:.6g}" for end in (labels["min"], labels["max"]))
+        words = f"{times(labels['shape'])} {labels['dtype']}, {' to '.join(ends)}"
+        if facts["classes"]:
+            words += f", {some(len(facts['classes']), 'class')}"
+        elif counts is not None:
+            words += f", {len(counts):,} different"
+    shape = "differs" if facts["shape"] is None else times(facts["shape"])
+    if facts["shape"] is not None and facts["axes"]:
+        shape += f" ({', '.join(facts['axes'])})"
+    rows = {
+        "path": shown(facts["path"]),
+        "format": f"{facts['container']}: {shown(facts['layout'])}",
+        "count": some(count, "sample"),
+        "shape": shape,
+        "dtype": facts["dtype"],
+        "encoding": facts["encoding"],
+        "chunks": "none" if facts["chunk"] is None else f"{some(facts['chunk'], 'sample')} each",
+        "compression": facts["compression"] or "none",
+        "labels": words,
+        "splits": ", ".join(f"{shown(name)} {n:,}" for name, n in facts["splits"].items())
+        or "none",
+        "checksums": "XXH3-64 of each sample" if facts["checksums"] else "none: unverified",
+        "fingerprint": facts["fingerprint"],
+        "on disk": f"{in_bytes(stored)}, {in_bytes(stored / count)} a sample",
+    }
+    print_table(rows.items())
+    if not counts:
+        return
+    click.echo()
+    named = bool(facts["classes"])
+    print_table(
+        (
+            (str(row["label"]), f"{row['samples']:,}", *([shown(row["class"] or "?")] * named))
+            for row in counts[:CLASSES_SHOWN]
+        ),
+        ("label", "samples", *(["class"] * named)),
+    )
+    if len(counts) > CLASSES_SHOWN:
+        click.echo(f"... and {len(counts) - CLASSES_SHOWN:,} more (--json lists all)")

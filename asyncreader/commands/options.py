@@ -1,0 +1,82 @@
+"""What the commands share: options, how their values are read, and opening a set."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ..sources import Source
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def size_of(_: click.Context, option: click.Parameter, value: str | None) -> Any:
+    """ "224x224" -> (224, 224), and for ``convert`` "256" -> 256."""
+    if value is None:
+        return None
+    sides = tuple(int(side) for side in re.findall(r"\d+", value))
+    one = option.metavar != "HxW"
+    if not re.fullmatch(r"\d{1,5}([xX]\d{1,5})?" if one else r"\d{1,5}[xX]\d{1,5}", value):
+        raise click.BadParameter(f"{value!r} is not {option.metavar}, such as 224x224")
+    return sides if len(sides) == 2 else sides[0]
+
+
+def counts_of(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
+    """ "1,2,4" -> (1, 2, 4)."""
+    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", value):
+        raise click.BadParameter(f"{value!r} is not a list of numbers, such as 1,2,4")
+    return tuple(map(int, value.split(",")))
+
+
+def params_of(_: click.Context, __: click.Parameter, words: Iterable[str]) -> dict[str, Any]:
+    """ "njob=2" -> {"njob": 2}: values are JSON, or else text."""
+    params: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{word!r} is not NAME=VALUE, such as data_field=images")
+        try:
+            params[name] = json.loads(value)
+        except ValueError:
+            params[name] = value
+    return params
+
+
+PATH = click.Path()
+param_option = click.option(
+    "--param",
+    "-p",
+    "params",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=params_of,
+    help="Any parameter of AsyncReader, such as data_field=images.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
+jobs_option = click.option("--jobs", type=click.IntRange(1, 1024), help="Threads. [usable cores]")
+
+
+def choice(name: str, known: str, text: str) -> Callable[[F], F]:
+    """An option that takes one of the words in ``known``."""
+    return click.option(name, type=click.Choice(known.split()), help=text)
+
+
+def number(name: str, low: float, default: float, text: str) -> Callable[[F], F]:
+    """An option that takes a number of at least ``low``; whole if ``default`` is."""
+    kind: Any = click.IntRange(int(low)) if isinstance(default, int) else click.FloatRange(low)
+    return click.option(name, type=kind, default=default, show_default=True, help=text)
+
+
+def open_set(params: dict[str, Any]) -> Source:
+    """What a reader with these parameters would read."""
+    from ..params import parse_params
+    from ..sources import fields_of, open_source
+
+    p = parse_params(params, {})
+    return open_source(p.path, fields_of(p))
