@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -51,6 +52,9 @@ MEMORY: Final = MemoryStore()
 
 #: Decoded chunks that a source may remember.
 CACHE_BYTES: Final = 64 << 20
+
+#: Memory of dropped chunks that is kept for the next ones.
+SPARE_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,8 @@ def _undo_bitshuffle(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
     codec = step.values[4] if len(step.values) > 4 else 0
     if codec == 0:
         block = step.values[3] if len(step.values) > 3 else 0
-        out = imagecodecs.bitshuffle_decode(data, itemsize=width, blocksize=block)
+        # bytes: of an array the codec would take the array's own item size
+        out = imagecodecs.bitshuffle_decode(data.tobytes(), itemsize=width, blocksize=block)
         return _bytes(out)
     if codec not in (2, 3):
         raise DecodeError("a bitshuffle chunk with an unknown compression", found=codec)
@@ -241,13 +246,18 @@ class ChunkGrid:
 
 class _Dropped:
     """Chunks dropped in one stretch of time, and the next stretch: alive as long as someone who
-    began before it ended holds on."""
+    began before it ended holds on. Its memory is then used again (``spare``): fresh pages cost a
+    fault each, a quarter of the time that inflating takes."""
 
-    __slots__ = ("chunks", "next")
+    __slots__ = ("chunks", "next", "spare")
 
-    def __init__(self) -> None:
+    def __init__(self, spare: deque[UInt8]) -> None:
         self.chunks: list[UInt8] = []
         self.next: _Dropped | None = None
+        self.spare = spare
+
+    def __del__(self) -> None:
+        self.spare.extend(self.chunks)
 
 
 class ChunkCache:
@@ -255,19 +265,22 @@ class ChunkCache:
 
     Two threads that want the same chunk decode it once: the second waits for the first.
     ``addresses``: int64 (chunks,), where each chunk lies in memory now, 0 where it is not held. An
-    address read after :meth:`pin` stays good for as long as what pin() returned is kept.
+    address read, or a chunk got, after :meth:`pin` stays good for as long as what pin() returned
+    is kept, and no longer: then another chunk is decoded into the same memory.
     """
 
-    def __init__(self, limit: int, chunks: int) -> None:
+    def __init__(self, limit: int, chunks: int, chunk_bytes: int) -> None:
         self.limit = limit
         self.addresses = np.zeros(chunks, np.int64)
         self._used = np.zeros(chunks, np.int64)
         self._tick = 0
         self._held: dict[int, UInt8] = {}
-        self._bytes = 0
+        self._chunk_bytes = chunk_bytes
         self._lock = threading.Lock()
         self._busy: dict[int, threading.Lock] = {}
-        self._dropped = _Dropped()
+        #: memory of chunks that nobody looks at any more; what is beyond a few goes back
+        self._spare: deque[UInt8] = deque(maxlen=max(1, SPARE_BYTES // chunk_bytes))
+        self._dropped = _Dropped(self._spare)
 
     def pin(self) -> object:
         """Keep every chunk that is held now, or dropped from now on, until this is let go."""
@@ -279,46 +292,63 @@ class ChunkCache:
         self._used[numbers] = self._tick
         return self.addresses[numbers]
 
-    def get(self, number: int, decode: Callable[[], UInt8]) -> UInt8:
-        """The chunk from memory, else by ``decode()``."""
+    def get(self, number: int, decode: Callable[[UInt8], None], wait: bool = True) -> UInt8 | None:
+        """The chunk (after :meth:`pin`) from memory, else what ``decode(memory)`` puts there.
+
+        None where another thread is at it and not to be waited for.
+        """
         with self._lock:
             found = self._held.get(number)
             if found is not None:
                 return found
             busy = self._busy.setdefault(number, threading.Lock())
-        with busy:
+            mine = busy.acquire(blocking=False)
+        if not mine:
+            if not wait:
+                return None
+            busy.acquire()
+        try:
             with self._lock:
                 found = self._held.get(number)
             if found is not None:
                 return found
             try:
-                pixels = decode()
+                pixels = self._memory()
+                decode(pixels)
                 self._put(number, pixels)
             finally:
                 with self._lock:
                     self._busy.pop(number, None)
+        finally:
+            busy.release()
         return pixels
+
+    def _memory(self) -> UInt8:
+        """Room for a chunk, in pages of its own, which go back to the system when it is dropped."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            fresh: UInt8 = aligned_empty((self._chunk_bytes,), np.uint8)
+            return fresh
 
     def _put(self, number: int, pixels: UInt8) -> None:
         with self._lock:
             if number in self._held:  # dropped meanwhile, and decoded by two: counted once
+                self._dropped.chunks.append(pixels)  # its decoder still looks at it
                 return
+            while self._held and (len(self._held) + 1) * self._chunk_bytes > self.limit:
+                self._drop_oldest()
             self._tick += 1
             self._used[number] = self._tick
             self._held[number] = pixels
-            self._bytes += pixels.nbytes
-            while self._bytes > self.limit and len(self._held) > 1:
-                self._drop_oldest()
             self.addresses[number] = pixels.ctypes.data
 
     def _drop_oldest(self) -> None:
         held = np.fromiter(self._held, np.int64, len(self._held))
         oldest = int(held[np.argmin(self._used[held])])
         self.addresses[oldest] = 0  # first: nobody finds it any more
-        dropped = self._held.pop(oldest)
-        self._bytes -= dropped.nbytes
-        self._dropped.chunks.append(dropped)
-        self._dropped.next = _Dropped()
+        self._dropped.chunks.append(self._held.pop(oldest))
+        self._dropped.next = _Dropped(self._spare)
         self._dropped = self._dropped.next
 
 
@@ -348,7 +378,7 @@ class ChunkSource(BaseSource):
         #: samples lie whole in a chunk, one behind the other
         self._whole = axis == 0 and grid.chunk[1:] == grid.shape[1:]
         limit = max(CACHE_BYTES, 2 * grid.chunk_bytes)
-        self.cache = ChunkCache(limit, math.prod(grid.grid))
+        self.cache = ChunkCache(limit, math.prod(grid.grid), grid.chunk_bytes)
 
     def reserve(self, samples: int) -> None:
         # a window, and what the next one needs while the last batches of it are in flight; no
@@ -371,18 +401,20 @@ class ChunkSource(BaseSource):
         meter.decode += time.perf_counter() - started
         return pixels
 
-    def _chunk(self, number: int, meter: Meter) -> UInt8:
+    def _chunk(self, number: int, meter: Meter, wait: bool = True) -> UInt8 | None:
+        """A decoded chunk: good for as long as the caller keeps the cache pinned.
+
+        None where another thread decodes it just now, unless ``wait``.
+        """
         if self._whole and self._grid.chunk[0] == 1:
             return self._decode(number, meter)  # nothing else is in it to remember it for
-        return self.cache.get(number, lambda: self._decode_to_keep(number, meter))
 
-    def _decode_to_keep(self, number: int, meter: Meter) -> UInt8:
-        """A decoded chunk in pages of its own, which go back to the system when it is dropped."""
-        kept: UInt8 = aligned_empty((self._grid.chunk_bytes,), np.uint8)
-        pixels = self._decode(number, meter, kept)
-        if pixels.ctypes.data != kept.ctypes.data:
-            kept[:] = pixels
-        return kept
+        def decode(memory: UInt8) -> None:
+            pixels = self._decode(number, meter, memory)
+            if pixels.ctypes.data != memory.ctypes.data:
+                memory[:] = pixels
+
+        return self.cache.get(number, decode, wait)
 
     def _sample(self, record: int, meter: Meter) -> Array:
         """One sample in stored axis order."""
@@ -390,6 +422,7 @@ class ChunkSource(BaseSource):
         place, inside = divmod(record, grid.chunk[axis])
         if self._whole:
             chunk = self._chunk(place, meter)
+            assert chunk is not None
             size = self._row_bytes()
             row = chunk[inside * size : (inside + 1) * size]
             return row.view(grid.dtype).reshape(grid.shape[1:])
@@ -399,8 +432,9 @@ class ChunkSource(BaseSource):
         for across in np.ndindex(*(n for i, n in enumerate(counts) if i != axis)):
             at = (*across[:axis], place, *across[axis:])
             number = int(np.ravel_multi_index(at, counts))
-            pixels = self._chunk(number, meter).view(grid.dtype).reshape(grid.chunk)
-            plane = pixels.take(inside, axis=axis)
+            chunk = self._chunk(number, meter)
+            assert chunk is not None
+            plane = chunk.view(grid.dtype).reshape(grid.chunk).take(inside, axis=axis)
             steps = tuple(n for i, n in enumerate(grid.chunk) if i != axis)
             where = tuple(
                 slice(a * s, min((a + 1) * s, n))
@@ -410,10 +444,12 @@ class ChunkSource(BaseSource):
         return out
 
     def sample_bytes(self, index: int) -> bytes:
+        pinned = self.cache.pin()
         try:
             data = self._sample(index, Meter()).tobytes()
         except DecodeError as exc:
             raise self.located(exc, index) from exc.__cause__
+        del pinned
         if self.checksums is not None:
             error = self.checked(data, index)
             if error is not None:
@@ -433,12 +469,22 @@ class ChunkSource(BaseSource):
         if self._whole:
             numbers, inverse = np.unique(chunks, return_inverse=True)
             found = self.cache.find(numbers)
-            for i in np.flatnonzero(found == 0).tolist():
-                try:
-                    held.append(self._chunk(int(numbers[i]), meter))
-                    found[i] = held[-1].ctypes.data
-                except DecodeError as exc:
-                    errors.extend(self._failed(plan, np.flatnonzero(inverse == i), exc))
+            missing = np.flatnonzero(found == 0).tolist()
+            # first those that nobody else decodes just now, then wait for the others
+            for wait in (False, True):
+                for i in missing:
+                    if found[i]:
+                        continue
+                    try:
+                        pixels = self._chunk(int(numbers[i]), meter, wait)
+                    except DecodeError as exc:
+                        errors.extend(self._failed(plan, np.flatnonzero(inverse == i), exc))
+                        found[i] = -1
+                        continue
+                    if pixels is not None:
+                        held.append(pixels)
+                        found[i] = pixels.ctypes.data
+            found[found < 0] = 0
             addresses = found[inverse]
             good = addresses != 0
             addresses += plan.records % per_chunk * self._row_bytes()
