@@ -62,6 +62,8 @@ class BatchFiller:
         self.fill = fill
         self.order = order
         self._on_error = on_error
+        self._rows: Int64 = np.arange(order.batch, dtype=np.int64)
+        self._no_keys: npt.NDArray[np.uint64] = np.zeros(order.batch, np.uint64)
         self._verify = verify if source.spec.checksums else "never"
         self._postprocess = postprocess
         self._with_rng = postprocess is not None and takes_rng(postprocess)
@@ -77,9 +79,9 @@ class BatchFiller:
         assert plan is not None
         started, decoded = time.perf_counter(), meter.decode
         records = plan.indices[lo:hi]
-        rows = np.arange(lo, hi, dtype=np.int64)
+        rows = self._rows[lo:hi]
         # nothing random, nothing to draw: keys are not worked out then
-        keys = plan.keys[lo:hi] if self.fill.random else np.zeros(hi - lo, np.uint64)
+        keys = plan.keys[lo:hi] if self.fill.random else self._no_keys[lo:hi]
         if plan.padded:
             valid = plan.valid[lo:hi]
             self._blank(slot, rows[~valid])

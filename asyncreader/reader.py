@@ -179,14 +179,13 @@ class AsyncReader:
         ReaderClosedError after close().
         """
         self._check_process()
-        self._ring.check_open()
         cursor = self._next
         if self._finished(cursor):
+            self._ring.check_open()
             raise FinishedError(
                 f"all {self._params.epochs} epochs have been fetched",
                 hint="seek() back, or open the reader with more epochs",
             )
-        self._ring.begin_check()
         plan = self._order.plan(cursor)
         after = self._order.advance(cursor)
         if self._totals.started is None:

@@ -359,7 +359,7 @@ def test_close_with_a_failure_raises_it(started: Callable[..., threading.Thread]
     thread.join(60)
     assert seen == [failure]
     with pytest.raises(WorkerError, match="a worker died"):
-        ring.begin_check()
+        ring.begin(plan(0))
 
 
 def test_a_batch_that_becomes_ready_wakes_the_consumer(
