@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import foreign_sets
 import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from fakes import paint
 from PIL import Image
 
 import asyncreader
@@ -31,6 +33,7 @@ import asyncreader.demo
 import converters
 from asyncreader import ParamsError, cli, terminal
 from asyncreader.bench import run_bench
+from asyncreader.commands.options import params_of
 from converters import ConvertReport
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -340,8 +343,18 @@ def test_info_of_a_foreign_set(foreign: Path) -> None:
         run("info", foreign, "-p", "data_field=images", "-p", "labels_field=boxes").stdout
     )
     assert facts["labels"] == "30 x 4 float64, 0 to 1"
-    words = ("-p", "data_field=images", "-p", "labels_field=null", "--json")
-    assert json.loads(run("info", foreign, *words).stdout)["labels"] is None
+    for nothing in ("null", "None"):
+        words = ("-p", "data_field=images", "-p", f"labels_field={nothing}", "--json")
+        assert json.loads(run("info", foreign, *words).stdout)["labels"] is None
+
+
+def test_fields_called_by_a_number(tmp_path: Path) -> None:
+    """-p data_field=1 is the field "1"; numbers of other parameters stay numbers."""
+    points = [[n, paint(1, (4, 5, 3))[0].tobytes()] for n in range(4)]
+    path = foreign_sets.write_lmdb(tmp_path / "set", foreign_sets.tensorpack(points))
+    result = run("info", path, "-p", "data_field=1", "-p", "labelsField=0")
+    assert table(result.stdout)["format"] == "LMDB: tensorpack, msgpack: 1, labels from 0"
+    assert params_of(None, None, ["njob=2", "flip=True"]) == {"njob": 2, "flip": True}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,14 @@ def test_fuel_of_2015(tmp_path: Path) -> None:
     source = open_source(tmp_path / "old.hdf5")
     assert source.splits == {"train": slice(0, 9), "test": slice(9, 12)}
     assert served(str(tmp_path / "old.hdf5"), subset="test")[2] == [9, 10, 11]
+    with h5py.File(tmp_path / "mnist.hdf5", "w") as file:
+        file["features"], file["targets"] = IMAGES.transpose(0, 3, 1, 2), LABELS
+        file.attrs["train"], file.attrs["test"] = [0, 9], [9, 12]
+    source = open_source(tmp_path / "mnist.hdf5")
+    assert source.spec.layout.startswith("Fuel (features, labels from targets)")
+    data, labels, indices = served(str(tmp_path / "mnist.hdf5"), subset="test")
+    np.testing.assert_array_equal(data, IMAGES[indices])
+    np.testing.assert_array_equal(labels, LABELS[indices])
 
 
 @pytest.mark.parametrize(

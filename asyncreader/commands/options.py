@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -33,16 +33,28 @@ def counts_of(_: click.Context, __: click.Parameter, value: str) -> tuple[int, .
     return tuple(map(int, value.split(",")))
 
 
+#: Parameters whose values are names or paths, also where these look like numbers.
+_NAMES: Final = {"datafield", "labelsfield", "labelspath", "path", "hdf5path", "lmdbpath"}
+#: Python's words for what JSON calls true, false and null.
+_PYTHON: Final = {"True": True, "False": False, "None": None}
+
+
 def params_of(_: click.Context, __: click.Parameter, words: Iterable[str]) -> dict[str, Any]:
-    """ "njob=2" -> {"njob": 2}: values are JSON, or else text."""
+    """ "njob=2" -> {"njob": 2}: values are JSON or Python's words, or else text.
+
+    Fields can be called by a number (tensorpack's are): data_field=1 means the name "1".
+    """
     params: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
             raise click.BadParameter(f"{word!r} is not NAME=VALUE, such as data_field=images")
         try:
-            params[name] = json.loads(value)
+            params[name] = _PYTHON[value] if value in _PYTHON else json.loads(value)
         except ValueError:
+            params[name] = value
+        number = isinstance(params[name], int | float) and not isinstance(params[name], bool)
+        if number and name.replace("_", "").lower() in _NAMES:
             params[name] = value
     return params
 

@@ -30,6 +30,11 @@ def is_fuel(h5: Any) -> bool:
     return _table(h5) is not None
 
 
+def is_fuel_of_2015(h5: Any) -> bool:
+    """Whether the file's root attributes are splits as Fuel first wrote them."""
+    return _table(h5) is None and bool(_old_splits(h5, 1 << 62))
+
+
 def _table(h5: Any) -> Any:
     import h5py
 

@@ -44,14 +44,14 @@ def recognise(h5: Any, fields: Hdf5Fields, path: str) -> Known:
     """The names that this file's layout uses where the caller left ours."""
     root = set(h5.keys())
     given = (fields.data, fields.labels)
+    is_fuel = fuel.is_fuel(h5) or (not root.isdisjoint(_FUEL) and fuel.is_fuel_of_2015(h5))
     if fields.data == _DATA and _DATA not in root:
         for data in _COURSE:
             if data in root:
                 fields = replace(fields, data=data)
                 break
         else:
-            fields = _images(h5, root, fields, path)
-    is_fuel = fuel.is_fuel(h5)
+            fields = _images(h5, root, fields, path, is_fuel)
     if fields.labels == _LABELS and not fields.labels_required and _LABELS not in root:
         fields = replace(fields, labels=_partner(h5, root, fields, is_fuel))
     layout = "Fuel" if is_fuel else ""
@@ -72,10 +72,10 @@ def recognise(h5: Any, fields: Hdf5Fields, path: str) -> Known:
     return Known(layout, fields, classes, is_fuel, names if chosen else "")
 
 
-def _images(h5: Any, root: set[str], fields: Hdf5Fields, path: str) -> Hdf5Fields:
+def _images(h5: Any, root: set[str], fields: Hdf5Fields, path: str, is_fuel: bool) -> Hdf5Fields:
     import h5py
 
-    if fuel.is_fuel(h5):
+    if is_fuel:
         for name in _FUEL:
             if name in root:
                 return replace(fields, data=name)
