@@ -2,195 +2,69 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import foreign_sets as foreign
-import h5py
+import fuzz_layouts
 import numpy as np
 import pytest
-from fakes import paint, pictures
-from source_contract import fill_rows
+from fuzz_layouts import IMAGES, LAYOUTS, Damaged, bare, caffe, pyxis, vlen
 
-from asyncreader import AsyncReaderError, SampleError
-from asyncreader.fill import Wanted
+from asyncreader import AsyncReaderError
 from asyncreader.sources import open_source
 
-COUNT = 9
-IMAGES = paint(COUNT, (8, 7, 3))
-FILES = foreign.files(pictures(COUNT, (9, 8, 3)))
-#: Mutations of each layout; the whole file takes some three seconds.
-ROUNDS = 60
+#: Rounds of each layout here; many more by the command that fuzz_layouts.py is.
+ROUNDS = 40
 
 
-def pyxis(folder: Path) -> str:
-    samples = [
-        foreign.pyxis_sample({"input": i, "target": np.array(n)}) for n, i in enumerate(IMAGES)
-    ]
-    return foreign.write_pyxis(folder / "set", samples)
-
-
-def branch(folder: Path) -> str:
-    samples = {n: foreign.branch_sample({"input": i, "target": n}) for n, i in enumerate(IMAGES)}
-    return foreign.write_branch(folder / "set", samples)
-
-
-def tensorpack(folder: Path) -> str:
-    points = [[foreign.numpy_map(i), f"text {n}"] for n, i in enumerate(IMAGES)]
-    return foreign.write_lmdb(folder / "set", foreign.tensorpack(points))
-
-
-def caffe(folder: Path) -> str:
-    return foreign.write_lmdb(folder / "set", foreign.caffe(IMAGES, range(COUNT)))
-
-
-def caffe_floats(folder: Path) -> str:
-    entries = {
-        b"%d" % n: foreign.datum((3, 8, 7), label=n, floats=i.transpose(2, 0, 1))
-        for n, i in enumerate(IMAGES)
-    }
-    return foreign.write_lmdb(folder / "set", entries)
-
-
-def ocr(folder: Path) -> str:
-    return foreign.write_lmdb(folder / "set", foreign.ocr(FILES, [f"w{n}" for n in range(COUNT)]))
-
-
-def basicsr(folder: Path) -> str:
-    named = {f"n{n}": image for n, image in enumerate(IMAGES)}
-    return foreign.write_basicsr(folder / "set", named)
-
-
-def stylegan(folder: Path) -> str:
-    return foreign.write_lmdb(folder / "set", foreign.stylegan({8: FILES}))
-
-
-def bare(folder: Path) -> str:
-    return foreign.write_lmdb(folder / "set", {b"%d" % n: f for n, f in enumerate(FILES)})
-
-
-def vlen(folder: Path) -> str:
-    with h5py.File(folder / "set.h5", "w") as file:
-        foreign.vlen(file, "images", FILES)
-        file["labels"] = np.arange(COUNT)
-    return str(folder / "set.h5")
-
-
-def fuel(folder: Path) -> str:
-    flat = [np.ascontiguousarray(i.transpose(2, 0, 1)).reshape(-1) for i in IMAGES]
-    with h5py.File(folder / "set.h5", "w") as file:
-        data = foreign.vlen(file, "image_features", flat, chunks=(4,), compression="gzip")
-        foreign.shapes(file, data, [(3, 8, 7)] * COUNT)
-        file["targets"], file["chosen"] = np.arange(COUNT), np.array([1, 2])
-        foreign.fuel_split(
-            file,
-            [
-                (s, n, 0, 4, i, True)
-                for s, i in (("a", None), ("b", "chosen"))
-                for n in ("image_features", "targets")
-            ],
-        )
-    return str(folder / "set.h5")
-
-
-LAYOUTS: list[Callable[[Path], str]] = [
-    *(pyxis, branch, tensorpack, caffe, caffe_floats, ocr, basicsr, stylegan, bare, vlen, fuel)
-]
-
-
-def mutate(raw: bytearray, rng: np.random.Generator) -> None:
-    """A few bit flips, boundary numbers, zeros or copied pieces, where the file is not empty."""
-    used = np.flatnonzero(np.frombuffer(bytes(raw), np.uint8))
-    for _ in range(int(rng.integers(1, 4))):
-        at = int(rng.choice(used))
-        kind = int(rng.integers(5))
-        if kind == 0:
-            raw[at] ^= 1 << int(rng.integers(8))
-        elif kind == 1:
-            raw[at] = int(rng.choice([0, 1, 0x7F, 0x80, 0xFF]))
-        elif kind == 2:
-            width = int(rng.choice([2, 4, 8]))
-            raw[at : at + width] = b"\xff" * len(raw[at : at + width])
-        elif kind == 3:
-            raw[at : at + 16] = bytes(len(raw[at : at + 16]))
-        else:
-            other = int(rng.choice(used))
-            piece = raw[other : other + 8]
-            raw[at : at + len(piece)] = piece[: len(raw[at : at + len(piece)])]
-
-
-def read_everything(path: str) -> None:
-    """All that a reader and convert would ask of a set; only our errors may come."""
-    source = None
-    try:
-        source = open_source(path)
-        size = None if source.spec.stored.shape is not None else (4, 4)
-        fill_rows(source, Wanted(layout="NHWC", size=size), np.arange(source.spec.count))
-        for index in range(source.spec.count):
-            with contextlib.suppress(SampleError):
-                source.sample_bytes(index)
-                source.source_path(index)
-                if not source.spec.stored.encoded:
-                    source.sample_pixels(index)
-    except AsyncReaderError as exc:
-        assert str(exc)  # noqa: PT017 (most mutations open well, some must not)
-    finally:
-        if source is not None:
-            source.close()
-
-
-@pytest.mark.parametrize("build", LAYOUTS, ids=lambda build: build.__name__)
-def test_mutations(tmp_path: Path, build: Callable[[Path], str]) -> None:
-    """Mutated files are refused or read, and nothing else happens."""
-    path = build(tmp_path)
-    file = Path(path) / "data.mdb" if Path(path).is_dir() else Path(path)
-    whole = file.read_bytes()
-    rng = np.random.default_rng(2026)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_damaged_at_random(tmp_path: Path, layout: str) -> None:
+    """Damaged files are refused or read, and nothing else happens."""
+    damaged = Damaged(layout, tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for _ in range(ROUNDS):
-            raw = bytearray(whole)
-            mutate(raw, rng)
-            file.write_bytes(raw)
-            read_everything(path)
+        said = [damaged.round(number) for number in range(ROUNDS)]
+    assert any(said)
 
 
 @pytest.mark.parametrize(
-    "build", [pyxis, tensorpack, caffe, caffe_floats, ocr], ids=lambda b: b.__name__
+    ("said", "code"),
+    [
+        ("import os\nos.kill(os.getpid(), 11)", "SIGSEGV"),
+        ("while True: pass", "SIGALRM"),
+        ("raise ValueError('odd')", "ValueError: odd"),
+        ("import pickle\npickle.loads(pickle.dumps(print))", "a pickle was read"),
+    ],
 )
-def test_mutated_values(tmp_path: Path, build: Callable[[Path], str]) -> None:
-    """So are sound trees whose values are damaged: that is what the parsers see."""
-    path = build(tmp_path)
-    file = Path(path) / "data.mdb"
-    whole = file.read_bytes()
-    source = open_source(path)
-    entries = source.entries  # type: ignore[attr-defined]
-    places = [
-        (int(start), int(size)) for start, size in zip(entries.starts, entries.sizes, strict=True)
-    ]
-    source.close()
-    rng = np.random.default_rng(7)
-    for _ in range(ROUNDS):
-        raw = bytearray(whole)
-        start, size = places[int(rng.integers(len(places)))]
-        # the structure is at the ends of a value, the pixels between
-        piece = bytearray(raw[start : start + size])
-        edge = min(size, 120)
-        at = (
-            int(rng.integers(edge))
-            if rng.random() < 0.7
-            else size - 1 - int(rng.integers(min(size, 60)))
-        )
-        piece[at] = int(rng.integers(256))
-        raw[start : start + size] = piece
-        file.write_bytes(raw)
-        read_everything(path)
+def test_failures_are_noticed(monkeypatch: pytest.MonkeyPatch, said: str, code: str) -> None:
+    """The command names the round of a signal, a hang, another exception and a pickle."""
+    program = (
+        "import sys\nimport fuzz_layouts as fuzz\n"
+        "fuzz.SECONDS = 1\n"
+        "def read(path, asked=[]):\n"
+        "    asked.append(1)\n"
+        "    if len(asked) != 3: return ''\n"
+        + "".join(f"    {line}\n" for line in said.splitlines())
+        + "fuzz.read_everything = read\nsys.exit(fuzz.main())\n"
+    )
+    command = [sys.executable, "-c", program]
+    run = subprocess.run
+
+    def changed(words: list[str], **settings: object) -> object:
+        return run([*command, *words[2:]], **settings)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(subprocess, "run", changed)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
+    refused, failures = fuzz_layouts.fuzz("bare", 4)
+    # the first read is of the whole set: rounds 0 and 1, and again after the new start
+    assert refused == 0
+    assert failures[0].startswith("bare, round 1:")
+    assert code in failures[0]
 
 
 def test_truncations(tmp_path: Path) -> None:
