@@ -223,6 +223,17 @@ def test_no_labels_field(tmp_path: Path) -> None:
             open_source(path, Hdf5Fields(labels_path=sets["caffe"]))
 
 
+def test_ocr_without_texts(tmp_path: Path) -> None:
+    """Pictures without a single text are a set without labels, unless these are asked for."""
+    entries = foreign.ocr(FILES, ["t"] * COUNT)
+    pictures_only = {k: v for k, v in entries.items() if not k.startswith(b"label-")}
+    path = foreign.write_lmdb(tmp_path / "set", pictures_only)
+    source = open_source(path)
+    assert (source.labels, source.spec.layout) == (None, "OCR (image-%09d)")
+    with pytest.raises(FormatError, match="key label-000000001"):
+        open_source(path, Hdf5Fields(labels="label", labels_required=True))
+
+
 def test_several_ocr_sets(tmp_path: Path) -> None:
     """Sets with texts of their own are one set: classes are those of all, numbers fit them."""
     texts = (["b", "c"] * 6, ["a", "c", "d"] * 4)

@@ -86,7 +86,11 @@ def open_ocr(found: ForeignSet, entries: Entries, samples: bytes) -> Any:
     count = stated_count(samples, "num-samples", path)
     images = _numbered(entries, b"image-", count, path)
     labels = classes = None
-    if found.fields.labels is not None:
+    asked = found.fields.labels is not None
+    if asked and not found.fields.labels_required:
+        # pictures to recognise, as parseq's: a set without any text is one without labels
+        asked = bool((entries.numbers(b"label-", 9) >= 0).any())
+    if asked:
         texts = _numbered(entries, b"label-", count, path)
         labels, classes = text_labels(found.tree.data, texts.starts, texts.sizes, texts.blame)
     words = "OCR (image-%09d)" + ("" if labels is None else ", texts of label-%09d as classes")
