@@ -1,0 +1,5 @@
+"""Faults on purpose: what breaks a loader is done to ours, and every outcome is counted.
+
+``python tests/faults/run.py`` runs a short form of every case, ``--long`` the one whose figures
+SECURITY.md and README show. A case is a small file ``case_<name>.py`` here (see case.py).
+"""

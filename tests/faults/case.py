@@ -1,0 +1,48 @@
+"""What a fault case is, and the figures that it hands back.
+
+A file ``case_<name>.py`` in this folder registers its cases by a module-level tuple ``CASES``.
+Within it, imports read ``from faults.case import Figures``: this folder's parent is on the path,
+in pytest as in run.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One line of the table: a case tried on one thing (a format, a way to leave ...)."""
+
+    what: str
+    """What it was tried on: "LMDB jpeg, verify always"."""
+    trials: int
+    """How often."""
+    counts: Mapping[str, int]
+    """Outcomes and how often each was seen, good ones too: {"served right": 310, ...}."""
+    broken: tuple[str, ...] = ()
+    """Each broken promise in a line that is enough to repeat it; empty is what passes."""
+    seconds: float = 0.0
+    """Wall time of all trials."""
+
+
+class Case(Protocol):
+    """One kind of fault. ``run`` yields a Figures for each thing that it was tried on.
+
+    ``name``: one word, for ``--only`` (``flips``); ``row``: the first cell of the table, in
+    words ("random byte flips"); ``promise``: the figure that must come out ("0 silent wrong
+    samples, 0 signals, 0 hangs"); ``short``, ``long``: rounds per thing in the two forms.
+    """
+
+    name: str
+    row: str
+    promise: str
+    short: int
+    long: int
+
+    def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
+        """Try ``rounds`` times on each thing. The same seed tries the same; ``scratch`` is an
+        empty folder of its own. A broken promise is a figure, not an exception."""
