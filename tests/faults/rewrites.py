@@ -1,0 +1,233 @@
+"""Damage done through h5py and lmdb: files whose own metadata are sound and say something false."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+
+Rng = np.random.Generator
+
+ATTRIBUTES = (
+    *("count", "encoding", "shape", "channels", "label_kind", "axes", "dtype", "label_dtype"),
+    *("format", "version", "digest_labels", "digest_checksums", "digest_offsets"),
+    *("digest_classes", "digest_paths"),
+)
+TABLES = ("labels", "offsets", "checksums", "classes", "paths", "data")
+
+
+def _other(value: Any, rng: Rng) -> Any:
+    """Another value of about the same kind."""
+    if isinstance(value, np.ndarray | list):
+        values = [int(number) for number in value]
+        kind = int(rng.integers(4))
+        if kind == 0 and len(values) > 1:
+            values[0], values[1] = values[1], values[0]
+        elif kind == 1:
+            values[int(rng.integers(len(values)))] += int(rng.choice([-1, 1, 256, -1000]))
+        elif kind == 2:
+            values = values[:-1]
+        else:
+            values = values[::-1]
+        return values
+    if isinstance(value, bytes | str | np.bytes_):
+        given = value.decode() if isinstance(value, bytes) else str(value)
+        choices = [
+            *("<f8", "<i8", ">i8", "NCHW", "NHWC", "int8", "raw", "jpeg", "png", "original"),
+            *("class", "values", "none", "", "\u00e9", given[:-1], given + "0", given[::-1]),
+        ]
+        return str(rng.choice(choices))
+    number = int(value)
+    return int(rng.choice([0, 1, -1, 2, 3, number + 1, number - 1, number * 2, 1 << 40]))
+
+
+# -- HDF5 ----------------------------------------------------------------------------------------
+
+
+def _attribute(file: h5py.File, rng: Rng) -> str:
+    names = [name for name in file.attrs]
+    name = str(rng.choice(names))
+    if rng.random() < 0.25:
+        del file.attrs[name]
+        return f"attribute {name} deleted"
+    value = _other(file.attrs[name], rng)
+    if isinstance(value, str) and rng.random() < 0.8:
+        value = np.bytes_(value.encode())  # else of variable length
+    del file.attrs[name]
+    file.attrs[name] = value
+    return f"attribute {name} = {value!r}"
+
+
+def _links(file: h5py.File, rng: Rng) -> str:
+    names = [name for name in TABLES if name in file]
+    one, two = rng.choice(names, 2, replace=False).tolist()
+    kind = int(rng.integers(4))
+    if kind == 0:
+        del file[one]
+        return f"{one} deleted"
+    if kind == 1:
+        file.move(one, "aside")
+        file.move(two, one)
+        file.move("aside", two)
+        return f"{one} and {two} exchanged"
+    del file[one]
+    if kind == 2:
+        file[one] = h5py.SoftLink(f"/{two}")
+        return f"{one} is a soft link to {two}"
+    file[one] = file[two]
+    return f"{one} is {two}, a second hard link"
+
+
+def _table(file: h5py.File, rng: Rng) -> str:
+    names = [name for name in TABLES if name in file]
+    name = str(rng.choice(names))
+    rows = file[name][()]
+    kind = int(rng.integers(6))
+    if kind == 0 and rows.dtype.kind in "iuf":
+        value = [0, 1, -1, 1 << 40, 7][int(rng.integers(5))]
+        flat = rows.reshape(-1)
+        at = int(rng.integers(flat.size))
+        with np.errstate(all="ignore"):
+            flat[at] = np.array(value).astype(rows.dtype)
+        said = f"{name}[{at}] = {value}"
+    elif kind == 1 and rows.dtype.kind in "iuf":
+        kinds = ["<i8", "<u8", "<f8"] if rows.dtype.itemsize == 8 else ["i1", "u1", "?"]
+        new = str(rng.choice(kinds))
+        rows = rows.view(new)
+        said = f"{name} as {new}"
+    elif kind == 2:
+        rows = rows[:-1] if rng.random() < 0.5 else np.concatenate([rows, rows[:1]])
+        said = f"{name} with {len(rows)} rows"
+    elif kind == 3 and rows.ndim > 2:
+        rows = rows.reshape(rows.shape[0], rows.shape[2], rows.shape[1], *rows.shape[3:])
+        said = f"{name} of shape {rows.shape}"
+    elif kind == 4:
+        order = rng.permutation(len(rows))
+        rows = rows[order]
+        said = f"{name} in another order"
+    else:
+        rows = rows.reshape(-1) if rows.ndim > 1 else rows[:, None]
+        said = f"{name} of shape {rows.shape}"
+    del file[name]
+    file[name] = rows
+    return said
+
+
+def _layout(file: h5py.File, rng: Rng) -> str:
+    """Data that are stored otherwise, or only declared."""
+    rows = file["data"][()]
+    del file["data"]
+    kind = int(rng.integers(4))
+    if kind == 0:
+        file.create_dataset("data", rows.shape, rows.dtype)
+        return "data declared and never written"
+    if kind == 1:
+        chunk = (min(7, len(rows)), *rows.shape[1:])
+        data = file.create_dataset("data", rows.shape, rows.dtype, chunks=chunk)
+        data[: len(rows) // 2] = rows[: len(rows) // 2]
+        return "data in chunks, half of them written"
+    if kind == 2:
+        file.create_dataset("data", data=rows, chunks=True, shuffle=True, compression="lzf")
+        return "data compressed by lzf"
+    file.create_dataset("data", data=rows[..., :1] if rows.ndim == 4 else rows[:-1])
+    return "data cut"
+
+
+def rewrite_hdf5(path: Path, rng: Rng) -> str:
+    """One change to a sound HDF5 set through h5py."""
+    kinds: tuple[Callable[[h5py.File, Rng], str], ...] = (
+        *(_attribute, _attribute, _links, _table, _table, _layout),
+    )
+    with h5py.File(path, "r+", libver=("v110", "v110"), locking=False) as file:
+        return "h5py: " + kinds[int(rng.integers(len(kinds)))](file, rng)
+
+
+# -- LMDB ----------------------------------------------------------------------------------------
+
+
+def rewrite_lmdb(path: Path, rng: Rng) -> str:
+    """One change to a sound LMDB set through lmdb; ``path``: its data file."""
+    options = {"subdir": False, "map_size": 64 << 20, "max_dbs": 16, "lock": False, "sync": False}
+    with contextlib.closing(lmdb.open(str(path), **options)) as env:
+        with env.begin() as transaction:
+            names = [key.decode() for key, _ in transaction.cursor()]
+        databases = {name: env.open_db(name.encode(), create=False) for name in names}
+        with env.begin(write=True) as transaction:
+            return "lmdb: " + _change(transaction, databases, env, rng)
+
+
+def _change(transaction: Any, databases: dict[str, Any], env: Any, rng: Rng) -> str:
+    kind = int(rng.integers(8))
+    if kind < 3:
+        facts = json.loads(transaction.get(b"meta", db=databases["meta"]))
+        return _described(transaction, databases["meta"], facts, rng)
+    if kind == 3:
+        name = str(rng.choice(list(databases)))
+        transaction.drop(databases[name], delete=bool(rng.integers(2)))
+        return f"{name} dropped"
+    if kind == 4:
+        name = str(rng.choice(["labels", "checksums"]))
+        table = bytearray(transaction.get(b"table", db=databases[name]))
+        at = int(rng.integers(len(table)))
+        table[at] ^= int(rng.integers(1, 256))
+        if rng.random() < 0.3:
+            table = table[: 8 * int(rng.integers(len(table) // 8))]
+        transaction.put(b"table", bytes(table), db=databases[name])
+        return f"{name}, byte {at}; now {len(table)} bytes"
+    name = str(rng.choice(["data", "paths"], p=[0.8, 0.2]))
+    database = databases[name]
+    count = transaction.stat(database)["entries"]
+    one, two = (b"%010d" % n for n in rng.choice(count, 2, replace=False).tolist())
+    if kind == 5:
+        transaction.delete(one, db=database)
+        if rng.random() < 0.5:
+            key = [b"%010d" % count, b"x", b"\0" * 10, b"0000000001 "][int(rng.integers(4))]
+            transaction.put(key, b"value", db=database)
+            return f"{name}: {one!r} deleted, {key!r} added"
+        return f"{name}: {one!r} deleted"
+    first, second = (bytes(transaction.get(key, db=database)) for key in (one, two))
+    if kind == 6:
+        transaction.put(one, second, db=database)
+        transaction.put(two, first, db=database)
+        return f"{name}: values of {one!r} and {two!r} exchanged"
+    new = [first[:-1], first + b"\0", b"", first * 2, second][int(rng.integers(5))]
+    transaction.put(one, new, db=database)
+    return f"{name}: {one!r} has {len(new)} bytes"
+
+
+def _described(transaction: Any, database: Any, facts: dict[str, Any], rng: Rng) -> str:
+    name = str(rng.choice(list(facts)))
+    kind = int(rng.integers(4))
+    if kind == 0:
+        facts.pop(name)
+        text = json.dumps(facts)
+        said = f"{name} dropped"
+    elif kind == 1:
+        text = json.dumps(facts)
+        text = text[: int(rng.integers(len(text)))]
+        said = f"cut to {len(text)} bytes"
+    elif kind == 2:
+        values = ["[" * 5000, "1e999", "-1", "null", '"x"', "[]", "{}", "true", "9" * 30]
+        facts[name] = "@"
+        value = str(rng.choice(values))
+        text = json.dumps(facts).replace('"@"', value)
+        said = f"{name} = {value[:20]}"
+    else:
+        old = facts[name]
+        if isinstance(old, dict):
+            key = str(rng.choice(list(old)))
+            old[key] = old[key][::-1]
+        elif old is not None and not (isinstance(old, list) and isinstance(old[0], str)):
+            facts[name] = _other(old, rng)
+        elif isinstance(old, list):
+            facts[name] = old[::-1]
+        text = json.dumps(facts)
+        said = f"{name} = {facts[name]!r}"
+    transaction.put(b"meta", text.encode(), db=database)
+    return f"description: {said}"

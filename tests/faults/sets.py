@@ -1,0 +1,172 @@
+"""Small packed sets whose every record is known: painted pictures, converted by our converter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+UInt8 = npt.NDArray[np.uint8]
+
+#: Blocks of 8 x 8 pixels that spell a record's number, white for 1: they survive JPEG.
+BITS = 10
+WIDTH = 40
+
+CLASSES = ("ant", "bee", "cat")
+
+
+def painted(number: int, height: int, seed: int) -> UInt8:
+    """A picture (height, 40, 3) that shows its number in its first 16 rows, with noise around."""
+    rng = np.random.default_rng((seed, number))
+    image = rng.integers(60, 190, (height, WIDTH, 3), np.uint8)
+    for bit in range(BITS):
+        row, column = divmod(bit, WIDTH // 8)
+        block = image[8 * row : 8 * row + 8, 8 * column : 8 * column + 8]
+        block //= 16
+        if number >> bit & 1:
+            block += 230
+    return image
+
+
+def number_in(image: UInt8) -> int:
+    """The number that a picture shows."""
+    blocks = image[:16].reshape(2, 8, WIDTH // 8, 8, 3).mean(axis=(1, 3, 4)).ravel()
+    return sum(1 << bit for bit in range(BITS) if blocks[bit] > 127)
+
+
+@dataclass(frozen=True)
+class KnownSet:
+    """A packed set and what must come out of it. ``other``: one of the same layout, for splices."""
+
+    path: str
+    container: str
+    """"HDF5" or "LMDB"."""
+    expected: str
+    """Folder with ``data.npy`` (N, H, W, 3) uint8 and ``labels.npy``."""
+    classes: tuple[str, ...] | None
+    other: str
+
+    @property
+    def file(self) -> Path:
+        """The one file that holds its bytes."""
+        return Path(self.path) / "data.mdb" if self.container == "LMDB" else Path(self.path)
+
+    def to_json(self) -> str:
+        """For a child's command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> KnownSet:
+        """What to_json wrote."""
+        fields = json.loads(text)
+        fields["classes"] = None if fields["classes"] is None else tuple(fields["classes"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a set is packed. ``floats``: two float64 labels a record instead of a class."""
+
+    count: int
+    height: int = 32
+    floats: bool = False
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+#: The formats of the table, each with its sets; trials go round them.
+FORMATS: dict[str, tuple[tuple[str, Recipe], ...]] = {
+    "HDF5 raw": (
+        ("raw.h5", Recipe(96)),
+        ("small.h5", Recipe(12, 16, True)),
+    ),
+    "HDF5 gzip": (
+        ("gzip1.h5", Recipe(64, options=(("compression", "gzip"),))),
+        ("gzip8.h5", Recipe(100, 16, options=(("compression", "gzip"), ("chunk", 8)))),
+    ),
+    "HDF5 jpeg": (("jpeg.h5", Recipe(64, 48, options=(("encoding", "jpeg"),))),),
+    "LMDB raw": (
+        ("raw.lmdb", Recipe(160)),
+        ("small.lmdb", Recipe(64, 16, True)),
+    ),
+    "LMDB jpeg": (
+        ("jpeg.lmdb", Recipe(64, 48, options=(("encoding", "jpeg"),))),
+        ("jpeg_small.lmdb", Recipe(200, 16, options=(("encoding", "jpeg"), ("quality", 70)))),
+    ),
+}
+
+
+def build(formats: Sequence[str], folder: Path) -> dict[str, tuple[KnownSet, ...]]:
+    """The sets of these formats, packed below ``folder``."""
+    return {
+        name: tuple(_build(file, recipe, folder) for file, recipe in FORMATS[name])
+        for name in formats
+    }
+
+
+def _build(name: str, recipe: Recipe, folder: Path) -> KnownSet:
+    other = folder / f"other_{name}"
+    _pack(folder / f"photos_other_{name}", other, recipe, seed=2)
+    target = folder / name
+    pixels = _pack(folder / f"photos_{name}", target, recipe, seed=1)
+    container = "LMDB" if name.endswith(".lmdb") else "HDF5"
+    known = folder / f"expected_{name}"
+    known.mkdir()
+    options = dict(recipe.options)
+    data, labels = _read(target)
+    if options.get("encoding") == "jpeg":
+        assert [number_in(image) for image in data] == list(range(recipe.count))
+        assert np.abs(data.astype(int) - pixels).mean() < 40
+    else:
+        assert np.array_equal(data, pixels)
+    assert np.array_equal(labels, _labels(recipe))
+    np.save(known / "data.npy", data)
+    np.save(known / "labels.npy", labels)
+    return KnownSet(
+        str(target), container, str(known), None if recipe.floats else CLASSES, str(other)
+    )
+
+
+def _labels(recipe: Recipe) -> npt.NDArray[Any]:
+    numbers = np.arange(recipe.count)
+    if recipe.floats:
+        return np.stack([numbers / 8, 100.5 - numbers], axis=1)
+    return (numbers * len(CLASSES) // recipe.count)[:, None]
+
+
+def _pack(photos: Path, target: Path, recipe: Recipe, seed: int) -> UInt8:
+    from converters import convert
+
+    pixels = np.stack([painted(i, recipe.height, seed) for i in range(recipe.count)])
+    labels = _labels(recipe)
+    lines = []
+    for i, image in enumerate(pixels):
+        place = photos if recipe.floats else photos / CLASSES[int(labels[i, 0])]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(place / f"{i:04d}.png")
+        lines.append(f"{i:04d}.png,{','.join(map(str, labels[i].tolist()))}\n")
+    options = dict(recipe.options)
+    if recipe.floats:
+        table = photos.with_suffix(".csv")
+        table.write_text("".join(["path,x,y\n", *lines]), encoding="utf-8")
+        options["labels"] = table
+    convert(photos, target, jobs=1, **options)
+    return pixels
+
+
+def _read(path: Path) -> tuple[UInt8, npt.NDArray[Any]]:
+    """All records of a sound set, in order."""
+    from asyncreader import AsyncReader
+
+    with AsyncReader(
+        path=str(path), batch_size=16, last_batch="short", verify="always", layout="NHWC", copy=True
+    ) as reader:
+        batches = list(reader)
+    assert np.concatenate([b.indices for b in batches]).tolist() == list(range(reader.count))
+    data, labels = ([getattr(b, name) for b in batches] for name in ("data", "labels"))
+    return np.concatenate(data), np.concatenate(labels)
