@@ -167,6 +167,10 @@ def _undo_zstd(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
 def _undo_blosc(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
     import imagecodecs
 
+    # its header states how much memory it takes (bytes 4 to 8: Blosc's README_CHUNK_FORMAT)
+    stated = int.from_bytes(data[4:8].tobytes(), "little")
+    if data.size < 16 or stated > size:
+        raise DecodeError("a blosc chunk states another size", found=stated, expected=size)
     return _bytes(imagecodecs.blosc_decode(data, numthreads=1))
 
 
@@ -543,4 +547,15 @@ def check_filters(filters: tuple[Filter, ...], path: str, name: str) -> bool:
             expected=f"one of {', '.join(sorted(NAMES.values()))}",
             hint="repack it, for example with h5repack -f GZIP=4",
         )
-    return not codes & set(BUILT_IN_ONLY)
+    if not codes & set(BUILT_IN_ONLY):
+        return True
+    # HDF5 would look for the others among plugins, which are programs
+    mixed = sorted(codes - set(BUILT_IN_ONLY) - {DEFLATE, SHUFFLE, FLETCHER32, LZF})
+    if mixed:
+        raise FormatError(
+            f"data set {name!r} needs filters that are not read together",
+            path=path,
+            found=" + ".join(NAMES[code] for code in sorted(codes)),
+            hint="repack it, for example with h5repack -f GZIP=4",
+        )
+    return False

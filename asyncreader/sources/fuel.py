@@ -7,6 +7,8 @@ comment), or in files of 2015 one root attribute (start, stop) each. A source of
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import FormatError
+from .hdf5_guard import attribute, hard_dataset, read_table
 
 Int64 = npt.NDArray[np.int64]
 
@@ -36,19 +39,12 @@ def is_fuel_of_2015(h5: Any) -> bool:
 
 
 def _table(h5: Any) -> Any:
-    import h5py
-
-    if "split" not in h5.attrs:
-        return None
-    stored = h5.attrs.get_id("split")
-    fields = stored.dtype.fields or {}
-    if len(stored.shape) != 1 or not set(fields) >= _FIELDS:
-        return None
     # text of variable length is not what Fuel writes, and not read (see shapes)
-    fixed = all(
-        kind.kind != "O" or h5py.check_ref_dtype(kind) is not None for kind, *_ in fields.values()
-    )
-    return h5.attrs["split"] if fixed and fields["split"][0].kind == "S" else None
+    table = attribute(h5, "split", compound=True)
+    if not isinstance(table, np.ndarray) or table.ndim != 1:
+        return None
+    fields = table.dtype.fields or {}
+    return table if set(fields) >= _FIELDS and fields["split"][0].kind == "S" else None
 
 
 def read_splits(
@@ -91,7 +87,8 @@ def _rows(h5: Any, row: Any, most: int, path: str, checked: Checked) -> slice | 
                 path=path,
                 found=f"{indices.shape} {indices.dtype}",
             )
-        records: Int64 = np.sort(indices[()].astype(np.int64))
+        held = read_table(h5, indices, name, path, os.path.getsize(path))
+        records: Int64 = np.sort(held.astype(np.int64))
         if records.size == 0:
             return slice(0, 0)
         if int(records[0]) < 0:
@@ -119,10 +116,10 @@ def _old_splits(h5: Any, count: int) -> dict[str, slice | Int64]:
     if len(h5.attrs) > _MOST:
         return found
     for name in h5.attrs:
-        stored = h5.attrs.get_id(name)
-        if stored.shape != (2,) or stored.dtype.kind not in "iu":
+        pair = attribute(h5, name)
+        if not isinstance(pair, np.ndarray) or pair.shape != (2,) or pair.dtype.kind not in "iu":
             continue
-        start, stop = (int(n) for n in h5.attrs[name])
+        start, stop = (int(n) for n in pair)
         if 0 <= start < stop <= count:
             found[name] = slice(start, stop)
     begins = any(isinstance(rows, slice) and rows.start == 0 for rows in found.values())
@@ -156,13 +153,15 @@ def shapes(
             found=f"{table.shape} {table.dtype}",
             expected=f"({count}, axes) whole numbers",
         )
-    sizes: Int64 = table[()].astype(np.int64)
+    size = os.path.getsize(path)
+    sizes: Int64 = read_table(h5, table, f"{name}_shapes", path, size).astype(np.int64)
     letters = None
     if sizes.shape[1] == 3:
         letters = "CHW"  # what Fuel's own converters write
         labels = _scale(h5, f"{name}_shape_labels", b"shape_labels", checked)
         if labels is not None and labels.dtype.kind == "S" and labels.shape == (3,):
-            letters = "".join(_text(word)[:1].upper() for word in labels[()])
+            words = read_table(h5, labels, f"{name}_shape_labels", path, size)
+            letters = "".join(_text(word)[:1].upper() for word in words)
         if sorted(letters) != ["C", "H", "W"]:
             letters = None
     return sizes, letters
@@ -171,14 +170,10 @@ def shapes(
 def _scale(h5: Any, usual: str, label: bytes, checked: Checked) -> Any:
     """The data set that calls itself the dimension scale ``label``: by its usual name, else the
     only one of the root group."""
-    import h5py
-
     found = []
-    for name in (usual, *h5.keys()):
-        if not isinstance(h5.get(name, getlink=True), h5py.HardLink):
-            continue
-        item = h5.get(name)
-        if isinstance(item, h5py.Dataset) and _attribute(item, "NAME") == label:
+    for name in (usual, *itertools.islice(h5.keys(), _MOST)):
+        item = hard_dataset(h5, name)
+        if item is not None and _attribute(item, "NAME") == label:
             if name == usual:
                 return checked(item, name)
             found.append((item, name))
@@ -186,10 +181,9 @@ def _scale(h5: Any, usual: str, label: bytes, checked: Checked) -> Any:
 
 
 def _attribute(item: Any, name: str) -> bytes | None:
-    """An attribute of fixed length, as all that are read here."""
-    if name not in item.attrs or item.attrs.get_id(name).dtype.kind != "S":
-        return None
-    return bytes(item.attrs[name]).rstrip(b"\0")
+    """An attribute that is text."""
+    value = attribute(item, name)
+    return bytes(value).rstrip(b"\0") if isinstance(value, bytes) else None
 
 
 def _text(value: Any) -> str:

@@ -6,7 +6,6 @@ that warns: filters that only HDF5 itself can undo.
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import warnings
@@ -27,20 +26,19 @@ from .base import (
     default_block,
     row_size,
 )
-from .chunks import NAMES, ChunkGrid, Filter, check_filters
+from .chunks import NAMES, ChunkGrid, check_filters
 from .fields import Hdf5Fields, image_axes
 from .hdf5_file import (
     Hdf5Array,
     Hdf5Chunks,
     Hdf5Extents,
     Hdf5Files,
-    find_dataset,
     is_hdf5,
     open_library,
-    pipeline,
     read_meta,
     translated,
 )
+from .hdf5_guard import chunk_grid, find_dataset, pipeline, reach, read_table
 from .hdf5_vlen import VlenOpener
 from .known_hdf5 import Known, recognise
 from .store import OpenFile
@@ -107,9 +105,7 @@ class _Opener(VlenOpener):
             return None
         if fields.labels_path is not None:
             return read_labels(fields.labels_path, fields.labels, count)
-        if fields.labels not in self.h5:
-            if fields.labels_required:
-                find_dataset(self.h5, fields.labels, self.path)
+        if not fields.labels_required and reach(self.h5, fields.labels, self.path) is None:
             return None
         labels = self._table(fields.labels)[: self._count(count)]
         _check_labels(labels, self._count(count), self.path, fields.labels)
@@ -121,7 +117,7 @@ class _Opener(VlenOpener):
     def _count(self, rows: int) -> int:
         """Samples that are served of so many: Fuel's unlabelled ones stand behind the others."""
         labels = self.fields.labels
-        if not self.known.fuel or labels is None or labels not in self.h5:
+        if not self.known.fuel or labels is None or reach(self.h5, labels, self.path) is None:
             return rows
         return min(rows, int(self.dataset(self.h5, labels).shape[0]))
 
@@ -130,9 +126,10 @@ class _Opener(VlenOpener):
         if self.known.classes is None or labels.dtype.kind not in "iu":
             return None
         table = self.dataset(self.h5, self.known.classes)
-        if table.ndim != 1 or table.dtype.kind != "S" or table.shape[0] > 1 << 16:
+        if table.dtype.kind != "S" or table.ndim != 1 or table.shape[0] > 1 << 16:
             return None
-        names = tuple(bytes(name).decode("utf-8", "backslashreplace") for name in table[()])
+        stored = read_table(self.h5, table, self.known.classes, self.path, self.file.size)
+        names = tuple(bytes(name).decode("utf-8", "backslashreplace") for name in stored)
         return names if int(labels.min()) >= 0 and int(labels.max()) < len(names) else None
 
     def _table(self, name: str) -> Array:
@@ -152,7 +149,7 @@ class _Opener(VlenOpener):
             if offset % dataset.dtype.itemsize == 0:
                 table: Array = self.file.table(offset, size).view(dataset.dtype)
                 return table.reshape(dataset.shape)
-        read: Array = np.ascontiguousarray(dataset[()])
+        read: Array = read_table(self.h5, dataset, name, self.path, self.file.size)
         return read.astype(read.dtype.newbyteorder("="), copy=False)
 
     def _checksums(self, count: int) -> UInt64 | None:
@@ -165,7 +162,8 @@ class _Opener(VlenOpener):
         return table
 
     def _paths(self) -> str | None:
-        return fmt.PATHS if self.meta is not None and fmt.PATHS in self.h5 else None
+        there = self.meta is not None and reach(self.h5, fmt.PATHS, self.path) is not None
+        return fmt.PATHS if there else None
 
     # -- encoded images, as we pack them ---------------------------------------------------
 
@@ -279,7 +277,7 @@ class _Opener(VlenOpener):
         plist = data.id.get_create_plist()
         steps = pipeline(plist)
         ours = check_filters(steps, self.path, self.fields.data)
-        grid = self._grid(data, steps)
+        grid = self._grid(data)
         names = [NAMES[step.code] for step in steps]
         spec = self._spec(
             self._count(data.shape[axis]),
@@ -316,44 +314,8 @@ class _Opener(VlenOpener):
             self.h5,
         )
 
-    def _grid(
-        self, data: Any, steps: tuple[Filter, ...], dtype: np.dtype[Any] | None = None
-    ) -> ChunkGrid:
-        import h5py
-
-        shape, chunk = tuple(data.shape), tuple(data.chunks)
-        counts = tuple(-(-n // c) for n, c in zip(shape, chunk, strict=True))
-        total = math.prod(counts)
-        stored = data.id.get_num_chunks()
-        if stored != total:
-            raise FormatError(
-                f"data set {self.fields.data!r} lacks some of the samples that it declares",
-                path=self.path,
-                found=f"{stored} chunks",
-                expected=f"{total} chunks for shape {shape}",
-                hint="it was not written to its end: convert it again",
-            )
-        offsets = np.full(total, -1, np.int64)
-        sizes = np.zeros(total, np.int64)
-        masks = np.zeros(total, np.uint32)
-        strides = [math.prod(counts[i + 1 :]) for i in range(len(counts))]
-        pairs = list(zip(chunk, strides, strict=True))
-
-        def note(info: Any) -> None:
-            number = sum(at // c * s for at, (c, s) in zip(info.chunk_offset, pairs, strict=True))
-            offsets[number] = info.byte_offset
-            sizes[number] = info.size
-            masks[number] = info.filter_mask
-
-        data.id.chunk_iter(note)
-        if h5py.version.hdf5_version_tuple < (1, 14, 4):
-            # these say where chunks are without the user block (HDFGroup/hdf5#3003)
-            offsets += self.h5.id.get_create_plist().get_userblock()
-        check_extents(offsets, sizes, self.file.size, self.path)
-        grid = ChunkGrid(shape, chunk, dtype or data.dtype, steps, offsets, sizes, masks)
-        if not steps and (sizes != grid.chunk_bytes).any():
-            raise FormatError("a chunk has the wrong size", path=self.path, hint=_AGAIN)
-        return grid
+    def _grid(self, data: Any, dtype: np.dtype[Any] | None = None) -> ChunkGrid:
+        return chunk_grid(self.h5, data, self.fields.data, self.path, self.file.size, dtype)
 
     # -- finishing -------------------------------------------------------------------------
 
@@ -438,13 +400,14 @@ def read_labels(path: str, name: str, count: int) -> Array:
     with translated(path), open_library(path) as h5:
         dataset = find_dataset(h5, name, path)
         _check_numeric(dataset, name, path)
-        labels: Array = np.ascontiguousarray(dataset[()])
-    _check_labels(labels, count, path, name)
+        _check_labels(dataset, count, path, name)
+        labels: Array = read_table(h5, dataset, name, path, os.path.getsize(path))
     return labels.astype(labels.dtype.newbyteorder("="), copy=False)
 
 
-def _check_labels(labels: Array, count: int, path: str, name: str) -> None:
-    if labels.ndim == 0 or labels.shape[0] != count:
+def _check_labels(labels: Any, count: int, path: str, name: str) -> None:
+    """``labels``: an array, or a data set before it is read."""
+    if labels.ndim == 0 or labels.shape[0] != count or 0 in labels.shape:
         raise FormatError(
             f"{name!r} has another number of rows than the data",
             path=path,

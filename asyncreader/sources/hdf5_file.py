@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -11,12 +12,25 @@ from typing import Any, Final
 import numpy as np
 
 from .. import format as fmt
-from ..errors import AsyncReaderError, FormatError, SourceNotFoundError
+from ..errors import AsyncReaderError, FormatError
 from .arrays import ArraySource
 from .base import BaseSource, ExtentSource
-from .chunks import ChunkSource, Filter
+from .chunks import ChunkSource
+from .hdf5_guard import (
+    attribute,
+    check_library_filters,
+    chunk_grid,
+    find_dataset,
+    pipeline,
+    reach,
+    read_table,
+)
 from .raw_images import RawImages
 from .store import OpenFile
+
+#: Attributes of a description that are looked at, and bytes of paths read at a time.
+_ATTRIBUTES: Final = 256
+_PATH_BYTES: Final = 4 << 20
 
 SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 
@@ -94,7 +108,7 @@ class Hdf5Common(BaseSource):
             return None
         try:
             with open_library(self.spec.path) as h5:
-                return bytes(h5[self.paths_name][index])
+                return bytes(self._paths(h5)[index])
         except (OSError, KeyError, ValueError, RuntimeError):
             return None  # this is for a message about something worse
 
@@ -102,9 +116,26 @@ class Hdf5Common(BaseSource):
         with translated(self.spec.path), open_library(self.spec.path) as h5:
             if self.paths_name is None:
                 raise FormatError("its paths are missing", path=self.spec.path, hint=fmt.REPACK)
-            paths = h5[self.paths_name]
-            for lo in range(0, paths.shape[0], 4096):
-                yield from (bytes(name) for name in paths[lo : lo + 4096])
+            paths = self._paths(h5)
+            step = max(1, _PATH_BYTES // paths.dtype.itemsize)
+            for lo in range(0, paths.shape[0], step):
+                yield from (bytes(name) for name in paths[lo : lo + step])
+
+    def _paths(self, h5: Any) -> Any:
+        """The data set of the paths, as many as there are samples."""
+        path, name = self.spec.path, str(self.paths_name)
+        paths = find_dataset(h5, name, path)
+        check_library_filters(pipeline(paths.id.get_create_plist()), path, name)
+        if paths.dtype.kind != "S" or paths.shape != (self.spec.count,):
+            raise FormatError(
+                "its paths have the wrong shape or type",
+                path=path,
+                found=f"{paths.shape} {paths.dtype}",
+                hint=fmt.REPACK,
+            )
+        if paths.chunks is not None:
+            chunk_grid(h5, paths, name, path, os.path.getsize(path))
+        return paths
 
     def close(self) -> None:
         self.files.close()
@@ -126,78 +157,31 @@ class Hdf5Array(Hdf5Common, ArraySource):
     """Contiguous data whose sample axis is not the first."""
 
 
-def find_dataset(h5: Any, name: str, path: str) -> Any:
-    """A data set of an open file; refused where its bytes would come from anywhere else."""
-    import h5py
-
-    at = h5
-    for part in [piece for piece in name.split("/") if piece]:
-        link = at.get(part, getlink=True) if isinstance(at, h5py.Group) else None
-        if isinstance(link, h5py.ExternalLink):
-            raise FormatError(
-                f"{name!r} is a link into another file",
-                path=path,
-                found=f"external link to {link.filename}",
-                hint="pass that file itself",
-            )
-        at = at.get(part) if link is not None else None
-        if at is None or at.file.filename != h5.filename:
-            held = sorted(_dataset_names(h5))
-            raise SourceNotFoundError(
-                f"no data set {name!r} in the file",
-                path=path,
-                found=", ".join(held[:20]) or "no data sets",
-                hint="name it with data_field / labels_field",
-            )
-    return check_stored(at, name, path)
-
-
-def check_stored(at: Any, name: str, path: str) -> Any:
-    """``at`` itself, if it is a data set whose bytes are in this file."""
-    import h5py
-
-    if not isinstance(at, h5py.Dataset):
-        raise FormatError(f"{name!r} is not a data set", path=path)
-    if at.is_virtual:
+def _class_names(h5: Any, path: str) -> list[str]:
+    table = find_dataset(h5, fmt.CLASSES, path)
+    if table.dtype.kind != "S" or table.ndim != 1:
         raise FormatError(
-            f"{name!r} is a virtual data set: its bytes lie in other files",
+            "its class names are no list of text",
             path=path,
-            hint="pass those files as a list",
+            found=f"{table.shape} {table.dtype}",
+            hint=fmt.REPACK,
         )
-    if at.external:
-        raise FormatError(
-            f"{name!r} keeps its bytes outside the file",
-            path=path,
-            found=f"external storage {at.external[0][0]!r}",
-            hint="h5repack moves them into the file",
-        )
-    return at
-
-
-def _dataset_names(h5: Any) -> Iterator[str]:
-    import h5py
-
-    found: list[str] = []
-
-    def note(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            found.append(name)
-
-    h5.visititems(note)
-    yield from found
+    raw = read_table(h5, table, fmt.CLASSES, path, os.path.getsize(path))
+    # a folder's name may be no UTF-8; it comes as os.fsdecode would give it
+    return [bytes(name).decode("utf-8", "surrogateescape") for name in raw]
 
 
 def read_meta(h5: Any, path: str) -> fmt.Meta | None:
     """Our description in the root attributes; None for a file that is not ours."""
     # text of variable length is never ours, and HDF5 2.0 may hang on reading it when damaged
-    attributes = {key: h5.attrs[key] for key in h5.attrs if h5.attrs.get_id(key).dtype.kind != "O"}
-    name = attributes.get("format")
+    name = attribute(h5, "format")
     if isinstance(name, bytes):
         name = name.decode("ascii", "replace")
     if not isinstance(name, str) or name != fmt.FORMAT_NAME:
         return None
     fields: dict[str, Any] = {"format": name, "digests": {}, "shape": None, "classes": None}
-    for key, value in attributes.items():
+    for key in itertools.islice(h5.attrs, _ATTRIBUTES):
+        value = attribute(h5, key)
         plain = value.item() if isinstance(value, np.generic) else value
         if isinstance(plain, bytes):
             plain = plain.decode()
@@ -205,10 +189,8 @@ def read_meta(h5: Any, path: str) -> fmt.Meta | None:
             fields["digests"][key[7:]] = plain
         else:
             fields[key] = plain.tolist() if isinstance(plain, np.ndarray) else plain
-    if fmt.CLASSES in h5:
-        raw = find_dataset(h5, fmt.CLASSES, path)[()]
-        # a folder's name may be no UTF-8; it comes as os.fsdecode would give it
-        fields["classes"] = [bytes(name).decode("utf-8", "surrogateescape") for name in raw]
+    if reach(h5, fmt.CLASSES, path) is not None:
+        fields["classes"] = _class_names(h5, path)
     try:
         text = json.dumps(fields)
     except TypeError as exc:
@@ -218,11 +200,3 @@ def read_meta(h5: Any, path: str) -> fmt.Meta | None:
         found = fmt.names_digest(name.encode("utf-8", "surrogateescape") for name in meta.classes)
         fmt.check_named_digest(fmt.CLASSES, found, meta, path)
     return meta
-
-
-def pipeline(plist: Any) -> tuple[Filter, ...]:
-    """The filters of a data set, by its creation properties."""
-    found = (plist.get_filter(i) for i in range(plist.get_nfilters()))
-    return tuple(
-        Filter(int(code), tuple(int(v) for v in values)) for code, _flags, values, _name in found
-    )

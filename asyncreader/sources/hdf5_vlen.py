@@ -14,7 +14,8 @@ from . import fuel
 from .base import Array, SourceSpec, check_extents, default_block
 from .chunks import ChunkGrid, check_filters, decode_chunk
 from .fields import Hdf5Fields
-from .hdf5_file import Hdf5Extents, Hdf5Images, check_stored, pipeline
+from .hdf5_file import Hdf5Extents, Hdf5Images
+from .hdf5_guard import check_stored, pipeline
 from .images import image_kind, same_size
 from .store import OpenFile
 from .vlen import ELEMENT, heap_extents
@@ -144,7 +145,7 @@ class VlenOpener:
                     path=self.path,
                     hint="repack it, for example with h5repack -f GZIP=4",
                 )
-            grid = self._grid(data, steps, ELEMENT)
+            grid = self._grid(data, ELEMENT)
             for number in range(grid.offsets.size):
                 place = int(grid.offsets[number])
                 stored = self.file.mapped.view(place, int(grid.sizes[number]))

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from . import fuel
 from .fields import Hdf5Fields
+from .hdf5_guard import hard_dataset
 
 _DATA, _LABELS = "data", "labels"
 
@@ -116,9 +117,5 @@ def _partner(h5: Any, root: set[str], fields: Hdf5Fields, is_fuel: bool) -> str 
 
 def _numbers(h5: Any, name: str) -> Any:
     """A data set of the root group that is in this file, or None."""
-    import h5py
-
-    if not isinstance(h5.get(name, getlink=True), h5py.HardLink):
-        return None
-    item = h5.get(name)
-    return item if isinstance(item, h5py.Dataset) and item.ndim else None
+    item = hard_dataset(h5, name)
+    return item if item is not None and item.ndim else None

@@ -1,0 +1,360 @@
+"""What of an HDF5 file may be looked at: objects, storage, types and filters that are its own.
+
+The HDF5 library does what a file says: it opens other files (external links and storage, virtual
+data sets), loads programs (filters that it does not know are looked for in HDF5_PLUGIN_PATH), and
+allocates what is declared. So every object is reached link by link, and its storage, type and
+filters are held against what is read here before anything is asked of it that could do so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import FormatError, SourceNotFoundError
+from .base import check_extents
+from .chunks import BUILT_IN_ONLY, DEFLATE, FLETCHER32, LZF, NAMES, SHUFFLE, ChunkGrid, Filter
+
+#: Soft links that are followed on the way to one object.
+_SOFT: Final = 16
+#: Data sets that an error lists, and objects that are looked at to find them.
+_LISTED, _VISITED = 20, 10_000
+#: Filters that HDF5 and h5py undo without looking for a plugin.
+_LIBRARY: Final = frozenset({DEFLATE, SHUFFLE, FLETCHER32, LZF, *BUILT_IN_ONLY})
+#: What is stored may declare this much of itself; more must be at least 1/_RATIO of it on disk.
+#: (deflate reaches 1/1032, on nothing but zeros).
+BOMB_BYTES: Final = 256 << 20
+_RATIO: Final = 200
+#: The largest attribute that is read; a header holds 64 KiB of one at most.
+_ATTRIBUTE: Final = 1 << 16
+#: Members of a compound type that are looked at.
+_MEMBERS: Final = 64
+
+AGAIN: Final = "copy or convert it again"
+
+
+# -- links ---------------------------------------------------------------------------------------
+
+
+def reach(h5: Any, name: str, path: str) -> Any:
+    """The low-level object ``name``, by hard and soft links of this file only; None if not there.
+
+    FormatError at a link that leads out of the file, or round in circles.
+    """
+    import h5py
+
+    group = h5.id if isinstance(h5.id, h5py.h5g.GroupID) else h5py.h5g.open(h5.id, b"/")
+    root = h5py.h5g.open(h5.id, b"/")
+    left = deque(name.encode("utf-8", "surrogateescape").split(b"/"))
+    if name.startswith("/"):
+        group = root
+    followed = 0
+    while left:
+        part = left.popleft()
+        if part in (b"", b"."):
+            continue
+        if b"\0" in part or not group.links.exists(part):
+            return None
+        kind = group.links.get_info(part).type
+        if kind == h5py.h5l.TYPE_SOFT:
+            followed += 1
+            if followed > _SOFT:
+                raise FormatError(f"{name!r} is a soft link that leads in circles", path=path)
+            target = group.links.get_val(part)
+            group = root if target.startswith(b"/") else group
+            left.extendleft(reversed(target.split(b"/")))
+            continue
+        if kind != h5py.h5l.TYPE_HARD:
+            raise _leads_out(group, part, kind, name, path)
+        found = h5py.h5o.open(group, part)
+        if not any(piece not in (b"", b".") for piece in left):
+            return found
+        if not isinstance(found, h5py.h5g.GroupID):
+            return None
+        group = found
+    return group
+
+
+def _leads_out(group: Any, part: bytes, kind: int, name: str, path: str) -> FormatError:
+    import h5py
+
+    found = f"a link of type {kind}"
+    if kind == h5py.h5l.TYPE_EXTERNAL:
+        file, _ = group.links.get_val(part)
+        found = f"external link to {file.decode('utf-8', 'backslashreplace')[:200]}"
+    return FormatError(
+        f"{name!r} is a link into another file",
+        path=path,
+        found=found,
+        hint="pass that file itself",
+    )
+
+
+def find_dataset(h5: Any, name: str, path: str) -> Any:
+    """A data set of an open file; refused where its bytes would come from anywhere else."""
+    import h5py
+
+    found = reach(h5, name, path)
+    if found is None:
+        held = dataset_names(h5)
+        raise SourceNotFoundError(
+            f"no data set {name!r} in the file",
+            path=path,
+            found=", ".join(held) or "no data sets",
+            hint="name it with data_field / labels_field",
+        )
+    if not isinstance(found, h5py.h5d.DatasetID):
+        raise FormatError(f"{name!r} is not a data set", path=path)
+    return check_stored(h5py.Dataset(found), name, path)
+
+
+def hard_dataset(h5: Any, name: str) -> Any:
+    """A data set of a group by a hard link, whose bytes are in this file; None for anything else.
+
+    For guesses at what a file may hold: what is odd is passed over.
+    """
+    import h5py
+
+    part = name.encode("utf-8", "surrogateescape")
+    group = h5py.h5g.open(h5.id, b"/")
+    if not group.links.exists(part) or group.links.get_info(part).type != h5py.h5l.TYPE_HARD:
+        return None
+    found = h5py.h5o.open(group, part)
+    if not isinstance(found, h5py.h5d.DatasetID):
+        return None
+    try:
+        return check_stored(h5py.Dataset(found), name, "")
+    except FormatError:
+        return None
+
+
+def dataset_names(h5: Any) -> list[str]:
+    """Names of some data sets, sorted, each cut to a length that can be shown."""
+    import h5py
+
+    names: list[str] = []
+    seen = 0
+
+    def note(name: bytes) -> bool | None:
+        nonlocal seen
+        seen += 1
+        if isinstance(h5py.h5o.open(h5.id, name), h5py.h5d.DatasetID):
+            names.append(name.decode("utf-8", "backslashreplace")[:80])
+        return True if len(names) >= _LISTED or seen >= _VISITED else None
+
+    h5py.h5o.visit(h5.id, note)
+    return sorted(names)
+
+
+# -- storage -------------------------------------------------------------------------------------
+
+
+def check_stored(dataset: Any, name: str, path: str) -> Any:
+    """``dataset`` itself, if it is one whose bytes are in this file and whose type is plain.
+
+    Asks for its creation properties first: the shape of a virtual one opens other files.
+    """
+    import h5py
+
+    if not isinstance(dataset, h5py.Dataset):
+        raise FormatError(f"{name!r} is not a data set", path=path)
+    plist = dataset.id.get_create_plist()
+    if plist.get_layout() == h5py.h5d.VIRTUAL:
+        raise FormatError(
+            f"{name!r} is a virtual data set: its bytes lie in other files",
+            path=path,
+            hint="pass those files as a list",
+        )
+    if plist.get_external_count():
+        raise FormatError(
+            f"{name!r} keeps its bytes outside the file",
+            path=path,
+            found=f"external storage {plist.get_external(0)[0]!r}",
+            hint="h5repack moves them into the file",
+        )
+    reason = odd_type(dataset.id.get_type(), vlen=True)
+    if reason is not None:
+        raise FormatError(
+            f"data set {name!r} does not hold plain numbers",
+            path=path,
+            found=reason,
+            expected="integers or floats of at most 64 bits",
+        )
+    return dataset
+
+
+def pipeline(plist: Any) -> tuple[Filter, ...]:
+    """The filters of a data set, by its creation properties."""
+    found = (plist.get_filter(i) for i in range(plist.get_nfilters()))
+    return tuple(
+        Filter(int(code), tuple(int(v) for v in values)) for code, _flags, values, _name in found
+    )
+
+
+def check_library_filters(steps: tuple[Filter, ...], path: str, name: str) -> None:
+    """FormatError unless HDF5 itself undoes all filters: else it would look for a plugin."""
+    unknown = sorted({step.code for step in steps} - _LIBRARY)
+    if unknown:
+        raise FormatError(
+            f"data set {name!r} needs a filter that is not read",
+            path=path,
+            found=f"filter {unknown[0]}",
+            expected=f"one of {', '.join(sorted(NAMES[code] for code in _LIBRARY))}",
+            hint="repack it, for example with h5repack -f GZIP=4",
+        )
+
+
+# -- types ---------------------------------------------------------------------------------------
+
+
+def odd_type(kind: Any, vlen: bool = False, compound: bool = False) -> str | None:
+    """Why a stored type (h5py.h5t.TypeID) is not looked at further; None for a plain one.
+
+    Plain: numbers, text of fixed length, references; with ``vlen`` also what is of variable length
+    and one level of it; with ``compound`` a flat list of plain members. h5py and HDF5 follow nested
+    types without limit (one of 7,000 levels takes them minutes or kills them), and h5py believes
+    the numpy type that an opaque one names.
+    """
+    import h5py
+
+    t = h5py.h5t
+    code = kind.get_class()
+    if code in (t.INTEGER, t.FLOAT, t.BITFIELD, t.ENUM, t.REFERENCE):
+        return None
+    if code == t.STRING:
+        return None if vlen or not kind.is_variable_str() else "text of variable length"
+    if code == t.VLEN and vlen:
+        return odd_type(kind.get_super())
+    if code == t.COMPOUND:
+        members = kind.get_nmembers()
+        if compound and members <= _MEMBERS:
+            odd = (odd_type(kind.get_member_type(i)) for i in range(members))
+            return next((reason for reason in odd if reason is not None), None)
+        return "a compound type"
+    return _CLASSES.get(code, f"type class {code}")
+
+
+_CLASSES: Final = {2: "a time type", 5: "an opaque type", 9: "nested variable length", 10: "arrays"}
+
+
+def attribute(item: Any, name: str, compound: bool = False) -> Any:
+    """The value of a small attribute of a plain type, as h5py gives it; None for any other."""
+    import h5py
+
+    key = name.encode("utf-8", "surrogateescape")
+    if not h5py.h5a.exists(item.id, key):
+        return None
+    stored = h5py.h5a.open(item.id, key)
+    kind = stored.get_type()
+    if odd_type(kind, compound=compound) is not None:
+        return None
+    space = stored.get_space()
+    if space.get_simple_extent_type() == h5py.h5s.NULL:
+        return None
+    size = math.prod(space.get_simple_extent_dims()) * kind.get_size()
+    # one that Fuel writes has a row of some hundred bytes for each split and source
+    if size > (_ATTRIBUTE if not compound else BOMB_BYTES):
+        return None
+    return item.attrs[name]
+
+
+# -- whole tables --------------------------------------------------------------------------------
+
+
+def check_bomb(declared: int, stored: int, name: str, path: str) -> None:
+    """FormatError where a file declares far more than it stores."""
+    if declared > BOMB_BYTES and declared > _RATIO * stored:
+        raise FormatError(
+            f"data set {name!r} declares far more than it stores",
+            path=path,
+            found=f"{declared} bytes of {stored} stored",
+            expected=f"at most {_RATIO} times as many, or {BOMB_BYTES} bytes",
+            hint="if it is genuine, repack it uncompressed: h5repack -f NONE",
+        )
+
+
+def chunk_grid(
+    h5: Any,
+    data: Any,
+    name: str,
+    path: str,
+    size: int,
+    dtype: np.dtype[Any] | None = None,
+) -> ChunkGrid:
+    """Where all chunks of ``data`` lie in its file of ``size`` bytes. FormatError unless all are
+    there, inside the file and not far larger than what is stored of them."""
+    import h5py
+
+    steps = pipeline(data.id.get_create_plist())
+    shape, chunk = tuple(data.shape), tuple(data.chunks)
+    dtype = dtype or data.dtype
+    counts = tuple(-(-n // c) for n, c in zip(shape, chunk, strict=True))
+    total = math.prod(counts)
+    # asked only where the file could hold so many: some indexes are counted one by one
+    stored = data.id.get_num_chunks() if total <= size else None
+    if stored != total:
+        raise FormatError(
+            f"data set {name!r} lacks some of the samples that it declares",
+            path=path,
+            found="a file too small for them" if stored is None else f"{stored} chunks",
+            expected=f"{total} chunks for shape {shape}",
+            hint="it was not written to its end: convert it again",
+        )
+    offsets = np.full(total, -1, np.int64)
+    sizes = np.zeros(total, np.int64)
+    masks = np.zeros(total, np.uint32)
+    strides = [math.prod(counts[i + 1 :]) for i in range(len(counts))]
+    pairs = list(zip(chunk, strides, strict=True))
+
+    def note(info: Any) -> None:
+        number = sum(at // c * s for at, (c, s) in zip(info.chunk_offset, pairs, strict=True))
+        offsets[number] = info.byte_offset
+        sizes[number] = info.size
+        masks[number] = info.filter_mask
+
+    data.id.chunk_iter(note)
+    if h5py.version.hdf5_version_tuple < (1, 14, 4):
+        # these say where chunks are without the user block (HDFGroup/hdf5#3003)
+        offsets += h5.id.get_create_plist().get_userblock()
+    check_extents(offsets, sizes, size, path)
+    grid = ChunkGrid(shape, chunk, dtype, steps, offsets, sizes, masks)
+    if not steps and (sizes != grid.chunk_bytes).any():
+        raise FormatError("a chunk has the wrong size", path=path, hint=AGAIN)
+    check_bomb(grid.chunk_bytes, int(sizes.max(initial=0)), name, path)
+    return grid
+
+
+def read_table(h5: Any, data: Any, name: str, path: str, size: int) -> npt.NDArray[Any]:
+    """All of a data set, in memory and in C order, after it was held against its file.
+
+    ``size``: of the file. Only for data sets that went through :func:`check_stored`.
+    """
+    import h5py
+
+    declared = math.prod(data.shape) * data.dtype.itemsize
+    plist = data.id.get_create_plist()
+    layout = plist.get_layout()
+    if layout == h5py.h5d.CHUNKED:
+        steps = pipeline(plist)
+        check_library_filters(steps, path, name)
+        grid = chunk_grid(h5, data, name, path, size)
+        check_bomb(declared, int(grid.sizes.sum()), name, path)
+    elif layout == h5py.h5d.CONTIGUOUS and declared:
+        offset = data.id.get_offset()
+        if offset is None or offset + declared > size:
+            raise FormatError(
+                f"{name} lies outside the file"
+                if offset is not None
+                else f"data set {name!r} declares values but stores none",
+                path=path,
+                found=f"shape {data.shape}",
+                hint=AGAIN,
+            )
+    elif layout == h5py.h5d.COMPACT and declared > _ATTRIBUTE:
+        raise FormatError(f"{name} is larger than its header", path=path, hint=AGAIN)
+    table: npt.NDArray[Any] = np.ascontiguousarray(data[()])
+    return table
