@@ -31,6 +31,12 @@ Buffer: TypeAlias = Any
 #: Above this an image is refused by its header: Pillow's own warning limit (about 9,459 squared).
 MAX_PIXELS: Final = 89_478_485
 
+#: Scans of a progressive JPEG, and pixels in all of them: usual encoders make 10, none 100.
+MAX_SCANS: Final = 256
+_SCANNED: Final = 32 * MAX_PIXELS
+#: Marker segments before a JPEG's first scan: a colour profile takes 255 at most.
+_JPEG_SEGMENTS: Final = 4096
+
 #: The only decoders that Pillow may pick, whatever the bytes claim.
 PILLOW_FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
@@ -40,6 +46,7 @@ IMAGE_SUFFIXES: Final = frozenset(
     for suffix in "jpg jpeg jpe jfif png webp gif bmp dib tif tiff ppm pgm pbm pnm".split()  # noqa: SIM905
 )
 
+_JPEG_FILL: Final = re.compile(rb"\xff+")
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 
 #: What Pillow raises for damaged files (found by flipping bytes), and its warnings where they are
@@ -107,6 +114,8 @@ def read_header(data: Buffer) -> ImageHeader:
     elif kind == "png":
         header = _png_header(data)
     else:
+        if kind == "webp":
+            _check_webp(data)  # Pillow allocates the canvas when it opens one
         with _pillow_open(data) as image:
             width, height = image.size
             turned = 1
@@ -137,7 +146,9 @@ def _jpeg_header(data: Buffer) -> ImageHeader:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError as exc:
         raise DecodeError("damaged JPEG header", found=str(exc)) from exc
-    orientation = jpeg_orientation(data)
+    facts = _walk_jpeg(data)
+    _check_scans(data, facts, height * width)
+    orientation = facts.orientation
     if orientation >= 5:
         height, width = width, height
     odd = colorspace in ("CMYK", "YCCK")
@@ -145,24 +156,70 @@ def _jpeg_header(data: Buffer) -> ImageHeader:
 
 
 def jpeg_orientation(data: Buffer) -> int:
-    """EXIF orientation, 1 to 8, of a JPEG; 1 where there is none or it makes no sense.
+    """EXIF orientation, 1 to 8, of a JPEG; 1 where there is none or it makes no sense."""
+    return _walk_jpeg(data).orientation
 
-    Walks the marker segments up to the first scan (ITU-T T.81, B.1.1) for an APP1 "Exif" one.
+
+@dataclass(frozen=True)
+class _Jpeg:
+    """What stands before a JPEG's first scan, which begins at ``scan``.
+
+    ``several``: it may have more than one scan (progressive, its channels apart, or odd).
+    """
+
+    orientation: int
+    several: bool
+    scan: int
+
+
+def _walk_jpeg(data: Buffer) -> _Jpeg:
+    """The marker segments up to the first scan (ITU-T T.81, B.1.1); APP1 "Exif" turns the picture.
+
+    DecodeError where there are more of them than any camera or program writes.
     """
     view = memoryview(data)
     at, end = 2, len(view)
-    while at + 4 <= end and view[at] == 0xFF:
+    orientation, several, channels = 1, False, 0
+    for _ in range(_JPEG_SEGMENTS):
+        if at + 4 > end or view[at] != 0xFF:
+            return _Jpeg(orientation, True, at)  # whatever the decoder makes of it
         marker = view[at + 1]
-        if marker == 0xFF:
-            at += 1
+        if marker == 0xFF:  # fill bytes: any number of them, passed over in one go
+            found = _JPEG_FILL.match(view, at)
+            if found is None or found.end() + 3 > end:
+                return _Jpeg(orientation, True, at)
+            at = found.end() - 1
+            marker = view[at + 1]
+        if marker == 0x01 or 0xD0 <= marker <= 0xD7:  # these stand alone
+            at += 2
             continue
         size = (view[at + 2] << 8) | view[at + 3]
-        if marker == 0xE1 and bytes(view[at + 4 : at + 10]) == b"Exif\0\0":
-            return _tiff_orientation(bytes(view[at + 10 : at + 2 + size]))
+        if orientation == 1 and marker == 0xE1 and bytes(view[at + 4 : at + 10]) == b"Exif\0\0":
+            orientation = _tiff_orientation(bytes(view[at + 10 : at + 2 + size]))
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and at + 10 <= end:
+            several, channels = marker & 3 == 2, view[at + 9]
+        if marker == 0xDA and at + 5 <= end and view[at + 4] < channels:
+            several = True
         if marker in (0xDA, 0xD9) or size < 2:
-            break
+            return _Jpeg(orientation, several or marker != 0xDA, at)
         at += 2 + size
-    return 1
+    raise DecodeError(
+        "a JPEG with too many segments before its picture", expected=f"at most {_JPEG_SEGMENTS}"
+    )
+
+
+def _check_scans(data: Buffer, facts: _Jpeg, pixels: int) -> None:
+    """DecodeError where decoding would go over the picture absurdly often: a few bytes of a
+    progressive JPEG can be a scan of all its pixels."""
+    if not facts.several:
+        return
+    scans = bytes(memoryview(data)[facts.scan :]).count(b"\xff\xda")
+    if scans > MAX_SCANS or scans * pixels > _SCANNED:
+        raise DecodeError(
+            "a JPEG of too many scans",
+            found=f"{scans} scans of {pixels} pixels",
+            expected=f"at most {MAX_SCANS}, and {_SCANNED} pixels in all",
+        )
 
 
 def _tiff_orientation(tiff: bytes) -> int:
@@ -201,6 +258,14 @@ def _png_header(data: Buffer) -> ImageHeader:
     if orientation >= 5:
         height, width = width, height
     return ImageHeader("png", height, width, orientation, odd or orientation != 1)
+
+
+def _check_webp(data: Buffer) -> None:
+    """Hold the canvas of an extended WebP against MAX_PIXELS (RFC 9649, 2.7)."""
+    view = memoryview(data)
+    if bytes(view[12:16]) == b"VP8X" and len(view) >= 30:
+        width = 1 + int.from_bytes(view[24:27], "little")
+        _check_size(1 + int.from_bytes(view[27:30], "little"), width)
 
 
 def _pillow_open(data: Buffer) -> Any:

@@ -40,6 +40,24 @@ __all__ = [
 ]
 
 
+def shown(text: object) -> str:
+    r"""``text`` fit for one line of a terminal: bytes that are no UTF-8, and controls, as \x.. .
+
+    What stands in a file (names, paths, keys) must not move a cursor or retitle a window.
+    """
+    line = str(text)
+    if line.isprintable():
+        return line
+
+    def escape(letter: str) -> str:
+        code = ord(letter)
+        if 0xDC80 <= code <= 0xDCFF:  # a byte of a name, as os.fsdecode carries it
+            return f"\\x{code - 0xDC00:02x}"
+        return letter.encode("unicode_escape").decode("ascii")
+
+    return "".join(c if c.isprintable() else escape(c) for c in line)
+
+
 def _rebuild(cls: type[AsyncReaderError], what: str, fields: dict[str, Any]) -> AsyncReaderError:
     return cls(what, **fields)
 
@@ -100,7 +118,7 @@ class AsyncReaderError(Exception):
             text += f"; expected {self.expected}"
         if self.hint is not None:
             text += f"; {self.hint}"
-        return text
+        return shown(text)
 
 
 class ParamsError(AsyncReaderError, ValueError):

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from .codec import MAX_PIXELS
 from .errors import FormatError
 
 FORMAT_NAME: Final = "asyncreader"
@@ -93,9 +94,16 @@ class Meta:
     @classmethod
     def from_json(cls, text: str | bytes, path: str) -> Meta:
         """Read and check what :meth:`to_json` wrote; anything else is a FormatError."""
+        if len(text) > _LONGEST:
+            raise FormatError(
+                "its description is too long",
+                path=path,
+                found=f"{len(text)} bytes",
+                expected=f"at most {_LONGEST}",
+            )
         try:
             raw = json.loads(text)
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise FormatError("its description is not JSON", path=path, hint=REPACK) from exc
         if not isinstance(raw, dict) or raw.get("format") != FORMAT_NAME:
             raise FormatError("its description is not one of ours", path=path, hint=REPACK)
@@ -124,20 +132,41 @@ class Meta:
                 label_dtype=str(raw.get("label_dtype", "<i8")),
                 version=version,
             )
-        except (KeyError, TypeError, ValueError, IndexError) as exc:
+            for name in meta.classes or ():
+                name.encode("utf-8", "surrogateescape")
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as exc:
             raise FormatError(
-                f"its description lacks or garbles a field ({exc!r})", path=path, hint=REPACK
+                "its description lacks or garbles a field",
+                path=path,
+                found=repr(exc)[:200],
+                hint=REPACK,
             ) from exc
-        known = meta.encoding in ENCODINGS and meta.label_dtype in ("<i8", "<f8")
-        if not known or meta.count < 1 or meta.channels not in (1, 3):
+        if not meta._sensible():
             raise FormatError(
                 "its description makes no sense",
                 path=path,
-                found=f"count {meta.count}, encoding {meta.encoding!r}, channels {meta.channels}",
+                found=f"count {meta.count}, encoding {meta.encoding[:20]!r}, shape {meta.shape}, "
+                f"channels {meta.channels}, {meta.dtype[:20]!r}, axes {meta.axes[:20]!r}",
                 hint=REPACK,
             )
         return meta
 
+    def _sensible(self) -> bool:
+        sides = self.shape or (1, 1, self.channels)
+        return (
+            self.encoding in ENCODINGS
+            and self.label_dtype in ("<i8", "<f8")
+            and (self.axes, self.dtype) == ("NHWC", "uint8")
+            and 1 <= self.count < 1 << 62
+            and self.channels in (1, 3)
+            and sides[2] == self.channels
+            and all(1 <= side < 1 << 31 for side in sides)
+            and (self.encoding == "raw" or sides[0] * sides[1] <= MAX_PIXELS)
+        )
+
+
+#: A description with a million class names is half as long.
+_LONGEST: Final = 32 << 20
 
 REPACK: Final = "the file is damaged or was not written to its end: convert it again"
 

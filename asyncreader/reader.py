@@ -41,6 +41,9 @@ Array: TypeAlias = npt.NDArray[Any]
 #: A batch of raw rows below this is never split: handing parts round costs more than the copy.
 SPLIT_BYTES = 1 << 20
 
+#: Epochs and steps are below this: there is no room for more in what travels between processes.
+_FAR = 1 << 63
+
 
 class Batch:
     """One minibatch; unpacks to ``(data, labels)``.
@@ -254,8 +257,9 @@ class AsyncReader:
         """Drop what is queued and go on with batch ``step`` of ``epoch``."""
         self._check_process()
         for name, value, high in (("epoch", epoch, None), ("step", step, len(self))):
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 0:
-                raise ParamsError(f"{name} must be a whole number", found=repr(value))
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            if not whole or not 0 <= value < _FAR:
+                raise ParamsError(f"{name} must be a whole number", found=repr(value)[:80])
             if high is not None and value >= high:
                 raise ParamsError(
                     "no such step", found=step, expected=f"below {high}, the steps of an epoch"
@@ -303,13 +307,13 @@ class AsyncReader:
             if state[name] != mine:
                 raise ParamsError(
                     f"the state is of other training: {name} differs",
-                    found=state[name],
-                    expected=mine,
+                    found=repr(state[name])[:200],
+                    expected=repr(mine),
                     hint="resume with the same parameters on the same data set",
                 )
         numbers = [state[name] for name in ("epoch", "samples", "steps")]
-        if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in numbers):
-            raise ParamsError("the state's numbers make no sense", found=numbers)
+        if any(not isinstance(n, int) or isinstance(n, bool) or not 0 <= n < _FAR for n in numbers):
+            raise ParamsError("the state's numbers make no sense", found=repr(numbers)[:200])
         if numbers[1] > self._order.count:
             raise ParamsError(
                 "the state is past the end of its epoch",

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from .errors import AsyncReaderError, ParamsError
+from .errors import AsyncReaderError, ParamsError, shown
 
 #: Exit codes: the first four are the contract's, the last two what a shell gives for the signals.
 OK: Final = 0
@@ -23,18 +23,6 @@ USAGE: Final = 2
 SOME_SKIPPED: Final = 3
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
-
-
-def shown(text: object) -> str:
-    r"""``text`` fit for one line of a terminal: bytes that are no UTF-8, and controls, as \x.. ."""
-
-    def escape(letter: str) -> str:
-        code = ord(letter)
-        if 0xDC80 <= code <= 0xDCFF:  # a byte of a name, as os.fsdecode carries it
-            return f"\\x{code - 0xDC00:02x}"
-        return letter.encode("unicode_escape").decode("ascii")
-
-    return "".join(c if c.isprintable() else escape(c) for c in str(text))
 
 
 def say(text: str) -> None:
@@ -93,7 +81,7 @@ class Cli(click.Group):
                 return PIPE_CLOSED
             except (AsyncReaderError, OSError) as exc:
                 if ctx.params["traceback"]:
-                    say(traceback.format_exc().rstrip())
+                    say("\n".join(map(shown, traceback.format_exc().rstrip().split("\n"))))
                 say(f"error: {shown(exc)}")
                 return USAGE if isinstance(exc, ParamsError) else FAILED
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
 from . import codec
@@ -18,6 +20,8 @@ from .sources import Hdf5Fields, Source, container_of, expand_paths, open_source
 LISTED: Final = 1000
 #: Samples that one task looks at.
 _RUN: Final = 256
+#: Runs that wait for each thread.
+_AHEAD: Final = 4
 
 
 @dataclass(frozen=True)
@@ -92,13 +96,12 @@ def _verify(
     if problem is not None:
         problems.append(problem)
     decode = decode and spec.stored.encoded
-    runs = [range(lo, min(lo + _RUN, spec.count)) for lo in range(0, spec.count, _RUN)]
+    runs = (range(lo, min(lo + _RUN, spec.count)) for lo in range(0, spec.count, _RUN))
     stop = threading.Event()
     with ThreadPoolExecutor(jobs, thread_name_prefix="asyncreader-verify") as pool:
         done = 0
         try:
-            results = pool.map(lambda run: _check_run(source, run, decode, stop), runs)
-            for run, found in zip(runs, results, strict=True):
+            for run, found in _in_turn(pool, partial(_check_run, source, decode, stop), runs, jobs):
                 done += len(run)
                 bad += len(found)
                 problems.extend(found[: max(0, LISTED - len(problems))])
@@ -119,7 +122,22 @@ def _verify(
     )
 
 
-def _check_run(source: Source, run: range, decode: bool, stop: threading.Event) -> list[str]:
+def _in_turn(
+    pool: ThreadPoolExecutor, check: Callable[[range], list[str]], runs: Iterator[range], jobs: int
+) -> Iterator[tuple[range, list[str]]]:
+    """Each run and what ``check`` found in it. A sparse file may state 2^50 samples, so that only
+    some runs wait at any time."""
+    ahead: deque[tuple[range, Future[list[str]]]] = deque()
+    for run in runs:
+        ahead.append((run, pool.submit(check, run)))
+        if len(ahead) >= _AHEAD * jobs:
+            first, found = ahead.popleft()
+            yield first, found.result()
+    for first, found in ahead:
+        yield first, found.result()
+
+
+def _check_run(source: Source, decode: bool, stop: threading.Event, run: range) -> list[str]:
     found = []
     for index in run:
         if stop.is_set():

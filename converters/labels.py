@@ -224,9 +224,9 @@ class _Cells:
                     f"one of the {len(self._numbers)} given by classes",
                 )
             return self._numbers[cell]
-        number = int(cell)
-        if number not in _INT64:
-            _wrong(self._path, line, "a label beyond 64 bits", cell)
+        # longer than any of 64 bits, and int() refuses thousands of digits in its own words
+        if len(cell) > 1000 or (number := int(cell)) not in _INT64:
+            _wrong(self._path, line, "a label beyond 64 bits", cell[:40])
         if self._count is not None and not 0 <= number < self._count:
             _wrong(self._path, line, "a class number out of range", cell, f"0 to {self._count - 1}")
         return number

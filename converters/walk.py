@@ -28,6 +28,9 @@ OTHER_SUFFIX: Final = "other suffix"
 NOT_LISTED: Final = "not in the CSV"
 
 _LOOP: Final = "a link loop"
+_MANY: Final = "a folder that too many links lead to"
+#: Times that links may lead to one folder: a few folders of links to each other are 2^40 paths.
+_ENTERED: Final = 64
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR)
 
 
@@ -63,6 +66,7 @@ class Tree:
         self.ignored: dict[str, int] = {HIDDEN: 0, OTHER_SUFFIX: 0}
         #: Names of the first-level folders, in order, as they are entered.
         self.folders: list[bytes] = []
+        self._entered: dict[tuple[int, int], int] = {}
 
     def full(self, path: bytes) -> bytes:
         """``path`` below the folder, as this process can open it."""
@@ -120,6 +124,11 @@ class Tree:
                 "a folder cannot be read", source_path=self.shown(path), found=exc.strerror
             ) from exc
 
+    def _again(self, folder: tuple[int, int]) -> bool:
+        """Whether a folder may be entered by one more link."""
+        times = self._entered[folder] = self._entered.get(folder, 0) + 1
+        return times <= _ENTERED
+
     def _excluded(self, path: bytes) -> bool:
         return self._exclude == os.path.join(self.real, path)
 
@@ -150,6 +159,8 @@ class Tree:
             if (target.st_dev, target.st_ino) in above:
                 return Found(path, SampleError(_LOOP, found="a link to a folder that it lies in"))
             outside = self._outside(path)
+            if outside is None and not self._again((target.st_dev, target.st_ino)):
+                return Found(path, SampleError(_MANY, found="links to folders full of such links"))
             return Found(path, outside) if outside else not self._excluded(path)
         elif has_image_suffix(path):
             return Found(path, self._problem(path, target))

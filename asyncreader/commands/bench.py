@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..terminal import Progress, in_bytes, print_json, print_table, say, shown, some, times
+from ..errors import shown
+from ..terminal import Progress, in_bytes, print_json, print_table, say, some, times
 from .options import PATH, counts_of, json_option, number, open_set, param_option, size_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..terminal import OK, SOME_SKIPPED, Progress, in_bytes, print_json, say, shown, some
+from ..errors import shown
+from ..terminal import OK, SOME_SKIPPED, Progress, in_bytes, print_json, say, some
 from .options import PATH, choice, jobs_option, json_option, params_of, quiet_option, size_of
 
 if TYPE_CHECKING:

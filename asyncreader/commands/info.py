@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..terminal import in_bytes, print_json, print_table, shown, some, times
+from ..errors import shown
+from ..terminal import in_bytes, print_json, print_table, some, times
 from .options import PATH, json_option, open_set, param_option
 
 if TYPE_CHECKING:
@@ -69,10 +70,10 @@ def _describe_labels(source: Source) -> dict[str, Any] | None:
     low, high = (+end.item() for end in (labels.min(), labels.max()))  # of bools, whole numbers
     counts = None
     whole = labels.dtype.kind in "bui" and labels.size == len(labels)
-    if whole and high - low < LABEL_SPAN and high < 1 << 62:
+    first = min(0, low) if names else low
+    if whole and high - first < LABEL_SPAN + len(names) and high < 1 << 62:
         import numpy as np
 
-        first = min(0, low) if names else low
         found = np.bincount(labels.reshape(-1).astype(np.int64) - first, minlength=len(names))
         counts = [
             {"label": n, "class": names[n] if 0 <= n < len(names) else None, "samples": samples}

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..terminal import FAILED, OK, Progress, print_json, shown, some
+from ..errors import shown
+from ..terminal import FAILED, OK, Progress, print_json, some
 from .options import PATH, jobs_option, json_option, quiet_option
 
 if TYPE_CHECKING:

@@ -220,6 +220,8 @@ def unpack_array(data: bytes, index: int, key: str, path: str, copy: bool = Fals
 @lru_cache(maxsize=64)
 def _plain(text: bytes) -> np.dtype[Any] | None:
     """The dtype that numpy's type string names, None unless it is one of plain values."""
+    if len(text) > 32:  # numpy would parse a list of a million fields
+        return None
     try:
         found = np.dtype(text.decode("ascii"))
     except (TypeError, ValueError, SyntaxError):

@@ -14,7 +14,12 @@ _HEAD: Final = 8192
 
 
 def is_list(path: str) -> bool:
-    """Whether the file is text whose first line names an HDF5 file."""
+    """Whether the file is text whose first line names an HDF5 file.
+
+    A list may name any file, so it is one only where it does not go by an HDF5 file's name.
+    """
+    if path.lower().endswith((*_SUFFIXES, ".mdb")) or not os.path.isfile(path):
+        return False
     try:
         with open(path, "rb") as file:
             head = file.read(_HEAD)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from typing import Any, Final
@@ -25,6 +26,8 @@ def lmdb_data_file(path: str) -> str | None:
     inside = os.path.join(path, "data.mdb")
     if os.path.isdir(path):
         return inside if os.path.isfile(inside) else None
+    if not os.path.isfile(path):  # a pipe would be waited for
+        return None
     try:
         with open(path, "rb") as file:
             head = file.read(20)
@@ -168,7 +171,7 @@ def _open(
 
 
 def _check_row_sizes(meta: fmt.Meta, sizes: Any, path: str) -> None:
-    expected = int(np.prod(meta.shape)) if meta.shape is not None else -1
+    expected = math.prod(meta.shape) if meta.shape is not None else -1
     wrong = sizes != expected
     if wrong.any():
         record = int(np.argmax(wrong))

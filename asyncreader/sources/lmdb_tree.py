@@ -33,8 +33,10 @@ _BIG, _SUB, _DUP = 0x01, 0x02, 0x04
 _HEADER, _NODE = 16, 8
 _U64: Final = struct.Struct("<Q")
 _EMPTY: Final = 0xFFFFFFFFFFFFFFFF
-#: Leaf pages looked at together: bounds the memory of a walk.
-_PAGES: Final = 8192
+#: Bytes of leaf pages looked at together: bounds the memory of a walk.
+_TOGETHER: Final = 32 << 20
+#: Levels of a tree: LMDB's own limit is 32.
+_DEPTH: Final = 40
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,10 @@ class LmdbFile:
         if wrong.any():
             raise self._bad("a page's bounds make no sense", int(pages[np.argmax(wrong)]))
         counts: Int64 = (lower - _HEADER) >> 1
+        # nodes lie behind one another: a page cannot name one of them a thousand times
+        wrong = counts * _NODE > self.page_size - upper
+        if wrong.any():
+            raise self._bad("more nodes than fit a page", int(pages[np.argmax(wrong)]))
         return counts
 
     def _nodes(self, pages: Int64, counts: Int64) -> tuple[Int64, Int64]:
@@ -193,10 +199,7 @@ class LmdbFile:
             if tree.entries:
                 raise self._bad("an empty tree that claims entries")
             return np.empty(0, np.int64)
-        if tree.depth > 40:
-            raise self._bad("depth out of range")
-        if tree.root >= self._pages:
-            raise self._bad("the root's page number is out of range")
+        self._check_root(tree)
         level = np.array([tree.root], np.int64)
         for _ in range(tree.depth - 1):
             counts = self._open_pages(level, _BRANCH)
@@ -209,12 +212,19 @@ class LmdbFile:
                 raise self._bad("a page is reached twice")
         return level
 
+    def _check_root(self, tree: Tree) -> None:
+        if tree.depth > _DEPTH:
+            raise self._bad("depth out of range")
+        if tree.root >= self._pages:
+            raise self._bad("the root's page number is out of range")
+
     def walk(self, tree: Tree) -> Iterator[Nodes]:
         """All leaf nodes of ``tree`` in key order, some thousand pages at a time."""
         leaves = self.leaves(tree)
         seen = 0
-        for lo in range(0, leaves.size, _PAGES):
-            pages = leaves[lo : lo + _PAGES]
+        step = max(1, _TOGETHER // self.page_size)
+        for lo in range(0, leaves.size, step):
+            pages = leaves[lo : lo + step]
             counts = self._open_pages(pages, _LEAF)
             nodes, ends = self._nodes(pages, counts)
             flags, key_sizes = self._field(nodes, 2), self._field(nodes, 3)
@@ -292,14 +302,17 @@ class LmdbFile:
 
     def find(self, tree: Tree, key: bytes) -> UInt8 | None:
         """The value under ``key``: one walk down the tree."""
-        if tree.entries == 0 or tree.root >= self._pages:
+        if tree.entries == 0 or tree.depth == 0:
             return None
+        self._check_root(tree)
         page = np.array([tree.root], np.int64)
         for level in range(tree.depth):
             leaf = level == tree.depth - 1
             counts = self._open_pages(page, _LEAF if leaf else _BRANCH)
             nodes, ends = self._nodes(page, counts)
             sizes = self._field(nodes, 3)
+            if (sizes > ends - nodes - _NODE).any():
+                raise self._bad("a node runs past its page")
             keys = [
                 self.data[at + _NODE : at + _NODE + size].tobytes()
                 for at, size in zip(nodes.tolist(), sizes.tolist(), strict=True)

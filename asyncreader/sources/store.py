@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -206,12 +207,18 @@ class OpenFile:
         self.path = path
         self._fd = -1
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # a pipe put here meanwhile must not be waited for
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+            self._fd = os.open(path, flags)
         except FileNotFoundError as exc:
             raise SourceNotFoundError("no such file", path=path) from exc
         except OSError as exc:
             raise SourceError(f"cannot be opened: {exc.strerror}", path=path) from exc
-        self.size = os.fstat(self._fd).st_size
+        facts = os.fstat(self._fd)
+        self.size = facts.st_size
+        if not stat.S_ISREG(facts.st_mode):
+            self.close()
+            raise FormatError("not a regular file", path=path)
         if self.size == 0:
             self.close()
             raise FormatError("the file is empty", path=path)
@@ -219,7 +226,13 @@ class OpenFile:
             io = "pread"
         self.io = io
         #: for the index: what a set's tables are read through when it opens
-        self.mapped = MappedStore(self._fd, self.size)
+        try:
+            self.mapped = MappedStore(self._fd, self.size)
+        except OSError as exc:
+            self.close()
+            raise SourceError(
+                f"cannot be mapped: {exc.strerror}", path=path, found=f"{self.size} bytes"
+            ) from exc
         direct = PreadStore(self._fd, self.size, path)
         self.store: ByteStore = self.mapped
         if io != "mmap":
