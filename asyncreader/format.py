@@ -7,14 +7,15 @@ zero-padded number, ``labels`` and ``checksums`` hold one array each under ``TAB
 ``meta`` holds the :class:`Meta` fields as JSON under ``META_KEY``, written last.
 
 Digests are XXH3-64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): of a sample's
-stored bytes in ``checksums``, and of each table in ``Meta.digests``, written as 16 hex digits.
+stored bytes in ``checksums``, and of each table in ``Meta.digests``, written as 16 hex digits; the
+digest ``meta`` there is of the description itself (:func:`described_digest`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +30,9 @@ FORMAT_VERSION: Final = 1
 
 #: Stored image bytes: pixels, one codec for all, or each file's own bytes.
 ENCODINGS: Final = ("raw", "jpeg", "png", "original")
+
+#: What a row of ``labels`` is: the number of a name in ``classes``, values, or there is none.
+LABEL_KINDS: Final = ("class", "values", "none")
 
 DATA: Final = "data"
 OFFSETS: Final = "offsets"
@@ -45,6 +49,12 @@ META_KEY: Final = b"meta"
 #: Tables whose digests a file carries, each computed over its little-endian C-order bytes
 #: (``paths``: each path followed by a NUL; ``classes``: each name in UTF-8 followed by a NUL).
 DIGESTED: Final = (LABELS, OFFSETS, CHECKSUMS, PATHS, CLASSES)
+
+#: Fields of a description that its own digest covers.
+DESCRIBED: Final = (
+    *("count", "encoding", "shape", "channels", "label_kind", "classes", "digests"),
+    *("axes", "dtype", "label_dtype", "format", "version"),
+)
 
 
 def record_key(number: int) -> bytes:
@@ -67,6 +77,14 @@ def names_digest(names: Iterable[bytes]) -> str:
     return state.hexdigest()
 
 
+def described_digest(raw: Mapping[str, Any]) -> str:
+    """XXH3-64 of a description: of the fields in DESCRIBED that are not null, without the digest
+    ``meta``, as ASCII JSON with sorted keys and the separators ", " and ": "."""
+    facts = {name: raw[name] for name in DESCRIBED if raw.get(name) is not None}
+    facts["digests"] = {name: v for name, v in dict(raw["digests"]).items() if name != META}
+    return digest(json.dumps(facts, sort_keys=True, ensure_ascii=True).encode("ascii"))
+
+
 @dataclass(frozen=True)
 class Meta:
     """The facts a packed file states about itself, the same in both containers."""
@@ -76,7 +94,7 @@ class Meta:
     #: (H, W, C) when every sample has it, else None.
     shape: tuple[int, int, int] | None
     channels: int
-    #: What ``labels`` holds a row of: "class" (number of a name in classes), "values" or "none".
+    #: One of LABEL_KINDS.
     label_kind: str
     classes: tuple[str, ...] | None
     digests: Mapping[str, str] = field(default_factory=dict)
@@ -90,6 +108,11 @@ class Meta:
     def to_json(self) -> str:
         """One line of JSON with sorted keys, so that equal sets are equal bytes."""
         return json.dumps(asdict(self), sort_keys=True, ensure_ascii=True)
+
+    def sealed(self) -> Meta:
+        """The same with the digest of itself: what a writer stores."""
+        facts = json.loads(self.to_json())
+        return replace(self, digests={**self.digests, META: described_digest(facts)})
 
     @classmethod
     def from_json(cls, text: str | bytes, path: str) -> Meta:
@@ -134,6 +157,7 @@ class Meta:
             )
             for name in meta.classes or ():
                 name.encode("utf-8", "surrogateescape")
+            found = described_digest(raw)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as exc:
             raise FormatError(
                 "its description lacks or garbles a field",
@@ -141,14 +165,18 @@ class Meta:
                 found=repr(exc)[:200],
                 hint=REPACK,
             ) from exc
+        if META in meta.digests:  # sets that others wrote may have none
+            check_named_digest("facts", found, meta, path, META)
         if not meta._sensible():
             raise FormatError(
                 "its description makes no sense",
                 path=path,
                 found=f"count {meta.count}, encoding {meta.encoding[:20]!r}, shape {meta.shape}, "
-                f"channels {meta.channels}, {meta.dtype[:20]!r}, axes {meta.axes[:20]!r}",
+                f"channels {meta.channels}, {meta.dtype[:20]!r}, axes {meta.axes[:20]!r}, "
+                f"labels {meta.label_kind[:20]!r}",
                 hint=REPACK,
             )
+        _check_tables(meta, path)
         return meta
 
     def _sensible(self) -> bool:
@@ -156,6 +184,7 @@ class Meta:
         return (
             self.encoding in ENCODINGS
             and self.label_dtype in ("<i8", "<f8")
+            and self.label_kind in LABEL_KINDS
             and (self.axes, self.dtype) == ("NHWC", "uint8")
             and 1 <= self.count < 1 << 62
             and self.channels in (1, 3)
@@ -171,14 +200,35 @@ _LONGEST: Final = 32 << 20
 REPACK: Final = "the file is damaged or was not written to its end: convert it again"
 
 
+def _check_tables(meta: Meta, path: str) -> None:
+    """That classes and labels are there if, and only if, they were packed; and the classes' names.
+
+    ``offsets`` and ``checksums`` cannot be read without; ``paths`` are for messages.
+    """
+    there = {CLASSES: meta.classes is not None, LABELS: meta.label_kind != "none"}
+    for name, is_there in there.items():
+        if is_there != (name in meta.digests):
+            raise FormatError(
+                f"its description and its {name} contradict each other", path=path, hint=REPACK
+            )
+    if meta.classes is not None:
+        names = [name.encode("utf-8", "surrogateescape") for name in meta.classes]
+        check_named_digest(CLASSES, names_digest(names), meta, path)
+
+
 def check_digest(name: str, table: npt.NDArray[Any] | bytes, meta: Meta, path: str) -> None:
     """Raise FormatError unless ``table`` has the digest that ``meta`` states for ``name``."""
     check_named_digest(name, digest(table), meta, path)
 
 
-def check_named_digest(name: str, found: str, meta: Meta, path: str) -> None:
-    """Raise FormatError unless ``found`` is the digest that ``meta`` states for ``name``."""
-    expected = meta.digests.get(name)
+def check_named_digest(
+    name: str, found: str, meta: Meta, path: str, stated: str | None = None
+) -> None:
+    """Raise FormatError unless ``found`` is the digest that ``meta`` states for ``name``.
+
+    ``stated``: the digest's own name, where that is another.
+    """
+    expected = meta.digests.get(stated or name)
     if found != expected:
         raise FormatError(
             f"its {name} are not the ones that were packed",

@@ -107,7 +107,7 @@ class Ledger:
                 classes=meta.classes,
                 digests=digests,
                 label_dtype=dtype,
-            ),
+            ).sealed(),
             offsets=offsets,
             checksums=checksums,
             labels=rows,

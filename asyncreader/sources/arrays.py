@@ -58,7 +58,8 @@ class ArraySource(BaseSource):
             record, row = int(plan.records[i]), int(plan.rows[i])
             sample = np.asarray(self._array[record])
             if self.checksums is not None and plan.check is not None and plan.check[i]:
-                bad = self.checked(sample.tobytes(), record)
+                sample = sample.copy(order="C")  # what is hashed is what is served
+                bad = self.checked(sample.reshape(-1).view(np.uint8).data, record)
                 if bad is not None:
                     errors.append(RowError(row, bad))
                     continue

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,10 @@ Array: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
 UInt64: TypeAlias = npt.NDArray[np.uint64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
+
+#: Labels up to this size are held in memory: then a file that changes under a reader cannot change
+#: them. 2 million of 8 bytes; beyond, memory must not grow with the set (they are mapped).
+KEPT_BYTES: Final = 16 << 20
 
 #: Rows are copied, hashed and converted in groups of about this many bytes, so that the second
 #: look at a row finds it in the core's cache (L2 is 0.5 to 2 MiB on today's machines).
@@ -372,6 +376,12 @@ def fingerprint(source: Source) -> str:
         except SampleError:  # on_error may serve a set with bad samples: it can be resumed too
             state.update(b"bad")
     return f"{spec.count}:{state.hexdigest()[:32]}"
+
+
+def kept(labels: Array) -> Array:
+    """Labels out of reach of whoever writes to the file, if there are not too many: before their
+    digest is checked, so that what was checked is what is served."""
+    return labels.copy() if labels.nbytes <= KEPT_BYTES else labels
 
 
 def default_block(row_bytes: int) -> int:

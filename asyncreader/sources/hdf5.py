@@ -24,6 +24,7 @@ from .base import (
     UInt64,
     check_extents,
     default_block,
+    kept,
     row_size,
 )
 from .chunks import NAMES, ChunkGrid, check_filters
@@ -105,12 +106,24 @@ class _Opener(VlenOpener):
             return None
         if fields.labels_path is not None:
             return read_labels(fields.labels_path, fields.labels, count)
-        if not fields.labels_required and reach(self.h5, fields.labels, self.path) is None:
+        ours = self.meta is not None and fields.labels.strip("/") == fmt.LABELS
+        needed = fields.labels_required or ours
+        if not needed and reach(self.h5, fields.labels, self.path) is None:
             return None
         labels = self._table(fields.labels)[: self._count(count)]
         _check_labels(labels, self._count(count), self.path, fields.labels)
         self.classes = self.classes or self._class_names(labels)
-        if self.meta is not None and fields.labels.strip("/") == fmt.LABELS:
+        if ours:
+            assert self.meta is not None
+            if labels.dtype != self.meta.label_dtype or labels.ndim != 2:
+                raise FormatError(
+                    "its labels are not what its description says",
+                    path=self.path,
+                    found=f"shape {labels.shape}, {labels.dtype}",
+                    expected=f"({self.meta.count}, L), {self.meta.label_dtype}",
+                    hint=fmt.REPACK,
+                )
+            labels = kept(labels)
             fmt.check_digest(fmt.LABELS, labels, self.meta, self.path)
         return labels
 
@@ -225,6 +238,14 @@ class _Opener(VlenOpener):
                 path=self.path,
                 found=count,
                 expected=self.meta.count,
+                hint=fmt.REPACK,
+            )
+        if self.meta is not None and (data.dtype, data.shape[1:]) != (np.uint8, self.meta.shape):
+            raise FormatError(
+                "its data are not what its description says",
+                path=self.path,
+                found=f"samples of shape {data.shape[1:]}, {data.dtype}",
+                expected=f"{self.meta.shape}, uint8",
                 hint=fmt.REPACK,
             )
         shape = tuple(n for i, n in enumerate(data.shape) if i != axis)

@@ -12,7 +12,7 @@ import numpy as np
 from .. import format as fmt
 from ..errors import FormatError, ParamsError, SourceNotFoundError
 from ..fill import Stored
-from .base import Array, ExtentSource, SourceSpec, check_extents, default_block
+from .base import Array, ExtentSource, SourceSpec, check_extents, default_block, kept
 from .fields import Hdf5Fields
 from .foreign_lmdb import open_foreign
 from .lmdb_tree import LmdbFile, Tree
@@ -196,16 +196,18 @@ def _table(
 ) -> Array:
     database = named.get(name.encode())
     value = None if database is None else tree.find(database, fmt.TABLE_KEY)
-    if value is None or value.size != int(np.prod(shape)) * 8:
+    size = math.prod(shape) * 8
+    if value is None or value.size != size:
         raise FormatError(
             f"its {name} are missing or of the wrong size",
             path=path,
             found=None if value is None else f"{value.size} bytes",
-            expected=f"{int(np.prod(shape)) * 8} bytes",
+            expected=f"{size} bytes",
             hint=fmt.REPACK,
         )
-    fmt.check_digest(name, value, meta, path)
-    return value.view(dtype).reshape(shape)
+    table = kept(value) if name == fmt.LABELS else value
+    fmt.check_digest(name, table, meta, path)
+    return table.view(dtype).reshape(shape)
 
 
 def _labels(tree: LmdbFile, named: dict[bytes, Tree], meta: fmt.Meta, path: str) -> Array:

@@ -35,9 +35,9 @@ class Damage:
                 place.mkdir()
                 known = tuple(one.to_json() for one in made[name])
                 job = Job(self.name, known, verify, seed, 0, rounds, str(place))
-                counts, broken = count(watch(job))
+                counts, broken, note = count(watch(job))
                 what = f'{name}, verify="{verify}"' if len(self.verify) > 1 else name
-                yield Figures(what, rounds, counts, broken)
+                yield Figures(what, rounds, counts, broken, note=note)
 
 
 _NOTHING_WRONG = "0 silent wrong samples, 0 signals, 0 hangs, 0 untyped errors"

@@ -60,13 +60,16 @@ def integer(mutant: Mutant, rng: Rng) -> str:
     return _put_int(mutant, rng, mutant.parts.place(rng, kind) // width * width, width)
 
 
+DIGITS, LETTERS = b"0123456789", b"abcdefghijklmnopqrstuvwxyzABNCHW"
+
+
 def text(mutant: Mutant, rng: Rng) -> str:
     """A digit or letter of some text becomes another: numbers and names in descriptions."""
     data = mutant.data
     for _ in range(200):
         at = min(mutant.parts.place(rng, "structure"), len(data) - 1)
-        if chr(data[at]).isascii() and chr(data[at]).isalnum() and data[at] < 128:
-            alphabet = b"0123456789" if chr(data[at]).isdigit() else b"abcdefghijklmnopqrstuvwxyzAB8"
+        if data[at] in DIGITS + LETTERS:
+            alphabet = DIGITS if data[at] in DIGITS else LETTERS
             new = alphabet[int(rng.integers(len(alphabet)))]
             said = f"text at {at}: {data[at]:#x} -> {new:#x}"
             data[at] = new
@@ -179,9 +182,7 @@ def meta_field(mutant: Mutant, rng: Rng) -> str:
     both = rng.random() < 0.3
     chosen = (0, PAGE) if both else (int(rng.integers(2)) * PAGE,)
     seed = int(rng.integers(1 << 30))
-    said = [
-        _put_int(mutant, np.random.default_rng(seed), at + offset, width) for at in chosen
-    ]
+    said = [_put_int(mutant, np.random.default_rng(seed), at + offset, width) for at in chosen]
     return "meta " + ", ".join(said)
 
 
@@ -211,9 +212,7 @@ def node_field(mutant: Mutant, rng: Rng) -> str:
     number = int(rng.integers(len(nodes)))
     if rng.random() < 0.2:
         return "node pointer " + _put_int(mutant, rng, at + 16 + 2 * number, 2)
-    offset, width = ((0, 2), (2, 2), (4, 2), (6, 2), (8, 2), (16, 2), (18, 8))[
-        int(rng.integers(7))
-    ]
+    offset, width = ((0, 2), (2, 2), (4, 2), (6, 2), (8, 2), (16, 2), (18, 8))[int(rng.integers(7))]
     return "node " + _put_int(mutant, rng, nodes[number] + offset, width)
 
 

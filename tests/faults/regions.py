@@ -87,9 +87,10 @@ def _lmdb(data: bytes) -> Regions:
             pixels.append((at + 16, at + step * PAGE))
         elif stated == number and flags & 3:
             pages["leaf" if flags & 2 else "branch"].append(number)
-            structure += [(at, at + max(16, min(lower, PAGE))), (at + min(upper, PAGE - 1), at + PAGE)]
+            nodes = (at + min(upper, PAGE - 1), at + PAGE)
+            structure += [(at, at + max(16, min(lower, PAGE))), nodes]
             # what lies on leaf pages may be values: tables of a small set, JSON, paths
-            tables.append((at + min(upper, PAGE - 1), at + PAGE))
+            tables.append(nodes)
         number += step
     kinds = {"structure": structure, "pixels": pixels or tables, "tables": tables}
     return Regions(

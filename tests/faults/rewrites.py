@@ -51,7 +51,7 @@ def _other(value: Any, rng: Rng) -> Any:
 
 
 def _attribute(file: h5py.File, rng: Rng) -> str:
-    names = [name for name in file.attrs]
+    names = list(file.attrs)
     name = str(rng.choice(names))
     if rng.random() < 0.25:
         del file.attrs[name]

@@ -80,7 +80,8 @@ def markdown(results: Sequence[dict[str, Any]]) -> str:
     for case in results:
         row = f"{case['row']}: {case['promise']}"
         for line in case["figures"]:
-            cells = (row, line["what"], f"{line['trials']:,}", outcomes(line["counts"]))
+            said = outcomes(line["counts"]) + (f"; {line['note']}" if line["note"] else "")
+            cells = (row, line["what"], f"{line['trials']:,}", said)
             lines.append(f"| {' | '.join(cells)} | {len(line['broken'])} |")
             row = ""
     return "\n".join(lines) + "\n"
@@ -123,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(
                     f"{case.name:12} {line.what:34} {line.trials:7,} trials {line.seconds:7.1f} s  "
                     f"{'BROKEN ' + str(len(line.broken)) if line.broken else 'ok'}  "
-                    f"{outcomes(dict(line.counts))}",
+                    f"{outcomes(dict(line.counts))} {line.note}",
                     flush=True,
                 )
                 for promise in line.broken[:20]:

@@ -48,7 +48,8 @@ class KnownSet:
     container: str
     """"HDF5" or "LMDB"."""
     expected: str
-    """Folder with ``data.npy`` (N, H, W, 3) uint8 and ``labels.npy``."""
+    """Folder with ``data.npy`` and, of the other set, ``others.npy`` (N, H, W, 3) uint8, and
+    ``labels.npy``, which are those of both."""
     classes: tuple[str, ...] | None
     other: str
 
@@ -127,6 +128,7 @@ def _build(name: str, recipe: Recipe, folder: Path) -> KnownSet:
     assert np.array_equal(labels, _labels(recipe))
     np.save(known / "data.npy", data)
     np.save(known / "labels.npy", labels)
+    np.save(known / "others.npy", _read(other)[0])
     return KnownSet(
         str(target), container, str(known), None if recipe.floats else CLASSES, str(other)
     )

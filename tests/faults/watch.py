@@ -34,6 +34,7 @@ class Trial:
     verdict: str
     did: str
     said: str
+    seconds: float = 0.0
 
 
 class Child:
@@ -103,7 +104,7 @@ def watch(job: Job) -> Iterator[Trial]:
                     break
                 assert line["number"] == number
                 number += 1
-                yield Trial(line["number"], line["verdict"], line["did"], line["said"])
+                yield Trial(number - 1, *(line[n] for n in ("verdict", "did", "said", "seconds")))
         finally:
             code, said = child.end()
         if ended == "hang":
@@ -116,12 +117,14 @@ def watch(job: Job) -> Iterator[Trial]:
             raise RuntimeError(f"the trials broke down at {number}: {said}")
 
 
-def count(trials: Iterator[Trial]) -> tuple[dict[str, int], tuple[str, ...]]:
-    """How often each verdict was given, and the broken promises in words."""
+def count(trials: Iterator[Trial]) -> tuple[dict[str, int], tuple[str, ...], str]:
+    """How often each verdict was given, the broken promises in words, and the slowest trial."""
     verdicts: Counter[str] = Counter()
     broken: list[str] = []
+    slowest = 0.0
     for trial in trials:
         verdicts[trial.verdict] += 1
+        slowest = max(slowest, trial.seconds)
         if trial.verdict in BROKEN:
             broken.append(f"trial {trial.number}: {trial.verdict}: {trial.did}: {trial.said}")
-    return dict(verdicts), tuple(broken)
+    return dict(verdicts), tuple(broken), f"the slowest {slowest:.2f} s"
