@@ -141,13 +141,15 @@ class BatchPlan:
     """One batch of one rank, before anything is read.
 
     ``indices``: int64 (B,), record numbers in the file, -1 where padded; ``valid``: bool (B,);
-    ``padded``: whether any row is; ``start``: position of the first row in its epoch.
+    ``padded``: whether any row is; ``start``: position of the first row in its epoch; ``after``:
+    the cursor behind it.
     """
 
     epoch: int
     step: int
     start: int
     last: bool
+    after: Cursor
     indices: Int64
     valid: Bools
     padded: bool
@@ -246,6 +248,7 @@ class EpochOrder:
             step=cursor.step,
             start=start,
             last=self.steps_left(cursor.position + self.global_batch) == 0,
+            after=self.advance(cursor),
             indices=records,
             valid=valid,
             padded=padded,

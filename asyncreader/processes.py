@@ -16,6 +16,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ import numpy.typing as npt
 
 from .errors import AsyncReaderError, ParamsError, WorkerError
 from .filling import BatchFiller
+from .interrupts import after_this, end_with_parent, start_child
 from .memory import PAGE, map_file
 from .order import BatchPlan, Cursor
 from .slots import Slot, SlotLayout, SlotRing
@@ -42,6 +44,8 @@ class Arena:
 
     Pickles only while a process is being spawned: its descriptor goes with it.
     """
+
+    _fd = -1
 
     def __init__(self, size: int) -> None:
         self._fd = os.memfd_create("asyncreader-slots", os.MFD_CLOEXEC)
@@ -73,6 +77,9 @@ class Arena:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
 
     def __getstate__(self) -> Any:
         context.assert_spawning(self)
@@ -126,43 +133,54 @@ class ProcessCrew:
         self._pipes: list[Connection] = []
         self._queued = [0] * count
         self._lock = threading.Lock()
-        self._wake_read, self._wake_write = os.pipe()
+        self._wake_read = self._wake_write = -1
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Spawn all processes and wait until each has said that it is ready.
 
         Raises ParamsError where something or the main module cannot be brought over, or the error
-        with which a process failed to begin.
+        with which a process failed to begin; nothing is left running then.
         """
         try:
             self._check_picklable()
+            self._wake_read, self._wake_write = os.pipe()
             for number in range(self._count):
-                ours, theirs = self._context.Pipe()
-                target, arguments = self._started_with(number)
-                process = self._context.Process(
-                    target=target,
-                    args=(theirs, *arguments),
-                    name=f"{self._name}-{number}",
-                    daemon=True,
-                )
-                self._pipes.append(ours)
-                with theirs:
-                    process.start()
-                self._processes.append(process)
+                self._spawn(number)
             for process, pipe in zip(self._processes, self._pipes, strict=True):
                 self._await_ready(process, pipe)
+            for target in self._helpers():
+                thread = threading.Thread(
+                    target=self._help,
+                    args=(target,),
+                    name=f"{self._name}-{target.__name__.strip('_')}",
+                    daemon=True,
+                )
+                self._threads.append(thread)
+                with after_this():
+                    thread.start()
         except BaseException:
             self._ring.close()
-            self._end_processes(0.0)
-            self._close_descriptors()
+            self.stop(0.0)
             raise
-        for target in self._helpers():
-            thread = threading.Thread(
-                target=target, name=f"{self._name}-{target.__name__.strip('_')}", daemon=True
-            )
-            self._threads.append(thread)
-            thread.start()
+
+    def _spawn(self, number: int) -> None:
+        ours, theirs = self._context.Pipe()
+        self._pipes.append(ours)
+        target, arguments = self._started_with(number)
+        process = self._context.Process(
+            target=target, args=(theirs, *arguments), name=f"{self._name}-{number}", daemon=True
+        )
+        with theirs:
+            start_child(process)
+        self._processes.append(process)
+
+    def _help(self, target: Callable[[], None]) -> None:
+        """Run one of the parent's threads: what it cannot go on after, the consumer is told."""
+        try:
+            target()
+        except BaseException as exc:
+            self._ring.close(as_ours(exc))
 
     def _started_with(self, number: int) -> tuple[Callable[..., None], tuple[Any, ...]]:
         """Function that process ``number`` runs, and its arguments behind the pipe."""
@@ -214,32 +232,45 @@ class ProcessCrew:
         """End the processes of a closed ring: asked first, killed after that many seconds."""
         if threading.current_thread() in self._threads:
             return
-        os.write(self._wake_write, b"x")
+        try:
+            if self._wake_write >= 0:
+                os.write(self._wake_write, b"x")
+            self._join(STUCK_AFTER)
+        finally:
+            self._end_processes(seconds)
+            self._close_descriptors()
+
+    def _join(self, seconds: float) -> bool:
+        """Whether all threads have ended, within that many seconds."""
+        until = time.monotonic() + seconds
         for thread in self._threads:
-            thread.join(STUCK_AFTER)
-        self._end_processes(seconds)
-        self._close_descriptors()
+            if thread.ident is not None:
+                thread.join(max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _end_processes(self, seconds: float) -> None:
-        for pipe in self._pipes:
-            with contextlib.suppress(OSError, ValueError):
-                pipe.close()  # a worker that waits for a task sees the end and leaves
-        sentinels = [process.sentinel for process in self._processes]
-        while sentinels and seconds > 0:
-            gone = connection.wait(sentinels, seconds)
-            sentinels = [s for s in sentinels if s not in gone]
-            if not gone:
-                break
-        for process in self._processes:
-            if process.is_alive():
-                process.kill()
-            process.join()
-            process.close()
-        self._processes = []
+        processes, self._processes = self._processes, []
+        try:
+            if not self._join(0.0):  # in the midst of a message: only the other side's end helps
+                _kill(processes)
+                self._join(STUCK_AFTER)
+            for pipe in self._pipes:
+                with contextlib.suppress(OSError, ValueError):
+                    pipe.close()  # a worker that waits for a task sees the end and leaves
+            _await_end(processes, seconds)
+        finally:
+            _kill(processes)
+            for process in processes:
+                process.join(STUCK_AFTER)
+                # where somebody else reaps our children, this module never hears that they ended
+                with contextlib.suppress(ValueError):
+                    process.close()
 
     def _close_descriptors(self) -> None:
-        for fd in (self._wake_read, self._wake_write):
-            os.close(fd)
+        fds, self._wake_read, self._wake_write = (self._wake_read, self._wake_write), -1, -1
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)
 
     def _least_busy(self) -> int:
         """The process with the fewest tasks, which gets one more."""
@@ -359,6 +390,22 @@ class ProcessWorkers(ProcessCrew):
         self._ring.ready(slot)
 
 
+def _await_end(processes: list[Any], seconds: float) -> list[Any]:
+    """Those of ``processes`` that have not ended within that many seconds."""
+    left = {process.sentinel: process for process in processes}
+    until = time.monotonic() + seconds
+    while left and (gone := connection.wait(list(left), max(0.0, until - time.monotonic()))):
+        for sentinel in gone:
+            del left[sentinel]
+    return list(left.values())
+
+
+def _kill(processes: list[Any]) -> None:
+    # only who still holds its sentinel: the number of one that is gone may be another's by now
+    for process in _await_end(processes, 0.0):
+        process.kill()
+
+
 def _death(process: Any) -> WorkerError:
     process.join(STUCK_AFTER)
     code = process.exitcode
@@ -377,8 +424,7 @@ def _death(process: Any) -> WorkerError:
 
 
 def _main(pipe: Connection, recipe: Recipe) -> None:
-    # Ctrl-C goes to the whole group; the parent decides what becomes of it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
     try:
         filler, slots = recipe.build(
             recipe.params, recipe.rank, recipe.world_size, recipe.layout, recipe.arena

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -18,6 +18,7 @@ from .device import DeviceRing, open_device
 from .errors import FinishedError, ParamsError, ReaderClosedError, WorkerError
 from .fill import Fill
 from .filling import BatchFiller
+from .interrupts import after_this
 from .memory import aligned_empty
 from .order import ORDER_VERSION, Cursor, EpochOrder, subset_count
 from .params import (
@@ -145,25 +146,27 @@ class AsyncReader:
                 self._workers = ProcessWorkers(
                     self._nthread, self._ring, recipe, self._rank, p.batch_size
                 )
+            self._parts = self._choose_parts()
+            self._start = self._order.settle(Cursor())
+            self._totals = Totals()
+            self._pid = os.getpid()
+            self._fingerprint: str | None = None
+            # before the workers start: whatever comes from then on, Ctrl-C too, ends them. It also
+            # runs at interpreter exit, before threads and libraries are torn down
+            self._finalizer = weakref.finalize(
+                self, _shut_down, self._pid, self._ring, self._workers, source, on_device
+            )
             self._workers.start()
         except BaseException:
-            source.close()
-            if on_device is not None:
-                on_device.close()
+            if hasattr(self, "_finalizer"):
+                self._finalizer()
+            else:
+                source.close()
+                if on_device is not None:
+                    on_device.close()
             if arena is not None:
                 arena.close()
             raise
-        self._parts = self._choose_parts()
-        self._next = self._order.settle(Cursor())
-        self._delivered = self._next
-        self._coming: deque[Cursor] = deque()
-        self._totals = Totals()
-        self._pid = os.getpid()
-        self._fingerprint: str | None = None
-        # also runs at interpreter exit, before threads and libraries are torn down
-        self._finalizer = weakref.finalize(
-            self, _shut_down, self._pid, self._ring, self._workers, source, on_device
-        )
 
     def _choose_parts(self) -> int:
         """Tasks that a batch is cut into: enough to keep every thread busy with njob batches."""
@@ -190,16 +193,9 @@ class AsyncReader:
                 hint="seek() back, or open the reader with more epochs",
             )
         plan = self._order.plan(cursor)
-        after = self._order.advance(cursor)
         if self._totals.started is None:
             self._totals.started = time.perf_counter()
-        self._coming.append(after)
-        try:
-            self._ring.begin(plan, self._parts)
-        except BaseException:
-            self._coming.pop()
-            raise
-        self._next = after
+        self._ring.begin(plan, self._parts)
         return plan.last
 
     def getNextBatch(self) -> Batch:
@@ -214,7 +210,6 @@ class AsyncReader:
             slot, error = self._lender.take(self._params.timeout)
         finally:
             self._totals.waited += time.perf_counter() - started
-        self._delivered = self._coming.popleft()
         if error is not None:
             raise error
         totals = self._totals
@@ -267,9 +262,27 @@ class AsyncReader:
         self._go(Cursor(int(epoch), int(step) * self._order.global_batch, int(step)))
 
     def _go(self, cursor: Cursor) -> None:
-        self._lender.drop_queued()
-        self._coming.clear()
-        self._next = self._delivered = self._order.settle(cursor)
+        before, self._start = self._start, self._order.settle(cursor)
+        try:
+            self._lender.drop_queued()
+        except BaseException:
+            self._start = before
+            raise
+
+    # The place is read off the ring, which changes it in one step with the queue: nothing can come
+    # between them, not even Ctrl-C.
+
+    @property
+    def _delivered(self) -> Cursor:
+        """Behind the batch that was handed out last."""
+        left = self._ring.left
+        return self._start if left is None else left.after
+
+    @property
+    def _next(self) -> Cursor:
+        """Behind the batch that was fetched last."""
+        newest = self._ring.newest()
+        return self._delivered if newest is None else newest.after
 
     def state_dict(self) -> dict[str, Any]:
         """Where training stands, as plain JSON values; equal on all ranks.
@@ -420,7 +433,8 @@ class AsyncReader:
     def close(self) -> None:
         """Stop the workers and let go of the file; idempotent, and allowed from any thread."""
         if os.getpid() == self._pid:
-            self._finalizer()
+            with after_this():
+                self._finalizer()
             self._source = None  # the last reference to its mapping, but for what a worker reads
 
     def __enter__(self) -> AsyncReader:
@@ -463,11 +477,13 @@ def _shut_down(
 ) -> None:
     if os.getpid() != pid:
         return  # a forked child: threads and locks are the parent's
-    ring.close()
-    workers.stop()
-    if on_device is not None:
-        on_device.close()
-    source.close()
+    # all steps, whatever one of them raises: a warning may be an error
+    with after_this(), contextlib.ExitStack() as steps:
+        steps.callback(source.close)
+        if on_device is not None:
+            steps.callback(on_device.close)
+        steps.callback(workers.stop)
+        steps.callback(ring.close)
 
 
 def _make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> BatchFiller:

@@ -9,6 +9,12 @@ Guarantees, each tested: a slot is FILLING or HELD by one owner at a time; batch
 order in which they were begun; a held slot is never written by a worker; ``close()`` wakes every
 waiter. They rest on one rule: a slot's ``state`` changes only under the ring's Condition. Reading,
 decoding, user code and poisoning never run under it.
+
+Ctrl-C may come anywhere in the consumer's thread, but CPython looks for it only when a call has
+returned, a function begins or a loop turns. Hence two habits: the lock is entered by itself, which
+is one call of C, and never through the Condition, whose ``__enter__`` and ``__exit__`` are Python
+and could be left with the lock held for ever; and what must change together is assigned without a
+call in between.
 """
 
 from __future__ import annotations
@@ -47,6 +53,10 @@ class SlotState(enum.Enum):
     FILLING = "filling"
     READY = "ready"
     HELD = "held"
+
+
+# looked up through the class, a member is a call of Python
+_FREE, _FILLING, _READY, _HELD = SlotState
 
 
 @dataclass(frozen=True)
@@ -118,7 +128,7 @@ class Slot:
         self.labels = labels
         self.out_data = out_data
         self.out_labels = out_labels
-        self.state = SlotState.FREE
+        self.state = _FREE
         self.generation = 0
         self.plan: BatchPlan | None = None
         self.parts = 0
@@ -151,9 +161,9 @@ class SlotRing:
         self._debug = debug
         # One lock, and at it a queue for workers and one for consumers: nobody is woken for
         # nothing. With one queue for both, eight threads took 2.5 times as long over small rows.
-        lock = threading.RLock()
-        self._cond = threading.Condition(lock)
-        self._work = threading.Condition(lock)
+        self._lock = threading.RLock()
+        self._cond = threading.Condition(self._lock)
+        self._work = threading.Condition(self._lock)
         self._free = list(slots)
         self._queue: deque[Slot] = deque()
         self._tasks: deque[Task] = deque()
@@ -163,6 +173,8 @@ class SlotRing:
         self._waiting = 0  # consumers waiting
         self._closed = False
         self._failure: BaseException | None = None
+        #: plan of the batch that left the queue last, whole or failed; None after drop_queued()
+        self.left: BatchPlan | None = None
         #: called by the worker after each batch that became ready, outside the lock
         self.on_ready: Callable[[], None] | None = None
 
@@ -170,12 +182,12 @@ class SlotRing:
 
     def check_open(self) -> None:
         """Raise ReaderClosedError after close()."""
-        with self._cond:
+        with self._lock:
             self._check_open()
 
     def has_room(self) -> bool:
         """Whether one more batch can be begun now."""
-        with self._cond:
+        with self._lock:
             self._check_open()
             return self._room()
 
@@ -184,7 +196,7 @@ class SlotRing:
 
         Raises QueueFullError without a free slot, ReaderClosedError after close().
         """
-        with self._cond:
+        with self._lock:
             self._check_open()
             if not self._room():
                 raise QueueFullError(
@@ -193,21 +205,24 @@ class SlotRing:
                     expected=f"at most njob = {self.in_flight} together",
                     hint="call getNextBatch() first, or raise njob",
                 )
-            slot = self._free.pop()
-            slot.state = SlotState.FILLING
+            slot = self._free[-1]
+            rows = plan.indices.size
+            count = max(1, min(parts, rows))
+            tasks = [
+                (slot, rows * part // count, rows * (part + 1) // count) for part in range(count)
+            ]
+            if self._idle:
+                self._work.notify(count)  # they find the tasks when the lock is free
+            # no call from here on
+            del self._free[-1]
+            slot.state = _FILLING
             slot.generation += 1
             slot.plan = plan
             slot.error = None
             slot.bad = []
-            rows = plan.indices.size
-            slot.parts = slot.parts_left = max(1, min(parts, rows))
-            self._queue.append(slot)
-            for part in range(slot.parts):
-                self._tasks.append(
-                    (slot, rows * part // slot.parts, rows * (part + 1) // slot.parts)
-                )
-            if self._idle:
-                self._work.notify(slot.parts)
+            slot.parts = slot.parts_left = count
+            self._tasks += tasks
+            self._queue += (slot,)
             return slot
 
     def take(self, timeout: float | None = None) -> tuple[Slot, BaseException | None]:
@@ -216,7 +231,7 @@ class SlotRing:
         Of a batch that failed the error comes with it: its slot is freed, and the batch held
         before stays valid.
         """
-        with self._cond:
+        with self._lock:
             self._check_open()
             if not self._queue:
                 raise NothingQueuedError(
@@ -225,7 +240,7 @@ class SlotRing:
             if not self._head_is_ready():
                 self._waiting += 1
                 try:
-                    ready = self._cond.wait_for(self._head_is_ready, timeout)
+                    ready = self._wait_for(self._head_is_ready, timeout)
                 finally:
                     self._waiting -= 1
                 self._check_open()
@@ -235,34 +250,49 @@ class SlotRing:
                         found=self._describe(),
                         hint="it is still being filled: call getNextBatch() again to wait on",
                     )
-            slot = self._queue.popleft()
+            slot = self._queue[0]
             error, slot.error = slot.error, None
+            # no call from here on
+            retired: Slot | None = slot
             if error is None:
-                slot.state = SlotState.HELD
+                slot.state = _HELD
                 retired, self._held = self._held, slot
-            else:
-                retired = slot
+            self.left = slot.plan
+            del self._queue[0]
+            if retired is not None and not self._debug:
+                retired.state = _FREE
+                self._free += (retired,)
+                retired = None
         if retired is not None:
             self._retire(retired)
         return slot, error
 
+    def newest(self) -> BatchPlan | None:
+        """The plan of the batch that was begun last; None where none is in flight."""
+        with self._lock:
+            return self._queue[-1].plan if self._queue else None
+
     def release(self, slot: Slot, generation: int) -> None:
         """Give a held (or kept) batch back; nothing happens if it was given back before."""
-        with self._cond:
-            if slot.generation != generation or slot.state is not SlotState.HELD:
+        with self._lock:
+            if slot.generation != generation or slot.state is not _HELD:
                 return
             if self._held is slot:
                 self._held = None
             else:
                 self._kept -= 1
-            slot.state = SlotState.READY  # ours again, not free before it is poisoned
+            slot.state = _READY  # ours again, not free before it is poisoned
+            if not self._debug:
+                slot.state = _FREE
+                self._free += (slot,)
+                return
         self._retire(slot)
 
     def keep(self, slot: Slot, generation: int) -> None:
         """Hold a batch beyond the next take(), until release()."""
-        with self._cond:
+        with self._lock:
             self._check_open()
-            if slot.generation != generation or slot.state is not SlotState.HELD:
+            if slot.generation != generation or slot.state is not _HELD:
                 raise QueueFullError(
                     "this batch was given back: it can no longer be kept",
                     hint="call keep() before the next getNextBatch()",
@@ -293,43 +323,50 @@ class SlotRing:
 
     def head(self) -> Slot | None:
         """The oldest batch in flight, if it is ready and whole."""
-        with self._cond:
+        with self._lock:
             if self._closed or not self._queue:
                 return None
             slot = self._queue[0]
-            return slot if slot.state is SlotState.READY and slot.error is None else None
+            return slot if slot.state is _READY and slot.error is None else None
 
     def drop_queued(self) -> None:
         """Forget the batches in flight; waits until no worker writes to them any more."""
-        with self._cond:
+        with self._lock:
             self._check_open()
-            dropped = list(self._queue)
-            waiting = {id(slot) for slot in dropped}
-            for task in [task for task in self._tasks if id(task[0]) in waiting]:
-                self._tasks.remove(task)
+            while self._tasks:
+                slot = self._tasks[-1][0]
                 # seen only where Ctrl-C ends the wait below: the batch stays queued, but not filled
-                task[0].error = WorkerError("this batch was dropped by an interrupted seek()")
-                task[0].parts_left -= 1
-                if task[0].parts_left == 0:
-                    task[0].state = SlotState.READY
+                error = WorkerError("this batch was dropped by an interrupted seek()")
+                # no call from here on
+                del self._tasks[-1]
+                slot.error = error
+                slot.parts_left -= 1
+                if slot.parts_left == 0:
+                    slot.state = _READY
             self._waiting += 1
             try:
-                self._cond.wait_for(
-                    lambda: self._closed or all(s.state is SlotState.READY for s in dropped)
-                )
+                self._wait_for(lambda: self._closed or all(s.state is _READY for s in self._queue))
             finally:
                 self._waiting -= 1
             self._check_open()
-            self._queue.clear()
-        for slot in dropped:
-            slot.error = None
-            self._retire(slot)
+            dropped = list(self._queue)
+        if self._debug:
+            for slot in dropped:
+                slot.poison()
+        with self._lock:
+            while self._queue:
+                slot = self._queue[-1]
+                slot.error = None
+                slot.state = _FREE
+                self._free += (slot,)
+                del self._queue[-1]
+            self.left = None
 
     # -- worker side -----------------------------------------------------------------------
 
     def next_task(self) -> Task | None:
         """Wait for rows to fill; None when the ring is closed."""
-        with self._cond:
+        with self._lock:
             while not self._tasks and not self._closed:
                 self._idle += 1
                 try:
@@ -340,7 +377,7 @@ class SlotRing:
 
     def part_done(self, slot: Slot, lo: int, error: BaseException | None) -> bool:
         """Note a filled part and its error (that of the first rows wins); True for the last."""
-        with self._cond:
+        with self._lock:
             if error is not None and (slot.error is None or lo < slot.error_at):
                 slot.error, slot.error_at = error, lo
             slot.parts_left -= 1
@@ -348,8 +385,8 @@ class SlotRing:
 
     def ready(self, slot: Slot) -> None:
         """The batch is whole (or its error is in the slot): it may be taken."""
-        with self._cond:
-            slot.state = SlotState.READY
+        with self._lock:
+            slot.state = _READY
             if self._waiting:
                 self._cond.notify_all()
         if self.on_ready is not None:
@@ -359,7 +396,7 @@ class SlotRing:
 
     def close(self, failure: BaseException | None = None) -> None:
         """Refuse everything from now on and wake every waiter; idempotent."""
-        with self._cond:
+        with self._lock:
             self._closed = True
             self._failure = self._failure or failure
             self._tasks.clear()
@@ -373,7 +410,7 @@ class SlotRing:
 
     def counts(self) -> dict[str, int]:
         """Slots by owner: free, filling, ready, held, kept."""
-        with self._cond:
+        with self._lock:
             counted = {state.value: 0 for state in SlotState}
             for slot in self.slots:
                 counted[slot.state.value] += 1
@@ -382,21 +419,32 @@ class SlotRing:
 
     def in_flight_now(self) -> int:
         """Batches begun and not yet taken."""
-        with self._cond:
+        with self._lock:
             return len(self._queue)
 
     def _room(self) -> bool:
         return len(self._queue) < self.in_flight - self._kept and bool(self._free)
 
+    def _wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
+        """The consumer's wait, which Ctrl-C may end; the lock is held again in any case."""
+        try:
+            return self._cond.wait_for(condition, timeout)
+        except BaseException:
+            try:
+                self._cond.notify(0)  # refused to who does not hold the lock
+            except RuntimeError:
+                self._lock.acquire()  # it came just before wait() would have seen to that
+            raise
+
     def _head_is_ready(self) -> bool:
-        return self._closed or (bool(self._queue) and self._queue[0].state is SlotState.READY)
+        return self._closed or (bool(self._queue) and self._queue[0].state is _READY)
 
     def _retire(self, slot: Slot) -> None:
-        if self._debug:
-            slot.poison()
-        with self._cond:
-            slot.state = SlotState.FREE
-            self._free.append(slot)
+        """Free a slot that is nobody's, poisoned first."""
+        slot.poison()
+        with self._lock:
+            slot.state = _FREE
+            self._free += (slot,)
 
     def _check_open(self) -> None:
         if self._closed:

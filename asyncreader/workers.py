@@ -12,6 +12,7 @@ from typing import Final
 
 from .errors import AsyncReaderError, WorkerError
 from .filling import BatchFiller
+from .interrupts import after_this
 from .slots import SlotRing
 from .stats import Meter
 
@@ -36,10 +37,11 @@ class ThreadWorkers:
         ]
 
     def start(self) -> None:
-        """Start all threads; on failure those that started are stopped."""
+        """Start all threads. Where that fails the ring is closed, and stop() joins the others."""
         try:
-            for thread in self._threads:
-                thread.start()
+            with after_this():
+                for thread in self._threads:
+                    thread.start()
         except BaseException:
             self._ring.close()
             raise
@@ -58,18 +60,23 @@ def join_or_leave(threads: Sequence[threading.Thread], seconds: float = STUCK_AF
         return  # collected by one of its own threads, perhaps inside the ring: they end alone
     until = time.monotonic() + seconds
     for thread in threads:
-        if thread.ident is None:
-            continue
-        thread.join(max(0.0, until - time.monotonic()))
-        if thread.is_alive():
-            frame = sys._current_frames().get(thread.ident)
-            stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-            warnings.warn(
-                f"worker {thread.name} did not stop within {seconds} s and is left to end "
-                f"by itself; it is in:\n{stack}",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+        if thread.ident is not None:
+            thread.join(max(0.0, until - time.monotonic()))
+    frames = sys._current_frames()
+    left = [thread for thread in threads if thread.is_alive() and thread.ident in frames]
+    if left:
+        stacks = (
+            f"{thread.name} is in:\n{''.join(traceback.format_stack(frames[thread.ident]))}"
+            for thread in left
+            if thread.ident is not None
+        )
+        # one for all, when all had their time: where warnings are errors it ends the caller
+        warnings.warn(
+            f"{len(left)} of {len(threads)} workers did not stop within {seconds} s and are left "
+            f"to end by themselves; {''.join(stacks)}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def _work(ring: SlotRing, filler: BatchFiller, meter: Meter) -> None:

@@ -45,7 +45,8 @@ PUBLIC = [
 FLOORS = {
     0: "asyncreader.errors",
     1: "asyncreader.order asyncreader.codec asyncreader.kernels asyncreader._compiled "
-    "asyncreader.stats asyncreader.params asyncreader.format asyncreader.fill asyncreader.memory",
+    "asyncreader.stats asyncreader.params asyncreader.format asyncreader.fill asyncreader.memory "
+    "asyncreader.interrupts",
     2: "asyncreader.slots asyncreader.sources asyncreader.device",
     3: "asyncreader.workers asyncreader.filling asyncreader.processes asyncreader.verify",
     4: "asyncreader.reader asyncreader.faces asyncreader.adapters",

@@ -28,7 +28,7 @@ from asyncreader import (
     WorkerError,
 )
 from asyncreader.memory import aligned_empty
-from asyncreader.order import BatchPlan
+from asyncreader.order import BatchPlan, Cursor
 from asyncreader.slots import POISON, Slot, SlotLayout, SlotRing, SlotState
 
 ROWS = 6
@@ -41,6 +41,7 @@ def plan(step: int, rows: int = ROWS) -> BatchPlan:
         step=step,
         start=step * rows,
         last=False,
+        after=Cursor(0, (step + 1) * rows, step + 1),
         indices=np.full(rows, step, np.int64),
         valid=np.ones(rows, np.bool_),
         padded=False,

@@ -66,8 +66,10 @@ class _Run:
         from ..workers import join_or_leave
 
         self.ring.close()
-        self._crew.stop(seconds)
-        join_or_leave([self._dispatcher], seconds)
+        try:
+            self._crew.stop(seconds)
+        finally:  # also where its warning is an error
+            join_or_leave([self._dispatcher], seconds)
 
 
 def _dispatch(ring: LendingRing, crew: Crew, tasks: Iterator[tuple[int, Any]]) -> None:

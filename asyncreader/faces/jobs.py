@@ -9,7 +9,6 @@ import inspect
 import itertools
 import operator
 import random
-import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ..errors import ParamsError
+from ..interrupts import end_with_parent
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -200,8 +200,7 @@ def _columns(batch: list[Any]) -> Any:
 
 def worker_main(pipe: Connection, job: Job) -> None:
     """Serve tasks from the parent until it closes the pipe."""
-    # Ctrl-C goes to the whole group; the parent decides what becomes of it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
     try:
         pipe.send((None, None))  # started: no error, no trace
         while True:

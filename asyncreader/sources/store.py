@@ -92,17 +92,43 @@ class MemoryStore:
 _ADVISED: Final = 16 << 10
 
 
+class Descriptor:
+    """A file descriptor that is closed with the last reference to it.
+
+    A read holds one, so that a number is never closed, and perhaps given to another file, under a
+    thread that is about to read by it: that would be wrong pixels without an error.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._close = os.close  # still there when modules are torn down
+
+    def __del__(self) -> None:
+        self._close(self.fd)
+
+
 class PreadStore:
     """A file read by ``preadv`` straight into its destination; adjacent rows in one call.
 
     No page of it is mapped, so that a file shortened under us is an error, and a network file
-    system sees whole requests instead of page faults.
+    system sees whole requests instead of page faults. ``file`` is closed once close() was called
+    and the last read that had begun by then has ended.
     """
 
-    def __init__(self, fd: int, size: int, path: str) -> None:
-        self._fd = fd
+    def __init__(self, file: Descriptor, size: int, path: str) -> None:
+        self._file: Descriptor | None = file
         self.size = size
         self._path = path
+
+    def close(self) -> None:
+        """Let no further read begin."""
+        self._file = None
+
+    def _opened(self) -> Descriptor:
+        file = self._file
+        if file is None:
+            raise SourceError("the file was closed while it was read", path=self._path)
+        return file
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
         # runs that are adjacent both in the file and in the slot
@@ -127,14 +153,15 @@ class PreadStore:
         return scratch
 
     def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
+        file = self._opened()
         for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
-            os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(file.fd, offset, length, os.POSIX_FADV_WILLNEED)
 
     def _read(self, offset: int, target: UInt8) -> None:
-        done = 0
+        file, done = self._opened(), 0
         while done < target.size:
             try:
-                got = os.preadv(self._fd, [target[done:].data], offset + done)
+                got = os.preadv(file.fd, [target[done:].data], offset + done)
             except OSError as exc:
                 raise SourceError(
                     f"reading failed: {exc.strerror}",
@@ -205,38 +232,39 @@ class OpenFile:
 
     def __init__(self, path: str, io: str) -> None:
         self.path = path
-        self._fd = -1
         try:
             # a pipe put here meanwhile must not be waited for
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-            self._fd = os.open(path, flags)
+            file = Descriptor(os.open(path, flags))
         except FileNotFoundError as exc:
             raise SourceNotFoundError("no such file", path=path) from exc
         except OSError as exc:
             raise SourceError(f"cannot be opened: {exc.strerror}", path=path) from exc
-        facts = os.fstat(self._fd)
+        facts = os.fstat(file.fd)
         self.size = facts.st_size
         if not stat.S_ISREG(facts.st_mode):
-            self.close()
+            del file
             raise FormatError("not a regular file", path=path)
         if self.size == 0:
-            self.close()
+            del file  # closed now, not when the error is forgotten
             raise FormatError("the file is empty", path=path)
         if io == "auto" and file_system(path) in NETWORK_FILE_SYSTEMS:
             io = "pread"
         self.io = io
         #: for the index: what a set's tables are read through when it opens
         try:
-            self.mapped = MappedStore(self._fd, self.size)
+            self.mapped = MappedStore(file.fd, self.size)
         except OSError as exc:
-            self.close()
+            del file
             raise SourceError(
                 f"cannot be mapped: {exc.strerror}", path=path, found=f"{self.size} bytes"
             ) from exc
-        direct = PreadStore(self._fd, self.size, path)
+        self._direct = PreadStore(file, self.size, path)
         self.store: ByteStore = self.mapped
-        if io != "mmap":
-            self.store = direct if io == "pread" else AdaptiveStore(self.mapped, direct)
+        if io == "mmap":
+            self.close()  # the mapping needs no descriptor
+        else:
+            self.store = self._direct if io == "pread" else AdaptiveStore(self.mapped, self._direct)
 
     def table(self, offset: int, size: int) -> UInt8:
         """A table that is used as long as the set is open: mapped, or with "pread" a copy."""
@@ -244,13 +272,8 @@ class OpenFile:
         return view.copy() if self.io == "pread" else view
 
     def close(self) -> None:
-        """Close the descriptor; a mapping lives on as long as something refers to it."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        self.close()
+        """Let go of the descriptor; a mapping lives on as long as something refers to it."""
+        self._direct.close()
 
 
 #: File systems on which a page fault is a request over a network.

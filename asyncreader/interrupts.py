@@ -1,0 +1,76 @@
+"""Ctrl-C and the end of processes: what it may not cut in two, and who has to end with whom.
+
+Light, since every worker process imports it first: no numpy, nothing of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+
+@contextlib.contextmanager
+def after_this() -> Iterator[None]:
+    """Ctrl-C that comes inside is raised behind it; for what ends within a second or two.
+
+    ``threading.Thread.start()`` needs it: interrupted there, the new thread may wait for ever on a
+    lock that the interrupted code still holds. In other threads Ctrl-C is never raised.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+        yield
+    finally:
+        # None: set by C code, and not ours to set again
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+        if came and callable(before):
+            before(*came[0])
+
+
+def start_child(process: Any) -> None:
+    """Start a spawned process that Ctrl-C, which goes to the whole group, does not reach."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with after_this():
+        try:
+            # inherited, so that the child is not ended in its imports, before it can say anything
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_with_parent() -> None:
+    """Called first in a spawned process: ignore Ctrl-C, and end when the parent has ended.
+
+    Who waits for a task sees the end of its pipe. Who is busy does not, nor does anybody whose
+    pipe a forked child of the parent holds open too: these are ended by a thread.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    assert parent.pid is not None
+    try:
+        ended = os.pidfd_open(parent.pid)
+    except OSError:  # Linux before 5.3; or the parent is gone, and so is its end of the pipe
+        return
+    name = "asyncreader-parent"
+    threading.Thread(target=_end_after, args=(ended,), name=name, daemon=True).start()
+
+
+def _end_after(ended: int) -> None:
+    poll = select.poll()
+    poll.register(ended, select.POLLIN)
+    poll.poll()
+    os._exit(1)
