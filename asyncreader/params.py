@@ -187,8 +187,6 @@ def _check_together(p: ReaderParams) -> None:
         raise ParamsError("crop and crop_ratio need size=(H, W)")
     if p.shuffle != "block" and p.shuffle_window != SHUFFLE_WINDOW:
         raise ParamsError('shuffle_window goes with shuffle="block"', found=f"{p.shuffle!r}")
-    if p.trace is not None:
-        raise ParamsError("trace is not there yet")
 
 
 # -- one check per parameter ---------------------------------------------------------------------

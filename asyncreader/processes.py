@@ -34,6 +34,7 @@ from .memory import PAGE, map_file
 from .order import BatchPlan, Cursor
 from .slots import Slot, SlotLayout, SlotRing
 from .stats import Meter
+from .trace import note
 from .workers import STUCK_AFTER, as_ours
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -372,6 +373,8 @@ class ProcessWorkers(ProcessCrew):
             self._queued[number] -= 1
         mine = self.meters[number]
         mine.read, mine.decode, mine.postprocess = meter.read, meter.decode, meter.postprocess
+        if meter.spans:
+            note(mine, meter.spans)
         slot = self._ring.slots[slot_number]
         plan = slot.plan
         assert plan is not None
@@ -439,6 +442,8 @@ def _main(pipe: Connection, recipe: Recipe) -> None:
             slot = slots[number]
             error, changed = _one(filler, slot, filler.order.plan(cursor), lo, hi, whole, meter)
             _send_error(pipe, error, number, lo, whole, meter, changed)
+            if meter.spans:
+                meter.spans.clear()  # they are the parent's now
     except OSError:
         return  # the parent is gone
 

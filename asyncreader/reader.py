@@ -35,6 +35,7 @@ from .sources import Hdf5Fields, Source, fields_of, fingerprint, open_source
 from .sources.arrays import label_array, open_arrays
 from .sources.subset import resolve_subset
 from .stats import Meter, ReaderStats, Totals
+from .trace import Trace, TracedFiller, TracedRing
 from .workers import ThreadWorkers
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -134,7 +135,12 @@ class AsyncReader:
                 slots = _attach(filler, layout, p, arena)
             else:
                 slots = layout.build(p.njob + 1, aligned_empty, self._fill.handed_out)
-            self._ring = SlotRing(slots, p.njob, p.debug)
+            trace = None if p.trace is None else Trace(p.trace)
+            self._ring = (
+                SlotRing(slots, p.njob, p.debug)
+                if trace is None
+                else TracedRing(slots, p.njob, p.debug, trace)
+            )
             if device is not None:
                 on_device = DeviceRing(self._ring, device, p.debug)
             self._lender: SlotRing | DeviceRing = on_device or self._ring
@@ -154,7 +160,7 @@ class AsyncReader:
             # before the workers start: whatever comes from then on, Ctrl-C too, ends them. It also
             # runs at interpreter exit, before threads and libraries are torn down
             self._finalizer = weakref.finalize(
-                self, _shut_down, self._pid, self._ring, self._workers, source, on_device
+                self, _shut_down, self._pid, self._ring, self._workers, source, on_device, trace
             )
             self._workers.start()
         except BaseException:
@@ -474,6 +480,7 @@ def _shut_down(
     workers: ThreadWorkers | ProcessWorkers,
     source: Source,
     on_device: DeviceRing | None,
+    trace: Trace | None,
 ) -> None:
     if os.getpid() != pid:
         return  # a forked child: threads and locks are the parent's
@@ -482,6 +489,9 @@ def _shut_down(
         steps.callback(source.close)
         if on_device is not None:
             steps.callback(on_device.close)
+        if trace is not None:
+            kind = "thread" if isinstance(workers, ThreadWorkers) else "process"
+            steps.callback(trace.write, workers.meters, kind, len(ring.slots))
         steps.callback(workers.stop)
         steps.callback(ring.close)
 
@@ -507,7 +517,8 @@ def _make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) ->
             path=spec.path,
             hint="pack it with asyncreader convert, which records them",
         )
-    return BatchFiller(
+    kind = BatchFiller if p.trace is None else TracedFiller
+    return kind(
         source, fill, order, on_error=p.on_error, verify=p.verify, postprocess=p.postprocess
     )
 

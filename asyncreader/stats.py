@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass, field
+from typing import Any
 
 #: Bad samples listed one by one in a snapshot; further ones are only counted.
 LISTED_BAD = 1000
@@ -15,6 +17,8 @@ class Meter:
     read: float = 0.0
     decode: float = 0.0
     postprocess: float = 0.0
+    spans: Any = ()
+    """What it did when, in a reader with ``trace`` (see trace.py)."""
 
 
 @dataclass
@@ -37,9 +41,12 @@ class Totals:
             self.bad_listed.append((index, reason))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReaderStats:
-    """A snapshot of a reader's work. Seconds of workers are summed over all of them."""
+    """A snapshot of a reader's work. Seconds of workers are summed over all of them.
+
+    ``repr`` is a small table, and a notebook shows it as one.
+    """
 
     batches: int
     """Batches handed out."""
@@ -89,7 +96,7 @@ class ReaderStats:
             "postprocess": self.postprocess_seconds,
         }
         worst = max(work, key=lambda name: work[name])
-        busy = sum(work.values()) / (self.elapsed_seconds * self.nthread)
+        busy = self.busy_share
         advice = (
             "raise nthread" if busy > 0.7 else "raise njob, so that more batches are fetched ahead"
         )
@@ -97,3 +104,46 @@ class ReaderStats:
             f"the loader is the bottleneck: {worst}; {advice} "
             f"(the consumer waited {self.wait_share:.0%} of the time)"
         )
+
+    @property
+    def busy_share(self) -> float:
+        """Part of the elapsed time that the workers were at work, 0 to 1, their mean."""
+        work = self.read_seconds + self.decode_seconds + self.postprocess_seconds
+        return work / (self.elapsed_seconds * self.nthread) if self.elapsed_seconds else 0.0
+
+    def _rows(self) -> list[tuple[str, str]]:
+        bad = f"{self.bad_samples:,}"
+        if self.bad_list:
+            index, reason = self.bad_list[0]
+            more = ", ..." if self.bad_samples > 1 else ""
+            bad += f": record {index} ({reason}){more}"
+        return [
+            (
+                "handed out",
+                f"{self.batches:,} batches, {self.samples:,} samples, {self.bytes / 1e6:,.1f} MB",
+            ),
+            ("in", f"{self.elapsed_seconds:.2f} s: {self.samples_per_second:,.0f} samples/s"),
+            ("consumer", f"waited {self.wait_seconds:.2f} s, {self.wait_share:.0%} of the time"),
+            (
+                f"{self.nthread} worker{'s' * (self.nthread != 1)}",
+                f"busy {self.busy_share:.0%} of the time: read {self.read_seconds:.2f} s, decode "
+                f"{self.decode_seconds:.2f} s, postprocess {self.postprocess_seconds:.2f} s",
+            ),
+            ("in flight", f"{self.queue_depth:,} batches"),
+            ("bad samples", bad),
+            ("verdict", self.verdict),
+        ]
+
+    def __repr__(self) -> str:
+        rows = self._rows()
+        wide = max(len(name) for name, _ in rows)
+        return "\n".join(["ReaderStats", *(f"  {name:<{wide}}  {text}" for name, text in rows)])
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks (IPython's rich display)."""
+        cells = "".join(
+            f'<tr><th style="text-align:left">{html.escape(name)}</th>'
+            f'<td style="text-align:left">{html.escape(text)}</td></tr>'
+            for name, text in self._rows()
+        )
+        return f"<table><caption>ReaderStats</caption>{cells}</table>"

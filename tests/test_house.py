@@ -48,7 +48,8 @@ FLOORS = {
     "asyncreader.stats asyncreader.params asyncreader.format asyncreader.fill asyncreader.memory "
     "asyncreader.interrupts",
     2: "asyncreader.slots asyncreader.sources asyncreader.device",
-    3: "asyncreader.workers asyncreader.filling asyncreader.processes asyncreader.verify",
+    3: "asyncreader.workers asyncreader.filling asyncreader.processes asyncreader.verify "
+    "asyncreader.trace",
     4: "asyncreader.reader asyncreader.faces asyncreader.adapters",
     5: "asyncreader.cli asyncreader.commands asyncreader.bench asyncreader.demo "
     "asyncreader.terminal asyncreader.__main__",

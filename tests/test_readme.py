@@ -89,7 +89,7 @@ def test_every_parameter_is_in_the_table() -> None:
     """README's table names every parameter that can be used now."""
     from asyncreader.params import ReaderParams
 
-    later = {"workers", "cuda", "trace"}
+    later = {"workers", "cuda"}
     table = README.split("## Parameters")[1].split("\n## ")[0]
     named = set(re.findall(r"`([a-z_0-9]+)`", table))
     assert set(ReaderParams.__dataclass_fields__) - later <= named
