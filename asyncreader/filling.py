@@ -159,15 +159,14 @@ class BatchFiller:
             slot.labels[rows] = 0
 
     def _labels(self, slot: Slot, plan: BatchPlan, lo: int, hi: int) -> None:
-        assert self.source.labels is not None
+        table = self.source.labels  # those of shards are no array
+        assert table is not None
         assert slot.labels is not None
-        if not plan.padded and not slot.bad:
-            np.take(
-                self.source.labels, plan.indices[lo:hi], axis=0, out=slot.labels[lo:hi], mode="clip"
-            )
+        if isinstance(table, np.ndarray) and not plan.padded and not slot.bad:
+            np.take(table, plan.indices[lo:hi], axis=0, out=slot.labels[lo:hi], mode="clip")
             return
         rows = np.flatnonzero(plan.valid[lo:hi]) + lo
-        slot.labels[rows] = self.source.labels[plan.indices[rows]]
+        slot.labels[rows] = table[plan.indices[rows]]
 
     # -- the whole batch -------------------------------------------------------------------
 

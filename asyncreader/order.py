@@ -11,7 +11,7 @@ splittable pseudorandom number generators", OOPSLA 2014).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
@@ -39,6 +39,10 @@ STREAM_REPLACEMENT: Final = 5
 STREAM_GEOMETRY: Final = 6
 STREAM_POSTPROCESS: Final = 7
 STREAM_STAND_IN: Final = 8
+STREAM_SHARD: Final = 9
+
+#: Shards whose blocks are mixed with each other by shuffle="block": as many are read at a time.
+SHARDS_TOGETHER: Final = 16
 
 
 def mix(value: int) -> int:
@@ -121,7 +125,7 @@ class Permutation:
         return out
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def permutation(count: int, *key_parts: int) -> Permutation:
     """The permutation of ``count`` keyed by ``key_parts``; the last few are remembered."""
     return Permutation(count, key_of(*key_parts))
@@ -176,6 +180,8 @@ class EpochOrder:
 
     ``count``: samples in the (sub)set; ``shuffle``: False, True, "block" or "replacement";
     ``block`` and ``window``: samples, used by "block" only; ``batch``: rows of this rank's batch.
+    ``ends``: int64, where each of several files ends: no block reaches across, and "block" shuffle
+    goes from one few of the files to the next. It costs tables of that length, two epochs' worth.
     """
 
     count: int
@@ -188,6 +194,7 @@ class EpochOrder:
     world_size: int = 1
     last_batch: str = "drop"
     subset: slice | Int64 | None = None
+    ends: Int64 | None = field(default=None, compare=False)
 
     @property
     def global_batch(self) -> int:
@@ -303,6 +310,8 @@ class EpochOrder:
             shuffled = permutation(size, self.seed, STREAM_WINDOW, epoch, int(number))
             mixed[part] = shuffled(positions[part] - base) + base
         # 2. place in the block sequence -> record
+        if self.ends is not None and self.ends.size > 1:
+            return self._files(epoch).records(mixed)
         whole, tail = divmod(self.count, self.block)
         if whole == 0:
             return mixed
@@ -317,6 +326,76 @@ class EpochOrder:
         records = order(place) * self.block + shifted % self.block
         merged: Int64 = np.where(in_tail, whole * self.block + (mixed - edge), records)
         return merged
+
+    @cached_property
+    def _recent(self) -> dict[int, FileOrder]:
+        return {}
+
+    def _files(self, epoch: int) -> FileOrder:
+        """The order of files in ``epoch``; that of the last two asked for is kept."""
+        found = self._recent.get(epoch)
+        if found is None:
+            assert self.ends is not None
+            found = FileOrder(self.ends, self.block, self.seed, epoch)
+            while len(self._recent) > 1:
+                del self._recent[next(iter(self._recent))]
+            self._recent[epoch] = found
+        return found
+
+
+class FileOrder:
+    """The sequence of blocks of one epoch over several files, whatever their sizes.
+
+    Files come in random order, ``SHARDS_TOGETHER`` at a time: a group. Within a group the whole
+    blocks of all its files are permuted as one; what is left of each file behind its last whole
+    block comes together, after a number of blocks that a keyed draw says.
+    """
+
+    def __init__(self, ends: Int64, block: int, seed: int, epoch: int) -> None:
+        self._block = block
+        self._key = (seed, epoch)
+        files = permutation(ends.size, seed, STREAM_SHARD, epoch)(np.arange(ends.size))
+        starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+        self._starts = starts[files]
+        self._counts = (ends - starts)[files]
+        heads = np.arange(0, ends.size, SHARDS_TOGETHER)
+        behind = np.cumsum(self._counts)
+        #: place in the sequence of each group's first block
+        self._heads = behind[heads] - self._counts[heads]
+
+    def records(self, places: Int64) -> Int64:
+        """Record numbers at ``places`` of the sequence (int64, each in 0 .. count-1)."""
+        group = np.searchsorted(self._heads, places, side="right") - 1
+        out = np.empty_like(places)
+        for number in np.unique(group).tolist():
+            part = group == number
+            out[part] = self._in_group(number, places[part] - self._heads[number])
+        return out
+
+    def _in_group(self, number: int, places: Int64) -> Int64:
+        block = self._block
+        (seed, epoch), lo = self._key, number * SHARDS_TOGETHER
+        starts = self._starts[lo : lo + SHARDS_TOGETHER]
+        whole, tails = np.divmod(self._counts[lo : lo + SHARDS_TOGETHER], block)
+        blocks_end, tails_end = np.cumsum(whole), np.cumsum(tails)
+        blocks, tail = int(blocks_end[-1]), int(tails_end[-1])
+        edge = key_of(seed, STREAM_TAIL, epoch, number) % (blocks + 1) * block
+        in_tail = (places >= edge) & (places < edge + tail)
+        out = np.empty_like(places)
+        if in_tail.any():
+            inside = places[in_tail] - edge
+            file = np.searchsorted(tails_end, inside, side="right")
+            before = tails_end[file] - tails[file]
+            out[in_tail] = starts[file] + whole[file] * block + inside - before
+        rest = ~in_tail
+        if rest.any():
+            inside = places[rest]
+            inside = np.where(inside >= edge, inside - tail, inside)
+            chosen = permutation(blocks, seed, STREAM_BLOCK, epoch, number)(inside // block)
+            file = np.searchsorted(blocks_end, chosen, side="right")
+            before = blocks_end[file] - whole[file]
+            out[rest] = starts[file] + (chosen - before) * block + inside % block
+        return out
 
 
 def subset_count(subset: slice | Int64 | None, total: int) -> int:

@@ -653,4 +653,18 @@ def _order(
         world_size=world_size,
         last_batch=p.last_batch,
         subset=subset,
+        ends=_ends(source.spec.ends, subset),
     )
+
+
+def _ends(
+    ends: npt.NDArray[np.int64] | None, subset: slice | npt.NDArray[np.int64] | None
+) -> npt.NDArray[np.int64] | None:
+    """Where files end, counted in the subset; None where it does not go through them in order."""
+    if ends is None or subset is None:
+        return ends
+    if not isinstance(subset, slice) or subset.step != 1:
+        return None
+    inside: npt.NDArray[np.int64] = np.unique(np.clip(ends, subset.start, subset.stop))
+    left: npt.NDArray[np.int64] = inside[inside > subset.start] - subset.start
+    return left

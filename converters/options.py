@@ -27,6 +27,9 @@ READ_BY: Final = (
     *("num_dim", "h_dim", "w_dim", "cha_dim"),
 )
 
+#: Shards of a set: a manifest of that many is 100 MB.
+MOST_SHARDS: Final = 1_000_000
+
 #: The longest side a resized picture may have: JPEG states sides in 16 bits (ITU-T T.81, B.2.2).
 MAX_SIDE: Final = 65_535
 
@@ -55,9 +58,23 @@ class Options:
     overwrite: bool
     check_decode: bool
     allow_pickle: bool
+    #: So many files, or files of about so many bytes; both None: one file.
+    shards: int | None
+    shard_size: int | None
+    resume: bool
     progress: Progress | None
     #: How a packed source is read; None where the caller says nothing of it.
     read: ReaderParams | None
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the target is a folder of shards."""
+        return self.shards is not None or self.shard_size is not None
+
+    @property
+    def kind(self) -> str:
+        """What the target is: "hdf5" (a file), "lmdb" (its folder) or "shards"."""
+        return "shards" if self.sharded else self.format
 
 
 def check(
@@ -65,6 +82,8 @@ def check(
     src: PathLike,
     dst: PathLike,
     format: str | None,
+    shards: int | None,
+    shard_size: int | str | None,
     encoding: str | None,
     size: Size | None,
     resize: str,
@@ -86,7 +105,9 @@ def check(
     options = Options(
         src=_path("src", src),
         dst=target,
-        format=_format(target, format),
+        format=_format(target, format, shards is not None or shard_size is not None),
+        shards=None if shards is None else _whole("shards", shards, 1, MOST_SHARDS),
+        shard_size=None if shard_size is None else _bytes("shard_size", shard_size),
         encoding=None if encoding is None else _one_of("encoding", encoding, ENCODINGS),
         size=None if size is None else _size(size),
         resize=_one_of("resize", resize, RESIZES),
@@ -110,6 +131,18 @@ def check(
 
 
 def _check_together(options: Options) -> None:
+    if options.shards is not None and options.shard_size is not None:
+        raise ParamsError("shards and shard_size contradict each other", hint="give one of them")
+    if options.resume and not options.sharded:
+        raise ParamsError(
+            "resume goes with shards: a single file is written in one go",
+            hint="add shards (--shards N) or shard_size (--shard-size 1GB)",
+        )
+    if options.sharded and options.allow_pickle:
+        raise ParamsError(
+            "a set of pickles cannot be converted to shards: its classes are known at its end",
+            hint="convert it to one file, and that to shards",
+        )
     if options.no_labels and (options.labels or options.classes):
         other = "labels" if options.labels else "classes"
         raise ParamsError(f"no_labels and {other} contradict each other", hint="give one of them")
@@ -166,10 +199,18 @@ def _path(name: str, value: Any) -> str:
     return path
 
 
-def _format(target: str, value: str | None) -> str:
+def _format(target: str, value: str | None, sharded: bool) -> str:
+    suffix = os.path.splitext(target.rstrip(os.sep))[1].lower()
+    if sharded and suffix in _SUFFIXES:
+        raise ParamsError(
+            "the target of shards is a folder, and this name is that of one file",
+            found=repr(target),
+            hint=f"pass {os.path.splitext(target)[0]!r} and format {_SUFFIXES[suffix]!r}",
+        )
     if value is not None:
         return _one_of("format", value, FORMATS)
-    suffix = os.path.splitext(target.rstrip(os.sep))[1].lower()
+    if sharded:
+        return "hdf5"
     if suffix not in _SUFFIXES:
         raise ParamsError(
             "the target's suffix does not say what to write",
@@ -201,6 +242,19 @@ def _whole(name: str, value: Any, low: int | None, high: int | None) -> int:
         limits = "" if low is None else f" from {low} to {high}"
         raise ParamsError(f"{name} must be a whole number{limits}", found=repr(value))
     return int(value)
+
+
+def _bytes(name: str, value: Any) -> int:
+    """A number of bytes: 1000000, "1MB", "1MiB"."""
+    if isinstance(value, str):
+        text = re.fullmatch(r"(\d{1,15})\s*([kMGTP]?)(i?)B?", value.strip(), re.IGNORECASE)
+        if text is None or (text[3] and not text[2]):
+            raise ParamsError(
+                f"{name} is not a number of bytes", found=repr(value), expected="'500MB' or '1GiB'"
+            )
+        power = " kmgtp".index(text[2].lower() or " ")
+        value = int(text[1]) * (1024 if text[3] else 1000) ** power
+    return _whole(name, value, 1, 1 << 50)
 
 
 def _channels(value: Any) -> int:

@@ -1,8 +1,4 @@
-"""Packs: many threads read and encode, one writes in order, and the result is checked and named.
-
-Everything a run keeps is bounded whatever the number of samples: a window of pictures (pool.py),
-one transaction or write buffer (sinks.py), and tables on disk (spool.py).
-"""
+"""``convert``: what is asked for is checked, packed (packing.py, shards.py), and given its name."""
 
 from __future__ import annotations
 
@@ -10,30 +6,16 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
-
-from asyncreader.errors import AsyncReaderError, FormatError, SampleError, SourceError
-from asyncreader.format import Meta
-from asyncreader.order import permutation
+from asyncreader.errors import AsyncReaderError, SourceError
 
 from .options import Options, PathLike, Progress, Size, check
-from .picture import Packed
-from .pool import Lease, Pool
+from .packing import Order, Packing, all_bad, data_file, reason
 from .publish import Target
 from .report import ConvertReport
 from .samples import Samples, open_samples
-from .scan import SKIP_HINT
-from .sinks import Hdf5Sink, LmdbSink, Sink
-from .tables import Ledger
-
-#: Keeps the order of packing independent of every order of training with the same seed.
-_STREAM: Final = 0x7061636B
-
-#: Places of a shuffled order worked out together.
-_PLACES: Final = 4096
+from .shards import pack_shards
 
 
 def convert(
@@ -57,6 +39,9 @@ def convert(
     overwrite: bool = False,
     check_decode: bool = False,
     format: str | None = None,
+    shards: int | None = None,
+    shard_size: int | str | None = None,
+    resume: bool = False,
     progress: Progress | None = None,
     params: Mapping[str, Any] | None = None,
     allow_pickle: bool = False,
@@ -74,20 +59,27 @@ def convert(
     samples (1) to a chunk. ``follow_links``: also links out of the folder. ``jobs``: threads; the
     file does not depend on it. ``skip_bad``: leave bad pictures out and report them.
     ``overwrite``: replace an existing set. ``check_decode``: decode what is only copied, too.
-    ``format``: "hdf5" or "lmdb" where the suffix does not say. ``progress(done, total)`` is called
-    after each sample, by the calling thread. ``params``: how a packed ``src`` is read, as the
-    reader's parameters data_field, labels_field, labels_path, subset, channel_order and axes.
-    ``allow_pickle``: unpickle the samples of an LMDB that keeps them so; only for a set whose
-    writer you trust.
+    ``format``: "hdf5" or "lmdb" where the suffix does not say. ``shards``: so many files in the
+    folder ``dst``, and a manifest; or as many as make them about ``shard_size`` bytes each (a
+    number, or "500MB", "1GiB"). ``resume``: go on with a run of the same sources and options that
+    was interrupted, whose finished shards are kept once they are found whole.
+    ``progress(done, total)`` is called after each sample, by the calling thread. ``params``: how a
+    packed ``src`` is read, as the reader's parameters data_field, labels_field, labels_path,
+    subset, channel_order and axes. ``allow_pickle``: unpickle the samples of an LMDB that keeps
+    them so; only for a set whose writer you trust.
 
     The target appears under its name when it is complete, verified and on the disk; on any error
-    nothing is left. Raises ParamsError for what was asked, SampleError (such as DecodeError, with
-    ``source_path``) for a bad picture, SourceError for source or target.
+    nothing is left under it (finished shards are kept beside it for ``resume``). Raises ParamsError
+    for what was asked, SampleError (such as DecodeError, with ``source_path``) for a bad picture,
+    SourceError for source or target.
     """
     options = check(
         src=src,
         dst=dst,
         format=format,
+        shards=shards,
+        shard_size=shard_size,
+        resume=resume,
         encoding=encoding,
         size=size,
         resize=resize,
@@ -110,10 +102,12 @@ def convert(
     )
     try:
         with (
-            Target(options.dst, options.format, options.overwrite) as target,
+            Target(options.dst, options.kind, options.overwrite, options.resume) as target,
             contextlib.closing(open_samples(options, target.path)) as samples,
         ):
-            return _Packing(options, samples, target).run()
+            if options.sharded:
+                return pack_shards(options, samples, target)
+            return _pack_one(options, samples, target)
     except OSError as exc:
         if isinstance(exc, AsyncReaderError):
             raise
@@ -123,180 +117,36 @@ def convert(
         ) from exc
 
 
-class _Packing:
-    """One run of :func:`convert`."""
+def _pack_one(options: Options, samples: Samples, target: Target) -> ConvertReport:
+    begun = time.perf_counter()
+    before, total = len(samples.skipped), len(samples.skipped) + samples.count
 
-    def __init__(self, options: Options, samples: Samples, target: Target) -> None:
-        self._begun = time.perf_counter()
-        self._options = options
-        self._samples = samples
-        self._target = target
-        self._ledger = Ledger()
-        self._skipped = [(key, name, _reason(why)) for key, name, why in samples.skipped]
-        self._order = _Order(samples.count, options.shuffle)
-        self._shape: tuple[int, int, int] | None = None
-        self._same_shape = True
+    def done(count: int) -> None:
+        if options.progress is not None:
+            options.progress(before + count, total)
 
-    def run(self) -> ConvertReport:
-        sink = self._sink()
-        try:
-            self._pack(sink)
-            meta = self._write_tables(sink)
-            self._target.sync()
-            self._verify()
-            size = os.stat(self._data_file(self._target.work)).st_size
-            self._target.publish()
-        finally:
-            sink.abandon()
-            self._ledger.close()
-        return ConvertReport(
-            target=self._options.dst,
-            format=self._options.format,
-            encoding=meta.encoding,
-            count=meta.count,
-            skipped=tuple((name, why) for _, name, why in sorted(self._skipped)),
-            ignored=self._samples.ignored,
-            classes=meta.classes,
-            bytes=size,
-            seconds=time.perf_counter() - self._begun,
-        )
-
-    def _sink(self) -> Sink:
-        options, target = self._options, self._target
-        common: dict[str, Any] = {
-            "encoding": self._samples.encoding,
-            "expected": self._samples.count,
-        }
-        if options.format == "lmdb":
-            return LmdbSink(target.work, target.shown, **common)
-        return Hdf5Sink(
-            target.work,
-            target.shown,
-            compression=options.compression,
-            chunk=options.chunk,
-            jobs=options.jobs,
-            **common,
-        )
-
-    # -- samples -----------------------------------------------------------------------------
-
-    def _pack(self, sink: Sink) -> None:
-        count = self._samples.count
-        before = len(self._skipped)
-        with Pool(
-            self._fetch,
-            count,
-            jobs=self._options.jobs,
-            cost=lambda sample: len(sample.data),
-            group=self._samples.run,
-        ) as pool:
-            for place, result in pool:
-                number = self._order[place]
-                if isinstance(result, Exception):
-                    self._bad(number, result)
-                else:
-                    self._check_shape(number, result)
-                    sink.append(result)
-                    self._ledger.add(number, result.checksum, len(result.data))
-                if self._options.progress is not None:
-                    self._options.progress(before + place + 1, before + count)
-        if not self._ledger.count:
-            _, name, why = min(self._skipped)
-            raise SourceError(
-                "every picture was bad, so there is nothing to pack",
-                path=self._options.src,
-                found=f"{len(self._skipped)} bad ones; the first is {name!r}: {why}",
-            )
-
-    def _fetch(self, place: int, lease: Lease) -> Packed:
-        return self._samples.fetch(self._order[place], lease.hold)
-
-    def _bad(self, number: int, error: Exception) -> None:
-        if not isinstance(error, SampleError):
-            if not isinstance(error, AsyncReaderError):
-                error.add_note(f"while packing {self._samples.where(number)!r}")
-            raise error
-        if not self._options.skip_bad:
-            error.hint = error.hint or SKIP_HINT
-            raise error
-        key, name = self._samples.name(number)
-        self._skipped.append((key, name, _reason(error)))
-
-    def _check_shape(self, number: int, sample: Packed) -> None:
-        if self._ledger.count == 0:
-            self._shape = sample.shape
-        elif sample.shape != self._shape:
-            if self._samples.encoding == "raw":
-                assert self._shape is not None
-                assert sample.shape is not None
-                raise FormatError(
-                    "pictures of different sizes cannot be packed as raw pixels",
-                    source_path=self._samples.where(number),
-                    found="{} x {} pixels (height x width)".format(*sample.shape),
-                    expected="{} x {}, as the first picture".format(*self._shape),
-                    hint="pass a size (--size HxW), or choose encoding 'jpeg' or 'original'",
-                )
-            self._same_shape = False
-
-    # -- the rest ----------------------------------------------------------------------------
-
-    def _write_tables(self, sink: Sink) -> Meta:
-        samples = self._samples
-        meta = Meta(
-            count=self._ledger.count,
-            encoding=samples.encoding,
-            shape=self._shape if self._same_shape else None,
-            channels=samples.channels,
-            label_kind=samples.label_kind,
-            classes=samples.classes,
-        )
-        tables = self._ledger.tables(meta, samples.label_rows, samples.path)
-        sink.finish(tables)
-        return tables.meta
-
-    def _verify(self) -> None:
-        """Read the file back as any reader would, and hold it against what was packed.
-
-        Its own digests were computed here, before writing; all else is bound to them.
-        """
-        from asyncreader.verify import verify_file
-
-        report = verify_file(self._target.work)
-        problem = report.problems[0] if report.problems else None
-        if problem is None and report.count != self._ledger.count:
-            problem = f"{report.count} samples instead of {self._ledger.count}"
-        if problem is not None:
-            raise SourceError(
-                "the finished set does not read back as it was written",
-                path=self._target.shown,
-                found=problem,
-                hint="check the disk and the memory of this machine",
-            )
-
-    def _data_file(self, path: str) -> str:
-        return path if self._options.format == "hdf5" else os.path.join(path, "data.mdb")
-
-
-class _Order:
-    """From the place in the file to the number in the source. Any thread may ask."""
-
-    def __init__(self, count: int, seed: int | None) -> None:
-        self._count = count
-        self._seed = seed
-        self._block = lru_cache(maxsize=8)(self._places)
-
-    def __getitem__(self, place: int) -> int:
-        if self._seed is None:
-            return place
-        return int(self._block(place // _PLACES)[place % _PLACES])
-
-    def _places(self, block: int) -> Any:
-        assert self._seed is not None
-        start = block * _PLACES
-        places = np.arange(start, min(start + _PLACES, self._count), dtype=np.int64)
-        return permutation(self._count, self._seed, _STREAM)(places)
-
-
-def _reason(error: SampleError) -> str:
-    """What is wrong with a sample, without saying again where."""
-    return str(SampleError(error.what, found=error.found, expected=error.expected))
+    packed = Packing(
+        options,
+        samples,
+        target.work,
+        target.shown,
+        order=Order(samples.count, options.shuffle),
+        done=done,
+    ).run()
+    skipped = [(key, name, reason(why)) for key, name, why in samples.skipped]
+    skipped += [(*samples.name(number), why) for number, why in packed.skipped]
+    if packed.meta is None:
+        raise all_bad(options, skipped)
+    size = os.stat(data_file(target.work, options.format)).st_size
+    target.publish()
+    return ConvertReport(
+        target=options.dst,
+        format=options.format,
+        encoding=packed.meta.encoding,
+        count=packed.meta.count,
+        skipped=tuple((name, why) for _, name, why in sorted(skipped)),
+        ignored=samples.ignored,
+        classes=packed.meta.classes,
+        bytes=size,
+        seconds=time.perf_counter() - begun,
+    )

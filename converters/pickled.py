@@ -121,6 +121,7 @@ class PickledSamples:
         self.skipped: list[tuple[Any, str, SampleError]] = []
         self.path: Callable[[int], bytes] | None = None
         self.run = 1
+        self.identity = "pickles"
 
     def _parts(self, found: PickledSet, read: Any) -> tuple[Any, Any]:
         """What the image and the label (None: none) are found by in a datapoint."""

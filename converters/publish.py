@@ -2,7 +2,8 @@
 
 The workspace is a folder beside the target, ``.NAME.asyncreader-tmp``, with a lock file (held by
 flock for as long as the process lives) and the set being written. What a killed run left there is
-cleared by the next one; what a living run holds is refused.
+cleared by the next one; what a living run holds is refused. Finished shards (shards.py) are never
+cleared unasked: they stay for a run that resumes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import stat
 from types import TracebackType
 from typing import Final
 
+from asyncreader import manifest
 from asyncreader.errors import SourceError, SourceNotFoundError
 
 from .disk import sync
@@ -31,23 +33,32 @@ _LMDB_MAGIC: Final = (0xBEEFC0DE).to_bytes(4, "little")
 class Target:
     """Where a set will be; a context manager around the writing of it.
 
-    ``kind``: "hdf5" (a file) or "lmdb" (a folder with data.mdb). ``work``: the path to write to.
+    ``kind``: "hdf5" (a file), "lmdb" (a folder with data.mdb) or "shards" (a folder with a
+    manifest). ``work``: the path to write to; ``resume``: what
+    an interrupted run left there is not cleared. With ``keep`` set it stays there on an error.
     Raises SourceError when the place is taken, or cannot be used.
     """
 
-    def __init__(self, path: str, kind: str, overwrite: bool) -> None:
+    def __init__(self, path: str, kind: str, overwrite: bool, resume: bool = False) -> None:
         # A link to a set is replaced where it leads.
         self.path = os.path.realpath(path)
         self.shown = path
         self.kind = kind
+        self.keep = False
         self._overwrite = overwrite
+        self._resume = resume
         self._folder, name = os.path.split(self.path)
         self._workspace = os.path.join(self._folder, f".{name}{SUFFIX}")
-        self.work = os.path.join(self._workspace, "set.h5" if kind == "hdf5" else "set.lmdb")
+        self.work = os.path.join(self._workspace, _WORK[kind])
         self._lock = -1
         if not os.path.isdir(self._folder):
             raise SourceNotFoundError("the target's folder does not exist", path=path)
         self._check()
+
+    @property
+    def workspace(self) -> str:
+        """The folder beside the target that holds what is not finished."""
+        return self._workspace
 
     def _check(self) -> None:
         """Refuse a target that exists, or that is not what would be written."""
@@ -65,13 +76,13 @@ class Target:
                 path=self.shown,
                 hint="pass overwrite (--overwrite) to replace it",
             )
-        problem = (_no_file if self.kind == "hdf5" else _no_lmdb)(self.path, facts)
+        problem = _PROBLEM[self.kind](self.path, facts)
         if problem is not None:
             raise SourceError(
                 "the target is of another kind and is left alone",
                 path=self.shown,
                 found=problem,
-                expected="an HDF5 file" if self.kind == "hdf5" else "an LMDB folder",
+                expected=_KIND[self.kind],
                 hint="choose another name",
             )
 
@@ -81,8 +92,12 @@ class Target:
         try:
             while not self._acquire():
                 pass
-            _clear(self._workspace, keep=_LOCK)
+            self._put_back()
+            if not self._resume:
+                self._check_finished()
+                _clear(self._workspace, keep=_LOCK)
         except OSError as exc:
+            self.keep = True  # nothing was written yet: what is there is of another run
             self._release()
             if isinstance(exc, SourceError):
                 raise
@@ -90,6 +105,24 @@ class Target:
                 "the target's folder cannot be written to", path=self.shown, found=exc.strerror
             ) from exc
         return self
+
+    def _put_back(self) -> None:
+        """The old set, where a run was killed between taking it away and putting the new one."""
+        old = os.path.join(self._workspace, _OLD)
+        if os.path.isdir(old) and not os.path.lexists(self.path):
+            os.rename(old, self.path)
+            self._check()
+
+    def _check_finished(self) -> None:
+        """Refuse to throw away what an interrupted run has finished."""
+        done = os.path.join(self._workspace, _WORK["shards"])
+        if os.path.isdir(done) and os.listdir(done):
+            raise SourceError(
+                "an interrupted run has left finished shards of this target",
+                path=self._workspace,
+                found=f"{len(os.listdir(done))} of them",
+                hint="pass resume (--resume) to go on with them, or remove that folder",
+            )
 
     def _acquire(self) -> bool:
         """Make and lock the workspace; False when another run removed it in between."""
@@ -133,12 +166,15 @@ class Target:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.keep = self.keep and error is not None
         self._release()
 
     def _release(self) -> None:
         if self._lock < 0:
             return
         try:
+            if self.keep:
+                return
             _clear(self._workspace, keep=_LOCK)
             os.unlink(os.path.join(self._workspace, _LOCK))
             os.rmdir(self._workspace)
@@ -150,12 +186,6 @@ class Target:
 
     # -- publishing --------------------------------------------------------------------------
 
-    def sync(self) -> None:
-        """Make what was written durable."""
-        if self.kind == "lmdb":
-            sync(os.path.join(self.work, "data.mdb"))
-        sync(self.work)
-
     def publish(self) -> None:
         """Give the set its name, durably. Until the rename the old target, if any, is as it was."""
         self._check()
@@ -166,6 +196,16 @@ class Target:
                 _unlink(os.path.join(self.path, "lock.mdb"))
                 os.rename(os.path.join(self.work, "data.mdb"), os.path.join(self.path, "data.mdb"))
                 sync(self.path)
+            elif self.kind == "shards" and os.path.isdir(self.path):
+                # No folder can be renamed onto a full one: for a moment there is none, and what
+                # is killed just then is put back by the next run.
+                old = os.path.join(self._workspace, _OLD)
+                os.rename(self.path, old)
+                try:
+                    os.rename(self.work, self.path)
+                except OSError:
+                    os.rename(old, self.path)
+                    raise
             else:
                 os.rename(self.work, self.path)
             sync(self._folder)
@@ -217,6 +257,27 @@ def _no_lmdb(path: str, facts: os.stat_result) -> str | None:
     if _LMDB_MAGIC in (head[16:20], head[8:12]) or not head:
         return None
     return "a folder whose data.mdb is not LMDB's"
+
+
+def _no_set(path: str, facts: os.stat_result) -> str | None:
+    if not stat.S_ISDIR(facts.st_mode):
+        return "a file"
+    found = os.path.join(path, manifest.NAME)
+    names = set(os.listdir(path))
+    if not names:
+        return None
+    if not os.path.isfile(found):
+        return f"a folder without a manifest ({manifest.NAME})"
+    held = manifest.read_manifest(found)
+    others = sorted(names - {manifest.NAME} - {held.name(n) for n in range(len(held))})
+    return f"a folder with other files, such as {others[0]!r}" if others else None
+
+
+_WORK: Final = {"hdf5": "set.h5", "lmdb": "set.lmdb", "shards": "set"}
+_KIND: Final = {"hdf5": "an HDF5 file", "lmdb": "an LMDB folder", "shards": "a folder of shards"}
+_PROBLEM: Final = {"hdf5": _no_file, "lmdb": _no_lmdb, "shards": _no_set}
+#: In the workspace: the set that is being replaced.
+_OLD: Final = "old"
 
 
 def _unlink(path: str) -> None:

@@ -13,7 +13,9 @@ class ConvertReport:
 
     ``count``: samples packed; ``skipped``: (path, reason) of each bad source, in path order, so
     that count + len(skipped) is what was found; ``ignored``: files that were not candidates, by
-    kind ("hidden", "other suffix", "not in the CSV"); ``bytes``: size of the target on disk.
+    kind ("hidden", "other suffix", "not in the CSV"); ``bytes``: size of the target on disk;
+    ``shards``: files of a sharded set, None of one file; ``kept``: those of them that an
+    interrupted run had finished.
     Names that are not UTF-8 carry surrogate escapes, as everywhere in Python.
     """
 
@@ -26,6 +28,8 @@ class ConvertReport:
     classes: tuple[str, ...] | None
     bytes: int
     seconds: float
+    shards: int | None = None
+    kept: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The same facts as plain lists and dicts, for JSON."""

@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from asyncreader import codec
 from asyncreader.errors import FormatError, ParamsError, SampleError, SourceError
-from asyncreader.format import ENCODINGS
-from asyncreader.sources import Source, fields_of, open_source
+from asyncreader.format import ENCODINGS, digest
+from asyncreader.manifest import manifest_path
+from asyncreader.sources import Source, fields_of, fingerprint, open_source
 from asyncreader.sources.lmdb import lmdb_data_file
+from asyncreader.sources.shards import ShardLabels
 from asyncreader.sources.subset import resolve_subset
 
 from .options import Options, check_compression
@@ -42,6 +44,10 @@ class Samples(Protocol):
     path: Callable[[int], bytes] | None
     #: Samples a thread takes at a time.
     run: int
+
+    @property
+    def identity(self) -> str:
+        """What tells this source from another beside its paths and labels."""
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -79,9 +85,9 @@ def open_samples(options: Options, exclude: str) -> Samples:
 
 
 def _may_be_packed(path: str) -> bool:
-    """Whether ``path`` is a file, or an LMDB's folder; a FIFO is neither and is not opened."""
+    """Whether ``path`` is a file, an LMDB's folder or a sharded set's; a FIFO is none of them."""
     if os.path.isdir(path):
-        return lmdb_data_file(path) is not None
+        return lmdb_data_file(path) is not None or manifest_path(path) is not None
     return os.path.isfile(path)
 
 
@@ -111,6 +117,7 @@ class FolderSamples:
         ]
         self.path: Callable[[int], bytes] | None = self._listing.paths.__getitem__
         self.run = RUN if self.encoding == "original" and not options.check_decode else 1
+        self.identity = "folder"
 
     def fetch(self, number: int, hold: Hold) -> Packed:
         path = self._listing.paths[number]
@@ -177,6 +184,12 @@ class PackedSamples:
         self.path: Callable[[int], bytes] | None = None if self._paths is None else self._path
         self.run = RUN if self._recipe is None and not self._check_decode else 1
 
+    @property
+    def identity(self) -> str:
+        """The packed set's fingerprint, and what of it is meant."""
+        chosen = "" if self._records is None else digest(self._records)
+        return f"{fingerprint(self._source)} {chosen}"
+
     def _check_original(self, options: Options, encoded: bool) -> None:
         if encoded and options.size is None:
             return
@@ -233,12 +246,58 @@ class PackedSamples:
     def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
         if self._labels is None:
             return None
-        return self._labels[numbers if self._records is None else self._records[numbers]]
+        rows: npt.NDArray[Any] = self._labels[
+            numbers if self._records is None else self._records[numbers]
+        ]
+        return rows
 
     def close(self) -> None:
         if self._paths is not None:
             self._paths.close()
         self._source.close()
+
+
+class View:
+    """Some of the samples of ``samples``, those of ``numbers`` (int64), numbered from 0."""
+
+    def __init__(self, samples: Samples, numbers: Int64) -> None:
+        self._samples = samples
+        self._numbers = numbers
+        self.count = int(numbers.size)
+        self.encoding, self.channels = samples.encoding, samples.channels
+        self.label_kind, self.run = samples.label_kind, samples.run
+        self.ignored: dict[str, int] = {}
+        self.skipped: list[tuple[Any, str, SampleError]] = []
+        self.path: Callable[[int], bytes] | None = None if samples.path is None else self._path
+
+    @property
+    def identity(self) -> str:
+        """Of all samples."""
+        return self._samples.identity
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Of all samples."""
+        return self._samples.classes
+
+    def _path(self, number: int) -> bytes:
+        assert self._samples.path is not None
+        return self._samples.path(int(self._numbers[number]))
+
+    def fetch(self, number: int, hold: Hold) -> Packed:
+        return self._samples.fetch(int(self._numbers[number]), hold)
+
+    def name(self, number: int) -> tuple[Any, str]:
+        return self._samples.name(int(self._numbers[number]))
+
+    def where(self, number: int) -> str:
+        return self._samples.where(int(self._numbers[number]))
+
+    def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
+        return self._samples.label_rows(self._numbers[numbers])
+
+    def close(self) -> None:
+        """The samples are closed by whoever opened them."""
 
 
 def check_packed(options: Options) -> None:
@@ -276,7 +335,8 @@ def _class_names(path: str) -> tuple[str, ...]:
     """Names from a packed set, or from a text file."""
     from asyncreader.sources.hdf5 import is_hdf5
 
-    if not _may_be_packed(path) or (os.path.isfile(path) and not is_hdf5(path)):
+    plain = os.path.isfile(path) and not is_hdf5(path) and manifest_path(path) is None
+    if plain or not _may_be_packed(path):
         return read_class_names(path)
     source = open_source(path)
     try:
@@ -303,8 +363,10 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
     )
 
 
-def _label_table(labels: npt.NDArray[Any], path: str) -> npt.NDArray[Any]:
+def _label_table(labels: Any, path: str) -> Any:
     """Labels as they are stored: (N, L), int64 or float64."""
+    if isinstance(labels, ShardLabels):
+        return labels  # ours, and not all in memory
     if labels.size == 0 or (labels.ndim > 2 and labels[0].size != 1):  # PCam's are (N, 1, 1, 1)
         raise FormatError(
             "labels of this shape cannot be packed",
@@ -313,7 +375,7 @@ def _label_table(labels: npt.NDArray[Any], path: str) -> npt.NDArray[Any]:
             expected="(N,) or (N, L)",
             hint="pass no_labels to leave them out",
         )
-    table = labels.reshape(labels.shape[0], -1)
+    table: npt.NDArray[Any] = labels.reshape(labels.shape[0], -1)
     if table.dtype.kind == "f":
         return table.astype(np.float64, copy=False)
     if table.dtype == np.uint64 and bool((table > np.uint64(2**63 - 1)).any()):

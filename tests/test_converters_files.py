@@ -26,7 +26,7 @@ from converter_corpus import (
 )
 
 import converters.disk
-import converters.pack
+import converters.packing
 import converters.sinks
 from asyncreader.errors import (
     FormatError,
@@ -304,7 +304,7 @@ def test_the_map_of_lmdb_grows(
             super().finish(tables)
             grown.append(self._map)
 
-    monkeypatch.setattr(converters.pack, "LmdbSink", Small)
+    monkeypatch.setattr(converters.packing, "LmdbSink", Small)
     convert(folder, tmp_path / "a.lmdb", size=100)
     monkeypatch.setattr(converters.sinks, "COMMIT_BYTES", 100_000)
     convert(folder, tmp_path / "b.lmdb", size=100)

@@ -24,7 +24,7 @@ from converter_corpus import (
 )
 
 import converters.disk
-import converters.pack
+import converters.packing
 import converters.sinks
 from asyncreader.errors import (
     SourceError,
@@ -218,16 +218,16 @@ def test_a_set_that_does_not_read_back_is_not_published(
     folder: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bit that flips on the way to the disk is found before the target gets its name."""
-    real = converters.pack.Target.sync
+    real = converters.packing.sync_set
 
-    def flip(target: Any) -> None:
-        path = data_file(Path(target.work))
+    def flip(work: str, kind: str) -> None:
+        path = data_file(Path(work))
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-        real(target)
+        real(work, kind)
 
-    monkeypatch.setattr(converters.pack.Target, "sync", flip)
+    monkeypatch.setattr(converters.packing, "sync_set", flip)
     with pytest.raises(SourceError, match="does not read back as it was written"):
         convert(folder, tmp_path / f"out.{suffix}", size=100)
     assert listed(tmp_path) == []

@@ -46,7 +46,7 @@ FLOORS = {
     0: "asyncreader.errors",
     1: "asyncreader.order asyncreader.codec asyncreader.kernels asyncreader._compiled "
     "asyncreader.stats asyncreader.params asyncreader.format asyncreader.fill asyncreader.memory "
-    "asyncreader.interrupts",
+    "asyncreader.interrupts asyncreader.manifest",
     2: "asyncreader.slots asyncreader.sources asyncreader.device",
     3: "asyncreader.workers asyncreader.filling asyncreader.processes asyncreader.verify "
     "asyncreader.trace",
@@ -59,7 +59,7 @@ FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.spl
 #: The highest floor of asyncreader that a module of converters may use: 1, 2 (the sources) where
 #: one container is converted to the other, 3 where what was packed is verified.
 CONVERTERS_USE = {
-    "converters.pack": 3,
+    "converters.packing": 3,
     "converters.samples": 2,
     "converters.pickled": 2,
     "converters.__main__": 5,

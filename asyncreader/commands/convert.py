@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 @click.command(
     epilog="\b\nExamples:\n  asyncreader convert photos/ train.h5 --size 224x224\n"
     "  asyncreader convert photos/ train.lmdb --encoding jpeg --size 256\n"
-    "  asyncreader convert train.lmdb train.h5"
+    "  asyncreader convert train.lmdb train.h5\n"
+    "  asyncreader convert photos/ train/ --size 224x224 --shards 64"
 )
 @click.argument("src", type=PATH)
 @click.argument("dst", type=PATH)
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 @click.option("--overwrite", is_flag=True, help="Replace an existing set.")
 @click.option("--check-decode", is_flag=True, help="Decode what is only copied, too.")
 @choice("--format", "hdf5 lmdb", "[by the suffix of DST]")
+@click.option("--shards", type=click.IntRange(1), metavar="N", help="So many files in folder DST.")
+@click.option("--shard-size", metavar="BYTES", help="As many files as make them about 1GB, say.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted run over shards.")
 @click.option("--allow-pickle", is_flag=True, help="Unpickle SRC: only if you trust its writer.")
 @click.option(
     "--param",
@@ -53,8 +57,8 @@ if TYPE_CHECKING:
 def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> int:
     """Pack the pictures in folder SRC into DST. SRC may be a packed set, too, ours or another's.
 
-    DST ends in .h5, .hdf5 or .lmdb, and appears when it is complete and verified. A class is a
-    first-level folder, unless --labels or --no-labels is given.
+    DST ends in .h5, .hdf5 or .lmdb, or is a folder for shards, and appears when it is complete and
+    verified. A class is a first-level folder, unless --labels or --no-labels is given.
 
     Exit codes: 0 all packed, 1 failed, 2 usage, 3 packed but for bad pictures.
     """
@@ -79,8 +83,11 @@ def _print_packed(report: ConvertReport) -> None:
     classes = "" if report.classes is None else f" in {some(len(report.classes), 'class')}"
     rate = report.count / max(report.seconds, 1e-9)
     click.echo(f"packed {some(report.count, 'sample')}{classes} into {shown(report.target)}")
+    files = "" if report.shards is None else f"{some(report.shards, 'shard')}, "
+    if report.kept:
+        files = f"{files[:-2]} ({report.kept:,} kept), "
     click.echo(
-        f"{report.format.upper()}, {report.encoding}, {in_bytes(report.bytes)}; "
+        f"{report.format.upper()}, {report.encoding}, {files}{in_bytes(report.bytes)}; "
         f"{report.seconds:.1f} s, {rate:,.0f} samples/s"
     )
     ignored = ", ".join(f"{n:,} {shown(kind)}" for kind, n in report.ignored.items() if n)

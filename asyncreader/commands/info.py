@@ -21,6 +21,9 @@ CLASSES_SHOWN: Final = 20
 #: Widest span of whole-number labels that are counted one by one rather than as a range.
 LABEL_SPAN: Final = 65_536
 
+#: Labels that are looked at together.
+BLOCK: Final = 1 << 20
+
 
 @click.command(epilog="\b\nExample:\n  asyncreader info train.h5")
 @click.argument("path", type=PATH)
@@ -46,6 +49,7 @@ def _describe(source: Source) -> dict[str, Any]:
         "container": spec.container,
         "layout": spec.layout,
         "format_version": None if spec.meta is None else spec.meta.version,
+        "shards": None if spec.ends is None else len(spec.ends),
         "count": spec.count,
         "shape": None if spec.stored.shape is None else list(spec.stored.shape),
         "axes": spec.stored.axes,
@@ -67,14 +71,21 @@ def _describe_labels(source: Source) -> dict[str, Any] | None:
     labels, names = source.labels, source.spec.classes or ()
     if labels is None:
         return None
-    low, high = (+end.item() for end in (labels.min(), labels.max()))  # of bools, whole numbers
+    import numpy as np
+
+    # in pieces: those of shards are read from one after the other
+    blocks = [slice(at, at + BLOCK) for at in range(0, len(labels), BLOCK)]
+    ends = [(np.min(labels[block]), np.max(labels[block])) for block in blocks]
+    low, high = (+end.item() for end in (np.min(ends), np.max(ends)))  # of bools, whole numbers
     counts = None
-    whole = labels.dtype.kind in "bui" and labels.size == len(labels)
+    whole = labels.dtype.kind in "bui" and math.prod(labels.shape[1:]) == 1
     first = min(0, low) if names else low
     if whole and high - first < LABEL_SPAN + len(names) and high < 1 << 62:
-        import numpy as np
-
-        found = np.bincount(labels.reshape(-1).astype(np.int64) - first, minlength=len(names))
+        width = max(len(names), high - first + 1)
+        found = np.zeros(width, np.int64)
+        for block in blocks:
+            numbers = labels[block].reshape(-1).astype(np.int64) - first
+            found += np.bincount(numbers, minlength=width)
         counts = [
             {"label": n, "class": names[n] if 0 <= n < len(names) else None, "samples": samples}
             for n, samples in enumerate(found.tolist(), first)

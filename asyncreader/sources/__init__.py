@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from ..errors import FormatError, SourceNotFoundError
+from ..errors import FormatError, ParamsError, SourceNotFoundError
+from ..manifest import CONTAINERS, manifest_path, read_manifest
+from ..manifest import NAME as MANIFEST
 from ..params import ReaderParams
 from .base import RowError, RowPlan, Source, SourceSpec, fingerprint
 from .concat import ConcatSource
@@ -17,6 +21,10 @@ from .fields import Hdf5Fields
 from .hdf5 import is_hdf5, open_hdf5
 from .hdf5_list import is_list, listed_files
 from .lmdb import lmdb_data_file, open_lmdb
+from .shards import open_shards
+
+#: Names of shards as convert gives them: the number, and how many there are.
+_FAMILY: Final = re.compile(r"-(\d{5,})-of-(\d{5,})(?=\.)")
 
 __all__ = [
     "Hdf5Fields",
@@ -54,9 +62,18 @@ def container_of(path: str) -> str:
         raise SourceNotFoundError(f"cannot be reached: {exc.strerror}", path=path) from exc
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise FormatError("not a regular file", path=path, hint="a pipe or device is never opened")
+    manifest = manifest_path(path)
+    if manifest is not None:
+        return CONTAINERS[read_manifest(manifest).common.container]
     if lmdb_data_file(path) is not None:
         return "LMDB"
     if os.path.isdir(path):
+        if any(_FAMILY.search(name) for name in os.listdir(path)):
+            raise FormatError(
+                f"a folder of shards without their manifest, {MANIFEST}: the set is not complete",
+                path=path,
+                hint="copy it again, or convert again (--resume goes on with a run that was cut)",
+            )
         raise FormatError(
             "a folder without an LMDB data file in it",
             path=path,
@@ -99,10 +116,20 @@ def open_source(
     fields = fields or Hdf5Fields()
     opened: list[Any] = []
     try:
-        for name in expand_paths(path):
-            kind = container_of(name)
+        names = expand_paths(path)
+        if names != [path]:
+            _check_family(names)
+        for name in names:
+            manifest = manifest_path(name)
+            if manifest is not None:
+                opened.append(open_shards(manifest, fields, io=io))
+                kind = opened[-1].spec.container
+            else:
+                kind = container_of(name)
             if expect is not None and kind != expect:
                 raise FormatError(f"not an {expect} file", path=name, found=kind)
+            if manifest is not None:
+                continue
             if kind == "LMDB":
                 opened.append(open_lmdb(name, fields, io=io))
             elif is_hdf5(name):
@@ -121,3 +148,32 @@ def open_source(
         for source in opened:
             source.close()
         raise
+
+
+def _check_family(names: Sequence[str]) -> None:
+    """Shards named one by one: not also by their manifest, and a warning if some are left out."""
+    families: dict[tuple[str, str, str], set[int]] = {}
+    folders = set()
+    for name in names:
+        manifest = manifest_path(name)
+        if manifest is not None:
+            folders.add(os.path.dirname(os.path.abspath(manifest)))
+            continue
+        folder, base = os.path.split(os.path.abspath(name.rstrip("/")))
+        found = _FAMILY.search(base)
+        if found is not None:
+            family = folder, base[: found.start()], found[2]
+            families.setdefault(family, set()).add(int(found[1]))
+    for (folder, base, total), numbers in families.items():
+        if folder in folders:
+            raise ParamsError(
+                "shards are named one by one and by their manifest, so they would come twice",
+                path=folder,
+                hint="pass the folder alone",
+            )
+        if len(numbers) < int(total):
+            warnings.warn(
+                f"{os.path.join(folder, base)}-*: {len(numbers)} of the {int(total)} shards of the "
+                "set are named; pass the folder for all of them",
+                stacklevel=4,
+            )

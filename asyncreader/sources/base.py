@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -82,6 +82,8 @@ class SourceSpec:
     size_on_disk: int
     chunk: int | None = None
     compression: str | None = None
+    ends: Int64 | None = field(default=None, compare=False)
+    """Where each of several files ends, int64; None for one file."""
 
     @property
     def row_shape(self) -> tuple[int, ...] | None:

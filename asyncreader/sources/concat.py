@@ -51,6 +51,7 @@ class ConcatSource:
             classes=classes,
             checksums=all(part.spec.checksums for part in parts),
             size_on_disk=sum(part.spec.size_on_disk for part in parts),
+            ends=self._ends,
         )
 
     def _find(self, index: int) -> tuple[Source, int]:

@@ -1,0 +1,394 @@
+"""What a sharded set says of itself: one JSON file, ``asyncreader.json``, beside its shards.
+
+Each shard is a packed file of its own (format.py); record numbers run on from shard to shard. The
+manifest names the shards with what tells whether each is whole and the right one, so that a set of
+a million shards opens without opening any. It is written last, under a digest of its own.
+
+Nothing in it is trusted: names are plain file names beside the manifest, numbers are bounded, and
+the text is limited before it is parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from . import format as fmt
+from .errors import FormatError, SourceError, SourceNotFoundError
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+UInt64: TypeAlias = npt.NDArray[np.uint64]
+
+NAME: Final = "asyncreader.json"
+FORMAT_NAME: Final = "asyncreader-shards"
+VERSION: Final = 1
+
+#: The longest manifest that is read: three million shards.
+MOST_BYTES: Final = 256 << 20
+#: Numbers in a manifest: JSON has them exactly up to here (RFC 8259, 6).
+MOST: Final = 1 << 53
+#: A file's name on every file system of Linux (limits.h, NAME_MAX).
+MOST_NAME: Final = 255
+
+CONTAINERS: Final = {"hdf5": "HDF5", "lmdb": "LMDB"}
+COLUMNS: Final = ("name", "count", "bytes", "xxh3", "checksums", "labels")
+_NONE: Final = "-"
+_AGAIN: Final = "copy it again, or convert again; it is not to be edited by hand"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One row of the table.
+
+    ``name``: of the file beside the manifest; ``count``: samples; ``bytes``: the file's size;
+    ``xxh3``: XXH3-64 of the whole file; ``checksums``, ``labels``: the digests of these tables that
+    the shard's own description states (``labels`` None without); all digests as 16 hex digits.
+    """
+
+    name: str
+    count: int
+    bytes: int
+    xxh3: str
+    checksums: str
+    labels: str | None
+
+    def row(self) -> list[Any]:
+        """As it stands in the manifest."""
+        labels = _NONE if self.labels is None else self.labels
+        return [self.name, self.count, self.bytes, self.xxh3, self.checksums, labels]
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all shards of a set share. The fields are those of :class:`format.Meta`, and:
+
+    ``container``: "hdf5" or "lmdb"; ``label_width``: labels of a sample; ``chunk`` and
+    ``compression``: of raw HDF5, samples compressed together and how, else None; ``data_bytes``:
+    bytes of all samples as stored, before any filter.
+    """
+
+    container: str
+    encoding: str
+    shape: tuple[int, int, int] | None
+    channels: int
+    label_kind: str
+    label_dtype: str
+    label_width: int
+    classes: tuple[str, ...] | None
+    chunk: int | None
+    compression: str | None
+    data_bytes: int
+
+    def facts(self) -> dict[str, Any]:
+        """As they stand in the manifest."""
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        for name in ("shape", "classes"):
+            facts[name] = None if facts[name] is None else list(facts[name])
+        return facts
+
+
+@dataclass(frozen=True, eq=False)
+class Manifest:
+    """A sharded set: what its shards share, and the table of shards as columns.
+
+    ``names``: fixed-length bytes (S,); ``counts``, ``sizes``: int64 (S,); ``xxh3``, ``checksums``,
+    ``label_digests``: uint64 (S,), the last zero without labels.
+    """
+
+    common: Common
+    names: npt.NDArray[np.bytes_]
+    counts: Int64
+    sizes: Int64
+    xxh3: UInt64
+    checksums: UInt64
+    label_digests: UInt64
+
+    @classmethod
+    def of(cls, common: Common, shards: Iterable[Shard]) -> Manifest:
+        """The manifest of these shards, in this order; FormatError for rows that make no sense."""
+        return cls._checked(common, [shard.row() for shard in shards], "the manifest")
+
+    @cached_property
+    def ends(self) -> Int64:
+        """int64 (S,): the record number behind each shard's last."""
+        return np.cumsum(self.counts)
+
+    @property
+    def count(self) -> int:
+        """Samples in all shards."""
+        return int(self.ends[-1])
+
+    def __len__(self) -> int:
+        return int(self.counts.size)
+
+    def name(self, number: int) -> str:
+        """The file name of shard ``number``."""
+        return bytes(self.names[number]).decode("utf-8")
+
+    def shard(self, number: int) -> Shard:
+        """Row ``number``."""
+        labelled = self.common.label_kind != "none"
+        return Shard(
+            self.name(number),
+            int(self.counts[number]),
+            int(self.sizes[number]),
+            f"{int(self.xxh3[number]):016x}",
+            f"{int(self.checksums[number]):016x}",
+            f"{int(self.label_digests[number]):016x}" if labelled else None,
+        )
+
+    def meta(self) -> fmt.Meta:
+        """The set as one: ``checksums`` and ``labels`` are digests of the shards' digests."""
+        common = self.common
+        # counts are bound by the digests of checksums, which have a number for each sample
+        digests = {fmt.CHECKSUMS: joined_digest(self.checksums.tolist())}
+        if common.label_kind != "none":
+            digests[fmt.LABELS] = joined_digest(self.label_digests.tolist())
+        return fmt.Meta(
+            count=self.count,
+            encoding=common.encoding,
+            shape=common.shape,
+            channels=common.channels,
+            label_kind=common.label_kind,
+            classes=common.classes,
+            digests=digests,
+            label_dtype=common.label_dtype,
+        )
+
+    # -- text --------------------------------------------------------------------------------
+
+    def _body(self) -> tuple[str, str]:
+        """The text of all but the digest: the head's lines, and a line for each shard."""
+        head = {
+            "format": FORMAT_NAME,
+            "version": VERSION,
+            "count": self.count,
+            "columns": list(COLUMNS),
+            **self.common.facts(),
+        }
+        lines = "".join(f"  {json.dumps(key)}: {_json(head[key])},\n" for key in sorted(head))
+        rows = (_json(self.shard(number).row()) for number in range(len(self)))
+        return lines, ",\n".join(f"    {row}" for row in rows)
+
+    def to_json(self) -> str:
+        """ASCII text, a line for each shard; equal sets give equal text."""
+        head, rows = self._body()
+        found = _text_digest(head, rows)
+        return f'{{\n{head}  "digest": "{found}",\n  "shards": [\n{rows}\n  ]\n}}\n'
+
+    @classmethod
+    def from_json(cls, text: bytes, path: str) -> Manifest:
+        """Read and check what :meth:`to_json` wrote; anything else is a FormatError."""
+        if len(text) > MOST_BYTES:
+            raise FormatError(
+                "the manifest is too long to be one",
+                path=path,
+                found=f"{len(text)} bytes",
+                expected=f"at most {MOST_BYTES}",
+            )
+        try:
+            raw = json.loads(text)
+        except (ValueError, RecursionError) as exc:
+            raise FormatError("the manifest is not JSON", path=path, hint=_AGAIN) from exc
+        if not isinstance(raw, dict) or raw.get("format") != FORMAT_NAME:
+            raise FormatError("not the manifest of a sharded set", path=path)
+        version = raw.get("version")
+        if type(version) is not int or version < 1:
+            raise _wrong(path, "version", version)
+        if version > VERSION:
+            raise FormatError(
+                "the manifest was written by a newer asyncreader",
+                path=path,
+                found=f"version {version}",
+                expected=f"at most {VERSION}",
+                hint="update asyncreader",
+            )
+        if raw.get("columns") != list(COLUMNS):
+            raise _wrong(path, "columns", raw.get("columns"))
+        rows = raw.get("shards")
+        if not isinstance(rows, list) or not rows:
+            raise _wrong(path, "shards", None if rows is None else "no table")
+        manifest = cls._checked(_common(raw, path), rows, path)
+        if raw.get("count") != manifest.count:
+            raise _wrong(path, "count", raw.get("count"), str(manifest.count))
+        found = _text_digest(*manifest._body())
+        if raw.get("digest") != found:
+            raise FormatError(
+                "the manifest is not as it was written",
+                path=path,
+                found=f"digest {found}",
+                expected=f"digest {str(raw.get('digest'))[:40]}",
+                hint=_AGAIN,
+            )
+        return manifest
+
+    @classmethod
+    def _checked(cls, common: Common, rows: Sequence[Any], path: str) -> Manifest:
+        for number, row in enumerate(rows):
+            problem = _row_problem(row, common.label_kind != "none")
+            if problem is not None:
+                found = repr(row)
+                raise FormatError(
+                    f"row {number} of the manifest makes no sense: {problem}",
+                    path=path,
+                    found=found if len(found) < 200 else f"{found[:200]}...",
+                    hint=_AGAIN,
+                )
+        names = np.array([row[0].encode("utf-8") for row in rows])
+        unique = np.unique(names)
+        if unique.size != names.size:
+            raise FormatError("the manifest names a shard twice", path=path, hint=_AGAIN)
+        if sum(row[1] for row in rows) > MOST:
+            raise FormatError("the manifest counts more samples than there can be", path=path)
+        digests = [
+            np.array([0 if row[i] == _NONE else int(row[i], 16) for row in rows], np.uint64)
+            for i in (3, 4, 5)
+        ]
+        return cls(
+            common,
+            names,
+            np.array([row[1] for row in rows], np.int64),
+            np.array([row[2] for row in rows], np.int64),
+            *digests,
+        )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=True)
+
+
+def _text_digest(head: str, rows: str) -> str:
+    return xxhash.xxh3_64_hexdigest(f"{head}{rows}".encode("ascii"))
+
+
+def joined_digest(digests: Iterable[int]) -> str:
+    """XXH3-64 of digests, each as 16 hex digits and a newline: one for all parts of a set."""
+    state = xxhash.xxh3_64()
+    for number in digests:
+        state.update(b"%016x\n" % number)
+    return state.hexdigest()
+
+
+def _row_problem(row: Any, labelled: bool) -> str | None:
+    if not isinstance(row, list) or len(row) != len(COLUMNS):
+        return f"not {len(COLUMNS)} values"
+    if not plain_name(row[0]):
+        return "its name is not that of a file beside the manifest"
+    if any(type(number) is not int or not 1 <= number < MOST for number in row[1:3]):
+        return "count or bytes"
+    hashes = row[3:] if labelled else row[3:5]
+    if not all(map(_is_hex, hashes)) or (not labelled and row[5] != _NONE):
+        return "a digest"
+    return None
+
+
+def _is_hex(text: Any) -> bool:
+    return isinstance(text, str) and len(text) == 16 and not set(text) - set("0123456789abcdef")
+
+
+def plain_name(name: Any) -> bool:
+    """Whether ``name`` can only be a file beside the manifest, and one that is shown."""
+    if not isinstance(name, str) or not name or name.startswith(".") or name == NAME:
+        return False
+    try:
+        raw = name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return len(raw) <= MOST_NAME and not any(c in "/\\:" or not c.isprintable() for c in name)
+
+
+def _wrong(path: str, name: str, found: object, expected: str | None = None) -> FormatError:
+    return FormatError(
+        f"the manifest's {name!r} makes no sense",
+        path=path,
+        found=repr(found)[:200],
+        expected=expected,
+        hint=_AGAIN,
+    )
+
+
+def _common(raw: dict[str, Any], path: str) -> Common:
+    shape, classes = raw.get("shape"), raw.get("classes")
+    good = {
+        "container": raw.get("container") in tuple(CONTAINERS),
+        "encoding": raw.get("encoding") in fmt.ENCODINGS,
+        "shape": shape is None
+        or (isinstance(shape, list) and len(shape) == 3 and all(_whole(n, 1 << 31) for n in shape)),
+        "channels": type(raw.get("channels")) is int and raw["channels"] in (1, 3),
+        "label_kind": raw.get("label_kind") in ("class", "values", "none"),
+        "label_dtype": raw.get("label_dtype") in ("<i8", "<f8"),
+        "label_width": _whole(raw.get("label_width"), 1 << 31),
+        "classes": classes is None
+        or (isinstance(classes, list) and all(map(_is_class_name, classes))),
+        "chunk": raw.get("chunk") is None or _whole(raw["chunk"], 1 << 31),
+        "compression": raw.get("compression") in (None, "gzip"),
+        "data_bytes": _whole(raw.get("data_bytes"), MOST),
+    }
+    for name, right in good.items():
+        if not right:
+            raise _wrong(path, name, raw.get(name))
+    if raw["encoding"] == "raw" and shape is None:
+        raise _wrong(path, "shape", None, "(H, W, C) of raw pixels")
+    if shape is not None and shape[2] != raw["channels"]:
+        raise _wrong(path, "shape", shape, f"{raw['channels']} channels")
+    return Common(
+        container=raw["container"],
+        encoding=raw["encoding"],
+        shape=None if shape is None else (shape[0], shape[1], shape[2]),
+        channels=raw["channels"],
+        label_kind=raw["label_kind"],
+        label_dtype=raw["label_dtype"],
+        label_width=raw["label_width"],
+        classes=None if classes is None else tuple(classes),
+        chunk=raw.get("chunk"),
+        compression=raw.get("compression"),
+        data_bytes=raw["data_bytes"],
+    )
+
+
+def _whole(value: Any, limit: int) -> bool:
+    return type(value) is int and 1 <= value < limit
+
+
+def _is_class_name(name: Any) -> bool:
+    if not isinstance(name, str):
+        return False
+    try:  # bytes of a folder's name that are no UTF-8 come as os.fsdecode gives them
+        name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def manifest_path(path: str) -> str | None:
+    """The manifest that ``path`` names, a folder or the file itself; None if it is neither."""
+    if os.path.isdir(path):
+        inside = os.path.join(path, NAME)
+        return inside if os.path.lexists(inside) else None
+    if not path.endswith(".json") or not os.path.isfile(path):
+        return None
+    return path
+
+
+def read_manifest(path: str) -> Manifest:
+    """The manifest in the file ``path``. SourceNotFoundError, SourceError or FormatError."""
+    try:
+        if not os.path.isfile(path) and os.path.lexists(path):  # a pipe would be waited for
+            raise FormatError("the manifest is not a regular file", path=path)
+        with open(path, "rb") as file:
+            text = file.read(MOST_BYTES + 1)
+    except FileNotFoundError as exc:
+        raise SourceNotFoundError("there is no manifest", path=path) from exc
+    except OSError as exc:
+        if isinstance(exc, SourceError):
+            raise
+        raise SourceError("the manifest cannot be read", path=path, found=exc.strerror) from exc
+    return Manifest.from_json(text, path)
