@@ -41,6 +41,7 @@ MOST_NAME: Final = 255
 CONTAINERS: Final = {"hdf5": "HDF5", "lmdb": "LMDB"}
 COLUMNS: Final = ("name", "count", "bytes", "xxh3", "checksums", "labels")
 _NONE: Final = "-"
+_READ: Final = 1 << 22
 _AGAIN: Final = "copy it again, or convert again; it is not to be edited by hand"
 
 
@@ -392,3 +393,13 @@ def read_manifest(path: str) -> Manifest:
             raise
         raise SourceError("the manifest cannot be read", path=path, found=exc.strerror) from exc
     return Manifest.from_json(text, path)
+
+
+def file_digest(path: str) -> tuple[int, str]:
+    """(bytes, XXH3-64 as 16 hex digits) of a whole file."""
+    state, size = xxhash.xxh3_64(), 0
+    with open(path, "rb", buffering=0) as file:
+        while data := file.read(_READ):
+            state.update(data)
+            size += len(data)
+    return size, state.hexdigest()

@@ -33,6 +33,7 @@ from .processes import Arena, ProcessWorkers, Recipe, pages
 from .slots import Slot, SlotLayout, SlotRing
 from .sources import Hdf5Fields, Source, fields_of, fingerprint, open_source
 from .sources.arrays import label_array, open_arrays
+from .sources.shards import ShardSource
 from .sources.subset import resolve_subset
 from .stats import Meter, ReaderStats, Totals
 from .trace import Trace, TracedFiller, TracedRing
@@ -129,6 +130,8 @@ class AsyncReader:
         try:
             filler = _make_filler(p, source, self._rank, world_size)
             self._fill, self._order = filler.fill, filler.order
+            if self._order.shuffle in (True, "replacement") and isinstance(source, ShardSource):
+                source.warn_if_scattered()
             layout = _slot_layout(p, filler)
             if p.workers == "process":
                 arena = Arena(_arena_size(p, layout, filler))

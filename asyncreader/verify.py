@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,8 +15,10 @@ from typing import Any, Final
 from . import codec
 from . import format as fmt
 from .errors import DecodeError, FormatError, SampleError, SourceError
+from .manifest import CONTAINERS, file_digest, manifest_path, read_manifest
 from .params import usable_cores
 from .sources import Hdf5Fields, Source, container_of, expand_paths, open_source
+from .sources.shards import LocalShards, ShardSource
 
 #: Problems listed one by one; further ones are only counted.
 LISTED: Final = 1000
@@ -63,14 +67,19 @@ def verify_file(
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
-    """Check one packed file in full. A damaged one is a report, not an exception.
+    """Check a packed file, or a sharded set, in full. A damaged one is a report, no exception.
 
     Opening checks structure, count and the digests of all tables; then every sample's XXH3-64 is
-    held against the table, and with ``decode`` every image is decoded. ``progress(done, total)``
-    is called now and then. ``fields``: names and axes in a file that is not ours. Raises
-    SourceNotFoundError where there is nothing to verify, ParamsError where its axes are not clear.
+    held against the table, and with ``decode`` every image is decoded. Of a sharded set each shard
+    is checked so, one after the other, and its bytes are held against the manifest; a shard that is
+    missing or not the right one is a problem like others. ``progress(done, total)`` is called now
+    and then. ``fields``: names and axes in a file that is not ours. Raises SourceNotFoundError
+    where there is nothing to verify, ParamsError where its axes are not clear.
     """
     names = expand_paths(path)
+    manifest = manifest_path(names[0])
+    if manifest is not None and len(names) == 1:
+        return _verify_set(path, manifest, decode, jobs or usable_cores(), progress)
     container = container_of(names[0])
     try:
         source = open_source(path, fields)
@@ -80,6 +89,46 @@ def verify_file(
         return _verify(path, source, decode, jobs or usable_cores(), progress)
     finally:
         source.close()
+
+
+def _verify_set(
+    path: str,
+    manifest_file: str,
+    decode: bool,
+    jobs: int,
+    progress: Callable[[int, int], None] | None,
+) -> VerifyReport:
+    try:
+        manifest = read_manifest(manifest_file)
+    except SourceError as exc:
+        return VerifyReport(path, "?", 0, 0, 0, 0, (str(exc),))
+    shards = LocalShards(os.path.dirname(manifest_file), manifest, Hdf5Fields(), "auto")
+    whole = ShardSource(manifest, shards, path=path, io="auto")
+    checked = decoded = bad = before = 0
+    problems: list[str] = []
+
+    def told(done: int, _: int) -> None:
+        if progress is not None:
+            progress(before + done, manifest.count)
+
+    for number in range(len(manifest)):
+        row, place = manifest.shard(number), shards.path(number)
+        try:
+            with contextlib.closing(whole.open_one(number)) as shard:
+                found = _verify(place, shard, decode, jobs, told)
+        except SourceError as exc:
+            found = VerifyReport(place, "", 0, 0, 0, 0, (str(exc),))
+        checked, decoded, bad = checked + found.checked, decoded + found.decoded, bad + found.bad
+        problems.extend(found.problems)
+        if found.ok and file_digest(place) != (row.bytes, row.xxh3):
+            problems.append(
+                f"{place}: its bytes are not those that were packed, beside its samples"
+            )
+        del problems[LISTED:]
+        before += row.count
+        told(0, 0)
+    container = CONTAINERS[manifest.common.container]
+    return VerifyReport(path, container, manifest.count, checked, decoded, bad, tuple(problems))
 
 
 def _verify(

@@ -28,7 +28,7 @@ import xxhash
 from asyncreader import __version__
 from asyncreader import format as fmt
 from asyncreader.errors import AsyncReaderError, ParamsError, SampleError, SourceError
-from asyncreader.manifest import NAME, Common, Manifest, Shard
+from asyncreader.manifest import NAME, Common, Manifest, Shard, file_digest
 
 from .disk import check_room, sync
 from .options import Options
@@ -42,7 +42,6 @@ from .samples import Samples, View
 MEASURED: Final = 64
 
 _BLOCK: Final = 1 << 16
-_READ: Final = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -186,16 +185,6 @@ class Workspace:
         except OSError:
             return False
         return (size, found) == (shard.bytes, shard.xxh3)
-
-
-def file_digest(path: str) -> tuple[int, str]:
-    """(bytes, XXH3-64 as 16 hex digits) of a whole file."""
-    state, size = xxhash.xxh3_64(), 0
-    with open(path, "rb", buffering=0) as file:
-        while data := file.read(_READ):
-            state.update(data)
-            size += len(data)
-    return size, state.hexdigest()
 
 
 # -- the plan ------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -46,6 +47,9 @@ class ShardLabels:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
     def __getitem__(self, records: Int64 | slice) -> Array:
         """Rows of ``records``: (n, L)."""
         if isinstance(records, slice):
@@ -79,7 +83,7 @@ class ShardSource:
         self.manifest = manifest
         self.path = path
         self.spec = _spec(manifest, path, io)
-        self.shelf = Shelf(self._opened, limit or open_limit())
+        self.shelf = Shelf(self.open_one, limit or open_limit())
         self._open_shard = open_shard
         self._classes: str | None = None
         if manifest.common.classes is not None:
@@ -93,7 +97,8 @@ class ShardSource:
 
     # -- shards ------------------------------------------------------------------------------
 
-    def _opened(self, number: int) -> Source:
+    def open_one(self, number: int) -> Source:
+        """Shard ``number``, opened and held against the manifest."""
         shard = self._open_shard(number)
         try:
             self._check(shard, self.manifest.shard(number))
@@ -210,6 +215,16 @@ class ShardSource:
                 assert rows is not None
                 out[places] = rows
         return out
+
+    def warn_if_scattered(self) -> None:
+        """Warn that batches from all over the set open and close shards all the time."""
+        if len(self.manifest) > self.shelf.limit:
+            warnings.warn(
+                f"{self.path}: {len(self.manifest)} shards, of which {self.shelf.limit} stay open: "
+                'a full shuffle opens one for nearly every sample; shuffle="block" reads a few '
+                "at a time, and a higher limit of open files (ulimit -n) helps, too",
+                stacklevel=4,
+            )
 
     def reserve(self, samples: int) -> None:
         self._window = samples

@@ -1,0 +1,582 @@
+"""Sharded sets: one data set, few files open, and never less of it than the manifest names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import damage, packed, paint, pictures, write_hdf5
+from shard_sets import SIZES, edit, write_set
+from source_contract import Built, Case, SourceContract, fill_rows
+
+from asyncreader import (
+    AsyncReader,
+    ChecksumError,
+    FormatError,
+    ParamsError,
+    SourceError,
+    SourceNotFoundError,
+)
+from asyncreader.fill import Wanted
+from asyncreader.manifest import MOST, NAME, Manifest, manifest_path
+from asyncreader.sources import Hdf5Fields, fingerprint, open_source
+from asyncreader.sources.shards import ShardSource, open_shards
+from asyncreader.sources.shelf import Shelf
+from asyncreader.verify import verify_file
+
+COUNT = sum(SIZES)
+
+
+def case(name: str, encoding: str = "raw", io: str = "auto", **options: Any) -> Case:
+    def build(folder: Path) -> Built:
+        images = np.stack(pictures(COUNT, (20, 23, 3)))
+        quality = {"quality": 95} if encoding == "jpeg" else {}
+        content = packed(images, encoding, **quality)
+        path = write_set(folder / "set", images, content=content, **options)
+        return Built(
+            open=lambda: open_shards(str(path / NAME), Hdf5Fields(), io=io, limit=2),
+            images=images,
+            stored=content.samples,
+            labels=content.labels,
+            paths=content.paths,
+            tolerance=40 if encoding == "jpeg" else 0,
+        )
+
+    return Case(name, build)
+
+
+CASES = [
+    case("raw hdf5"),
+    case("raw hdf5 pread", io="pread"),
+    case("gzip hdf5", chunk=3),
+    case("png hdf5", "png"),
+    case("jpeg lmdb", "jpeg", container="lmdb"),
+]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name.replace(" ", "-"))
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A set of five shards, of which two may be open."""
+    found: Built = request.param.build(tmp_path_factory.mktemp("set"))
+    return found
+
+
+@pytest.fixture
+def fresh(built: Built) -> Built:
+    """Not damaged here: where damage is named differs, and is tested below."""
+    return built
+
+
+class TestShards(SourceContract):
+    """What every source must do; but labels lie in the shards, and go with them."""
+
+    def test_close(self, built: Built) -> None:
+        """close() may be called twice, and pixels handed out before stay readable."""
+        source = built.opened()
+        found, _, _ = fill_rows(source, Wanted(layout="NHWC"), np.arange(4))
+        before = found.copy()
+        source.close()
+        source.close()
+        np.testing.assert_array_equal(found, before)
+        with pytest.raises(SourceError, match="closed"):
+            source.sample_bytes(0)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set that tests only read."""
+    return write_set(tmp_path_factory.mktemp("shared") / "set", pictures(COUNT))
+
+
+@pytest.fixture
+def folder(shared: Path, tmp_path: Path) -> Path:
+    """A set of this test alone."""
+    return shutil.copytree(shared, tmp_path / "set")
+
+
+def indices(path: Any, **params: Any) -> list[int]:
+    with AsyncReader(path=path, epochs=2, last_batch="pad", batch_size=4, **params) as reader:
+        return [int(n) for _ in range(2) for batch in reader for n in batch.indices]
+
+
+# -- one data set --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "block"])
+def test_folder_manifest_list_and_glob_are_one_set(folder: Path, shuffle: bool | str) -> None:
+    """Folder, manifest, list and glob of the shards serve the same in the same order."""
+    files = sorted(folder.glob("shard-*"))
+    whole = indices(folder, shuffle=shuffle)
+    assert sorted(whole[:COUNT]) == list(range(COUNT))
+    for path in (folder / NAME, files, str(folder / "shard-*")):
+        assert indices(path, shuffle=shuffle) == whole
+
+
+def test_labels_and_pixels_go_together(folder: Path) -> None:
+    """Each picture comes with its label, from threads and from processes, wherever it lies."""
+    images, labels = np.stack(pictures(COUNT)), np.arange(COUNT) % 3
+    for workers in ("thread", "process"):
+        with AsyncReader(
+            path=folder, batch_size=4, shuffle=True, nthread=2, njob=2, epochs=1,
+            workers=workers, last_batch="pad",
+        ) as reader:  # fmt: skip
+            for batch in reader:
+                rows = batch.indices[batch.mask]
+                assert batch.labels is not None
+                np.testing.assert_array_equal(batch.labels[batch.mask, 0], labels[rows])
+    with AsyncReader(path=folder, batch_size=COUNT, shuffle=True, layout="NHWC") as reader:
+        reader.fetchData()
+        batch = reader.getNextBatch()
+        np.testing.assert_array_equal(batch.data, images[batch.indices])
+
+
+def test_without_labels(tmp_path: Path) -> None:
+    """A set packed without labels has none, and labels_field=None leaves them unread."""
+    bare = write_set(tmp_path / "bare", pictures(COUNT), with_labels=False)
+    full = write_set(tmp_path / "full", pictures(COUNT))
+    with AsyncReader(path=bare) as reader:
+        assert reader.labels_shape is None
+    with AsyncReader(path=full, labels_field=None) as reader:
+        assert reader.labels_shape is None
+
+
+def test_a_subset_goes_over_shards(folder: Path) -> None:
+    """A slice and an array of record numbers mean those of the whole set."""
+    chosen = np.array([22, 0, 7, 8, 16])
+    with AsyncReader(path=folder, subset=chosen, batch_size=5) as reader:
+        reader.fetchData()
+        assert reader.getNextBatch().indices.tolist() == chosen.tolist()
+    served = indices(folder, subset=slice(5, 19), shuffle="block")
+    assert sorted(n for n in served[:16] if n >= 0) == list(range(5, 19))
+
+
+def test_a_state_goes_on_with_the_same_shards(folder: Path, tmp_path: Path) -> None:
+    """A state resumes on a copy of the set, and is refused by a set with another shard in it."""
+    params: dict[str, Any] = {"batch_size": 4, "shuffle": "block", "seed": 5, "epochs": 1}
+    with AsyncReader(path=folder, **params) as reader:
+        whole = [batch.indices.tolist() for batch in reader]
+    with AsyncReader(path=folder, **params) as reader:
+        for _ in range(2):
+            reader.fetchData()
+            reader.getNextBatch()
+        state = json.loads(json.dumps(reader.state_dict()))
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    with AsyncReader(path=copy, **params) as reader:
+        reader.load_state_dict(state)
+        assert [batch.indices.tolist() for batch in reader] == whole[2:]
+    other = write_set(tmp_path / "other", pictures(COUNT + 1)[1:])
+    with AsyncReader(path=other, **params) as reader, pytest.raises(ParamsError, match="fingerpr"):
+        reader.load_state_dict(state)
+
+
+def test_damage_names_the_shard(folder: Path) -> None:
+    """A damaged sample names its shard's file, and its number in the whole set."""
+    images = pictures(COUNT)
+    file = str(folder / "shard-00002-of-00005.h5")
+    damage(file, images[10].tobytes())
+    source = open_source(folder)
+    _, _, errors = fill_rows(source, Wanted(), np.array([9, 10, 0]), check=np.ones(3, np.bool_))
+    assert [(bad.row, bad.error.index, bad.error.path) for bad in errors] == [(1, 10, file)]
+    with pytest.raises(ChecksumError, match="record 10"):
+        source.sample_bytes(10)
+    source.close()
+
+
+def test_fingerprint_is_of_content(folder: Path, tmp_path: Path) -> None:
+    """Equal samples in equal shards have one fingerprint; another cut or content has another."""
+    found = fingerprint(open_source(folder))
+    same = write_set(tmp_path / "same", pictures(COUNT))
+    cut = write_set(tmp_path / "cut", pictures(COUNT), (5, 18))
+    other = write_set(tmp_path / "other", pictures(COUNT + 1)[1:])
+    assert fingerprint(open_source(same)) == found
+    assert len({found, *(fingerprint(open_source(path)) for path in (cut, other))}) == 3
+
+
+# -- few open ------------------------------------------------------------------------------------
+
+
+def test_open_files_are_bounded(tmp_path: Path) -> None:
+    """However many shards there are, no more than the limit are open, whoever reads."""
+    path = write_set(tmp_path / "set", paint(60), [2] * 30)
+    source = open_shards(str(path / NAME), Hdf5Fields(), io="pread", limit=3)
+    before = len(os.listdir("/proc/self/fd"))
+    most = []
+
+    def read(seed: int) -> None:
+        for records in np.random.default_rng(seed).permutation(60).reshape(-1, 6):
+            found, _, errors = fill_rows(source, Wanted(layout="NHWC"), records)
+            assert errors == ()
+            np.testing.assert_array_equal(found, paint(60)[records])
+            most.append(len(os.listdir("/proc/self/fd")) - before)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, range(8)))
+    assert len(source.shelf) <= 3
+    assert max(most) <= 3 + 4 + 4  # those kept, one in use by each thread, and listing them
+    source.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+class _Opened:
+    """Stands for a source: knows whether it was closed."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def shelf_of(limit: int, opened: list[_Opened]) -> Shelf:
+    def open_one(number: int) -> Any:
+        opened.append(_Opened(number))
+        return opened[-1]
+
+    return Shelf(open_one, limit)
+
+
+def test_a_shard_in_use_is_not_closed() -> None:
+    """The longest unused shard goes first, one in use never; closing waits for its user."""
+    opened: list[_Opened] = []
+    shelf = shelf_of(2, opened)
+    with shelf.use(0) as first:
+        for number in (1, 2, 3):
+            with shelf.use(number):
+                pass
+        assert [one.closed for one in opened] == [False, True, True, False]
+        with shelf.use(0) as again:
+            assert again is first
+        shelf.close()
+        assert [one.closed for one in opened] == [False, True, True, True]
+    assert opened[0].closed
+    with pytest.raises(SourceError, match="closed"), shelf.use(0):
+        pass
+
+
+def test_two_threads_open_a_shard_once() -> None:
+    """Who comes while a shard is being opened waits for it; an error reaches all, and passes."""
+    started, go = threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    def open_one(number: int) -> Any:
+        calls.append(number)
+        started.set()
+        assert go.wait(30)
+        if len(calls) == 1:
+            raise SourceNotFoundError("not yet there", path="x")
+        return _Opened(number)
+
+    shelf = Shelf(open_one, 4)
+
+    def use(_: int) -> str:
+        try:
+            with shelf.use(7):
+                return "open"
+        except SourceNotFoundError as error:
+            return error.what
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(use, 0)
+        assert started.wait(30)
+        second = pool.submit(use, 1)
+        go.set()
+        assert {first.result(), second.result()} <= {"not yet there", "open"}
+    assert first.result() == "not yet there"
+    assert use(2) == "open"
+    assert len(shelf) == 1
+
+
+def test_compressed_chunks_are_decoded_once(tmp_path: Path, monkeypatch: Any) -> None:
+    """With block shuffle each chunk of each shard is decoded once an epoch, on each rank."""
+    sizes = [30, 50, 8, 41, 60, 3] * 4
+    path = write_set(tmp_path / "set", paint(sum(sizes)), sizes, chunk=5)
+    decoded: list[int] = []
+    from asyncreader.sources import chunks
+
+    real = chunks.ChunkSource._decode
+
+    def counted(self: Any, number: int, *rest: Any) -> Any:
+        decoded.append(number)
+        return real(self, number, *rest)
+
+    monkeypatch.setattr(chunks.ChunkSource, "_decode", counted)
+    total = sum(-(-size // 5) for size in sizes)
+    with AsyncReader(
+        path=path, shuffle="block", shuffle_window=100, batch_size=16, epochs=1, last_batch="pad"
+    ) as reader:
+        for _ in reader:
+            pass
+    assert len(decoded) <= total * 1.1
+
+
+def test_many_shards_and_a_full_shuffle_warn(tmp_path: Path, monkeypatch: Any) -> None:
+    """A full shuffle over more shards than can be open says what it costs and what to do."""
+    path = write_set(tmp_path / "set", paint(40), [2] * 20)
+    monkeypatch.setattr("asyncreader.sources.shards.open_limit", lambda: 4)
+    with pytest.warns(UserWarning, match="block"):
+        AsyncReader(path=path, shuffle=True).close()
+    AsyncReader(path=path, shuffle="block").close()
+
+
+# -- never less than there should be -------------------------------------------------------------
+
+
+def test_a_missing_or_changed_shard_is_found_when_opening(folder: Path) -> None:
+    """A shard that is missing, cut, replaced by a folder or another size is named at once."""
+    file = folder / "shard-00003-of-00005.h5"
+    held = file.read_bytes()
+    file.unlink()
+    with pytest.raises(SourceNotFoundError, match="missing") as missing:
+        open_source(folder)
+    file.write_bytes(held[:-1])
+    with pytest.raises(FormatError, match="size differs") as cut:
+        open_source(folder)
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(FormatError, match="not a regular file") as kind:
+        open_source(folder)
+    assert {caught.value.path for caught in (missing, cut, kind)} == {str(file)}
+
+
+def test_a_shard_of_another_set_is_found_when_read(folder: Path, tmp_path: Path) -> None:
+    """A shard of equal size from another set fails the batch, whatever on_error says."""
+    other = write_set(tmp_path / "other", pictures(COUNT + 1)[1:])
+    name = "shard-00002-of-00005.h5"
+    shutil.copy(other / name, folder / name)
+    with AsyncReader(path=folder, batch_size=COUNT, on_error="skip") as reader:
+        reader.fetchData()
+        with pytest.raises(FormatError, match="not the one that was packed: its digest") as caught:
+            reader.getNextBatch()
+    assert caught.value.path == str(folder / name)
+
+
+def test_a_shard_that_goes_away_fails_its_batch(folder: Path) -> None:
+    """Beyond the sizes looked at when opening, a missing shard is an error when it is wanted."""
+    source = open_shards(str(folder / NAME), Hdf5Fields(), limit=1)
+    (folder / "shard-00001-of-00005.h5").unlink()
+    fill_rows(source, Wanted(), np.arange(7))
+    with pytest.raises(SourceNotFoundError, match="shard 2 of 5"):
+        fill_rows(source, Wanted(), np.arange(9))
+    source.close()
+
+
+def test_no_permission_names_the_shard(folder: Path, monkeypatch: Any) -> None:
+    """A shard that may not be read is a SourceError that names it."""
+    real = os.open
+
+    def refuse(path: Any, *rest: Any, **more: Any) -> int:
+        if str(path).endswith("00002-of-00005.h5"):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, *rest, **more)
+
+    with AsyncReader(path=folder, batch_size=COUNT) as reader:
+        monkeypatch.setattr(os, "open", refuse)
+        reader.fetchData()
+        with pytest.raises(SourceError, match="Permission denied") as caught:
+            reader.getNextBatch()
+        assert caught.value.path == str(folder / "shard-00002-of-00005.h5")
+
+
+def test_some_of_the_shards_warn(folder: Path) -> None:
+    """A list or glob of some of the shards is served, with a warning that counts them."""
+    with pytest.warns(UserWarning, match="4 of the 5 shards"):
+        source = open_source(str(folder / "shard-0000[0-3]*"))
+    assert source.spec.count == sum(SIZES[:4])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        open_source(str(folder / "shard-00002-of-00005.h5"))
+
+
+def test_shards_named_twice_are_refused(folder: Path) -> None:
+    """A glob that takes in the manifest and its shards does not serve them twice."""
+    with pytest.raises(ParamsError, match="twice"):
+        open_source(str(folder / "*"))
+
+
+def test_shards_without_a_manifest(folder: Path) -> None:
+    """A folder of shards whose manifest is missing is refused, not guessed."""
+    (folder / NAME).unlink()
+    with pytest.raises(FormatError, match="without their manifest"):
+        open_source(folder)
+
+
+@pytest.mark.parametrize(
+    ("params", "error"),
+    [
+        ({"data_field": "images"}, SourceNotFoundError),
+        ({"labels_field": "y"}, SourceNotFoundError),
+        ({"labels_path": "other.h5"}, ParamsError),
+        ({"num_dim": 4, "h_dim": 1, "w_dim": 2, "cha_dim": 3}, ParamsError),
+    ],
+)
+def test_what_only_foreign_files_have(shared: Path, params: Any, error: type) -> None:
+    """Fields and axes of other layouts are refused rather than ignored."""
+    with pytest.raises(error):
+        AsyncReader(path=shared, **params)
+
+
+# -- verify --------------------------------------------------------------------------------------
+
+
+def test_verify_goes_shard_by_shard(folder: Path) -> None:
+    """A whole set is ok; missing, foreign, damaged and altered shards are each one problem."""
+    report = verify_file(str(folder))
+    assert (report.ok, report.count, report.checked, report.bad) == (True, COUNT, COUNT, 0)
+    images = pictures(COUNT)
+    damage(str(folder / "shard-00000-of-00005.h5"), images[3].tobytes())
+    (folder / "shard-00001-of-00005.h5").unlink()
+    with open(folder / "shard-00004-of-00005.h5", "ab") as file:
+        file.write(b"x")
+    seen: list[tuple[int, int]] = []
+    report = verify_file(str(folder / NAME), progress=lambda *done: seen.append(done))
+    for line, shard in zip(report.problems, ("00000-", "00001-", "00004-"), strict=True):
+        assert shard in line
+    assert (report.bad, report.checked) == (1, 7 + 9 + 4)
+    assert seen[-1] == (COUNT, COUNT)
+
+
+def test_verify_of_a_damaged_manifest(folder: Path) -> None:
+    """A manifest that was altered is a report with one problem, not an exception."""
+    text = (folder / NAME).read_text()
+    (folder / NAME).write_text(text.replace('"shape": [24', '"shape": [25'))
+    report = verify_file(str(folder))
+    assert len(report.problems) == 1
+    assert "not as it was written" in report.problems[0]
+
+
+# -- manifests -----------------------------------------------------------------------------------
+
+
+def test_a_manifest_comes_back(shared: Path) -> None:
+    """What is written is read; equal sets give equal text, a line for each shard."""
+    text = (shared / NAME).read_text()
+    manifest = Manifest.from_json(text.encode(), "x")
+    assert manifest.to_json() == text
+    assert (len(manifest), manifest.count) == (len(SIZES), COUNT)
+    assert manifest.ends.tolist() == np.cumsum(SIZES).tolist()
+    assert sum(line.lstrip().startswith('["shard-') for line in text.splitlines()) == len(SIZES)
+
+
+def test_every_changed_byte_is_noticed(folder: Path) -> None:
+    """No bit of the manifest can flip without an error, but for blanks between its words."""
+    text = (folder / NAME).read_bytes()
+    want = Manifest.from_json(text, "x")
+    for at in range(0, len(text), 3):
+        for bit in (1, 4):
+            changed = bytearray(text)
+            changed[at] ^= bit
+            try:
+                found = Manifest.from_json(bytes(changed), "x")
+            except FormatError:
+                continue
+            assert found.to_json() == want.to_json()
+
+
+def _row(column: int, value: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda facts: facts["shards"][1].__setitem__(column, value)
+
+
+HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
+    **{
+        f"name {name[:20]!r}": _row(0, name)
+        for name in (
+            *("../secret.h5", "/etc/passwd", "a/b.h5", "..", ".", "", ".hidden", "a\\b", "c:d"),
+            *("a\0b", "a\nb", "\ud800", "x" * 300, NAME),
+        )
+    },
+    "name that is no text": _row(0, 5),
+    "name given twice": _row(0, "shard-00000-of-00005.h5"),
+    "count of nothing": _row(1, 0),
+    "count below nothing": _row(1, -1),
+    "count that is true": _row(1, True),
+    "count that is a fraction": _row(1, 2.5),
+    "count that is huge": _row(1, 10**30),
+    "counts that add up to too much": lambda facts: [
+        row.__setitem__(1, MOST - 1) for row in facts["shards"]
+    ],
+    "bytes": _row(2, -4),
+    "digest": _row(3, "xyz"),
+    "digest of labels": _row(5, "-"),
+    "row of other length": lambda facts: facts["shards"].append([1]),
+    "row that is none": lambda facts: facts["shards"].append(None),
+    "row too few": lambda facts: facts["shards"].pop(),
+    "no rows": lambda facts: facts.update(shards=[]),
+    "no table": lambda facts: facts.pop("shards"),
+    "count of all": lambda facts: facts.update(count=10**12),
+    "columns": lambda facts: facts.update(columns=["name"]),
+    "container": lambda facts: facts.update(container=["hdf5"]),
+    "encoding": lambda facts: facts.update(encoding={}),
+    "shape": lambda facts: facts.update(shape=[10**12, 1, 3]),
+    "no shape": lambda facts: facts.update(shape=None),
+    "shape and channels": lambda facts: facts.update(channels=1),
+    "label kind": lambda facts: facts.update(label_kind="x"),
+    "label width": lambda facts: facts.update(label_width=0),
+    "class name": lambda facts: facts.update(classes=["\ud800"]),
+    "classes": lambda facts: facts.update(classes={"a": 1}),
+    "chunk": lambda facts: facts.update(chunk=-1),
+    "compression": lambda facts: facts.update(compression=["gzip"]),
+    "data bytes": lambda facts: facts.update(data_bytes=None),
+    "version": lambda facts: facts.update(version="1"),
+    "digest of all": lambda facts: facts.update(digest=["0" * 16]),
+}
+
+
+@pytest.mark.parametrize("attack", HOSTILE)
+def test_hostile_manifests_are_refused(folder: Path, attack: str) -> None:
+    """Whatever a manifest claims, it is a FormatError: no other file is opened, nothing is huge."""
+    edit(folder, HOSTILE[attack], mend=attack != "digest of all")
+    with pytest.raises(FormatError):
+        open_source(folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"[" * 100_000, b"{", b"null", b'{"format": 3}', b"\xff\xfe", b"[" + b"1" * 5000 + b"]"],
+    ids=["empty", "deep", "cut", "null", "other", "no text", "long number"],
+)
+def test_other_json_is_refused(folder: Path, text: bytes) -> None:
+    """What is no manifest of ours is a FormatError that names the file."""
+    (folder / NAME).write_bytes(text)
+    with pytest.raises(FormatError) as caught:
+        open_source(folder)
+    assert caught.value.path == str(folder / NAME)
+
+
+def test_a_newer_manifest_says_so(folder: Path) -> None:
+    """A manifest of a later version asks for an update."""
+    edit(folder, lambda facts: facts.update(version=2))
+    with pytest.raises(FormatError, match="newer asyncreader"):
+        open_source(folder)
+
+
+def test_a_manifest_too_long_is_not_parsed(folder: Path, monkeypatch: Any) -> None:
+    """The text is bounded before it is read as JSON."""
+    monkeypatch.setattr("asyncreader.manifest.MOST_BYTES", 100)
+    with pytest.raises(FormatError, match="too long"):
+        open_source(folder)
+
+
+def test_a_manifest_that_is_a_pipe(folder: Path) -> None:
+    """A pipe in the place of the manifest is refused, not waited for."""
+    (folder / NAME).unlink()
+    os.mkfifo(folder / NAME)
+    with pytest.raises(FormatError, match="regular"):
+        open_source(folder)
+
+
+def test_what_is_no_set_has_no_manifest(tmp_path: Path) -> None:
+    """Only a folder with a manifest in it, or a JSON file, names a sharded set."""
+    assert manifest_path(str(tmp_path)) is None
+    path = write_hdf5(tmp_path / "a.h5", packed(pictures(3)))
+    assert manifest_path(path) is None
+    assert not isinstance(open_source(path), ShardSource)
