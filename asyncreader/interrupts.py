@@ -26,15 +26,17 @@ def after_this() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[tuple[int, FrameType | None]] = []
     before = signal.getsignal(signal.SIGINT)
+    if not callable(before):  # nothing is raised: default or ignored; or C code's, not ours to set
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
     try:
         signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
         yield
     finally:
-        # None: set by C code, and not ours to set again
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
-        if came and callable(before):
+        signal.signal(signal.SIGINT, before)
+        if came:
             before(*came[0])
 
 
