@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -441,3 +443,22 @@ def test_lightning(tmp_path: Path) -> None:
             ckpt = tmp_path / f"{name}.ckpt"
             trainer(max_epochs=3).fit(Module(), resumed, ckpt_path=ckpt, weights_only=False)
         assert seen == expected, name
+
+
+@pytest.mark.parametrize("name", ["accelerate", "lightning"])
+def test_two_ranks(tmp_path: Path, name: str) -> None:
+    """On two ranks each has a reader of its own: joined, their batches are those of one process
+    with twice the batch size, in both epochs."""
+    pytest.importorskip(name, reason=f"{name} is not installed")
+    script = Path(__file__).parent / "rank_scenarios.py"
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    ended = subprocess.run(
+        [sys.executable, *launch, str(script), str(tmp_path), name], capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text())[name] for rank in (0, 1)]
+    with AsyncReader(SMALL, batch_size=8) as reader:
+        whole = [[batch.indices.tolist() for batch in reader] for _ in range(2)]
+    for epoch, expected in enumerate(whole):
+        joined = [a + b for a, b in zip(ranks[0][epoch], ranks[1][epoch], strict=True)]
+        assert joined == expected

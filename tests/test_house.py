@@ -272,6 +272,23 @@ def test_no_machine_paths() -> None:
         assert not pattern.search(text), f"{path.relative_to(ROOT)}: {pattern.search(text)}"
 
 
+#: Features of the systems whose faces we wear, by letter: Torch's reader, paraload, ml-pyxis,
+#: climin and Keras' enqueuers.
+FEATURES = {"T": 13, "P": 11, "X": 19, "C": 10, "K": 14}
+
+
+def test_every_feature_of_the_ancestors_has_a_test() -> None:
+    """Each numbered feature has a test that is called after it, such as test_P8_..."""
+    named = {
+        found
+        for path in (ROOT / "tests").glob("test_*.py")
+        for found in re.findall(r"def test_([TPXCK]\d+)_", path.read_text(encoding="utf-8"))
+    }
+    assert named == {
+        f"{letter}{n}" for letter, last in FEATURES.items() for n in range(1, last + 1)
+    }
+
+
 # -- words ---------------------------------------------------------------------------------------
 
 
