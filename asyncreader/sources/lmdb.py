@@ -121,6 +121,8 @@ def _open(
     if raw_meta is None:
         raise FormatError("its description is missing", path=path, hint=fmt.REPACK)
     meta = fmt.Meta.from_json(raw_meta.tobytes(), path)
+    if tree.short():  # ours are written to their last page
+        raise tree.truncated()
     data = named[fmt.DATA.encode()]
     if data.entries != meta.count:
         raise FormatError(

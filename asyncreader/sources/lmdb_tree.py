@@ -35,6 +35,8 @@ _U64: Final = struct.Struct("<Q")
 _EMPTY: Final = 0xFFFFFFFFFFFFFFFF
 #: Bytes of leaf pages looked at together: bounds the memory of a walk.
 _TOGETHER: Final = 32 << 20
+#: Pages that a sound file may lack at its end: 4 GiB of them.
+_UNWRITTEN: Final = 1 << 20
 #: Levels of a tree: LMDB's own limit is 32.
 _DEPTH: Final = 40
 
@@ -71,32 +73,58 @@ class LmdbFile:
         metas = [meta for meta in (self._meta(0), self._meta(None)) if meta is not None]
         if not metas:
             raise FormatError("not an LMDB file, or its meta pages are damaged", path=path)
-        self.page_size, self.last_page, self.transaction, self.main = max(
+        self.page_size, self.last_page, self.transaction, self.main, self.free = max(
             metas, key=lambda meta: meta[2]
         )
         #: where the good meta pages have the numbers of their transactions
         self._stamps = [
             at + _HEADER + 128 for at in (0, self.page_size) if self._meta(at) is not None
         ]
-        needed = (self.last_page + 1) * self.page_size
-        if needed > data.size:
-            raise FormatError(
-                "the file is truncated",
-                path=path,
-                found=f"{data.size} bytes",
-                expected=f"{needed} bytes, by its meta page",
-                hint="copy or convert it again",
-            )
-        self._pages = self.last_page + 1
+        self._pages = min(self.last_page + 1, data.size // self.page_size)
         self._u16 = self.data[: self._pages * self.page_size].view("<u2")
+        if self.short() and not self._rest_is_free():
+            raise self.truncated()
+
+    def short(self) -> bool:
+        """Whether the file ends before the last page it ever took."""
+        return self._pages <= self.last_page
+
+    def truncated(self) -> FormatError:
+        """The error of a file that is short."""
+        return FormatError(
+            "the file is truncated",
+            path=self.path,
+            found=f"{self.data.size} bytes",
+            expected=f"{(self.last_page + 1) * self.page_size} bytes, by its meta page",
+            hint="copy or convert it again",
+        )
+
+    def _rest_is_free(self) -> bool:
+        """Whether nothing is on the pages behind the file's end: LMDB does not write a page that it
+        takes and frees in one transaction. Then the file is whole all the same."""
+        missing = self.last_page + 1 - self._pages
+        if missing > _UNWRITTEN or self.data.size % self.page_size:
+            return False
+        try:
+            starts, sizes = self.extents(self.free)
+        except FormatError:
+            return False
+        lists = (  # values: how many pages, then their numbers
+            self.data[start + 8 : start + size].view("<u8")
+            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+            if size % 8 == 0
+        )
+        behind = [pages[pages >= self._pages] for pages in lists]
+        return bool(behind) and np.unique(np.concatenate(behind)).size == missing
 
     # -- reading fixed structures ----------------------------------------------------------
 
     def _int(self, at: int, size: int) -> int:
         return int.from_bytes(self.data[at : at + size].tobytes(), "little")
 
-    def _meta(self, at: int | None) -> tuple[int, int, int, Tree] | None:
-        """(page size, last page, transaction, main tree) of meta page 0, or 1 where at is None."""
+    def _meta(self, at: int | None) -> tuple[int, int, int, Tree, Tree] | None:
+        """(page size, last page, transaction, main tree, tree of free pages) of meta page 0, or 1
+        where at is None."""
         if at is None:
             # the second meta page is one page on; page 0 states the size, else try the usual ones
             stated = self._int(_HEADER + 24, 4) if self._int(_HEADER, 4) == MAGIC else 0
@@ -121,8 +149,8 @@ class LmdbFile:
         page_size = self._int(base + 24, 4)  # pad field of the free-page tree
         if page_size < 512 or page_size > 65536 or page_size & (page_size - 1):
             return None
-        main = self._tree(self.data[base + 72 : base + 120].tobytes())
-        return page_size, self._int(base + 120, 8), self._int(base + 128, 8), main
+        free, main = (self._tree(self.data[base + i : base + i + 48].tobytes()) for i in (24, 72))
+        return page_size, self._int(base + 120, 8), self._int(base + 128, 8), main, free
 
     def overtaken(self) -> bool:
         """Whether a writer may have written over this snapshot by now.

@@ -103,7 +103,8 @@ FORMATS: dict[str, tuple[tuple[str, Recipe], ...]] = {
 
 
 def build(formats: Sequence[str], folder: Path) -> dict[str, tuple[KnownSet, ...]]:
-    """The sets of these formats, packed below ``folder``."""
+    """The sets of these formats below ``folder``, packed unless they are there already."""
+    folder.mkdir(exist_ok=True)
     return {
         name: tuple(_build(file, recipe, folder) for file, recipe in FORMATS[name])
         for name in formats
@@ -111,6 +112,9 @@ def build(formats: Sequence[str], folder: Path) -> dict[str, tuple[KnownSet, ...
 
 
 def _build(name: str, recipe: Recipe, folder: Path) -> KnownSet:
+    done = folder / f"{name}.json"
+    if done.exists():
+        return KnownSet.from_json(done.read_text(encoding="utf-8"))
     other = folder / f"other_{name}"
     _pack(folder / f"photos_other_{name}", other, recipe, seed=2)
     target = folder / name
@@ -129,9 +133,11 @@ def _build(name: str, recipe: Recipe, folder: Path) -> KnownSet:
     np.save(known / "data.npy", data)
     np.save(known / "labels.npy", labels)
     np.save(known / "others.npy", _read(other)[0])
-    return KnownSet(
+    made = KnownSet(
         str(target), container, str(known), None if recipe.floats else CLASSES, str(other)
     )
+    done.write_text(made.to_json(), encoding="utf-8")
+    return made
 
 
 def _labels(recipe: Recipe) -> npt.NDArray[Any]:

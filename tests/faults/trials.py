@@ -1,4 +1,4 @@
-"""One process full of trials: ``python -m faults.trials JOB`` damages a set again and again.
+"""One process full of trials: ``python -m faults.trials JOBS`` damages sets again and again.
 
 It says what came of each trial in a line of JSON, so that whoever started it (watch.py) knows which
 one killed it or made it hang.
@@ -12,7 +12,7 @@ import os
 import resource
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -42,14 +42,15 @@ class Job:
     stop: int
     scratch: str
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
 
-    @classmethod
-    def from_json(cls, text: str) -> Job:
-        fields = json.loads(text)
-        fields["sets"] = tuple(fields["sets"])
-        return cls(**fields)
+def to_json(jobs: Sequence[Job]) -> str:
+    """Jobs for a child's command line."""
+    return json.dumps([asdict(job) for job in jobs])
+
+
+def from_json(text: str) -> list[Job]:
+    """What to_json wrote."""
+    return [Job(**{**fields, "sets": tuple(fields["sets"])}) for fields in json.loads(text)]
 
 
 class Bench:
@@ -176,13 +177,14 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
     warnings.simplefilter("ignore")  # an error is what counts, not what is said before it
-    job = Job.from_json(sys.argv[1])
-    benches = [Bench(text, Path(job.scratch)) for text in job.sets]
-    for number in range(job.first, job.stop):
-        bench = benches[number % len(benches)]
-        said, outcome = KINDS[job.kind](bench, job, number)
-        line = {"number": number, "set": bench.path.name, "did": said, **asdict(outcome)}
-        print(json.dumps(line), flush=True)
+    for job in from_json(sys.argv[1]):
+        scratch = Path(job.scratch)
+        scratch.mkdir(exist_ok=True)
+        benches = [Bench(text, scratch) for text in job.sets]
+        for number in range(job.first, job.stop):
+            bench = benches[number % len(benches)]
+            said, outcome = KINDS[job.kind](bench, job, number)
+            print(json.dumps({"number": number, "did": said, **asdict(outcome)}), flush=True)
 
 
 if __name__ == "__main__":

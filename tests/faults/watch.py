@@ -10,17 +10,19 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from faults.trials import Job
+from faults.trials import Job, to_json
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+TESTS = str(ROOT / "tests")
 
-#: Seconds without a word after which a trial hangs. The slowest honest one takes below one.
-PATIENCE = 30
+#: A trial hangs that says nothing twice for so many seconds: twice, as the whole machine may have
+#: been stopped in the first of them. The slowest honest one takes below one second.
+PATIENCE = 15
 
 #: Verdicts that break the promise.
 BROKEN = ("silent wrong", "short", "untyped", "signal", "hang", "slow", "not at open")
@@ -38,13 +40,13 @@ class Trial:
 
 
 class Child:
-    """A process that runs a job's trials."""
+    """A process that runs the trials of some jobs, one job after the other."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, jobs: Sequence[Job]) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the process)
-        path = os.pathsep.join([str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join([TESTS, str(ROOT), os.environ.get("PYTHONPATH", "")])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "faults.trials", job.to_json()],
+            [sys.executable, "-m", "faults.trials", to_json(jobs)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -57,6 +59,7 @@ class Child:
         """Each trial's line; "hang" where none comes, "" at the end."""
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
+        silent = 0
         while True:
             head, newline, self._rest = self._rest.partition(b"\n")
             if newline:
@@ -64,24 +67,26 @@ class Child:
                 continue
             self._rest = head
             if not select.select([pipe], [], [], PATIENCE)[0]:
-                yield "hang"
-                return
+                silent += 1
+                if silent == 2:
+                    yield "hang"
+                    return
+                continue
+            silent = 0
             more = os.read(pipe, 1 << 16)
             if not more:
                 yield ""
                 return
             self._rest += more
 
-    def end(self) -> tuple[int, str]:
-        """Exit code, and the last of what it said on standard error; a hanging one is aborted."""
+    def end(self, stuck: bool) -> tuple[int, str]:
+        """Exit code, and the last of what it said on standard error."""
         try:
+            if stuck:
+                self._process.send_signal(signal.SIGABRT)  # faulthandler shows where it hangs
             self._process.wait(5)
         except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGABRT)  # faulthandler shows where it hangs
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+            self._process.kill()
         code = self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
@@ -91,33 +96,41 @@ class Child:
         return code, said
 
 
-def watch(job: Job) -> Iterator[Trial]:
-    """Run all trials of a job; a new process goes on behind a trial that ended the last one."""
-    number = job.first
-    while number < job.stop:
-        child = Child(replace(job, first=number))
+def watch(jobs: Sequence[Job]) -> Iterator[Trial]:
+    """All trials of all jobs; a new process goes on behind a trial that ended the last one."""
+    left = [job for job in jobs if job.first < job.stop]
+
+    def done() -> int:
+        """Step over the trial that is due; its number."""
+        job = left.pop(0)
+        if job.first + 1 < job.stop:
+            left.insert(0, replace(job, first=job.first + 1))
+        return job.first
+
+    while left:
+        child = Child(left)
         ended = ""
         try:
             for line in child.lines():
                 if isinstance(line, str):
                     ended = line
                     break
-                assert line["number"] == number
-                number += 1
-                yield Trial(number - 1, *(line[n] for n in ("verdict", "did", "said", "seconds")))
+                assert line["number"] == left[0].first
+                number = done()
+                yield Trial(number, *(line[name] for name in ("verdict", "did", "said", "seconds")))
         finally:
-            code, said = child.end()
+            code, said = child.end(ended == "hang")
         if ended == "hang":
-            yield Trial(number, "hang", "", said)
-            number += 1
+            yield Trial(done(), "hang", "", said)
         elif code < 0:
+            # one may also die of what the last trial left behind, on its way out
+            number = done() if left else jobs[-1].stop - 1
             yield Trial(number, "signal", signal.Signals(-code).name, said)
-            number += 1
         elif code != 0:
-            raise RuntimeError(f"the trials broke down at {number}: {said}")
+            raise RuntimeError(f"the trials broke down: {said}")
 
 
-def count(trials: Iterator[Trial]) -> tuple[dict[str, int], tuple[str, ...], str]:
+def count(trials: Iterable[Trial]) -> tuple[dict[str, int], tuple[str, ...], str]:
     """How often each verdict was given, the broken promises in words, and the slowest trial."""
     verdicts: Counter[str] = Counter()
     broken: list[str] = []
@@ -127,4 +140,4 @@ def count(trials: Iterator[Trial]) -> tuple[dict[str, int], tuple[str, ...], str
         slowest = max(slowest, trial.seconds)
         if trial.verdict in BROKEN:
             broken.append(f"trial {trial.number}: {trial.verdict}: {trial.did}: {trial.said}")
-    return dict(verdicts), tuple(broken), f"the slowest {slowest:.2f} s"
+    return dict(verdicts), tuple(broken), f"the slowest {slowest:.2f} s of CPU"
