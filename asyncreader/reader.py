@@ -9,13 +9,14 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from .device import DeviceRing, open_device
-from .errors import FinishedError, ParamsError, ReaderClosedError, WorkerError
+from .errors import FinishedError, FormatError, ParamsError, ReaderClosedError, WorkerError
 from .fill import Fill
 from .filling import BatchFiller
 from .interrupts import after_this
@@ -151,7 +152,8 @@ class AsyncReader:
             if arena is None:
                 self._workers = ThreadWorkers(self._nthread, self._ring, filler, "asyncreader-fill")
             else:
-                recipe = Recipe(p, self._rank, world_size, layout, arena, _build_worker)
+                build = partial(_build_worker, _identity(source))
+                recipe = Recipe(p, self._rank, world_size, layout, arena, build)
                 self._workers = ProcessWorkers(
                     self._nthread, self._ring, recipe, self._rank, p.batch_size
                 )
@@ -597,11 +599,30 @@ def _attach(filler: BatchFiller, layout: SlotLayout, p: ReaderParams, arena: Are
     return layout.build(p.njob + 1, arena.empty, filler.fill.handed_out)
 
 
+def _identity(source: Source) -> tuple[Any, ...]:
+    """What tells that a worker process has opened the same files: whatever is known without a look
+    at samples."""
+    specs = [part.spec for part in getattr(source, "parts", (source,))]
+    return tuple((s.path, s.count, s.stored, s.size_on_disk, s.meta) for s in specs)
+
+
 def _build_worker(
-    p: ReaderParams, rank: int, world_size: int, layout: SlotLayout, arena: Arena
+    identity: tuple[Any, ...],
+    p: ReaderParams,
+    rank: int,
+    world_size: int,
+    layout: SlotLayout,
+    arena: Arena,
 ) -> tuple[BatchFiller, list[Slot]]:
     """What a worker process fills with: its own source, the shared slots."""
-    filler = _make_filler(p, _open(p), rank, world_size)
+    source = _open(p)
+    if _identity(source) != identity:
+        raise FormatError(
+            "the set was replaced by another while its reader opened",
+            path=source.spec.path,
+            hint="open the reader again",
+        )
+    filler = _make_filler(p, source, rank, world_size)
     return filler, _attach(filler, layout, p, arena)
 
 

@@ -76,6 +76,12 @@ def open_library(path: str) -> Any:
         try:
             return h5py.File(path, "r", locking=locking)
         except OSError as exc:
+            if "already open for write" in str(exc):
+                raise FormatError(
+                    "a program has it open for writing, or was killed while it had",
+                    path=path,
+                    hint="close that program; after a crash, h5clear -s clears the mark it left",
+                ) from exc
             if "flag values don't match" not in str(exc):
                 raise
             refused = exc

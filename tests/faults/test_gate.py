@@ -1,0 +1,298 @@
+"""The gate at open: what is refused before a sample is read, and what does not stand in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pytest
+from fakes import data_file, packed, paint, pictures, write_hdf5, write_lmdb
+
+from asyncreader import AsyncReader, FormatError, SourceError
+from asyncreader import format as fmt
+from asyncreader.sources import open_source
+from asyncreader.sources.lmdb_tree import LmdbFile
+from converters import convert
+
+IMAGES = paint(12, (16, 16, 3))
+
+
+def served(path: str | Path, **params: Any) -> np.ndarray:
+    """All pixels of a set, in order."""
+    with AsyncReader(path=path, batch_size=4, layout="NHWC", copy=True, **params) as reader:
+        return np.concatenate([batch.data for batch in reader])
+
+
+@contextmanager
+def another_process(code: str, path: str) -> Iterator[None]:
+    """A process that has run ``code`` (``path`` is its sys.argv[1]) and waits."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import sys\n{code}\nprint(1, flush=True)\nsys.stdin.read()", path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"1\n"
+        yield
+    finally:
+        process.stdin.close()
+        process.wait()
+        process.stdout.close()
+
+
+# -- short files ---------------------------------------------------------------------------------
+
+
+def test_a_short_lmdb_is_refused_by_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The meta page says how long the file is: no tree is walked to find that it is shorter."""
+    path = data_file(write_lmdb(tmp_path / "a.lmdb", packed(IMAGES)))
+    whole = path.read_bytes()
+
+    def walk(*args: object) -> None:
+        raise AssertionError("walked")
+
+    monkeypatch.setattr(LmdbFile, "leaves", walk)
+    for less in (1, 100, 5000, len(whole) // 2 + 1):
+        path.write_bytes(whole[:-less])
+        with pytest.raises(FormatError, match=f"truncated.*{len(whole) - less} bytes"):
+            open_source(path)
+
+
+def test_a_short_hdf5_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+    """The superblock says how long the file is."""
+    path = Path(write_hdf5(tmp_path / "a.h5", packed(IMAGES)))
+    whole = path.read_bytes()
+    for less in (1, 100, 4096, len(whole) // 2):
+        path.write_bytes(whole[:-less])
+        with pytest.raises(FormatError, match="truncated"):
+            open_source(path)
+
+
+def test_lmdb_pages_that_were_never_written(tmp_path: Path) -> None:
+    """LMDB takes pages and frees them unwritten: such a file ends early and is whole all the same,
+    but not where a page that is in use is missing."""
+    path = tmp_path / "a.lmdb"
+    with lmdb.open(str(path), map_size=1 << 24, lock=False, sync=False) as env:
+        for puts, deletes in (({b"1": 9000}, [b"1"]), ({b"3": 3000}, []), ({b"0": 50_000}, b"03")):
+            with env.begin(write=True) as transaction:
+                for key, size in puts.items():
+                    transaction.put(key, b"x" * size)
+                for key in deletes:
+                    transaction.delete(bytes([key]) if isinstance(key, int) else key)
+                transaction.put(b"kept%d" % size, b"y" * 5000)
+    data = np.fromfile(path / "data.mdb", np.uint8)
+    tree = LmdbFile(data, "a")
+    assert tree.short()
+    starts, sizes = tree.extents(tree.main)
+    kept = [data[at : at + size].tobytes() for at, size in zip(starts, sizes, strict=True)]
+    assert kept == [b"y" * 5000] * 3
+    used = int(starts.max()) // tree.page_size
+    for end in (data.size - 1, used * tree.page_size):
+        with pytest.raises(FormatError, match="truncated"):
+            LmdbFile(data[:end], "a")
+
+
+# -- locks and neighbours ------------------------------------------------------------------------
+
+
+def test_lmdb_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
+    """No lock file: a set on a read-only medium is read, and nothing is created beside it."""
+    path = Path(write_lmdb(tmp_path / "a.lmdb", packed(IMAGES)))
+    (path / "lock.mdb").unlink(missing_ok=True)
+    path.chmod(0o555)
+    os.chmod(path / "data.mdb", 0o444)
+    try:
+        before = sorted(os.listdir(path))
+        assert np.array_equal(served(path), IMAGES)
+        assert sorted(os.listdir(path)) == before == ["data.mdb"]
+    finally:
+        path.chmod(0o755)
+
+
+def test_many_readers_of_one_lmdb(tmp_path: Path) -> None:
+    """Two readers of one LMDB in a process, beside an environment of lmdb's own, and a writer's
+    lock of another process: none minds the other."""
+    path = write_lmdb(tmp_path / "a.lmdb", packed(IMAGES))
+    code = """
+import lmdb
+env = lmdb.open(sys.argv[1], map_size=1 << 24, max_dbs=8)
+transaction = env.begin(write=True)
+"""
+    with (
+        another_process(code, path),
+        lmdb.open(path, readonly=True, max_dbs=8, lock=False) as env,
+        env.begin(),
+        AsyncReader(path=path, batch_size=4, layout="NHWC") as train,
+        AsyncReader(path=path, batch_size=3, layout="NHWC") as check,
+    ):
+        for _ in range(3):
+            for reader in (train, check):
+                reader.fetchData()
+                batch = reader.getNextBatch()
+                assert np.array_equal(batch.data, IMAGES[batch.indices])
+        assert env.stat()["entries"] > 0
+
+
+@pytest.mark.parametrize("call", ["flock", "lockf"])
+def test_hdf5_does_not_mind_a_lock(tmp_path: Path, call: str) -> None:
+    """Another process's exclusive lock on the file (cluster file systems hold some for ever) does
+    not keep a reader out."""
+    path = write_hdf5(tmp_path / "a.h5", packed(IMAGES))
+    code = f"import fcntl\nf = open(sys.argv[1], 'r+b')\nfcntl.{call}(f, fcntl.LOCK_EX)"
+    with another_process(code, path):
+        assert np.array_equal(served(path), IMAGES)
+
+
+def test_hdf5_that_is_being_written(tmp_path: Path) -> None:
+    """A file of ours that another process has open for writing is refused with what to do."""
+    path = write_hdf5(tmp_path / "a.h5", packed(IMAGES))
+    with (
+        another_process("import h5py\nf = h5py.File(sys.argv[1], 'r+')", path),
+        pytest.raises(FormatError, match=r"open for writing.*h5clear"),
+    ):
+        open_source(path)
+    assert np.array_equal(served(path), IMAGES)  # it was closed as it should be
+
+
+# -- what binds a set together -------------------------------------------------------------------
+
+
+def ours(tmp_path: Path, suffix: str) -> Path:
+    """A set of our converter's, of jpeg, with float labels."""
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    rows = ["path,x,y"]
+    from PIL import Image
+
+    for i, image in enumerate(pictures(6)):
+        Image.fromarray(image).save(photos / f"{i}.png")
+        rows.append(f"{i}.png,{i / 4},{i}")
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    convert(photos, tmp_path / f"a{suffix}", encoding="jpeg", labels=tmp_path / "labels.csv")
+    return tmp_path / f"a{suffix}"
+
+
+def describe(path: Path, name: str, value: object) -> None:
+    """Change one fact of a set's description; None drops it."""
+    if path.suffix == ".h5":
+        with h5py.File(path, "r+") as file:
+            del file.attrs[name]
+            if value is not None:
+                file.attrs[name] = value
+        return
+    with lmdb.open(str(path), max_dbs=8, lock=False, map_size=1 << 24) as env:
+        meta = env.open_db(b"meta")
+        with env.begin(write=True, db=meta) as transaction:
+            facts = json.loads(transaction.get(b"meta"))
+            facts[name] = value
+            if value is None:
+                del facts[name]
+            transaction.put(b"meta", json.dumps(facts).encode())
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".lmdb"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("label_dtype", "<i8"),
+        ("label_dtype", None),
+        ("channels", 1),
+        ("encoding", "png"),
+        ("label_kind", "none"),
+        ("label_kind", "class"),
+        ("shape", [1, 1, 3]),
+        ("shape", None),
+        ("version", 0),
+        ("count", 5),
+    ],
+)
+def test_the_description_is_bound(tmp_path: Path, suffix: str, name: str, value: Any) -> None:
+    """A description with one changed fact is refused: labels read as another type, grey pictures
+    for coloured ones, no labels where there are some."""
+    path = ours(tmp_path, suffix)
+    assert open_source(path).labels is not None
+    describe(path, name, value)
+    with pytest.raises(FormatError, match=r"facts are not the ones|description|number of samples"):
+        open_source(path)
+
+
+def test_a_set_without_a_digest_of_its_description_is_read(tmp_path: Path) -> None:
+    """Sets that others wrote by the description of the format need not have it."""
+    content = packed(IMAGES)
+    assert fmt.META not in content.meta(offsets=False).digests
+    assert np.array_equal(served(write_hdf5(tmp_path / "a.h5", content)), IMAGES)
+    meta = content.meta(offsets=False)
+    sealed = meta.sealed()
+    assert fmt.Meta.from_json(sealed.to_json(), "a") == sealed
+    assert sealed.sealed() == sealed
+    assert {**sealed.digests, fmt.META: None} == {**meta.digests, fmt.META: None}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: file.move("labels", "aside"),
+        lambda file: file.move("classes", "aside"),
+        lambda file: file.attrs.__delitem__("format"),
+        lambda file: _replace(file, "data", file["data"][()].view(np.int8)),
+        lambda file: _replace(file, "data", file["data"][()].reshape(12, 32, 8, 3)),
+        lambda file: _replace(file, "labels", file["labels"][()].view(np.float64)),
+        lambda file: _replace(file, "labels", file["labels"][()][:, 0]),
+    ],
+)
+def test_data_sets_are_what_the_description_says(tmp_path: Path, change: Any) -> None:
+    """Data of another shape or type, and tables that have gone, are refused, though every byte of
+    what is there is the one that was packed."""
+    path = write_hdf5(tmp_path / "a.h5", packed(IMAGES))
+    with h5py.File(path, "r+") as file:
+        change(file)
+    with pytest.raises(SourceError, match=r"description|labels|classes"):
+        open_source(path)
+
+
+def _replace(file: Any, name: str, rows: np.ndarray) -> None:
+    del file[name]
+    file[name] = rows
+
+
+@pytest.mark.parametrize("write", [write_hdf5, write_lmdb])
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_labels_stay_as_they_were_checked(tmp_path: Path, write: Any, io: str) -> None:
+    """Labels are held in memory: whoever writes to the file later does not change them."""
+    labels = np.arange(1000, 1012, dtype=np.int64)[:, None] * 7919
+    path = write(tmp_path / "set", packed(IMAGES, labels=labels))
+    with AsyncReader(path=path, batch_size=4, io=io, copy=True) as reader:
+        held = data_file(path).read_bytes()
+        assert labels.tobytes() in held
+        with open(data_file(path), "r+b") as file:
+            file.write(held.replace(labels.tobytes(), bytes(labels.nbytes)))
+        assert np.array_equal(np.concatenate([batch.labels for batch in reader]), labels)
+
+
+def test_worker_processes_read_the_same_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set replaced between the reader's opening and its workers' is an error, not a mix."""
+    from asyncreader import reader as module
+
+    path = Path(write_hdf5(tmp_path / "a.h5", packed(IMAGES)))
+    other = Path(write_hdf5(tmp_path / "b.h5", packed(IMAGES[::-1])))
+    source = open_source(path)
+    identity = module._identity(source)
+    params = AsyncReader(path=path, batch_size=4).params
+    os.replace(other, path)
+    with pytest.raises(FormatError, match="replaced by another"):
+        module._build_worker(identity, params, 0, 1, None, None)  # type: ignore[arg-type]
