@@ -64,7 +64,8 @@ class BatchFiller:
         self._on_error = on_error
         self._rows: Int64 = np.arange(order.batch, dtype=np.int64)
         self._no_keys: npt.NDArray[np.uint64] = np.zeros(order.batch, np.uint64)
-        self._verify = verify if source.spec.checksums else "never"
+        parts = getattr(source, "parts", (source,))
+        self._verify = verify if any(part.spec.checksums for part in parts) else "never"
         self._postprocess = postprocess
         self._with_rng = postprocess is not None and takes_rng(postprocess)
         self.seen: npt.NDArray[np.uint8] | None = (

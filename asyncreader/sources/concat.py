@@ -95,7 +95,9 @@ class ConcatSource:
             mine = np.flatnonzero(which == number)
             part = plan.pick(mine)
             before = int(self._ends[number - 1]) if number else 0
-            local = replace(part, records=part.records - before)
+            # where only some of the files have checksums, those are checked
+            check = part.check if self.parts[number].spec.checksums else None
+            local = replace(part, records=part.records - before, check=check)
             for bad in self.parts[number].read_into(local, fill, out, meter):
                 # the file is named by the error; the number is that of the whole set
                 if bad.error.index is not None:

@@ -58,6 +58,7 @@ def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto") -> Any:
     try:
         with translated(path):
             h5 = open_library(path)
+            file.check_same()
             opened = _Opener(path, file, h5, fields).open()
         if opened.files.h5 is None:
             h5.close()

@@ -271,6 +271,17 @@ class OpenFile:
         view = self.mapped.view(offset, size)
         return view.copy() if self.io == "pread" else view
 
+    def check_same(self) -> None:
+        """FormatError if the path names another file by now: its metadata must not be taken for
+        those of the bytes that are held here."""
+        held, named = os.fstat(self._fd), os.stat(self.path)
+        if (held.st_dev, held.st_ino) != (named.st_dev, named.st_ino):
+            raise FormatError(
+                "the file was replaced by another while it was opened",
+                path=self.path,
+                hint="open it again",
+            )
+
     def close(self) -> None:
         """Let go of the descriptor; a mapping lives on as long as something refers to it."""
         self._direct.close()

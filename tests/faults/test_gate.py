@@ -15,11 +15,11 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
-from fakes import data_file, packed, paint, pictures, write_hdf5, write_lmdb
+from fakes import damage, data_file, packed, paint, pictures, write_hdf5, write_lmdb
 
 from asyncreader import AsyncReader, FormatError, SourceError
 from asyncreader import format as fmt
-from asyncreader.sources import open_source
+from asyncreader.sources import hdf5, open_source
 from asyncreader.sources.lmdb_tree import LmdbFile
 from converters import convert
 
@@ -280,6 +280,41 @@ def test_labels_stay_as_they_were_checked(tmp_path: Path, write: Any, io: str) -
         with open(data_file(path), "r+b") as file:
             file.write(held.replace(labels.tobytes(), bytes(labels.nbytes)))
         assert np.array_equal(np.concatenate([batch.labels for batch in reader]), labels)
+
+
+def test_files_with_checksums_beside_others_are_verified(tmp_path: Path) -> None:
+    """One data set of a file of ours and a foreign one: samples of ours are checked all the same,
+    and the whole says that it is unverified."""
+    content = packed(IMAGES, with_labels=False)
+    content.classes = None
+    mine = write_hdf5(tmp_path / "a.h5", content)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["data"] = IMAGES
+    damage(mine, content.samples[3])
+    with AsyncReader(path=[mine, tmp_path / "b.h5"], batch_size=8, on_error="zero") as reader:
+        assert "unverified" in repr(reader)
+        bad = [int(i) for batch in reader for i in batch.indices[~batch.mask]]
+    assert bad == [3]
+
+
+def test_a_file_replaced_while_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata of one file are never used on the bytes of another: HDF5 opens it by its name,
+    after we have."""
+    path = Path(write_hdf5(tmp_path / "a.h5", packed(IMAGES)))
+    other = Path(write_hdf5(tmp_path / "b.h5", packed(IMAGES[::-1])))
+    open_library = hdf5.open_library
+
+    def swap(name: str) -> Any:
+        os.replace(other, path)
+        return open_library(name)
+
+    monkeypatch.setattr(hdf5, "open_library", swap)
+    with pytest.raises(FormatError, match="replaced by another"):
+        open_source(path)
+    monkeypatch.undo()
+    assert np.array_equal(served(path), IMAGES[::-1])
 
 
 def test_worker_processes_read_the_same_set(
