@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncreader import codec
+from asyncreader import format as fmt
 from asyncreader.errors import FormatError, ParamsError, SampleError, SourceError
 from asyncreader.format import ENCODINGS, digest
 from asyncreader.manifest import manifest_path
@@ -394,7 +395,9 @@ def _label_kind(source: Source, labelled: bool) -> str:
 
 def _paths(source: Source) -> Strings | None:
     """The recorded paths, on disk; None unless every sample has one."""
-    if source.source_path(0) is None:
+    meta = source.spec.meta
+    recorded = meta is not None and fmt.PATHS in meta.digests
+    if not recorded and source.source_path(0) is None:
         return None
     paths = Strings()
     try:

@@ -37,9 +37,11 @@ from .hdf5_file import (
     is_hdf5,
     open_library,
     read_meta,
+    superblock,
     translated,
 )
 from .hdf5_guard import chunk_grid, find_dataset, pipeline, reach, read_table
+from .hdf5_loops import check_loops
 from .hdf5_vlen import VlenOpener
 from .known_hdf5 import Known, recognise
 from .store import OpenFile
@@ -56,6 +58,7 @@ def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto") -> Any:
     file = OpenFile(path, io)
     h5 = None
     try:
+        check_loops(file.mapped.bytes, superblock(path) or 0, path)
         with translated(path):
             h5 = open_library(path)
             file.check_same()
@@ -419,6 +422,9 @@ def read_labels(path: str, name: str, count: int) -> Array:
     """Labels from a file of their own (PCam's way), in memory."""
     if not os.path.isfile(path):  # a pipe would be waited for
         raise SourceNotFoundError("no such labels file", path=path)
+    file = OpenFile(path, "mmap")
+    file.close()  # its mapping stays
+    check_loops(file.mapped.bytes, superblock(path) or 0, path)
     with translated(path), open_library(path) as h5:
         dataset = find_dataset(h5, name, path)
         _check_numeric(dataset, name, path)

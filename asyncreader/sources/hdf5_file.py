@@ -36,7 +36,12 @@ SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 
 
 def is_hdf5(path: str) -> bool:
-    """Whether the file bears HDF5's signature at 0, 512, 1024, ... (format specification, II.A)."""
+    """Whether the file bears HDF5's signature."""
+    return superblock(path) is not None
+
+
+def superblock(path: str) -> int | None:
+    """Where HDF5's signature is: at 0, 512, 1024, ... (format specification, II.A)."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -44,11 +49,11 @@ def is_hdf5(path: str) -> bool:
             while at + 8 <= size:
                 file.seek(at)
                 if file.read(8) == SIGNATURE:
-                    return True
+                    return at
                 at = max(512, at * 2)
     except OSError:
         pass
-    return False
+    return None
 
 
 @contextlib.contextmanager

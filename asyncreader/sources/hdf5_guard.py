@@ -8,8 +8,10 @@ filters are held against what is read here before anything is asked of it that c
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -21,8 +23,8 @@ from .chunks import BUILT_IN_ONLY, DEFLATE, FLETCHER32, LZF, NAMES, SHUFFLE, Chu
 
 #: Soft links that are followed on the way to one object.
 _SOFT: Final = 16
-#: Data sets that an error lists, and objects that are looked at to find them.
-_LISTED, _VISITED = 20, 10_000
+#: Data sets that an error lists, and members of a group that are looked at to find them.
+_LISTED, _VISITED = 20, 200
 #: Filters that HDF5 and h5py undo without looking for a plugin.
 _LIBRARY: Final = frozenset({DEFLATE, SHUFFLE, FLETCHER32, LZF, *BUILT_IN_ONLY})
 #: What is stored may declare this much of itself; more must be at least 1/_RATIO of it on disk.
@@ -47,11 +49,8 @@ def reach(h5: Any, name: str, path: str) -> Any:
     """
     import h5py
 
-    group = h5.id if isinstance(h5.id, h5py.h5g.GroupID) else h5py.h5g.open(h5.id, b"/")
-    root = h5py.h5g.open(h5.id, b"/")
+    group = root = _root(h5)
     left = deque(name.encode("utf-8", "surrogateescape").split(b"/"))
-    if name.startswith("/"):
-        group = root
     followed = 0
     while left:
         part = left.popleft()
@@ -120,7 +119,7 @@ def hard_dataset(h5: Any, name: str) -> Any:
     import h5py
 
     part = name.encode("utf-8", "surrogateescape")
-    group = h5py.h5g.open(h5.id, b"/")
+    group = _root(h5)
     if not group.links.exists(part) or group.links.get_info(part).type != h5py.h5l.TYPE_HARD:
         return None
     found = h5py.h5o.open(group, part)
@@ -133,21 +132,38 @@ def hard_dataset(h5: Any, name: str) -> Any:
 
 
 def dataset_names(h5: Any) -> list[str]:
-    """Names of some data sets, sorted, each cut to a length that can be shown."""
+    """Names of some data sets of the root and the groups in it, sorted, each cut to be shown."""
+    names: list[str] = []
+    groups = deque([(_root(h5), b"")])
+    for _ in range(_VISITED):
+        if not groups or len(names) >= _LISTED:
+            break
+        group, prefix = groups.popleft()
+        for name, found in _members(group):
+            whole = prefix + name
+            if isinstance(found, type(group)):
+                if not prefix:
+                    groups.append((found, whole + b"/"))
+            elif len(names) < _LISTED:
+                names.append(whole.decode("utf-8", "backslashreplace")[:80])
+    return sorted(names)
+
+
+def _root(h5: Any) -> Any:
     import h5py
 
-    names: list[str] = []
-    seen = 0
+    return h5py.h5g.open(h5.id, b"/")
 
-    def note(name: bytes) -> bool | None:
-        nonlocal seen
-        seen += 1
-        if isinstance(h5py.h5o.open(h5.id, name), h5py.h5d.DatasetID):
-            names.append(name.decode("utf-8", "backslashreplace")[:80])
-        return True if len(names) >= _LISTED or seen >= _VISITED else None
 
-    h5py.h5o.visit(h5.id, note)
-    return sorted(names)
+def _members(group: Any) -> Iterator[tuple[bytes, Any]]:
+    """Some of a group's data sets and groups, by hard links."""
+    import h5py
+
+    for name in itertools.islice(group, _VISITED):
+        if group.links.get_info(name).type == h5py.h5l.TYPE_HARD:
+            found = h5py.h5o.open(group, name)
+            if isinstance(found, h5py.h5d.DatasetID | h5py.h5g.GroupID):
+                yield name, found
 
 
 # -- storage -------------------------------------------------------------------------------------

@@ -1,0 +1,16 @@
+"""The hostile corpus: files made to read, run, allocate or write what their opener never asked for.
+
+Nothing binary is kept: ``python tests/faults/attacks/make.py FOLDER`` makes all of it, and the
+tests make each attack when they try it. Every attack is a function in one of the modules here.
+"""
+
+from __future__ import annotations
+
+from .corpus import ATTACKS, Attack
+
+
+def all_attacks() -> dict[str, Attack]:
+    """Every attack by its name."""
+    from . import folders, hdf5_files, images, lmdb_files  # noqa: F401
+
+    return ATTACKS

@@ -1,0 +1,191 @@
+"""What an attack is, the canaries that it is after, and the good sets that it begins with."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import simplejpeg
+
+COUNT = 6
+SHAPE = (16, 12, 3)
+#: Bytes that no reader may ever hand out; as pixels, labels and text they look the same.
+CANARY = b"CANARYSECRET" * 96
+assert len(CANARY) == COUNT * 192
+
+#: What a visitor tries: see visitor.py.
+ENTRANCES = ("read", "info", "verify", "convert", "face")
+
+
+@dataclass(frozen=True)
+class Try:
+    """An attack that was made: what is opened, and how.
+
+    ``params``: of AsyncReader, and of -p; ``options``: of ``convert`` alone.
+    """
+
+    path: Path | str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One way to do harm.
+
+    ``refused``: the entrances that must answer with a typed error; the others may also serve what
+    is harmless. ``says``: what one of those errors must say. ``face``: the other interface that is
+    tried, "matrix", "pyxis" or none.
+    """
+
+    name: str
+    make: Callable[[Place], Try]
+    refused: frozenset[str]
+    says: str
+    entrances: tuple[str, ...]
+
+
+ATTACKS: dict[str, Attack] = {}
+
+SET = ("read", "info", "verify", "convert")
+SAMPLE = ("read", "verify", "convert")
+NONE: tuple[str, ...] = ()
+
+
+def attack(
+    refused: tuple[str, ...] = SET,
+    says: str = "",
+    entrances: tuple[str, ...] = ENTRANCES,
+    name: str | None = None,
+) -> Callable[[Callable[[Place], Try]], Callable[[Place], Try]]:
+    """Register an attack under its function's name."""
+    re.compile(says)
+
+    def note(make: Callable[[Place], Try]) -> Callable[[Place], Try]:
+        known = name or make.__name__.strip("_")
+        assert known not in ATTACKS, known
+        chosen = frozenset(refused) & frozenset(entrances)
+        ATTACKS[known] = Attack(known, make, chosen, says, entrances)
+        return make
+
+    return note
+
+
+class Home:
+    """A scratch folder with the canaries, and good sets to be spoilt."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.outside = root / "outside"
+        self.outside.mkdir(parents=True)
+        self.plugins = root / "plugins"
+        self.plugins.mkdir()
+        #: made by the canary plugin when a process loads it
+        self.touched = root / "plugin-was-loaded"
+        (self.outside / "secret.raw").write_bytes(CANARY)
+        pixels = np.frombuffer(CANARY, np.uint8).reshape(COUNT, 16, 4, 3)
+        with h5py.File(self.outside / "secret.h5", "w") as file:
+            file["data"] = pixels
+            file["labels"] = np.frombuffer(CANARY, np.int64)[:COUNT]
+            file["text"] = np.frombuffer(CANARY, "S12")[:COUNT]
+        os.mkfifo(self.outside / "pipe")
+        self._make_plugin()
+        self.made = 0
+
+    def _make_plugin(self) -> None:
+        """A library that leaves a trace when it is loaded; without a C compiler, a pipe: whoever
+        tries to load it hangs, which is noticed too."""
+        library = self.plugins / "libcanary.so"
+        compiler = shutil.which("cc") or shutil.which("gcc")
+        if compiler is None:
+            os.mkfifo(library)
+            return
+        source = self.root / "canary.c"
+        source.write_text(
+            "#include <fcntl.h>\n#include <unistd.h>\n"
+            "__attribute__((constructor)) static void loaded(void)\n"
+            f'{{ int file = open("{self.touched}", O_CREAT | O_WRONLY, 0600);\n'
+            "  if (file >= 0) close(file); }\n"
+        )
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+
+    @cached_property
+    def pictures(self) -> Path:
+        """A folder of two classes, three JPEGs each."""
+        folder = self.root / "pictures"
+        for number in range(COUNT):
+            place = folder / "ab"[number % 2] / f"{number}.jpg"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(jpeg(number))
+        return folder
+
+    def base(self, name: str) -> Path:
+        """A set packed by us: "raw.h5", "jpeg.h5", "raw.lmdb" or "jpeg.lmdb"."""
+        path = self.root / "bases" / name
+        if not path.exists():
+            from converters import convert
+
+            path.parent.mkdir(exist_ok=True)
+            convert(self.pictures, path, encoding=name.split(".")[0], jobs=1)
+        return path
+
+    def prepare(self, attack: Attack) -> tuple[Try, Path]:
+        """Make an attack in a folder of its own."""
+        self.made += 1
+        folder = self.root / f"{self.made:03d}"
+        folder.mkdir()
+        return attack.make(Place(self, folder)), folder
+
+
+class Place:
+    """Where one attack is made."""
+
+    def __init__(self, home: Home, here: Path) -> None:
+        self.home = home
+        self.here = here
+        self.outside = home.outside
+
+    @property
+    def secret(self) -> str:
+        """A file of another user's bytes."""
+        return str(self.outside / "secret.raw")
+
+    @property
+    def secret_h5(self) -> str:
+        """An HDF5 file that nobody asked for."""
+        return str(self.outside / "secret.h5")
+
+    @property
+    def pipe(self) -> str:
+        """A FIFO: opening it waits for ever."""
+        return str(self.outside / "pipe")
+
+    def copy(self, name: str) -> Path:
+        """A set of ours, to be spoilt."""
+        source, target = self.home.base(name), self.here / name
+        if source.is_dir():
+            shutil.copytree(source, target)
+        else:
+            shutil.copy(source, target)
+        return target
+
+
+def picture(number: int) -> np.ndarray:
+    """A small picture, another for each number."""
+    rows, columns = np.indices(SHAPE[:2])
+    return np.stack([rows * 9 + number, columns * 11, rows * columns], -1).astype(np.uint8)
+
+
+def jpeg(number: int) -> bytes:
+    """The same as a JPEG file."""
+    data: bytes = simplejpeg.encode_jpeg(picture(number), quality=90)
+    return data

@@ -1,0 +1,182 @@
+"""A process that walks into attacks: opens, reads, describes, verifies and converts them.
+
+One JSON request a line on stdin, one answer a line on stdout. Its memory is limited to what it has
+when it is ready and 2 GiB; who asks watches its life and the time. Nothing is caught that a user
+would see: an exception of another type than AsyncReaderError is an outcome of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import itertools
+import json
+import os
+import re
+import resource
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asyncreader import AsyncReader, cli
+from asyncreader.errors import AsyncReaderError
+from asyncreader.sources import open_source
+
+from .corpus import CANARY
+
+#: What a visitor may use beyond what it has at the start.
+MEMORY = 2 << 30
+_WORD = CANARY[:12]
+#: The canary as it would be read in another phase.
+_WORDS = [(_WORD * 2)[i : i + 12] for i in range(12)]
+
+
+def holds_canary(data: bytes) -> bool:
+    """Whether some bytes hold the secret."""
+    return any(word in data for word in _WORDS)
+
+
+def read(path: Any, params: dict[str, Any], out: Path) -> bytes:
+    """Two epochs of batches, and all that a reader says of itself."""
+    served = b""
+    with AsyncReader({"path": path, "batch_size": 2, "nthread": 2, "timeout": 30, **params}) as r:
+        for _ in range(2):
+            for batch in itertools.islice(r, 8):
+                served += batch.data.tobytes()
+                served += b"" if batch.labels is None else batch.labels.tobytes()
+        served += repr((r, r.classes, r.state_dict())).encode("utf-8", "backslashreplace")
+    return served
+
+
+def face(path: Any, params: dict[str, Any], out: Path) -> bytes:
+    """The same through the interface of another system."""
+    if "pyxis" in params:
+        from asyncreader.faces import pyxis
+
+        with pyxis.Reader(path) as reader:
+            return b"".join(repr(reader[i]).encode() for i in range(min(8, len(reader))))
+    from asyncreader.faces import HDF5Matrix
+
+    with HDF5Matrix(path, params.get("data_field", "data")) as matrix:
+        return np.asarray(matrix[: min(8, len(matrix))]).tobytes()
+
+
+def command(*words: str) -> bytes:
+    """What the command prints; SystemExit with its code becomes an error where it is not 0."""
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = streams
+    code: Any = 0
+    try:
+        cli.main(list(words))
+    except SystemExit as exc:
+        code = exc.code
+    finally:
+        sys.stdout, sys.stderr = before
+        for stream in streams:
+            stream.flush()
+    texts = [stream.buffer.getvalue() for stream in streams]  # type: ignore[attr-defined]
+    shown = b"".join(texts).decode("utf-8", "surrogateescape")
+    if not shown.replace("\n", "").isprintable():
+        raise AssertionError(f"control characters reach the terminal: {shown[:300]!r}")
+    if code:
+        raise Refused(shown.strip()[-2000:])
+    return b"".join(texts)
+
+
+class Refused(Exception):
+    """The command ended with a line that says why."""
+
+
+def _given(params: dict[str, Any]) -> list[str]:
+    names = [name for name in params if name not in ("size", "on_error", "pyxis")]
+    return [word for name in names for word in ("-p", f"{name}={json.dumps(params[name])}")]
+
+
+def visit(entrance: str, path: Any, params: dict[str, Any], options: dict[str, Any]) -> bytes:
+    """Go through one entrance; what was served or said."""
+    out = Path(options.pop("out"))
+    if entrance in ("read", "face"):
+        return (read if entrance == "read" else face)(path, params, out)
+    if entrance == "info":
+        return command("info", str(path), *_given(params)) + command(
+            "info", str(path), "--json", *_given(params)
+        )
+    if entrance == "verify":
+        return command("verify", str(path), "--decode", "-q", "--jobs", "2")
+    target = out / "out.h5"
+    words = [word for name, value in options.items() for word in _option(name, value)]
+    if "size" in params:
+        words += ["--size", "{}x{}".format(*params["size"])]
+    said = command("convert", str(path), str(target), "--jobs", "2", *words, *_given(params))
+    source = open_source(target)
+    served = b"".join(source.sample_bytes(i) for i in range(min(64, source.spec.count)))
+    served += repr([source.source_path(i) for i in range(min(64, source.spec.count))]).encode()
+    served += repr(source.spec.classes).encode("utf-8", "backslashreplace")
+    served += b"" if source.labels is None else source.labels.tobytes()
+    source.close()
+    return said + served
+
+
+def _option(name: str, value: Any) -> list[str]:
+    flag = f"--{name.replace('_', '-')}"
+    return [flag] if value is True else [flag, str(value)]
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """One visit, told as an outcome: served, refused, or what must not be."""
+    began = time.perf_counter()
+    try:
+        served = visit(
+            request["entrance"], request["path"], request["params"], dict(request["options"])
+        )
+        outcome, said = "served", ""
+        if holds_canary(served):
+            outcome, said = "leaked", "the canary's bytes were handed out"
+    except Refused as exc:
+        outcome, said = "refused", str(exc)
+        if holds_canary(said.encode()):
+            outcome = "leaked"
+    except AsyncReaderError as exc:
+        outcome, said = "refused", f"{type(exc).__name__}: {exc}"
+        if not str(exc).isprintable():
+            outcome = "unprintable"
+        if holds_canary(said.encode()):
+            outcome = "leaked"
+    except AssertionError as exc:
+        outcome, said = "unprintable", str(exc)
+    except BaseException as exc:
+        outcome, said = "untyped", "".join(traceback.format_exception(exc)[-6:])
+    if "cannot be mapped" not in said and re.search("Unable to alloc|MemoryE|ate memory", said):
+        outcome = "memory"
+    gc.collect()
+    return {"outcome": outcome, "said": said, "seconds": time.perf_counter() - began}
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    warnings.simplefilter("ignore")
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    for line in requests:
+        request = json.loads(line)
+        if request["entrance"] == "limit":
+            # the kernels are compiled and the libraries loaded: what comes now is the attack's
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            limit = pages * resource.getpagesize() + MEMORY
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+            result: dict[str, Any] = {"outcome": "limited"}
+        else:
+            result = answer(request)
+        answers.write(json.dumps(result) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
