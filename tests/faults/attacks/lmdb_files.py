@@ -1,0 +1,543 @@
+"""Hostile LMDB: pages that lead in circles, sizes that lie, descriptions that explode, pickles."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import msgpack
+import numpy as np
+
+from .corpus import COUNT, NONE, SAMPLE, SET, Place, Try, attack, jpeg
+
+PAGE = 4096
+DBS = ("data", "meta", "labels", "checksums", "paths")
+
+
+def environment(path: Path, named: dict[bytes | None, dict[bytes, bytes]], **flags: Any) -> Path:
+    """An LMDB folder with these databases (None: the main one)."""
+    with lmdb.open(str(path), map_size=1 << 28, max_dbs=32, sync=False) as env:
+        for name, entries in named.items():
+            database = None if name is None else env.open_db(name, **flags)
+            with env.begin(write=True, db=database) as txn:
+                for key, value in entries.items():
+                    txn.put(key, value)
+    (path / "lock.mdb").unlink()
+    return path
+
+
+def bare(place: Place, values: list[bytes], **named: Any) -> Path:
+    """Values under numbers, as LSUN keeps its pictures."""
+    entries = {b"%08d" % i: value for i, value in enumerate(values)}
+    return environment(place.here / "set", {None: entries, **named})
+
+
+# -- the description of a set of ours --------------------------------------------------------------
+
+
+def described(place: Place, change: Any) -> Try:
+    """A set of ours with another description."""
+    path = place.copy("raw.lmdb")
+    with lmdb.open(str(path), max_dbs=8, map_size=1 << 28) as env:
+        database = env.open_db(b"meta")
+        with env.begin(write=True, db=database) as txn:
+            text = txn.get(b"meta")
+            txn.put(b"meta", change(text))
+    (path / "lock.mdb").unlink(missing_ok=True)
+    return Try(path)
+
+
+def _with(**fields: Any) -> Any:
+    return lambda text: json.dumps({**json.loads(text), **fields}).encode()
+
+
+def _raw(field: str, literal: bytes) -> Any:
+    def change(text: bytes) -> bytes:
+        whole = json.dumps({**json.loads(text), field: "@"}).encode()
+        return whole.replace(b'"@"', literal)
+
+    return change
+
+
+_DESCRIPTIONS: dict[str, tuple[Any, str]] = {
+    "nested": (lambda text: b"[" * 200_000, "not JSON"),
+    "nested_in_a_field": (_raw("classes", b"[" * 100_000 + b"]" * 100_000), "not JSON|garbles"),
+    "huge_int": (_raw("count", b"9" * 100_000), "not JSON"),
+    "infinite": (_raw("count", b"1e999"), "garbles"),
+    "nan": (_raw("count", b"NaN"), "garbles"),
+    "negative": (_with(count=-5), "makes no sense"),
+    "many": (_with(count=1 << 61), "number of samples"),
+    "list": (lambda text: b"[1, 2]", "not one of ours"),
+    "empty": (lambda text: b"", "not JSON"),
+    "binary": (lambda text: b"\x80\x04\x95" + text, "not JSON"),
+    "pickle": (lambda text: pickle.dumps(json.loads(text)), "not JSON"),
+    "shape_wraps": (_with(shape=[1 << 62, 4, 3]), "makes no sense"),
+    "shape_of_another_size": (_with(shape=[1000, 1000, 3]), "size that its shape needs"),
+    "shape_negative": (_with(shape=[-16, -12, 3]), "makes no sense"),
+    "channels": (_with(channels=1), "makes no sense"),
+    "bomb_of_a_picture": (_with(encoding="jpeg", shape=[60000, 60000, 3]), "makes no sense"),
+    "label_dtype": (_with(label_dtype="|O8"), "makes no sense"),
+    "dtype": (_with(dtype="object"), "makes no sense"),
+    "newer": (_with(version=10**30), "newer"),
+    "digests": (_with(digests=[1, 2]), "garbles"),
+    "surrogates": (_raw("classes", b'["\\ud800", "b"]'), "garbles"),
+    "forty_megabytes": (
+        lambda text: text[:-1] + b', "x": [' + b"[]," * (13 << 20) + b"[]]}",
+        "too long",
+    ),
+}
+for _name, (_change, _says) in _DESCRIPTIONS.items():
+
+    def _described(place: Place, change: Any = _change) -> Try:
+        return described(place, change)
+
+    _described.__doc__ = f"Our description: {_name}."
+    attack(SET, _says, SET, name=f"meta_{_name}")(_described)
+
+
+@attack(NONE, entrances=SET)
+def meta_duplicate_keys(place: Place) -> Try:
+    """Served: the last of two counts, which must be right, is the one that counts."""
+    return described(place, lambda text: b'{"count": 99, ' + text[1:])
+
+
+@attack(NONE, entrances=SET)
+def meta_escapes_in_classes(place: Place) -> Try:
+    """Served: class names that would wipe a terminal are shown escaped."""
+    return described(place, _with(classes=["\x1b[2J\x1b]0;owned\x07", "b\n\r\u202e\u2028"]))
+
+
+# -- pages -----------------------------------------------------------------------------------------
+
+
+def _paged(name: str, says: str, refused: tuple[str, ...] = SET) -> Any:
+    """Register a change to the bytes of a bare set of pictures with two levels of pages."""
+
+    def note(change: Any) -> Any:
+        def make(place: Place) -> Try:
+            path = bare(place, [jpeg(i % COUNT) for i in range(40)])
+            file = path / "data.mdb"
+            raw = bytearray(file.read_bytes())
+            change(raw)
+            file.write_bytes(raw)
+            return Try(path, {"size": [8, 8]})
+
+        make.__doc__ = change.__doc__
+        return attack(refused, says, SET, name=f"lmdb_{name}")(make)
+
+    return note
+
+
+def newest(raw: bytearray) -> int:
+    """Where the newer meta page begins."""
+    stamps = [struct.unpack_from("<Q", raw, at + 16 + 128)[0] for at in (0, PAGE)]
+    return PAGE * stamps.index(max(stamps))
+
+
+def tree(raw: bytearray) -> int:
+    """Where the main tree's record is: flags at 4, depth at 6, entries at 32, root at 40."""
+    return newest(raw) + 16 + 72
+
+
+def root(raw: bytearray) -> int:
+    """Where the main tree's root page begins."""
+    number: int = struct.unpack_from("<Q", raw, tree(raw) + 40)[0]
+    return number * PAGE
+
+
+def nodes(raw: bytearray, page: int) -> list[int]:
+    """Where the nodes of a page are."""
+    lower = struct.unpack_from("<H", raw, page + 12)[0]
+    return [page + at for at in struct.unpack_from(f"<{(lower - 16) // 2}H", raw, page + 16)]
+
+
+@_paged("root_is_its_own_child", "reached twice|not what it should be|damaged")
+def _(raw: bytearray) -> None:
+    """A branch page whose children are itself, forty levels deep."""
+    page = root(raw)
+    struct.pack_into("<H", raw, tree(raw) + 6, 40)
+    struct.pack_into("<H", raw, page + 10, 1)
+    for node in nodes(raw, page):
+        struct.pack_into("<HHH", raw, node, page // PAGE, 0, 0)
+
+
+@_paged("depth_65535", "depth out of range")
+def _(raw: bytearray) -> None:
+    """The same, as deep as can be said."""
+    page = root(raw)
+    struct.pack_into("<H", raw, tree(raw) + 6, 65535)
+    struct.pack_into("<H", raw, page + 10, 1)
+    for node in nodes(raw, page):
+        struct.pack_into("<HHH", raw, node, page // PAGE, 0, 0)
+
+
+@_paged("root_out_of_range", "out of range")
+def _(raw: bytearray) -> None:
+    """A root page far behind the end."""
+    struct.pack_into("<Q", raw, tree(raw) + 40, 1 << 50)
+
+
+@_paged("last_page_lies", "truncated")
+def _(raw: bytearray) -> None:
+    """More pages stated than there are."""
+    struct.pack_into("<Q", raw, newest(raw) + 16 + 120, 1 << 50)
+
+
+@_paged("entries_lie", "more entries|entries where")
+def _(raw: bytearray) -> None:
+    """2^60 entries."""
+    struct.pack_into("<Q", raw, tree(raw) + 32, 1 << 60)
+
+
+@_paged("entries_negative", "more entries|entries where")
+def _(raw: bytearray) -> None:
+    """2^64 - 1 entries."""
+    struct.pack_into("<Q", raw, tree(raw) + 32, (1 << 64) - 1)
+
+
+@_paged("page_size_0", "damaged|not an LMDB|truncated", ("read", "info", "verify", "convert"))
+def _(raw: bytearray) -> None:
+    """Pages of no bytes, by both meta pages."""
+    for at in (0, PAGE):
+        struct.pack_into("<I", raw, at + 16 + 24, 0)
+
+
+@_paged("page_size_64k", "damaged|truncated|not an LMDB")
+def _(raw: bytearray) -> None:
+    """Pages of another size than those that are there."""
+    for at in (0, PAGE):
+        struct.pack_into("<I", raw, at + 16 + 24, 65536)
+
+
+@_paged("another_version", "another LMDB data version")
+def _(raw: bytearray) -> None:
+    """A format of the future."""
+    for at in (0, PAGE):
+        struct.pack_into("<I", raw, at + 16 + 4, 999)
+
+
+@_paged("map_of_2_62", "", NONE)
+def _(raw: bytearray) -> None:
+    """Served: a map size that no machine has; nothing is mapped by it."""
+    for at in (0, PAGE):
+        struct.pack_into("<Q", raw, at + 16 + 16, 1 << 62)
+
+
+def _first_leaf(raw: bytearray) -> int:
+    page = root(raw)
+    while not struct.unpack_from("<H", raw, page + 10)[0] & 2:
+        low, mid, high = struct.unpack_from("<HHH", raw, nodes(raw, page)[0])
+        page = (low | mid << 16 | high << 32) * PAGE
+    return page
+
+
+@_paged("a_thousand_nodes_at_one_place", "more nodes than fit|runs past|bounds")
+def _(raw: bytearray) -> None:
+    """A leaf whose node table fills the page, every entry the same node."""
+    page = _first_leaf(raw)
+    node = nodes(raw, page)[0] - page
+    for at in range(page + 16, page + PAGE - 600, 2):
+        struct.pack_into("<H", raw, at, node)
+    struct.pack_into("<HH", raw, page + 12, PAGE - 600, PAGE - 600)
+
+
+@_paged("value_beyond_its_page", "runs past its page")
+def _(raw: bytearray) -> None:
+    """A value of 2 GB in a page of 4 KiB."""
+    struct.pack_into("<HH", raw, nodes(raw, _first_leaf(raw))[0], 0xFFFF, 0x7FFF)
+
+
+@_paged("value_on_a_page_far_away", "outside the file")
+def _(raw: bytearray) -> None:
+    """A value on overflow pages behind the end of the file."""
+    node = nodes(raw, _first_leaf(raw))[0]
+    key = struct.unpack_from("<H", raw, node + 6)[0]
+    struct.pack_into("<H", raw, node + 4, 1)
+    struct.pack_into("<Q", raw, node + 8 + key, 1 << 40)
+
+
+@_paged("value_of_4_gb_on_overflow_pages", "outside the file")
+def _(raw: bytearray) -> None:
+    """A chain of overflow pages longer than the file."""
+    node = nodes(raw, _first_leaf(raw))[0]
+    key = struct.unpack_from("<H", raw, node + 6)[0]
+    struct.pack_into("<HHH", raw, node, 0xFFFF, 0xFFFF, 1)
+    struct.pack_into("<Q", raw, node + 8 + key, 2)
+
+
+@_paged("value_in_the_meta_page", "outside the file")
+def _(raw: bytearray) -> None:
+    """A value on page 0."""
+    node = nodes(raw, _first_leaf(raw))[0]
+    key = struct.unpack_from("<H", raw, node + 6)[0]
+    struct.pack_into("<H", raw, node + 4, 1)
+    struct.pack_into("<Q", raw, node + 8 + key, 0)
+
+
+@_paged("key_of_64_kb", "runs past its page")
+def _(raw: bytearray) -> None:
+    """A key longer than its page."""
+    struct.pack_into("<H", raw, nodes(raw, _first_leaf(raw))[0] + 6, 0xFFFF)
+
+
+@_paged("leaf_is_leaf2", "not what it should be")
+def _(raw: bytearray) -> None:
+    """A page of keys alone, as DUPFIXED has them."""
+    struct.pack_into("<H", raw, _first_leaf(raw) + 10, 0x22)
+
+
+@_paged("duplicates", "unexpected|kind")
+def _(raw: bytearray) -> None:
+    """Values that say that they are trees of duplicates."""
+    for node in nodes(raw, _first_leaf(raw)):
+        struct.pack_into("<H", raw, node + 4, 4)
+
+
+@attack(says="depth out of range|damaged", entrances=SET)
+def lmdb_description_in_circles(place: Place) -> Try:
+    """Only the tree of our description leads to itself: it is searched before any other."""
+    path = place.copy("raw.lmdb")
+    file = path / "data.mdb"
+    raw = bytearray(file.read_bytes())
+    page = root(raw)
+    for node in nodes(raw, page):
+        size, key = struct.unpack_from("<H", raw, node)[0], struct.unpack_from("<H", raw, node + 6)[0]
+        if bytes(raw[node + 8 : node + 8 + key]) == b"meta" and size == 48:
+            at = node + 8 + key
+            inner = struct.unpack_from("<Q", raw, at + 40)[0] * PAGE
+            struct.pack_into("<H", raw, at + 6, 65535)
+            struct.pack_into("<H", raw, inner + 10, 1)
+            for child in nodes(raw, inner):
+                struct.pack_into("<HHH", raw, child, inner // PAGE, 0, 0)
+    file.write_bytes(raw)
+    return Try(path)
+
+
+@attack(SET, "not read|damaged", SET)
+def lmdb_many_databases(place: Place) -> Try:
+    """5,000 named databases."""
+    path = place.here / "set"
+    with lmdb.open(str(path), map_size=1 << 28, max_dbs=5001, sync=False) as env:
+        with env.begin(write=True) as txn:
+            for number in range(5000):
+                env.open_db(b"d%d" % number, txn)
+    (path / "lock.mdb").unlink()
+    return Try(path)
+
+
+@attack(says="not read|damaged|unexpected", entrances=SET)
+def lmdb_dupfixed_data(place: Place) -> Try:
+    """Our names, with a data database of duplicates of fixed size."""
+    path = place.copy("raw.lmdb")
+    with lmdb.open(str(path), max_dbs=8, map_size=1 << 28) as env:
+        with env.begin(write=True) as txn:
+            txn.drop(env.open_db(b"data", txn))
+        with env.begin(write=True) as txn:
+            database = env.open_db(b"data2", txn, dupsort=True, dupfixed=True, integerdup=True)
+            for number in range(3000):
+                txn.put(b"0000000000", struct.pack("<Q", number), db=database)
+    file = path / "data.mdb"
+    file.write_bytes(file.read_bytes().replace(b"data2", b"data\0"))
+    (path / "lock.mdb").unlink(missing_ok=True)
+    return Try(path)
+
+
+# -- what data.mdb is ------------------------------------------------------------------------------
+
+
+def _is(name: str, make_file: Any, says: str) -> None:
+    def make(place: Place) -> Try:
+        folder = place.here / "set"
+        folder.mkdir()
+        make_file(folder / "data.mdb", place)
+        return Try(folder, {"pyxis": True})
+
+    make.__doc__ = f"data.mdb is {name}."
+    attack(("read", "info", "verify", "convert", "face"), says, name=f"data_mdb_is_{name}")(make)
+
+
+def _socket(path: Path, place: Place) -> None:
+    before = os.getcwd()
+    os.chdir(path.parent)  # a socket's path is short
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+    finally:
+        os.chdir(before)
+
+
+_is("a_pipe", lambda path, place: os.mkfifo(path), "without an LMDB data file|no LMDB|no pictures")
+_is("a_socket", _socket, "without an LMDB data file|no LMDB")
+_is("a_folder", lambda path, place: path.mkdir(), "without an LMDB data file|no LMDB")
+_is("a_device", lambda path, place: path.symlink_to("/dev/zero"), "without an LMDB|no LMDB")
+_is("another_file", lambda path, place: path.symlink_to(place.secret), "not an LMDB file|meta pages")
+_is("empty", lambda path, place: path.touch(), "empty")
+_is("sparse", lambda path, place: (path.touch(), os.truncate(path, 1 << 42)),
+    "not an LMDB file|cannot be mapped")  # fmt: skip
+
+
+@attack(("read", "info", "verify", "convert", "face"), "not a regular file|no LMDB")
+def lmdb_path_is_a_pipe(place: Place) -> Try:
+    """The path itself is one."""
+    os.mkfifo(place.here / "set")
+    return Try(place.here / "set", {"pyxis": True})
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+class _Bomb:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, place: Place) -> None:
+        self.target = str(place.home.touched)
+
+    def __reduce__(self) -> Any:
+        return open, (self.target, "w")
+
+
+def _pickled(place: Place) -> bytes:
+    return pickle.dumps([_Bomb(place), 1], protocol=4)
+
+
+@attack(says="pickles, which can run any code", entrances=SET)
+def pickle_values(place: Place) -> Try:
+    """Pickles as values (folder2lmdb, tensorpack)."""
+    return Try(bare(place, [_pickled(place)] * 4))
+
+
+@attack(says="pickles, which can run any code", entrances=SET)
+def pickle_values_with_keys(place: Place) -> Try:
+    """With the keys in a pickle of their own."""
+    path = bare(place, [_pickled(place)] * 4)
+    return Try(environment(path, {None: {b"__keys__": _pickled(place), b"__len__": _pickled(place)}}))
+
+
+@attack(says="names builtins.open|names io.open|not let in", entrances=("convert",), refused=("convert",))
+def pickle_values_allowed(place: Place) -> Try:
+    """Even where pickles are let in, this one names what is not."""
+    return Try(bare(place, [_pickled(place)] * 4), options={"allow_pickle": True, "no_labels": True})
+
+
+@attack(says="neither msgpack nor pickle", entrances=SET)
+def pyarrow_values(place: Place) -> Try:
+    """pyarrow.serialize, whose payload may hold pickles."""
+    body = b"\x00\x00\x00\x00\xff\xff\xff\xff" + _pickled(place)
+    return Try(environment(place.here / "set", {None: {b"0": body, b"__keys__": b"\x91\xa10"}}))
+
+
+def _tensorpack(place: Place, point: Any) -> Path:
+    packed = point if isinstance(point, bytes) else msgpack.packb(point, use_bin_type=True)
+    entries = {b"%08d" % i: packed for i in range(4)}
+    return environment(place.here / "set", {None: {**entries, b"__keys__": b"\x91\xa10"}})
+
+
+def _array(**fields: Any) -> dict[bytes, Any]:
+    good = {"nd": True, "type": "|u1", "kind": b"", "shape": [2, 2, 3], "data": bytes(12)}
+    return {k.encode(): v for k, v in {**good, **fields}.items()}
+
+
+_POINTS: dict[str, tuple[Any, str]] = {
+    "object_array": (lambda p: [_array(kind=b"O", data=_pickled(p)), 1], "Python objects"),
+    "object_dtype": (lambda p: [_array(type="|O", data=_pickled(p)), 1], "plain numbers"),
+    "structured": (lambda p: [_array(kind=b"V", type=[["a", "|O"]]), 1], "structures"),
+    "extension": (lambda p: [msgpack.ExtType(42, _pickled(p)), 1], "neither array"),
+    "complex": (lambda p: [_array(nd=False, type="complex", data="1j"), 1], "plain numbers|text"),
+    "nested": (lambda p: b"\x92" * 100_000 + b"\x01", "nested|cut short"),
+    "bin_of_4_gb": (lambda p: b"\x92\xc6\xff\xff\xff\xff\x01", "cut short"),
+    "list_of_4_g": (lambda p: b"\xdd\xff\xff\xff\xff" + bytes(99), "cut short|fields"),
+    "shape_bomb": (lambda p: [_array(shape=[1 << 40, 1 << 40, 3]), 1], "size that its shape"),
+    "negative_shape": (lambda p: [_array(shape=[-2, -2, 3]), 1], "no number"),
+    "pickle_as_picture": (lambda p: [_pickled(p), 1], "axes|4-D|size|labels"),
+}
+for _name, (_point, _says) in _POINTS.items():
+
+    def _pointed(place: Place, point: Any = _point) -> Try:
+        return Try(_tensorpack(place, point(place)))
+
+    _pointed.__doc__ = f"tensorpack's msgpack: {_name}."
+    _refused = NONE if _name == "pickle_as_picture" else SET
+    attack(_refused, "" if not _refused else _says, SET, name=f"msgpack_{_name}")(_pointed)
+
+
+def _pyxis(place: Place, **fields: Any) -> Path:
+    inner = {k.encode(): v for k, v in {"type": 2, "dtype": "|u1", "shape": [2, 2, 3],
+             "data": bytes(12), **fields}.items()}  # fmt: skip
+    sample = msgpack.packb({"input": msgpack.packb(inner, use_bin_type=True)}, use_bin_type=True)
+    data = {b"%010d" % i: sample for i in range(4)}
+    meta = {b"nb_samples": b"4"}
+    return environment(place.here / "set", {b"data_db": data, b"meta_db": meta})
+
+
+_ARRAYS: dict[str, dict[str, Any]] = {
+    "object": {"dtype": "|O8"},
+    "fields_by_the_million": {"dtype": "i1," * (1 << 20)},
+    "structured": {"dtype": "i4,O"},
+    "shape_bomb": {"shape": [1 << 40, 1 << 40]},
+    "many_axes": {"shape": [1] * 60},
+    "negative": {"shape": [-1, -12]},
+    "void": {"dtype": "|V0"},
+    "datetime": {"dtype": "M8[s", "data": bytes(96)},
+}
+for _name, _fields in _ARRAYS.items():
+
+    def _arrayed(place: Place, fields: Any = _fields) -> Try:
+        return Try(_pyxis(place, **fields), {"pyxis": True})
+
+    _arrayed.__doc__ = f"ml-pyxis' arrays: {_name}."
+    attack((*SET, "face"), "", name=f"pyxis_{_name}")(_arrayed)
+
+
+@attack(SET, "not a number", SET)
+def pyxis_count_of_30_digits(place: Place) -> Try:
+    """As many samples as can be written in 30 digits."""
+    path = _pyxis(place)
+    return Try(environment(path, {b"meta_db": {b"nb_samples": b"9" * 30}}), {"pyxis": True})
+
+
+@attack(NONE, entrances=SET)
+def ocr_escapes(place: Place) -> Try:
+    """Served: texts that would wipe a terminal, shown escaped."""
+    entries = {b"num-samples": b"4"}
+    for number in range(1, 5):
+        entries[b"image-%09d" % number] = jpeg(number)
+        entries[b"label-%09d" % number] = b"\x1b[2J\x1b]0;owned\x07\r\n%d" % number
+    return Try(environment(place.here / "set", {None: entries}))
+
+
+@attack(SAMPLE, "key 0x|damaged|not an image", SET)
+def escapes_in_keys(place: Place) -> Try:
+    """Keys that would do so, of pictures that are damaged."""
+    entries = {b"\x1b[2J%d" % i: jpeg(i)[:100] for i in range(4)}
+    return Try(environment(place.here / "set", {None: entries}), {"size": [8, 8]})
+
+
+@attack(SET, "", SET)
+def basicsr_list_is_a_bomb(place: Place) -> Try:
+    """meta_info.txt: one line of 30 MB."""
+    path = bare(place, [jpeg(i) for i in range(4)])
+    (path / "meta_info.txt").write_bytes(b"x" * (30 << 20))
+    return Try(path)
+
+
+@attack(NONE, "", SET)
+def basicsr_list_is_a_pipe(place: Place) -> Try:
+    """meta_info.txt is a pipe: it is not looked at."""
+    path = bare(place, [jpeg(i) for i in range(4)])
+    os.mkfifo(path / "meta_info.txt")
+    return Try(path)
+
+
+@attack(SET, "", SET)
+def npy_of_objects(place: Place) -> Try:
+    """An array file of pickled objects, by a packed set's name."""
+    path = place.here / "set.h5"
+    with open(path, "wb") as file:
+        np.save(file, np.array([_Bomb(place)], dtype=object), allow_pickle=True)
+    return Try(path)
