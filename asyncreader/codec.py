@@ -47,6 +47,11 @@ IMAGE_SUFFIXES: Final = frozenset(
 )
 
 _JPEG_FILL: Final = re.compile(rb"\xff+")
+#: Width and height of a PPM, after any white space and comments.
+_PPM_HEADER: Final = re.compile(
+    rb"P\d(?:\s|#[^\r\n]*[\r\n])+\d{1,9}(?:\s|#[^\r\n]*[\r\n])+\d{1,9}\s"
+)
+_PPM_LONGEST: Final = 1 << 14
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 
 #: What Pillow raises for damaged files (found by flipping bytes), and its warnings where they are
@@ -101,7 +106,7 @@ def sniff(data: Buffer) -> str:
         raise DecodeError("an empty file is not an image")
     raise DecodeError(
         "not an image of a kind that is read",
-        found=f"first bytes {head!r}",
+        found=f"first bytes {head[:4]!r}",
         expected="JPEG, PNG, WebP, GIF, BMP, TIFF or PPM",
     )
 
@@ -116,6 +121,8 @@ def read_header(data: Buffer) -> ImageHeader:
     else:
         if kind == "webp":
             _check_webp(data)  # Pillow allocates the canvas when it opens one
+        elif kind == "ppm" and _PPM_HEADER.match(bytes(memoryview(data)[:_PPM_LONGEST])) is None:
+            raise DecodeError("damaged image header")  # Pillow reads it letter by letter
         with _pillow_open(data) as image:
             width, height = image.size
             turned = 1

@@ -152,7 +152,10 @@ def snapshot(folder: Path) -> dict[str, tuple[Any, ...]]:
     for place, folders, files in os.walk(os.fsencode(folder)):
         for name in folders + files:
             path = os.path.join(place, name)
-            facts = os.lstat(path)
+            try:
+                facts = os.lstat(path)
+            except OSError:  # deeper than a path can say
+                continue
             digest = ""
             if stat.S_ISREG(facts.st_mode) and facts.st_size < 1 << 20:
                 with open(path, "rb") as file:
