@@ -47,8 +47,9 @@ def described(place: Place, change: Any) -> Try:
     with lmdb.open(str(path), max_dbs=8, map_size=1 << 28) as env:
         database = env.open_db(b"meta")
         with env.begin(write=True, db=database) as txn:
-            text = txn.get(b"meta")
-            txn.put(b"meta", change(text))
+            facts = json.loads(txn.get(b"meta"))
+            facts["digests"].pop("meta", None)  # an attacker leaves it out
+            txn.put(b"meta", change(json.dumps(facts).encode()))
     (path / "lock.mdb").unlink(missing_ok=True)
     return Try(path)
 
@@ -307,7 +308,10 @@ def lmdb_description_in_circles(place: Place) -> Try:
     raw = bytearray(file.read_bytes())
     page = root(raw)
     for node in nodes(raw, page):
-        size, key = struct.unpack_from("<H", raw, node)[0], struct.unpack_from("<H", raw, node + 6)[0]
+        size, key = (
+            struct.unpack_from("<H", raw, node)[0],
+            struct.unpack_from("<H", raw, node + 6)[0],
+        )
         if bytes(raw[node + 8 : node + 8 + key]) == b"meta" and size == 48:
             at = node + 8 + key
             inner = struct.unpack_from("<Q", raw, at + 40)[0] * PAGE
@@ -323,10 +327,10 @@ def lmdb_description_in_circles(place: Place) -> Try:
 def lmdb_many_databases(place: Place) -> Try:
     """5,000 named databases."""
     path = place.here / "set"
-    with lmdb.open(str(path), map_size=1 << 28, max_dbs=5001, sync=False) as env:
-        with env.begin(write=True) as txn:
-            for number in range(5000):
-                env.open_db(b"d%d" % number, txn)
+    settings: Any = {"map_size": 1 << 28, "max_dbs": 5001, "sync": False}
+    with lmdb.open(str(path), **settings) as env, env.begin(write=True) as txn:
+        for number in range(5000):
+            env.open_db(b"d%d" % number, txn)
     (path / "lock.mdb").unlink()
     return Try(path)
 
@@ -376,10 +380,15 @@ _is("a_pipe", lambda path, place: os.mkfifo(path), "without an LMDB data file|no
 _is("a_socket", _socket, "without an LMDB data file|no LMDB")
 _is("a_folder", lambda path, place: path.mkdir(), "without an LMDB data file|no LMDB")
 _is("a_device", lambda path, place: path.symlink_to("/dev/zero"), "without an LMDB|no LMDB")
-_is("another_file", lambda path, place: path.symlink_to(place.secret), "not an LMDB file|meta pages")
+_is(
+    "another_file", lambda path, place: path.symlink_to(place.secret), "not an LMDB file|meta pages"
+)
 _is("empty", lambda path, place: path.touch(), "empty")
-_is("sparse", lambda path, place: (path.touch(), os.truncate(path, 1 << 42)),
-    "not an LMDB file|cannot be mapped")  # fmt: skip
+_is(
+    "sparse",
+    lambda path, place: (path.touch(), os.truncate(path, 1 << 42)),
+    "not an LMDB file|cannot be mapped",
+)
 
 
 @attack(("read", "info", "verify", "convert", "face"), "not a regular file|no LMDB")
@@ -416,13 +425,21 @@ def pickle_values(place: Place) -> Try:
 def pickle_values_with_keys(place: Place) -> Try:
     """With the keys in a pickle of their own."""
     path = bare(place, [_pickled(place)] * 4)
-    return Try(environment(path, {None: {b"__keys__": _pickled(place), b"__len__": _pickled(place)}}))
+    return Try(
+        environment(path, {None: {b"__keys__": _pickled(place), b"__len__": _pickled(place)}})
+    )
 
 
-@attack(says="names builtins.open|names io.open|not let in", entrances=("convert",), refused=("convert",))
+@attack(
+    says="names builtins.open|names io.open|not let in",
+    entrances=("convert",),
+    refused=("convert",),
+)
 def pickle_values_allowed(place: Place) -> Try:
     """Even where pickles are let in, this one names what is not."""
-    return Try(bare(place, [_pickled(place)] * 4), options={"allow_pickle": True, "no_labels": True})
+    return Try(
+        bare(place, [_pickled(place)] * 4), options={"allow_pickle": True, "no_labels": True}
+    )
 
 
 @attack(says="neither msgpack nor pickle", entrances=SET)
@@ -467,8 +484,16 @@ for _name, (_point, _says) in _POINTS.items():
 
 
 def _pyxis(place: Place, **fields: Any) -> Path:
-    inner = {k.encode(): v for k, v in {"type": 2, "dtype": "|u1", "shape": [2, 2, 3],
-             "data": bytes(12), **fields}.items()}  # fmt: skip
+    inner = {
+        k.encode(): v
+        for k, v in {
+            "type": 2,
+            "dtype": "|u1",
+            "shape": [2, 2, 3],
+            "data": bytes(12),
+            **fields,
+        }.items()
+    }
     sample = msgpack.packb({"input": msgpack.packb(inner, use_bin_type=True)}, use_bin_type=True)
     data = {b"%010d" % i: sample for i in range(4)}
     meta = {b"nb_samples": b"4"}

@@ -111,11 +111,18 @@ class Visitor:
             "seconds": HANG if not ready else 0.0,
         }
 
-    def visits(self, attack: Attack) -> Iterator[Visit]:
-        """Make an attack, go through its entrances, and look at what was not to be touched."""
+    def settings(self) -> str:
+        """ "same", or what the visitor's process was changed to."""
+        if self._process is None:
+            self._start()
+        said: str = self._ask("settings", "", {}, {})["outcome"]
+        return said
+
+    def visits(self, attack: Attack, entrances: tuple[str, ...]) -> Iterator[Visit]:
+        """Make an attack, go through entrances, and look at what was not to be touched."""
         made, folder = self._home.prepare(attack)
         before = [snapshot(self._home.outside), snapshot(folder)]
-        for entrance in attack.entrances:
+        for entrance in entrances:
             if self._process is None:
                 self._start()
             out = self._home.root / "out"

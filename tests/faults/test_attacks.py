@@ -1,0 +1,186 @@
+"""The hostile corpus, an attack a test, each through its first entrance; and proof of its traps.
+
+All entrances: ``python tests/faults/run.py --long --only attacks``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from asyncreader import AsyncReader, ParamsError
+from faults.attacks import all_attacks
+from faults.attacks.corpus import CANARY, NONE, Attack, Home, Place, Try
+from faults.attacks.visits import Visitor
+from faults.case_attacks import broken, entrances, room
+
+ATTACKS = all_attacks()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return Home(tmp_path_factory.mktemp("hostile") / "corpus")
+
+
+@pytest.fixture(scope="module")
+def visitor(home: Home) -> Iterator[Visitor]:
+    with Visitor(home) as visitor:
+        yield visitor
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attack(visitor: Visitor, name: str) -> None:
+    """An attack ends in a typed error or in harmless data: no signal, no hang, no other file's
+    byte, no program, no file touched, no memory beyond 2 GiB, no control character shown."""
+    attack = ATTACKS[name]
+    assert broken(attack, list(visitor.visits(attack, entrances(attack, 1)))) == []
+
+
+def test_settings_are_left_alone(visitor: Visitor) -> None:
+    """After all attacks, what Pillow, OpenCV, HDF5 and the process are set to is as it was."""
+    assert visitor.settings() == "same"
+
+
+def test_every_room_is_filled() -> None:
+    """The corpus has attacks of every kind, and most of them must be refused."""
+    rooms = {room(attack) for attack in ATTACKS.values()}
+    assert rooms == {"HDF5", "LMDB", "pictures", "folders and CSVs"}
+    assert len(ATTACKS) > 350
+    assert sum(bool(attack.refused) for attack in ATTACKS.values()) > 300
+
+
+# -- the traps work ------------------------------------------------------------------------------
+
+
+def test_canary_is_noticed(visitor: Visitor) -> None:
+    """A reader of the secret itself is told to have leaked it."""
+    leak = Attack("leak", lambda place: Try(place.secret_h5), frozenset(NONE), "", ("read",))
+    (visit,) = visitor.visits(leak, ("read",))
+    assert visit.outcome == "leaked"
+
+
+def test_change_is_noticed(visitor: Visitor, home: Home) -> None:
+    """A file that is changed or made while an attack is visited is noticed."""
+    made: list[Place] = []
+
+    def make(place: Place) -> Try:
+        made.append(place)
+        return Try(place.copy("raw.h5"))
+
+    visits = visitor.visits(Attack("x", make, frozenset(), "", ("read", "info")), ("read", "info"))
+    assert next(visits).outcome == "served"
+    (made[0].here / "left").touch()
+    assert next(visits).outcome == "files changed"
+
+
+def test_death_is_noticed(visitor: Visitor) -> None:
+    """A visitor that dies is told with its signal, and replaced."""
+    odd = Attack("x", lambda place: Try(place.copy("raw.h5")), frozenset(), "", ("die", "info"))
+    assert [visit.outcome for visit in visitor.visits(odd, ("die", "info"))] == ["signal", "served"]
+
+
+def test_plugin_is_armed(home: Home) -> None:
+    """h5py itself loads the canary plugin on reading the same file: the trap is set."""
+    if not (home.plugins / "libcanary.so").is_file():
+        pytest.skip("no C compiler: the trap is a pipe, on which a loader would hang")
+    made, _ = home.prepare(ATTACKS["plugin_labels"])
+    script = f"import h5py\ntry: h5py.File({str(made.path)!r})['labels'][()]\nexcept OSError: pass"
+    environment = {**os.environ, "HDF5_PLUGIN_PATH": str(home.plugins)}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+    assert home.touched.exists()
+    home.touched.unlink()
+
+
+def test_external_bytes_are_armed(home: Home) -> None:
+    """h5py itself hands out the canary by external storage, links and virtual data sets."""
+    for name in ("external_storage_data", "external_link_data", "virtual"):
+        made, _ = home.prepare(ATTACKS[name])
+        with h5py.File(made.path) as file:
+            assert CANARY[:60] in file["data"][()].tobytes(), name
+
+
+# -- states, and processes -----------------------------------------------------------------------
+
+
+_FIELDS = ("epoch", "samples", "steps", "global_batch", "seed", "shuffle", "fingerprint")
+STATES: list[Any] = [
+    None,
+    [],
+    "{}",
+    {},
+    *({field: value} for field in _FIELDS for value in (None, [], {}, "x", -1, 1.5, 10**400)),
+]
+
+
+def test_hostile_states(home: Home) -> None:
+    """A state with fields of any type or size is a ParamsError, and the reader goes on as it was;
+    what looks like a whole number of batches of another size is no harm."""
+    params = {"path": home.base("raw.h5"), "batch_size": 2, "shuffle": True}
+    with AsyncReader(params) as reader:
+        good = json.loads(json.dumps(reader.state_dict()))
+        first = next(iter(reader)).indices.tolist()
+        for state in STATES:
+            changed = {**good, **state} if isinstance(state, dict) and state else state
+            if isinstance(state, dict) and set(state) == {"global_batch"}:
+                with contextlib.suppress(ParamsError):
+                    reader.load_state_dict(changed)
+                continue
+            with pytest.raises(ParamsError) as caught:
+                reader.load_state_dict(changed)
+            assert len(str(caught.value)) < 2000
+        reader.load_state_dict(good)
+        assert next(iter(reader)).indices.tolist() == first
+
+
+def test_no_listening_socket(home: Home) -> None:
+    """Worker processes are fed by pipes: neither they nor their parent listen on a socket."""
+    params = {"path": home.base("raw.h5"), "batch_size": 2, "workers": "process"}
+    before = listening()
+    with AsyncReader(params) as reader:
+        assert np.isfinite(next(iter(reader)).data).all()
+        assert listening() - before == set()
+
+
+def listening() -> set[str]:
+    """Sockets that this process or a child of it listens on, by inode."""
+    heard = set()
+    for table in ("tcp", "tcp6", "unix"):
+        try:
+            rows = [
+                line.split() for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+            ]
+        except OSError:
+            continue
+        for row in rows:
+            if table == "unix" and int(row[3], 16) & 0x10000:  # __SO_ACCEPTCON
+                heard.add(row[6])
+            if table != "unix" and row[3] == "0A":  # TCP_LISTEN
+                heard.add(row[9])
+    mine = set()
+    for process in [os.getpid(), *children(os.getpid())]:
+        for place in Path(f"/proc/{process}/fd").iterdir():
+            try:
+                target = os.readlink(place)
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                mine.add(target[8:-1])
+    return heard & mine
+
+
+def children(parent: int) -> list[int]:
+    """Processes that a process has started."""
+    found = []
+    for task in Path(f"/proc/{parent}/task").iterdir():
+        found += [int(number) for number in (task / "children").read_text().split()]
+    return found
