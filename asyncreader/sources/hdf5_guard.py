@@ -27,10 +27,10 @@ _SOFT: Final = 16
 _LISTED, _VISITED = 20, 200
 #: Filters that HDF5 and h5py undo without looking for a plugin.
 _LIBRARY: Final = frozenset({DEFLATE, SHUFFLE, FLETCHER32, LZF, *BUILT_IN_ONLY})
-#: What is stored may declare this much of itself; more must be at least 1/_RATIO of it on disk.
+#: What is stored may declare this much of itself; more must be at least 1/BOMB_RATIO of it on disk.
 #: (deflate reaches 1/1032, on nothing but zeros).
 BOMB_BYTES: Final = 256 << 20
-_RATIO: Final = 200
+BOMB_RATIO: Final = 200
 #: The largest attribute that is read; a header holds 64 KiB of one at most.
 _ATTRIBUTE: Final = 1 << 16
 #: Members of a compound type that are looked at.
@@ -283,12 +283,12 @@ def attribute(item: Any, name: str, compound: bool = False) -> Any:
 
 def check_bomb(declared: int, stored: int, name: str, path: str) -> None:
     """FormatError where a file declares far more than it stores."""
-    if declared > BOMB_BYTES and declared > _RATIO * stored:
+    if declared > BOMB_BYTES and declared > BOMB_RATIO * stored:
         raise FormatError(
             f"data set {name!r} declares far more than it stores",
             path=path,
             found=f"{declared} bytes of {stored} stored",
-            expected=f"at most {_RATIO} times as many, or {BOMB_BYTES} bytes",
+            expected=f"at most {BOMB_RATIO} times as many, or {BOMB_BYTES} bytes",
             hint="if it is genuine, repack it uncompressed: h5repack -f NONE",
         )
 

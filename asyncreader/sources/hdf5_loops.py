@@ -24,7 +24,7 @@ from ..errors import FormatError
 UInt8 = npt.NDArray[np.uint8]
 
 #: Object headers that are looked at: those nearest to the root come first.
-_OBJECTS: Final = 10_000
+OBJECTS: Final = 10_000
 #: Messages of one header, and blocks that it may go on in.
 _MESSAGES, _BLOCKS = 20_000, 1024
 #: Levels of a tree: HDF5's hold 2^16 chunks in three.
@@ -107,7 +107,7 @@ class _Walk:
 
     def objects(self, root: int) -> None:
         self._meet(root)
-        while self._todo and len(self._known) - len(self._todo) <= _OBJECTS:
+        while self._todo and len(self._known) - len(self._todo) <= OBJECTS:
             try:
                 self._header(self._todo.popleft())
             except _Odd:
@@ -251,7 +251,7 @@ class _Walk:
             if bytes(self._bytes(at, 4)) != b"SNOD":
                 continue
             for number in range(self._int(at + 6, 2)):
-                if len(self._known) > _OBJECTS:
+                if len(self._known) > OBJECTS:
                     return
                 self._entry(at + 8 + number * size)
 

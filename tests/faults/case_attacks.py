@@ -17,6 +17,10 @@ GOOD = ("refused", "served")
 #: Seconds that a visit may take.
 LIMIT = 5.0
 _ROOMS = {
+    "hdf5_links": "HDF5",
+    "hdf5_filters": "HDF5",
+    "hdf5_bombs": "HDF5",
+    "hdf5_types": "HDF5",
     "hdf5_files": "HDF5",
     "lmdb_files": "LMDB",
     "images": "pictures",
@@ -61,7 +65,7 @@ class Attacks:
         """A line for each kind of thing; ``seed`` is of no use here."""
         home = Home(scratch / "corpus")
         with Visitor(home) as visitor:
-            for kind in _ROOMS.values():
+            for kind in dict.fromkeys(_ROOMS.values()):
                 chosen = [attack for attack in all_attacks().values() if room(attack) == kind]
                 counts: Counter[str] = Counter(attacks=len(chosen))
                 lines: list[str] = []

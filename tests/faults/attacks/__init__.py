@@ -11,6 +11,15 @@ from .corpus import ATTACKS, Attack
 
 def all_attacks() -> dict[str, Attack]:
     """Every attack by its name."""
-    from . import folders, hdf5_files, images, lmdb_files  # noqa: F401
+    from . import (  # noqa: F401
+        folders,
+        hdf5_bombs,
+        hdf5_files,
+        hdf5_filters,
+        hdf5_links,
+        hdf5_types,
+        images,
+        lmdb_files,
+    )
 
     return ATTACKS

@@ -1,0 +1,250 @@
+"""Hostile HDF5: the bytes of other files, by storage, links and virtual data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from .corpus import NONE, SET, Place, Try, attack
+from .hdf5_tools import (
+    ROWS,
+    N,
+    closed,
+    done,
+    external,
+    filtered,
+    ours,
+    plain,
+    virtually,
+)
+
+
+@attack(says="keeps its bytes outside the file")
+def external_storage_data(place: Place) -> Try:
+    """The pixels are another file's bytes."""
+    file = plain(place, data=False)
+    external(file, "data", ROWS, "u1", place)
+    return done(file)
+
+
+@attack(says="keeps its bytes outside the file", entrances=SET)
+def external_storage_labels(place: Place) -> Try:
+    """So are the labels."""
+    file = plain(place, labels=False)
+    external(file, "labels", (N,), "i8", place)
+    return done(file)
+
+
+@attack(says="keeps its bytes outside the file")
+def external_storage_in_a_group(place: Place) -> Try:
+    """Behind a soft link, two groups down."""
+    file = plain(place, data=False)
+    external(file.create_group("a/b"), "x", ROWS, "u1", place)
+    file["data"] = h5py.SoftLink("a/b/x")
+    return done(file)
+
+
+def _replaced(place: Place, table: str, how: str, base: str = "raw.h5") -> Try:
+    """A set of ours one of whose tables is somewhere else."""
+    file = ours(place, base)
+    old = file[table]
+    shape, kind = old.shape, old.dtype
+    del file[table]
+    if how == "storage":
+        external(file, table, shape, kind, place)
+    elif how == "link":
+        file[table] = h5py.ExternalLink(place.secret_h5, "text" if kind.kind == "S" else "labels")
+    elif how == "pipe":
+        file[table] = h5py.ExternalLink(place.pipe, "x")
+    elif how == "virtual":
+        layout = h5py.VirtualLayout(shape, kind)
+        layout[:] = h5py.VirtualSource(place.secret_h5, "labels", shape, kind)
+        file.create_virtual_dataset(table, layout)
+    elif how == "plugin":
+        filtered(file, table, shape, kind)
+    elif how == "bomb":
+        file.create_dataset(table, (1 << 40, *shape[1:]), kind, chunks=(1 << 16, *shape[1:]))
+    elif how == "opaque":
+        file[table] = np.zeros(shape, "M8[s]").astype(h5py.opaque_dtype("M8[s]"))
+    return done(file)
+
+
+def _tables(table: str, base: str, refused: tuple[str, ...] = SET) -> None:
+    says = {
+        "storage": "outside the file",
+        "link": "link into another file",
+        "pipe": "link into another file",
+        "virtual": "virtual data set",
+        "plugin": "filter that is not read|found filter",
+        "bomb": "wrong shape|lacks some|another number|too small|not the blob",
+        "opaque": "plain numbers|wrong shape|no list of text",
+    }
+    for how, message in says.items():
+
+        def make(place: Place, how: str = how) -> Try:
+            return _replaced(place, table, how, base)
+
+        make.__doc__ = f"Our set's {table}: {how}."
+        attack(refused, message, SET, name=f"ours_{table}_{how}")(make)
+
+
+for _table in ("labels", "checksums", "classes"):
+    _tables(_table, "raw.h5")
+_tables("offsets", "jpeg.h5")
+_tables("paths", "raw.h5", ("verify", "convert"))
+
+
+@attack(says="link into another file")
+def external_link_data(place: Place) -> Try:
+    """The data are a link to another file's data."""
+    file = plain(place, data=False)
+    file["data"] = h5py.ExternalLink(place.secret_h5, "data")
+    return done(file)
+
+
+@attack(says="link into another file", entrances=SET)
+def external_link_labels(place: Place) -> Try:
+    """The labels are a link to another file's labels."""
+    file = plain(place, labels=False)
+    file["labels"] = h5py.ExternalLink(place.secret_h5, "labels")
+    return done(file)
+
+
+@attack(says="link into another file")
+def external_link_to_a_pipe(place: Place) -> Try:
+    """Whoever follows it waits for ever."""
+    file = plain(place, data=False)
+    file["data"] = h5py.ExternalLink(place.pipe, "data")
+    return done(file)
+
+
+@attack(says="link into another file")
+def external_link_behind_soft_link(place: Place) -> Try:
+    """A soft link inside the file, to a link out of it, to a pipe."""
+    file = plain(place, data=False)
+    file["way"] = h5py.ExternalLink(place.pipe, "data")
+    file["data"] = h5py.SoftLink("/way")
+    return done(file)
+
+
+@attack(says="link into another file")
+def external_link_as_a_group(place: Place) -> Try:
+    """The group that the data lie in is another file's."""
+    file = plain(place, data=False)
+    file["way"] = h5py.ExternalLink(place.pipe, "/")
+    return done(file, data_field="way/data")
+
+
+@attack(says="link into another file", entrances=SET)
+def external_link_labels_to_a_pipe(place: Place) -> Try:
+    """Labels by the names that are tried: each of them a pipe."""
+    file = plain(place, labels=False)
+    for name in ("labels", "label", "targets", "target"):
+        file[name] = h5py.ExternalLink(place.pipe, "x")
+    return done(file)
+
+
+@attack(says="no data set 'data'|link into another file")
+def external_link_in_all_known_names(place: Place) -> Try:
+    """Every name that a known layout has, each a pipe."""
+    file = plain(place, data=False, labels=False)
+    names = "train_set_x test_set_x features image_features encoded_images images image jpegs x y"
+    for name in names.split():
+        file[name] = h5py.ExternalLink(place.pipe, "x")
+    return done(file)
+
+
+@attack(says="link into another file")
+def user_defined_link(place: Place) -> Try:
+    """A link of a kind that some program would have to register."""
+    file = plain(place, data=False)
+    file["data"] = h5py.ExternalLink(place.secret_h5, "data")
+    made = done(file)
+    raw = Path(made.path).read_bytes()
+    at = raw.index(b"\x40\x04data")  # type 64, length of the name, name
+    Path(made.path).write_bytes(raw[:at] + b"\x41" + raw[at + 1 :])
+    return made
+
+
+@attack(says="leads in circles|soft link")
+def soft_link_cycle(place: Place) -> Try:
+    """Soft links that lead to each other."""
+    file = plain(place, data=False)
+    file["data"] = h5py.SoftLink("/other")
+    file["other"] = h5py.SoftLink("/data")
+    return done(file)
+
+
+@attack(says="leads in circles|soft link")
+def soft_link_that_grows(place: Place) -> Try:
+    """A soft link through itself, longer with each step."""
+    file = plain(place, data=False)
+    file["data"] = h5py.SoftLink("/data/" + "a/" * 2000)
+    return done(file)
+
+
+@attack(says="no data set 'data'")
+def soft_link_to_nothing(place: Place) -> Try:
+    """A soft link that tries a file system's path."""
+    file = plain(place, data=False)
+    file["data"] = h5py.SoftLink("/../../../../etc/passwd")
+    return done(file)
+
+
+@attack(says="no data set 'data'", entrances=SET)
+def groups_in_circles(place: Place) -> Try:
+    """A group that holds itself, and the root."""
+    file = plain(place, data=False)
+    group = file.create_group("g")
+    group["again"] = group
+    group["root"] = file["/"]
+    return done(file)
+
+
+@attack(NONE)
+def data_behind_circles(place: Place) -> Try:
+    """Served: many steps round a circle of groups are still this file's data."""
+    file = plain(place)
+    file["me"] = file["/"]
+    return Try(closed(file), {"data_field": "me/" * 50 + "data"})
+
+
+@attack(says="virtual data set.*pass those files as a list")
+def virtual(place: Place) -> Try:
+    """Pixels mapped from another file."""
+    return done(virtually(place, place.secret_h5, False))
+
+
+@attack(says="virtual data set")
+def virtual_to_a_pipe(place: Place) -> Try:
+    """Asking for its shape opens the file: a pipe."""
+    return done(virtually(place, place.pipe, True))
+
+
+@attack(says="virtual data set")
+def virtual_of_itself(place: Place) -> Try:
+    """Mapped from itself."""
+    return done(virtually(place, ".", False))
+
+
+@attack(says="no data set|virtual", entrances=SET)
+def virtual_by_known_names(place: Place) -> Try:
+    """Names that are only tried must not be asked for their shape either."""
+    file = virtually(place, place.pipe, True)
+    for name in ("x", "images", "encoded_images", "label", "labels2", "data_shapes"):
+        file[name] = file["data"]
+    del file["data"]
+    return done(file)
+
+
+@attack(says="virtual data set", entrances=SET)
+def virtual_labels_to_a_pipe(place: Place) -> Try:
+    """The labels' shape opens a pipe."""
+    file = virtually(place, place.pipe, True)
+    file.move("data", "other")
+    del file["labels"]
+    file["labels"] = file["other"]
+    file["data"] = np.zeros(ROWS, np.uint8)
+    return done(file)
