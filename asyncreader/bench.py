@@ -105,6 +105,8 @@ def run_bench(
     for number in range(rounds):
         for nthread in chosen if number % 2 == 0 else reversed(chosen):
             with AsyncReader(params, nthread=nthread) as reader:
+                # each turn another epoch: the samples of the turn before are in memory now
+                reader.seek(epoch=sum(map(len, turns.values())))
                 turns[nthread].append(_turn(reader, seconds / rounds, consumer_seconds))
                 facts = facts or _facts(reader)
             if progress is not None:

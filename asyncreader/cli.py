@@ -16,6 +16,7 @@ import click
 from .commands.bench import bench
 from .commands.convert import convert
 from .commands.demo import demo
+from .commands.doctor import doctor
 from .commands.info import info
 from .commands.verify import verify
 from .terminal import USAGE, Cli, say
@@ -74,7 +75,7 @@ def _versions() -> Iterable[tuple[str, str]]:
             yield libraries[package]
 
 
-for command in (convert, info, verify, bench, demo):
+for command in (convert, info, verify, bench, doctor, demo):
     cli.add_command(command)
 
 

@@ -166,7 +166,12 @@ class Fill:
                     found=f"{len(values)} values",
                     expected=f"1 or {channels}",
                 )
-        self.geometry = wanted.size is not None
+        # the whole of a raw sample that has the size already: nothing to cut, nothing to resize
+        whole = wanted.crop == "none" or (
+            wanted.crop_ratio == 1.0 and wanted.crop != "random-resized"
+        )
+        there = not stored.encoded and wanted.size == (height, width) and whole
+        self.geometry = wanted.size is not None and not there
         if wanted.size is not None:
             height, width = wanted.size
         if height is None or width is None:
@@ -342,7 +347,8 @@ class Fill:
         out: Array,
     ) -> None:
         wanted = self.wanted
-        if wanted.size is not None:
+        if self.geometry:
+            assert wanted.size is not None
             if rect is None:
                 rect = codec.choose_rect(
                     pixels.shape[0],

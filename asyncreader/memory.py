@@ -75,6 +75,18 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[A
     return np.frombuffer(pages, kind, count=size // kind.itemsize).reshape(shape)
 
 
+def cached_pages(mapped: UInt8) -> UInt8 | None:
+    """For each page of a mapped file whether it is in the page cache (mincore(2)): 1 or 0.
+
+    None where the system does not tell.
+    """
+    known = ctypes.create_string_buffer(-(-mapped.size // PAGE))
+    if _libc.mincore(mapped.ctypes.data, mapped.size, known) != 0:
+        return None
+    held: UInt8 = np.frombuffer(known.raw, np.uint8) & np.uint8(1)
+    return held
+
+
 def cached_share(mapped: UInt8, samples: int = 128) -> float:
     """Part of a mapped file's pages in the page cache, 0 to 1, by evenly spread ones.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import time
 import traceback
@@ -99,7 +100,7 @@ class Progress:
         self._tenths = 0
 
     def __enter__(self) -> Progress:
-        if not self._quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        if not self._quiet and on_terminal():
             from rich import progress
             from rich.console import Console
 
@@ -136,6 +137,40 @@ class Progress:
             )
 
 
+class Status:
+    """What is being done now: a spinner on a terminal, nothing elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._shown: Any = None
+
+    def __enter__(self) -> Status:
+        if not self._quiet and on_terminal():
+            from rich.console import Console
+
+            self._shown = Console(stderr=True).status("opening")
+            self._shown.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown is not None:
+            self._shown.stop()
+
+    def __call__(self, doing: str) -> None:
+        if self._shown is not None:
+            self._shown.update(shown(doing))
+
+
+def on_terminal() -> bool:
+    """Whether progress can be drawn: stderr is a terminal that moves its cursor."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def width() -> int:
+    """Columns for running text: those of the terminal, 80 without one, at most 100."""
+    return min(100, shutil.get_terminal_size((80, 24)).columns)
+
+
 def print_json(value: object) -> None:
     """ASCII only: a name that is no UTF-8 comes back from json.loads as Python had it."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))
@@ -149,7 +184,7 @@ def print_table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> None
 
     table = Table(box=None, show_header=bool(head), pad_edge=False, padding=(0, 2, 0, 0))
     for name in head or ("name", "value"):
-        justify: Any = "left" if name in ("name", "value", "class") else "right"
+        justify: Any = "left" if name in ("name", "value", "class", "change") else "right"
         table.add_column(
             name, justify=justify, overflow="fold", style="bold" if name == "name" else ""
         )

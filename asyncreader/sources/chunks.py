@@ -384,6 +384,12 @@ class ChunkSource(BaseSource):
         limit = max(CACHE_BYTES, 2 * grid.chunk_bytes)
         self.cache = ChunkCache(limit, math.prod(grid.grid), grid.chunk_bytes)
 
+    def offsets(self, records: Int64) -> Int64:
+        """Byte offsets in the file of the (first) chunk that each record lies in."""
+        behind = math.prod(self._grid.grid[self._axis + 1 :])
+        first: Int64 = self._grid.offsets[records // self._grid.chunk[self._axis] * behind]
+        return first
+
     def reserve(self, samples: int) -> None:
         # a window, and what the next one needs while the last batches of it are in flight; no
         # more, so that memory stays where it is after the first window

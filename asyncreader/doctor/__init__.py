@@ -1,0 +1,416 @@
+"""The doctor: what limits training on a set, measured, and what would help, tried.
+
+``facts`` looks, ``measure`` times, ``advice`` finds the words; :func:`diagnose` puts them together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ceilings import IN_ORDER, copy_ceiling, decode_ceiling, read_ceiling
+from ..errors import AsyncReaderError
+from ..fill import Fill
+from ..params import ReaderParams, parse_params, snake_case
+from ..sources import Source, fields_of, open_source
+from ..sources.subset import resolve_subset
+from . import advice, measure
+from .advice import Ceilings, Proposal, Tried
+from .facts import Facts, look
+from .measure import Rate
+
+__all__ = ["Ceilings", "Diagnosis", "Facts", "Rate", "Tried", "diagnose"]
+
+#: What is made of pictures that differ in size: (H, W) that most ImageNet training uses.
+USUAL_SIZE: Final = (224, 224)
+
+#: Pixels of a picture that hardly any training sees whole.
+_LARGE: Final = 1 << 20
+
+#: Bytes of a packed sample: several times the caches of today's processors.
+_SAMPLE_BYTES: Final = 192 << 20
+
+#: Parts of the time that may be spent on bringing a set into memory, ceilings and packing.
+_BRING_IN, _CEILINGS, _PACK = 0.15, 0.15, 0.3
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What :func:`diagnose` found. Rates are samples/s."""
+
+    facts: Facts
+    params: Mapping[str, Any]
+    """Of the reader, as measured."""
+    now: Rate
+    samples_per_second: float
+    """In training, from the second epoch on."""
+    measured: bool
+    """False: worked out from a part of the set and the disk's speed."""
+    by_nthread: Mapping[int, float]
+    ceilings: Ceilings
+    limit: str
+    """"decode", "disk", "memory" or "work"."""
+    words: tuple[str, ...]
+    suited: Mapping[str, Any]
+    """Parameters that suit the set as it is."""
+    tried: tuple[Tried, ...]
+    advised: Tried | None
+    keeps_up: bool | None
+    """None where no consumer was named."""
+    keeps_up_words: str | None
+    notes: tuple[str, ...]
+    seconds: float
+    """That the diagnosis took."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def diagnose(
+    params: Mapping[str, Any],
+    *,
+    seconds: float = 12.0,
+    consumer_seconds: float | None = None,
+    memory: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Diagnosis:
+    """Measure the set of ``params`` (as for AsyncReader, with a path) and what would help.
+
+    Takes about ``seconds``, and longer where a single batch does. ``consumer_seconds``: what
+    training takes for a batch. ``memory``: bytes left to the page cache in training, else what is
+    free now. Samples are packed in a temporary folder (TMPDIR), at most 192 MB of each form.
+    ``progress`` is told what is being done. Nothing of the set is changed. Raises what AsyncReader
+    raises.
+    """
+    given = {snake_case(name): value for name, value in params.items()}
+    given = {"last_batch": "wrap", "verify": "never", "shuffle": True, "nthread": "auto", **given}
+    given.setdefault("njob", 4)
+    given.setdefault("batch_size", 128)
+    p = parse_params(given, {})
+    with contextlib.closing(_open(p)) as source:
+        notes = []
+        high, wide, _ = source.spec.stored.image_shape()
+        large = source.spec.stored.encoded and (high or 0) * (wide or 0) > _LARGE
+        if p.size is None and (source.spec.row_shape is None or large):
+            given["size"] = USUAL_SIZE
+            why = "are large" if large else "differ in size"
+            notes.append("the pictures {}: taken to be cut to {}x{}".format(why, *USUAL_SIZE))
+            p = parse_params(given, {})
+        return _Visit(given, p, source, seconds, memory, progress, notes).run(consumer_seconds)
+
+
+def _open(p: ReaderParams) -> Source:
+    return open_source(p.path or p.hdf5_path or p.lmdb_path, fields_of(p))
+
+
+class _Visit:
+    """One run of :func:`diagnose`."""
+
+    def __init__(
+        self,
+        given: dict[str, Any],
+        p: ReaderParams,
+        source: Source,
+        seconds: float,
+        memory: int | None,
+        progress: Callable[[str], None] | None,
+        notes: list[str],
+    ) -> None:
+        self._began = time.perf_counter()
+        self._given, self._p, self._source, self._seconds = given, p, source, seconds
+        self._tell = progress or (lambda _: None)
+        self._notes = notes
+        self._path = p.path or p.hdf5_path or p.lmdb_path
+        self._facts = look(source, self._path, memory)
+        self._fill = Fill(source.spec.stored, p.wanted, self._facts.path)
+        if given["nthread"] == "auto":
+            given["nthread"] = self._facts.cores
+        subset = resolve_subset(p.subset, source)
+        every = np.arange(source.spec.count, dtype=np.int64)
+        self._records = None if subset is None else every[subset]
+        self._in_order = p.shuffle in (False, "block")
+        self._cold: npt.NDArray[np.int64] | None = None
+
+    def run(self, consumer_seconds: float | None) -> Diagnosis:
+        facts, p = self._facts, self._p
+        self._tell("bringing it into memory")
+        here = self._where_to_measure()
+        self._tell("measuring ceilings")
+        tops, fastest = self._ceilings()
+        here["batch_size"] = measure.batch_that_fits(p.batch_size, fastest)
+        proposals = advice.propose(facts, p)
+        with tempfile.TemporaryDirectory(prefix="asyncreader-doctor-") as folder:
+            packed = self._pack(proposals, folder)
+            self._tell("measuring readers")
+            rates, failures = self._trials(here, proposals, packed)
+        now = rates["now"]
+        served = self._in_training(now.samples_per_second, self._in_order, tops)
+        by_nthread = {
+            rate.nthread: self._in_training(rate.samples_per_second, self._in_order, tops)
+            for name, rate in rates.items()
+            if name in ("now", "one")
+        }
+        tried = [
+            self._tried(proposal, rates, failures, packed, served, tops) for proposal in proposals
+        ]
+        keeps, words, needed = None, None, None
+        if consumer_seconds:
+            needed = p.batch_size / consumer_seconds
+            keeps, words = advice.keeps_up(served, p.batch_size, consumer_seconds)
+        copied = self._fill.mode == "copy" and facts.compression is None
+        kind, about = advice.limit(facts, p, now, tops, copied)
+        threads = advice.threads([r for n, r in rates.items() if n in ("now", "one")])
+        return Diagnosis(
+            facts=facts,
+            params={k: v for k, v in self._given.items() if k not in ("last_batch", "verify")},
+            now=now,
+            samples_per_second=served,
+            measured=facts.fits,
+            by_nthread=dict(sorted(by_nthread.items())),
+            ceilings=tops,
+            limit=kind,
+            words=tuple(about),
+            suited=advice.suited(facts, p, threads),
+            tried=tuple(sorted(tried, key=lambda t: -(t.factor or 0))),
+            advised=advice.chosen(tried, keeps, needed),
+            keeps_up=keeps,
+            keeps_up_words=words,
+            notes=tuple(self._notes),
+            seconds=time.perf_counter() - self._began,
+        )
+
+    # -- where -----------------------------------------------------------------------------
+
+    def _where_to_measure(self) -> dict[str, Any]:
+        """Parameters with which the set serves as it will in training: from memory, or cold."""
+        facts, given = self._facts, dict(self._given)
+        if facts.fits:
+            share, upto = measure.bring_in(facts, self._seconds * _BRING_IN)
+            if share < 0.9 and facts.chunk == 1 and len(facts.files) == 1:
+                warm = measure.records_below(self._source, upto, self._records)
+                if warm is not None and warm.size >= 1000:
+                    given["subset"] = warm
+                    given["io"] = "mmap" if given.get("io", "auto") == "auto" else given["io"]
+                    share = 1.0
+            if share < 0.9:
+                self._notes.append(
+                    f"{1 - share:.0%} of it were not in memory while it was measured: "
+                    "later epochs are faster"
+                )
+        elif self._records is None:
+            seed = int(self._began * 1e6) % (1 << 32)  # not what an earlier diagnosis has read
+            self._cold = measure.cold_records(self._source, facts, seed)
+            if self._cold is None:
+                self._notes.append("too little of it is out of memory to measure the disk by it")
+        return given
+
+    def _part(self, number: int, parts: int, in_order: bool) -> dict[str, Any]:
+        """Cold records for one of several trials: no trial brings in what another reads."""
+        if self._cold is None:
+            return {}
+        mine = self._cold[
+            number * self._cold.size // parts : (number + 1) * self._cold.size // parts
+        ]
+        if in_order:
+            wanted = max(1, int((512 << 20) / self._facts.stored_bytes))
+            mine = measure.run_of(self._cold, min(wanted, self._cold.size))
+        auto = self._given.get("io", "auto") == "auto"
+        return {"subset": mine, "io": "pread" if auto else self._given["io"]}
+
+    def _in_training(self, rate: float, in_order: bool, tops: Ceilings) -> float:
+        """The rate of later epochs, from that of the records measured, which were cold if the set
+        does not fit in memory: what stays there comes at once.
+        """
+        if self._facts.fits:
+            return rate
+        hit = measure.hit_share(self._facts, in_order)
+        return min(rate / max(1 - hit, 0.05), tops.decode_all or tops.copy)
+
+    # -- measuring -------------------------------------------------------------------------
+
+    def _ceilings(self) -> tuple[Ceilings, float]:
+        """The ceilings, and samples/s that the set will not exceed by far."""
+        facts, p, cores = self._facts, self._p, int(self._given["nthread"])
+        spell = self._seconds * _CEILINGS / 5
+        fill = self._fill
+        copied = copy_ceiling(fill.row_bytes * p.batch_size, cores, spell) * p.batch_size
+        one = every = None
+        fastest = copied
+        if facts.encoded or facts.compression:
+            # whole chunks, so that each is undone once, as in no other order; many, and those that
+            # the trial of one thread decoded last come last: they may still be remembered
+            records = measure.spread(facts.count, 4096 * facts.chunk, facts.chunk, self._records)
+            group = max(4, facts.chunk)
+            with contextlib.suppress(AsyncReaderError):  # a bad sample: the trials will tell
+                one = decode_ceiling(self._source, fill, records, 1, spell, group)
+                half = np.roll(records, records.size // group // 2 * group)
+                every = decode_ceiling(self._source, fill, half, cores, spell, group)
+                # a sample drawn at random takes its whole chunk along
+                fastest = every.filled_per_second / (1 if self._in_order else facts.chunk)
+        elif fill.mode == "each":
+            records = np.arange(min(facts.count, 256))
+            fastest = decode_ceiling(self._source, fill, records, cores, spell).filled_per_second
+        largest = max(facts.files, key=os.path.getsize)
+        piece = int(facts.stored_bytes * facts.chunk)
+        tops = Ceilings(
+            copy=copied,
+            decode_one=None if one is None else one.decoded_per_second,
+            decode_all=None if every is None else every.decoded_per_second,
+            disk_random=read_ceiling(largest, piece, spell),
+            disk_in_order=read_ceiling(largest, IN_ORDER, spell, random=False),
+        )
+        return tops, fastest
+
+    def _trials(
+        self,
+        here: dict[str, Any],
+        proposals: list[Proposal],
+        packed: Mapping[str, tuple[str, float, int] | AsyncReaderError],
+    ) -> tuple[dict[str, Rate], dict[str, AsyncReaderError]]:
+        facts, p = self._facts, self._p
+        nthread = int(self._given["nthread"])
+        wanted = {"now": here}
+        if nthread > 1:
+            wanted["one"] = {**here, "nthread": 1}
+        for proposal in proposals:
+            if proposal.convert is None:
+                batch = {"batch_size": p.batch_size} if facts.chunk > 1 else {}
+                wanted[proposal.name] = {**here, **batch, **proposal.params}
+        left = max(self._seconds * 0.3, self._seconds - (time.perf_counter() - self._began))
+        with measure.Trials() as trials, measure.Trials() as others:
+            for number, (name, params) in enumerate(wanted.items()):
+                in_order = params.get("shuffle", True) is not True
+                trials.add(name, {**params, **self._part(number, len(wanted), in_order)})
+            for proposal in proposals:
+                found = packed.get(proposal.name)
+                if isinstance(found, tuple):
+                    others.add(proposal.name, self._on_packed(found[0], found[2]))
+            if "now" in trials.failures:
+                raise trials.failures["now"]
+            many = len(wanted) + len(packed)
+            rates = trials.run(left * len(wanted) / many)
+            if "now" in trials.failures:
+                raise trials.failures["now"]
+            rates |= others.run(left * len(packed) / many)
+            failures = {**trials.failures, **others.failures}
+            failures |= {n: f for n, f in packed.items() if isinstance(f, AsyncReaderError)}
+            return rates, failures
+
+    def _on_packed(self, path: str, count: int) -> dict[str, Any]:
+        """The parameters of training, on a packed sample."""
+        from converters.options import READ_BY
+
+        kept = {name: value for name, value in self._given.items() if name not in READ_BY}
+        kept |= {"path": path}
+        kept.pop("hdf5_path", None)
+        kept.pop("lmdb_path", None)
+        again = measure.repeated(count, self._p.batch_size)
+        return kept if again is None else {**kept, "subset": again}
+
+    # -- packing ---------------------------------------------------------------------------
+
+    def _pack(
+        self, proposals: list[Proposal], folder: str
+    ) -> dict[str, tuple[str, float, int] | AsyncReaderError]:
+        """For each form (file, bytes of a sample, samples) of a packed part of the set."""
+        forms = [proposal for proposal in proposals if proposal.convert is not None]
+        found: dict[str, tuple[str, float, int] | AsyncReaderError] = {}
+        for form in forms:
+            self._tell(f"trying: {form.words}")
+            try:
+                found[form.name] = self._pack_one(form, folder, self._seconds * _PACK / len(forms))
+            except AsyncReaderError as exc:
+                found[form.name] = exc
+        return found
+
+    def _pack_one(self, form: Proposal, folder: str, seconds: float) -> tuple[str, float, int]:
+        from converters import convert
+
+        assert form.convert is not None
+        facts = self._facts
+        until = time.perf_counter() + seconds
+        wanted = 16
+        while True:
+            records = measure.spread(facts.count, wanted, facts.chunk, self._records)
+            path = os.path.join(folder, f"{form.name}-{wanted}.h5")
+            begun = time.perf_counter()
+            report = convert(
+                self._path,
+                path,
+                params={**self._read(), "subset": records},
+                skip_bad=True,
+                **form.convert,
+            )
+            took = time.perf_counter() - begun
+            each = report.bytes / max(1, report.count)
+            most = min(facts.count, int(_SAMPLE_BYTES / max(each, 1)))
+            more = int(wanted * min(16.0, 0.7 * (until - time.perf_counter()) / took))
+            if wanted >= most or more < 2 * wanted:
+                return path, each, report.count
+            os.unlink(path)
+            wanted = min(more, most)
+
+    def _read(self) -> dict[str, Any]:
+        """How the set is read: what ``convert`` must be told, too."""
+        from converters.options import READ_BY
+
+        return {
+            name: value
+            for name, value in self._given.items()
+            if name in READ_BY and name != "subset"
+        }
+
+    def _tried(
+        self,
+        proposal: Proposal,
+        rates: Mapping[str, Rate],
+        failures: Mapping[str, AsyncReaderError],
+        packed: Mapping[str, tuple[str, float, int] | AsyncReaderError],
+        served: float,
+        tops: Ceilings,
+    ) -> Tried:
+        facts = self._facts
+        size, command, rate, measured = float(facts.size), None, None, facts.fits
+        in_order = self._in_order
+        if proposal.convert is not None:
+            read = self._read()
+            if isinstance(self._p.subset, str):
+                read["subset"] = self._p.subset
+            target = advice.free_name(str(self._path), proposal.name)
+            command = advice.command(str(self._path), target, proposal.convert, read)
+            found = packed[proposal.name]
+            if not isinstance(found, AsyncReaderError):
+                count = facts.count if self._records is None else self._records.size
+                size = found[1] * count
+        if proposal.name in rates:
+            warm = rates[proposal.name].samples_per_second
+            if proposal.convert is None:
+                rate = self._in_training(warm, in_order or proposal.name == "block", tops)
+            else:
+                hit = measure.hit_share(facts, in_order, size)
+                disk = tops.disk_in_order if in_order else tops.disk_random
+                rate = measure.expected_rate(warm, size / facts.count, hit, disk)
+                measured = hit >= 1
+        failure = failures.get(proposal.name)
+        return Tried(
+            name=proposal.name,
+            words=proposal.words,
+            costs=proposal.costs,
+            params=proposal.params,
+            command=command,
+            samples_per_second=rate,
+            factor=None if rate is None else rate / served,
+            size=size,
+            fits=size <= facts.memory,
+            measured=measured,
+            failure=None if failure is None else str(failure),
+        )

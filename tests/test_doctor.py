@@ -1,0 +1,388 @@
+"""The doctor: its facts are right, its words follow from its rates, and its advice can be run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+import converters
+from asyncreader import ParamsError, cli
+from asyncreader.ceilings import copy_ceiling, read_ceiling
+from asyncreader.doctor import Diagnosis, advice, diagnose, facts, measure
+from asyncreader.doctor.advice import Ceilings, Proposal, Tried
+from asyncreader.doctor.facts import Facts
+from asyncreader.doctor.measure import Rate
+from asyncreader.params import parse_params
+from asyncreader.sources import open_source
+
+GIB = 1 << 30
+
+RAW = Facts(
+    path="train.h5",
+    container="HDF5",
+    layout="contiguous",
+    ours=False,
+    count=100_000,
+    encoding="raw",
+    encoded=False,
+    compression=None,
+    chunk=1,
+    shape=(224, 224, 3),
+    picture=(224, 224),
+    packable=True,
+    sample_bytes=150_528,
+    stored_bytes=150_528,
+    files=("train.h5",),
+    size=15_052_800_000,
+    file_system="ext4",
+    network=False,
+    cached=1.0,
+    memory=64 * GIB,
+    cores=2,
+)
+TOPS = Ceilings(100_000, None, None, 1e9, 2e9)
+
+
+def rate(samples: float, nthread: int = 2, decode: float = 0.0, read: float = 1e-5) -> Rate:
+    return Rate(samples, 1.0, read, decode, 1 << 24, 128, nthread, (samples,))
+
+
+def names(found: Facts, **params: Any) -> list[str]:
+    asked = {"path": "train.h5", "shuffle": True, **params}
+    return [p.name for p in advice.propose(found, parse_params(asked, {}))]
+
+
+# -- what is proposed ----------------------------------------------------------------------------
+
+
+GZIP64 = replace(RAW, compression="gzip", chunk=64, shape=(32, 32, 3), picture=(32, 32))
+GZIP1 = replace(RAW, compression="gzip", chunk=1)
+TINY = replace(RAW, container="LMDB", ours=True, shape=(32, 32, 3), picture=(32, 32))
+JPEGS = replace(
+    RAW, encoding="original", encoded=True, shape=None, picture=(3000, 4000), stored_bytes=4e6
+)
+HUGE = replace(RAW, memory=GIB)
+
+
+@pytest.mark.parametrize(
+    ("found", "params", "expected"),
+    [
+        (RAW, {}, []),
+        (GZIP64, {}, ["block", "raw"]),
+        (GZIP64, {"shuffle": "block"}, ["raw"]),
+        (GZIP1, {}, ["raw"]),
+        (HUGE, {}, ["block", "many", "jpeg"]),
+        (HUGE, {"shuffle": False}, ["many", "jpeg"]),
+        (TINY, {}, []),
+        (replace(TINY, memory=GIB), {}, ["block", "many"]),
+        (replace(TINY, ours=False), {}, ["raw"]),
+        (JPEGS, {"size": (224, 224)}, ["raw", "jpeg"]),
+        (JPEGS, {"size": (224, 224), "crop": "random-resized"}, ["jpeg"]),
+        (RAW, {"size": (112, 112)}, ["raw"]),
+        (replace(GZIP1, packable=False), {}, []),
+    ],
+)
+def test_what_is_tried(found: Facts, params: dict[str, Any], expected: list[str]) -> None:
+    """Only changes that could help this layout under these parameters are tried."""
+    assert names(found, **params) == expected
+
+
+def test_pictures_keep_what_crops_need() -> None:
+    """Packed pictures keep the margin that crop_ratio or random crops will cut away."""
+    p = parse_params({"path": "x", "size": (224, 224), "crop_ratio": 0.875}, {})
+    raw, jpeg = advice.propose(JPEGS, p)
+    assert raw.convert == {"encoding": "raw", "size": (256, 256)}
+    assert jpeg.convert == {"encoding": "jpeg", "size": 256}
+    p = parse_params({"path": "x", "size": (224, 224), "crop": "random-resized"}, {})
+    assert [found.convert for found in advice.propose(JPEGS, p)] == [
+        {"encoding": "jpeg", "size": 256}
+    ]
+
+
+# -- words ---------------------------------------------------------------------------------------
+
+
+def limit(found: Facts, now: Rate, tops: Ceilings, copied: bool = False, **params: Any) -> Any:
+    p = parse_params({"path": "train.h5", "shuffle": True, **params}, {})
+    return advice.limit(found, p, now, tops, copied)
+
+
+def test_what_limits() -> None:
+    """Chunks, images, the disk, memory or the work on samples, each in words of its own."""
+    decoding = replace(TOPS, decode_one=500.0, decode_all=1000.0)
+    kind, words = limit(GZIP64, rate(900, decode=1e-3), decoding)
+    assert kind == "decode"
+    assert "63 of 64 are inflated for nothing" in words[1]
+    assert "63 of 64" not in str(limit(GZIP64, rate(9, decode=1e-3), decoding, shuffle="block"))
+    kind, words = limit(JPEGS, rate(20, decode=0.1), decoding, size=(224, 224))
+    assert kind == "decode"
+    assert "3000 x 4000 pixels, of which training sees 224 x 224: 0.4%" in words[1]
+    kind, words = limit(HUGE, rate(6000), TOPS)
+    assert kind == "disk"
+    assert "at least 93%" in words[0]
+    assert "2.0 times" in words[1]
+    assert limit(RAW, rate(60_000), TOPS, copied=True)[0] == "memory"
+    kind, words = limit(RAW, rate(1000), TOPS, size=(100, 100))
+    assert kind == "work"
+    assert "100 times" in words[0]
+
+
+def test_keeping_up() -> None:
+    """A step of 35 ms with batch 128 needs 3,657 samples/s."""
+    assert advice.keeps_up(8000, 128, 0.035)[0] is True
+    keeps, words = advice.keeps_up(1000, 128, 0.035)
+    assert keeps is False
+    assert "3,657 samples/s, and it gives 27% of that" in words
+
+
+def tried(name: str, factor: float, command: str | None) -> Tried:
+    return Tried(name, name, "", {}, command, factor * 100, factor, 1.0, True, True)
+
+
+def test_what_is_advised() -> None:
+    """The most gain; with a consumer the cheapest that keeps up; nothing that gains little."""
+    block, raw = tried("block", 50, None), tried("raw", 500, "asyncreader convert ...")
+    assert advice.chosen([block, raw], None, None) is raw
+    assert advice.chosen([block, raw], False, 4000.0) is block
+    assert advice.chosen([block, raw], False, 40_000.0) is raw
+    assert advice.chosen([block, raw], False, 1e9) is raw
+    assert advice.chosen([block, raw], True, 50.0) is None
+    assert advice.chosen([tried("raw", 1.2, "x")], None, None) is None
+
+
+def test_threads_are_not_wasted() -> None:
+    """The fewest threads within a tenth of the fastest."""
+    assert advice.threads([rate(1000, 8), rate(950, 1)]) == 1
+    assert advice.threads([rate(1000, 8), rate(600, 1)]) == 8
+
+
+def test_commands_are_fit_for_a_shell() -> None:
+    """Names with spaces and JSON values survive; an existing target is not named."""
+    words = advice.command(
+        "my set.h5", "out.h5", {"encoding": "raw", "size": (8, 9)}, {"data_field": "a b"}
+    )
+    assert shlex.split(words) == [
+        *("asyncreader", "convert", "my set.h5", "out.h5", "--encoding", "raw"),
+        *("--size", "8x9", "-p", "data_field=a b"),
+    ]
+    taken = {"train-raw.h5", "train-raw-2.h5"}
+    assert advice.free_name("train.lmdb/", "raw", taken.__contains__) == "train-raw-3.h5"
+
+
+def test_rates_of_sets_that_do_not_fit() -> None:
+    """What the page cache holds costs nothing, the rest the disk's time; in order nothing is held
+    when it is wanted again."""
+    assert measure.hit_share(RAW, False) == 1.0
+    assert measure.hit_share(HUGE, False) == pytest.approx(GIB / 15_052_800_000)
+    assert measure.hit_share(HUGE, True) == 0.0
+    assert measure.expected_rate(50_000, 150_528, 0.5, 1e9) == pytest.approx(2e9 / 150_528)
+    assert measure.expected_rate(50_000, 150_528, 1.0, 1e9) == 50_000
+    assert measure.expected_rate(1000, 150_528, 0.0, 1e9) == 1000
+
+
+# -- facts ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chunked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """2,000 pictures of 16 x 16, gzip, 50 to a chunk, noise in half of each: (fields x and y)."""
+    path = tmp_path_factory.mktemp("doctor") / "my set.h5"
+    rng = np.random.default_rng(0)
+    pixels = np.zeros((2000, 16, 16, 3), np.uint8)
+    pixels[:, :8] = rng.integers(0, 256, (2000, 8, 16, 3), np.uint8)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=pixels, chunks=(50, 16, 16, 3), compression="gzip")
+        file["y"] = np.arange(2000) % 10
+    return path
+
+
+def test_facts(chunked: Path) -> None:
+    """Sizes, chunks and compression are those of the file, the memory what was asked for."""
+    from asyncreader.sources import Hdf5Fields
+
+    source = open_source(chunked, Hdf5Fields(data="x", labels="y"))
+    found = facts.look(source, str(chunked), memory=1000)
+    source.close()
+    assert (found.count, found.chunk, found.compression) == (2000, 50, "gzip")
+    assert found.sample_bytes == 768
+    assert found.chunk_bytes == 768 * 50
+    assert found.size == chunked.stat().st_size
+    assert found.stored_bytes == found.size / 2000
+    assert found.packable
+    assert not found.fits
+    assert not found.ours
+    assert 0 <= found.cached <= 1
+    assert found.file_system
+
+
+def test_usual_picture_of_mixed_sizes(tmp_path: Path) -> None:
+    """Where pictures differ, the one in the middle by area tells what decoding costs."""
+    for number, side in enumerate((10, 20, 30)):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        Image.new("RGB", (side * 2, side)).save(tmp_path / "in" / f"{number}.png")
+    converters.convert(tmp_path / "in", tmp_path / "o.lmdb", encoding="original", no_labels=True)
+    source = open_source(tmp_path / "o.lmdb")
+    found = facts.look(source, str(tmp_path / "o.lmdb"))
+    source.close()
+    assert found.picture == (20, 40)
+    assert found.shape is None
+    assert found.files == (str(tmp_path / "o.lmdb" / "data.mdb"),)
+
+
+def test_memory_is_what_the_tightest_cgroup_leaves(tmp_path: Path) -> None:
+    """The machine's free memory, less where a cgroup, or one above it, has a limit; v2 and v1."""
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text("MemTotal: 99 kB\nMemAvailable: 8000 kB\n")
+    (proc / "self" / "cgroup").write_text("4:memory:/job/x\n0::/job/x\n")
+
+    def available() -> int:
+        return facts.available_memory(str(proc), str(groups))
+
+    assert available() == 8000 * 1024
+    v2 = groups / "job"
+    v2.mkdir(parents=True)
+    for name, text in {"max": "5000", "current": "2000", "stat": "anon 1\nfile 1500\n"}.items():
+        (v2 / f"memory.{name}").write_text(text)
+    assert available() == 4500
+    (v2 / "memory.max").write_text("max\n")
+    assert available() == 8000 * 1024
+    v1 = groups / "memory" / "job" / "x"
+    v1.mkdir(parents=True)
+    (v1 / "memory.limit_in_bytes").write_text("3000")
+    (v1 / "memory.usage_in_bytes").write_text("2900")
+    assert available() == 100
+
+
+# -- measuring -----------------------------------------------------------------------------------
+
+
+def test_samples_for_packing() -> None:
+    """Evenly spread records; whole chunks where samples are compressed together; of a subset."""
+    assert measure.spread(1000, 4, 1, None).tolist() == [0, 333, 666, 999]
+    chosen = measure.spread(1000, 120, 50, None)
+    assert chosen.size == 120
+    assert (np.diff(chosen.reshape(-1)[:50]) == 1).all()
+    assert set(chosen[::50] % 50) == {0}
+    assert measure.spread(9, 100, 1, np.array([5, 7])).tolist() == [5, 7]
+
+
+def test_cold_records(chunked: Path) -> None:
+    """A set that is in memory has no cold records to measure a disk by."""
+    from asyncreader.sources import Hdf5Fields
+
+    chunked.read_bytes()
+    source = open_source(chunked, Hdf5Fields(data="x", labels="y"))
+    found = facts.look(source, str(chunked))
+    assert measure.cold_records(source, found, 0) is None
+    below = measure.records_below(source, found.size // 2, None)
+    source.close()
+    assert below is not None
+    assert 0 < below.size < 2000
+    assert measure.run_of(np.array([9, 1, 5, 7, 3]), 3).tolist() == [3, 5, 7]
+
+
+def test_ceilings(tmp_path: Path) -> None:
+    """Rates are numbers above 0, or None where there is nothing to measure."""
+    assert copy_ceiling(1000, 2, 0.01) > 0
+    small = tmp_path / "small"
+    small.write_bytes(bytes(100))
+    assert read_ceiling(str(small), 4096, 0.01) is None
+    small.write_bytes(bytes(100_000))
+    for random in (True, False):
+        found = read_ceiling(str(small), 5000, 0.01, random=random)
+        assert found is None or found > 0
+
+
+# -- the whole -----------------------------------------------------------------------------------
+
+
+def test_advice_can_be_followed(chunked: Path) -> None:
+    """A compressed set: repacking and block shuffle are tried for real, the command that is named
+    runs as it stands, and what it makes serves the same samples."""
+    words = ("-p", "data_field=x", "-p", "labels_field=y")
+    result = CliRunner().invoke(
+        cli.cli, ["doctor", str(chunked), "--seconds", "1", "--json", "--batch-size", "32", *words]
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["limit"] in {"decode", "work"}
+    assert found["facts"]["chunk"] == 50
+    assert found["now"]["samples_per_second"] > 0
+    assert {change["name"] for change in found["tried"]} == {"raw", "block"}
+    assert all(change["factor"] > 0 and change["measured"] for change in found["tried"])
+    (command,) = [change["command"] for change in found["tried"] if change["command"]]
+    program, *arguments = shlex.split(command)
+    assert program == "asyncreader"
+    assert CliRunner().invoke(cli.cli, [*arguments, "--quiet"]).exit_code == 0
+    with h5py.File(chunked.with_name("my set-raw.h5")) as new, h5py.File(chunked) as old:
+        assert (new["data"][()] == old["x"][()]).all()
+        assert (new["labels"][:, 0] == old["y"][()]).all()
+
+
+def test_doctor_prints_for_people(chunked: Path) -> None:
+    """No line but a command is longer than 80 columns; the sections are there; --quiet leaves what
+    limits and what to do."""
+    words = ["doctor", str(chunked), "--seconds", "1", "-p", "data_field=x", "--consumer-ms", "35"]
+    result = CliRunner().invoke(cli.cli, words)
+    assert result.exit_code == 0, result.output
+    for head in ("What limits it", "What was tried", "What to do"):
+        assert f"\n{head}\n" in result.stdout
+    assert "The loader " in result.stdout
+    lines = [line for line in result.stdout.splitlines() if "asyncreader convert" not in line]
+    assert max(map(len, lines)) <= 80
+    assert result.stderr == ""
+    short = CliRunner().invoke(cli.cli, [*words, "--quiet"])
+    assert "What was tried" not in short.stdout
+    assert "What to do" in short.stdout
+
+
+def test_large_pictures_are_taken_to_be_cut(tmp_path: Path) -> None:
+    """Original photographs of many megapixels: training is not taken to see them whole."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "in").mkdir()
+    for number in range(6):
+        pixels = Image.fromarray(rng.integers(0, 256, (30, 40, 3), np.uint8)).resize((1400, 1000))
+        pixels.save(tmp_path / "in" / f"{number}.jpg")
+    converters.convert(tmp_path / "in", tmp_path / "o.h5", encoding="original", no_labels=True)
+    found = diagnose({"path": str(tmp_path / "o.h5"), "batch_size": 8}, seconds=1)
+    assert isinstance(found, Diagnosis)
+    assert any("224x224" in note for note in found.notes)
+    assert found.limit == "decode"
+    assert {change.name for change in found.tried} == {"raw", "jpeg"}
+    best = found.tried[0]
+    assert best.worth
+    assert best.command is not None
+    assert "--size 224" in best.command
+
+
+def test_what_cannot_be_packed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A form that cannot be packed is listed with its reason; the diagnosis goes on."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        pixels = np.zeros((100, 8, 8, 3), "u1")
+        file.create_dataset("data", data=pixels, chunks=(10, 8, 8, 3), compression="gzip")
+    monkeypatch.setattr(
+        advice,
+        "propose",
+        lambda *_: [Proposal("raw", "pack it", "", {}, {"encoding": "nonsense"})],
+    )
+    found = diagnose({"path": str(path), "batch_size": 8}, seconds=1)
+    assert found.tried[0].failure is not None
+    assert "nonsense" in found.tried[0].failure
+    assert found.advised is None
+
+
+def test_params_are_checked_first(tmp_path: Path) -> None:
+    """What AsyncReader refuses, the doctor refuses."""
+    with pytest.raises(ParamsError, match="nonsense"):
+        diagnose({"path": str(tmp_path), "nonsense": 1})
