@@ -52,7 +52,8 @@ FLOORS = {
     "asyncreader.trace",
     4: "asyncreader.reader asyncreader.faces asyncreader.adapters",
     5: "asyncreader.cli asyncreader.commands asyncreader.bench asyncreader.demo "
-    "asyncreader.terminal asyncreader.__main__ asyncreader.ceilings asyncreader.doctor",
+    "asyncreader.terminal asyncreader.__main__ asyncreader.ceilings asyncreader.doctor "
+    "asyncreader.figure",
 }
 FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.split()}
 

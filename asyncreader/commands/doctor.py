@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..terminal import Status, in_bytes, print_json, print_table, shown, some, times, width
-from .options import PATH, json_option, number, param_option, quiet_option, size_of
+from .options import PATH, brief_option, json_option, number, param_option, size_of
 
 if TYPE_CHECKING:
     from ..doctor import Diagnosis, Tried
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @number("--seconds", 1.0, 12.0, "Time to take, about.")
 @param_option
 @json_option
-@quiet_option
+@brief_option
 def doctor(
     path: str,
     consumer_ms: float | None,

@@ -71,6 +71,7 @@ param_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
+brief_option = click.option("--quiet", "-q", is_flag=True, help="No progress, fewer words.")
 jobs_option = click.option("--jobs", type=click.IntRange(1, 1024), help="Threads. [usable cores]")
 
 
