@@ -135,9 +135,16 @@ def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
     axes.errorbar(places, rates, spread, fmt="none", color=_COLOURS["loader"], capsize=4)
     for place, value in zip(places, rates, strict=True):
         axes.annotate(
-            f"{value:,.0f}", (place, value), (0, 8), textcoords="offset points", ha="center"
+            f"{value:,.0f}",
+            (place, value),
+            (9, 0),
+            textcoords="offset points",
+            va="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
+            zorder=4,
         )
     known = [value for _, _, values in lines for value in values if value == value]
+    known += [row.fastest for row in report.rows]
     if max(known) > _WIDE * min(known):
         axes.set_yscale("log")
         axes.set_ylim(min(known) / 2, max(known) * 3)
@@ -145,7 +152,7 @@ def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
         axes.set_ylim(0, max(known) * 1.15)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xticks(list(places), [str(n) for n in threads])
-    axes.set_xlim(-0.4, len(threads) - 0.6)
+    axes.set_xlim(-0.3, len(threads) - 0.4)
     axes.set_xlabel("nthread")
     axes.set_ylabel("samples per second")
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)

@@ -68,7 +68,8 @@ class Cli(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: say(f"warning: {shown(message)}")
+            whole = ctx.params["traceback"]
+            warnings.showwarning = lambda message, *_, **__: say(_warning(message, whole))
             try:
                 code = super().invoke(ctx)
                 if sys.stdout is not None:  # closed by the shell: >&-
@@ -85,6 +86,15 @@ class Cli(click.Group):
                     say("\n".join(map(shown, traceback.format_exc().rstrip().split("\n"))))
                 say(f"error: {shown(exc)}")
                 return USAGE if isinstance(exc, ParamsError) else FAILED
+
+
+def _warning(message: object, whole: bool) -> str:
+    """A warning in one line; with --traceback all of its lines, such as where a thread hangs."""
+    lines = str(message).splitlines() or [""]
+    if whole:
+        return "\n".join(["warning: " + shown(lines[0]), *map(shown, lines[1:])])
+    more = " (--traceback shows where)" if len(lines) > 1 else ""
+    return f"warning: {shown(lines[0].removesuffix(' it is in:').rstrip(':;'))}{more}"
 
 
 class Progress:

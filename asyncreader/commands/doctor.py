@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog="\b\nExamples:\n  asyncreader doctor train.h5\n"
-    "  asyncreader doctor train.h5 --batch-size 256 --consumer-ms 35 -p size=[224,224]"
+    "  asyncreader doctor train.h5 --consumer-ms 35 -p size=[224,224] -p flip=true"
 )
 @click.argument("path", type=PATH)
 @number("--batch-size", 1, 128, "Samples in a batch.")

@@ -286,22 +286,20 @@ class _Visit:
                 batch = {"batch_size": p.batch_size} if facts.chunk > 1 else {}
                 wanted[proposal.name] = {**here, **batch, **proposal.params}
         left = max(self._seconds * 0.3, self._seconds - (time.perf_counter() - self._began))
-        with measure.Trials() as trials, measure.Trials() as others:
+        with measure.Trials() as trials:
             for number, (name, params) in enumerate(wanted.items()):
                 in_order = params.get("shuffle", True) is not True
                 trials.add(name, {**params, **self._part(number, len(wanted), in_order)})
             for proposal in proposals:
                 found = packed.get(proposal.name)
                 if isinstance(found, tuple):
-                    others.add(proposal.name, self._on_packed(found[0], found[2]))
+                    trials.add(proposal.name, self._on_packed(found[0], found[2]))
             if "now" in trials.failures:
                 raise trials.failures["now"]
-            many = len(wanted) + len(packed)
-            rates = trials.run(left * len(wanted) / many)
+            rates = trials.run(left)
             if "now" in trials.failures:
                 raise trials.failures["now"]
-            rates |= others.run(left * len(packed) / many)
-            failures = {**trials.failures, **others.failures}
+            failures = dict(trials.failures)
             failures |= {n: f for n, f in packed.items() if isinstance(f, AsyncReaderError)}
             return rates, failures
 
@@ -391,15 +389,19 @@ class _Visit:
             if not isinstance(found, AsyncReaderError):
                 count = facts.count if self._records is None else self._records.size
                 size = found[1] * count
+        factor = None
         if proposal.name in rates:
-            warm = rates[proposal.name].samples_per_second
+            found_rate = rates[proposal.name]
+            warm, gained = found_rate.samples_per_second, found_rate.against(rates["now"])
             if proposal.convert is None:
                 rate = self._in_training(warm, in_order or proposal.name == "block", tops)
+                factor = gained if facts.fits else rate / served
             else:
                 hit = measure.hit_share(facts, in_order, size)
                 disk = tops.disk_in_order if in_order else tops.disk_random
                 rate = measure.expected_rate(warm, size / facts.count, hit, disk)
                 measured = hit >= 1
+                factor = gained if measured and facts.fits else rate / served
         failure = failures.get(proposal.name)
         return Tried(
             name=proposal.name,
@@ -408,7 +410,7 @@ class _Visit:
             params=proposal.params,
             command=command,
             samples_per_second=rate,
-            factor=None if rate is None else rate / served,
+            factor=factor,
             size=size,
             fits=size <= facts.memory,
             measured=measured,

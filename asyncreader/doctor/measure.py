@@ -52,6 +52,12 @@ class Rate:
         work = self.read_seconds + self.decode_seconds
         return self.decode_seconds / work if work else 0.0
 
+    def against(self, other: Rate) -> float:
+        """How many times as fast as ``other``: the median over their common turns, so that what
+        slowed the machine down for a while cancels out.
+        """
+        return statistics.median(a / b for a, b in zip(self.rates, other.rates, strict=False))
+
 
 class Trial:
     """A reader that is kept open between its turns. Raises what AsyncReader raises."""

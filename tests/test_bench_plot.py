@@ -1,0 +1,91 @@
+"""``bench --plot``: a figure with the loader and its ceilings, or one line that says what lacks."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from fakes import packed, paint, write_hdf5
+
+from asyncreader import SourceError, cli
+from asyncreader.bench import BenchReport, BenchRow
+from asyncreader.figure import BenchCeilings, bench_ceilings, draw_bench
+
+needs_matplotlib = pytest.mark.skipif(
+    importlib.util.find_spec("matplotlib") is None, reason="matplotlib (extra plot) is missing"
+)
+
+
+def report(*rates: float) -> BenchReport:
+    rows = tuple(
+        BenchRow(1 << number, rate, rate * 0.9, rate * 1.1, 1.0, 0.5, ())
+        for number, rate in enumerate(rates)
+    )
+    params = {"shuffle": True}
+    return BenchReport("a $x$ b.h5", 10, (8, 3, 4, 4), "uint8", 384, params, 1.0, 0.0, rows)
+
+
+def test_ceilings_of_a_set(tmp_path: Path) -> None:
+    """Copying for every number of threads; decoding only where something is decoded."""
+    path = write_hdf5(tmp_path / "a.h5", packed(paint(300, (8, 8, 3))))
+    found = bench_ceilings({"path": path, "batch_size": 8}, (1, 2), 1536, 0.01)
+    assert set(found.copy) == {1, 2}
+    assert all(rate > 0 for rate in found.copy.values())
+    assert found.decode == {}
+    assert found.disk is None or found.disk > 0
+
+
+def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line names the command that installs it, before anything is measured."""
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **settings: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ModuleNotFoundError(f"No module named {name!r}")
+        return real(name, *args, **settings)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    for name in [name for name in sys.modules if name.startswith("matplotlib")]:
+        monkeypatch.delitem(sys.modules, name)
+    result = CliRunner().invoke(cli.cli, ["bench", "nowhere.h5", "--plot", str(tmp_path / "a.svg")])
+    assert result.exit_code == 2
+    assert "pip install 'asyncreader[plot]'" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@needs_matplotlib
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+@pytest.mark.parametrize("disk", [None, 900.0])
+def test_figure(tmp_path: Path, suffix: str, disk: float | None) -> None:
+    """The file is of its kind, and nothing is left beside it; names are text, not mathematics."""
+    path = tmp_path / f"out.{suffix}"
+    tops = BenchCeilings({1: 1e4, 2: 2e4}, {1: 120.0}, disk)
+    draw_bench(report(100.0, 190.0), tops, str(path))
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@needs_matplotlib
+def test_figure_that_cannot_be_written(tmp_path: Path) -> None:
+    """A folder that is not there is an error of ours."""
+    with pytest.raises(SourceError, match="cannot be written"):
+        draw_bench(report(1.0), BenchCeilings({1: 2.0}, {}, None), str(tmp_path / "no" / "a.svg"))
+
+
+@needs_matplotlib
+def test_bench_plots(tmp_path: Path) -> None:
+    """The command draws what it measured; an unknown suffix is refused at once."""
+    path = write_hdf5(tmp_path / "a.h5", packed(paint(300, (8, 8, 3))))
+    words = ["bench", str(path), "--seconds", "0.05", "--nthread", "1,2", "--batch-size", "8"]
+    result = CliRunner().invoke(cli.cli, [*words, "--plot", str(tmp_path / "a.svg")])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "a.svg").stat().st_size > 1000
+    result = CliRunner().invoke(cli.cli, [*words, "--plot", str(tmp_path / "a.txt")])
+    assert result.exit_code == 2
+    assert ".svg, .png or .pdf" in result.stderr
