@@ -18,6 +18,7 @@ from .commands.convert import convert
 from .commands.demo import demo
 from .commands.doctor import doctor
 from .commands.info import info
+from .commands.preview import preview
 from .commands.verify import verify
 from .terminal import USAGE, Cli, say
 
@@ -75,7 +76,7 @@ def _versions() -> Iterable[tuple[str, str]]:
             yield libraries[package]
 
 
-for command in (convert, info, verify, bench, doctor, demo):
+for command in (convert, info, preview, verify, bench, doctor, demo):
     cli.add_command(command)
 
 

@@ -141,7 +141,7 @@ def _verify(
     spec = source.spec
     problems: list[str] = []
     bad = 0
-    problem = _check_paths(source)
+    problem = check_paths(source)
     if problem is not None:
         problems.append(problem)
     decode = decode and spec.stored.encoded
@@ -218,8 +218,8 @@ def _decode(source: Source, index: int, data: bytes) -> None:
         )
 
 
-def _check_paths(source: Source) -> str | None:
-    """The digest of the recorded paths, which opening leaves out."""
+def check_paths(source: Source) -> str | None:
+    """The digest of the recorded paths, which opening leaves out: a problem, or None."""
     spec = source.spec
     expected = None if spec.meta is None else spec.meta.digests.get(fmt.PATHS)
     if expected is None:

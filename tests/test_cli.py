@@ -783,5 +783,5 @@ def test_public_names_are_all_there() -> None:
 
 def test_commands_are_those_of_the_contract() -> None:
     """The commands that exist today; each is a plain click command."""
-    assert COMMANDS == ["bench", "convert", "demo", "doctor", "info", "verify"]
+    assert COMMANDS == ["bench", "convert", "demo", "doctor", "info", "preview", "verify"]
     assert all(isinstance(command, click.Command) for command in cli.cli.commands.values())

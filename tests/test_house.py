@@ -46,14 +46,14 @@ FLOORS = {
     0: "asyncreader.errors",
     1: "asyncreader.order asyncreader.codec asyncreader.kernels asyncreader._compiled "
     "asyncreader.stats asyncreader.params asyncreader.format asyncreader.fill asyncreader.memory "
-    "asyncreader.interrupts asyncreader.manifest",
-    2: "asyncreader.slots asyncreader.sources asyncreader.device",
+    "asyncreader.interrupts asyncreader.manifest asyncreader.labels",
+    2: "asyncreader.slots asyncreader.sources asyncreader.device asyncreader.thumbs",
     3: "asyncreader.workers asyncreader.filling asyncreader.processes asyncreader.verify "
     "asyncreader.trace",
     4: "asyncreader.reader asyncreader.faces asyncreader.adapters",
     5: "asyncreader.cli asyncreader.commands asyncreader.bench asyncreader.demo "
     "asyncreader.terminal asyncreader.__main__ asyncreader.ceilings asyncreader.doctor "
-    "asyncreader.figure",
+    "asyncreader.figure asyncreader.preview asyncreader.sheet asyncreader.report",
 }
 FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.split()}
 

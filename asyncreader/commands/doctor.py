@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..terminal import Status, in_bytes, print_json, print_table, shown, some, times, width
+from ..errors import shown
+from ..terminal import Status, in_bytes, print_json, print_table, some, times, width
 from .options import PATH, brief_option, json_option, number, param_option, size_of
 
 if TYPE_CHECKING:

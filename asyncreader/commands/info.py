@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
 
 #: Classes that are shown one by one; --json has them all.
 CLASSES_SHOWN: Final = 20
-
-#: Widest span of whole-number labels that are counted one by one rather than as a range.
-LABEL_SPAN: Final = 65_536
-
-#: Labels that are looked at together.
-BLOCK: Final = 1 << 20
 
 
 @click.command(epilog="\b\nExample:\n  asyncreader info train.h5")
@@ -68,35 +61,21 @@ def _describe(source: Source) -> dict[str, Any]:
 
 def _describe_labels(source: Source) -> dict[str, Any] | None:
     """Shape, dtype and range; and samples by class or value where there is one whole number."""
-    labels, names = source.labels, source.spec.classes or ()
+    from ..labels import count_labels, ends
+
+    labels = source.labels
     if labels is None:
         return None
-    import numpy as np
-
-    # in pieces: those of shards are read from one after the other
-    blocks = [slice(at, at + BLOCK) for at in range(0, len(labels), BLOCK)]
-    ends = [(np.min(labels[block]), np.max(labels[block])) for block in blocks]
-    low, high = (+end.item() for end in (np.min(ends), np.max(ends)))  # of bools, whole numbers
-    counts = None
-    whole = labels.dtype.kind in "bui" and math.prod(labels.shape[1:]) == 1
-    first = min(0, low) if names else low
-    if whole and high - first < LABEL_SPAN + len(names) and high < 1 << 62:
-        width = max(len(names), high - first + 1)
-        found = np.zeros(width, np.int64)
-        for block in blocks:
-            numbers = labels[block].reshape(-1).astype(np.int64) - first
-            found += np.bincount(numbers, minlength=width)
-        counts = [
-            {"label": n, "class": names[n] if 0 <= n < len(names) else None, "samples": samples}
-            for n, samples in enumerate(found.tolist(), first)
-            if samples or 0 <= n < len(names)
-        ]
+    low, high = ends(labels)
+    counts = count_labels(labels, source.spec.classes)
     return {
         "shape": list(labels.shape),
         "dtype": labels.dtype.name,
-        "min": low if math.isfinite(low) else None,  # JSON has no NaN
-        "max": high if math.isfinite(high) else None,
-        "counts": counts,
+        "min": low,
+        "max": high,
+        "counts": None
+        if counts is None
+        else [{"label": c.label, "class": c.name, "samples": c.samples} for c in counts],
     }
 
 

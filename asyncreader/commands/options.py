@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -33,6 +35,29 @@ def counts_of(_: click.Context, __: click.Parameter, value: str) -> tuple[int, .
     return tuple(map(int, value.split(",")))
 
 
+def function_of(text: str) -> Any:
+    """ "module:function" -> that function; modules beside the user, too, as ``python -m`` has it.
+
+    BadParameter where there is none, or where its module cannot be imported.
+    """
+    from importlib import import_module
+
+    module, colon, name = text.partition(":")
+    if not colon or not name:
+        raise click.BadParameter(f"{text!r} is not module:function, such as mine:augment")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as exc:  # whatever the user's own module raises
+        raise click.BadParameter(
+            f"{text!r} cannot be imported ({type(exc).__name__}: {exc})"
+        ) from exc
+    return found
+
+
 #: Parameters whose values are names or paths, also where these look like numbers.
 _NAMES: Final = {"datafield", "labelsfield", "labelspath", "path", "hdf5path", "lmdbpath"}
 #: Python's words for what JSON calls true, false and null.
@@ -42,13 +67,17 @@ _PYTHON: Final = {"True": True, "False": False, "None": None}
 def params_of(_: click.Context, __: click.Parameter, words: Iterable[str]) -> dict[str, Any]:
     """ "njob=2" -> {"njob": 2}: values are JSON or Python's words, or else text.
 
-    Fields can be called by a number (tensorpack's are): data_field=1 means the name "1".
+    ``postprocess=module:function`` is that function. Fields can be called by a number
+    (tensorpack's are): data_field=1 means the name "1".
     """
     params: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
             raise click.BadParameter(f"{word!r} is not NAME=VALUE, such as data_field=images")
+        if name == "postprocess" and value not in ("None", "null"):
+            params[name] = function_of(value)
+            continue
         try:
             params[name] = _PYTHON[value] if value in _PYTHON else json.loads(value)
         except ValueError:

@@ -242,6 +242,7 @@ class OpenFile:
             raise SourceError(f"cannot be opened: {exc.strerror}", path=path) from exc
         facts = os.fstat(file.fd)
         self.size = facts.st_size
+        self._identity = (facts.st_dev, facts.st_ino)
         if not stat.S_ISREG(facts.st_mode):
             del file
             raise FormatError("not a regular file", path=path)
@@ -274,8 +275,8 @@ class OpenFile:
     def check_same(self) -> None:
         """FormatError if the path names another file by now: its metadata must not be taken for
         those of the bytes that are held here."""
-        held, named = os.fstat(self._fd), os.stat(self.path)
-        if (held.st_dev, held.st_ino) != (named.st_dev, named.st_ino):
+        named = os.stat(self.path)
+        if self._identity != (named.st_dev, named.st_ino):
             raise FormatError(
                 "the file was replaced by another while it was opened",
                 path=self.path,

@@ -1,0 +1,312 @@
+"""A contact sheet of a set: which samples are on it, and what it says of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import ParamsError, SampleError
+from .labels import class_of, in_words, records_of
+from .params import ReaderParams, parse_params
+from .reader import AsyncReader, Batch
+from .sheet import Tile, draw_sheet
+from .sources import Source, fields_of, open_source
+from .sources.subset import resolve_subset
+from .terminal import some
+from .thumbs import Looker, Scale, fit, not_pictures, scale_of, to_rgb
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+
+#: Most samples on a sheet: with more of them nobody looks at any.
+MOST: Final = 1000
+
+#: Sides of the squares that pictures are fitted into, in pixels.
+SIDE: Final = 160
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A sheet, and what is on it."""
+
+    sheet: Image.Image
+    records: tuple[int, ...]
+    """Record numbers in the order of the sheet; -1 for a padded row."""
+    labels: tuple[str | None, ...]
+    """Each one's label in words, with the name of its class."""
+    bad: tuple[tuple[int, str], ...]
+    """Record numbers of samples that cannot be shown, and why."""
+    notes: tuple[str, ...]
+    """What the foot of the sheet says."""
+
+
+def preview(
+    params: Mapping[str, Any],
+    *,
+    count: int = 24,
+    seed: int = 0,
+    indices: Sequence[int] | None = None,
+    classes: Sequence[str] = (),
+    columns: int | None = None,
+) -> Preview:
+    """A sheet of stored samples: those of ``indices``, or ``count`` drawn at random by ``seed``.
+
+    ``params``: as for AsyncReader, of which path, fields, axes and ``subset`` count. ``classes``:
+    names or label numbers to draw from. Samples drawn come in the order of the set. A bad sample
+    becomes a square that says so. Raises ParamsError, SourceNotFoundError or FormatError.
+    """
+    p = parse_params(params, {})
+    with contextlib.closing(_open(p)) as source:
+        looker = Looker(source)
+        records = _choose(source, p, count, seed, indices, classes)
+        looks: list[Any] = []
+        for record in records:
+            try:
+                looks.append(looker.look(record, 2 * SIDE))
+            except SampleError as exc:
+                looks.append(exc)
+        good = [look for look in looks if not isinstance(look, SampleError)]
+        scale = scale_of(look.pixels for look in good)
+        sizes = {(look.height, look.width) for look in good}
+        tiles, bad = [], []
+        for record, look in zip(records, looks, strict=True):
+            words, note = _captions(source, record)
+            if isinstance(look, SampleError):
+                bad.append((record, str(look)))
+                tiles.append(Tile(None, words, note, look.what))
+                continue
+            if len(sizes) > 1:
+                note += f"   {look.width} x {look.height}"
+            tiles.append(Tile(fit(to_rgb(look.pixels, scale), SIDE), words, note))
+        how = "chosen" if indices is not None else f"drawn at random (seed {seed})"
+        if indices is None and len(records) == source.spec.count:
+            how = "all of them"
+        subtitle = f"{_facts(source)}; {len(records):,} shown, {how}"
+        notes = _notes(scale, good[0].pixels.shape[2] if good else 3)
+        if len(sizes) == 1:
+            height, width = next(iter(sizes))
+            notes.insert(0, f"all {width} x {height} (width x height)")
+        return _done(tiles, records, bad, columns, _title(source), subtitle, notes)
+
+
+def preview_batch(
+    params: Mapping[str, Any], *, count: int = 24, columns: int | None = None
+) -> Preview:
+    """A sheet of the first batch that a reader with these parameters hands out.
+
+    Cropped, flipped and postprocessed as in training; what ``scale``, ``mean`` and ``std`` did is
+    undone. ``batch_size`` is ``count`` unless given, at most as many as the set has. Raises what
+    AsyncReader raises, and FormatError where a batch is not pictures.
+    """
+    p = parse_params(params, {})
+    if p.batch_size > MOST:
+        raise ParamsError("too many for a sheet", found=f"batch_size {p.batch_size}")
+    with contextlib.closing(_open(p)) as source:
+        stored = source.spec.stored
+        chosen = resolve_subset(p.subset, source)
+        total = source.spec.count if chosen is None else len(np.arange(source.spec.count)[chosen])
+        title, facts, names = _title(source), _facts(source), source.spec.classes
+    if "batch_size" not in params and "batchSize" not in params:
+        params = {**params, "batch_size": min(count, total)}
+    with AsyncReader(params) as reader:
+        reader.fetchData()
+        batch = reader.getNextBatch()
+        pixels = _hwc(np.asarray(batch.data), reader.params.layout, title)
+        pixels = undone(pixels, reader.params)
+        scale = Scale()
+        if p.postprocess is not None or stored.dtype != np.uint8:
+            scale = scale_of(pixels)
+        tiles = [_batch_tile(batch, row, pixels[row], scale, names) for row in range(len(batch))]
+        bad = reader.stats().bad_list
+        notes = _notes(scale, pixels.shape[3])
+        what = f"{'x'.join(map(str, batch.data.shape))} {batch.data.dtype}"
+    settings = _settings(reader.params)
+    subtitle = f"{facts}; the first batch that training gets: {what}"
+    notes.insert(0, settings)
+    records = batch.indices.tolist()
+    return _done(tiles, records, bad, columns, title, subtitle, notes)
+
+
+def undone(pixels: Array, p: ReaderParams) -> Array:
+    """Batch pixels (B, H, W, C) with ``(x * scale - mean) / std`` taken back, as float64.
+
+    As they are where there is none, or where a postprocess left other channels.
+    """
+    channels = pixels.shape[3]
+    wanted = p.wanted
+    fits = all(len(values) in (1, channels) for values in (wanted.mean, wanted.std))
+    if not wanted.affine or not fits or wanted.scale == 0 or pixels.dtype.kind != "f":
+        return pixels
+    back = pixels.astype(np.float64) * np.asarray(wanted.std) + np.asarray(wanted.mean)
+    # float32 arithmetic leaves 1e-7 beyond the ends, which is no value of its own
+    result: Array = np.round(back / wanted.scale, 3)
+    return result
+
+
+def _open(p: ReaderParams) -> Source:
+    path = p.path or p.hdf5_path or p.lmdb_path
+    if path is None:
+        raise ParamsError("a preview needs a file", found="data=", expected="path=")
+    return open_source(path, fields_of(p), io=p.io)
+
+
+# -- which samples -------------------------------------------------------------------------------
+
+
+def _choose(
+    source: Source,
+    p: ReaderParams,
+    count: int,
+    seed: int,
+    indices: Sequence[int] | None,
+    classes: Sequence[str],
+) -> list[int]:
+    total = source.spec.count
+    if indices is not None:
+        wrong = [index for index in indices if not 0 <= index < total]
+        if wrong or not 0 < len(indices) <= MOST:
+            raise ParamsError(
+                "no such samples" if wrong else "not a number of samples for a sheet",
+                path=source.spec.path,
+                found=wrong[0] if wrong else len(indices),
+                expected=f"0 to {total - 1}" if wrong else f"1 to {MOST}",
+            )
+        return list(indices)
+    chosen = resolve_subset(p.subset, source)
+    pool: Int64 | range = range(total)
+    if isinstance(chosen, slice):
+        pool = pool[chosen]
+    elif chosen is not None:
+        pool = chosen
+    if classes:
+        of_class = records_of(classes, source.labels, source.spec.classes)
+        pool = of_class if chosen is None else np.intersect1d(of_class, np.asarray(pool))
+        if not pool.size:
+            raise ParamsError(
+                "no sample to show", path=source.spec.path, found=f"class {', '.join(classes)}"
+            )
+    drawn = np.random.default_rng(seed).choice(len(pool), min(count, len(pool)), replace=False)
+    return sorted(int(pool[place]) for place in drawn.tolist())
+
+
+# -- words ---------------------------------------------------------------------------------------
+
+
+def _label_words(row: Array | None, names: Sequence[str] | None) -> tuple[str, str]:
+    """A label as the two lines under a picture begin: its class or number, and its number."""
+    if row is None:
+        return "", ""
+    name = class_of(row, names)
+    if name is None:
+        return f"label {in_words(row)}", ""
+    return name, f"label {in_words(row)}, "
+
+
+def _captions(source: Source, record: int) -> tuple[str, str]:
+    row = None if source.labels is None else np.asarray(source.labels[record])
+    words, note = _label_words(row, source.spec.classes)
+    return (words, f"{note}#{record}") if words else (f"#{record}", "")
+
+
+def _batch_tile(
+    batch: Batch, row: int, pixels: Array, scale: Scale, names: Sequence[str] | None
+) -> Tile:
+    labels = None if batch.labels is None else np.asarray(batch.labels[row])
+    words, note = _label_words(labels, names)
+    record = int(batch.indices[row])
+    place = "padded" if record < 0 else f"#{record}" + ("" if batch.mask[row] else ", zeroed")
+    picture = fit(to_rgb(pixels, scale), SIDE)
+    return Tile(picture, words or place, f"{note}{place}" if words else "")
+
+
+def _hwc(data: Array, layout: str, path: str) -> Array:
+    """A batch as (B, H, W, C); FormatError where it is no pictures, after a postprocess, say."""
+    if data.ndim == 3:
+        return data[:, :, :, None]
+    if data.ndim != 4:
+        raise not_pictures(path, data.shape[1:])
+    # a postprocess may have turned the axes: pictures have few channels
+    first = layout == "NCHW"
+    if data.shape[1 if first else 3] > 4 >= data.shape[3 if first else 1]:
+        first = not first
+    return data.transpose(0, 2, 3, 1) if first else data
+
+
+def _title(source: Source) -> str:
+    return os.path.basename(source.spec.path.rstrip("/")) or source.spec.path
+
+
+def _facts(source: Source) -> str:
+    spec = source.spec
+    words = f"{some(spec.count, 'sample')}, {spec.encoding}"
+    if spec.classes:
+        return f"{words}, {some(len(spec.classes), 'class')}"
+    return f"{words}, no labels" if source.labels is None else words
+
+
+def _notes(scale: Scale, channels: int) -> list[str]:
+    notes = list(scale.notes)
+    if channels == 2 or channels > 3:
+        seen = "the first" if channels == 2 else "the first three"
+        notes.append(f"{seen} of {channels} channels shown")
+    return notes
+
+
+def _settings(p: ReaderParams) -> str:
+    """The parameters that make a batch look as it does, in the words of the parameters."""
+    names = ("seed", "shuffle", "size", "crop", "flip", "dtype", "scale", "mean", "std", "subset")
+    words = [f"{name}={_value(getattr(p, name))}" for name in names if _matters(p, name)]
+    if p.postprocess is not None:
+        function = p.postprocess
+        words.append(f"postprocess={getattr(function, '__qualname__', type(function).__name__)}")
+    return ", ".join(words)
+
+
+def _matters(p: ReaderParams, name: str) -> bool:
+    if name == "shuffle":
+        return True
+    if name == "crop":
+        return p.size is not None
+    if name == "seed":
+        return bool(p.shuffle) or p.flip or "random" in p.crop
+    return getattr(p, name) not in (None, False) if name != "subset" else p.subset is not None
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(f'{part:g}' for part in value)})"
+    return f"{value:.6g}" if isinstance(value, float) else re.sub(r"\s+", " ", str(value))
+
+
+def _done(
+    tiles: Sequence[Tile],
+    records: Sequence[int],
+    bad: Sequence[tuple[int, str]],
+    columns: int | None,
+    title: str,
+    subtitle: str,
+    notes: Sequence[str],
+) -> Preview:
+    columns = columns or _fitting(len(tiles))
+    sheet = draw_sheet(
+        tiles, side=SIDE, columns=columns, title=title, subtitle=subtitle, notes=notes
+    )
+    words = tuple(None if tile.name.startswith("#") else tile.name for tile in tiles)
+    return Preview(sheet, tuple(records), words, tuple(bad), tuple(notes))
+
+
+def _fitting(tiles: int) -> int:
+    """Columns that make a sheet of about 3 : 2 and leave the fewest squares of it empty."""
+    ideal = (tiles * 1.8) ** 0.5
+    near = range(max(1, round(ideal * 0.75)), max(1, round(ideal * 1.25)) + 1)
+    return min(near, key=lambda columns: (-tiles % columns, abs(columns - ideal)))

@@ -1,0 +1,32 @@
+"""HTML that cannot be broken into: everything is escaped unless it was made here."""
+
+from __future__ import annotations
+
+import html as _html
+from collections.abc import Iterable
+from typing import Any
+
+from ..errors import shown
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def text(value: object) -> Html:
+    """Any value as HTML text, also fit for a quoted attribute: controls and surrogates shown."""
+    if isinstance(value, Html):
+        return value
+    return Html(_html.escape(shown(value), quote=True))
+
+
+def markup(template: str, **values: Any) -> Html:
+    """``template`` with its ``{names}`` filled in, each escaped unless it is Html."""
+    return Html(template.format_map({name: text(value) for name, value in values.items()}))
+
+
+def join(parts: Iterable[Html], between: str = "") -> Html:
+    """Pieces of HTML, one after the other."""
+    return Html(between.join(parts))

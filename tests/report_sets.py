@@ -1,0 +1,53 @@
+"""Sets that the tests of the page share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+from fakes import pictures
+from PIL import Image
+
+import converters
+
+#: Class names that try to break out of a page, and some that only look odd.
+HOSTILE = (
+    "<img src=x onerror=alert(1)>",
+    "\"' onmouseover=alert(1) x='",
+    "{braces} & &amp; %s",
+    "-->]]>",
+    "\u202ertl",
+    "new\nline",
+    "\u732b \u0438 \u0441\u043e\u0431\u0430\u043a\u0430",
+    "x" * 200,
+)
+
+
+def pets(folder: Path) -> Path:
+    """24 PNGs in HDF5: 10 cat, 8 dog (40 x 30), 6 eel (30 x 40, width x height).
+
+    Records 1, 2 and 3 are the same, so are 4 (cat) and 12 (dog); 20 is of one colour.
+    """
+    wide, tall = pictures(24, (30, 40, 3)), pictures(24, (40, 30, 3))
+    wide[2] = wide[3] = wide[1]
+    wide[12] = wide[4]
+    tall[20] = 99
+    for number in range(24):
+        name = "cat" if number < 10 else "dog" if number < 18 else "eel"
+        path = folder / "photos" / name / f"{number:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((tall if name == "eel" else wide)[number]).save(path)
+    converters.convert(folder / "photos", folder / "pets.h5", encoding="original")
+    return folder / "pets.h5"
+
+
+def damaged(packed: Path, target: Path, *records: int) -> Path:
+    """A copy with one bit of some records turned."""
+    data = bytearray(packed.read_bytes())
+    with h5py.File(packed) as file:
+        start, offsets = file["data"].id.get_offset(), file["offsets"][:]
+    for record in records:
+        data[start + int(np.mean(offsets[record : record + 2]))] ^= 1
+    target.write_bytes(data)
+    return target

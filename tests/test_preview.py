@@ -1,0 +1,389 @@
+"""Contact sheets: the right samples, pixels and words; and the manners of the command."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from fakes import paint, pictures
+from PIL import Image
+
+import converters
+from asyncreader import AsyncReader, FormatError, ParamsError, WorkerError, cli
+from asyncreader.preview import MOST, SIDE, preview, preview_batch, undone
+from asyncreader.sheet import Tile, draw_sheet
+from asyncreader.thumbs import Scale, fit, scale_of, to_rgb
+
+NAMES = ("cat", "dog", "eel")
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(cli.cli, [str(word) for word in words])
+
+
+def square(sheet: Image.Image, number: int, columns: int) -> np.ndarray:
+    """The square of tile ``number``, (160, 160, 3)."""
+    left = 20 + number % columns * (SIDE + 12)
+    top = 76 + number // columns * (SIDE + 48)
+    return np.asarray(sheet)[top : top + SIDE, left : left + SIDE]
+
+
+def small(sheet: Image.Image, number: int, columns: int, height: int, width: int) -> np.ndarray:
+    """The picture in a square, its enlarged pixels made single again."""
+    factor = SIDE // max(height, width)
+    whole = square(sheet, number, columns)
+    top, left = (SIDE - height * factor) // 2, (SIDE - width * factor) // 2
+    part = whole[top : top + height * factor, left : left + width * factor]
+    pixels = part[::factor, ::factor]
+    assert (part == pixels.repeat(factor, axis=0).repeat(factor, axis=1)).all()
+    return pixels
+
+
+@pytest.fixture(scope="module")
+def images() -> np.ndarray:
+    return pictures(30, (24, 20, 3))
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory, images: np.ndarray) -> Path:
+    """Those 30 pictures, ten of each class, as raw HDF5."""
+    folder = tmp_path_factory.mktemp("preview")
+    for number, image in enumerate(images):
+        path = folder / "photos" / NAMES[number // 10] / f"{number:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    converters.convert(folder / "photos", folder / "pets.h5")
+    return folder / "pets.h5"
+
+
+def hdf5(path: Path, data: np.ndarray, labels: np.ndarray | None = None) -> Path:
+    with h5py.File(path, "w") as file:
+        file["data"] = data
+        if labels is not None:
+            file["labels"] = labels
+    return path
+
+
+# -- stored samples ------------------------------------------------------------------------------
+
+
+def test_chosen_samples_are_shown_as_they_are(packed: Path, images: np.ndarray) -> None:
+    """--indices: those records in that order, pixel for pixel, with their classes."""
+    made = preview({"path": packed}, indices=[21, 3, 3, 10], columns=4)
+    assert made.records == (21, 3, 3, 10)
+    assert made.labels == ("eel", "cat", "cat", "dog")
+    for place, record in enumerate(made.records):
+        np.testing.assert_array_equal(small(made.sheet, place, 4, 24, 20), images[record])
+    assert made.notes == ("all 20 x 24 (width x height)",)
+
+
+def test_random_samples_depend_on_the_seed_only(packed: Path) -> None:
+    """The same seed draws the same different samples, in order; another one draws others."""
+    draws = [preview({"path": packed}, count=8, seed=seed).records for seed in (5, 5, 6)]
+    assert draws[0] == draws[1] != draws[2]
+    assert list(draws[0]) == sorted(set(draws[0]))
+    assert len(draws[0]) == 8
+    everything = preview({"path": packed}, count=100)
+    assert everything.records == tuple(range(30))
+
+
+def test_classes_and_subset_narrow_the_choice(packed: Path) -> None:
+    """Classes are named or numbered; with subset= only what is in both is drawn."""
+    assert preview({"path": packed}, classes=["eel", "0"]).records == (*range(10), *range(20, 30))
+    some = preview({"path": packed, "subset": slice(5, 25)}, classes=["cat"])
+    assert some.records == (5, 6, 7, 8, 9)
+    assert preview({"path": packed, "subset": np.array([7, 2])}).records == (2, 7)
+    with pytest.raises(ParamsError, match="did you mean 'dog'"):
+        preview({"path": packed}, classes=["dgo"])
+    with pytest.raises(ParamsError, match="no sample has label 7"):
+        preview({"path": packed}, classes=["7"])
+    with pytest.raises(ParamsError, match="no sample to show"):
+        preview({"path": packed, "subset": slice(0, 5)}, classes=["eel"])
+
+
+def test_pictures_of_different_sizes(tmp_path: Path) -> None:
+    """Each encoded picture fills its square as its shape lets it, upright, and its size is told."""
+    for number, size in enumerate([(400, 200), (90, 300), (700, 700)]):
+        path = tmp_path / "photos" / f"{number}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", size, (200, 30, 30)).save(path)
+    converters.convert(path.parent, tmp_path / "o.lmdb", encoding="original", no_labels=True)
+    made = preview({"path": tmp_path / "o.lmdb"}, columns=3)
+    red = [square(made.sheet, n, 3)[:, :, 1] < 100 for n in range(3)]
+    assert [(part.any(axis=1).sum(), part.any(axis=0).sum()) for part in red] == [
+        (80, 160),
+        (160, 48),
+        (160, 160),
+    ]
+    assert made.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "notes"),
+    [
+        (paint(6, (8, 9)), []),
+        (paint(6, (8, 9, 1)), []),
+        (paint(6, (8, 9, 3), "uint16"), ["values 0 to 31993 are shown as black to white"]),
+        (paint(6, (8, 9, 3), "int8"), ["values -125 to 125 are shown as black to white"]),
+        (np.linspace(0, 1, 6 * 8 * 9 * 3, dtype="f4").reshape(6, 8, 9, 3), []),
+        (paint(6, (8, 9, 3), "bool"), []),
+        (paint(6, (8, 9, 2)), ["the first of 2 channels shown"]),
+        (paint(6, (8, 9, 7)), ["the first three of 7 channels shown"]),
+    ],
+    ids=lambda value: f"{value.dtype}-{value.shape}" if isinstance(value, np.ndarray) else "",
+)
+def test_any_numbers_in_the_shape_of_pictures(
+    data: np.ndarray, notes: list[str], tmp_path: Path
+) -> None:
+    """Any dtype and number of channels, and grey without a channel axis, can be looked at."""
+    made = preview({"path": hdf5(tmp_path / "f.h5", data)}, count=6, columns=6)
+    assert list(made.notes[1:]) == notes
+    assert set(made.labels) == {None}
+    spread = square(made.sheet, 0, 6).reshape(-1, 3).std(axis=0)
+    assert (spread > 20).all()
+
+
+def test_numbers_that_are_none_are_magenta(tmp_path: Path) -> None:
+    """NaN and infinity show as magenta, and the foot of the sheet says so."""
+    data = np.full((1, 8, 8, 3), 0.5, np.float32)
+    data[0, 2, 3, 0], data[0, 4, 4, 1] = np.nan, np.inf
+    made = preview({"path": hdf5(tmp_path / "f.h5", data)}, columns=1)
+    pixels = small(made.sheet, 0, 1, 8, 8)
+    magenta = (pixels == (255, 0, 255)).all(axis=2)
+    assert [tuple(place) for place in np.argwhere(magenta)] == [(2, 3), (4, 4)]
+    assert (pixels[~magenta] == 128).all()
+    assert "pixels that are not a number are magenta" in made.notes
+
+
+@pytest.mark.parametrize("shape", [(), (12,), (3, 4, 5, 6)])
+def test_what_is_no_picture_is_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """Vectors and volumes are a FormatError that names their shape and what to do."""
+    path = hdf5(tmp_path / "f.h5", np.zeros((5, *shape)))
+    with pytest.raises(FormatError, match=r"not pictures.*found samples of shape.*data_field"):
+        preview({"path": path})
+
+
+def test_bad_samples_have_a_square_that_says_so(packed: Path, tmp_path: Path) -> None:
+    """A sample whose bytes changed is framed in red, named, and keeps no other from the sheet."""
+    data = bytearray(packed.read_bytes())
+    with h5py.File(packed) as file:
+        data[file["data"].id.get_offset() + 2 * 24 * 20 * 3] ^= 1
+    target = tmp_path / "damaged.h5"
+    target.write_bytes(data)
+    made = preview({"path": target}, indices=[1, 2, 3], columns=3)
+    assert [record for record, _ in made.bad] == [2]
+    assert "XXH3-64" in made.bad[0][1]
+    assert tuple(square(made.sheet, 1, 3)[0, 0]) == (180, 35, 24)
+    assert tuple(square(made.sheet, 0, 3)[0, 0]) != (180, 35, 24)
+    result = run("preview", target, "--indices", "2", "--output", tmp_path / "s.png")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("warning: record 2: the stored bytes of a sample are not")
+
+
+# -- batches -------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_what_training_gets(packed: Path) -> None:
+    """Order, flips and random crops of the sheet are those of the reader's first batch."""
+    params: dict[str, Any] = {"path": str(packed), "batch_size": 8, "shuffle": True, "seed": 3}
+    params |= {"flip": True, "size": (12, 14), "crop": "random-resized"}
+    made = preview_batch(params, columns=4)
+    with AsyncReader(params, layout="NHWC", copy=True) as reader:
+        (batch, *_) = reader
+    assert made.records == tuple(batch.indices)
+    assert made.labels == tuple(NAMES[label] for label in batch.labels[:, 0])
+    for row in range(8):
+        np.testing.assert_array_equal(small(made.sheet, row, 4, 12, 14), batch.data[row])
+    assert made.notes == ("seed=3, shuffle=True, size=(12, 14), crop=random-resized, flip=True",)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_normalisation_is_undone(packed: Path, layout: str, dtype: str) -> None:
+    """scale, mean and std are taken back: the sheet shows the pixels that were stored."""
+    plain = {"path": str(packed), "batch_size": 6, "shuffle": True, "flip": True, "layout": layout}
+    normal = {"dtype": dtype, "scale": 1 / 255, "mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.25)}
+    shown, expected = preview_batch({**plain, **normal}), preview_batch(plain)
+    for row in range(6):
+        one, other = (square(sheet, row, 3).astype(int) for sheet in (shown.sheet, expected.sheet))
+        assert abs(one - other).max() <= (0 if dtype == "float32" else 1)
+
+
+def darker(data: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """postprocess: half as bright, floats in 0 to 1, another layout."""
+    return (data.transpose(0, 2, 3, 1) / 510).astype(np.float32), labels
+
+
+def flat(data: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """postprocess: no pictures any more."""
+    return data.reshape(len(data), -1), labels
+
+
+def test_postprocess_is_seen(packed: Path, images: np.ndarray) -> None:
+    """A batch is shown as postprocess left it, also in another layout and range."""
+    made = preview_batch({"path": str(packed), "batch_size": 3, "postprocess": darker}, columns=3)
+    expected = np.rint(images[1] / 2).astype(int)
+    assert abs(small(made.sheet, 1, 3, 24, 20).astype(int) - expected).max() <= 1
+    assert made.notes[0].endswith("postprocess=darker")
+    with pytest.raises(FormatError, match="not pictures"):
+        preview_batch({"path": str(packed), "postprocess": flat})
+
+
+def test_padded_and_small_batches(packed: Path) -> None:
+    """A set smaller than the sheet is one batch; padded rows say so."""
+    made = preview_batch({"path": str(packed), "subset": slice(0, 5)}, count=24)
+    assert made.records == (0, 1, 2, 3, 4)
+    padded = {"path": str(packed), "subset": slice(0, 5), "batch_size": 8, "last_batch": "pad"}
+    assert preview_batch(padded).records == (0, 1, 2, 3, 4, -1, -1, -1)
+    with pytest.raises(ParamsError, match="too many for a sheet"):
+        preview_batch({"path": str(packed), "batch_size": MOST + 1})
+
+
+def test_undoing_needs_the_same_channels() -> None:
+    """Where a postprocess left other channels, or no floats, nothing is undone."""
+    from asyncreader.params import parse_params
+
+    p = parse_params({"path": "x", "dtype": "float32", "mean": (1, 2, 3)}, {})
+    two = np.ones((1, 4, 4, 2), np.float32)
+    assert undone(two, p) is two
+    whole = np.ones((1, 4, 4, 3), np.uint8)
+    assert undone(whole, p) is whole
+
+
+# -- pixels --------------------------------------------------------------------------------------
+
+
+def test_scales() -> None:
+    """Bytes, and floats like bytes or in 0 to 1, keep their meaning; all else is stretched."""
+    one = np.ones((2, 2, 1))
+    assert scale_of([one.astype(np.uint8)]) == Scale()
+    assert scale_of([one * 0.5, one * 0.25]) == Scale(0, 1)
+    assert scale_of([one * 200.5]) == Scale()
+    assert scale_of([one * -2, one * 6]) == Scale(-2, 6, stretched=True)
+    assert scale_of([(one * 40).astype(np.uint16)]) == Scale(40, 41, stretched=True)
+    assert scale_of([one * np.nan]) == Scale(0, 1, holes=True)
+    assert scale_of([]) == Scale()
+    low, high = to_rgb(np.array([[[-2.0], [6.0]]]), Scale(-2, 6))[0]
+    assert (tuple(low), tuple(high)) == ((0, 0, 0), (255, 255, 255))
+
+
+@pytest.mark.parametrize(
+    ("shape", "fitted"),
+    [((8, 6), (160, 120)), ((53, 1), (159, 3)), ((54, 30), (160, 89)), ((1, 4000), (1, 160))],
+)
+def test_fit(shape: tuple[int, int], fitted: tuple[int, int]) -> None:
+    """The longer side comes to the square's, by a whole factor for tiny pictures."""
+    assert fit(np.zeros((*shape, 3), np.uint8), 160).shape[:2] == fitted
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 5, 24, 37, 1000])
+def test_sheets_of_any_number(tiles: int) -> None:
+    """Every tile has its place, and names of any length and letters are drawn."""
+    name = "\u732b " + "w" * 300 + "\n\x1b[31m"
+    tile = Tile(np.full((8, 8, 3), 9, np.uint8), name, "note", None)
+    sheet = draw_sheet(
+        [tile] * tiles, side=8, columns=7, title=name, subtitle="s", notes=["n " * 500]
+    )
+    assert (np.asarray(sheet) == 9).all(axis=2).sum() >= tiles * 64
+
+
+# -- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command_says_where(packed: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Without --output the sheet comes into this folder under the set's name, and that is said."""
+    monkeypatch.chdir(tmp_path)
+    result = run("preview", packed, "--count", "6", "--columns", "2")
+    assert result.exit_code == 0, result.stderr
+    assert re.fullmatch(r"6 samples in pets-preview\.png \(\d+ x \d+, [\d.]+ kB\)\n", result.stdout)
+    assert [path.name for path in tmp_path.iterdir()] == ["pets-preview.png"]
+    with Image.open("pets-preview.png") as sheet:
+        assert (sheet.format, sheet.width) == ("PNG", 2 * 20 + 2 * SIDE + 12)
+    assert run("preview", packed, "--quiet", "--output", "x.webp").output == ""
+    with Image.open("x.webp") as sheet:
+        assert sheet.format == "WEBP"
+
+
+def test_the_command_in_json(packed: Path, tmp_path: Path) -> None:
+    """--json tells the file, and the records with their labels."""
+    target = tmp_path / "s.jpg"
+    words = ["--indices", "1,12-13", "--output", target, "--json"]
+    told = json.loads(run("preview", packed, *words).stdout)
+    assert told["sheet"]["file"] == str(target)
+    assert told["sheet"]["records"] == [1, 12, 13]
+    assert told["sheet"]["labels"] == ["cat", "dog", "dog"]
+    assert target.is_file()
+
+
+def test_the_command_shows_a_batch(packed: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """--batch takes parameters, and a postprocess by module:function from this folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_aug.py").write_text("def dim(data, labels): data //= 2\n")
+    words = "--batch --size 16x16 -p postprocess=my_aug:dim -p flip=true --count 4 --seed 2 --json"
+    told = json.loads(run("preview", packed, *words.split()).stdout)
+    assert told["sheet"]["notes"] == [
+        "seed=2, shuffle=False, size=(16, 16), crop=center, flip=True, postprocess=dim"
+    ]
+    assert told["sheet"]["records"] == [0, 1, 2, 3]
+
+
+def test_a_batch_of_pictures_that_differ_in_size(tmp_path: Path, monkeypatch: Any) -> None:
+    """Without a size such a set is cut to 224 x 224, and that is said."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(3):
+        path = tmp_path / "photos" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (10 + number, 12)).save(path)
+    converters.convert(path.parent, "o.h5", encoding="original", no_labels=True)
+    result = run("preview", "o.h5", "--batch")
+    assert result.exit_code == 0
+    assert result.stderr == "the pictures differ in size: cut to 224x224; see --size\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        ("--output set.h5", 2, "does not end in"),
+        ("--html page.png", 2, "does not end in"),
+        ("--indices 1,x", 2, "not a list of record numbers"),
+        ("--indices 9-1", 2, "names no samples"),
+        ("--indices 0-99999999999999999", 2, "more than 1,000"),
+        ("--indices 30", 2, "no such samples"),
+        ("--class gnu", 2, "no class 'gnu'"),
+        ("--size 8x8", 2, "it goes with --batch"),
+        ("--batch --indices 1", 2, "--indices does not go along"),
+        ("--batch --class cat", 2, "--class does not go along"),
+        ("--html p.html --batch", 2, "--batch does not go along"),
+        ("--batch -p postprocess=nowhere:f", 2, "cannot be imported"),
+        ("--batch -p postprocess=f", 2, "not module:function"),
+        ("--batch -p nonsense=1", 2, "unknown parameter"),
+        ("--batch -p mean=[1,2]", 2, "mean"),
+        ("--output nowhere/s.png", 1, "No such file"),
+    ],
+)
+def test_errors_leave_nothing(
+    words: str, code: int, error: str, packed: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Each mistake is one line that names it, and no file is left."""
+    monkeypatch.chdir(tmp_path)
+    result = run("preview", packed, *words.split())
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert re.fullmatch(r"error: [^\n]+\n", result.stderr)
+    assert error in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_postprocess_that_fails_is_named(packed: Path) -> None:
+    """What postprocess raises is the reader's error."""
+
+    def broken(data: np.ndarray, labels: np.ndarray) -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(WorkerError, match="mine"):
+        preview_batch({"path": str(packed), "postprocess": broken})
