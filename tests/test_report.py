@@ -22,8 +22,7 @@ from report_sets import HOSTILE, damaged, pets
 import converters
 from asyncreader import FormatError, ParamsError, cli
 from asyncreader.labels import count_labels
-from asyncreader.report import Facts, gather, page
-from asyncreader.report import facts as facts_room
+from asyncreader.report import Facts, gather, looking, page
 from asyncreader.report.charts import histogram, ratios
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -142,8 +141,8 @@ def test_what_cannot_be_decoded_is_a_fact(tmp_path: Path) -> None:
 
 def test_only_so_many_are_looked_at(set_of_pets: Path, monkeypatch: Any) -> None:
     """With a limit a random part is looked at, and thumbnails are bounded: the page says both."""
-    monkeypatch.setattr(facts_room, "THUMBS", 2)
-    monkeypatch.setattr(facts_room, "OF_A_CLASS", 1)
+    monkeypatch.setattr(looking, "THUMBS", 2)
+    monkeypatch.setattr(looking, "OF_A_CLASS", 1)
     seen: list[tuple[int, int]] = []
     facts = gather(
         {"path": set_of_pets}, limit=5, progress=lambda done, total: seen.append((done, total))
@@ -157,7 +156,7 @@ def test_only_so_many_are_looked_at(set_of_pets: Path, monkeypatch: Any) -> None
     assert f"{facts.looked} of 24 samples were looked at, drawn at random" in text
     assert "1 classes are not shown here" in text
     assert gather({"path": set_of_pets}, limit=5).looked == facts.looked
-    monkeypatch.setattr(facts_room, "IN_FULL", 10)
+    monkeypatch.setattr(looking, "IN_FULL", 10)
     bounded = gather({"path": set_of_pets}, limit=5)
     assert bounded.compared == bounded.looked
 
@@ -301,7 +300,7 @@ def test_the_policy_allows_this_style_and_this_script_only(set_of_pets: Path) ->
 
 def test_the_same_set_gives_the_same_page(set_of_pets: Path, monkeypatch: Any) -> None:
     """The page depends on the set and the seed only, not on threads or the time."""
-    monkeypatch.setattr(facts_room, "OF_A_CLASS", 2)
+    monkeypatch.setattr(looking, "OF_A_CLASS", 2)
     one = page(gather({"path": set_of_pets}, jobs=1))
     assert one == page(gather({"path": set_of_pets}, jobs=4))
     assert one != page(gather({"path": set_of_pets}, seed=1))

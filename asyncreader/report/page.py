@@ -18,8 +18,9 @@ import numpy as np
 from .. import __version__
 from ..terminal import in_bytes
 from .charts import bar_table, histogram, ratios, sortable
-from .facts import LISTED, MEMBERS, THUMBS, Facts, Group, Row
+from .facts import LISTED, MEMBERS, Facts, Group, Row
 from .html import Html, join, markup, text
+from .looking import THUMBS
 from .pictures import Thumb
 
 #: Rows of the tables of classes and of picture sizes.
