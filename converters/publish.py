@@ -97,7 +97,7 @@ class Target:
                 self._check_finished()
                 _clear(self._workspace, keep=_LOCK)
         except OSError as exc:
-            self.keep = True  # nothing was written yet: what is there is of another run
+            self.keep = bool(self._finished())  # of another run: nothing was written yet
             self._release()
             if isinstance(exc, SourceError):
                 raise
@@ -115,14 +115,17 @@ class Target:
 
     def _check_finished(self) -> None:
         """Refuse to throw away what an interrupted run has finished."""
-        done = os.path.join(self._workspace, _WORK["shards"])
-        if os.path.isdir(done) and os.listdir(done):
+        if self._finished():
             raise SourceError(
                 "an interrupted run has left finished shards of this target",
                 path=self._workspace,
-                found=f"{len(os.listdir(done))} of them",
+                found=f"{self._finished()} of them",
                 hint="pass resume (--resume) to go on with them, or remove that folder",
             )
+
+    def _finished(self) -> int:
+        done = os.path.join(self._workspace, _WORK["shards"])
+        return len(os.listdir(done)) if os.path.isdir(done) else 0
 
     def _acquire(self) -> bool:
         """Make and lock the workspace; False when another run removed it in between."""

@@ -336,7 +336,7 @@ class _Run:
         workspace.prepare()
         workspace.keep_plan(plan)
         receipts = self._kept(plan)
-        kept = len(receipts)
+        kept = sum(receipt.shard is not None for receipt in receipts.values())
         target.keep = kept > 0
         try:
             self._pack(plan, receipts)
@@ -401,7 +401,7 @@ class _Run:
                 receipts[number] = pack_shard(
                     self._options, plan, number, samples, self._workspace, self._told(done)
                 )
-                self._target.keep = True
+                self._target.keep |= receipts[number].shard is not None
                 done += samples.count
 
     def _told(self, before: int) -> Callable[[int], None]:

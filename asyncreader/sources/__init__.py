@@ -117,7 +117,7 @@ def open_source(
     opened: list[Any] = []
     try:
         names = expand_paths(path)
-        if names != [path]:
+        if not isinstance(path, str | os.PathLike) or names != [os.fspath(path)]:
             _check_family(names)
         for name in names:
             manifest = manifest_path(name)

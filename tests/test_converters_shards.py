@@ -1,0 +1,379 @@
+"""Packing into shards: the same bytes whatever happens on the way, and nothing done twice."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pytest
+from converter_corpus import image, listed, saved, write_small
+
+from asyncreader import DecodeError, FormatError, ParamsError, SourceError
+from asyncreader.format import record_key
+from asyncreader.manifest import NAME, Manifest, read_manifest
+from asyncreader.sources import open_source
+from asyncreader.verify import verify_file
+from converters import convert
+from converters.shards import Plan
+
+COUNT = 23
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """23 pictures of 20x30 in three classes."""
+    return write_small(tmp_path_factory.mktemp("photos"))
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Every file of a folder, by content."""
+    return {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in listed(folder)
+    }
+
+
+def manifest(folder: Path) -> Manifest:
+    return read_manifest(str(folder / NAME))
+
+
+def samples(path: Path) -> list[tuple[bytes, Any, bytes | None]]:
+    """(bytes, labels, path) of every sample of a set."""
+    source = open_source(path)
+    labels = None if source.labels is None else np.asarray(source.labels)
+    found = [
+        (source.sample_bytes(n), None if labels is None else labels[n].tolist(), name)
+        for n, name in enumerate(source.all_paths())
+    ]
+    source.close()
+    return found
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "raw": {},
+    "gzip": {"compression": "gzip", "chunk": 3},
+    "jpeg": {"encoding": "jpeg", "size": 16},
+    "lmdb": {"format": "lmdb"},
+    "lmdb png": {"format": "lmdb", "encoding": "png"},
+    "original": {"encoding": "original", "no_labels": True},
+    "shuffled": {"shuffle": 4},
+}
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_shards_hold_what_one_file_holds(photos: Path, tmp_path: Path, kind: str) -> None:
+    """The shards, one behind the other, are the samples, labels and paths of the single file."""
+    options = OPTIONS[kind]
+    one = tmp_path / f"one.{options.get('format', 'h5').replace('hdf5', 'h5')}"
+    convert(photos, one, **options)
+    report = convert(photos, tmp_path / "set", shards=4, jobs=1, **options)
+    assert (report.count, report.shards, report.kept) == (COUNT, 4, 0)
+    assert samples(tmp_path / "set") == samples(one)
+    assert manifest(tmp_path / "set").counts.tolist() == [5, 6, 6, 6]
+    assert report.bytes == sum(
+        path.stat().st_size for path in (tmp_path / "set").iterdir() if path.name != NAME
+    )
+    assert verify_file(str(tmp_path / "set"), decode=True).ok
+    convert(photos, tmp_path / "again", shards=4, jobs=3, **options)
+    assert files(tmp_path / "again") == files(tmp_path / "set")
+
+
+def test_from_shards_and_back(photos: Path, tmp_path: Path) -> None:
+    """A set of shards converts to one file, to the other container, and to other shards."""
+    convert(photos, tmp_path / "set", shards=5)
+    convert(photos, tmp_path / "one.h5")
+    convert(tmp_path / "set", tmp_path / "back.h5")
+    assert (tmp_path / "back.h5").read_bytes() == (tmp_path / "one.h5").read_bytes()
+    convert(tmp_path / "set" / NAME, tmp_path / "other", shards=2, format="lmdb")
+    convert(tmp_path / "other", tmp_path / "again", shards=5)
+    assert files(tmp_path / "again") == files(tmp_path / "set")
+    half = convert(tmp_path / "set", tmp_path / "half", shards=2, params={"subset": [22, 0, 7]})
+    assert half.count == 3
+    assert samples(tmp_path / "half") == [samples(tmp_path / "set")[n] for n in (22, 0, 7)]
+
+
+def test_shards_are_ordinary_files(photos: Path, tmp_path: Path) -> None:
+    """A shard is a packed file of its own; an LMDB shard opens with lmdb alone, subdir=False."""
+    convert(photos, tmp_path / "set", shards=3, format="lmdb")
+    assert listed(tmp_path / "set") == [
+        NAME,
+        *(f"shard-{n:05d}-of-00003.lmdb" for n in range(3)),
+    ]
+    path = tmp_path / "set" / "shard-00001-of-00003.lmdb"
+    with (
+        lmdb.open(str(path), subdir=False, readonly=True, lock=False, max_dbs=8) as env,
+        env.begin(db=env.open_db(b"data")) as transaction,
+    ):
+        assert transaction.get(record_key(0)) == samples(tmp_path / "set")[7][0]
+    assert open_source(path).spec.count == 8
+    assert verify_file(str(path)).ok
+
+
+def test_classes_from_a_set_of_shards(photos: Path, tmp_path: Path) -> None:
+    """--classes takes names and numbers from a sharded set, too."""
+    convert(photos, tmp_path / "set", shards=2)
+    some = tmp_path / "some"
+    shutil.copytree(photos / "class 2", some / "class 2")
+    for name in (tmp_path / "set", tmp_path / "set" / NAME):
+        convert(some, tmp_path / "out.h5", classes=name, overwrite=True)
+        assert {labels[0] for _, labels, _ in samples(tmp_path / "out.h5")} == {2}
+
+
+@pytest.mark.parametrize(
+    ("size", "shards"), [(3600, 12), ("4kB", 10), ("3.6kB", None), ("1GB", 1), ("9 KiB", 4)]
+)
+def test_shard_size(photos: Path, tmp_path: Path, size: Any, shards: int | None) -> None:
+    """So many shards as make them about that large: 23 samples of 1,800 bytes each."""
+    if shards is None:
+        with pytest.raises(ParamsError, match="shard_size"):
+            convert(photos, tmp_path / "set", shard_size=size)
+        return
+    assert convert(photos, tmp_path / "set", shard_size=size).shards == shards
+
+
+def test_shard_size_of_encoded_pictures(photos: Path, tmp_path: Path) -> None:
+    """Where pictures differ in size the number of shards follows from some of them."""
+    report = convert(photos, tmp_path / "set", encoding="png", shard_size=5000)
+    data = sum(len(data) for data, _, _ in samples(tmp_path / "set"))
+    assert report.shards is not None
+    assert data / 5000 * 0.8 < report.shards < data / 5000 * 1.2 + 1
+
+
+@pytest.mark.parametrize(
+    ("dst", "options", "error"),
+    [
+        ("set", {"shards": 24}, "more shards than there are samples"),
+        ("set", {"shards": 0}, "shards"),
+        ("set", {"shards": 2, "shard_size": 5}, "contradict"),
+        ("set", {"shards": 2, "allow_pickle": True}, "pickles"),
+        ("set.h5", {"shards": 2}, "is a folder"),
+        ("set.lmdb", {"shards": 2}, "is a folder"),
+        ("set.h5", {"resume": True}, "goes with shards"),
+        ("set", {"shard_size": "1 apple"}, "shard_size"),
+        ("set", {"shard_size": "1iB"}, "shard_size"),
+    ],
+)
+def test_what_cannot_be_asked(
+    photos: Path, tmp_path: Path, dst: str, options: Any, error: str
+) -> None:
+    """Options that make no sense are a ParamsError, and nothing is written."""
+    with pytest.raises(ParamsError, match=error):
+        convert(photos, tmp_path / dst, **options)
+    assert listed(tmp_path) == []
+
+
+# -- bad pictures --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spoiled(photos: Path, tmp_path: Path) -> Path:
+    """The pictures at places 0, 6..11 (all of one shard of four) and 20 are none."""
+    folder = shutil.copytree(photos, tmp_path / "spoiled")
+    paths = sorted(folder.rglob("*.png"), key=lambda path: os.fsencode(path).split(b"/"))
+    for place in (0, *range(5, 11), 20):
+        paths[place].write_bytes(b"no picture")
+    return folder
+
+
+def test_bad_pictures_move_no_other(spoiled: Path, photos: Path, tmp_path: Path) -> None:
+    """A bad picture shortens its own shard; a shard of bad ones is left out; counts add up."""
+    report = convert(spoiled, tmp_path / "set", shards=4, skip_bad=True)
+    assert (report.count, len(report.skipped), report.shards) == (COUNT - 8, 8, 3)
+    found = manifest(tmp_path / "set")
+    assert found.counts.tolist() == [4, 6, 5]
+    assert [found.name(n)[6:11] for n in range(3)] == ["00000", "00002", "00003"]
+    assert listed(tmp_path / "set") == [NAME, *(found.name(n) for n in range(3))]
+    convert(spoiled, tmp_path / "one.h5", skip_bad=True)
+    assert samples(tmp_path / "set") == samples(tmp_path / "one.h5")
+    convert(photos, tmp_path / "good", shards=4)
+    whole, some = files(tmp_path / "good"), files(tmp_path / "set")
+    assert whole[found.name(1)] == some[found.name(1)]
+    assert whole[found.name(0)] != some[found.name(0)]
+
+
+def test_a_bad_picture_keeps_finished_shards(spoiled: Path, photos: Path, tmp_path: Path) -> None:
+    """Without skip_bad the run fails, says that shards are kept, and goes on when it is mended."""
+    bad = sorted(spoiled.rglob("*.png"), key=lambda path: os.fsencode(path).split(b"/"))
+    good = sorted(photos.rglob("*.png"), key=lambda path: os.fsencode(path).split(b"/"))
+    for place in range(20):
+        shutil.copy(good[place], bad[place])
+    with pytest.raises(DecodeError, match=r"3 finished shards are kept: resume") as caught:
+        convert(spoiled, tmp_path / "set", shards=4)
+    assert caught.value.source_path == str(bad[20])
+    assert not (tmp_path / "set").exists()
+    shutil.copy(good[20], bad[20])
+    with pytest.raises(SourceError, match="has left finished shards"):
+        convert(spoiled, tmp_path / "set", shards=4)
+    report = convert(spoiled, tmp_path / "set", shards=4, resume=True)
+    assert report.kept == 3
+    convert(photos, tmp_path / "whole", shards=4)
+    assert files(tmp_path / "set") == files(tmp_path / "whole")
+    assert listed(tmp_path) == ["set", "spoiled", "whole"]
+
+
+def test_all_bad(tmp_path: Path) -> None:
+    """Nothing to pack is an error, and leaves nothing."""
+    (tmp_path / "c").mkdir()
+    for number in range(4):
+        (tmp_path / "c" / f"{number}.png").write_bytes(b"no")
+    for more in ({"shards": 2}, {"shard_size": 100}, {"shards": 2, "encoding": "jpeg"}):
+        with pytest.raises(SourceError, match="every picture was bad"):
+            convert(tmp_path, tmp_path / "set", skip_bad=True, **more)
+    assert listed(tmp_path) == ["c"]
+
+
+def test_raw_pictures_of_another_size(photos: Path, tmp_path: Path) -> None:
+    """Raw pixels have one shape in all shards: that of the first picture of the whole set."""
+    folder = shutil.copytree(photos, tmp_path / "photos")
+    (folder / "class 2" / "zz.png").write_bytes(saved(image(21, 30), "PNG"))
+    with pytest.raises(FormatError, match="21 x 30") as caught:
+        convert(folder, tmp_path / "set", shards=4)
+    assert caught.value.source_path == str(folder / "class 2" / "zz.png")
+    report = convert(folder, tmp_path / "png", shards=4, encoding="png")
+    assert report.count == COUNT + 1
+    assert manifest(tmp_path / "png").common.shape is None
+
+
+# -- cut and resumed -----------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from converters import convert
+def stop(done, total):
+    if done == int(sys.argv[3]): os.kill(os.getpid(), signal.SIGKILL)
+convert(sys.argv[1], sys.argv[2], shards=4, progress=stop, resume=True, shuffle=3, {options})
+"""
+
+
+@pytest.mark.parametrize("options", ["", "format='lmdb', encoding='png'"])
+def test_killed_and_resumed(photos: Path, tmp_path: Path, options: str) -> None:
+    """kill -9 at any picture, then resume: byte for byte the files of an uninterrupted run."""
+    target = tmp_path / "set"
+    for at, kept in ((3, 0), (12, 2), (23, 3)):
+        run = subprocess.run(
+            [sys.executable, "-c", KILLED.format(options=options), photos, target, str(at)],
+            check=False,
+            capture_output=True,
+            timeout=60,
+        )
+        assert run.returncode == -signal.SIGKILL, run.stderr
+        assert not target.exists()
+        done = tmp_path / ".set.asyncreader-tmp" / "set"
+        assert len(listed(done)) == kept
+    more: dict[str, Any] = {"format": "lmdb", "encoding": "png"} if options else {}
+    report = convert(photos, target, shards=4, shuffle=3, resume=True, **more)
+    assert (report.kept, report.count) == (3, COUNT)
+    convert(photos, tmp_path / "whole", shards=4, shuffle=3, **more)
+    assert files(target) == files(tmp_path / "whole")
+    assert listed(tmp_path) == ["set", "whole"]
+
+
+class _Stop(Exception):
+    """What a test interrupts a run with."""
+
+
+@pytest.fixture
+def cut(photos: Path, tmp_path: Path) -> Path:
+    """A workspace with two of four shards finished."""
+
+    def stop(done: int, _: int) -> None:
+        if done == 13:
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        convert(photos, tmp_path / "set", shards=4, progress=stop)
+    return tmp_path / ".set.asyncreader-tmp"
+
+
+def test_a_damaged_shard_is_packed_again(photos: Path, cut: Path, tmp_path: Path) -> None:
+    """Only whole shards are kept: one that was damaged, lost or has no receipt is done again."""
+    shard = cut / "set" / "shard-00001-of-00004.h5"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    (cut / "receipts" / "00000.json").write_text("{")
+    (cut / "attempts" / "00002.x.h5").write_text("half")
+    (cut / "set" / "lock.mdb").write_text("")
+    assert convert(photos, tmp_path / "set", shards=4, resume=True).kept == 0
+    convert(photos, tmp_path / "whole", shards=4)
+    assert files(tmp_path / "set") == files(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    "change", [{"encoding": "png"}, {"shards": 5}, {"shuffle": 1}, {"no_labels": True}]
+)
+def test_other_options_are_not_resumed(
+    photos: Path, cut: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """Resuming with other options is an error, and what was finished stays."""
+    with pytest.raises(SourceError, match="other sources or options"):
+        convert(photos, tmp_path / "set", **{"shards": 4, "resume": True, **change})
+    assert len(listed(cut / "set")) == 2
+    assert convert(photos, tmp_path / "set", shards=4, resume=True).kept == 2
+
+
+def test_other_sources_are_not_resumed(photos: Path, cut: Path, tmp_path: Path) -> None:
+    """Resuming over another folder is an error."""
+    other = shutil.copytree(photos, tmp_path / "other")
+    (other / "class 2" / "new.png").write_bytes(saved(image(20, 30), "PNG"))
+    with pytest.raises(SourceError, match="other sources or options"):
+        convert(other, tmp_path / "set", shards=4, resume=True)
+    assert len(listed(cut / "set")) == 2
+
+
+def test_nothing_to_resume(photos: Path, tmp_path: Path) -> None:
+    """Where nothing was begun, resume begins; a finished set is not touched."""
+    assert convert(photos, tmp_path / "set", shards=3, resume=True).kept == 0
+    before = files(tmp_path / "set")
+    with pytest.raises(SourceError, match="exists already"):
+        convert(photos, tmp_path / "set", shards=3, resume=True)
+    assert files(tmp_path / "set") == before
+
+
+def test_overwrite_replaces_a_set_only(photos: Path, tmp_path: Path) -> None:
+    """overwrite replaces a sharded set as a whole, and leaves any other folder alone."""
+    target = tmp_path / "set"
+    convert(photos, target, shards=5)
+    convert(photos, target, shards=2, overwrite=True)
+    assert len(listed(target)) == 3
+    (target / "notes.txt").write_text("precious")
+    with pytest.raises(SourceError, match=r"notes\.txt"):
+        convert(photos, target, shards=2, overwrite=True)
+    (target / "notes.txt").unlink()
+    (target / NAME).unlink()
+    with pytest.raises(SourceError, match="without a manifest"):
+        convert(photos, target, shards=2, overwrite=True)
+    assert len(listed(target)) == 2
+    assert listed(tmp_path) == ["set"]
+
+
+def test_a_set_taken_away_is_put_back(photos: Path, tmp_path: Path) -> None:
+    """Killed between taking the old set away and naming the new one: the next run puts it back."""
+    target = tmp_path / "set"
+    convert(photos, target, shards=2)
+    before = files(target)
+    (tmp_path / ".set.asyncreader-tmp").mkdir()
+    target.rename(tmp_path / ".set.asyncreader-tmp" / "old")
+    with pytest.raises(SourceError, match="exists already"):
+        convert(photos, target, shards=2)
+    assert files(target) == before
+    assert listed(tmp_path) == ["set"]
+
+
+def test_spans_are_fair() -> None:
+    """Shards of a plan follow on each other, cover all samples, and differ by one at most."""
+    for count, shards in ((23, 4), (5, 5), (10**12, 999_983), (7, 1)):
+        plan = Plan("", count, shards, None)
+        numbers = range(shards) if shards < 100 else (0, 1, 5000, shards - 2, shards - 1)
+        for number in numbers:
+            span = plan.span(number)
+            assert count // shards <= len(span) <= -(-count // shards)
+            assert number == 0 or plan.span(number - 1).stop == span.start
+        assert plan.span(shards - 1).stop == count
