@@ -141,6 +141,8 @@ class ShardSource:
 
     def split(self, records: Int64) -> Iterator[tuple[int, Int64, Int64]]:
         """(shard, places in ``records``, record numbers in the shard), by shard."""
+        if not records.size:  # of a rank that has only padding left
+            return
         which = np.searchsorted(self.manifest.ends, records, side="right")
         order = np.argsort(which, kind="stable")
         numbers, first = np.unique(which[order], return_index=True)

@@ -1,0 +1,209 @@
+"""The order over shards, and resuming it with another number of ranks, again and again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import paint
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shard_sets import write_set
+
+from asyncreader import AsyncReader
+from asyncreader.order import SHARDS_TOGETHER, Cursor, EpochOrder
+
+counts_of = st.lists(st.integers(1, 60), min_size=2, max_size=70)
+
+
+def over(counts: list[int], **params: Any) -> EpochOrder:
+    ends = np.cumsum(np.array(counts, np.int64))
+    return EpochOrder(int(ends[-1]), ends=ends, **params)
+
+
+def everything(order: EpochOrder, epoch: int = 0) -> np.ndarray:
+    return order.records(epoch, np.arange(order.count, dtype=np.int64))
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts_of, st.integers(0, 2**64 - 1), st.integers(0, 3), st.integers(1, 70))
+def test_every_sample_once(counts: list[int], seed: int, epoch: int, block: int) -> None:
+    """Whatever the sizes of shards and blocks, an epoch is a permutation of all samples."""
+    for window in (block, 3 * block, 10**6 // block * block):
+        order = over(counts, seed=seed, shuffle="block", block=block, window=window)
+        assert np.array_equal(np.sort(everything(order, epoch)), np.arange(order.count))
+
+
+@settings(max_examples=40, deadline=None)
+@given(counts_of, st.integers(0, 99), st.integers(1, 9))
+def test_any_part_is_that_part(counts: list[int], seed: int, block: int) -> None:
+    """Any positions, asked for alone and in any order, are what they are in the whole epoch."""
+    order = over(counts, seed=seed, shuffle="block", block=block, window=4 * block)
+    whole = everything(order, 1)
+    some = np.random.default_rng(seed).integers(0, order.count, 50)
+    np.testing.assert_array_equal(over(counts, **_params(order)).records(1, some), whole[some])
+
+
+def _params(order: EpochOrder) -> dict[str, Any]:
+    return {n: getattr(order, n) for n in ("seed", "shuffle", "block", "window")}
+
+
+def test_blocks_stay_in_their_shard() -> None:
+    """Without mixing, runs of the order are whole blocks of one shard, or its one short end."""
+    counts = [10, 23, 8, 4, 1, 17] * 5
+    order = over(counts, seed=3, shuffle="block", block=8, window=8)
+    assert order.ends is not None
+    starts = order.ends - counts
+    shard = np.searchsorted(order.ends, everything(order), side="right")
+    block = shard * 1000 + (everything(order) - starts[shard]) // 8
+    # each block is served in at most two windows, so its samples lie within two of them
+    for number in np.unique(block):
+        places = np.flatnonzero(block == number)
+        assert places[-1] - places[0] < 2 * 8 + 8
+
+
+def test_few_shards_at_a_time() -> None:
+    """A window of positions visits the shards of two groups at most, however many there are."""
+    counts = np.random.default_rng(0).integers(900, 1100, 400).tolist()
+    order = over(counts, seed=1, shuffle="block", block=9, window=900)
+    assert order.ends is not None
+    shard = np.searchsorted(order.ends, everything(order), side="right")
+    seen = [np.unique(shard[lo : lo + 900]).size for lo in range(0, order.count, 900)]
+    assert max(seen) <= 2 * SHARDS_TOGETHER
+    assert np.median(seen) >= SHARDS_TOGETHER  # and mixes that many
+    first = everything(order, 1)[:900]
+    assert np.unique(np.searchsorted(order.ends, first, side="right")).size <= 2 * SHARDS_TOGETHER
+    assert set(shard[:900]) != set(np.searchsorted(order.ends, first, side="right"))
+
+
+def test_one_shard_is_the_plain_order() -> None:
+    """A set of one shard has the order of the same samples in a file."""
+    params: dict[str, Any] = {"seed": 5, "shuffle": "block", "block": 7, "window": 21}
+    np.testing.assert_array_equal(
+        everything(over([100], **params)), everything(EpochOrder(100, **params))
+    )
+
+
+def test_the_order_of_shards_is_fixed() -> None:
+    """Pinned: a state that was saved must mean the same order for ever."""
+    order = over([3, 5, 2, 7], seed=1, shuffle="block", block=2, window=4)
+    assert everything(order).tolist() == PINNED
+
+
+PINNED = [3, 15, 14, 4, 16, 9, 8, 7, 5, 1, 2, 0, 12, 6, 11, 10, 13]
+
+
+def test_virtual_shards_cost_tables_only() -> None:
+    """A million shards of a million samples: plans need tables of that many numbers, no more."""
+    ends = np.arange(1, 10**6 + 1) * 10**6
+    order = EpochOrder(10**12, 7, "block", block=9, window=16_380, batch=256, ends=ends)
+    for position in (0, 10**6, 10**11, 10**12 - 256):
+        plan = order.plan(Cursor(2, position, position // 256))
+        assert np.unique(plan.indices).size == 256
+        assert 0 <= plan.indices.min() <= plan.indices.max() < 10**12
+    assert len(order._recent) <= 2
+
+
+# -- another number of ranks ---------------------------------------------------------------------
+
+KINDS = [False, True, "block", "replacement"]
+
+
+def step(orders: list[EpochOrder], cursor: Cursor) -> tuple[list[int], Cursor]:
+    """Record numbers that all ranks get at ``cursor``, joined, and the cursor behind it."""
+    rows: list[int] = []
+    for order in orders:
+        plan = order.plan(cursor)
+        rows += [int(n) if ok else -1 for n, ok in zip(plan.indices, plan.valid, strict=True)]
+    return rows, orders[0].advance(cursor)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    counts_of,
+    st.sampled_from(KINDS),
+    st.sampled_from(["drop", "pad", "wrap"]),
+    st.integers(0, 999),
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4), st.integers(1, 6)), max_size=12),
+)
+def test_worlds_come_and_go(
+    counts: list[int], shuffle: Any, last: str, seed: int, changes: list[tuple[int, int, int]]
+) -> None:
+    """Ranks and batch sizes change after any steps: the global order goes on, each sample once."""
+    params: dict[str, Any] = {"seed": seed, "shuffle": shuffle, "block": 3, "window": 9}
+    alone = over(counts, **params)
+    served: dict[int, list[int]] = {0: []}
+    cursor = Cursor()
+    left = {0: 0}
+    for world, batch, steps in changes:
+        orders = [
+            over(counts, **params, batch=batch, rank=rank, world_size=world, last_batch=last)
+            for rank in range(world)
+        ]
+        if last == "drop" and orders[0].steps == 0:
+            continue
+        settled = orders[0].settle(cursor)  # what loading the state does
+        left[settled.epoch] = world * batch
+        cursor = settled
+        for _ in range(steps):
+            epoch = cursor.epoch
+            rows, after = step(orders, cursor)
+            inside = rows[: alone.count - cursor.position]  # behind it: padded, or the next head
+            served.setdefault(epoch, []).extend(inside)
+            if last == "pad":
+                assert set(rows[len(inside) :]) <= {-1}
+            if last == "wrap":
+                head = alone.records(epoch + 1, np.arange(min(alone.count, len(rows))))
+                behind = rows[len(inside) :][: alone.count]
+                assert behind == head[: len(behind)].tolist()
+            cursor = after
+            left[cursor.epoch] = world * batch
+    for epoch, rows in served.items():
+        whole = everything(alone, epoch).tolist()
+        assert rows == whole[: len(rows)]
+        if epoch < cursor.epoch and last != "drop":
+            assert len(rows) == len(whole)
+        if epoch < cursor.epoch and last == "drop":
+            assert len(whole) - len(rows) < max(w * b for w, b, _ in changes)
+
+
+@pytest.mark.parametrize("shuffle", [True, "block"])
+@pytest.mark.parametrize("last", ["drop", "pad"])
+def test_readers_of_8_6_1_3_ranks(tmp_path: Path, shuffle: Any, last: str) -> None:
+    """Readers of 8, 6, 1 and 3 ranks over shards, each from the state of the one before."""
+    sizes = [40, 7, 23, 31, 12, 1, 30]
+    path = write_set(tmp_path / "set", paint(sum(sizes)), sizes)
+    params: dict[str, Any] = {"path": path, "shuffle": shuffle, "seed": 3, "shuffle_window": 40}
+    if shuffle is True:
+        del params["shuffle_window"]
+    state: dict[str, Any] | None = None
+    served: list[tuple[int, int]] = []
+    for world, batch, steps in ((8, 2, 4), (6, 3, 3), (1, 5, 2), (3, 4, 2), (8, 2, 1)):
+        rows: list[list[tuple[int, int]]] = [[] for _ in range(steps)]
+        states = []
+        for rank in range(world):
+            with AsyncReader(
+                params, batch_size=batch, rank=rank, world_size=world, last_batch=last
+            ) as reader:
+                if state is not None:
+                    reader.load_state_dict(state)
+                for number in range(steps):
+                    reader.fetchData()
+                    got = reader.getNextBatch()
+                    rows[number] += [(got.epoch, int(n)) for n in got.indices[got.mask]]
+                states.append(json.dumps(reader.state_dict()))
+        assert len(set(states)) == 1  # equal on all ranks
+        state = json.loads(states[0])
+        served += [row for number in rows for row in number]
+    with AsyncReader(params, batch_size=1, epochs=2) as reader:
+        whole = [(0, int(batch.indices[0])) for batch in reader]
+        again = [(1, int(batch.indices[0])) for batch in reader]
+    first = [row for row in served if row[0] == 0]
+    assert first == whole[: len(first)]
+    assert len(first) == (len(whole) if last == "pad" else len(first)) > len(whole) - 16
+    second = [row for row in served if row[0] == 1]
+    assert second == again[: len(second)]
+    assert len(second) > 0
