@@ -24,6 +24,10 @@ Postprocess: TypeAlias = Callable[..., Any]
 #: Stand-ins tried for one bad sample before the batch fails.
 ATTEMPTS: Final = 16
 
+#: Samples whose marks (1 GiB of them) say which were checked before: in a larger set all are
+#: checked each time they are read, which for most is once in a training.
+MOST_MARKED: Final = 1 << 30
+
 
 def takes_rng(function: Postprocess) -> bool:
     """Whether ``function`` takes (data, labels, rng) rather than (data, labels)."""
@@ -66,6 +70,8 @@ class BatchFiller:
         self._no_keys: npt.NDArray[np.uint64] = np.zeros(order.batch, np.uint64)
         parts = getattr(source, "parts", (source,))
         self._verify = verify if any(part.spec.checksums for part in parts) else "never"
+        if self._verify == "first" and source.spec.count > MOST_MARKED:
+            self._verify = "always"
         self._postprocess = postprocess
         self._with_rng = postprocess is not None and takes_rng(postprocess)
         self.seen: npt.NDArray[np.uint8] | None = (

@@ -41,8 +41,8 @@ STREAM_POSTPROCESS: Final = 7
 STREAM_STAND_IN: Final = 8
 STREAM_SHARD: Final = 9
 
-#: Shards whose blocks are mixed with each other by shuffle="block": as many are read at a time.
-SHARDS_TOGETHER: Final = 16
+#: Files whose blocks are mixed with each other by shuffle="block", at least: see files_together.
+FILES_TOGETHER: Final = 16
 
 
 def mix(value: int) -> int:
@@ -336,29 +336,35 @@ class EpochOrder:
         found = self._recent.get(epoch)
         if found is None:
             assert self.ends is not None
-            found = FileOrder(self.ends, self.block, self.seed, epoch)
+            found = FileOrder(self.ends, self.block, self.window, self.seed, epoch)
             while len(self._recent) > 1:
                 del self._recent[next(iter(self._recent))]
             self._recent[epoch] = found
         return found
 
 
+def files_together(files: int, count: int, window: int) -> int:
+    """Files that "block" shuffle reads at a time: 16, or as many small ones as fill a window."""
+    return max(FILES_TOGETHER, -(-window * files // count))
+
+
 class FileOrder:
     """The sequence of blocks of one epoch over several files, whatever their sizes.
 
-    Files come in random order, ``SHARDS_TOGETHER`` at a time: a group. Within a group the whole
+    Files come in random order, ``files_together`` at a time: a group. Within a group the whole
     blocks of all its files are permuted as one; what is left of each file behind its last whole
     block comes together, after a number of blocks that a keyed draw says.
     """
 
-    def __init__(self, ends: Int64, block: int, seed: int, epoch: int) -> None:
+    def __init__(self, ends: Int64, block: int, window: int, seed: int, epoch: int) -> None:
         self._block = block
+        self._together = files_together(ends.size, int(ends[-1]), window)
         self._key = (seed, epoch)
         files = permutation(ends.size, seed, STREAM_SHARD, epoch)(np.arange(ends.size))
         starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
         self._starts = starts[files]
         self._counts = (ends - starts)[files]
-        heads = np.arange(0, ends.size, SHARDS_TOGETHER)
+        heads = np.arange(0, ends.size, self._together)
         behind = np.cumsum(self._counts)
         #: place in the sequence of each group's first block
         self._heads = behind[heads] - self._counts[heads]
@@ -374,9 +380,9 @@ class FileOrder:
 
     def _in_group(self, number: int, places: Int64) -> Int64:
         block = self._block
-        (seed, epoch), lo = self._key, number * SHARDS_TOGETHER
-        starts = self._starts[lo : lo + SHARDS_TOGETHER]
-        whole, tails = np.divmod(self._counts[lo : lo + SHARDS_TOGETHER], block)
+        (seed, epoch), lo = self._key, number * self._together
+        starts = self._starts[lo : lo + self._together]
+        whole, tails = np.divmod(self._counts[lo : lo + self._together], block)
         blocks_end, tails_end = np.cumsum(whole), np.cumsum(tails)
         blocks, tail = int(blocks_end[-1]), int(tails_end[-1])
         edge = key_of(seed, STREAM_TAIL, epoch, number) % (blocks + 1) * block

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shard_sets import write_set
 
 from asyncreader import AsyncReader
-from asyncreader.order import SHARDS_TOGETHER, Cursor, EpochOrder
+from asyncreader.order import FILES_TOGETHER, Cursor, EpochOrder
 
 counts_of = st.lists(st.integers(1, 60), min_size=2, max_size=70)
 
@@ -72,11 +72,15 @@ def test_few_shards_at_a_time() -> None:
     assert order.ends is not None
     shard = np.searchsorted(order.ends, everything(order), side="right")
     seen = [np.unique(shard[lo : lo + 900]).size for lo in range(0, order.count, 900)]
-    assert max(seen) <= 2 * SHARDS_TOGETHER
-    assert np.median(seen) >= SHARDS_TOGETHER  # and mixes that many
+    assert max(seen) <= 2 * FILES_TOGETHER
+    assert np.median(seen) >= FILES_TOGETHER  # and mixes that many
     first = everything(order, 1)[:900]
-    assert np.unique(np.searchsorted(order.ends, first, side="right")).size <= 2 * SHARDS_TOGETHER
+    assert np.unique(np.searchsorted(order.ends, first, side="right")).size <= 2 * FILES_TOGETHER
     assert set(shard[:900]) != set(np.searchsorted(order.ends, first, side="right"))
+    tiny = over([1, 2, 3] * 1000, seed=1, shuffle="block", block=9, window=900)
+    assert tiny.ends is not None
+    shard = np.searchsorted(tiny.ends, everything(tiny)[:900], side="right")
+    assert np.unique(shard).size <= 900  # small ones as many as fill a window or two
 
 
 def test_one_shard_is_the_plain_order() -> None:

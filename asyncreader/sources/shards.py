@@ -22,7 +22,7 @@ from .. import format as fmt
 from ..errors import FormatError, ParamsError, SampleError, SourceError, SourceNotFoundError
 from ..fill import Fill, Stored
 from ..manifest import CONTAINERS, Manifest, Shard, read_manifest
-from ..order import SHARDS_TOGETHER
+from ..order import files_together
 from ..stats import Meter
 from .base import Array, Int64, RowError, RowPlan, Source, SourceSpec, UInt64, default_block
 from .fields import Hdf5Fields
@@ -231,17 +231,17 @@ class ShardSource:
     def reserve(self, samples: int) -> None:
         self._window = samples
         if self.manifest.common.compression is not None:
-            # decoded chunks are remembered shard by shard: no more shards than a window visits
-            mean = self.spec.count / len(self.manifest)
-            self.shelf.limit = min(
-                self.shelf.limit, 2 * SHARDS_TOGETHER + int(np.ceil(samples / mean))
-            )
+            # decoded chunks are remembered shard by shard: no more shards than two groups
+            self.shelf.limit = min(self.shelf.limit, 2 * self._together())
+
+    def _together(self) -> int:
+        return files_together(len(self.manifest), self.spec.count, self._window)
 
     def _share(self, count: int) -> int:
         """Samples of a window that may come from one shard of ``count``, as blocks are mixed."""
         shards = len(self.manifest)
         larger = max(1.0, count * shards / self.spec.count)
-        return min(count, int(1.25 * self._window * larger / min(SHARDS_TOGETHER, shards)) + 1)
+        return min(count, int(1.25 * self._window * larger / min(self._together(), shards)) + 1)
 
     def close(self) -> None:
         self.shelf.close()

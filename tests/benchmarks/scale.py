@@ -1,0 +1,326 @@
+"""What cannot be had on one machine, simulated: 10^12 samples, 10^6 shards, 10,000 ranks.
+
+``python tests/benchmarks/scale.py`` needs no files and takes about two minutes. It prints
+``batch``: time per batch of order and bookkeeping; ``reader``: of a whole reader, over shards that
+hold nothing;
+``ranks``: whether the batches of 1 to 10,000 ranks are disjoint, complete and equal in number;
+``elastic``: the same while the number of ranks changes; ``chunks``: how often a compressed chunk is
+decoded by all ranks together; ``window``: shards that a window reads, and how far it mixes.
+``--only NAME`` runs some of them; ``--json FILE`` also writes them there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import asyncreader.reader
+from asyncreader import AsyncReader
+from asyncreader import format as fmt
+from asyncreader.manifest import Common, Manifest
+from asyncreader.order import Cursor, EpochOrder
+from asyncreader.sources.shards import ShardSource
+
+SHARDS = 10**6
+BATCH = 256
+#: (H, W, C) of the samples that are not there.
+SHAPE = (4, 4, 3)
+
+
+def virtual_manifest(count: int, shards: int) -> Manifest:
+    """``count`` samples in ``shards`` shards whose sizes differ by a fifth."""
+    sizes = np.random.default_rng(0).integers(90, 110, shards).astype(np.float64)
+    ends = np.round(np.cumsum(sizes) / sizes.sum() * count).astype(np.int64)
+    common = Common("hdf5", "raw", SHAPE, 3, "class", "<i8", 1, ("a", "b"), None, None, count * 48)
+    numbers = np.arange(shards, dtype=np.uint64)
+    counts = np.diff(ends, prepend=0)
+    names = np.char.add(b"shard-", np.char.zfill(np.arange(shards).astype("S7"), 7))
+    return Manifest(common, names, counts, counts * 48, numbers, numbers, numbers)
+
+
+class VirtualShard:
+    """Stands for an open shard: it writes nothing, so that only the way to it costs time."""
+
+    def __init__(self, whole: ShardSource, number: int) -> None:
+        row = whole.manifest.shard(number)
+        digests = {fmt.CHECKSUMS: row.checksums, fmt.LABELS: row.labels}
+        meta = replace(
+            whole.spec.meta,
+            count=row.count,
+            digests={**digests, fmt.CLASSES: fmt.names_digest([b"a", b"b"])},
+        )
+        self.spec = replace(whole.spec, count=row.count, meta=meta, ends=None)
+        self.labels = np.lib.stride_tricks.as_strided(
+            np.zeros((1, 1), np.int64), (row.count, 1), (0, 8)
+        )
+
+    def read_into(self, *_: Any) -> tuple[()]:
+        return ()
+
+    def reserve(self, samples: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def virtual_source(count: int, shards: int) -> ShardSource:
+    """A sharded set without files."""
+    made: list[ShardSource] = []
+
+    def open_one(number: int) -> Any:
+        return VirtualShard(made[0], number)
+
+    manifest = virtual_manifest(count, shards)
+    made.append(ShardSource(manifest, open_one, path="virtual", io="mmap"))
+    return made[0]
+
+
+def open_virtual(count: int, shards: int, **params: Any) -> AsyncReader:
+    """A reader over virtual shards."""
+    manifest = virtual_manifest(count, shards)
+    made: list[ShardSource] = []
+    made.append(
+        ShardSource(manifest, lambda n: VirtualShard(made[0], n), path="virtual", io="mmap")
+    )
+    real, asyncreader.reader._open = asyncreader.reader._open, lambda _: made[0]
+    try:
+        return AsyncReader({"path": "virtual", **params})
+    finally:
+        asyncreader.reader._open = real
+
+
+# -- parts ---------------------------------------------------------------------------------------
+
+
+def batch() -> Iterator[dict[str, Any]]:
+    """Microseconds per batch of 256 by number of samples: in one file, and in a million shards."""
+    for shuffle, sharded in ((True, False), ("block", False), (True, True), ("block", True)):
+        for power in range(4, 13):
+            count = 10**power
+            shards = min(SHARDS, count) if sharded else 1
+            source = virtual_source(count, shards)
+            order = EpochOrder(
+                count, 7, shuffle, block=9, window=16_380, batch=BATCH, ends=source.spec.ends
+            )
+            started = time.perf_counter()
+            order.plan(Cursor())
+            first = time.perf_counter() - started
+            steps = max(1, order.steps)
+            times = []
+            for number in np.linspace(0, steps - 1, 300).astype(np.int64).tolist():
+                cursor = Cursor(0, number * BATCH, number)
+                started = time.perf_counter()
+                plan = order.plan(cursor)
+                order.advance(cursor)
+                for _ in source.split(plan.indices):
+                    pass
+                times.append(time.perf_counter() - started)
+            yield {
+                "shuffle": shuffle,
+                "samples": f"10^{power}",
+                "shards": shards,
+                "us a batch": round(statistics.median(times) * 1e6),
+                "first ms": round(first * 1e3, 1),
+            }
+
+
+def reader() -> Iterator[dict[str, Any]]:
+    """The same of a whole reader, in shards of 10,000 samples or more that open in 0.2 ms."""
+    for power in range(6, 13):
+        count = 10**power
+        shards = min(SHARDS, count // 10_000)
+        with open_virtual(
+            count, shards, batch_size=BATCH, shuffle="block", verify="never"
+        ) as opened:
+            opened.fetchData()
+            opened.getNextBatch()
+            times = []
+            for _ in range(500):
+                started = time.perf_counter()
+                opened.fetchData()
+                opened.getNextBatch()
+                times.append(time.perf_counter() - started)
+        yield {
+            "samples": f"10^{power}",
+            "shards": shards,
+            "us a batch": round(statistics.median(times) * 1e6),
+            "mean us": round(statistics.fmean(times) * 1e6),
+        }
+
+
+def orders_of(world: int, **params: Any) -> list[EpochOrder]:
+    return [EpochOrder(rank=rank, world_size=world, **params) for rank in range(world)]
+
+
+def ranks() -> Iterator[dict[str, Any]]:
+    """One epoch of 1,000,003 samples in 1,000 shards on 1 to 10,000 ranks."""
+    count = 1_000_003
+    ends = virtual_manifest(count, 1000).ends
+    for world, rows in (
+        (1, 8192),
+        (2, 4096),
+        (3, 1000),
+        (8, 512),
+        (64, 64),
+        (1000, 25),
+        (10_000, 7),
+    ):
+        for shuffle in (True, "block"):
+            for last in ("drop", "pad"):
+                params = {
+                    "count": count, "seed": 1, "shuffle": shuffle, "block": 9, "window": 16_380,
+                    "batch": rows, "last_batch": last, "ends": ends,
+                }  # fmt: skip
+                times = np.zeros(count, np.int64)
+                steps = set()
+                shared = EpochOrder(**params)._files(0) if shuffle == "block" else None
+                for order in orders_of(world, **params):
+                    if shared is not None:
+                        order._recent[0] = shared
+                    cursor = Cursor()
+                    served = 0
+                    while cursor.epoch == 0:
+                        plan = order.plan(cursor)
+                        np.add.at(times, plan.indices[plan.valid], 1)
+                        served += 1
+                        cursor = order.advance(cursor)
+                    steps.add(served)
+                whole = count if last == "pad" else count // (world * rows) * world * rows
+                yield {
+                    "ranks": world,
+                    "shuffle": shuffle,
+                    "last_batch": last,
+                    "disjoint": bool(times.max() == 1),
+                    "complete": int(times.sum()) == whole,
+                    "equal steps": len(steps) == 1,
+                    "steps": steps.pop(),
+                }
+
+
+def elastic() -> Iterator[dict[str, Any]]:
+    """Ranks 8, 6, 1, 3, 64, 5 and so on, changed every few steps: the global order, each once."""
+    count = 100_003
+    ends = virtual_manifest(count, 100).ends
+    rng = np.random.default_rng(5)
+    for shuffle in (True, "block"):
+        for last in ("drop", "pad", "wrap"):
+            params = {
+                "count": count, "seed": 3, "shuffle": shuffle, "block": 9, "window": 4095,
+                "ends": ends,
+            }  # fmt: skip
+            alone = EpochOrder(**params)
+            whole = [alone.records(epoch, np.arange(count)) for epoch in range(3)]
+            served: list[list[int]] = [[], [], []]
+            cursor, changes = Cursor(), 0
+            while cursor.epoch < 3:
+                world = int(rng.choice([8, 6, 1, 3, 64, 5]))
+                orders = orders_of(world, batch=int(rng.integers(1, 40)), last_batch=last, **params)
+                cursor = orders[0].settle(cursor)
+                changes += 1
+                for _ in range(int(rng.integers(1, 12))):
+                    if cursor.epoch == 3:
+                        break
+                    rows = np.concatenate([order.plan(cursor).indices for order in orders])
+                    served[cursor.epoch] += rows[: count - cursor.position].tolist()
+                    cursor = orders[0].advance(cursor)
+            right = all(
+                found == list(order[: len(found)])
+                for found, order in zip(served, whole, strict=True)
+            )
+            yield {
+                "shuffle": shuffle,
+                "last_batch": last,
+                "changes": changes,
+                "in the global order, each once": right,
+                "left out at epochs' ends": [count - len(found) for found in served],
+            }
+
+
+def chunks() -> Iterator[dict[str, Any]]:
+    """Times that a compressed chunk is decoded an epoch, by all ranks together, block shuffle."""
+    count = 200_000
+    ends = virtual_manifest(count, 20).ends
+    starts = np.concatenate(([0], ends[:-1]))
+    for inside in (1, 4, 16, 64):
+        row: dict[str, Any] = {"samples a chunk": inside}
+        for world in (1, 2, 8, 64):
+            decoded = 0
+            params = {
+                "count": count, "seed": 1, "shuffle": "block", "block": inside, "ends": ends,
+                "window": 16_384 // inside * inside, "batch": 32, "last_batch": "pad",
+            }  # fmt: skip
+            shared = EpochOrder(**params)._files(0)
+            for order in orders_of(world, **params):
+                order._recent[0] = shared
+                # the positions of this rank, all at once: plans step by step would give the same
+                start = np.arange(0, count, 32 * world)[:, None] + order.rank * 32
+                positions = (start + np.arange(32)).reshape(-1)
+                records = order.records(0, positions[positions < count])
+                shard = np.searchsorted(ends, records, side="right")
+                chunk = shard * count + (records - starts[shard]) // inside
+                decoded += np.unique(chunk).size
+            total = int(np.sum(-(-np.diff(ends, prepend=0) // inside)))
+            row[f"{world} ranks"] = round(decoded / total, 2)
+        yield row
+
+
+def window() -> Iterator[dict[str, Any]]:
+    """Shards that are read together, and mixed in a batch, by size of shard and window."""
+    for per_shard in (1000, 10_000, 100_000):
+        count = per_shard * 1000
+        ends = np.arange(1, 1001) * per_shard
+        for wanted in (1024, 16_384, 131_072):
+            order = EpochOrder(count, 1, "block", block=9, window=wanted // 9 * 9, ends=ends)
+            seen = []
+            for lo in np.linspace(0, count - wanted, 20).astype(np.int64).tolist():
+                records = order.records(0, np.arange(lo, lo + wanted))
+                seen.append(np.unique(np.searchsorted(ends, records, side="right")).size)
+            batches = []
+            for lo in np.linspace(0, count - BATCH, 50).astype(np.int64).tolist():
+                records = order.records(0, np.arange(lo, lo + BATCH))
+                batches.append(np.unique(np.searchsorted(ends, records, side="right")).size)
+            yield {
+                "samples a shard": per_shard,
+                "window": wanted,
+                "shards in a window": round(float(np.median(seen))),
+                "most": max(seen),
+                "shards in a batch of 256": round(float(np.median(batches))),
+            }
+
+
+PARTS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+    "batch": batch,
+    "reader": reader,
+    "ranks": ranks,
+    "elastic": elastic,
+    "chunks": chunks,
+    "window": window,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--only", action="append", choices=list(PARTS))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    told: dict[str, list[dict[str, Any]]] = {}
+    for name in options.only or PARTS:
+        print(f"\n{name}: {(PARTS[name].__doc__ or '').splitlines()[0]}")
+        for row in PARTS[name]():
+            told.setdefault(name, []).append(row)
+            print("  " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(told, indent=1))
+
+
+if __name__ == "__main__":
+    main()
