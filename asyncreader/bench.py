@@ -6,6 +6,7 @@ on all of them, and each one's figures are medians over its turns.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 from .errors import ParamsError
 from .reader import AsyncReader
+from .slots import arrays_of
 
 #: Turns of each thread count: the fewest whose median leaves out one that was disturbed.
 ROUNDS = 3
@@ -138,7 +140,7 @@ def _turn(reader: AsyncReader, seconds: float, consumer_seconds: float) -> Turn:
         batch = reader.getNextBatch()
         reader.fetchData()
         samples += len(batch)
-        size += batch.data.nbytes
+        size += sum(array.nbytes for array in arrays_of(batch.data))
         if consumer_seconds:
             time.sleep(consumer_seconds)
         took = time.perf_counter() - begun
@@ -148,15 +150,17 @@ def _turn(reader: AsyncReader, seconds: float, consumer_seconds: float) -> Turn:
 
 def _facts(reader: AsyncReader) -> dict[str, Any]:
     p = reader.params
-    size = reader.dtype.itemsize
-    for side in reader.data_shape:
-        size *= side
+    several = isinstance(reader.dtype, tuple)
+    shapes = reader.data_shape if several else (reader.data_shape,)
+    dtypes = reader.dtype if several else (reader.dtype,)
     return {
         "path": str(p.path or p.hdf5_path or p.lmdb_path or "arrays"),
         "count": reader.count,
         "data_shape": reader.data_shape,
-        "dtype": reader.dtype.name,
-        "batch_bytes": size,
+        "dtype": ", ".join(dtype.name for dtype in dtypes),
+        "batch_bytes": sum(
+            math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)
+        ),
     }
 
 

@@ -311,7 +311,7 @@ def decode(
     if header.odd:
         return _pillow_pixels(data, channels, header)
     if header.kind == "png":
-        return _grey_or_rgb(_png_pixels(data), channels)
+        return _grey_or_rgb(png_pixels(data), channels)
     import simplejpeg
 
     turned = header.orientation >= 5
@@ -332,7 +332,8 @@ def decode(
     return _grey_or_rgb(upright(pixels, header.orientation), channels)
 
 
-def _png_pixels(data: Buffer) -> UInt8:
+def png_pixels(data: Buffer) -> UInt8:
+    """Stored pixels (H, W, C) of a PNG; DecodeError for a damaged one."""
     import imagecodecs
 
     try:
@@ -370,6 +371,33 @@ def _pillow_pixels(data: Buffer, channels: int, header: ImageHeader) -> UInt8:
     except Image.DecompressionBombError as exc:
         raise DecodeError("image dimensions out of range", found=str(exc)) from exc
     return _grey_or_rgb(upright(pixels, header.orientation), channels)
+
+
+def stored_pixels(data: Buffer, header: ImageHeader) -> Pixels:
+    """What Pillow finds stored, not turned: (H, W, 1) palette indices or grey (uint16 above 8 bits,
+    0 and 1 of one bit), else (H, W, 3) RGB. DecodeError for what is damaged or beyond uint16."""
+    from PIL import Image
+
+    try:
+        with _pillow_open(data) as image:
+            image.load()
+            mode = image.mode
+            if mode in ("LA", "La", "PA"):
+                image = image.getchannel(0)
+            elif mode not in ("1", "L", "P", "I", "F") and not mode.startswith("I;16"):
+                image = image.convert("RGB")
+            pixels: Pixels = np.asarray(image)
+    except _DAMAGE as exc:
+        raise DecodeError(f"damaged {header.kind.upper()}", found=str(exc)) from exc
+    except Image.DecompressionBombError as exc:
+        raise DecodeError("image dimensions out of range", found=str(exc)) from exc
+    if pixels.dtype == np.bool_:
+        pixels = pixels.astype(np.uint8)
+    elif pixels.dtype != np.uint8:
+        if pixels.dtype.kind == "f" or int(pixels.min()) < 0 or int(pixels.max()) > 65_535:
+            raise DecodeError("numbers that uint16 cannot hold", found=f"mode {mode}")
+        pixels = pixels.astype(np.uint16)
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
 def _grey_or_rgb(pixels: UInt8, channels: int) -> UInt8:

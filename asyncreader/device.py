@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import ParamsError, QueueFullError
-from .slots import POISON, Slot, SlotRing
+from .slots import POISON, Slot, SlotRing, arrays_of
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -249,7 +249,8 @@ class DeviceRing:
     def hand_out(self, slot: Slot, copy: bool) -> tuple[Any, Any]:
         """Data and labels of the batch just taken: device tensors, cut to its rows.
 
-        The stream that is current now sees them filled; with ``copy`` they are private.
+        Data is one tensor, or with several fields a tuple of them. The stream that is current now
+        sees them filled; with ``copy`` they are private.
         """
         with self._lock:
             assert self._held is not None
@@ -260,7 +261,8 @@ class DeviceRing:
             made = [tensor[: slot.plan.indices.size] for tensor in held.tensors]
             if copy:
                 made = [self._device.private(tensor) for tensor in made]
-            return made[0], made[1] if len(made) > 1 else None
+            labels = None if slot.out_labels is None else made.pop()
+            return tuple(made) if isinstance(slot.out_data, tuple) else made[0], labels
 
     def release(self, slot: Slot, generation: int) -> None:
         """Give the held batch back; nothing happens if it was given back before."""
@@ -339,4 +341,5 @@ class DeviceRing:
 
 
 def _handed_out(slot: Slot) -> list[Array]:
-    return [slot.out_data] if slot.out_labels is None else [slot.out_data, slot.out_labels]
+    data = list(arrays_of(slot.out_data))
+    return data if slot.out_labels is None else [*data, slot.out_labels]

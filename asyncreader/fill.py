@@ -20,6 +20,7 @@ from . import codec, kernels
 from .errors import DecodeError, ParamsError
 from .order import uniforms
 from .stats import Meter
+from .values import check_values, decode_values, nearest_places, pick
 
 Array: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -34,7 +35,9 @@ class Stored:
 
     ``shape``: of a stored row, in stored axis order; None where encoded images differ in size.
     ``axes``: for 4-D raw data the order of the letters H, W, C in a row; "HWC" for encoded images;
-    None for data of another rank, which is served as it is.
+    None for data of another rank, which is served as it is. ``flat``: the one channel is no axis
+    of its own in storage, nor in what is handed out. ``values``: encoded numbers, not colours
+    (values.py).
     """
 
     shape: tuple[int, ...] | None
@@ -42,6 +45,8 @@ class Stored:
     axes: str | None
     encoded: bool = False
     channels: int = 3
+    flat: bool = False
+    values: bool = False
 
     def image_shape(self) -> tuple[int | None, int | None, int]:
         """(H, W, C), None where samples differ."""
@@ -65,6 +70,8 @@ class Wanted:
     crop: str = "center"
     crop_ratio: float = 1.0
     flip: bool = False
+    #: Resized by nearest neighbour: the numbers mean something, and none may be made up.
+    nearest: bool = False
 
     @property
     def affine(self) -> bool:
@@ -98,12 +105,20 @@ class Fill:
     ``row_shape``, ``dtype``: a row of a slot's memory; ``view_axes``: how a batch of such rows is
     transposed to what the user sees. ``mode``: "copy" (bytes as they are), "mirror" (the same with
     flips), "affine" (one compiled pass, uint8 -> float32 or float16), "transpose" (one compiled
-    pass, HWC -> CHW) or "each" (per image).
+    pass, HWC -> CHW) or "each" (per image). ``frame``: (H, W) of the picture whose crop is taken
+    (that of the first field), None for a sample's own.
     """
 
-    def __init__(self, stored: Stored, wanted: Wanted, path: str) -> None:
+    def __init__(
+        self,
+        stored: Stored,
+        wanted: Wanted,
+        path: str,
+        frame: tuple[int, int] | None = None,
+    ) -> None:
         self.stored = stored
         self.wanted = wanted
+        self._frame = frame
         self.dtype = wanted.dtype or stored.dtype.newbyteorder("=")
         self.random = wanted.flip or (
             wanted.size is not None and wanted.crop in ("random", "random-resized")
@@ -220,7 +235,10 @@ class Fill:
 
     def handed_out(self, rows: Array) -> Array:
         """The view of a slot's memory that the user sees."""
-        return rows.transpose(self.view_axes)
+        seen = rows.transpose(self.view_axes)
+        if self.stored.flat:
+            return seen[:, 0] if self.wanted.layout == "NCHW" else seen[..., 0]
+        return seen
 
     # -- filling ---------------------------------------------------------------------------
 
@@ -326,13 +344,17 @@ class Fill:
                 expected=" x ".join(str(n) for n in stored.image_shape()[:2]),
                 hint="pass size=(H, W), or leave it out with on_error='skip'",
             )
-        pixels = codec.decode(
-            data,
-            stored.channels,
-            header=header,
-            min_size=min_size,
-            scratch=SCRATCH.take("decode", full[0] * full[1] * 3),
-        )
+        pixels: Array
+        if stored.values:
+            pixels = check_values(decode_values(data), stored.channels, stored.dtype)
+        else:
+            pixels = codec.decode(
+                data,
+                stored.channels,
+                header=header,
+                min_size=min_size,
+                scratch=SCRATCH.take("decode", full[0] * full[1] * 3),
+            )
         meter.decode += time.perf_counter() - started
         if rect is not None:
             rect = rect.scaled(full, (pixels.shape[0], pixels.shape[1]))
@@ -347,6 +369,9 @@ class Fill:
         out: Array,
     ) -> None:
         wanted = self.wanted
+        if wanted.nearest and wanted.size is not None:
+            self._put_nearest(pixels, places, flip, out)
+            return
         if self.geometry:
             assert wanted.size is not None
             if rect is None:
@@ -371,6 +396,19 @@ class Fill:
             codec.resize_into(cut, resized)
             pixels = resized
         self._finish(pixels, flip, out)
+
+    def _put_nearest(self, pixels: Array, places: Array | None, flip: bool, out: Array) -> None:
+        """The part of ``pixels`` that is the first field's crop, unmixed."""
+        wanted = self.wanted
+        assert wanted.size is not None
+        high, wide = pixels.shape[0], pixels.shape[1]
+        frame = self._frame or (high, wide)
+        size, crop, ratio = wanted.size, wanted.crop, wanted.crop_ratio
+        rect = codec.choose_rect(frame[0], frame[1], size, crop, ratio, places)
+        fy, fx = high / frame[0], wide / frame[1]
+        rows = nearest_places(rect.top * fy, rect.height * fy, wanted.size[0], high)
+        columns = nearest_places(rect.left * fx, rect.width * fx, wanted.size[1], wide)
+        pick(pixels, rows, columns[::-1] if flip else columns, out.transpose(self._row_to_hwc))
 
     def _finish(self, hwc: Array, flip: bool, out: Array) -> None:
         """Flip, cast, normalise and reorder (H, W, C) pixels into a slot row."""

@@ -13,11 +13,10 @@ import numpy.typing as npt
 from .errors import AsyncReaderError, SampleError, SourceError, WorkerError
 from .fill import Fill
 from .order import BatchPlan, EpochOrder
-from .slots import Slot
-from .sources import RowError, RowPlan, Source
+from .slots import Array, Data, Slot, arrays_of
+from .sources import FieldsSource, RowError, RowPlan, Source
 from .stats import Meter
 
-Array: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
 Postprocess: TypeAlias = Callable[..., Any]
 
@@ -49,6 +48,8 @@ def takes_rng(function: Postprocess) -> bool:
 class BatchFiller:
     """Fills slots from one source; used by all workers of a reader at once.
 
+    ``fill``: how its data, or its first field, become rows; ``further``: the same of each other
+    field of a :class:`FieldsSource`, None for a source that has no fields.
     ``seen`` (uint8 per sample) marks samples whose checksum has passed, with verify="first".
     """
 
@@ -61,10 +62,13 @@ class BatchFiller:
         on_error: str,
         verify: str,
         postprocess: Postprocess | None,
+        further: tuple[Fill, ...] | None = None,
     ) -> None:
         self.source = source
         self.fill = fill
+        self.further = further
         self.order = order
+        self._random = any(one.random for one in self.fills)
         self._on_error = on_error
         self._rows: Int64 = np.arange(order.batch, dtype=np.int64)
         self._no_keys: npt.NDArray[np.uint64] = np.zeros(order.batch, np.uint64)
@@ -78,6 +82,23 @@ class BatchFiller:
             np.zeros(source.spec.count, np.uint8) if self._verify == "first" else None
         )
 
+    @property
+    def fills(self) -> tuple[Fill, ...]:
+        """The fill of each field."""
+        return (self.fill, *(self.further or ()))
+
+    def handed_out(self, rows: Array, *further: Array) -> Data:
+        """What the user sees of a slot's memory: a view of it, one for each field."""
+        seen = self.fill.handed_out(rows)
+        if self.further is None:
+            return seen
+        others = zip(self.further, further, strict=True)
+        return seen, *(fill.handed_out(array) for fill, array in others)
+
+    def seen_rows(self, slot: Slot, count: int) -> Data:
+        """The first ``count`` rows of a slot as the user sees them."""
+        return self.handed_out(slot.rows[:count], *(array[:count] for array in slot.further))
+
     # -- rows ------------------------------------------------------------------------------
 
     def fill_part(self, slot: Slot, lo: int, hi: int, meter: Meter) -> None:
@@ -88,12 +109,12 @@ class BatchFiller:
         records = plan.indices[lo:hi]
         rows = self._rows[lo:hi]
         # nothing random, nothing to draw: keys are not worked out then
-        keys = plan.keys[lo:hi] if self.fill.random else self._no_keys[lo:hi]
+        keys = plan.keys[lo:hi] if self._random else self._no_keys[lo:hi]
         if plan.padded:
             valid = plan.valid[lo:hi]
             self._blank(slot, rows[~valid])
             records, rows, keys = records[valid], rows[valid], keys[valid]
-        errors = self._read(records, rows, keys, slot.rows, meter)
+        errors = self._read(records, rows, keys, slot, meter)
         for bad in sorted(errors, key=lambda error: error.row):
             self._settle(slot, plan, bad, meter)
         if slot.labels is not None:
@@ -105,7 +126,7 @@ class BatchFiller:
         records: Int64,
         rows: Int64,
         keys: npt.NDArray[np.uint64],
-        out: Array,
+        slot: Slot,
         meter: Meter,
     ) -> tuple[RowError, ...]:
         if records.size == 0:
@@ -117,9 +138,12 @@ class BatchFiller:
             unseen = self.seen[records] == 0
             check = unseen if unseen.any() else None
         try:
-            errors = self.source.read_into(
-                RowPlan(records, rows, keys, check), self.fill, out, meter
-            )
+            wanted = RowPlan(records, rows, keys, check)
+            if isinstance(self.source, FieldsSource):
+                outs = (slot.rows, *slot.further)
+                errors = self.source.read_fields(wanted, self.fills, outs, meter)
+            else:
+                errors = self.source.read_into(wanted, self.fill, slot.rows, meter)
         except AsyncReaderError:
             raise
         except OSError as exc:
@@ -146,7 +170,7 @@ class BatchFiller:
                 np.array([record], np.int64),
                 np.array([row], np.int64),
                 plan.keys[row : row + 1],
-                slot.rows,
+                slot,
                 meter,
             )
             if not errors:
@@ -162,6 +186,8 @@ class BatchFiller:
 
     def _blank(self, slot: Slot, rows: npt.NDArray[np.int64]) -> None:
         slot.rows[rows] = 0
+        for array in slot.further:
+            array[rows] = 0
         if slot.labels is not None:
             slot.labels[rows] = 0
 
@@ -185,14 +211,13 @@ class BatchFiller:
         assert plan is not None
         started = time.perf_counter()
         count = plan.indices.size
-        data = self.fill.handed_out(slot.rows[:count])
         labels = None if slot.labels is None else slot.labels[:count]
-        result = self.call_postprocess(data, labels, plan.rng_key)
+        result = self.call_postprocess(self.seen_rows(slot, count), labels, plan.rng_key)
         self._store(slot, result, count)
         meter.postprocess += time.perf_counter() - started
 
     def call_postprocess(
-        self, data: Array, labels: Array | None, rng_key: int
+        self, data: Data, labels: Array | None, rng_key: int
     ) -> tuple[Any, Any] | None:
         """Call the user's function; None where it worked in place. WorkerError if it raised."""
         assert self._postprocess is not None
@@ -213,12 +238,19 @@ class BatchFiller:
                 raise WorkerError(
                     "postprocess must return None, data, or (data, labels)",
                     found=f"{len(result)} values",
+                    hint="several fields go as ((first, second, ...), labels)",
                 )
             return result[0], result[1]
         return result, labels
 
+    def made_arrays(self, data: Any) -> tuple[Any, ...] | None:
+        """What postprocess made of data, where that is several arrays; else None."""
+        several = self.further is not None and isinstance(data, tuple | list)
+        return tuple(data) if several else None
+
     def _store(self, slot: Slot, result: tuple[Any, Any] | None, count: int) -> None:
-        in_place = slot.out_data.base is not None and np.shares_memory(slot.out_data, slot.rows)
+        outs = arrays_of(slot.out_data)
+        in_place = outs[0].base is not None and np.shares_memory(outs[0], slot.rows)
         if result is None:
             if not in_place:
                 raise WorkerError(
@@ -231,8 +263,17 @@ class BatchFiller:
                 "postprocess returned arrays, but None in its trial call",
                 hint="it must always work in place, or always return arrays",
             )
+        made_of_data = self.made_arrays(result[0])
+        if made_of_data is None:
+            made_of_data = (result[0],)
+        if len(made_of_data) != len(outs):
+            raise WorkerError(
+                "postprocess returned another number of arrays than in its trial call",
+                found=f"{len(made_of_data)} of data",
+                expected=len(outs),
+            )
         for name, made, out in (
-            ("data", result[0], slot.out_data),
+            *(("data", made, out) for made, out in zip(made_of_data, outs, strict=True)),
             ("labels", result[1], slot.out_labels),
         ):
             if out is None:

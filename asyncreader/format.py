@@ -6,6 +6,10 @@ LMDB: named databases of the same names; ``data`` and ``paths`` have one value a
 zero-padded number, ``labels`` and ``checksums`` hold one array each under ``TABLE_KEY``, and
 ``meta`` holds the :class:`Meta` fields as JSON under ``META_KEY``, written last.
 
+A further field, such as ``mask``, lies beside ``data`` and as ``data`` does, under its own name,
+with ``mask.checksums`` (and in HDF5 ``mask.offsets`` when it is encoded) beside it; ``fields`` of
+the :class:`Meta` describes it (in HDF5 as JSON text).
+
 Digests are XXH3-64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): of a sample's
 stored bytes in ``checksums``, and of each table in ``Meta.digests``, written as 16 hex digits; the
 digest ``meta`` there is of the description itself (:func:`described_digest`).
@@ -14,6 +18,7 @@ digest ``meta`` there is of the description itself (:func:`described_digest`).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
@@ -53,7 +58,7 @@ DIGESTED: Final = (LABELS, OFFSETS, CHECKSUMS, PATHS, CLASSES)
 #: Fields of a description that its own digest covers.
 DESCRIBED: Final = (
     *("count", "encoding", "shape", "channels", "label_kind", "classes", "digests"),
-    *("axes", "dtype", "label_dtype", "format", "version"),
+    *("axes", "dtype", "label_dtype", "fields", "format", "version"),
 )
 
 
@@ -85,6 +90,54 @@ def described_digest(raw: Mapping[str, Any]) -> str:
     return digest(json.dumps(facts, sort_keys=True, ensure_ascii=True).encode("ascii"))
 
 
+#: What the name of a further field may be: no dot, so that its tables cannot be another field.
+FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_TAKEN: Final = frozenset((DATA, OFFSETS, LABELS, PATHS, CLASSES, CHECKSUMS, META))
+
+#: dtypes of a further field's values (more than a byte: little-endian).
+FIELD_DTYPES: Final = ("uint8", "uint16")
+
+
+def is_field_name(name: str) -> bool:
+    """Whether a further field can have this name."""
+    return FIELD_NAME.fullmatch(name) is not None and name not in _TAKEN
+
+
+def table_of(field: str | None, table: str) -> str:
+    """Where a table (``checksums``, ``offsets``) of a field lies; None: of ``data``."""
+    return table if field is None else f"{field}.{table}"
+
+
+@dataclass(frozen=True)
+class FieldMeta:
+    """A further field: "raw" values or "png" files, (H, W, C) if all have it, C, numpy's dtype."""
+
+    name: str
+    encoding: str
+    shape: tuple[int, int, int] | None
+    channels: int
+    dtype: str
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> FieldMeta:
+        """Check what was written; KeyError, TypeError or ValueError if it makes no sense."""
+        shape = raw["shape"]
+        field = cls(
+            str(raw["name"]),
+            str(raw["encoding"]),
+            None if shape is None else (int(shape[0]), int(shape[1]), int(shape[2])),
+            int(raw["channels"]),
+            str(raw["dtype"]),
+        )
+        sides = field.shape or (1, 1, field.channels)
+        good = is_field_name(field.name) and field.encoding in ("raw", "png")
+        good = good and field.channels in (1, 3) and field.dtype in FIELD_DTYPES
+        good = good and sides[2] == field.channels and all(1 <= n < 1 << 31 for n in sides)
+        if not good or (field.encoding == "raw" and field.shape is None):
+            raise ValueError(f"field {field}")
+        return field
+
+
 @dataclass(frozen=True)
 class Meta:
     """The facts a packed file states about itself, the same in both containers."""
@@ -102,12 +155,43 @@ class Meta:
     dtype: str = "uint8"
     #: numpy type string of ``labels``: "<i8" or "<f8".
     label_dtype: str = "<i8"
+    #: Further fields, in the order in which they were packed.
+    fields: tuple[FieldMeta, ...] = ()
     format: str = FORMAT_NAME
     version: int = FORMAT_VERSION
 
     def to_json(self) -> str:
         """One line of JSON with sorted keys, so that equal sets are equal bytes."""
-        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=True)
+        return json.dumps(self.facts(), sort_keys=True, ensure_ascii=True)
+
+    def facts(self) -> dict[str, Any]:
+        """What is written; a set of one field says nothing of fields."""
+        facts = asdict(self)
+        if not self.fields:
+            del facts["fields"]
+        return facts
+
+    def field(self, name: str) -> Meta | None:
+        """This set's description as though further field ``name`` were its data; None if it has
+        no such field."""
+        for one in self.fields:
+            if one.name == name:
+                own = {
+                    table: self.digests[table_of(name, table)]
+                    for table in (CHECKSUMS, OFFSETS)
+                    if table_of(name, table) in self.digests
+                }
+                shared = {k: v for k, v in self.digests.items() if k in (LABELS, PATHS, CLASSES)}
+                return replace(
+                    self,
+                    encoding=one.encoding,
+                    shape=one.shape,
+                    channels=one.channels,
+                    dtype=one.dtype,
+                    digests={**shared, **own},
+                    fields=(),
+                )
+        return None
 
     def sealed(self) -> Meta:
         """The same with the digest of itself: what a writer stores."""
@@ -153,6 +237,7 @@ class Meta:
                 axes=str(raw["axes"]),
                 dtype=str(raw["dtype"]),
                 label_dtype=str(raw.get("label_dtype", "<i8")),
+                fields=tuple(FieldMeta.read(one) for one in raw.get("fields", ())),
                 version=version,
             )
             for name in meta.classes or ():

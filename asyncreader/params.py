@@ -30,7 +30,7 @@ class ReaderParams:
     lmdb_path: Any = None
     data: Any = None
     labels: Any = None
-    data_field: str = "data"
+    data_field: str | tuple[str, ...] = "data"
     labels_field: str | None = "labels"
     labels_path: str | None = None
     subset: Any = None
@@ -83,6 +83,13 @@ class ReaderParams:
             for value, default in zip(given, (1, 2, 3, 4), strict=True)
         )
         return number, height, width, channel
+
+    @property
+    def field_names(self) -> tuple[str, ...] | None:
+        """Names of the fields that are served as a tuple, in that order; None for plain data."""
+        if isinstance(self.data_field, tuple):
+            return self.data_field
+        return tuple(self.data) if isinstance(self.data, dict) else None
 
     @property
     def wanted(self) -> Wanted:
@@ -187,6 +194,29 @@ def _check_together(p: ReaderParams) -> None:
         raise ParamsError("crop and crop_ratio need size=(H, W)")
     if p.shuffle != "block" and p.shuffle_window != SHUFFLE_WINDOW:
         raise ParamsError('shuffle_window goes with shuffle="block"', found=f"{p.shuffle!r}")
+    _check_fields(p)
+
+
+def _check_fields(p: ReaderParams) -> None:
+    if p.data is None:
+        return
+    if not isinstance(p.data, dict):
+        if isinstance(p.data_field, tuple):
+            raise ParamsError(
+                "several fields of arrays go as data={name: array, ...}",
+                found=type(p.data).__name__,
+            )
+        return
+    if p.data_field == "data":
+        return
+    chosen = p.data_field if isinstance(p.data_field, tuple) else (p.data_field,)
+    missing = [name for name in chosen if name not in p.data]
+    if missing or isinstance(p.data_field, str):
+        raise ParamsError(
+            "data_field does not choose from data's arrays",
+            found=repr(p.data_field),
+            expected=f"a list of some of {', '.join(map(repr, p.data))}",
+        )
 
 
 # -- one check per parameter ---------------------------------------------------------------------
@@ -256,6 +286,29 @@ def _path(name: str, value: Any) -> Any:
     if not entries or any(not isinstance(entry, str) for entry in entries):
         raise _fail(name, value, "a path, a glob or a list of at least one of them")
     return tuple(entries)
+
+
+def _data_field(name: str, value: Any) -> Any:
+    """A name, or several in the order in which they are served."""
+    if not isinstance(value, list | tuple):
+        return _text(optional=False)(name, value)
+    names = tuple(value)
+    good = names and all(isinstance(one, str) and one for one in names)
+    if not good or len(set(names)) < len(names):
+        raise _fail(name, value, "text, or a list of different names")
+    return names
+
+
+def _data(name: str, value: Any) -> Any:
+    """An array, or several by name."""
+    if not isinstance(value, Mapping):
+        return _array(name, value)
+    if not value or not all(isinstance(key, str) and key for key in value):
+        raise _fail(name, list(value), "an array, or {name: array, ...}")
+    arrays = {key: _array(f"{name}[{key!r}]", one) for key, one in value.items()}
+    if any(one is None for one in arrays.values()):
+        raise _fail(name, None, "an array under each name")
+    return arrays
 
 
 def _array(name: str, value: Any) -> Any:
@@ -376,9 +429,9 @@ _CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "path": _path,
     "hdf5_path": _path,
     "lmdb_path": _path,
-    "data": _array,
+    "data": _data,
     "labels": _array,
-    "data_field": _text(optional=False),
+    "data_field": _data_field,
     "labels_field": _text(optional=True),
     "labels_path": _text(optional=True),
     "subset": _subset,

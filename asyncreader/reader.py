@@ -7,7 +7,7 @@ import hashlib
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -24,16 +24,14 @@ from .memory import aligned_empty
 from .order import ORDER_VERSION, Cursor, EpochOrder, subset_count
 from .params import (
     WINDOW_BYTES,
-    DatasetPlace,
     ReaderParams,
     parse_params,
     rank_and_world,
     worker_count,
 )
 from .processes import Arena, ProcessWorkers, Recipe, pages
-from .slots import Slot, SlotLayout, SlotRing
-from .sources import Hdf5Fields, Source, fields_of, fingerprint, open_source
-from .sources.arrays import label_array, open_arrays
+from .slots import Data, Slot, SlotLayout, SlotRing, arrays_of
+from .sources import FieldsSource, Source, fingerprint, open_reader_source
 from .sources.shards import ShardSource
 from .sources.subset import resolve_subset
 from .stats import Meter, ReaderStats, Totals
@@ -52,7 +50,8 @@ _FAR = 1 << 63
 class Batch:
     """One minibatch; unpacks to ``(data, labels)``.
 
-    ``data``: (B, C, H, W) or as ``layout`` says; ``labels``: (B, ...) or None; ``indices``: int64
+    ``data``: (B, C, H, W) or as ``layout`` says, with several fields a tuple of such, one for each
+    (see ``data_field``); ``labels``: (B, ...) or None; ``indices``: int64
     (B,), record numbers in the file, -1 where padded; ``mask``: bool (B,), False for padded or
     zeroed rows; ``epoch``; ``step``: its number in the epoch. ``data`` and ``labels`` are the
     caller's, to read and write, until the next successful ``getNextBatch()`` (or loop step),
@@ -77,7 +76,8 @@ class Batch:
         plan = slot.plan
         assert plan is not None
         data, labels = ring.hand_out(slot, copy)
-        self.data: Array = data
+        #: Any: an array, or a tuple of arrays where the caller named several fields
+        self.data: Any = data
         self.labels: Array | None = labels
         self.indices = plan.indices
         self.mask = plan.valid
@@ -87,7 +87,7 @@ class Batch:
         self._slot = slot
         self._generation = slot.generation
 
-    def __iter__(self) -> Iterator[Array | None]:
+    def __iter__(self) -> Iterator[Any]:
         yield self.data
         yield self.labels
 
@@ -107,8 +107,11 @@ class Batch:
         return self
 
     def __repr__(self) -> str:
-        shape = "x".join(str(n) for n in self.data.shape)
-        return f"<Batch epoch {self.epoch} step {self.step}: {shape} {self.data.dtype}>"
+        shapes = (
+            f"{'x'.join(str(n) for n in array.shape)} {array.dtype}"
+            for array in arrays_of(self.data)
+        )
+        return f"<Batch epoch {self.epoch} step {self.step}: {', '.join(shapes)}>"
 
 
 class AsyncReader:
@@ -130,7 +133,7 @@ class AsyncReader:
         on_device: DeviceRing | None = None
         try:
             filler = _make_filler(p, source, self._rank, world_size)
-            self._fill, self._order = filler.fill, filler.order
+            self._filler, self._order = filler, filler.order
             if self._order.shuffle in (True, "replacement") and isinstance(source, ShardSource):
                 source.warn_if_scattered()
             layout = _slot_layout(p, filler)
@@ -138,7 +141,7 @@ class AsyncReader:
                 arena = Arena(_arena_size(p, layout, filler))
                 slots = _attach(filler, layout, p, arena)
             else:
-                slots = layout.build(p.njob + 1, aligned_empty, self._fill.handed_out)
+                slots = layout.build(p.njob + 1, aligned_empty, filler.handed_out)
             trace = None if p.trace is None else Trace(p.trace)
             self._ring = (
                 SlotRing(slots, p.njob, p.debug)
@@ -182,8 +185,9 @@ class AsyncReader:
     def _choose_parts(self) -> int:
         """Tasks that a batch is cut into: enough to keep every thread busy with njob batches."""
         p = self._params
-        cheap = self._fill.row_bytes * p.batch_size < SPLIT_BYTES
-        if cheap and not self._spec.stored.encoded:
+        fills = self._filler.fills
+        cheap = sum(fill.row_bytes for fill in fills) * p.batch_size < SPLIT_BYTES
+        if cheap and not any(fill.stored.encoded for fill in fills):
             return 1
         return -(-self._nthread // p.njob)
 
@@ -229,7 +233,7 @@ class AsyncReader:
         batch = Batch(self._lender, slot, self._params.copy)
         totals.batches += 1
         totals.samples += len(batch)
-        totals.bytes += batch.data.nbytes
+        totals.bytes += sum(array.nbytes for array in arrays_of(batch.data))
         if self._params.copy and self._params.cuda is False:  # that would wait for the device
             batch.release()
         return batch
@@ -388,9 +392,9 @@ class AsyncReader:
         return self._spec.classes
 
     @property
-    def data_shape(self) -> tuple[int, ...]:
-        """Shape of a whole batch's ``data``."""
-        return tuple(self._ring.slots[0].out_data.shape)
+    def data_shape(self) -> Any:
+        """Shape of a whole batch's ``data``; with several fields a tuple of shapes."""
+        return _of_each(self._ring.slots[0].out_data, lambda array: tuple(array.shape))
 
     @property
     def labels_shape(self) -> tuple[int, ...] | None:
@@ -399,9 +403,9 @@ class AsyncReader:
         return None if labels is None else tuple(labels.shape)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """dtype of ``data``."""
-        return self._ring.slots[0].out_data.dtype
+    def dtype(self) -> Any:
+        """dtype of ``data``; with several fields a tuple of dtypes."""
+        return _of_each(self._ring.slots[0].out_data, lambda array: array.dtype)
 
     def stats(self) -> ReaderStats:
         """A frozen snapshot of counters, and a verdict on what limits training."""
@@ -472,6 +476,10 @@ class AsyncReader:
             )
 
 
+def _of_each(data: Data, fact: Callable[[Array], Any]) -> Any:
+    return tuple(map(fact, data)) if isinstance(data, tuple) else fact(data)
+
+
 def _reopen(params: dict[str, Any], state: dict[str, Any]) -> AsyncReader:
     """A pickled reader on the other side: the same set and place, its own threads and slots."""
     reader = AsyncReader(params)
@@ -505,9 +513,10 @@ def _make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) ->
     """Fill and order of a source, checked against each other; ParamsError where they clash."""
     spec = source.spec
     fill = Fill(spec.stored, p.wanted, spec.path)
+    further = source.fills(p.wanted) if isinstance(source, FieldsSource) else None
     subset = resolve_subset(p.subset, source)
     count = subset_count(subset, spec.count)
-    order = _order(p, rank, world_size, source, fill, subset, count)
+    order = _order(p, rank, world_size, source, (fill, *(further or ())), subset, count)
     if order.steps == 0:
         raise ParamsError(
             "an epoch would have no batch",
@@ -516,15 +525,23 @@ def _make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) ->
         )
     if order.shuffle == "block":
         source.reserve(order.window)
-    if p.verify == "always" and not spec.checksums:
+    unchecked = source.unchecked if isinstance(source, FieldsSource) else ()
+    if p.verify == "always" and (unchecked or not spec.checksums):
         raise ParamsError(
             'verify="always" of a set without checksums',
             path=spec.path,
+            found=f"none of {', '.join(map(repr, unchecked))}" if unchecked else None,
             hint="pack it with asyncreader convert, which records them",
         )
     kind = BatchFiller if p.trace is None else TracedFiller
     return kind(
-        source, fill, order, on_error=p.on_error, verify=p.verify, postprocess=p.postprocess
+        source,
+        fill,
+        order,
+        on_error=p.on_error,
+        verify=p.verify,
+        postprocess=p.postprocess,
+        further=further,
     )
 
 
@@ -534,6 +551,9 @@ def _slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
     layout = SlotLayout(
         rows=(filler.fill.allocate_shape(p.batch_size), filler.fill.dtype),
         labels=None if table is None else ((p.batch_size, *table.shape[1:]), table.dtype),
+        further=tuple(
+            (fill.allocate_shape(p.batch_size), fill.dtype) for fill in filler.further or ()
+        ),
     )
     _check_memory(p, layout)
     if p.postprocess is None:
@@ -546,31 +566,40 @@ def _slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
         on_error="zero",
         verify="never",
         postprocess=p.postprocess,
+        further=filler.further,
     )
-    (slot,) = layout.build(1, aligned_empty, filler.fill.handed_out)
+    (slot,) = layout.build(1, aligned_empty, filler.handed_out)
     slot.plan = plan = filler.order.plan(filler.order.settle(Cursor()))
     count = plan.indices.size
     trial.fill_part(slot, 0, count, Meter())
     result = trial.call_postprocess(
-        filler.fill.handed_out(slot.rows[:count]),
+        filler.seen_rows(slot, count),
         None if slot.labels is None else slot.labels[:count],
         plan.rng_key,
     )
     if result is None:
         return layout
+    fields = trial.made_arrays(result[0])
+    parts = [result[1], *((result[0],) if fields is None else fields)]
     try:
-        made = [None if part is None else np.asarray(part) for part in result]
+        made = [None if part is None else np.asarray(part) for part in parts]
     except ValueError as exc:  # rows of several lengths
         raise WorkerError(f"postprocess must return arrays: {exc}") from exc
-    data, labels = ((None if m is None else (m.shape, m.dtype)) for m in made)
-    if data is None or any(
-        m is not None and (m.dtype.kind not in "buif" or m.ndim == 0) for m in made
+    labels, *data = ((None if m is None else (m.shape, m.dtype)) for m in made)
+    known = [part for part in data if part is not None]
+    if (
+        not known
+        or len(known) < len(data)
+        or any(m is not None and (m.dtype.kind not in "buif" or m.ndim == 0) for m in made)
     ):
         raise WorkerError(
             "postprocess must return arrays of numbers",
-            found=" and ".join(type(part).__name__ for part in result),
+            found=" and ".join(type(part).__name__ for part in (*parts[1:], parts[0])),
         )
-    layout = replace(layout, out_data=data, out_labels=labels)
+    if fields is None:
+        layout = replace(layout, out_data=known[0], out_labels=labels)
+    else:
+        layout = replace(layout, out_fields=tuple(known), out_labels=labels)
     _check_memory(p, layout)
     return layout
 
@@ -596,7 +625,7 @@ def _attach(filler: BatchFiller, layout: SlotLayout, p: ReaderParams, arena: Are
     """The shared slots and the shared map of checked samples, on either side."""
     if filler.seen is not None:
         filler.seen = arena.empty(filler.seen.shape, np.uint8)
-    return layout.build(p.njob + 1, arena.empty, filler.fill.handed_out)
+    return layout.build(p.njob + 1, arena.empty, filler.handed_out)
 
 
 def _identity(source: Source) -> tuple[Any, ...]:
@@ -627,24 +656,8 @@ def _build_worker(
 
 
 def _open(p: ReaderParams) -> Source:
-    if p.data is not None:
-        return _open_arrays(p)
-    fields = fields_of(p)
-    for value, expect in ((p.hdf5_path, "HDF5"), (p.lmdb_path, "LMDB")):
-        if value is not None:
-            return open_source(value, fields, io=p.io, expect=expect)
-    return open_source(p.path, fields, io=p.io)
-
-
-def _open_arrays(p: ReaderParams) -> Source:
-    """Arrays as they are; an h5py data set is reopened by its path, off h5py's global lock."""
-    if isinstance(p.data, DatasetPlace):
-        fields = Hdf5Fields(data=p.data.name, labels=None, dims=p.dims)
-        source = open_source(p.data.path, fields, io=p.io)
-        if p.labels is not None:
-            source.labels = label_array(p.labels, source.spec.count)
-        return source
-    return open_arrays(p.data, p.labels, p.dims)
+    """What the parameters name, opened. Tests put a fake in its place."""
+    return open_reader_source(p)
 
 
 def _order(
@@ -652,17 +665,17 @@ def _order(
     rank: int,
     world_size: int,
     source: Source,
-    fill: Fill,
+    fills: tuple[Fill, ...],
     subset: slice | npt.NDArray[np.int64] | None,
     count: int,
 ) -> EpochOrder:
     if p.last_batch == "short" and world_size != 1:
         raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
-    stored = source.spec.stored
-    decoded = (
-        int(np.prod(stored.shape)) * stored.dtype.itemsize
-        if stored.shape is not None
+    decoded = sum(
+        int(np.prod(fill.stored.shape)) * fill.stored.dtype.itemsize
+        if fill.stored.shape is not None
         else fill.row_bytes
+        for fill in fills
     )
     block = source.spec.block
     window = max(1, min(p.shuffle_window, WINDOW_BYTES // max(1, decoded)))

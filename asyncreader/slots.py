@@ -40,6 +40,10 @@ from .errors import (
 from .order import BatchPlan
 
 Array: TypeAlias = npt.NDArray[Any]
+#: What a batch's data is: one array, or one for each field of a reader with several.
+Data: TypeAlias = Array | tuple[Array, ...]
+#: Shape and dtype of a buffer.
+Part: TypeAlias = tuple[tuple[int, ...], np.dtype[Any]]
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 
 #: What ``debug=True`` writes over a slot that is given back.
@@ -63,38 +67,57 @@ _FREE, _FILLING, _READY, _HELD = SlotState
 class SlotLayout:
     """Shape and dtype of a slot's buffers.
 
-    ``out_data`` is None where what is handed out is a view of the rows; then ``out_labels`` is
-    None too, and the labels themselves are handed out.
+    ``further``: rows of the fields after the first. ``out_data`` (one array) and ``out_fields``
+    (a tuple of them) are None where what is handed out is a view of the rows; then ``out_labels``
+    is None too, and the labels themselves are handed out.
     """
 
-    rows: tuple[tuple[int, ...], np.dtype[Any]]
-    labels: tuple[tuple[int, ...], np.dtype[Any]] | None
-    out_data: tuple[tuple[int, ...], np.dtype[Any]] | None = None
-    out_labels: tuple[tuple[int, ...], np.dtype[Any]] | None = None
+    rows: Part
+    labels: Part | None
+    out_data: Part | None = None
+    out_labels: Part | None = None
+    further: tuple[Part, ...] = ()
+    out_fields: tuple[Part, ...] | None = None
 
     def sizes(self) -> list[int]:
         """Bytes of each buffer, in the order in which build() asks for them."""
-        parts = (self.rows, self.labels, self.out_data, self.out_labels)
+        parts = (self.rows, *self.further, self.labels, self.out_data)
+        parts = (*parts, *(self.out_fields or ()), self.out_labels)
         return [math.prod(part[0]) * part[1].itemsize for part in parts if part is not None]
 
-    def build(self, count: int, allocate: Allocate, view: Callable[[Array], Array]) -> list[Slot]:
-        """``count`` slots; ``view`` makes of a slot's rows what is handed out."""
+    def build(self, count: int, allocate: Allocate, view: Callable[..., Data]) -> list[Slot]:
+        """``count`` slots; ``view`` makes of a slot's rows what is handed out.
+
+        It is given the rows of each field.
+        """
         slots = []
         for number in range(count):
             rows = allocate(*self.rows)
+            further = tuple(allocate(*part) for part in self.further)
             labels = None if self.labels is None else allocate(*self.labels)
-            out_data, out_labels = view(rows), labels
+            if self.out_data is None and self.out_fields is None:
+                slots.append(Slot(number, rows, labels, view(rows, *further), labels, further))
+                continue
+            out_data: Data
             if self.out_data is not None:
                 out_data = allocate(*self.out_data)
-                out_labels = None if self.out_labels is None else allocate(*self.out_labels)
-            slots.append(Slot(number, rows, labels, out_data, out_labels))
+            else:
+                out_data = tuple(allocate(*part) for part in self.out_fields or ())
+            out_labels = None if self.out_labels is None else allocate(*self.out_labels)
+            slots.append(Slot(number, rows, labels, out_data, out_labels, further))
         return slots
+
+
+def arrays_of(data: Data) -> tuple[Array, ...]:
+    """The arrays of a batch's data, one or several."""
+    return data if isinstance(data, tuple) else (data,)
 
 
 class Slot:
     """The buffers of one batch, allocated once, and what is being done with them.
 
-    ``rows``: memory that workers fill, (B, ...); ``labels``: (B, ...) or None;
+    ``rows``: memory that workers fill, (B, ...); ``further``: the same of each field after the
+    first; ``labels``: (B, ...) or None;
     ``out_data``/``out_labels``: what is handed out: views of the former, or buffers of their own
     where ``postprocess`` returns new arrays.
     """
@@ -103,6 +126,7 @@ class Slot:
         "bad",
         "error",
         "error_at",
+        "further",
         "generation",
         "labels",
         "number",
@@ -120,11 +144,13 @@ class Slot:
         number: int,
         rows: Array,
         labels: Array | None,
-        out_data: Array,
+        out_data: Data,
         out_labels: Array | None,
+        further: tuple[Array, ...] = (),
     ) -> None:
         self.number = number
         self.rows = rows
+        self.further = further
         self.labels = labels
         self.out_data = out_data
         self.out_labels = out_labels
@@ -139,7 +165,8 @@ class Slot:
 
     def poison(self) -> None:
         """Overwrite everything the caller could still be looking at."""
-        for array in (self.rows, self.labels, self.out_data, self.out_labels):
+        out_data = arrays_of(self.out_data)
+        for array in (self.rows, *self.further, self.labels, *out_data, self.out_labels):
             # what is not contiguous is a view of rows
             if array is not None and array.flags.c_contiguous:
                 array.reshape(-1).view(np.uint8).fill(POISON)
@@ -309,17 +336,20 @@ class SlotRing:
             self._kept += 1
             self._held = None
 
-    def hand_out(self, slot: Slot, copy: bool) -> tuple[Array, Array | None]:
+    def hand_out(self, slot: Slot, copy: bool) -> tuple[Data, Array | None]:
         """Data and labels of a held slot, cut to the rows of its batch; private with ``copy``."""
         assert slot.plan is not None
-        count = slot.plan.indices.size
+        count, whole = slot.plan.indices.size, slot.rows.shape[0]
+
+        def handed(array: Array) -> Array:
+            # postprocess may have made something that has no row for each sample
+            if count < whole == array.shape[0]:
+                array = array[:count]
+            return array.copy(order="K") if copy else array
+
         data, labels = slot.out_data, slot.out_labels
-        if count < data.shape[0]:
-            data, labels = data[:count], None if labels is None else labels[:count]
-        if copy:
-            data = data.copy(order="K")
-            labels = None if labels is None else labels.copy()
-        return data, labels
+        seen = tuple(map(handed, data)) if isinstance(data, tuple) else handed(data)
+        return seen, None if labels is None else handed(labels)
 
     def head(self) -> Slot | None:
         """The oldest batch in flight, if it is ready and whole."""

@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from . import codec
 from . import format as fmt
 from .errors import DecodeError, FormatError, SampleError, SourceError
 from .manifest import CONTAINERS, file_digest, manifest_path, read_manifest
 from .params import usable_cores
-from .sources import Hdf5Fields, Source, container_of, expand_paths, open_source
+from .sources import FieldsSource, Hdf5Fields, Source, container_of, expand_paths, open_whole
 from .sources.shards import LocalShards, ShardSource
+from .values import check_values, decode_values
+
+#: Samples of a run that are bad, and a line for each problem.
+Found: TypeAlias = tuple[int, list[str]]
 
 #: Problems listed one by one; further ones are only counted.
 LISTED: Final = 1000
@@ -36,7 +40,7 @@ class VerifyReport:
     container: str
     count: int
     checked: int
-    """Samples whose checksum was held against the table."""
+    """Checksums held against the table: one a sample, and one a sample for each further field."""
     decoded: int
     """Images that were decoded in full."""
     bad: int
@@ -70,11 +74,12 @@ def verify_file(
     """Check a packed file, or a sharded set, in full. A damaged one is a report, no exception.
 
     Opening checks structure, count and the digests of all tables; then every sample's XXH3-64 is
-    held against the table, and with ``decode`` every image is decoded. Of a sharded set each shard
-    is checked so, one after the other, and its bytes are held against the manifest; a shard that is
-    missing or not the right one is a problem like others. ``progress(done, total)`` is called now
-    and then. ``fields``: names and axes in a file that is not ours. Raises SourceNotFoundError
-    where there is nothing to verify, ParamsError where its axes are not clear.
+    held against the table, and with ``decode`` every image is decoded; those of further fields,
+    too. Of a sharded set each shard is checked so, one after the other, and its bytes are held
+    against the manifest; a shard that is missing or not the right one is a problem like others.
+    ``progress(done, total)`` is called now and then. ``fields``: names and axes in a file that is
+    not ours. Raises SourceNotFoundError where there is nothing to verify, ParamsError where its
+    axes are not clear.
     """
     names = expand_paths(path)
     manifest = manifest_path(names[0])
@@ -82,7 +87,7 @@ def verify_file(
         return _verify_set(path, manifest, decode, jobs or usable_cores(), progress)
     container = container_of(names[0])
     try:
-        source = open_source(path, fields)
+        source = open_whole(path, fields)
     except SourceError as exc:
         return VerifyReport(path, container, 0, 0, 0, 0, (str(exc),))
     try:
@@ -144,15 +149,17 @@ def _verify(
     problem = check_paths(source)
     if problem is not None:
         problems.append(problem)
-    decode = decode and spec.stored.encoded
+    parts = source.parts if isinstance(source, FieldsSource) else (source,)
+    encoded = sum(part.spec.stored.encoded for part in parts) if decode else 0
     runs = (range(lo, min(lo + _RUN, spec.count)) for lo in range(0, spec.count, _RUN))
     stop = threading.Event()
     with ThreadPoolExecutor(jobs, thread_name_prefix="asyncreader-verify") as pool:
         done = 0
         try:
-            for run, found in _in_turn(pool, partial(_check_run, source, decode, stop), runs, jobs):
+            checked = _in_turn(pool, partial(_check_run, source, decode, stop), runs, jobs)
+            for run, (failed, found) in checked:
                 done += len(run)
-                bad += len(found)
+                bad += failed
                 problems.extend(found[: max(0, LISTED - len(problems))])
                 if progress is not None:
                     progress(done, spec.count)
@@ -164,19 +171,19 @@ def _verify(
         path=path,
         container=spec.container,
         count=spec.count,
-        checked=spec.count if spec.checksums else 0,
-        decoded=spec.count if decode else 0,
+        checked=spec.count * sum(part.spec.checksums for part in parts),
+        decoded=spec.count * encoded,
         bad=bad,
         problems=tuple(problems),
     )
 
 
 def _in_turn(
-    pool: ThreadPoolExecutor, check: Callable[[range], list[str]], runs: Iterator[range], jobs: int
-) -> Iterator[tuple[range, list[str]]]:
+    pool: ThreadPoolExecutor, check: Callable[[range], Found], runs: Iterator[range], jobs: int
+) -> Iterator[tuple[range, Found]]:
     """Each run and what ``check`` found in it. A sparse file may state 2^50 samples, so that only
     some runs wait at any time."""
-    ahead: deque[tuple[range, Future[list[str]]]] = deque()
+    ahead: deque[tuple[range, Future[Found]]] = deque()
     for run in runs:
         ahead.append((run, pool.submit(check, run)))
         if len(ahead) >= _AHEAD * jobs:
@@ -186,24 +193,34 @@ def _in_turn(
         yield first, found.result()
 
 
-def _check_run(source: Source, decode: bool, stop: threading.Event, run: range) -> list[str]:
-    found = []
+def _check_run(source: Source, decode: bool, stop: threading.Event, run: range) -> Found:
+    """How many samples of a run are bad, and why."""
+    parts = {"": source}
+    if isinstance(source, FieldsSource):
+        parts = dict(zip(source.names, source.parts, strict=True))
+    bad, found = 0, list[str]()
     for index in run:
         if stop.is_set():
             break
-        try:
-            data = source.sample_bytes(index)
-            if decode:
-                _decode(source, index, data)
-        except SampleError as exc:
-            found.append(str(exc))
-    return found
+        before = len(found)
+        for name, part in parts.items():
+            try:
+                data = part.sample_bytes(index)
+                if decode and part.spec.stored.encoded:
+                    _decode(part, index, data)
+            except SampleError as exc:
+                found.append(f"field {name!r}: {exc}" if name else str(exc))
+        bad += len(found) > before
+    return bad, found
 
 
 def _decode(source: Source, index: int, data: bytes) -> None:
     spec = source.spec
     try:
-        pixels = codec.decode(data, spec.channels)
+        if spec.stored.values:
+            pixels = check_values(decode_values(data), spec.stored.channels, spec.stored.dtype)
+        else:
+            pixels = codec.decode(data, spec.channels)
     except DecodeError as exc:
         exc.path, exc.index = spec.path, index
         raise

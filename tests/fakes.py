@@ -7,9 +7,10 @@ not by ``converters``: the reader is tested against the layout, not against its 
 from __future__ import annotations
 
 import io
+import json
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,9 @@ class Packed:
     channels: int = 3
     paths: list[bytes] = field(default_factory=list)
     classes: tuple[str, ...] | None = CLASSES
+    dtype: str = "uint8"
+    #: Further fields by name.
+    fields: dict[str, Packed] = field(default_factory=dict)
 
     @property
     def checksums(self) -> np.ndarray:
@@ -208,6 +212,10 @@ class Packed:
             digests[fmt.PATHS] = fmt.names_digest(self.paths)
         if self.classes is not None:
             digests[fmt.CLASSES] = fmt.names_digest(name.encode() for name in self.classes)
+        for name, other in self.fields.items():
+            digests[f"{name}.checksums"] = fmt.digest(other.checksums)
+            if offsets:
+                digests[f"{name}.offsets"] = fmt.digest(other.offsets)
         return fmt.Meta(
             count=len(self.samples),
             encoding=self.encoding,
@@ -217,6 +225,10 @@ class Packed:
             classes=self.classes,
             digests=digests,
             label_dtype="<i8" if self.labels is None else self.labels.dtype.str,
+            fields=tuple(
+                fmt.FieldMeta(name, other.encoding, other.shape, other.channels, other.dtype)
+                for name, other in self.fields.items()
+            ),
         )
 
 
@@ -249,14 +261,19 @@ def write_hdf5(path: str | Path, content: Packed, **storage: Any) -> str:
     """An HDF5 file of ours; ``storage``: keywords of h5py's create_dataset for raw data."""
     meta = content.meta(offsets=content.encoding != "raw")
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
-        joined = np.frombuffer(b"".join(content.samples), np.uint8)
-        if content.encoding == "raw":
-            assert content.shape is not None
-            shape = (len(content.samples), *content.shape)
-            file.create_dataset(fmt.DATA, data=joined.reshape(shape), **storage)
-        else:
-            file.create_dataset(fmt.DATA, data=joined)
-            file.create_dataset(fmt.OFFSETS, data=content.offsets)
+        for name, one in {fmt.DATA: content, **content.fields}.items():
+            joined = np.frombuffer(b"".join(one.samples), np.uint8)
+            table = "" if one is content else f"{name}."
+            if one.encoding == "raw":
+                assert one.shape is not None
+                shape = (len(one.samples), *one.shape)
+                rows = joined.view(one.dtype).reshape(shape)
+                file.create_dataset(name, data=rows, **storage)
+            else:
+                file.create_dataset(name, data=joined)
+                file.create_dataset(f"{table}offsets", data=one.offsets)
+            if table:
+                file.create_dataset(f"{table}checksums", data=one.checksums)
         if content.labels is not None:
             file.create_dataset(fmt.LABELS, data=content.labels)
         file.create_dataset(fmt.CHECKSUMS, data=content.checksums)
@@ -272,6 +289,8 @@ def write_hdf5(path: str | Path, content: Packed, **storage: Any) -> str:
                 *("label_kind", "axes", "dtype", "label_dtype"),
             )
         }
+        if meta.fields:
+            facts["fields"] = json.dumps([asdict(one) for one in meta.fields])
         facts.update({f"digest_{name}": value for name, value in meta.digests.items()})
         for name, value in facts.items():
             if value is not None:
@@ -281,7 +300,7 @@ def write_hdf5(path: str | Path, content: Packed, **storage: Any) -> str:
 
 def write_lmdb(path: str | Path, content: Packed) -> str:
     """An LMDB folder of ours."""
-    with lmdb.open(str(path), map_size=64 << 20, max_dbs=8, lock=False, sync=False) as env:
+    with lmdb.open(str(path), map_size=64 << 20, max_dbs=16, lock=False, sync=False) as env:
 
         def put(name: str, entries: Sequence[tuple[bytes, bytes]]) -> None:
             database = env.open_db(name.encode())
@@ -290,6 +309,9 @@ def write_lmdb(path: str | Path, content: Packed) -> str:
                     transaction.put(key, value)
 
         put(fmt.DATA, [(fmt.record_key(i), s) for i, s in enumerate(content.samples)])
+        for name, one in content.fields.items():
+            put(name, [(fmt.record_key(i), s) for i, s in enumerate(one.samples)])
+            put(f"{name}.checksums", [(fmt.TABLE_KEY, one.checksums.tobytes())])
         if content.paths:
             put(fmt.PATHS, [(fmt.record_key(i), p) for i, p in enumerate(content.paths)])
         put(fmt.CHECKSUMS, [(fmt.TABLE_KEY, content.checksums.tobytes())])

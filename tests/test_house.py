@@ -46,7 +46,7 @@ FLOORS = {
     0: "asyncreader.errors",
     1: "asyncreader.order asyncreader.codec asyncreader.kernels asyncreader._compiled "
     "asyncreader.stats asyncreader.params asyncreader.format asyncreader.fill asyncreader.memory "
-    "asyncreader.interrupts asyncreader.manifest asyncreader.labels",
+    "asyncreader.interrupts asyncreader.manifest asyncreader.labels asyncreader.values",
     2: "asyncreader.slots asyncreader.sources asyncreader.device asyncreader.thumbs",
     3: "asyncreader.workers asyncreader.filling asyncreader.processes asyncreader.verify "
     "asyncreader.trace",

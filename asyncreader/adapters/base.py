@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,6 +25,11 @@ def need(module: str, extra: str) -> Any:
         raise ImportError(
             f"this adapter needs {module}: pip install 'asyncreader[{extra}]'"
         ) from exc
+
+
+def of_each(data: Any, make: Callable[[Any], Any]) -> Any:
+    """``make`` of a batch's data; of several fields a tuple of what it makes of each."""
+    return tuple(map(make, data)) if isinstance(data, tuple) else make(data)
 
 
 def flat_labels(labels: Array | None) -> Array | None:

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import ParamsError
 from ..order import Cursor
 from ..reader import Batch
-from .base import Array, Loader, Taken, flat_labels, need, place_of, taken
+from .base import Array, Loader, Taken, flat_labels, need, of_each, place_of, taken
 
 #: What jax makes of 64-bit numbers unless ``jax_enable_x64`` is set.
 _NARROW: Final = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
@@ -19,10 +19,11 @@ _NARROW: Final = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
 class JaxReader(Loader):
     """Shuffled minibatches as jax arrays: ``for data, labels in JaxReader(params)`` is one epoch.
 
-    ``data``: (B, C, H, W) or as ``layout`` says; ``labels``: as stored, but (B, 1) integers as
-    (B,); None for a set without labels. ``sharding``: a jax Sharding or device for both, or a pair
-    of them for (data, labels); None: jax's default device. With a sharding over several processes
-    each process's reader (``rank``, ``world_size``) gives its own part of the global batch.
+    ``data``: (B, C, H, W) or as ``layout`` says, with several fields a tuple of such; ``labels``:
+    as stored, but (B, 1) integers as (B,); None for a set without labels. ``sharding``: a jax
+    Sharding or device for both, or a pair of them for (data, labels); None: jax's default device.
+    With a sharding over several processes each process's reader (``rank``, ``world_size``) gives
+    its own part of the global batch.
 
     64-bit numbers come out as 32-bit ones (int64 labels as int32) unless ``jax_enable_x64`` is set:
     by this adapter, which raises ParamsError for a whole number that does not fit.
@@ -83,7 +84,9 @@ class JaxReader(Loader):
 
     def _convert(self, batch: Batch) -> tuple[Any, Any]:
         labels = flat_labels(batch.labels)
-        data = self._put(self._narrow(batch.data, "data"), self._pair[0])
+        data = of_each(
+            batch.data, lambda array: self._put(self._narrow(array, "data"), self._pair[0])
+        )
         if labels is None:
             return data, None
         return data, self._put(self._narrow(labels, "labels"), self._pair[1])

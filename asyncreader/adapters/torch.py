@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..reader import Batch
-from .base import Loader, need
+from .base import Loader, need, of_each
 
 
 class Samples:
@@ -25,10 +25,11 @@ class TorchReader(Loader):
     """Shuffled minibatches as tensors: ``for data, labels in TorchReader(params)`` is one epoch.
 
     ``data``: (B, C, H, W) or as ``layout`` says, in the memory order of the set: images stored
-    (H, W, C) arrive as ``torch.channels_last``. ``labels``: as stored, but (B, 1) integers as
-    (B,); None for a set without labels. Tensors are private copies, which a consumer may hold as
-    long as it likes; with ``zero_copy=True`` they are the reader's own memory, valid until the next
-    step of the loop. With ``cuda`` they are on the device.
+    (H, W, C) arrive as ``torch.channels_last``; with several fields a tuple of tensors. ``labels``:
+    as stored, but (B, 1) integers as (B,); None for a set without labels. Tensors are private
+    copies, which a consumer may hold as long as it likes; with ``zero_copy=True`` they are the
+    reader's own memory, valid until the next step of the loop. With ``cuda`` they are on the
+    device.
 
     Every loop is a whole epoch, but for the one after ``load_state_dict()``, which is the rest of
     that epoch. Raises what AsyncReader raises, and ImportError without torch.
@@ -57,13 +58,14 @@ class TorchReader(Loader):
         return {"zero_copy": self._zero_copy}
 
     def _convert(self, batch: Batch) -> tuple[Any, Any]:
+        data = of_each(batch.data, self._tensor)
         if batch.labels is None:
-            return self._tensor(batch.data), None
+            return data, None
         labels = self._tensor(batch.labels)
         floats = labels.is_floating_point() or labels.dtype is self._torch.bool
         if labels.shape[1:] == (1,) and not floats:
             labels = labels[:, 0]
-        return self._tensor(batch.data), labels
+        return data, labels
 
     def _tensor(self, array: Any) -> Any:
         return array if isinstance(array, self._torch.Tensor) else self._torch.from_numpy(array)

@@ -101,7 +101,7 @@ def _print_bench(report: BenchReport) -> None:
     order = "shuffled" if params["shuffle"] else "in order"
     samples = some(report.count, "sample")
     click.echo(f"{shown(report.path)}: {samples}, {order}, njob {params['njob']}")
-    click.echo(f"batch {times(report.data_shape)} {report.dtype}, {in_bytes(report.batch_bytes)}")
+    click.echo(f"batch {_shapes(report.data_shape)} {report.dtype}, {in_bytes(report.batch_bytes)}")
     print_table(
         (
             (
@@ -115,3 +115,8 @@ def _print_bench(report: BenchReport) -> None:
         ),
         ("nthread", "samples/s", "slowest - fastest", "MB/s", "wait"),
     )
+
+
+def _shapes(shape: Any) -> str:
+    """A batch's shape, or those of its fields."""
+    return ", ".join(map(times, shape)) if isinstance(shape[0], tuple) else times(shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -50,6 +51,7 @@ def _describe(source: Source) -> dict[str, Any]:
         "encoding": spec.encoding,
         "chunk": spec.chunk,
         "compression": spec.compression,
+        "fields": _describe_fields(source),
         "labels": _describe_labels(source),
         "classes": None if spec.classes is None else list(spec.classes),
         "splits": {name: subset_count(rows, spec.count) for name, rows in source.splits.items()},
@@ -57,6 +59,25 @@ def _describe(source: Source) -> dict[str, Any]:
         "fingerprint": fingerprint(source),
         "bytes_on_disk": spec.size_on_disk,
     }
+
+
+def _describe_fields(source: Source) -> list[dict[str, Any]]:
+    """Fields beside the data: those that were asked for, else those that the set says it has."""
+    from ..sources import FieldsSource
+
+    if not isinstance(source, FieldsSource):
+        return [asdict(field) for field in source.spec.fields]
+    named = zip(source.names[1:], source.parts[1:], strict=True)
+    return [
+        {
+            "name": name,
+            "encoding": part.spec.encoding,
+            "shape": part.spec.stored.shape,
+            "channels": part.spec.channels,
+            "dtype": part.spec.stored.dtype.name,
+        }
+        for name, part in named
+    ]
 
 
 def _describe_labels(source: Source) -> dict[str, Any] | None:
@@ -102,6 +123,13 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "encoding": facts["encoding"],
         "chunks": "none" if facts["chunk"] is None else f"{some(facts['chunk'], 'sample')} each",
         "compression": facts["compression"] or "none",
+        **{
+            f"field {shown(field['name'])}": (
+                f"{'differs' if field['shape'] is None else times(field['shape'])} "
+                f"{field['dtype']}, {field['encoding']}"
+            )
+            for field in facts["fields"]
+        },
         "labels": words,
         "splits": ", ".join(f"{shown(name)} {n:,}" for name, n in facts["splits"].items())
         or "none",

@@ -118,7 +118,6 @@ def number(name: str, low: float, default: float, text: str) -> Callable[[F], F]
 def open_set(params: dict[str, Any]) -> Source:
     """What a reader with these parameters would read."""
     from ..params import parse_params
-    from ..sources import fields_of, open_source
+    from ..sources import open_reader_source
 
-    p = parse_params(params, {})
-    return open_source(p.path, fields_of(p))
+    return open_reader_source(parse_params(params, {}))

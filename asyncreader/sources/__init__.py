@@ -11,22 +11,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from .. import format as fmt
 from ..errors import FormatError, ParamsError, SourceNotFoundError
 from ..manifest import CONTAINERS, manifest_path, read_manifest
 from ..manifest import NAME as MANIFEST
-from ..params import ReaderParams
-from .base import RowError, RowPlan, Source, SourceSpec, fingerprint
+from ..params import DatasetPlace, ReaderParams
+from .arrays import label_array, open_arrays
+from .base import RowError, RowPlan, Source, SourceSpec
 from .concat import ConcatSource
 from .fields import Hdf5Fields
 from .hdf5 import is_hdf5, open_hdf5
 from .hdf5_list import is_list, listed_files
 from .lmdb import lmdb_data_file, open_lmdb
+from .several import FieldsSource, fingerprint
 from .shards import open_shards
 
 #: Names of shards as convert gives them: the number, and how many there are.
 _FAMILY: Final = re.compile(r"-(\d{5,})-of-(\d{5,})(?=\.)")
 
 __all__ = [
+    "FieldsSource",
     "Hdf5Fields",
     "RowError",
     "RowPlan",
@@ -36,14 +40,16 @@ __all__ = [
     "expand_paths",
     "fields_of",
     "fingerprint",
+    "open_reader_source",
     "open_source",
+    "open_whole",
 ]
 
 
 def fields_of(p: ReaderParams) -> Hdf5Fields:
-    """Which fields of a set a reader's parameters name."""
+    """Which fields of a set a reader's parameters name; of several, the first and its labels."""
     return Hdf5Fields(
-        data=p.data_field,
+        data=p.data_field if isinstance(p.data_field, str) else p.data_field[0],
         labels=p.labels_field,
         labels_path=p.labels_path,
         dims=p.dims,
@@ -177,3 +183,73 @@ def _check_family(names: Sequence[str]) -> None:
                 "set are named; pass the folder for all of them",
                 stacklevel=4,
             )
+
+
+def open_reader_source(p: ReaderParams) -> Source:
+    """What a reader's parameters name: a path's set, or arrays; with several fields all of them.
+
+    Raises SourceNotFoundError, FormatError or ParamsError; nothing stays open then.
+    """
+    names = p.field_names
+    if names is None:
+        return _open_one(p, p.data, p.labels, fields_of(p))
+    parts: dict[str, Source] = {}
+    try:
+        fields = fields_of(p)
+        for name in names:
+            array = None if p.data is None else p.data[name]
+            labels = None if parts else p.labels
+            parts[name] = _open_one(p, array, labels, replace(fields, data=name))
+            fields = _beside(next(iter(parts.values())), fields)
+        return FieldsSource(parts)
+    except BaseException:
+        for part in parts.values():
+            part.close()
+        raise
+
+
+def open_whole(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    fields: Hdf5Fields | None = None,
+    *,
+    io: str = "auto",
+) -> Source:
+    """As :func:`open_source`, with the further fields of a set of ours that says it has some."""
+    fields = fields or Hdf5Fields()
+    first = open_source(path, fields, io=io)
+    if not first.spec.fields or fields.data != fmt.DATA:
+        return first
+    parts = {fields.data: first}
+    try:
+        for field in first.spec.fields:
+            named = replace(_beside(first, fields), data=field.name)
+            parts[field.name] = open_source(path, named, io=io)
+        return FieldsSource(parts)
+    except BaseException:
+        for part in parts.values():
+            part.close()
+        raise
+
+
+def _beside(first: Source, fields: Hdf5Fields) -> Hdf5Fields:
+    """``fields`` as they are meant for a field that goes with ``first``."""
+    stored = first.spec.stored
+    beside = None if stored.axes is None else stored.image_shape()[:2]
+    return replace(fields, labels=None, labels_path=None, labels_required=False, beside=beside)
+
+
+def _open_one(p: ReaderParams, array: Any, labels: Any, fields: Hdf5Fields) -> Source:
+    """One field: of a path's set, or an array. An h5py data set is reopened by its path, off h5py's
+    global lock."""
+    if isinstance(array, DatasetPlace):
+        named = Hdf5Fields(data=array.name, labels=None, dims=p.dims, beside=fields.beside)
+        source = open_source(array.path, named, io=p.io)
+        if labels is not None:
+            source.labels = label_array(labels, source.spec.count)
+        return source
+    if array is not None:
+        return open_arrays(array, labels, p.dims, fields.beside)
+    for value, expect in ((p.hdf5_path, "HDF5"), (p.lmdb_path, "LMDB")):
+        if value is not None:
+            return open_source(value, fields, io=p.io, expect=expect)
+    return open_source(p.path, fields, io=p.io)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ParamsError
-from ..fill import Fill, Stored
+from ..fill import Fill
 from ..stats import Meter
 from .base import (
     Array,
@@ -21,7 +21,7 @@ from .base import (
     default_block,
     row_size,
 )
-from .fields import image_axes
+from .fields import image_axes, stored_rows
 from .store import MemoryStore
 
 
@@ -53,10 +53,12 @@ class ArraySource(BaseSource):
     ) -> tuple[RowError, ...]:
         errors: list[RowError] = []
         places, flips = fill.draws(plan.keys)
+        shape = self.spec.stored.shape
+        assert shape is not None
         # ascending: storage behind the array reads forwards
         for i in np.argsort(plan.records, kind="stable").tolist():
             record, row = int(plan.records[i]), int(plan.rows[i])
-            sample = np.asarray(self._array[record])
+            sample = np.asarray(self._array[record]).reshape(shape)
             if self.checksums is not None and plan.check is not None and plan.check[i]:
                 sample = sample.copy(order="C")  # what is hashed is what is served
                 bad = self.checked(sample.reshape(-1).view(np.uint8).data, record)
@@ -76,16 +78,22 @@ class ArraySource(BaseSource):
 
 
 def open_arrays(
-    data: Any, labels: Any, dims: tuple[int, int, int, int] | None
+    data: Any,
+    labels: Any,
+    dims: tuple[int, int, int, int] | None,
+    beside: tuple[int | None, int | None] | None = None,
 ) -> ExtentSource | ArraySource:
-    """A source over ``data`` (N, ...) and ``labels`` (N, ...) or None."""
+    """A source over ``data`` (N, ...) and ``labels`` (N, ...) or None.
+
+    ``beside``: see fields.py.
+    """
     shape = tuple(int(n) for n in data.shape)
     dtype = np.dtype(data.dtype)
     if not shape or 0 in shape:
         raise ParamsError("data has no samples", found=f"shape {shape}")
     if dtype.kind not in "buif":
         raise ParamsError("data must hold plain numbers", found=f"dtype {dtype}")
-    axis, axes = image_axes(shape, dims, None, "data")
+    axis, axes = image_axes(shape, dims, None, "data", beside)
     rows = tuple(n for i, n in enumerate(shape) if i != axis)
     table = None if labels is None else label_array(labels, shape[axis])
     plain = isinstance(data, np.ndarray)
@@ -94,7 +102,7 @@ def open_arrays(
         container="arrays",
         layout=type(data).__name__,
         count=shape[axis],
-        stored=Stored(rows, dtype, axes),
+        stored=stored_rows(rows, dtype, axes),
         encoding="raw",
         block=default_block(row_size(rows, dtype)),
         meta=None,

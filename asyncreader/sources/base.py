@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
+from .. import codec
 from ..errors import ChecksumError, DecodeError, FormatError, SampleError
 from ..fill import SCRATCH, Fill, Stored
-from ..format import Meta
+from ..format import FieldMeta, Meta
 from ..stats import Meter
 from .store import ByteStore
 
@@ -84,6 +85,8 @@ class SourceSpec:
     compression: str | None = None
     ends: Int64 | None = field(default=None, compare=False)
     """Where each of several files ends, int64; None for one file."""
+    fields: tuple[FieldMeta, ...] = ()
+    """Further fields that the set says it has."""
 
     @property
     def row_shape(self) -> tuple[int, ...] | None:
@@ -114,6 +117,9 @@ class Source(Protocol):
 
     def sample_pixels(self, index: int) -> Array:
         """One raw sample in stored axis order, with its channels as they are served."""
+
+    def picture_size(self, index: int) -> tuple[int, int]:
+        """(H, W) of one sample of an image set, upright; DecodeError if it does not say."""
 
     def key_of(self, index: int) -> str | None:
         """The key of a sample in its container, where that has keys."""
@@ -156,6 +162,12 @@ class BaseSource:
         assert stored.shape is not None
         pixels: Array = np.frombuffer(self.sample_bytes(index), stored.dtype)
         return pixels.reshape(stored.shape)
+
+    def picture_size(self, index: int) -> tuple[int, int]:
+        high, wide, _ = self.spec.stored.image_shape()
+        assert high is not None
+        assert wide is not None
+        return high, wide
 
     def source_path(self, index: int) -> bytes | None:
         return None
@@ -310,6 +322,13 @@ class ExtentSource(BaseSource):
     def length(self, record: int) -> int:
         """Bytes of one stored sample."""
         return self._sizes if isinstance(self._sizes, int) else int(self._sizes[record])
+
+    def picture_size(self, index: int) -> tuple[int, int]:
+        if self.spec.stored.shape is not None:
+            return super().picture_size(index)
+        offset = int(self.offsets(np.array([index], np.int64))[0])
+        header = codec.read_header(self.store.view(offset, self.length(index)))
+        return header.height, header.width
 
     def sample_bytes(self, index: int) -> bytes:
         offset = int(self.offsets(np.array([index], np.int64))[0])

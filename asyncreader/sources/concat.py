@@ -52,6 +52,11 @@ class ConcatSource:
             checksums=all(part.spec.checksums for part in parts),
             size_on_disk=sum(part.spec.size_on_disk for part in parts),
             ends=self._ends,
+            fields=tuple(
+                field
+                for field in first.fields
+                if all(field.name in (one.name for one in part.spec.fields) for part in parts)
+            ),
         )
 
     def _find(self, index: int) -> tuple[Source, int]:
@@ -66,6 +71,10 @@ class ConcatSource:
     def sample_pixels(self, index: int) -> Array:
         part, inside = self._find(index)
         return part.sample_pixels(inside)
+
+    def picture_size(self, index: int) -> tuple[int, int]:
+        part, inside = self._find(index)
+        return part.picture_size(inside)
 
     def key_of(self, index: int) -> str | None:
         part, inside = self._find(index)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from .. import format as fmt
 from ..errors import ParamsError
+from ..fill import Stored
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,9 @@ class Hdf5Fields:
     channel_order: str = "RGB"
     #: The file was named by a list of Caffe's, whose blobs are N x C x H x W.
     listed: bool = False
+    #: (H, W) of the pictures that this field goes with, None where they differ in size; None: it is
+    #: the first field. (N, H, W) and (N, C, H, W) are known by it for pictures.
+    beside: tuple[int | None, int | None] | None = None
 
 
 def image_axes(
@@ -29,8 +36,16 @@ def image_axes(
     dims: tuple[int, int, int, int] | None,
     meta: fmt.Meta | None,
     path: str,
+    beside: tuple[int | None, int | None] | None = None,
 ) -> tuple[int, str | None]:
-    """(axis of the sample number, letters of a row's axes or None where it is not an image)."""
+    """(axis of the sample number, letters of a row's axes or None where it is not an image).
+
+    ``beside``: see :class:`Hdf5Fields`; with it a row's axes may be without a C.
+    """
+    if meta is None and beside is not None:
+        found = _axes_beside(shape, dims, beside)
+        if found is not None:
+            return found
     if len(shape) != 4:
         return 0, None
     if dims is None:
@@ -46,3 +61,29 @@ def image_axes(
     number, height, width, channel = dims
     letters = {height: "H", width: "W", channel: "C"}
     return number - 1, "".join(letters[i] for i in range(1, 5) if i != number)
+
+
+def _axes_beside(
+    shape: tuple[int, ...],
+    dims: tuple[int, int, int, int] | None,
+    beside: tuple[int | None, int | None],
+) -> tuple[int, str] | None:
+    """The axes of pictures of a size that is known, named or as usual; None if they are none."""
+    named = "NHWC"
+    if dims is not None:
+        named = "".join(letter for _, letter in sorted(zip(dims, "NHWC", strict=True)))
+    for order in (named, "NHWC", "NCHW"):
+        letters = order if len(shape) == 4 else order.replace("C", "")
+        if len(letters) != len(shape):
+            return None
+        sizes = dict(zip(letters, shape, strict=True))
+        if (sizes["H"], sizes["W"]) == beside:
+            return letters.index("N"), letters.replace("N", "")
+    return None
+
+
+def stored_rows(shape: tuple[int, ...], dtype: np.dtype[Any], axes: str | None) -> Stored:
+    """Raw samples of a shape, axes as :func:`image_axes` found them."""
+    if axes is not None and "C" not in axes:
+        return Stored((*shape, 1), dtype, axes + "C", channels=1, flat=True)
+    return Stored(shape, dtype, axes)

@@ -28,7 +28,7 @@ from .base import (
     row_size,
 )
 from .chunks import NAMES, ChunkGrid, check_filters
-from .fields import Hdf5Fields, image_axes
+from .fields import Hdf5Fields, image_axes, stored_rows
 from .hdf5_file import (
     Hdf5Array,
     Hdf5Chunks,
@@ -85,16 +85,19 @@ class _Opener(VlenOpener):
         self.known = Known("", fields) if self.meta is not None else recognise(h5, fields, path)
         self.fields = self.known.fields
         self.classes = None if self.meta is None else self.meta.classes
+        self.others = () if self.meta is None else self.meta.fields
+        #: the further field of ours that is meant, None for the data
+        self.further: str | None = None
 
     def open(self) -> Any:
         import h5py
 
         data = self.dataset(self.h5, self.fields.data)
-        if self.meta is not None and self.fields.data.strip("/") == fmt.DATA:
-            if self.meta.encoding != "raw":
-                return self._blob(data, self.meta)
-        else:
-            self.meta = None
+        name = self.fields.data.strip("/")
+        if self.meta is not None and name != fmt.DATA:
+            self.meta, self.further = self.meta.field(name), name
+        if self.meta is not None and self.meta.encoding != "raw":
+            return self._blob(data, self.meta)
         base = h5py.check_vlen_dtype(data.dtype)
         return self._raw(data) if base is None else self._vlen(data, np.dtype(base))
 
@@ -172,7 +175,7 @@ class _Opener(VlenOpener):
     def _checksums(self, count: int) -> UInt64 | None:
         if self.meta is None:
             return None
-        table = self._table(fmt.CHECKSUMS)
+        table = self._table(fmt.table_of(self.further, fmt.CHECKSUMS))
         if table.shape != (count,) or table.dtype != np.uint64:
             raise FormatError("its checksums have the wrong shape", path=self.path, hint=_AGAIN)
         fmt.check_digest(fmt.CHECKSUMS, table, self.meta, self.path)
@@ -188,7 +191,7 @@ class _Opener(VlenOpener):
         offset = data.id.get_offset()
         if data.ndim != 1 or data.dtype != np.uint8 or offset is None:
             raise FormatError("its data are not the blob it declares", path=self.path, hint=_AGAIN)
-        places = self._table(fmt.OFFSETS)
+        places = self._table(fmt.table_of(self.further, fmt.OFFSETS))
         if places.shape != (meta.count + 1,) or places.dtype != np.int64:
             raise FormatError("its offsets have the wrong shape", path=self.path, hint=_AGAIN)
         fmt.check_digest(fmt.OFFSETS, places, meta, self.path)
@@ -207,7 +210,14 @@ class _Opener(VlenOpener):
         source = Hdf5Extents(
             self._spec(
                 meta.count,
-                Stored(meta.shape, np.dtype(np.uint8), "HWC", True, meta.channels),
+                Stored(
+                    meta.shape,
+                    np.dtype(meta.dtype),
+                    "HWC",
+                    True,
+                    meta.channels,
+                    values=self.further is not None,
+                ),
                 meta.encoding,
                 "asyncreader, encoded images in one blob",
                 default_block(data.shape[0] // meta.count),
@@ -234,7 +244,7 @@ class _Opener(VlenOpener):
             dims = fuel.axis_order(data.shape)
         if dims is None and self.fields.listed and self.meta is None:
             dims = (1, 3, 4, 2)
-        axis, axes = image_axes(data.shape, dims, self.meta, self.path)
+        axis, axes = image_axes(data.shape, dims, self.meta, self.path, self.fields.beside)
         count = data.shape[axis]
         if self.meta is not None and count != self.meta.count:
             raise FormatError(
@@ -244,16 +254,19 @@ class _Opener(VlenOpener):
                 expected=self.meta.count,
                 hint=fmt.REPACK,
             )
-        if self.meta is not None and (data.dtype, data.shape[1:]) != (np.uint8, self.meta.shape):
+        if self.meta is not None and (data.dtype, data.shape[1:]) != (
+            self.meta.dtype,
+            self.meta.shape,
+        ):
             raise FormatError(
                 "its data are not what its description says",
                 path=self.path,
                 found=f"samples of shape {data.shape[1:]}, {data.dtype}",
-                expected=f"{self.meta.shape}, uint8",
+                expected=f"{self.meta.shape}, {self.meta.dtype}",
                 hint=fmt.REPACK,
             )
         shape = tuple(n for i, n in enumerate(data.shape) if i != axis)
-        stored = Stored(shape, data.dtype, axes)
+        stored = stored_rows(shape, data.dtype, axes)
         labels, checksums = self._labels(count), self._checksums(count)
         if data.chunks is None:
             return self._contiguous(data, axis, stored, labels, checksums)
@@ -379,6 +392,7 @@ class _Opener(VlenOpener):
             size_on_disk=self.file.size,
             chunk=chunk,
             compression=compression,
+            fields=self.others,
         )
 
     def _finish(self, source: Any, h5: Any) -> Any:

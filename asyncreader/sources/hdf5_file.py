@@ -200,6 +200,8 @@ def read_meta(h5: Any, path: str) -> fmt.Meta | None:
             plain = plain.decode()
         if key.startswith("digest_"):
             fields["digests"][key[7:]] = plain
+        elif key == "fields":
+            fields[key] = _json(plain)
         else:
             fields[key] = plain.tolist() if isinstance(plain, np.ndarray) else plain
     if reach(h5, fmt.CLASSES, path) is not None:
@@ -209,3 +211,10 @@ def read_meta(h5: Any, path: str) -> fmt.Meta | None:
     except TypeError as exc:
         raise FormatError("its description is damaged", path=path, hint=fmt.REPACK) from exc
     return fmt.Meta.from_json(text, path)
+
+
+def _json(text: Any) -> Any:
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return [None]  # which is told as a garbled field

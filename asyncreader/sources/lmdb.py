@@ -80,8 +80,7 @@ def open_lmdb(path: str, fields: Hdf5Fields | None = None, *, io: str = "auto") 
     try:
         named = tree.named()
         if fmt.META.encode() in named and fmt.DATA.encode() in named:
-            _check_fields(path, fields)
-            return _open(path, file, tree, named, fields.labels is not None)
+            return _open(path, file, tree, named, fields)
         return open_foreign(path, file, tree, named, fields)
     except BaseException:
         file.close()
@@ -101,13 +100,16 @@ def open_tree(path: str, io: str) -> tuple[OpenFile, LmdbFile]:
         raise
 
 
-def _check_fields(path: str, fields: Hdf5Fields) -> None:
+def _check_fields(path: str, fields: Hdf5Fields, meta: fmt.Meta) -> None:
     """What only HDF5 sets have is refused: the caller would get other data than he named."""
     if fields.labels_path is not None:
         raise ParamsError("labels_path goes with an HDF5 file", path=path, found="LMDB")
-    for name, own in ((fields.data, fmt.DATA), (fields.labels, fmt.LABELS)):
-        if name is not None and name != own:
-            raise SourceNotFoundError(f"no database {name!r} in this set", path=path, expected=own)
+    data = (fmt.DATA, *(field.name for field in meta.fields))
+    for name, own in ((fields.data, data), (fields.labels, (fmt.LABELS,))):
+        if name is not None and name not in own:
+            raise SourceNotFoundError(
+                f"no database {name!r} in this set", path=path, expected=" or ".join(own)
+            )
     if fields.dims not in (None, (1, 2, 3, 4)):
         raise ParamsError(
             "num_dim, h_dim, w_dim and cha_dim go with an HDF5 file", path=path, found="LMDB"
@@ -115,7 +117,7 @@ def _check_fields(path: str, fields: Hdf5Fields) -> None:
 
 
 def _open(
-    path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], want_labels: bool
+    path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Hdf5Fields
 ) -> LmdbSource:
     raw_meta = tree.find(named[fmt.META.encode()], fmt.META_KEY)
     if raw_meta is None:
@@ -123,12 +125,16 @@ def _open(
     meta = fmt.Meta.from_json(raw_meta.tobytes(), path)
     if tree.short():  # ours are written to their last page
         raise tree.truncated()
-    data = named[fmt.DATA.encode()]
-    if data.entries != meta.count:
+    others = meta.fields
+    _check_fields(path, fields, meta)
+    further = None if fields.data == fmt.DATA else fields.data
+    meta = meta if further is None else meta.field(further) or meta
+    data = named.get(fields.data.encode())
+    if data is None or data.entries != meta.count:
         raise FormatError(
             "the number of samples is not what was packed",
             path=path,
-            found=data.entries,
+            found=0 if data is None else data.entries,
             expected=meta.count,
             hint=fmt.REPACK,
         )
@@ -138,9 +144,9 @@ def _open(
     encoded = meta.encoding != "raw"
     if not encoded:
         _check_row_sizes(meta, sizes, path)
-    checksums = _table(tree, named, fmt.CHECKSUMS, "<u8", (meta.count,), meta, path)
+    checksums = _table(tree, named, fmt.CHECKSUMS, "<u8", (meta.count,), meta, path, further)
     labels = None
-    if meta.label_kind != "none" and want_labels:
+    if meta.label_kind != "none" and fields.labels is not None:
         labels = _labels(tree, named, meta, path)
     if file.io == "pread":  # then nothing that is used later may lie in the mapping
         checksums = checksums.copy()
@@ -150,7 +156,14 @@ def _open(
         container="LMDB",
         layout="asyncreader, one value a sample",
         count=meta.count,
-        stored=Stored(meta.shape, np.dtype(np.uint8), "HWC", encoded, meta.channels),
+        stored=Stored(
+            meta.shape,
+            np.dtype(meta.dtype),
+            "HWC",
+            encoded,
+            meta.channels,
+            values=encoded and further is not None,
+        ),
         encoding=meta.encoding,
         block=default_block(int(sizes.mean())),
         meta=meta,
@@ -158,6 +171,7 @@ def _open(
         checksums=True,
         io=file.io,
         size_on_disk=file.size,
+        fields=others,
     )
     return LmdbSource(
         spec,
@@ -173,7 +187,8 @@ def _open(
 
 
 def _check_row_sizes(meta: fmt.Meta, sizes: Any, path: str) -> None:
-    expected = math.prod(meta.shape) if meta.shape is not None else -1
+    item = np.dtype(meta.dtype).itemsize
+    expected = math.prod(meta.shape) * item if meta.shape is not None else -1
     wrong = sizes != expected
     if wrong.any():
         record = int(np.argmax(wrong))
@@ -195,8 +210,9 @@ def _table(
     shape: tuple[int, ...],
     meta: fmt.Meta,
     path: str,
+    further: str | None = None,
 ) -> Array:
-    database = named.get(name.encode())
+    database = named.get(fmt.table_of(further, name).encode())
     value = None if database is None else tree.find(database, fmt.TABLE_KEY)
     size = math.prod(shape) * 8
     if value is None or value.size != size:

@@ -7,16 +7,16 @@ then on a sample is a byte range inside its value: no msgpack is unpacked while 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from ..errors import FormatError, SourceNotFoundError
-from ..fill import Stored
 from . import lockstep
 from .bare_lmdb import check_count, stated_count, text_labels
 from .base import Array, row_size
-from .fields import image_axes
+from .fields import image_axes, stored_rows
 from .foreign_lmdb import (
     ForeignImages,
     ForeignSet,
@@ -297,10 +297,13 @@ def _source(found: ForeignSet, entries: Entries, layout: str, fields: dict[str, 
     same = bool((data.shape == data.shape[0]).all())
     whole = data.first_shape()
     count = len(entries)
-    axis, axes = image_axes((count, *whole), found.fields.dims, None, found.path)
+    beside = found.fields.beside
+    axis, axes = image_axes((count, *whole), found.fields.dims, None, found.path, beside)
+    if axes is None and not same and rank == 2 and beside == (None, None):
+        axes = "HW"  # masks of pictures that differ in size as they do
     if axis != 0:
         found.check_dims()
-    channels = whole[axes.index("C")] if axes is not None else 3
+    channels = whole[axes.index("C")] if axes is not None and "C" in axes else 1
     if not same:
         if axes is None:
             _alike(
@@ -310,15 +313,20 @@ def _source(found: ForeignSet, entries: Entries, layout: str, fields: dict[str, 
                 data.shape[:, :rank],
             )
         else:
-            of_each = data.shape[:, axes.index("C")]
-            _alike(entries, of_each == channels, f"{name!r} has other channels", of_each)
-    stored = Stored(whole if same else None, dtype, axes, False, channels)
+            if "C" in axes:
+                of_each = data.shape[:, axes.index("C")]
+                _alike(entries, of_each == channels, f"{name!r} has other channels", of_each)
+    stored = stored_rows(whole, dtype, axes)
+    if not same:
+        stored = replace(stored, shape=None, channels=channels)
     spec = found.spec(layout, count, stored, float(np.mean(data.size)), classes)
     kind: Callable[..., Any] = ForeignSource if same else ForeignImages
     sizes: Array | int = int(data.size[0]) if same else data.size
     source = kind(spec, found.file.store, data.start, sizes, labels, None)
     if not same:
         source.shapes = data.shape[:, :rank]
+        if stored.flat:
+            source.shapes = np.pad(source.shapes, ((0, 0), (0, 1)), constant_values=1)
     return finish(source, found, entries)
 
 

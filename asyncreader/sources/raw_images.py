@@ -37,6 +37,13 @@ class RawImages(ExtentSource):
         # inside a value numbers may begin anywhere
         return pixels if pixels.flags.aligned else pixels.copy()
 
+    def picture_size(self, index: int) -> tuple[int, int]:
+        axes = self.spec.stored.axes
+        if self.shapes is None or axes is None:
+            return super().picture_size(index)
+        shape = self.shapes[index].tolist()
+        return shape[axes.index("H")], shape[axes.index("W")]
+
     def sample_pixels(self, index: int) -> Array:
         return self.values(np.frombuffer(self.sample_bytes(index), np.uint8), index)
 

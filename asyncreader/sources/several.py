@@ -1,0 +1,200 @@
+"""Several fields of a data set served side by side: image and mask, same sample, same crop.
+
+Each field is a source of its own over the same file, read with the same plan: the same records,
+rows and random keys. What makes them one is here: their number, the crop of the first, and errors
+that belong to a sample and not to one of its fields.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..errors import DecodeError, FormatError, ParamsError, SampleError
+from ..fill import Fill, Stored, Wanted
+from ..stats import Meter
+from ..values import decode_values
+from . import base
+from .base import Array, RowError, RowPlan, Source, UInt64
+
+#: Samples that are looked at to find one that can be decoded.
+_LOOKED_AT = 16
+
+
+class FieldsSource:
+    """The named ``parts``, each a source of one field; as a Source it is the first of them.
+
+    ``unchecked``: names of the fields that have no checksums. Raises FormatError (ParamsError of
+    arrays) where the fields differ in their number of samples.
+    """
+
+    def __init__(self, parts: Mapping[str, Source]) -> None:
+        self.names = tuple(parts)
+        self.parts = tuple(parts.values())
+        self.first = first = self.parts[0]
+        self.spec = replace(first.spec, checksums=any(part.spec.checksums for part in self.parts))
+        self.labels = first.labels
+        self.splits = first.splits
+        self.unchecked = tuple(name for name, part in parts.items() if not part.spec.checksums)
+        for name, part in parts.items():
+            if part.spec.count != first.spec.count:
+                kind = ParamsError if first.spec.container == "arrays" else FormatError
+                raise kind(
+                    f"field {name!r} has another number of samples than {self.names[0]!r}",
+                    path=part.spec.path,
+                    found=part.spec.count,
+                    expected=first.spec.count,
+                )
+
+    def fills(self, wanted: Wanted) -> tuple[Fill, ...]:
+        """How the fields after the first become rows, where the first does as ``wanted``."""
+        frame = _size(self.first.spec.stored)
+        return tuple(
+            _fill(name, part, wanted, frame)
+            for name, part in zip(self.names[1:], self.parts[1:], strict=True)
+        )
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def read_fields(
+        self, plan: RowPlan, fills: Sequence[Fill], outs: Sequence[Array], meter: Meter
+    ) -> tuple[RowError, ...]:
+        """Fill rows of each field's memory. A sample is bad if one of its fields is."""
+        errors: list[RowError] = []
+        for name, part, fill, out in zip(self.names, self.parts, fills, outs, strict=True):
+            if fill is not fills[0] and self._may_differ(fills[0], fill):
+                errors += self._other_sizes(_without(plan, errors), name, part)
+            rest = _without(plan, errors)
+            if rest.check is not None and not part.spec.checksums:
+                rest = replace(rest, check=None)
+            if rest.records.size == 0:
+                break
+            for bad in part.read_into(rest, fill, out, meter):
+                bad.error.what = f"field {name!r}: {bad.error.what}"
+                errors.append(bad)
+        return tuple(errors)
+
+    @staticmethod
+    def _may_differ(first: Fill, other: Fill) -> bool:
+        """Whether a sample's picture and this field of it may differ in size, so that one crop
+        would not be the other."""
+        cropped = other.geometry and other.wanted.crop != "none" and first.stored.axes is not None
+        return cropped and (_size(first.stored) is None or _size(other.stored) is None)
+
+    def _other_sizes(self, plan: RowPlan, name: str, part: Source) -> Iterator[RowError]:
+        for record, row in zip(plan.records.tolist(), plan.rows.tolist(), strict=True):
+            try:
+                expected, found = self.first.picture_size(record), part.picture_size(record)
+            except DecodeError:
+                continue  # reading it says more
+            if found != expected:
+                error = SampleError(
+                    f"field {name!r} has another size than {self.names[0]!r}: one crop for both "
+                    "would show different parts",
+                    path=self.spec.path,
+                    index=record,
+                    key=part.key_of(record),
+                    found=f"{found[0]} x {found[1]}",
+                    expected=f"{expected[0]} x {expected[1]}",
+                    hint='leave it out with on_error="skip", or squeeze all with crop="none"',
+                )
+                yield RowError(row, error)
+
+    def read_into(
+        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
+    ) -> tuple[RowError, ...]:
+        if plan.check is not None and not self.first.spec.checksums:
+            plan = replace(plan, check=None)
+        return self.first.read_into(plan, fill, out, meter)
+
+    # -- the first field -------------------------------------------------------------------
+
+    def sample_bytes(self, index: int) -> bytes:
+        return self.first.sample_bytes(index)
+
+    def sample_pixels(self, index: int) -> Array:
+        return self.first.sample_pixels(index)
+
+    def picture_size(self, index: int) -> tuple[int, int]:
+        return self.first.picture_size(index)
+
+    def key_of(self, index: int) -> str | None:
+        return self.first.key_of(index)
+
+    def source_path(self, index: int) -> bytes | None:
+        return self.first.source_path(index)
+
+    def all_paths(self) -> Iterator[bytes | None]:
+        return self.first.all_paths()
+
+    def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
+        return self.first.checksum_rows(start, stop)
+
+    # -- all of them -----------------------------------------------------------------------
+
+    def reserve(self, samples: int) -> None:
+        for part in self.parts:
+            part.reserve(samples)
+
+    def close(self) -> None:
+        for part in self.parts:
+            part.close()
+
+
+def fingerprint(source: Source) -> str:
+    """What tells this data set from another; of several fields, the first's and all the others'."""
+    if not isinstance(source, FieldsSource):
+        return base.fingerprint(source)
+    first, *others = (base.fingerprint(part) for part in source.parts)
+    if not others:
+        return first
+    named = "".join(f"{name}={one}\n" for name, one in zip(source.names[1:], others, strict=True))
+    return f"{first}:{hashlib.sha256(named.encode()).hexdigest()[:16]}"
+
+
+def _without(plan: RowPlan, errors: Sequence[RowError]) -> RowPlan:
+    if not errors:
+        return plan
+    return plan.pick(~np.isin(plan.rows, np.array([bad.row for bad in errors], np.int64)))
+
+
+def _size(stored: Stored) -> tuple[int, int] | None:
+    """(H, W) of every sample's picture; None where they differ, or there is none."""
+    if stored.axes is None:
+        return None
+    high, wide, _ = stored.image_shape()
+    return None if high is None or wide is None else (high, wide)
+
+
+def _fill(name: str, part: Source, wanted: Wanted, frame: tuple[int, int] | None) -> Fill:
+    """A further field keeps its numbers: nearest neighbour, and no cast or normalisation."""
+    spec = part.spec
+    stored = _values_of(part) if spec.stored.encoded else spec.stored
+    plain = replace(wanted, dtype=None, scale=1.0, mean=(0.0,), std=(1.0,), nearest=True)
+    if stored.axes is None:  # boxes, say: numbers of which we do not know what they mean
+        plain = replace(plain, size=None, flip=False)
+    try:
+        return Fill(stored, plain, spec.path, frame if _size(stored) is not None else None)
+    except ParamsError as exc:
+        exc.what = f"field {name!r}: {exc.what}"
+        raise
+
+
+def _values_of(part: Source) -> Stored:
+    """What encoded pictures hold as values; of sets that do not say it, by the first good one."""
+    stored = part.spec.stored
+    if stored.values:
+        return stored
+    for index in range(min(_LOOKED_AT, part.spec.count)):
+        try:
+            values = decode_values(part.sample_bytes(index))
+        except SampleError:
+            continue
+        shape = None if stored.shape is None else (*stored.shape[:2], values.shape[2])
+        return replace(
+            stored, shape=shape, dtype=values.dtype, channels=values.shape[2], values=True
+        )
+    raise FormatError("none of its first samples can be decoded", path=part.spec.path)
