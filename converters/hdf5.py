@@ -10,12 +10,13 @@ HDF5 itself writes, its space is reserved, so that it never meets a full disk.
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import zlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -45,6 +46,9 @@ LEVEL: Final = 4
 #: Bytes of samples whose compression may be pending.
 PENDING_BYTES: Final = 256 << 20
 
+#: Bytes that a spooled field is copied by.
+PIECE: Final = 8 << 20
+
 #: HDF5's own limit of a chunk's size.
 MAX_CHUNK: Final = 0xFFFFFFFF
 
@@ -67,6 +71,10 @@ class Hdf5File:
         self._h5 = h5f.open(self._path, h5f.ACC_RDWR, fapl=_access(alignment))
         self.room(0)
         return self._h5
+
+    def handle(self) -> Any:
+        """HDF5's handle, opened if it is not yet."""
+        return self.open() if self._h5 is None else self._h5
 
     def room(self, size: int) -> None:
         """Make sure that HDF5 can write ``size`` more bytes."""
@@ -124,8 +132,10 @@ class Hdf5File:
 
     def describe(self, meta: fmt.Meta) -> None:
         """The description, as attributes of the root group."""
-        facts = asdict(meta)
+        facts = meta.facts()
         del facts["classes"]
+        if "fields" in facts:
+            facts["fields"] = json.dumps(facts["fields"], sort_keys=True)
         digests = facts.pop("digests")
         facts.update({f"digest_{name}": value for name, value in digests.items()})
         self.room(0)
@@ -207,11 +217,49 @@ class ContiguousData:
         """Nothing is held."""
 
 
-class ChunkedData:
-    """``/data`` in gzip chunks, compressed by threads and written in order."""
+class SpooledData:
+    """A further field: in a nameless file until ``/data`` is complete, then in one piece."""
 
-    def __init__(self, file: Hdf5File, chunk: int, jobs: int) -> None:
+    def __init__(self, file: Hdf5File, name: str, path: str) -> None:
         self._file = file
+        self._name = name
+        place = f"{path}.{name}"
+        os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        self._spool = Extent(place, file.target, 0)
+        os.unlink(place)
+
+    def append(self, sample: Packed) -> None:
+        """Add one sample's bytes."""
+        self._spool.append(sample.data)
+
+    def finish(self, shape: tuple[int, ...], dtype: str) -> None:
+        """Copy all of them into the file that HDF5 has open."""
+        self._spool.flush()
+        kind = np.dtype(dtype).newbyteorder("<")
+        dataset = self._file.dataset(self._name, h5t.py_create(kind), shape)
+        row = math.prod(shape[1:]) * kind.itemsize
+        rows = max(1, PIECE // row)
+        for start in range(0, shape[0], rows):
+            count = min(rows, shape[0] - start)
+            piece = np.frombuffer(self._spool.read(start * row, count * row), kind)
+            place = dataset.get_space()
+            part = (count, *shape[1:])
+            place.select_hyperslab((start, *(0 for _ in shape[1:])), part)
+            dataset.write(h5s.create_simple(part), place, piece.reshape(part))
+        self._spool.close()
+
+    def abandon(self) -> None:
+        """Give the spool back."""
+        self._spool.close()
+
+
+class ChunkedData:
+    """``/data`` or a further field in gzip chunks, compressed by threads and written in order."""
+
+    def __init__(self, file: Hdf5File, chunk: int, jobs: int, name: str = fmt.DATA) -> None:
+        self._file = file
+        self._name = name
+        self._dtype: np.dtype[Any] = np.dtype(np.uint8)
         self._chunk = chunk
         self._jobs = jobs
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="asyncreader-gzip")
@@ -227,13 +275,14 @@ class ChunkedData:
         """Add one sample's pixels."""
         if self._dataset is None:
             assert sample.shape is not None
+            self._dtype = np.dtype(sample.dtype).newbyteorder("<")
             self._create(sample.shape)
         self._held.append(sample.data)
         if len(self._held) == self._chunk:
             self._begin()
 
     def _create(self, row: tuple[int, ...]) -> None:
-        size = self._chunk * math.prod(row)
+        size = self._chunk * self._bytes(row)
         if size > MAX_CHUNK:
             raise SourceError(
                 "a chunk would be too large for HDF5",
@@ -248,14 +297,18 @@ class ChunkedData:
         plan.set_chunk((self._chunk, *row))
         plan.set_deflate(LEVEL)
         space = h5s.create_simple((0, *row), (h5s.UNLIMITED, *row))
-        handle = self._file.open()
-        self._dataset = h5d.create(handle, fmt.DATA.encode(), h5t.STD_U8LE, space, dcpl=plan)
+        handle = self._file.handle()
+        kind = h5t.STD_U8LE if self._dtype == np.uint8 else h5t.py_create(self._dtype)
+        self._dataset = h5d.create(handle, self._name.encode(), kind, space, dcpl=plan)
+
+    def _bytes(self, row: tuple[int, ...]) -> int:
+        return math.prod(row) * self._dtype.itemsize
 
     def _begin(self) -> None:
         """Start compressing a chunk; write the oldest when enough are pending."""
         samples, self._held = self._held, []
         self._begun += len(samples)
-        size = self._chunk * math.prod(self._row)
+        size = self._chunk * self._bytes(self._row)
         self._pending.append((self._begun, self._pool.submit(_compressed, samples, size)))
         if len(self._pending) > self._depth:
             self._write()
@@ -268,7 +321,7 @@ class ChunkedData:
         self._file.chunk(self._dataset, (self._written, *(0 for _ in self._row)), data)
         self._written = end
 
-    def finish(self, shape: tuple[int, ...]) -> None:
+    def finish(self, shape: tuple[int, ...], dtype: str = "uint8") -> None:
         """Write what is pending; the last chunk is filled up with zeros."""
         if self._held:
             self._begin()

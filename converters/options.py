@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from asyncreader.errors import ParamsError
-from asyncreader.format import ENCODINGS
+from asyncreader.format import ENCODINGS, is_field_name
 from asyncreader.params import ReaderParams, parse_params, snake_case, usable_cores
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -65,6 +65,8 @@ class Options:
     progress: Progress | None
     #: How a packed source is read; None where the caller says nothing of it.
     read: ReaderParams | None
+    #: Names and folders of further fields.
+    fields: tuple[tuple[str, str], ...]
 
     @property
     def sharded(self) -> bool:
@@ -98,6 +100,7 @@ def check(
     jobs: int | None,
     progress: Progress | None,
     params: Mapping[str, Any] | None,
+    fields: Mapping[str, PathLike] | None,
     **flags: bool,
 ) -> Options:
     """The same parameters as one frozen value; ParamsError for what cannot be."""
@@ -122,6 +125,7 @@ def check(
         jobs=usable_cores() if jobs is None else _whole("jobs", jobs, 1, 1024),
         progress=progress,
         read=_read(_path("src", src), params),
+        fields=_fields(_path("src", src), fields, labels is not None),
         **{name: _flag(name, value) for name, value in flags.items()},
     )
     if chunk is not None and compression is None:
@@ -143,6 +147,8 @@ def _check_together(options: Options) -> None:
             "a set of pickles cannot be converted to shards: its classes are known at its end",
             hint="convert it to one file, and that to shards",
         )
+    if options.sharded:
+        check_no_fields([name for name, _ in options.fields])
     if options.no_labels and (options.labels or options.classes):
         other = "labels" if options.labels else "classes"
         raise ParamsError(f"no_labels and {other} contradict each other", hint="give one of them")
@@ -161,6 +167,17 @@ def _check_together(options: Options) -> None:
         raise ParamsError(
             "compression is a filter of HDF5; LMDB has none",
             hint="write to .h5, or choose encoding 'png'",
+        )
+
+
+def check_no_fields(fields: Sequence[str]) -> None:
+    """Raise ParamsError where shards are asked for of samples with further fields."""
+    if fields:
+        raise ParamsError(
+            "further fields cannot be packed into shards",
+            found=", ".join(fields),
+            hint="pack one file (readers take several as a list, too), or leave the fields out: of "
+            'a packed set with params={"data_field": ["data"]}',
         )
 
 
@@ -186,6 +203,32 @@ def _read(src: str, params: Mapping[str, Any] | None) -> ReaderParams | None:
             expected=", ".join(READ_BY),
         )
     return checked
+
+
+def _fields(
+    src: str, fields: Mapping[str, PathLike] | None, listed: bool
+) -> tuple[tuple[str, str], ...]:
+    """Names and folders. ``listed``: a CSV says what is a picture."""
+    if not fields:
+        return ()
+    if not isinstance(fields, Mapping):
+        raise ParamsError("fields is not valid", found=repr(fields), expected="{name: folder}")
+    for name, folder in fields.items():
+        if not isinstance(name, str) or not is_field_name(name):
+            raise ParamsError(
+                "not a name for a field",
+                found=repr(name),
+                expected="letters, digits, _ and -, and none of data, labels, paths, ...",
+            )
+        inside = os.path.realpath(_path(f"fields[{name!r}]", folder))
+        if not listed and inside.startswith(os.path.join(os.path.realpath(src), "")):
+            raise ParamsError(
+                f"the folder of field {name!r} lies inside that of the pictures, "
+                "and would be packed as pictures",
+                path=inside,
+                hint="put it beside them, or name the pictures by a CSV (labels, --labels)",
+            )
+    return tuple((name, _path("fields", folder)) for name, folder in fields.items())
 
 
 def _path(name: str, value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from asyncreader.errors import AsyncReaderError, SourceError
 
-from .options import Options, PathLike, Progress, Size, check
+from .options import Options, PathLike, Progress, Size, check, check_no_fields
 from .packing import Order, Packing, all_bad, data_file, reason
 from .publish import Target
 from .report import ConvertReport
@@ -45,6 +45,7 @@ def convert(
     progress: Progress | None = None,
     params: Mapping[str, Any] | None = None,
     allow_pickle: bool = False,
+    fields: Mapping[str, PathLike] | None = None,
 ) -> ConvertReport:
     """Pack ``src``, pictures in a folder or a packed set, into ``dst``, HDF5 file or LMDB folder.
 
@@ -66,7 +67,11 @@ def convert(
     ``progress(done, total)`` is called after each sample, by the calling thread. ``params``: how a
     packed ``src`` is read, as the reader's parameters data_field, labels_field, labels_path,
     subset, channel_order and axes. ``allow_pickle``: unpickle the samples of an LMDB that keeps
-    them so; only for a set whose writer you trust.
+    them so; only for a set whose writer you trust. ``fields``: folders of further fields by
+    name, such as {"mask": "masks"}: each picture's file there has its path but for the suffix, and
+    its size; palette indices and grey values (8 or 16 bits) are kept without loss, cut and resized
+    by nearest neighbour as the pictures are (padded with 0), and stored raw beside raw pixels, else
+    as PNG. Not with shards.
 
     The target appears under its name when it is complete, verified and on the disk; on any error
     nothing is left under it (finished shards are kept beside it for ``resume``). Raises ParamsError
@@ -97,6 +102,7 @@ def convert(
         overwrite=overwrite,
         check_decode=check_decode,
         allow_pickle=allow_pickle,
+        fields=fields,
         progress=progress,
         params=params,
     )
@@ -106,6 +112,7 @@ def convert(
             contextlib.closing(open_samples(options, target.path)) as samples,
         ):
             if options.sharded:
+                check_no_fields(samples.fields)
                 return pack_shards(options, samples, target)
             return _pack_one(options, samples, target)
     except OSError as exc:

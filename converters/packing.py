@@ -20,7 +20,7 @@ from asyncreader.order import permutation
 
 from .disk import sync
 from .options import Options
-from .picture import Packed
+from .picture import Packed, field_encoding
 from .pool import Lease, Pool
 from .samples import Samples
 from .scan import SKIP_HINT
@@ -76,7 +76,7 @@ class Packing:
         self._order = order or Order(samples.count, None)
         self._shape = shape
         self._done = done
-        self._ledger = Ledger()
+        self._ledger = Ledger(samples.fields, field_encoding(samples.encoding))
         self._skipped: list[tuple[int, str]] = []
         self._same_shape = True
 
@@ -101,6 +101,7 @@ class Packing:
         common: dict[str, Any] = {
             "encoding": self._samples.encoding,
             "expected": self._samples.count,
+            "fields": self._samples.fields,
         }
         if options.format == "lmdb":
             return LmdbSink(self._work, self._shown, **common)
@@ -120,7 +121,7 @@ class Packing:
             self._fetch,
             self._samples.count,
             jobs=self._options.jobs,
-            cost=lambda sample: len(sample.data),
+            cost=lambda sample: sample.size,
             group=self._samples.run,
         ) as pool:
             for place, result in pool:
@@ -129,8 +130,8 @@ class Packing:
                     self._bad(number, result)
                 else:
                     self._check_shape(number, result)
+                    self._ledger.add(number, result, self._samples.where)
                     sink.append(result)
-                    self._ledger.add(number, result.checksum, len(result.data))
                 if self._done is not None:
                     self._done(place + 1)
 

@@ -122,6 +122,7 @@ class PickledSamples:
         self.path: Callable[[int], bytes] | None = None
         self.run = 1
         self.identity = "pickles"
+        self.fields: tuple[str, ...] = ()
 
     def _parts(self, found: PickledSet, read: Any) -> tuple[Any, Any]:
         """What the image and the label (None: none) are found by in a datapoint."""

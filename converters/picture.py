@@ -17,6 +17,7 @@ from PIL import Image
 
 from asyncreader import codec
 from asyncreader.errors import DecodeError
+from asyncreader.values import encode_values, nearest_places
 
 from .options import MAX_SIDE
 
@@ -35,16 +36,32 @@ ODD_PIXEL_BYTES: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """One sample as it is stored: bytes, (H, W, C) of its picture if that is known, XXH3-64."""
+    """One sample as it is stored: bytes, (H, W, C) of its picture if that is known, XXH3-64; and
+    its further fields, stored likewise."""
 
     data: bytes | memoryview
     shape: tuple[int, int, int] | None
     checksum: int
+    dtype: str = "uint8"
+    fields: tuple[Packed, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of it and its fields."""
+        return len(self.data) + sum(len(field.data) for field in self.fields)
 
 
-def packed(data: bytes | memoryview, shape: tuple[int, int, int] | None) -> Packed:
+def packed(
+    data: bytes | memoryview, shape: tuple[int, int, int] | None, dtype: str = "uint8"
+) -> Packed:
     """``data`` with its checksum."""
-    return Packed(data, shape, xxhash.xxh3_64_intdigest(data))
+    return Packed(data, shape, xxhash.xxh3_64_intdigest(data), dtype)
+
+
+def field_encoding(encoding: str) -> str:
+    """How further fields are stored beside pictures of an encoding: raw beside raw pixels, else as
+    PNG; without loss in any case."""
+    return "raw" if encoding == "raw" else "png"
 
 
 @dataclass(frozen=True)
@@ -64,10 +81,10 @@ class Recipe:
         shape = (header.height, header.width, self.channels)
         if self.encoding == "original":
             if self.check_decode:
-                hold(_work_bytes(header))
+                hold(decoding_bytes(header))
                 codec.decode(data, self.channels, header=header)
             return packed(data, shape)
-        hold(_work_bytes(header))
+        hold(decoding_bytes(header))
         full = header.height, header.width
         plan = None if self.size is None else _plan(full, self.size, self.resize)
         pixels = codec.decode(
@@ -84,6 +101,17 @@ class Recipe:
         full = pixels.shape[0], pixels.shape[1]
         plan = None if self.size is None else _plan(full, self.size, self.resize)
         return self._stored(_with_channels(pixels, self.channels), full, plan)
+
+    def from_values(self, values: npt.NDArray[Any], full: tuple[int, int]) -> Packed:
+        """Pack values (H, W, 1 or 3), uint8 or uint16, that go with a picture of size ``full``:
+        cut and resized as it is, but unmixed; padded with 0."""
+        if self.size is not None:
+            values = _plan(full, self.size, self.resize).picked(values)
+        shape = values.shape[0], values.shape[1], values.shape[2]
+        if field_encoding(self.encoding) == "png":
+            return packed(encode_values(values), shape, values.dtype.name)
+        rows = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+        return packed(rows.reshape(-1).view(np.uint8).data, shape, values.dtype.name)
 
     def _examined(self, data: bytes) -> codec.ImageHeader:
         kind = codec.sniff(data)
@@ -109,7 +137,8 @@ class Recipe:
         return packed(codec.encode(pixels, self.encoding, self.quality), shape)
 
 
-def _work_bytes(header: codec.ImageHeader) -> int:
+def decoding_bytes(header: codec.ImageHeader) -> int:
+    """Bytes of memory that a picture takes while it is decoded and resized."""
     return header.height * header.width * (ODD_PIXEL_BYTES if header.odd else PIXEL_BYTES)
 
 
@@ -143,9 +172,23 @@ class Plan:
             image = _image(pixels).resize(self.inner[::-1], Image.Resampling.BICUBIC, box=box)
             new = np.asarray(image)
             new = new if new.ndim == 3 else new[:, :, None]
+        return self._framed(new)
+
+    def picked(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """``values`` of the full picture at its new size, by nearest neighbour."""
+        rows, columns = values.shape[:2]
+        left, top, right, bottom = self.box
+        return self._framed(
+            values[nearest_places(top, bottom - top, self.inner[0], rows)][
+                :, nearest_places(left, right - left, self.inner[1], columns)
+            ]
+        )
+
+    def _framed(self, new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """``new`` in the middle of a canvas of zeros, where that is larger."""
         if self.inner == self.outer:
             return new
-        canvas = np.zeros((*self.outer, new.shape[2]), np.uint8)
+        canvas = np.zeros((*self.outer, new.shape[2]), new.dtype)
         y = round((self.outer[0] - self.inner[0]) * 0.5)
         x = round((self.outer[1] - self.inner[1]) * 0.5)
         canvas[y : y + self.inner[0], x : x + self.inner[1]] = new

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -12,13 +13,23 @@ import numpy.typing as npt
 from asyncreader import codec
 from asyncreader import format as fmt
 from asyncreader.errors import FormatError, ParamsError, SampleError, SourceError
-from asyncreader.format import ENCODINGS, digest
+from asyncreader.format import ENCODINGS, digest, is_field_name
 from asyncreader.manifest import manifest_path
-from asyncreader.sources import Source, fields_of, fingerprint, open_source
+from asyncreader.sources import (
+    FieldsSource,
+    Source,
+    fields_of,
+    fingerprint,
+    open_reader_source,
+    open_source,
+    open_whole,
+)
 from asyncreader.sources.lmdb import lmdb_data_file
 from asyncreader.sources.shards import ShardLabels
 from asyncreader.sources.subset import resolve_subset
+from asyncreader.values import decode_values
 
+from .fields import MaskFolder, stored_values
 from .options import Options, check_compression
 from .picture import Hold, Packed, Recipe, packed
 from .scan import Listing, read_class_names, scan
@@ -45,6 +56,8 @@ class Samples(Protocol):
     path: Callable[[int], bytes] | None
     #: Samples a thread takes at a time.
     run: int
+    #: Names of further fields that each sample has.
+    fields: tuple[str, ...]
 
     @property
     def identity(self) -> str:
@@ -73,12 +86,14 @@ class Samples(Protocol):
 def open_samples(options: Options, exclude: str) -> Samples:
     """What ``options.src`` holds. ``exclude``: the target, in case it lies inside a folder."""
     if _may_be_packed(options.src):
-        if options.allow_pickle:
+        if options.allow_pickle and not options.fields:
             from .pickled import open_pickled
 
             pickled = open_pickled(options)
             if pickled is not None:
                 return pickled
+        if options.fields:
+            raise ParamsError("fields are for folders of pictures", found="a packed set")
         return PackedSamples(options)
     if options.read is not None:
         raise ParamsError("params say how a packed set is read", path=options.src, found="a folder")
@@ -119,15 +134,32 @@ class FolderSamples:
         self.path: Callable[[int], bytes] | None = self._listing.paths.__getitem__
         self.run = RUN if self.encoding == "original" and not options.check_decode else 1
         self.identity = "folder"
+        self._masks: list[MaskFolder] = []
+        self.fields = tuple(name for name, _ in options.fields)
+        try:
+            for name, folder in options.fields:
+                match = (name, folder, self._listing.paths, options.follow_links, options.skip_bad)
+                self._masks.append(MaskFolder.match(*match))
+                if self._masks[-1].extra:
+                    self.ignored[f"{name} without a picture"] = self._masks[-1].extra
+        except BaseException:
+            self.close()
+            raise
 
     def fetch(self, number: int, hold: Hold) -> Packed:
         path = self._listing.paths[number]
         try:
             data = self._listing.tree.read(path, hold)
-            return self._recipe.from_file(data, hold)
+            sample = self._recipe.from_file(data, hold)
+            header = codec.read_header(data) if self._masks else None
         except SampleError as exc:
             exc.source_path = self._listing.tree.shown(path)
             raise
+        if header is None:
+            return sample
+        full = header.height, header.width
+        masks = (field.fetch(number, path, full, self._recipe, hold) for field in self._masks)
+        return replace(sample, fields=tuple(masks))
 
     def name(self, number: int) -> tuple[Any, str]:
         path = self._listing.paths[number]
@@ -141,6 +173,8 @@ class FolderSamples:
 
     def close(self) -> None:
         self._listing.close()
+        for field in self._masks:
+            field.close()
 
 
 class PackedSamples:
@@ -149,7 +183,11 @@ class PackedSamples:
     def __init__(self, options: Options) -> None:
         check_packed(options)
         read = options.read
-        self._source: Source = open_source(options.src, None if read is None else fields_of(read))
+        self._source: Source
+        if read is not None and read.field_names is not None:
+            self._source = open_reader_source(read)
+        else:
+            self._source = open_whole(options.src, None if read is None else fields_of(read))
         try:
             self._prepare(options)
         except BaseException:
@@ -175,6 +213,8 @@ class PackedSamples:
         check_compression(options, self.encoding)
         self._recipe = make_recipe(options, self.encoding, self.channels) if changed else None
         self._check_decode = options.check_decode and spec.stored.encoded
+        self._fields = _fields(self._source, make_recipe(options, self.encoding, self.channels))
+        self.fields = tuple(field.name for field in self._fields)
         labels = None if options.no_labels else self._source.labels
         self._labels = None if labels is None else _label_table(labels, options.src)
         self.classes = None if labels is None else spec.classes
@@ -211,6 +251,21 @@ class PackedSamples:
 
     def fetch(self, number: int, hold: Hold) -> Packed:
         record = self._record(number)
+        sample = self._picture(record, hold)
+        if not self._fields:
+            return sample
+        full = self._full(record)
+        same = self._recipe is None
+        return replace(sample, fields=tuple(f.fetch(record, full, same) for f in self._fields))
+
+    def _full(self, record: int) -> tuple[int, int]:
+        """(H, W) of a sample's picture as it is in the source."""
+        stored = self._source.spec.stored
+        if stored.axes is None and stored.shape is not None:
+            return stored.shape[0], stored.shape[1]
+        return self._source.picture_size(record)
+
+    def _picture(self, record: int, hold: Hold) -> Packed:
         try:
             if self._axes is not None:
                 return self._from_pixels(self._source.sample_pixels(record), self._axes, hold)
@@ -258,6 +313,61 @@ class PackedSamples:
         self._source.close()
 
 
+@dataclass(frozen=True)
+class _Field:
+    """A further field of a packed set. ``recipe``: what is done to each picture."""
+
+    name: str
+    part: Source
+    recipe: Recipe
+
+    def fetch(self, record: int, full: tuple[int, int], same: bool) -> Packed:
+        """Its values of one sample; ``same``: the pictures are packed as they are."""
+        spec = self.part.spec
+        try:
+            data = None
+            if spec.stored.encoded or same:
+                data = self.part.sample_bytes(record)
+            if same and data is not None and spec.meta is not None:
+                shape = spec.stored.shape
+                if shape is None:
+                    shape = (*self.part.picture_size(record), spec.stored.channels)
+                high, wide, channels = shape
+                return packed(data, (high, wide, channels), spec.stored.dtype.name)
+            if spec.stored.encoded:
+                assert data is not None
+                values = decode_values(data)
+            else:
+                axes = spec.stored.axes
+                assert axes is not None
+                order = tuple(axes.index(letter) for letter in "HWC")
+                values = self.part.sample_pixels(record).transpose(order)
+            return stored_values(self.name, values, full, self.recipe)
+        except SampleError as exc:
+            exc.path, exc.index = exc.path or spec.path, record
+            exc.key = exc.key or self.part.key_of(record)
+            raise
+
+
+def _fields(source: Source, recipe: Recipe) -> tuple[_Field, ...]:
+    """Further fields of ``source``; FormatError where one holds no pictures."""
+    if not isinstance(source, FieldsSource):
+        return ()
+    found: list[_Field] = []
+    for name, part in zip(source.names[1:], source.parts[1:], strict=True):
+        own = name.rstrip("/").rsplit("/", 1)[-1]
+        if part.spec.stored.axes is None:
+            raise FormatError(
+                f"field {name!r} holds no pictures, and only those can be packed as a field",
+                path=part.spec.path,
+                found=f"samples of shape {part.spec.stored.shape}",
+            )
+        if not is_field_name(own) or own in (field.name for field in found):
+            raise ParamsError("a field cannot have this name in a packed set", found=repr(own))
+        found.append(_Field(own, part, recipe))
+    return tuple(found)
+
+
 class View:
     """Some of the samples of ``samples``, those of ``numbers`` (int64), numbered from 0."""
 
@@ -267,6 +377,7 @@ class View:
         self.count = int(numbers.size)
         self.encoding, self.channels = samples.encoding, samples.channels
         self.label_kind, self.run = samples.label_kind, samples.run
+        self.fields = samples.fields
         self.ignored: dict[str, int] = {}
         self.skipped: list[tuple[Any, str, SampleError]] = []
         self.path: Callable[[int], bytes] | None = None if samples.path is None else self._path

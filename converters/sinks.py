@@ -19,9 +19,9 @@ from asyncreader import format as fmt
 from asyncreader.errors import AsyncReaderError, FormatError, SourceError
 
 from .disk import check_room, free_bytes, full_error
-from .hdf5 import ChunkedData, ContiguousData, Hdf5File
+from .hdf5 import ChunkedData, ContiguousData, Hdf5File, SpooledData
 from .picture import Packed
-from .tables import Tables
+from .tables import FieldTables, Tables
 
 T = TypeVar("T")
 
@@ -45,8 +45,9 @@ class Sink(Protocol):
 class Hdf5Sink:
     """An HDF5 file of the layout in ``asyncreader/format.py``.
 
-    ``expected``: samples that are coming, at most; ``compression``: None, or "gzip" in chunks of
-    ``chunk`` samples, compressed by ``jobs`` threads.
+    ``expected``: samples that are coming, at most; ``fields``: names of their further fields, which
+    wait in files of their own until the pictures are all there; ``compression``: None, or "gzip"
+    in chunks of ``chunk`` samples, compressed by ``jobs`` threads.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Hdf5Sink:
         *,
         encoding: str,
         expected: int,
+        fields: tuple[str, ...] = (),
         compression: str | None = None,
         chunk: int = 1,
         jobs: int = 1,
@@ -67,18 +69,25 @@ class Hdf5Sink:
         with _translated(target):
             self._file = Hdf5File(path, target)
             self._data: ContiguousData | ChunkedData
+            self._fields: list[SpooledData | ChunkedData] = []
             if compression is None:
                 self._data = ContiguousData(self._file)
+                self._fields += [SpooledData(self._file, name, path) for name in fields]
             else:
                 self._data = ChunkedData(self._file, chunk, jobs)
+                self._fields += [ChunkedData(self._file, chunk, jobs, name) for name in fields]
         self._first = True
 
     def append(self, sample: Packed) -> None:
         with _translated(self._target):
             if self._first and self._raw and isinstance(self._data, ContiguousData):
-                check_room(self._target, self._folder, self._expected * len(sample.data))
+                # a field's values are written twice
+                needed = 2 * sample.size - len(sample.data)
+                check_room(self._target, self._folder, self._expected * needed)
             self._first = False
             self._data.append(sample)
+            for field, values in zip(self._fields, sample.fields, strict=True):
+                field.append(values)
 
     def finish(self, tables: Tables) -> None:
         with _translated(self._target):
@@ -91,6 +100,8 @@ class Hdf5Sink:
                 shape = (int(tables.offsets[-1]),)
             self._data.finish(shape)
             file = self._file
+            for field, values in zip(self._fields, tables.fields, strict=True):
+                self._finish_field(field, values, meta.count)
             if tables.offsets is not None:
                 file.table(fmt.OFFSETS, tables.offsets)
             if tables.labels is not None:
@@ -104,9 +115,22 @@ class Hdf5Sink:
             file.describe(meta)
             file.finish()
 
+    def _finish_field(
+        self, field: SpooledData | ChunkedData, tables: FieldTables, count: int
+    ) -> None:
+        name, offsets = tables.meta.name, tables.offsets
+        if offsets is None:
+            assert tables.meta.shape is not None
+            field.finish((count, *tables.meta.shape), tables.meta.dtype)
+        else:
+            field.finish((int(offsets[-1]),), "uint8")
+            self._file.table(fmt.table_of(name, fmt.OFFSETS), offsets)
+        self._file.table(fmt.table_of(name, fmt.CHECKSUMS), tables.checksums)
+
     def abandon(self) -> None:
-        with contextlib.suppress(Exception):
-            self._data.abandon()
+        for data in (self._data, *self._fields):
+            with contextlib.suppress(Exception):
+                data.abandon()
         with contextlib.suppress(Exception):
             self._file.abandon()
 
@@ -140,16 +164,26 @@ MAX_VALUE: Final = 0xFFFFFFFF
 
 
 class LmdbSink:
-    """An LMDB folder of the layout in ``asyncreader/format.py``. ``expected``: as for HDF5."""
+    """An LMDB folder of the layout in ``asyncreader/format.py``.
+
+    ``expected``, ``fields``: as for HDF5.
+    """
 
     def __init__(
-        self, path: str, target: str, *, encoding: str, expected: int, first_map: int = FIRST_MAP
+        self,
+        path: str,
+        target: str,
+        *,
+        encoding: str,
+        expected: int,
+        fields: tuple[str, ...] = (),
+        first_map: int = FIRST_MAP,
     ) -> None:
         self._folder = os.path.dirname(path)
         self._target = target
         self._expected = expected if encoding == "raw" else 0
         self._count = 0
-        self._pending: list[tuple[bytes, Any]] = []
+        self._pending: list[tuple[Any, bytes, Any]] = []
         self._pending_bytes = 0
         self._env: Any = None
         os.mkdir(path, 0o777)
@@ -166,32 +200,35 @@ class LmdbSink:
                 metasync=False,
                 writemap=False,
                 meminit=True,
-                max_dbs=8,
+                max_dbs=8 + 2 * len(fields),
             )
         self._data = self._named(fmt.DATA)
+        self._fields = [self._named(name) for name in fields]
 
     def append(self, sample: Packed) -> None:
         if self._count == 0:
-            check_room(self._target, self._folder, self._expected * len(sample.data))
+            check_room(self._target, self._folder, self._expected * sample.size)
         self._put(self._data, fmt.record_key(self._count), sample.data)
+        for field, values in zip(self._fields, sample.fields, strict=True):
+            self._put(field, fmt.record_key(self._count), values.data)
         self._count += 1
 
     def _put(self, database: Any, key: bytes, value: Any) -> None:
-        self._pending.append((key, value))
+        self._pending.append((database, key, value))
         self._pending_bytes += len(value)
         if self._pending_bytes >= COMMIT_BYTES or len(self._pending) >= COMMIT_RECORDS:
-            self._commit(database)
+            self._commit()
 
-    def _commit(self, database: Any) -> None:
+    def _commit(self) -> None:
         """Write what is pending."""
         pending, self._pending, self._pending_bytes = self._pending, [], 0
 
         def write() -> None:
-            with self._env.begin(write=True, db=database) as transaction:
-                for key, value in pending:
-                    transaction.put(key, value, append=True)
+            with self._env.begin(write=True) as transaction:
+                for database, key, value in pending:
+                    transaction.put(key, value, append=True, db=database)
 
-        self._with_room(write, sum(len(value) for _, value in pending))
+        self._with_room(write, sum(len(value) for _, _, value in pending))
 
     def _with_room(self, action: Callable[[], T], needed: int = 0) -> T:
         """Do ``action``, a whole transaction; when the map is full, enlarge it and do it again."""
@@ -204,18 +241,20 @@ class LmdbSink:
                     self._env.set_mapsize(self._map)
 
     def finish(self, tables: Tables) -> None:
-        self._commit(self._data)
+        self._commit()
         if tables.paths is not None:
             paths = self._named(fmt.PATHS)
             for number, path in enumerate(tables.paths()):
                 self._put(paths, fmt.record_key(number), path)
-            self._commit(paths)
-        for name, table in ((fmt.CHECKSUMS, tables.checksums), (fmt.LABELS, tables.labels)):
+            self._commit()
+        of_fields = ((fmt.table_of(f.meta.name, fmt.CHECKSUMS), f.checksums) for f in tables.fields)
+        own = ((fmt.CHECKSUMS, tables.checksums), (fmt.LABELS, tables.labels))
+        for name, table in (*own, *of_fields):
             if table is not None:
                 self._table(name, table)
         meta = self._named(fmt.META)
         self._put(meta, fmt.META_KEY, tables.meta.to_json().encode("ascii"))
-        self._commit(meta)
+        self._commit()
         with self._translated():
             self._env.sync(True)
             self._env.close()
@@ -235,7 +274,7 @@ class LmdbSink:
         database = self._named(name)
         # The mapped spool itself: no copy in memory but LMDB's own.
         self._put(database, fmt.TABLE_KEY, memoryview(table.reshape(-1).view(np.uint8)))
-        self._commit(database)
+        self._commit()
 
     def abandon(self) -> None:
         self._pending = []

@@ -10,11 +10,22 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncreader import format as fmt
+from asyncreader.errors import FormatError
 
+from .picture import Packed
 from .spool import Numbers
 
 #: Samples whose labels or paths are handled at a time.
 BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class FieldTables:
+    """What :class:`Tables` says of the samples, of a further field's."""
+
+    meta: fmt.FieldMeta
+    offsets: npt.NDArray[np.int64] | None
+    checksums: npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -23,7 +34,8 @@ class Tables:
 
     ``offsets``: (N+1,) int64, of the encoded samples in their blob, None for raw; ``checksums``:
     (N,) uint64; ``labels``: (N, L) int64 or float64, None without; ``paths``: a function that
-    starts over at the first path, None where none are known; ``longest``: bytes of the longest.
+    starts over at the first path, None where none are known; ``longest``: bytes of the longest;
+    ``fields``: those of further fields.
     """
 
     meta: fmt.Meta
@@ -32,6 +44,7 @@ class Tables:
     labels: npt.NDArray[Any] | None
     paths: Callable[[], Iterator[bytes]] | None
     longest: int
+    fields: tuple[FieldTables, ...] = ()
 
     def path_blocks(self, size: int) -> Iterator[npt.NDArray[np.bytes_]]:
         """Paths as arrays of fixed-length bytes, ``size`` of them at a time."""
@@ -55,10 +68,70 @@ def encoded(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
-class Ledger:
-    """Which samples were packed, in record order: number in the source, checksum, bytes."""
+class FieldLedger:
+    """A further field's samples that were packed, in record order: checksum and bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, encoding: str) -> None:
+        self.name = name
+        self._encoding = encoding
+        self._checksums = Numbers("Q")
+        self._ends = Numbers("q")
+        self._ends.append(0)
+        self._bytes = 0
+        self._first: Packed | None = None
+        self._shape: tuple[int, int, int] | None = None
+
+    def add(self, sample: Packed, where: str) -> None:
+        """Note the next record; FormatError if its values are of another kind than the first's."""
+        assert sample.shape is not None
+        if self._first is None:
+            self._first = Packed(b"", sample.shape, 0, sample.dtype)
+            self._shape = sample.shape
+        elif self._kind(sample) != self._kind(self._first):
+            raise FormatError(
+                f"field {self.name!r} has values of another kind than the first",
+                source_path=where,
+                found=self._kind(sample),
+                expected=self._kind(self._first),
+                hint="convert all of them to one kind",
+            )
+        elif sample.shape != self._shape:
+            self._shape = None
+        self._checksums.append(sample.checksum)
+        self._bytes += len(sample.data)
+        self._ends.append(self._bytes)
+
+    @staticmethod
+    def _kind(sample: Packed) -> str:
+        assert sample.shape is not None
+        return f"{sample.dtype}, {sample.shape[2]} channel" + "s" * (sample.shape[2] > 1)
+
+    def tables(self) -> FieldTables:
+        """All tables."""
+        first = self._first
+        assert first is not None
+        assert first.shape is not None
+        encoding, shape = self._encoding, self._shape
+        return FieldTables(
+            fmt.FieldMeta(self.name, encoding, shape, first.shape[2], first.dtype),
+            None if encoding == "raw" else self._ends.rows(),
+            self._checksums.rows(),
+        )
+
+    def close(self) -> None:
+        """Give the temporary files back."""
+        self._checksums.close()
+        self._ends.close()
+
+
+class Ledger:
+    """Which samples were packed, in record order: number in the source, checksum, bytes.
+
+    ``fields``: names of their further fields; ``encoding``: how those are stored.
+    """
+
+    def __init__(self, fields: tuple[str, ...] = (), encoding: str = "raw") -> None:
+        self._fields = [FieldLedger(name, encoding) for name in fields]
         self._numbers = Numbers("q")
         self._checksums = Numbers("Q")
         self._ends = Numbers("q")
@@ -66,11 +139,14 @@ class Ledger:
         self.bytes = 0
         self.count = 0
 
-    def add(self, number: int, checksum: int, size: int) -> None:
-        """Note the next record."""
+    def add(self, number: int, sample: Packed, where: Callable[[int], str]) -> None:
+        """Note the next record. FormatError (naming ``where`` it is from) if a field does not go
+        with the fields before."""
+        for field, values in zip(self._fields, sample.fields, strict=True):
+            field.add(values, where(number))
         self._numbers.append(number)
-        self._checksums.append(checksum)
-        self.bytes += size
+        self._checksums.append(sample.checksum)
+        self.bytes += len(sample.data)
         self._ends.append(self.bytes)
         self.count += 1
 
@@ -96,6 +172,12 @@ class Ledger:
             digests[fmt.PATHS] = fmt.names_digest(paths())
         if meta.classes is not None:
             digests[fmt.CLASSES] = fmt.names_digest(map(encoded, meta.classes))
+        fields = tuple(field.tables() for field in self._fields)
+        for field in fields:
+            name = field.meta.name
+            digests[fmt.table_of(name, fmt.CHECKSUMS)] = fmt.digest(field.checksums)
+            if field.offsets is not None:
+                digests[fmt.table_of(name, fmt.OFFSETS)] = fmt.digest(field.offsets)
         dtype = "<i8" if rows is None else rows.dtype.newbyteorder("<").str
         return Tables(
             meta=fmt.Meta(
@@ -107,12 +189,14 @@ class Ledger:
                 classes=meta.classes,
                 digests=digests,
                 label_dtype=dtype,
+                fields=tuple(field.meta for field in fields),
             ).sealed(),
             offsets=offsets,
             checksums=checksums,
             labels=rows,
             paths=paths,
             longest=longest,
+            fields=fields,
         )
 
     def _labels(
@@ -135,3 +219,5 @@ class Ledger:
         """Give the temporary files back."""
         for numbers in (self._numbers, self._checksums, self._ends):
             numbers.close()
+        for field in self._fields:
+            field.close()

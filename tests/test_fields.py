@@ -771,7 +771,7 @@ def test_nearest_is_pils() -> None:
             (ys, by_y), (xs, by_x) = chosen(top, rows, high, 37), chosen(left, columns, wide, 53)
             found, expected = values[ys][:, xs], np.asarray(resized)
             np.testing.assert_array_equal(found[by_y][:, by_x], expected[by_y][:, by_x])
-            assert by_y.any()
+            assert high == 1 or by_y.any()
 
 
 def saved(values: np.ndarray, kind: str = "PNG", mode: str | None = None, **options: Any) -> bytes:

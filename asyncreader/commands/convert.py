@@ -8,7 +8,16 @@ import click
 
 from ..errors import shown
 from ..terminal import OK, SOME_SKIPPED, Progress, in_bytes, print_json, say, some
-from .options import PATH, choice, jobs_option, json_option, params_of, quiet_option, size_of
+from .options import (
+    PATH,
+    choice,
+    folders_of,
+    jobs_option,
+    json_option,
+    params_of,
+    quiet_option,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from converters import ConvertReport
@@ -17,6 +26,7 @@ if TYPE_CHECKING:
 @click.command(
     epilog="\b\nExamples:\n  asyncreader convert photos/ train.h5 --size 224x224\n"
     "  asyncreader convert photos/ train.lmdb --encoding jpeg --size 256\n"
+    "  asyncreader convert photos/ train.h5 --size 512x512 --field mask=masks/\n"
     "  asyncreader convert train.lmdb train.h5\n"
     "  asyncreader convert photos/ train/ --size 224x224 --shards 64"
 )
@@ -38,6 +48,14 @@ if TYPE_CHECKING:
 @click.option("--skip-bad", is_flag=True, help="Leave bad pictures out and list them (exit 3).")
 @click.option("--overwrite", is_flag=True, help="Replace an existing set.")
 @click.option("--check-decode", is_flag=True, help="Decode what is only copied, too.")
+@click.option(
+    "--field",
+    "fields",
+    multiple=True,
+    metavar="NAME=DIR",
+    callback=folders_of,
+    help="Pack DIR beside the pictures, such as mask=masks/.",
+)
 @choice("--format", "hdf5 lmdb", "[by the suffix of DST]")
 @click.option("--shards", type=click.IntRange(1), metavar="N", help="So many files in folder DST.")
 @click.option("--shard-size", metavar="BYTES", help="As many files as make them about 1GB, say.")

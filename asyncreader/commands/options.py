@@ -88,6 +88,19 @@ def params_of(_: click.Context, __: click.Parameter, words: Iterable[str]) -> di
     return params
 
 
+def folders_of(_: click.Context, _option: click.Parameter, words: Iterable[str]) -> dict[str, str]:
+    """ "mask=masks/" -> {"mask": "masks/"}."""
+    folders: dict[str, str] = {}
+    for word in words:
+        name, _equals, folder = word.partition("=")
+        if not name or not folder:
+            raise click.BadParameter(f"{word!r} is not NAME=DIR, such as mask=masks/")
+        if name in folders:
+            raise click.BadParameter(f"{name!r} is given twice")
+        folders[name] = folder
+    return folders
+
+
 PATH = click.Path()
 param_option = click.option(
     "--param",

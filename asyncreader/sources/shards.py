@@ -194,6 +194,11 @@ class ShardSource:
             self._renumber(exc, number)
             raise
 
+    def picture_size(self, index: int) -> tuple[int, int]:
+        number, inside = self._find(index)
+        with self.shelf.use(number) as shard:
+            return shard.picture_size(inside)
+
     def key_of(self, index: int) -> str | None:
         number, inside = self._find(index)
         with self.shelf.use(number) as shard:

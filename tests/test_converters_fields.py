@@ -1,0 +1,524 @@
+"""Masks beside pictures: found by name, packed without loss, cut and resized as pictures are."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from foreign_sets import pyxis_sample, write_pyxis
+from PIL import Image
+
+from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError, SampleError
+from asyncreader.cli import cli
+from asyncreader.errors import SourceNotFoundError
+from asyncreader.sources import open_whole
+from asyncreader.values import decode_values
+from asyncreader.verify import verify_file
+from converters import convert
+from converters.fields import MaskFolder, as_stored
+from converters.spool import Strings
+
+HIGH, WIDE = 40, 56
+NAMES = ("cat/1", "cat/10", "cat/2", "dog/a-1", "dog/a", "dog/sub/x")
+#: Orientation 6: stored lying on its side.
+TURNED = 6
+
+
+def picture(number: int, high: int = HIGH, wide: int = WIDE) -> np.ndarray:
+    """A smooth picture that says where its pixels are, and a number."""
+    rows, columns = np.mgrid[0:high, 0:wide]
+    return np.stack([rows * 5 % 256, columns * 4 % 256, rows * 0 + number], 2).astype(np.uint8)
+
+
+def classes(number: int, high: int = HIGH, wide: int = WIDE) -> np.ndarray:
+    """Its mask: blocks of classes 0 to 19, and the number in the corner."""
+    rows, columns = np.mgrid[0:high, 0:wide]
+    mask = ((rows // 8 + columns // 8 * 3) % 20).astype(np.uint8)
+    mask[0, 0] = number
+    return mask
+
+
+def save(path: Path, pixels: np.ndarray, mode: str | None = None, **options: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.fromarray(pixels)
+    if mode == "P":
+        image = Image.fromarray(pixels, "P")
+        image.putpalette([(37 * i + 11) % 256 for i in range(768)])
+    image.save(path, **options)
+
+
+def exif(orientation: int) -> bytes:
+    found = Image.Exif()
+    found[0x0112] = orientation
+    return found.tobytes()
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Six pictures, with palette masks (Pascal VOC's kind) under the same names."""
+    pictures, masks = tmp_path / "photos", tmp_path / "masks"
+    for number, name in enumerate(NAMES):
+        save(pictures / f"{name}.png", picture(number))
+        save(masks / f"{name}.png", classes(number), mode="P")
+    return pictures, masks
+
+
+def all_of(path: Any, **params: Any) -> tuple[np.ndarray, np.ndarray]:
+    """All pictures and masks, (N, H, W, C)."""
+    fields = {"data_field": ["data", "mask"], "layout": "NHWC", "last_batch": "short", **params}
+    with AsyncReader({"path": path, "batch_size": 64, **fields}) as reader:
+        (batch,) = reader
+        image, mask = batch.data
+        return image.copy(), mask.copy()
+
+
+ENCODINGS: dict[str, dict[str, Any]] = {
+    "raw": {},
+    "gzip": {"compression": "gzip", "chunk": 4},
+    "png": {"encoding": "png"},
+    "jpeg": {"encoding": "jpeg"},
+    "original": {"encoding": "original"},
+}
+
+
+#: LMDB has no compression.
+KINDS = [(name, kind) for name in ENCODINGS for kind in (".h5", ".lmdb")]
+KINDS.remove(("gzip", ".lmdb"))
+
+
+@pytest.mark.parametrize(("encoding", "suffix"), KINDS)
+def test_masks_are_kept_to_the_bit(
+    folders: tuple[Path, Path], tmp_path: Path, encoding: str, suffix: str
+) -> None:
+    """In every encoding and container: palette indices, in the pictures' order, checked."""
+    pictures, masks = folders
+    path = tmp_path / f"set{suffix}"
+    report = convert(pictures, path, fields={"mask": masks}, jobs=2, **ENCODINGS[encoding])
+    assert (report.count, report.skipped) == (6, ())
+    image, mask = all_of(path)
+    assert mask.dtype == np.uint8
+    np.testing.assert_array_equal(mask[..., 0], [classes(n) for n in range(6)])
+    if encoding != "jpeg":
+        np.testing.assert_array_equal(image, [picture(n) for n in range(6)])
+    checked = verify_file(str(path), decode=True)
+    assert (checked.ok, checked.checked) == (True, 12)
+    same = tmp_path / f"again{suffix}"
+    convert(pictures, same, fields={"mask": masks}, jobs=1, **ENCODINGS[encoding])
+    files = [p / "data.mdb" if suffix == ".lmdb" else p for p in (path, same)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_what_others_read(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """h5py and lmdb read the masks by their name, as the description says."""
+    pictures, masks = folders
+    convert(pictures, tmp_path / "raw.h5", fields={"mask": masks})
+    with h5py.File(tmp_path / "raw.h5") as file:
+        assert (file["mask"].shape, file["mask"].dtype) == ((6, HIGH, WIDE, 1), np.uint8)
+        assert file["mask"].chunks is None
+        np.testing.assert_array_equal(file["mask"][3, :, :, 0], classes(3))
+        assert file["mask.checksums"].shape == (6,)
+        described = {"name": "mask", "encoding": "raw", "shape": [HIGH, WIDE, 1]}
+        described |= {"channels": 1, "dtype": "uint8"}
+        assert json.loads(file.attrs["fields"]) == [described]
+    convert(pictures, tmp_path / "png.h5", fields={"mask": masks}, encoding="original")
+    with h5py.File(tmp_path / "png.h5") as file:
+        start, stop = file["mask.offsets"][3:5]
+        png = Image.open(io.BytesIO(file["mask"][start:stop].tobytes()))
+        assert (png.format, png.mode) == ("PNG", "L")
+        np.testing.assert_array_equal(np.asarray(png), classes(3))
+    convert(pictures, tmp_path / "set.lmdb", fields={"mask": masks})
+    with lmdb.open(str(tmp_path / "set.lmdb"), max_dbs=8, lock=False) as env, env.begin() as txn:
+        meta = json.loads(txn.get(b"meta", db=env.open_db(b"meta", txn, create=False)))
+        assert meta["fields"] == [described]
+        raw = txn.get(b"0000000003", db=env.open_db(b"mask", txn, create=False))
+        np.testing.assert_array_equal(np.frombuffer(raw, np.uint8).reshape(HIGH, WIDE), classes(3))
+
+
+def test_sets_without_fields_are_as_before(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """A set of pictures only says nothing of fields: its bytes are those of earlier versions."""
+    convert(folders[0], tmp_path / "set.h5")
+    with h5py.File(tmp_path / "set.h5") as file:
+        assert "fields" not in file.attrs
+    convert(folders[0], tmp_path / "set.lmdb")
+    with lmdb.open(str(tmp_path / "set.lmdb"), max_dbs=8, lock=False) as env, env.begin() as txn:
+        meta = txn.get(b"meta", db=env.open_db(b"meta", txn, create=False))
+        assert b"fields" not in meta
+
+
+# -- kinds of masks ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("encoding", "suffix"), KINDS)
+def test_deep_and_coloured_masks(tmp_path: Path, suffix: str, encoding: str) -> None:
+    """16-bit masks stay uint16 (depth, instances), coloured ones three channels; two fields."""
+    depth = [(picture(n)[..., 0].astype(np.uint16) * 250 + n) for n in range(3)]
+    for number in range(3):
+        save(tmp_path / "photos" / f"{number}.png", picture(number))
+        save(tmp_path / "depth" / f"{number}.tif", depth[number])
+        save(tmp_path / "panoptic" / f"{number}.png", picture(number + 100))
+    fields = {"depth": tmp_path / "depth", "panoptic": tmp_path / "panoptic"}
+    path = tmp_path / f"set{suffix}"
+    convert(tmp_path / "photos", path, fields=fields, no_labels=True, **ENCODINGS[encoding])
+    assert verify_file(str(path), decode=True).ok
+    with AsyncReader(path=path, data_field=["data", *fields], batch_size=3) as reader:
+        (batch,) = reader
+        _, deep, colours = batch.data
+        assert deep.dtype == np.uint16
+        np.testing.assert_array_equal(deep[:, 0], depth)
+        found = colours.transpose(0, 2, 3, 1)
+        np.testing.assert_array_equal(found, [picture(n + 100) for n in range(3)])
+
+
+def test_masks_of_two_kinds_are_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """One field has one dtype and one number of channels; the error names the odd picture."""
+    pictures, masks = folders
+    save(masks / "dog/a.png", classes(3).astype(np.uint16))
+    with pytest.raises(FormatError, match=r"'mask'.*dog/a.*uint16, 1 channel.*uint8, 1 channel"):
+        convert(pictures, tmp_path / "set.h5", fields={"mask": masks}, jobs=2)
+    assert sorted(os.listdir(tmp_path)) == ["masks", "photos"]
+
+
+def test_numbers_that_fit() -> None:
+    """Whole numbers of any width are packed as uint16 if they fit, and refused if not."""
+    small = np.array([[[0], [65_535]]])
+    for dtype in ("int64", "uint32", "int32"):
+        found = as_stored("mask", small.astype(dtype))
+        assert found.dtype == np.uint16
+        np.testing.assert_array_equal(found, small)
+    assert as_stored("mask", small.astype(bool)).dtype == np.uint8
+    for bad in (small - 1, small + 1, small * 0.5, np.zeros((4, 4, 2), np.uint8)):
+        with pytest.raises(SampleError, match="whole numbers from 0 to 65535"):
+            as_stored("mask", bad)
+
+
+# -- geometry ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["raw", "png"])
+@pytest.mark.parametrize(
+    ("resize", "size"),
+    [
+        *(("crop", 30), ("crop", (20, 24)), ("crop", (60, 44)), ("pad", (20, 24))),
+        *(("pad", (60, 44)), ("squeeze", (20, 24)), ("squeeze", (60, 44))),
+    ],
+)
+def test_masks_are_resized_as_the_pictures(
+    tmp_path: Path, resize: str, size: Any, encoding: str
+) -> None:
+    """crop, pad and squeeze take the same part to the same place; values are never mixed."""
+    for number in range(2):
+        save(tmp_path / "photos" / f"{number}.png", picture(number))
+        rows, columns = np.mgrid[0:HIGH, 0:WIDE]
+        mask = (rows * 256 + columns + 257).astype(np.uint16)  # 0 is padding
+        save(tmp_path / "masks" / f"{number}.png", mask)
+    how = {"size": size, "resize": resize, "encoding": encoding, "no_labels": True}
+    convert(tmp_path / "photos", tmp_path / "set.h5", fields={"mask": tmp_path / "masks"}, **how)
+    image, mask = (array.astype(int) for array in all_of(tmp_path / "set.h5"))
+    mask = mask[..., 0]
+    inside = mask > 0
+    assert inside.all() == (resize != "pad")
+    away = np.abs(image[..., 0] - 5 * (mask // 256 - 1))[inside]
+    aside = np.abs(image[..., 1] - 4 * (mask % 256 - 1))[inside]
+    assert max(away.max(), aside.max()) <= 12  # two pixels at the edge of bicubic's kernel
+    assert max(away.mean(), aside.mean()) < 2.5
+    assert (image[~inside] == 0).all()
+
+
+def test_orientation(tmp_path: Path) -> None:
+    """A picture's EXIF turns the picture; the mask is upright, or has an orientation of its own."""
+    lying = np.rot90(picture(0), 1)
+    save(tmp_path / "photos/0.jpg", lying, exif=exif(TURNED), quality=98, subsampling=0)
+    save(tmp_path / "photos/1.jpg", lying, exif=exif(TURNED), quality=98, subsampling=0)
+    save(tmp_path / "masks/0.png", classes(0), mode="P")
+    save(tmp_path / "masks/1.png", np.rot90(classes(0), 1).copy(), mode="P", exif=exif(TURNED))
+    for encoding in ("raw", "original"):
+        path = tmp_path / f"{encoding}.h5"
+        fields = {"mask": tmp_path / "masks"}
+        convert(tmp_path / "photos", path, fields=fields, encoding=encoding, no_labels=True)
+        image, mask = all_of(path)
+        np.testing.assert_array_equal(mask[..., 0], [classes(0)] * 2)
+        assert np.abs(image[0].astype(int) - picture(0)).mean() < 4
+    save(tmp_path / "masks/1.png", np.rot90(classes(0), 1).copy(), mode="P")
+    with pytest.raises(SampleError, match=r"differ in size.*masks/1.png.*56 x 40.*40 x 56"):
+        convert(tmp_path / "photos", tmp_path / "x.h5", fields=fields, no_labels=True)
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".lmdb"])
+def test_pictures_of_many_sizes(tmp_path: Path, suffix: str) -> None:
+    """Encoded sets keep each size, and each mask its picture's."""
+    for number in range(5):
+        size = 30 + 4 * number, 60 - 5 * number
+        save(tmp_path / "photos" / f"{number}.png", picture(number, *size))
+        save(tmp_path / "masks" / f"{number}.gif", classes(number, *size), mode="P")
+    path, fields = tmp_path / f"set{suffix}", {"mask": tmp_path / "masks"}
+    convert(tmp_path / "photos", path, fields=fields, encoding="original", no_labels=True)
+    source = open_whole(path)
+    for number in range(5):
+        found = decode_values(source.parts[1].sample_bytes(number))  # type: ignore[attr-defined]
+        size = 30 + 4 * number, 60 - 5 * number
+        np.testing.assert_array_equal(found[:, :, 0], classes(number, *size))
+    source.close()
+    image, mask = all_of(path, size=(24, 24), crop="random-resized", flip=True)
+    assert (image.shape, mask.shape) == ((5, 24, 24, 3), (5, 24, 24, 1))
+
+
+# -- what goes with what -------------------------------------------------------------------------
+
+
+def matched(tmp_path: Path, pictures: list[str], masks: list[str], **how: bool) -> MaskFolder:
+    folder = tmp_path / "masks"
+    folder.mkdir()
+    for name in masks:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"")
+    names = Strings()
+    for name in pictures:
+        names.append(name.encode())
+    given = {"follow_links": False, "skip_bad": False, **how}
+    return MaskFolder.match("mask", str(folder), names.freeze(), **given)
+
+
+def test_masks_are_found_by_path_without_suffix(tmp_path: Path) -> None:
+    """Whatever the suffixes, and however names sort with and without them; extras are counted."""
+    pairs = {
+        "a-1.jpg": "a-1.tiff",
+        "a.b.jpg": "a.b.png",
+        "a.jpeg": "a.png",
+        "a/1.png": "a/1.gif",
+        "a/1/2.jpg": "a/1/2.png",
+        "a/10.PNG": "a/10.bmp",
+        "a/2.tif": "a/2.png",
+        "é.bmp": "é.PNG",
+    }
+    extra = ["0.png", "a/1/3.png", "a/3.png", "z.png", "b/a.png", ".hidden.png", "a/1.txt"]
+    found = matched(tmp_path, list(pairs), [*pairs.values(), *extra])
+    assert [found.paths[n].decode() for n in range(len(pairs))] == list(pairs.values())
+    assert found.extra == 5
+    found.close()
+
+
+def test_a_picture_with_two_masks(tmp_path: Path) -> None:
+    """Which one is meant cannot be known; but two pictures may share one."""
+    with pytest.raises(FormatError, match=r"two of field 'mask'.*1\.png.*1\.tif"):
+        matched(tmp_path, ["1.jpg"], ["1.png", "1.tif"])
+    for name in ("1.tif", "2.png"):
+        (tmp_path / "masks" / name).write_bytes(b"")
+    names = Strings()
+    for name in ("2.bmp", "2.jpg"):
+        names.append(name.encode())
+    found = MaskFolder.match("mask", str(tmp_path / "masks"), names.freeze(), False, False)
+    assert [found.paths[n] for n in range(2)] == [b"2.png"] * 2
+    assert found.extra == 2
+
+
+def test_a_missing_mask_is_named_before_anything_is_packed(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The first picture without one, how many there are, and what was looked for."""
+    pictures, masks = folders
+    (masks / "cat/10.png").unlink()
+    (masks / "dog/sub/x.png").unlink()
+    calls: list[int] = []
+    expected = r"without its 'mask'.*'cat/10.png'.*2 such pictures.*masks/cat/10\.png"
+    with pytest.raises(SampleError, match=expected):
+        convert(
+            pictures,
+            tmp_path / "set.h5",
+            fields={"mask": masks},
+            progress=lambda done, _: calls.append(done),
+        )
+    assert calls == []
+    assert not (tmp_path / "set.h5").exists()
+
+
+def test_bad_masks_are_skipped_with_their_pictures(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """--skip-bad: missing, damaged, of another size; extras are counted as ignored."""
+    pictures, masks = folders
+    (masks / "cat/10.png").unlink()
+    whole = (masks / "dog/a.png").read_bytes()
+    (masks / "dog/a.png").write_bytes(whole[: len(whole) // 2])
+    save(masks / "dog/a-1.png", classes(0, 8, 8))
+    save(masks / "dog/extra.png", classes(0))
+    path = tmp_path / "set.lmdb"
+    report = convert(pictures, path, fields={"mask": masks}, skip_bad=True)
+    assert report.count == 3
+    assert [name for name, _ in report.skipped] == ["cat/10.png", "dog/a-1.png", "dog/a.png"]
+    reasons = [reason for _, reason in report.skipped]
+    assert "without its 'mask'" in reasons[0]
+    assert "differ in size" in reasons[1]
+    assert "damaged" in reasons[2].lower()
+    assert report.ignored["mask without a picture"] == 1
+    _, mask = all_of(path)
+    np.testing.assert_array_equal(mask[..., 0], [classes(n) for n in (0, 2, 5)])
+    with pytest.raises(SampleError):
+        convert(pictures, tmp_path / "other.h5", fields={"mask": masks})
+
+
+def test_a_bad_mask_names_its_own_file(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """A damaged mask is told by the mask's path, not by the picture's."""
+    pictures, masks = folders
+    (masks / "cat/2.png").write_bytes(b"no picture")
+    with pytest.raises(DecodeError) as raised:
+        convert(pictures, tmp_path / "set.h5", fields={"mask": masks})
+    assert raised.value.source_path == str(masks / "cat/2.png")
+
+
+def test_links_out_of_the_folder_are_not_followed(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """As with pictures: a mask that is a link elsewhere is refused, unless that is meant."""
+    pictures, masks = folders
+    other = tmp_path / "elsewhere.png"
+    (masks / "cat/1.png").rename(other)
+    (masks / "cat/1.png").symlink_to(other)
+    with pytest.raises(SampleError, match="link out of the folder"):
+        convert(pictures, tmp_path / "set.h5", fields={"mask": masks})
+    convert(pictures, tmp_path / "set.h5", fields={"mask": masks}, follow_links=True)
+
+
+def test_shuffled_and_listed(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """Masks stay with their pictures in random order, and in a set that a CSV names."""
+    pictures, masks = folders
+    convert(pictures, tmp_path / "set.h5", fields={"mask": masks}, shuffle=4)
+    image, mask = all_of(tmp_path / "set.h5")
+    numbers = image[:, 0, 0, 2].tolist()
+    assert sorted(numbers) == list(range(6)) != numbers
+    assert mask[:, 0, 0, 0].tolist() == numbers
+    (tmp_path / "some.csv").write_text("dog/a.png,5\ncat/2.png,7\n")
+    report = convert(
+        pictures, tmp_path / "some.h5", fields={"mask": masks}, labels=tmp_path / "some.csv"
+    )
+    assert report.ignored["mask without a picture"] == 4
+    assert all_of(tmp_path / "some.h5")[1][:, 0, 0, 0].tolist() == [2, 4]
+
+
+# -- from set to set -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [".h5", ".lmdb"])
+@pytest.mark.parametrize("encoding", ["raw", "original"])
+def test_fields_go_with_the_set(
+    folders: tuple[Path, Path], tmp_path: Path, first: str, encoding: str
+) -> None:
+    """From one container to the other and back, fields and all bytes stay."""
+    pictures, masks = folders
+    one, other = tmp_path / f"one{first}", tmp_path / {".h5": "o.lmdb", ".lmdb": "o.h5"}[first]
+    back = tmp_path / f"back{first}"
+    convert(pictures, one, fields={"mask": masks}, encoding=encoding)
+    convert(one, other)
+    convert(other, back)
+    files = [p / "data.mdb" if first == ".lmdb" else p for p in (one, back)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    for path in (one, other):
+        np.testing.assert_array_equal(all_of(path)[1][..., 0], [classes(n) for n in range(6)])
+
+
+@pytest.mark.parametrize("encoding", ["raw", "original"])
+def test_a_set_is_resized_with_its_fields(
+    folders: tuple[Path, Path], tmp_path: Path, encoding: str
+) -> None:
+    """A packed set that is packed smaller, as JPEG, has its masks smaller, as PNG: those that the
+    folder gives."""
+    pictures, masks = folders
+    convert(pictures, tmp_path / "one.h5", fields={"mask": masks}, encoding=encoding)
+    how: dict[str, Any] = {"encoding": "jpeg", "size": (20, 20)}
+    convert(tmp_path / "one.h5", tmp_path / "small.lmdb", **how)
+    convert(pictures, tmp_path / "direct.lmdb", fields={"mask": masks}, **how)
+    found = all_of(tmp_path / "small.lmdb")[1]
+    assert found.shape == (6, 20, 20, 1)
+    np.testing.assert_array_equal(found, all_of(tmp_path / "direct.lmdb")[1])
+    convert(tmp_path / "one.h5", tmp_path / "none.h5", params={"data_field": ["data"]})
+    with h5py.File(tmp_path / "none.h5") as file:
+        assert "mask" not in file
+    convert(tmp_path / "one.h5", tmp_path / "two.h5", params={"subset": slice(2, 4)})
+    assert all_of(tmp_path / "two.h5")[1][:, 0, 0, 0].tolist() == [2, 3]
+
+
+def test_fields_of_foreign_sets(tmp_path: Path) -> None:
+    """data_field names what is packed; masks without an axis of channels get one, int64 fits."""
+    images = np.stack([picture(n) for n in range(4)])
+    masks = np.stack([classes(n) for n in range(4)])
+    with h5py.File(tmp_path / "foreign.h5", "w") as file:
+        file["train/x"], file["train/mask"], file["boxes"] = (
+            images,
+            masks.astype(np.int64),
+            masks[:, 0],
+        )
+    params: dict[str, Any] = {"data_field": ["train/x", "train/mask"]}
+    convert(tmp_path / "foreign.h5", tmp_path / "set.lmdb", params=params)
+    image, mask = all_of(tmp_path / "set.lmdb")
+    np.testing.assert_array_equal(image, images)
+    np.testing.assert_array_equal(mask[..., 0], masks)
+    assert mask.dtype == np.uint16
+    with pytest.raises(FormatError, match="'boxes' holds no pictures"):
+        convert(
+            tmp_path / "foreign.h5",
+            tmp_path / "no.h5",
+            params={"data_field": ["train/x", "boxes"]},
+        )
+    samples = [{"image": images[n], "seg": masks[n]} for n in range(4)]
+    path = write_pyxis(tmp_path / "pyxis", [pyxis_sample(sample) for sample in samples])
+    convert(path, tmp_path / "p.h5", params={"data_field": ["image", "seg"]}, encoding="png")
+    with AsyncReader(path=tmp_path / "p.h5", data_field="seg", batch_size=4) as reader:
+        (batch,) = reader
+        np.testing.assert_array_equal(batch.data[:, 0], masks)
+
+
+# -- what is asked for ---------------------------------------------------------------------------
+
+
+def bad_fields(pictures: Path, masks: Path) -> Iterator[tuple[Any, type[Exception], str]]:
+    yield {"data": masks}, ParamsError, "not a name for a field"
+    yield {"a.b": masks}, ParamsError, "not a name for a field"
+    yield {3: masks}, ParamsError, "not a name for a field"
+    yield ["mask"], ParamsError, "fields is not valid"
+    yield {"mask": 7}, ParamsError, "is not a path"
+    yield {"mask": pictures / "cat"}, ParamsError, "lies inside"
+    yield {"mask": masks / "nowhere"}, SourceNotFoundError, "no folder of field 'mask'"
+
+
+def test_what_cannot_be(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """Names, places and sources that make no sense are refused before anything is packed."""
+    pictures, masks = folders
+    for fields, kind, match in bad_fields(pictures, masks):
+        with pytest.raises(kind, match=match):
+            convert(pictures, tmp_path / "set.h5", fields=fields)
+    convert(pictures, tmp_path / "set.h5")
+    with pytest.raises(ParamsError, match="for folders of pictures"):
+        convert(tmp_path / "set.h5", tmp_path / "other.h5", fields={"mask": masks})
+
+
+def test_the_command(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """--field NAME=DIR, repeated; info and verify tell of fields."""
+    pictures, masks = (str(folder) for folder in folders)
+
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(cli, words)
+
+    path = str(tmp_path / "set.h5")
+    both = ("--field", f"mask={masks}", "--field", f"again={masks}")
+    assert run("convert", pictures, path, *both, "--quiet").exit_code == 0
+    facts = json.loads(run("info", path, "--json").stdout)
+    assert [field["name"] for field in facts["fields"]] == ["mask", "again"]
+    assert "field mask   40 x 56 x 1 uint8, raw" in run("info", path).stdout
+    words = ("-p", 'data_field=["data", "again"]')
+    facts = json.loads(run("info", path, *words, "--json").stdout)
+    assert [field["name"] for field in facts["fields"]] == ["again"]
+    assert "18 checksums right" in run("verify", path).stdout
+    bench = run("bench", path, *words, "--nthread", "1", "--seconds", "0.01", "--batch-size", "2")
+    assert "batch 2 x 3 x 40 x 56, 2 x 1 x 40 x 56 uint8, uint8" in bench.stdout
+    for wrong in ("mask", "=x", "mask="):
+        assert run("convert", pictures, path, "--field", wrong).exit_code == 2
+    twice = ("--field", "mask=a", "--field", "mask=b")
+    assert run("convert", pictures, path, *twice).exit_code == 2
