@@ -732,7 +732,7 @@ def test_bad_params(params: dict[str, Any], match: str) -> None:
         ({"encoding": "jpeg"}, "garbles"),
         ({"dtype": "float64"}, "garbles"),
         ({"channels": 2}, "garbles"),
-        ({"shape": [HIGH, WIDE + 1, 1]}, "not what it declares"),
+        ({"shape": [HIGH, WIDE + 1, 1]}, "not what its description says"),
     ],
 )
 def test_garbled_descriptions(tmp_path: Path, change: dict[str, Any], match: str) -> None:
