@@ -186,6 +186,7 @@ class Fill:
             wanted.crop_ratio == 1.0 and wanted.crop != "random-resized"
         )
         there = not stored.encoded and wanted.size == (height, width) and whole
+        there = there and self._frame in (None, wanted.size)
         self.geometry = wanted.size is not None and not there
         if wanted.size is not None:
             height, width = wanted.size
@@ -369,7 +370,7 @@ class Fill:
         out: Array,
     ) -> None:
         wanted = self.wanted
-        if wanted.nearest and wanted.size is not None:
+        if self.geometry and wanted.nearest:
             self._put_nearest(pixels, places, flip, out)
             return
         if self.geometry:

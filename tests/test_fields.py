@@ -34,6 +34,7 @@ from asyncreader import (
     SourceNotFoundError,
     WorkerError,
 )
+from asyncreader.codec import choose_rect
 from asyncreader.params import parse_params
 from asyncreader.slots import POISON
 from asyncreader.sources import FieldsSource, fingerprint, open_reader_source, open_whole
@@ -342,6 +343,22 @@ def test_masks_of_half_the_size(tmp_path: Path) -> None:
     with AsyncReader(params) as reader:
         for batch in reader:
             check(batch, "NCHW", (32, 30), 12)
+
+
+def test_masks_that_have_the_size_already() -> None:
+    """A mask of the wanted size, of pictures of another shape, is still cut as they are."""
+    wide = {"data": IMAGES, "mask": MASKS[:, ::2, ::2]}
+    high, across = HIGH // 2, WIDE // 2
+    for size in ((high, across), (high, high), (across, across)):
+        square = {"mask": np.ascontiguousarray(MASKS[:, : size[0], : size[1]])}
+        given = {**wide, **(square if size[0] == size[1] else {})}
+        with AsyncReader(data=given, batch_size=2, size=size) as reader:
+            image, mask = next(iter(reader)).data
+            rect = choose_rect(HIGH, WIDE, size, "center", 1.0, None)
+            rows, columns = given["mask"].shape[1:]
+            first = int((rect.left + rect.width / size[1] / 2) * columns / WIDE)
+            assert mask[0, 0, 0] == given["mask"][0, int(rect.top * rows / HIGH), first]
+            assert abs(int(image[0, 1, 0, 0]) - 4 * rect.left) <= 8
 
 
 # -- pictures that differ in size ----------------------------------------------------------------

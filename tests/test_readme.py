@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image, ImageOps
 
 from asyncreader.cli import main
 
@@ -22,8 +23,13 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def beside_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a picture folder ``photos`` in it."""
+    """A working folder with a picture folder ``photos`` in it, and ``masks`` of the pictures."""
     shutil.copytree(ROOT / "sample_data" / "train", tmp_path / "photos")
+    for path in filter(Path.is_file, (tmp_path / "photos").rglob("*")):
+        mask = (tmp_path / "masks" / path.relative_to(tmp_path / "photos")).with_suffix(".png")
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(path) as picture:
+            Image.new("L", ImageOps.exif_transpose(picture).size, 1).save(mask)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -41,6 +47,7 @@ def test_python_blocks_run(beside_photos: Path, monkeypatch: pytest.MonkeyPatch)
     """Every Python block of README runs, after the command that stands above the first."""
     monkeypatch.setenv("KERAS_BACKEND", "")  # a block sets it: put back at the end
     assert run("asyncreader convert photos/ train.h5 --size 224x224") == 0
+    assert run("asyncreader convert photos/ masked.h5 --size 224x224 --field mask=masks/") == 0
     seen: list[tuple[tuple[int, ...], str]] = []
 
     def train(data: np.ndarray, labels: np.ndarray) -> None:
