@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,8 +65,11 @@ def test_jax() -> None:
             check(image, mask, labels)
 
 
-def test_keras() -> None:
+def test_keras(monkeypatch: pytest.MonkeyPatch) -> None:
     """As two inputs of a model; and image and mask as data and target, by postprocess."""
+    backends = [name for name in ("torch", "jax") if importlib.util.find_spec(name)]
+    if "KERAS_BACKEND" not in os.environ and backends:
+        monkeypatch.setenv("KERAS_BACKEND", backends[0])
     keras = pytest.importorskip("keras", reason="keras is not installed: pip install '.[keras]'")
     from asyncreader.adapters.keras import ReaderDataset
 
@@ -73,8 +78,15 @@ def test_keras() -> None:
         (image, mask), labels = images[0]
         check(image, mask, labels, nchw=False)
     images.close()
+    inputs = [keras.Input((8, 6, 3)), keras.Input((8, 6))]
+    flat = [keras.layers.Flatten()(keras.ops.cast(one, "float32")) for one in inputs]
+    both = keras.Model(inputs, keras.layers.Dense(N)(keras.layers.Concatenate()(flat)))
+    both.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    images = ReaderDataset(PARAMS)
+    both.fit(images, epochs=1, verbose=0)
+    images.close()
     masks = ReaderDataset(PARAMS, dtype="float32", scale=1 / 255, postprocess=as_target)
-    model = keras.Sequential([keras.layers.Conv2D(4, 1, activation="softmax")])
+    model = keras.Sequential([keras.layers.Dense(4, activation="softmax")])
     model.compile("sgd", "sparse_categorical_crossentropy")
     history = model.fit(masks, epochs=2, verbose=0)
     assert np.isfinite(history.history["loss"]).all()
