@@ -17,10 +17,21 @@ from .labels import class_of, in_words, records_of
 from .params import ReaderParams, parse_params
 from .reader import AsyncReader, Batch
 from .sheet import Tile, draw_sheet
-from .sources import Source, fields_of, open_source
+from .sources import FieldsSource, Source, open_reader_source
 from .sources.subset import resolve_subset
 from .terminal import some
-from .thumbs import Looker, Scale, fit, not_pictures, scale_of, to_rgb
+from .thumbs import (
+    Look,
+    Looker,
+    Scale,
+    as_mask,
+    fit,
+    not_pictures,
+    scale_of,
+    stored_mask,
+    tinted,
+    to_rgb,
+)
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -66,20 +77,15 @@ def preview(
     becomes a square that says so. Raises ParamsError, SourceNotFoundError or FormatError.
     """
     p = parse_params(params, {})
-    with contextlib.closing(_open(p)) as source:
+    with contextlib.closing(open_reader_source(p)) as source:
         looker = Looker(source)
         records = _choose(source, p, count, seed, indices, classes)
-        looks: list[Any] = []
-        for record in records:
-            try:
-                looks.append(looker.look(record, 2 * SIDE))
-            except SampleError as exc:
-                looks.append(exc)
-        good = [look for look in looks if not isinstance(look, SampleError)]
+        looks = [_look(looker, record) for record in records]
+        good = [look for look, _ in looks if not isinstance(look, SampleError)]
         scale = scale_of(look.pixels for look in good)
         sizes = {(look.height, look.width) for look in good}
         tiles, bad = [], []
-        for record, look in zip(records, looks, strict=True):
+        for record, (look, mask) in zip(records, looks, strict=True):
             words, note = _captions(source, record)
             if isinstance(look, SampleError):
                 bad.append((record, str(look)))
@@ -87,12 +93,12 @@ def preview(
                 continue
             if len(sizes) > 1:
                 note += f"   {look.width} x {look.height}"
-            tiles.append(Tile(fit(to_rgb(look.pixels, scale), SIDE), words, note))
+            tiles.append(Tile(_picture(look.pixels, scale, mask), words, note))
         how = "chosen" if indices is not None else f"drawn at random (seed {seed})"
         if indices is None and len(records) == source.spec.count:
             how = "all of them"
         subtitle = f"{_facts(source)}; {len(records):,} shown, {how}"
-        notes = _notes(scale, good[0].pixels.shape[2] if good else 3)
+        notes = _notes(scale, good[0].pixels.shape[2] if good else 3, [m for _, m in looks])
         if len(sizes) == 1:
             height, width = next(iter(sizes))
             notes.insert(0, f"all {width} x {height} (width x height)")
@@ -111,7 +117,7 @@ def preview_batch(
     p = parse_params(params, {})
     if p.batch_size > MOST:
         raise ParamsError("too many for a sheet", found=f"batch_size {p.batch_size}")
-    with contextlib.closing(_open(p)) as source:
+    with contextlib.closing(open_reader_source(p)) as source:
         stored = source.spec.stored
         chosen = resolve_subset(p.subset, source)
         total = source.spec.count if chosen is None else len(np.arange(source.spec.count)[chosen])
@@ -121,15 +127,20 @@ def preview_batch(
     with AsyncReader(params) as reader:
         reader.fetchData()
         batch = reader.getNextBatch()
-        pixels = _hwc(np.asarray(batch.data), reader.params.layout, title)
+        fields = batch.data if isinstance(batch.data, tuple) else (batch.data,)
+        pixels = _hwc(np.asarray(fields[0]), reader.params.layout, title)
+        masks = _batch_masks(fields[1:], reader.params.layout, len(batch))
         pixels = undone(pixels, reader.params)
         scale = Scale()
         if p.postprocess is not None or stored.dtype != np.uint8:
             scale = scale_of(pixels)
-        tiles = [_batch_tile(batch, row, pixels[row], scale, names) for row in range(len(batch))]
+        tiles = [
+            _batch_tile(batch, row, _picture(pixels[row], scale, masks[row]), names)
+            for row in range(len(batch))
+        ]
         bad = reader.stats().bad_list
-        notes = _notes(scale, pixels.shape[3])
-        what = f"{'x'.join(map(str, batch.data.shape))} {batch.data.dtype}"
+        notes = _notes(scale, pixels.shape[3], masks)
+        what = " and ".join(f"{'x'.join(map(str, part.shape))} {part.dtype}" for part in fields)
     settings = _settings(reader.params)
     subtitle = f"{facts}; the first batch that training gets: {what}"
     notes.insert(0, settings)
@@ -151,13 +162,6 @@ def undone(pixels: Array, p: ReaderParams) -> Array:
     # float32 arithmetic leaves 1e-7 beyond the ends, which is no value of its own
     result: Array = np.round(back / wanted.scale, 3)
     return result
-
-
-def _open(p: ReaderParams) -> Source:
-    path = p.path or p.hdf5_path or p.lmdb_path
-    if path is None:
-        raise ParamsError("a preview needs a file", found="data=", expected="path=")
-    return open_source(path, fields_of(p), io=p.io)
 
 
 # -- which samples -------------------------------------------------------------------------------
@@ -199,6 +203,37 @@ def _choose(
     return sorted(int(pool[place]) for place in drawn.tolist())
 
 
+# -- pictures and their masks ----------------------------------------------------------------------
+
+
+def _picture(pixels: Array, scale: Scale, mask: Array | None) -> Array:
+    picture = fit(to_rgb(pixels, scale), SIDE)
+    return picture if mask is None else tinted(picture, mask)
+
+
+def _look(looker: Looker, record: int) -> tuple[Look | SampleError, Array | None]:
+    """A sample, or what is wrong with it; and of several fields the first that is its mask."""
+    source = looker.source
+    parts = source.parts[1:] if isinstance(source, FieldsSource) else ()
+    try:
+        look = looker.look(record, 2 * SIDE)
+        found = (stored_mask(part, record) for part in parts)
+        return look, next((mask for mask in found if mask is not None), None)
+    except SampleError as exc:
+        return exc, None
+
+
+def _batch_masks(fields: Sequence[Array], layout: str, rows: int) -> list[Array | None]:
+    """Each row of the first field that is a mask."""
+    for field in fields:
+        array = np.asarray(field)
+        if array.ndim == 4 and layout == "NCHW":
+            array = array.transpose(0, 2, 3, 1)
+        if array.ndim in (3, 4) and as_mask(array[0]) is not None:
+            return [as_mask(row) for row in array]
+    return [None] * rows
+
+
 # -- words ---------------------------------------------------------------------------------------
 
 
@@ -218,14 +253,11 @@ def _captions(source: Source, record: int) -> tuple[str, str]:
     return (words, f"{note}#{record}") if words else (f"#{record}", "")
 
 
-def _batch_tile(
-    batch: Batch, row: int, pixels: Array, scale: Scale, names: Sequence[str] | None
-) -> Tile:
+def _batch_tile(batch: Batch, row: int, picture: Array, names: Sequence[str] | None) -> Tile:
     labels = None if batch.labels is None else np.asarray(batch.labels[row])
     words, note = _label_words(labels, names)
     record = int(batch.indices[row])
     place = "padded" if record < 0 else f"#{record}" + ("" if batch.mask[row] else ", zeroed")
-    picture = fit(to_rgb(pixels, scale), SIDE)
     return Tile(picture, words or place, f"{note}{place}" if words else "")
 
 
@@ -254,8 +286,13 @@ def _facts(source: Source) -> str:
     return f"{words}, no labels" if source.labels is None else words
 
 
-def _notes(scale: Scale, channels: int) -> list[str]:
+def _notes(scale: Scale, channels: int, masks: Sequence[Array | None]) -> list[str]:
     notes = list(scale.notes)
+    values = {value for mask in masks if mask is not None for value in np.unique(mask).tolist()}
+    values.discard(0)
+    if values:
+        listed = ", ".join(map(str, sorted(values)[:12])) + (", ..." if len(values) > 12 else "")
+        notes.append(f"the mask's values are coloured: {listed}")
     if channels == 2 or channels > 3:
         seen = "the first" if channels == 2 else "the first three"
         notes.append(f"{seen} of {channels} channels shown")

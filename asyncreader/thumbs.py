@@ -13,6 +13,7 @@ import numpy.typing as npt
 from . import codec
 from .errors import FormatError, SampleError
 from .sources import Source
+from .values import decode_values
 
 Array = npt.NDArray[Any]
 UInt8 = npt.NDArray[np.uint8]
@@ -99,6 +100,48 @@ def fit(pixels: UInt8, side: int) -> UInt8:
     size = (max(1, round(width * side / longer)), max(1, round(height * side / longer)))
     picture = Image.fromarray(pixels)
     return np.asarray(picture.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0))
+
+
+#: How much of a mask's colour there is over the picture.
+_TINT: Final = 0.5
+
+
+def tinted(picture: UInt8, mask: Array) -> UInt8:
+    """``picture`` (h, w, 3) with each value of ``mask`` (H, W) but 0 in a colour of its own.
+
+    The mask is brought to the picture's size without mixing its values; 255 of bytes, which
+    most sets keep for what nobody looked at, is grey.
+    """
+    rows = np.arange(picture.shape[0]) * mask.shape[0] // picture.shape[0]
+    columns = np.arange(picture.shape[1]) * mask.shape[1] // picture.shape[1]
+    values, places = np.unique(mask[rows][:, columns], return_inverse=True)
+    # steps of the golden ratio keep the hues of neighbouring numbers apart
+    hues = np.array([value * 0.6180339887 % 1 for value in values.tolist()])
+    colours = np.clip(np.abs((hues[:, None] * 6 + (3, 1, 5)) % 6 - 3) - 1, 0, 1) * 255
+    if mask.dtype == np.uint8:
+        colours[values == 255] = 128
+    share = np.where(values == 0, 0, _TINT)[places].reshape(*picture.shape[:2], 1)
+    tint = colours[places].reshape(picture.shape)
+    mixed: UInt8 = np.rint((1 - share) * picture + share * tint).astype(np.uint8)
+    return mixed
+
+
+def as_mask(pixels: Array) -> Array | None:
+    """(H, W) of whole numbers, of (H, W) or (H, W, 1); None where it is no mask."""
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    return pixels if pixels.ndim == 2 and pixels.dtype.kind in "bui" else None
+
+
+def stored_mask(part: Source, record: int) -> Array | None:
+    """Sample ``record`` of a field as a mask, None where it is none; SampleError if it is bad."""
+    stored = part.spec.stored
+    if stored.encoded:
+        return as_mask(decode_values(part.sample_bytes(record)))
+    pixels = part.sample_pixels(record)
+    if stored.axes is not None:
+        pixels = pixels.transpose([stored.axes.index(axis) for axis in "HWC"])
+    return as_mask(pixels)
 
 
 @dataclass(frozen=True)

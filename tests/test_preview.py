@@ -18,7 +18,7 @@ import converters
 from asyncreader import AsyncReader, FormatError, ParamsError, WorkerError, cli
 from asyncreader.preview import MOST, SIDE, preview, preview_batch, undone
 from asyncreader.sheet import Tile, draw_sheet
-from asyncreader.thumbs import Scale, fit, scale_of, to_rgb
+from asyncreader.thumbs import Scale, as_mask, fit, scale_of, tinted, to_rgb
 
 NAMES = ("cat", "dog", "eel")
 
@@ -186,6 +186,13 @@ def test_bad_samples_have_a_square_that_says_so(packed: Path, tmp_path: Path) ->
     assert result.stderr.startswith("warning: record 2: the stored bytes of a sample are not")
 
 
+def test_arrays_can_be_looked_at(images: np.ndarray) -> None:
+    """data= is shown as a file is."""
+    made = preview({"data": images, "labels": np.arange(30)}, indices=[4], columns=1)
+    np.testing.assert_array_equal(small(made.sheet, 0, 1, 24, 20), images[4])
+    assert made.labels == ("label 4",)
+
+
 # -- batches -------------------------------------------------------------------------------------
 
 
@@ -254,6 +261,66 @@ def test_undoing_needs_the_same_channels() -> None:
     assert undone(two, p) is two
     whole = np.ones((1, 4, 4, 3), np.uint8)
     assert undone(whole, p) is whole
+
+
+# -- masks ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def masked(tmp_path: Path) -> Path:
+    """Four black pictures; sample n's mask has the value n + 1 in its upper half."""
+    masks = np.zeros((4, 8, 10), np.uint8)
+    masks[:, :4] = np.arange(1, 5)[:, None, None]
+    masks[3, :4] = 255
+    path = hdf5(tmp_path / "m.h5", np.zeros((4, 8, 10, 3), np.uint8), np.arange(4))
+    with h5py.File(path, "a") as file:
+        file["boxes"], file["mask"] = np.zeros((4, 4)), masks
+    return path
+
+
+def test_a_mask_lies_over_its_picture(masked: Path) -> None:
+    """Of several fields the mask lies over the picture: each value a colour, 0 none, 255 grey."""
+    params = {"path": masked, "data_field": ["data", "boxes", "mask"]}
+    made = preview(params, columns=4)
+    upper = []
+    for number in range(4):
+        pixels = small(made.sheet, number, 4, 8, 10)
+        assert (pixels[4:] == 0).all()
+        assert (pixels[:4] == pixels[0, 0]).all()
+        upper.append(tuple(pixels[0, 0].tolist()))
+    assert len(set(upper)) == 4
+    assert upper[3] == (64, 64, 64)
+    assert made.notes[-1] == "the mask's values are coloured: 1, 2, 3, 255"
+    assert len(preview({"path": masked}).notes) == 1
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("axes", [3, 4])
+def test_a_batch_shows_its_masks(masked: Path, layout: str, axes: int) -> None:
+    """The masks of a batch are those of its rows, flipped and cropped as they are."""
+    if axes == 4:
+        with h5py.File(masked, "a") as file:
+            masks = file["mask"][...]
+            del file["mask"]
+            file["mask"] = masks[..., None]
+    params = {"path": masked, "data_field": ["data", "boxes", "mask"], "layout": layout}
+    made = preview_batch({**params, "shuffle": True, "seed": 1}, columns=4)
+    whole = preview(params, columns=4)
+    assert sorted(made.records) == [0, 1, 2, 3] != list(made.records)
+    for place, record in enumerate(made.records):
+        np.testing.assert_array_equal(square(made.sheet, place, 4), square(whole.sheet, record, 4))
+    assert made.notes[-1] == "the mask's values are coloured: 1, 2, 3, 255"
+
+
+def test_a_mask_of_many_values() -> None:
+    """Any whole numbers are a mask; its colours mix with the picture and never with each other."""
+    mask = np.arange(100, dtype=np.int64).reshape(10, 10) - 50
+    made = tinted(np.full((40, 20, 3), 200, np.uint8), mask)
+    assert (made[20:24, 0:2] == 200).all()  # where the mask is 0
+    blocks = made.reshape(10, 4, 10, 2, 3)
+    assert (blocks == blocks[:, :1, :, :1]).all()
+    assert as_mask(np.zeros((3, 3), "f4")) is None
+    assert as_mask(np.zeros((3, 3, 3), "u1")) is None
 
 
 # -- pixels --------------------------------------------------------------------------------------
