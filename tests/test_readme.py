@@ -6,11 +6,15 @@ import importlib.util
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from fakes import pictures
+from foreign_sets import caffe, pyxis_sample, write_lmdb, write_pyxis
 from PIL import Image, ImageOps
 
+import asyncreader
 from asyncreader.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -83,6 +87,52 @@ def test_commands_run(beside_photos: Path) -> None:
                 line = line.split("#")[0] + " --overwrite"
         assert run(line) == 0, line
     assert run("asyncreader bench train.h5 --seconds 0.05 --nthread 1,2 --batch-size 32") == 0
+
+
+def test_the_contact_sheet_is_what_its_command_draws(beside_photos: Path) -> None:
+    """README's contact sheet is small, and the command above it draws it again."""
+    (line,) = re.findall(r"^asyncreader preview .* --output batch\.png$", README, re.MULTILINE)
+    committed = ROOT / "tests" / "examples" / "batch.png"
+    assert f"]({committed.relative_to(ROOT)})" in README
+    assert committed.stat().st_size < 150_000
+    assert run("asyncreader convert photos/ train.h5 --size 224x224 --quiet") == 0
+    assert run(line) == 0
+    with Image.open("batch.png") as drawn, Image.open(committed) as shown:
+        assert drawn.size == shown.size
+        # decoders and fonts may differ a little between versions
+        apart = np.asarray(drawn, int) - np.asarray(shown, int)
+        assert abs(apart).mean() < 2
+
+
+def test_what_is_written_here_works(beside_photos: Path) -> None:
+    """The readers in the table for those who come from another loader open and serve a batch."""
+    pytest.importorskip("msgpack", reason="ml-pyxis' sets need msgpack: pip install '.[pyxis]'")
+    images = list(pictures(64, (256, 256, 3)))
+    write_lmdb(Path("train_lmdb"), caffe(images, range(64)))
+    write_pyxis(Path("samples"), [pyxis_sample({"x": x, "y": np.int64(3)}) for x in images])
+    names: dict[str, Any] = {"AsyncReader": asyncreader.AsyncReader}
+    if importlib.util.find_spec("torch") is not None:
+        from asyncreader.adapters.torch import TorchReader
+
+        names["TorchReader"] = TorchReader
+    table = README.split("Coming from a loader of today")[1].split("\n## ")[0]
+    rows = [row.split(" | ")[2] for row in table.splitlines() if row.startswith("| ")][1:]
+    shapes = []
+    for cell in rows:
+        for code in re.findall(r"`([^`]+)`", cell):
+            if code.startswith("asyncreader "):
+                assert run(f"{code} --overwrite --quiet") == 0
+            elif code.split("(")[0] in names:
+                with eval(code, names) as reader:
+                    data, labels = next(iter(reader))
+                    shapes.append((tuple(data.shape), len(labels)))
+    tensors = [((32, 3, 224, 224), 32)] * ("TorchReader" in names)
+    assert shapes == [
+        *tensors,
+        ((32, 3, 224, 224), 32),
+        ((64, 3, 227, 227), 64),
+        ((32, 3, 256, 256), 32),
+    ]
 
 
 def test_ci_runs_the_test_command_of_readme() -> None:
