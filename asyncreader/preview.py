@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,6 @@ from .sources import FieldsSource, Source, open_reader_source
 from .sources.subset import resolve_subset
 from .terminal import some
 from .thumbs import (
-    Look,
     Looker,
     Scale,
     as_mask,
@@ -41,6 +40,9 @@ Int64 = npt.NDArray[np.int64]
 
 #: Most samples on a sheet: with more of them nobody looks at any.
 MOST: Final = 1000
+
+#: Pictures that tell which values occur, where these are no bytes.
+_PROBE: Final = 64
 
 #: Sides of the squares that pictures are fitted into, in pixels.
 SIDE: Final = 160
@@ -80,29 +82,33 @@ def preview(
     with contextlib.closing(open_reader_source(p)) as source:
         looker = Looker(source)
         records = _choose(source, p, count, seed, indices, classes)
-        looks = [_look(looker, record) for record in records]
-        good = [look for look, _ in looks if not isinstance(look, SampleError)]
-        scale = scale_of(look.pixels for look in good)
-        sizes = {(look.height, look.width) for look in good}
-        tiles, bad = [], []
-        for record, (look, mask) in zip(records, looks, strict=True):
+        scale = _scale(looker, records)
+        tiles, bad, masks = [], [], set()
+        shapes: list[tuple[int, ...]] = []
+        for record in records:  # one after the other: of large pictures only the small one stays
             words, note = _captions(source, record)
-            if isinstance(look, SampleError):
-                bad.append((record, str(look)))
-                tiles.append(Tile(None, words, note, look.what))
+            try:
+                look = looker.look(record, 2 * SIDE)
+                mask = _mask_of(source, record)
+            except SampleError as exc:
+                bad.append((record, str(exc)))
+                tiles.append(Tile(None, words, note, exc.what))
                 continue
-            if len(sizes) > 1:
-                note += f"   {look.width} x {look.height}"
+            shapes.append((look.height, look.width, look.pixels.shape[2]))
+            if source.spec.stored.shape is None:
+                note = f"{note}   {look.width} x {look.height}".strip()
+            masks |= _values(mask)
             tiles.append(Tile(_picture(look.pixels, scale, mask), words, note))
         how = "chosen" if indices is not None else f"drawn at random (seed {seed})"
         if indices is None and len(records) == source.spec.count:
             how = "all of them"
         subtitle = f"{_facts(source)}; {len(records):,} shown, {how}"
-        notes = _notes(scale, good[0].pixels.shape[2] if good else 3, [m for _, m in looks])
-        if len(sizes) == 1:
-            height, width = next(iter(sizes))
+        notes = _notes(scale, shapes[0][2] if shapes else 3, masks)
+        if shapes and source.spec.stored.shape is not None:
+            height, width, _ = shapes[0]
             notes.insert(0, f"all {width} x {height} (width x height)")
-        return _done(tiles, records, bad, columns, _title(source), subtitle, notes)
+        named = source.labels is not None
+        return _done(tiles, records, named, bad, columns, _title(source), subtitle, notes)
 
 
 def preview_batch(
@@ -139,13 +145,14 @@ def preview_batch(
             for row in range(len(batch))
         ]
         bad = reader.stats().bad_list
-        notes = _notes(scale, pixels.shape[3], masks)
+        notes = _notes(scale, pixels.shape[3], set().union(*map(_values, masks)))
         what = " and ".join(f"{'x'.join(map(str, part.shape))} {part.dtype}" for part in fields)
     settings = _settings(reader.params)
     subtitle = f"{facts}; the first batch that training gets: {what}"
     notes.insert(0, settings)
     records = batch.indices.tolist()
-    return _done(tiles, records, bad, columns, title, subtitle, notes)
+    named = batch.labels is not None
+    return _done(tiles, records, named, bad, columns, title, subtitle, notes)
 
 
 def undone(pixels: Array, p: ReaderParams) -> Array:
@@ -211,16 +218,28 @@ def _picture(pixels: Array, scale: Scale, mask: Array | None) -> Array:
     return picture if mask is None else tinted(picture, mask)
 
 
-def _look(looker: Looker, record: int) -> tuple[Look | SampleError, Array | None]:
-    """A sample, or what is wrong with it; and of several fields the first that is its mask."""
-    source = looker.source
+def _scale(looker: Looker, records: Sequence[int]) -> Scale:
+    """What suits these samples, by at most 64 of them."""
+    if looker.source.spec.stored.dtype == np.uint8:
+        return Scale()
+
+    def pictures() -> Iterator[Array]:
+        for record in records[:: max(1, len(records) // _PROBE)]:
+            with contextlib.suppress(SampleError):
+                yield looker.look(record, SIDE).pixels
+
+    return scale_of(pictures())
+
+
+def _mask_of(source: Source, record: int) -> Array | None:
+    """A sample's first field that is a mask, where several fields were named."""
     parts = source.parts[1:] if isinstance(source, FieldsSource) else ()
-    try:
-        look = looker.look(record, 2 * SIDE)
-        found = (stored_mask(part, record) for part in parts)
-        return look, next((mask for mask in found if mask is not None), None)
-    except SampleError as exc:
-        return exc, None
+    found = (stored_mask(part, record) for part in parts)
+    return next((mask for mask in found if mask is not None), None)
+
+
+def _values(mask: Array | None) -> set[int]:
+    return set() if mask is None else set(map(int, np.unique(mask).tolist()))
 
 
 def _batch_masks(fields: Sequence[Array], layout: str, rows: int) -> list[Array | None]:
@@ -286,12 +305,11 @@ def _facts(source: Source) -> str:
     return f"{words}, no labels" if source.labels is None else words
 
 
-def _notes(scale: Scale, channels: int, masks: Sequence[Array | None]) -> list[str]:
+def _notes(scale: Scale, channels: int, masks: set[int]) -> list[str]:
     notes = list(scale.notes)
-    values = {value for mask in masks if mask is not None for value in np.unique(mask).tolist()}
-    values.discard(0)
+    values = sorted(masks - {0})
     if values:
-        listed = ", ".join(map(str, sorted(values)[:12])) + (", ..." if len(values) > 12 else "")
+        listed = ", ".join(map(str, values[:12])) + (", ..." if len(values) > 12 else "")
         notes.append(f"the mask's values are coloured: {listed}")
     if channels == 2 or channels > 3:
         seen = "the first" if channels == 2 else "the first three"
@@ -328,6 +346,7 @@ def _value(value: Any) -> str:
 def _done(
     tiles: Sequence[Tile],
     records: Sequence[int],
+    named: bool,
     bad: Sequence[tuple[int, str]],
     columns: int | None,
     title: str,
@@ -338,7 +357,7 @@ def _done(
     sheet = draw_sheet(
         tiles, side=SIDE, columns=columns, title=title, subtitle=subtitle, notes=notes
     )
-    words = tuple(None if tile.name.startswith("#") else tile.name for tile in tiles)
+    words = tuple(tile.name if named else None for tile in tiles)
     return Preview(sheet, tuple(records), words, tuple(bad), tuple(notes))
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
 
 from . import codec
 from .errors import FormatError, SampleError
@@ -149,7 +150,7 @@ class Look:
     """One stored sample, looked at.
 
     ``pixels``: (h, w, C), a JPEG possibly decoded smaller than it is; ``height``, ``width``: of
-    the whole picture, upright; ``size``: its stored bytes; ``stored``: those bytes themselves.
+    the whole picture, upright; ``size``: its stored bytes; ``encoded``: those, if it is encoded.
     """
 
     record: int
@@ -157,7 +158,13 @@ class Look:
     height: int
     width: int
     size: int
-    stored: bytes
+    encoded: bytes | None
+
+    @property
+    def checksum(self) -> int:
+        """XXH3-64 of what is stored, equal for samples with the same bytes."""
+        data = np.ascontiguousarray(self.pixels).data if self.encoded is None else self.encoded
+        return xxh3_64_intdigest(data)
 
 
 class Looker:
@@ -182,7 +189,7 @@ class Looker:
             pixels = source.sample_pixels(record)
             pixels = pixels[:, :, None] if self._axes is None else pixels.transpose(self._axes)
             height, width = pixels.shape[:2]
-            return Look(record, pixels, height, width, pixels.nbytes, pixels.tobytes())
+            return Look(record, pixels, height, width, pixels.nbytes, None)
         data = source.sample_bytes(record)
         try:
             header = codec.read_header(data)

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from xxhash import xxh3_64_intdigest
 
 from ..errors import ChecksumError, ParamsError, SampleError
 from ..labels import LabelCount, class_of, count_labels, in_words, single
@@ -175,7 +174,7 @@ class _Gathering:
             spread = float(pixels[::step, ::step].std(axis=(0, 1)).max())
             needed = record in wanted or spread < FLAT
             thumb = thumb_of(record, pixels, self.side) if needed else None
-            checksum = 0 if self.source.spec.checksums else xxh3_64_intdigest(look.stored)
+            checksum = 0 if self.source.spec.checksums else look.checksum
             found.append(_Seen(record, look.height, look.width, look.size, spread, checksum, thumb))
         return found
 
