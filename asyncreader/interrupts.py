@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import multiprocessing.process
 import os
 import select
 import signal
 import threading
+import weakref
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 
 @contextlib.contextmanager
@@ -48,8 +50,23 @@ def start_child(process: Any) -> None:
             # inherited, so that the child is not ended in its imports, before it can say anything
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             process.start()
+            _STARTED.add(process)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_STARTED: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+
+def _disown() -> None:
+    # a forked child that ends as a program does would end its parent's workers, too: to
+    # multiprocessing they are its own (there is no public way to say that they are not)
+    own: set[Any] = getattr(multiprocessing.process, "_children", set())
+    for process in list(_STARTED):
+        own.discard(process)
+
+
+os.register_at_fork(after_in_child=_disown)
 
 
 def end_with_parent() -> None:

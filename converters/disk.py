@@ -17,6 +17,9 @@ from asyncreader.errors import SourceError
 LEAST_AHEAD: Final = 1 << 20
 MOST_AHEAD: Final = 64 << 20
 
+#: Bytes that a new name, or a change of a file's length, may need: a block.
+ENTRY: Final = 4096
+
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: File systems without reservation; writes then meet a full disk themselves.
 _UNABLE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)

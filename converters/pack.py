@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from asyncreader.errors import AsyncReaderError, SourceError
 
+from .disk import free_bytes, is_full
 from .options import Options, PathLike, Progress, Size, check, check_no_fields
 from .packing import Order, Packing, all_bad, data_file, reason
 from .publish import Target
@@ -118,7 +120,15 @@ def convert(
     except OSError as exc:
         if isinstance(exc, AsyncReaderError):
             raise
-        # such as a temporary folder without room for the spools
+        if is_full(exc):  # all that is written but by a sink, and by publishing, are the spools
+            folder = tempfile.gettempdir()
+            raise SourceError(
+                "no room for temporary files",
+                path=folder,
+                found=f"{free_bytes(folder)} bytes free",
+                expected="about 200 more for each picture",
+                hint="free some space, or let TMPDIR name another folder; nothing was left behind",
+            ) from exc
         raise SourceError(
             "the set cannot be packed", path=exc.filename, found=exc.strerror or str(exc)
         ) from exc

@@ -18,7 +18,7 @@ from asyncreader.errors import AsyncReaderError, FormatError, SampleError, Sourc
 from asyncreader.format import Meta
 from asyncreader.order import permutation
 
-from .disk import sync
+from .disk import ENTRY, full_error, is_full, sync
 from .options import Options
 from .picture import Packed, field_encoding
 from .pool import Lease, Pool
@@ -89,7 +89,7 @@ class Packing:
             self._pack(sink)
             if self._ledger.count:
                 meta, width = self._write_tables(sink)
-                sync_set(self._work, self._options.format)
+                sync_set(self._work, self._options.format, self._shown)
                 self._verify()
         finally:
             sink.abandon()
@@ -225,11 +225,17 @@ def data_file(path: str, kind: str) -> str:
     return path if kind == "hdf5" else os.path.join(path, "data.mdb")
 
 
-def sync_set(path: str, kind: str) -> None:
-    """Make what was written durable."""
-    sync(data_file(path, kind))
-    if kind == "lmdb":
-        sync(path)
+def sync_set(path: str, kind: str, shown: str) -> None:
+    """Make what was written durable; ``shown``: the target's name for messages."""
+    try:
+        sync(data_file(path, kind))
+        if kind == "lmdb":
+            sync(path)
+    except OSError as exc:
+        if is_full(exc):
+            raise full_error(shown, os.path.dirname(path), ENTRY) from exc
+        what = "what was written does not reach the disk"
+        raise SourceError(what, path=shown, found=exc.strerror) from exc
 
 
 def check_skippable(error: Exception, options: Options, samples: Samples, number: int) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
+from asyncreader.interrupts import after_this
+
 T = TypeVar("T")
 
 #: Bytes of pictures and results in flight, for each thread: a 24-megapixel photo, decoded.
@@ -77,8 +79,13 @@ class Pool(Generic[T]):
         ]
 
     def __enter__(self) -> Pool[T]:
-        for thread in self._threads:
-            thread.start()
+        try:
+            with after_this():
+                for thread in self._threads:
+                    thread.start()
+        except BaseException:
+            self._stop()
+            raise
         return self
 
     def __exit__(
@@ -87,6 +94,9 @@ class Pool(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         with self._lock:
             self._stopped = True
             self._room.notify_all()
@@ -139,6 +149,8 @@ class Pool(Generic[T]):
             return False
         except Exception as exc:
             result = exc
+        except BaseException as exc:  # a decoder's panic: the consumer must not wait for ever
+            result = RuntimeError(f"the work on a picture ended in {exc!r}")
         with self._lock:
             self._bytes += size - lease.bytes
             self.most_bytes = max(self.most_bytes, self._bytes)

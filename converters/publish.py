@@ -20,7 +20,7 @@ from typing import Final
 from asyncreader import manifest
 from asyncreader.errors import SourceError, SourceNotFoundError
 
-from .disk import sync
+from .disk import ENTRY, full_error, is_full, sync
 
 SUFFIX: Final = ".asyncreader-tmp"
 _LOCK: Final = "lock"
@@ -96,14 +96,12 @@ class Target:
             if not self._resume:
                 self._check_finished()
                 _clear(self._workspace, keep=_LOCK)
-        except OSError as exc:
+        except BaseException as exc:  # Ctrl-C too: the lock lives as long as the process
             self.keep = bool(self._finished())  # of another run: nothing was written yet
             self._release()
-            if isinstance(exc, SourceError):
+            if isinstance(exc, SourceError) or not isinstance(exc, OSError):
                 raise
-            raise SourceError(
-                "the target's folder cannot be written to", path=self.shown, found=exc.strerror
-            ) from exc
+            raise self._problem("the target's folder cannot be written to", exc) from exc
         return self
 
     def _put_back(self) -> None:
@@ -144,6 +142,10 @@ class Target:
             lock = os.open(path, flags, 0o666)
         except FileNotFoundError:
             return False
+        except OSError:
+            with contextlib.suppress(OSError):  # others are in it already
+                os.rmdir(self._workspace)
+            raise
         try:
             _flock(lock)
             if not os.path.samestat(os.fstat(lock), os.lstat(path)):
@@ -190,32 +192,42 @@ class Target:
     # -- publishing --------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Give the set its name, durably. Until the rename the old target, if any, is as it was."""
+        """Give the set its name, durably. On an error the old target, if any, is as it was."""
         self._check()
+        new, place = self.work, self.path
+        undo: list[tuple[str, str]] = []
         try:
-            if self.kind == "lmdb" and os.path.isdir(self.path):
-                # Readers map the old lock.mdb by its inode and go on; new ones must not see its
-                # table, whose transaction numbers are those of the old file.
-                _unlink(os.path.join(self.path, "lock.mdb"))
-                os.rename(os.path.join(self.work, "data.mdb"), os.path.join(self.path, "data.mdb"))
-                sync(self.path)
-            elif self.kind == "shards" and os.path.isdir(self.path):
+            if self.kind == "shards" and os.path.isdir(place):
                 # No folder can be renamed onto a full one: for a moment there is none, and what
                 # is killed just then is put back by the next run.
                 old = os.path.join(self._workspace, _OLD)
-                os.rename(self.path, old)
-                try:
-                    os.rename(self.work, self.path)
-                except OSError:
-                    os.rename(old, self.path)
-                    raise
+                os.rename(place, old)
+                undo.append((old, place))
+            elif self.kind == "lmdb" and os.path.isdir(place):
+                # Readers map the old lock.mdb by its inode and go on; new ones must not see its
+                # table, whose transaction numbers are those of the old file.
+                _unlink(os.path.join(place, "lock.mdb"))
+                new, place = (os.path.join(folder, "data.mdb") for folder in (new, place))
+            if os.path.lexists(place):
+                with contextlib.suppress(OSError):  # there are file systems without hard links
+                    os.link(place, os.path.join(self._workspace, _LINK))
+                    undo.append((os.path.join(self._workspace, _LINK), place))
+                os.rename(new, place)
             else:
-                os.rename(self.work, self.path)
+                os.rename(new, place)
+                undo.append((place, new))
+            if place != self.path:
+                sync(self.path)
             sync(self._folder)
         except OSError as exc:
-            raise SourceError(
-                "the finished set cannot be given its name", path=self.shown, found=exc.strerror
-            ) from exc
+            for there, back in reversed(undo):
+                os.rename(there, back)
+            raise self._problem("the finished set cannot be given its name", exc) from exc
+
+    def _problem(self, what: str, error: OSError) -> SourceError:
+        if is_full(error):
+            return full_error(self.shown, self._folder, ENTRY)
+        return SourceError(what, path=self.shown, found=error.strerror)
 
 
 def _flock(file: int) -> None:
@@ -281,6 +293,8 @@ _KIND: Final = {"hdf5": "an HDF5 file", "lmdb": "an LMDB folder", "shards": "a f
 _PROBLEM: Final = {"hdf5": _no_file, "lmdb": _no_lmdb, "shards": _no_set}
 #: In the workspace: the set that is being replaced.
 _OLD: Final = "old"
+#: A second name of the old file, until the new one is on the disk.
+_LINK: Final = "link"
 
 
 def _unlink(path: str) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from asyncreader import format as fmt
 from asyncreader.errors import AsyncReaderError, FormatError, SourceError
 
-from .disk import check_room, free_bytes, full_error
+from .disk import ENTRY, check_room, free_bytes, full_error, is_full
 from .hdf5 import ChunkedData, ContiguousData, Hdf5File, SpooledData
 from .picture import Packed
 from .tables import FieldTables, Tables
@@ -66,7 +66,7 @@ class Hdf5Sink:
         self._raw = encoding == "raw"
         self._expected = expected
         self._folder = os.path.dirname(path)
-        with _translated(target):
+        with _translated(target, self._folder):
             self._file = Hdf5File(path, target)
             self._data: ContiguousData | ChunkedData
             self._fields: list[SpooledData | ChunkedData] = []
@@ -79,7 +79,7 @@ class Hdf5Sink:
         self._first = True
 
     def append(self, sample: Packed) -> None:
-        with _translated(self._target):
+        with _translated(self._target, self._folder):
             if self._first and self._raw and isinstance(self._data, ContiguousData):
                 # a field's values are written twice
                 needed = 2 * sample.size - len(sample.data)
@@ -90,7 +90,7 @@ class Hdf5Sink:
                 field.append(values)
 
     def finish(self, tables: Tables) -> None:
-        with _translated(self._target):
+        with _translated(self._target, self._folder):
             meta = tables.meta
             if self._raw:
                 assert meta.shape is not None
@@ -136,13 +136,15 @@ class Hdf5Sink:
 
 
 @contextlib.contextmanager
-def _translated(target: str) -> Iterator[None]:
+def _translated(target: str, folder: str) -> Iterator[None]:
     """h5py raises OSError, RuntimeError, ValueError and others; none of them leaves here bare."""
     try:
         yield
     except (AsyncReaderError, AssertionError, MemoryError):
         raise
     except Exception as exc:
+        if isinstance(exc, OSError) and is_full(exc):
+            raise full_error(target, folder, ENTRY) from exc
         raise SourceError("HDF5 cannot write the target", path=target, found=str(exc)) from exc
 
 
@@ -186,8 +188,8 @@ class LmdbSink:
         self._pending: list[tuple[Any, bytes, Any]] = []
         self._pending_bytes = 0
         self._env: Any = None
-        os.mkdir(path, 0o777)
         with self._translated():
+            os.mkdir(path, 0o777)
             self._map = first_map
             # writemap would turn a full disk into a SIGBUS; syncing is done once, at the end.
             self._env = lmdb.open(
@@ -294,3 +296,7 @@ class LmdbSink:
             raise SourceError(
                 "LMDB cannot write the target", path=self._target, found=str(exc)
             ) from exc
+        except OSError as exc:
+            if isinstance(exc, SourceError) or not is_full(exc):
+                raise
+            raise full_error(self._target, self._folder, ENTRY) from exc

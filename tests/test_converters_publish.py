@@ -220,12 +220,12 @@ def test_a_set_that_does_not_read_back_is_not_published(
     """A bit that flips on the way to the disk is found before the target gets its name."""
     real = converters.packing.sync_set
 
-    def flip(work: str, kind: str) -> None:
+    def flip(work: str, kind: str, shown: str) -> None:
         path = data_file(Path(work))
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-        real(work, kind)
+        real(work, kind, shown)
 
     monkeypatch.setattr(converters.packing, "sync_set", flip)
     with pytest.raises(SourceError, match="does not read back as it was written"):

@@ -1,0 +1,191 @@
+"""Ways to leave a reader: each ends in time, with the right error, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faults.case import Case, Figures
+from faults.leaving import BY_SIGNAL, OF_PROCESSES, WAYS
+from faults.nursery import End, nursery, started
+from faults.sets import build
+
+FORMATS = ("HDF5 raw", "HDF5 gzip", "LMDB raw", "LMDB jpeg")
+WORKERS = ("thread", "process")
+
+#: Those that Ctrl-C is tried on: one of each container, one raw, one decoded.
+INTERRUPTED = ("HDF5 raw", "LMDB jpeg")
+
+#: Seconds in which a way must have ended, its processes too.
+LIMIT = 2.0
+
+#: Ways that the short form takes with processes, which cost a second each to start.
+FEW = ("no_close", "worker_killed", "SIGKILL, a worker stuck", "after_fork")
+
+
+def problems(end: End, code: int, said: str) -> list[str]:
+    """What was not as promised."""
+    found = []
+    if end.hung:
+        found.append(f"hang: {end.said[-1500:]}")
+    elif end.code != code:
+        found.append(f"{end.how} instead of {code}: {end.said[-600:]}")
+    if end.left:
+        found.append(f"left behind: {', '.join(end.left)}")
+    if end.seconds >= LIMIT:
+        found.append(f"took {end.seconds:.1f} s")
+    if end.report.get("wrong"):
+        found.append(f"not as before: {end.report['wrong']}")
+    if end.report.get("unexpected"):
+        found.append(end.report["unexpected"])
+    last = end.said.strip().rpartition("\n")[2]
+    if code >= 0 and (last != said if not said else not last.startswith(said)):
+        found.append(f"said {end.said[-600:]!r}")
+    return found
+
+
+def ways(workers: str) -> Iterator[tuple[str, int, str, dict[str, Any]]]:
+    """Each way: name, exit code, last line on standard error, and the signal that ends it."""
+    own = {**WAYS, **(OF_PROCESSES if workers == "process" else {})}
+    for name, (_, code, said) in own.items():
+        yield name, code, said, {}
+    for name, (_, plan, code) in BY_SIGNAL.items():
+        yield name, code, "", {**plan, "word": "reads", "after": 0.05}
+
+
+@dataclass(frozen=True)
+class Exits:
+    """Every way, by format and kind of workers; ``rounds`` times each."""
+
+    name: str = "exits"
+    row: str = "ways to leave a reader"
+    promise: str = "ended in 2 s, the right exit code or error, nothing left behind"
+    short: int = 1
+    long: int = 2
+
+    def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
+        """A line to each format and kind of workers; the short form is of one format."""
+        formats = FORMATS[:1] if rounds <= self.short else FORMATS
+        made = build(formats, scratch)
+        with nursery("faults.leaving") as place:
+            for name in formats:
+                for workers in WORKERS:
+                    counts: Counter[str] = Counter()
+                    broken: list[str] = []
+                    slowest = (0.0, "")
+                    for way, code, said, plan in ways(workers):
+                        if rounds <= self.short and workers == "process" and way not in FEW:
+                            continue
+                        for number in range(rounds):
+                            path = made[name][number % len(made[name])].path
+
+                            def attempt(
+                                way: str = way, path: str = path, plan: dict[str, Any] = plan
+                            ) -> End:
+                                return place.run(plan, way=way, path=path, workers=workers)  # noqa: B023
+
+                            end = in_time(attempt, counts)
+                            found = problems(end, code, said)
+                            counts["as promised" if not found else "broken"] += 1
+                            broken += [f"{way}: {problem}" for problem in found]
+                            slowest = max(slowest, (end.seconds, way))
+                    yield Figures(
+                        f"{name}, {workers} workers",
+                        counts.total(),
+                        dict(counts),
+                        tuple(broken),
+                        note=f"the slowest {slowest[0]:.2f} s ({slowest[1]})",
+                    )
+
+
+@dataclass(frozen=True)
+class CtrlC:
+    """SIGINT to the whole process group, at moments spread from the first import to the end."""
+
+    name: str = "ctrl-c"
+    row: str = "Ctrl-C at a random moment, from the first import on"
+    promise: str = "ended in 2 s, nothing left behind"
+    short: int = 4
+    long: int = 200
+
+    def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
+        """A line to each format and kind of workers; the short form is of one of each."""
+        formats = INTERRUPTED[:1] if rounds <= self.short else INTERRUPTED
+        made = build(formats, scratch)
+        with nursery("faults.leaving") as place:
+            for name in formats:
+                for workers in WORKERS[:1] if rounds <= self.short else WORKERS:
+                    given = {
+                        "way": "all phases",
+                        "path": made[name][0].path,
+                        "workers": workers,
+                    }
+                    command = [sys.executable, "-m", "faults.leaving", json.dumps(given)]
+                    counts, broken, slowest = _moments(
+                        [
+                            lambda plan, command=command: started(command, plan),
+                            *[lambda plan, given=given: place.run(plan, **given)] * 3,
+                        ],
+                        random.Random(seed),
+                        rounds,
+                    )
+                    what = f"{name}, {workers} workers"
+                    yield Figures(what, rounds, counts, broken, note=f"the slowest {slowest:.2f} s")
+
+
+def _moments(
+    ways: Sequence[Callable[[Mapping[str, Any]], End]], rng: random.Random, rounds: int
+) -> tuple[dict[str, int], tuple[str, ...], float]:
+    """Interrupt each way in turn, at moments spread over its whole run."""
+    whole = [max(way({}).lived for _ in range(2)) for way in (ways[0], ways[-1])]
+    counts: Counter[str] = Counter()
+    broken: list[str] = []
+    slowest = 0.0
+    for number in range(rounds):
+        fresh = number % len(ways) == 0
+        way = ways[number % len(ways)]
+        moment = rng.uniform(0, 1.02 * whole[0 if fresh else 1])
+        plan = {"signal": signal.SIGINT, "after": moment, "group": True}
+        end = in_time(lambda way=way, plan=plan: way(plan), counts)  # type: ignore[misc]
+        phase = end.report.get("phase", "start")
+        if end.code == 0 and "Exception ignored" in end.said:
+            # inside a weak reference's callback or a __del__ Python prints Ctrl-C, and goes on
+            counts["swallowed by Python"] += 1
+            continue
+        found = interrupted(end, phase)
+        counts["broken" if found else "ended before" if end.code == 0 else f"in {phase}"] += 1
+        broken += [f"after {moment:.3f} s, phase {phase}: {problem}" for problem in found]
+        slowest = max(slowest, end.seconds)
+    return dict(counts), tuple(broken), slowest
+
+
+def in_time(attempt: Callable[[], End], counts: Counter[str]) -> End:
+    """One trial; where only the time was exceeded once more: a shared machine stalls at times."""
+    end = attempt()
+    if end.seconds >= LIMIT and not end.hung and not end.left:
+        counts["slow once, repeated"] += 1
+        end = attempt()
+    return end
+
+
+def interrupted(end: End, phase: str) -> list[str]:
+    """What was not as promised of an interrupted program."""
+    # in the midst of others' imports or the interpreter's own, Ctrl-C is whatever they make of it
+    ours = phase in ("open", "loop", "close")
+    fine = (0, -signal.SIGINT, 130) if ours else (0, -signal.SIGINT, 130, 1)
+    found = problems(end, end.code, end.said.strip().rpartition("\n")[2])
+    if end.code not in fine:
+        found.append(f"{end.how}: {end.said[-900:]}")
+    if ours and end.code and end.said.count("Traceback") > 1 + end.said.count("During handling"):
+        found.append(f"more than one traceback: {end.said[-1500:]}")
+    return found
+
+
+CASES: tuple[Case, ...] = (Exits(), CtrlC())

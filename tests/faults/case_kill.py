@@ -1,0 +1,224 @@
+"""kill -9 of a conversion: the target is old, absent or complete, and the next run clears up."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from faults.case import Case, Figures
+from faults.nursery import End, Nursery, nursery
+from faults.sets import painted
+
+PICTURES = 40
+SUFFIXES = {"HDF5": ".h5", "LMDB": ".lmdb"}
+
+
+def photos(folder: Path) -> Path:
+    """Pictures in two classes: noise, so that encoding takes a while."""
+    for number in range(PICTURES):
+        place = folder / f"class {number % 2}"
+        place.mkdir(parents=True, exist_ok=True)
+        noise = painted(number, 48, 5)
+        Image.fromarray(np.tile(noise, (1, 2, 1))).save(place / f"{number:03}.png")
+    return folder
+
+
+def bytes_of(target: Path) -> str | None:
+    """Digest of a set's file; None where there is none."""
+    file = target / "data.mdb" if target.suffix == ".lmdb" else target
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else None
+
+
+def listed(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+class Packer:
+    """Conversions of the same pictures to the same target."""
+
+    def __init__(self, place: Nursery, scratch: Path, container: str) -> None:
+        self.place = place
+        self.source = photos(scratch / f"photos {container}")
+        self.folder = scratch / f"to {container}"
+        self.temporary = scratch / f"temporary {container}"
+        self.target = self.folder / f"set{SUFFIXES[container]}"
+        self.workspace = f".{self.target.name}.asyncreader-tmp"
+        self.temporary.mkdir()
+        self.empty()
+        self.old = self._made("png")
+        self.new = self._made("raw")
+        assert self.old != self.new
+
+    def empty(self) -> None:
+        """Begin anew."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
+
+    def clear(self) -> None:
+        """Take away what lies there, not the folder: it may be a disk."""
+        for entry in self.folder.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+    def _made(self, encoding: str) -> str:
+        from asyncreader.verify import verify_file
+
+        end = self.run({}, encoding=encoding)
+        assert end.code == 0, end
+        report = verify_file(str(self.target))
+        assert report.ok
+        assert report.count == PICTURES
+        digest = bytes_of(self.target)
+        assert digest is not None
+        # the file follows from the pictures alone: whatever has these bytes is this set, complete
+        shutil.copytree(self.folder, self.folder.with_name(f"{self.folder.name} {encoding}"))
+        self.empty()
+        return digest
+
+    def put_old(self) -> None:
+        """The target is there, and old."""
+        shutil.rmtree(self.folder)
+        shutil.copytree(self.folder.with_name(f"{self.folder.name} png"), self.folder)
+
+    def run(
+        self,
+        plan: dict[str, object],
+        encoding: str = "raw",
+        overwrite: bool = False,
+        more: Sequence[str] = (),
+        **happens: object,
+    ) -> End:
+        """One conversion."""
+        return self.place.run(
+            plan,
+            arguments=[
+                *(str(self.source), str(self.target), "--encoding", encoding, "--jobs", "2"),
+                *(["--overwrite"] if overwrite else []),
+                *more,
+            ],
+            temporary=str(self.temporary),
+            **happens,
+        )
+
+
+@dataclass(frozen=True)
+class Kill:
+    """kill -9 at random times, and at every kind of call that writes."""
+
+    name: str = "kill"
+    row: str = "kill -9 of a conversion"
+    promise: str = "the target old, absent or complete; the next run clears what was left"
+    short: int = 6
+    long: int = 200
+
+    def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
+        """A line to each container."""
+        with nursery("faults.packing") as place:
+            for container in SUFFIXES:
+                yield self._kills(Packer(place, scratch, container), container, rounds, seed)
+
+    def _kills(self, packer: Packer, container: str, rounds: int, seed: int) -> Figures:
+        rng = random.Random(seed)
+        plain = packer.run({})
+        calls = int(plain.report["calls"])
+        counts: Counter[str] = Counter()
+        broken: list[str] = []
+        for number in range(rounds):
+            overwrite = number % 4 >= 2
+            packer.put_old() if overwrite else packer.empty()
+            if number % 2:
+                after = rng.uniform(0, 1.1 * plain.lived)
+                said = f"after {after:.4f} s"
+                end = packer.run({"signal": 9, "after": after}, overwrite=overwrite)
+            else:
+                at, behind = 1 + number * calls // rounds, bool(rng.getrandbits(1))
+                end = packer.run({}, overwrite=overwrite, kill_at=at, behind=behind)
+                said = f"{'behind' if behind else 'before'} call {at}, {end.report.get('at')}"
+            if end.code == 0:
+                said += " (it had ended)"
+            found, problem = self._found(packer, end, overwrite)
+            counts[found] += 1
+            if problem is None:
+                problem = self._next(packer)
+            if problem is not None:
+                broken.append(f"{said}, {'overwrite' if overwrite else 'fresh'}: {problem}")
+        broken += [] if (held := refused(packer)) is None else [held]
+        counts["a second run at the same time refused"] = int(held is None)
+        return Figures(container, rounds, dict(counts), tuple(broken))
+
+    def _found(self, packer: Packer, end: End, overwrite: bool) -> tuple[str, str | None]:
+        """What the target is, and what is wrong."""
+        digest = bytes_of(packer.target)
+        names = {packer.old: "old", packer.new: "complete", None: "absent"}
+        kind = names.get(digest, "neither")
+        others = [name for name in listed(packer.folder) if name not in ("set.h5", "set.lmdb")]
+        if end.code not in (0, -9) or end.hung or end.left:
+            return kind, f"{end.how}: {end.said[-300:]} {end.left}"
+        if kind == "neither" or kind == ("absent" if overwrite else "old"):
+            return kind, f"the target is {kind}"
+        if end.code == 0 and kind != "complete":
+            return kind, f"exit code 0, and the target is {kind}"
+        if others not in ([], [packer.workspace]):
+            return kind, f"beside it lies {others}"
+        if listed(packer.temporary):
+            return kind, f"temporary files: {listed(packer.temporary)}"
+        return kind, None
+
+    def _next(self, packer: Packer) -> str | None:
+        """What is wrong behind the next conversion to that target."""
+        end = packer.run({}, overwrite=packer.target.exists())
+        if end.code != 0:
+            return f"the next run: {end.how}, {end.said[-300:]}"
+        if bytes_of(packer.target) != packer.new:
+            return "the next run made another set"
+        if listed(packer.folder) != [packer.target.name]:
+            return f"the next run left {listed(packer.folder)}"
+        return None
+
+
+def refused(packer: Packer) -> str | None:
+    """A conversion to a target that another one is writing; what is wrong with that."""
+    packer.empty()
+    ends: list[End] = []
+    gate = packer.temporary.with_name("gate")
+    os.mkfifo(gate)
+    given = {
+        "arguments": [str(packer.source), str(packer.target)],
+        "temporary": str(packer.temporary),
+        "wait_at": 60,
+        "gate": str(gate),
+    }
+    with nursery("faults.packing") as other:
+        first = threading.Thread(target=lambda: ends.append(other.run({}, **given)))
+        first.start()
+        while first.is_alive():
+            try:
+                held = os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+                break
+            except OSError:  # it is not there yet
+                time.sleep(0.01)
+        second = packer.run({})
+        between = listed(packer.folder)
+        os.close(held)
+        first.join()
+    gate.unlink()
+    if second.code != 1 or "another run is writing this target" not in second.said:
+        return f"beside a running one: {second.how}, {second.said[-300:]}"
+    if between != [packer.workspace]:
+        return f"the refused one left {between}"
+    if ends[0].code != 0 or bytes_of(packer.target) is None:
+        return f"the first one: {ends[0].how}, {ends[0].said[-300:]}"
+    return None
+
+
+CASES: tuple[Case, ...] = (Kill(),)

@@ -1,0 +1,181 @@
+"""Long use in one process: the buffer contract under stress, and what is left behind by it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from faults.nursery import leaving, tell
+
+#: Pictures of the stress set: (N, 4, 4, 3), every pixel spells the index.
+SHAPE = (4, 4, 3)
+
+
+def warm() -> None:
+    """Import what a trial needs."""
+    from asyncreader import AsyncReader
+
+    assert AsyncReader is not None
+
+
+def painted(count: int) -> np.ndarray[Any, Any]:
+    """Pictures of one colour, index in base 256; the third channel is a sum over both."""
+    index = np.arange(count)
+    colour = np.stack([index % 256, index // 256, (index * 7 + 3) % 256], axis=1)
+    return np.broadcast_to(colour[:, None, None, :], (count, *SHAPE)).astype(np.uint8)
+
+
+def jittered(data: Any, labels: Any, rng: Any) -> None:
+    """Gives way to others now and then, for a random time."""
+    draw = rng.integers(0, 64)
+    if draw == 0:
+        time.sleep(float(rng.random()) * 0.002)
+    elif draw < 8:
+        os.sched_yield()
+
+
+def mixed(batch: Any, expected: np.ndarray[Any, Any]) -> str | None:
+    """What is wrong with a batch of the stress set."""
+    wanted = expected[batch.indices]
+    if not np.array_equal(batch.data, wanted):
+        rows = (batch.data != wanted).reshape(len(batch), -1).any(axis=1)
+        return f"rows {np.flatnonzero(rows).tolist()} of {batch!r} are of others"
+    if not np.array_equal(batch.labels[:, 0], batch.indices):
+        return f"labels {batch.labels.tolist()} for {batch.indices.tolist()}"
+    return None
+
+
+def stress(path: str, workers: str, batches: int, seed: int) -> None:
+    """Take batches with the next ones in flight, and look at each twice: at once, and later."""
+    from asyncreader import AsyncReader
+
+    sys.setswitchinterval(1e-6)
+    rng = random.Random(seed)
+    found: list[str] = []
+    seen = np.zeros(0, np.int64)
+    with AsyncReader(
+        path=path,
+        batch_size=8,
+        shuffle=True,
+        seed=seed,
+        njob=3,
+        nthread=8,
+        workers=workers,
+        layout="NHWC",
+        postprocess=jittered,
+        verify="always",
+    ) as reader:
+        expected = painted(reader.count)
+        seen = np.zeros(reader.count, np.int64)
+        flying, kept = 0, None
+        for number in range(batches):
+            while flying < 3 - (kept is not None):
+                reader.fetchData()
+                flying += 1
+            batch = reader.getNextBatch()
+            flying -= 1
+            if flying < 3 - (kept is not None):
+                reader.fetchData()
+                flying += 1
+            seen[batch.indices] += 1
+            problems = [mixed(batch, expected)]
+            draw = rng.random()
+            if draw < 0.02:
+                time.sleep(rng.random() * 0.002)
+            elif draw < 0.3:
+                os.sched_yield()
+            problems.append(mixed(batch, expected))  # while others are being filled
+            if kept is not None:  # for some batches, while the ring goes round
+                problems.append(mixed(kept, expected))
+                if rng.random() < 0.3:
+                    kept.release()
+                    kept = None
+            elif rng.random() < 0.02:
+                kept = batch.keep()
+            if batch is not kept:
+                batch.data[:] = 255  # it is the caller's
+            found += [f"batch {number}: {problem}" for problem in problems if problem]
+            if len(found) > 10:
+                break
+    whole = batches * 8 // len(seen)
+    if not found and (seen.min() < whole or seen.max() > whole + 1):
+        found.append(f"samples were served {seen.min()} to {seen.max()} times in {whole} epochs")
+    tell(found=found, batches=batches)
+
+
+def usage() -> dict[str, int]:
+    """What this process holds: private memory (bytes), descriptors, threads, children."""
+    gc.collect()
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            private = int(line.split()[1]) << 10
+    return {
+        "private": private,
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": threading.active_count(),
+    }
+
+
+def slope(points: list[int]) -> float:
+    """Least squares, per 100 steps."""
+    return float(np.polyfit(np.arange(len(points)), points, 1)[0] * 100)
+
+
+def epochs(path: str, workers: str, rounds: int) -> None:
+    """Many epochs of one reader; the first tenth is not counted."""
+    from asyncreader import AsyncReader
+
+    points = []
+    with AsyncReader(
+        path=path, batch_size=8, shuffle=True, nthread=2, njob=2, workers=workers
+    ) as reader:
+        for number in range(rounds + rounds // 10 + 1):
+            for _ in reader:
+                pass
+            if number == rounds // 10:
+                first = usage()
+            if number >= rounds // 10:
+                points.append(usage()["private"])
+        last = usage()
+    tell(first=first, last=last, slope=slope(points), steps=rounds)
+
+
+def openings(path: str, workers: str, rounds: int) -> None:
+    """Many readers, opened, used and closed, or forgotten; the first tenth is not counted."""
+    from asyncreader import AsyncReader
+
+    points = []
+    for number in range(rounds + rounds // 10 + 1):
+        reader = AsyncReader(path=path, batch_size=8, nthread=2, workers=workers)
+        reader.fetchData()
+        batch = reader.getNextBatch()
+        reader.fetchData()
+        if number % 2:
+            reader.close()
+        del reader, batch
+        if number == rounds // 10:
+            first = usage()
+        if number >= rounds // 10 and number % 10 == 0:
+            points.append(usage()["private"])
+    last = usage()
+    tell(first=first, last=last, slope=slope(points) / 10, steps=rounds)
+
+
+def trial(what: str, **given: Any) -> int:
+    """Run one of these functions."""
+    {"stress": stress, "epochs": epochs, "openings": openings}[what](**given)
+    leaving()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(trial(**json.loads(sys.argv[1])))
