@@ -26,8 +26,15 @@ INTERRUPTED = ("HDF5 raw", "LMDB jpeg")
 #: Seconds in which a way must have ended, its processes too.
 LIMIT = 2.0
 
-#: Ways that the short form takes with processes, which cost a second each to start.
-FEW = ("no_close", "worker_killed", "SIGKILL, a worker stuck", "after_fork")
+#: Ways that the short form takes: processes cost a second each to start.
+FEW = {
+    "thread": ("no_close", "thread_reads_on", "after_fork", "worker_stuck", "pickled", "SIGTERM"),
+    "process": ("no_close", "worker_killed", "SIGKILL, a worker stuck", "after_fork"),
+}
+
+#: A trial that was only slow is tried again so often, and its fastest counts: a shared machine
+#: stalls, and what waits for ever is as slow the next time.
+ATTEMPTS = 3
 
 
 def problems(end: End, code: int, said: str) -> list[str]:
@@ -81,7 +88,7 @@ class Exits:
                     broken: list[str] = []
                     slowest = (0.0, "")
                     for way, code, said, plan in ways(workers):
-                        if rounds <= self.short and workers == "process" and way not in FEW:
+                        if rounds <= self.short and way not in FEW[workers]:
                             continue
                         for number in range(rounds):
                             path = made[name][number % len(made[name])].path
@@ -98,7 +105,7 @@ class Exits:
                             slowest = max(slowest, (end.seconds, way))
                     yield Figures(
                         f"{name}, {workers} workers",
-                        counts.total(),
+                        counts["as promised"] + counts["broken"],
                         dict(counts),
                         tuple(broken),
                         note=f"the slowest {slowest[0]:.2f} s ({slowest[1]})",
@@ -112,7 +119,7 @@ class CtrlC:
     name: str = "ctrl-c"
     row: str = "Ctrl-C at a random moment, from the first import on"
     promise: str = "ended in 2 s, nothing left behind"
-    short: int = 4
+    short: int = 2
     long: int = 200
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
@@ -167,12 +174,15 @@ def _moments(
 
 
 def in_time(attempt: Callable[[], End], counts: Counter[str]) -> End:
-    """One trial; where only the time was exceeded once more: a shared machine stalls at times."""
-    end = attempt()
-    if end.seconds >= LIMIT and not end.hung and not end.left:
-        counts["slow once, repeated"] += 1
-        end = attempt()
-    return end
+    """One trial, and again where all that is wrong is its time."""
+    ends = [attempt()]
+    while ends[-1].seconds >= LIMIT and not (ends[-1].hung or ends[-1].left):
+        if len(ends) == ATTEMPTS:
+            break
+        ends.append(attempt())
+    if len(ends) > 1:
+        counts["(slow, tried again)"] += 1
+    return min(ends, key=lambda end: end.seconds)
 
 
 def interrupted(end: End, phase: str) -> list[str]:

@@ -55,7 +55,7 @@ class Full:
     name: str = "full"
     row: str = "disk full: the k-th write fails"
     promise: str = "exit code 1, the message with needed and free bytes, no target, no signal"
-    short: int = 6
+    short: int = 2
     long: int = 100_000
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:

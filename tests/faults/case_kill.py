@@ -118,7 +118,7 @@ class Kill:
     name: str = "kill"
     row: str = "kill -9 of a conversion"
     promise: str = "the target old, absent or complete; the next run clears what was left"
-    short: int = 6
+    short: int = 2
     long: int = 200
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:

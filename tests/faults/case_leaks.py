@@ -23,7 +23,7 @@ class Leaks:
     name: str = "leaks"
     row: str = "epochs of one reader, and readers opened and closed"
     promise: str = "descriptors and threads equal, private memory below +1 MB in 100"
-    short: int = 12
+    short: int = 6
     long: int = 200
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:

@@ -24,7 +24,7 @@ class Stress:
     name: str = "stress"
     row: str = "batches under stress: 8 workers, random pauses, the next ones in flight"
     promise: str = "0 mixed batches, 0 wrong labels, each sample once an epoch"
-    short: int = 400
+    short: int = 300
     long: int = 100_000
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:

@@ -269,6 +269,9 @@ def _serve() -> dict[str, Any]:
             os.dup2(saying, 1)
             for fd in (ours, theirs, answers, said, saying):
                 os.close(fd)
+            # made for what the nursery writes to, which may have been a file
+            sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+            sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
             null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, 0)
             os.close(null)

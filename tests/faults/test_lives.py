@@ -1,0 +1,30 @@
+"""Short forms of the cases about processes: their long forms are ``tests/faults/run.py --long``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults import case_exits, case_full, case_kill, case_leaks, case_stress
+from faults.case import Case
+from faults.run import SEED
+
+CASES: tuple[Case, ...] = (
+    *case_exits.CASES,
+    *case_full.CASES,
+    *case_kill.CASES,
+    *case_leaks.CASES,
+    *case_stress.CASES,
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_no_promise_is_broken(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each case keeps its promise; how fast is measured by the long form."""
+    monkeypatch.setattr(case_exits, "LIMIT", float("inf"))
+    lines = list(case.run(case.short, SEED, tmp_path))
+    assert lines
+    for line in lines:
+        assert not line.broken, f"{line.what}: {line.broken}"
+        assert sum(line.counts.values()) > 0
