@@ -41,6 +41,8 @@ MOST_NAME: Final = 255
 CONTAINERS: Final = {"hdf5": "HDF5", "lmdb": "LMDB"}
 COLUMNS: Final = ("name", "count", "bytes", "xxh3", "checksums", "labels")
 _NONE: Final = "-"
+#: Letters to a comma, at least.
+_LETTERS: Final = 10
 _READ: Final = 1 << 22
 _AGAIN: Final = "copy it again, or convert again; it is not to be edited by hand"
 
@@ -195,6 +197,12 @@ class Manifest:
                 found=f"{len(text)} bytes",
                 expected=f"at most {MOST_BYTES}",
             )
+        # a row has six values in 70 letters or more; two-letter values would take 30 times the text
+        if (
+            text.count(b",") > len(text) // _LETTERS + 1000
+            or text.count(b"[") > len(text) // 40 + 9
+        ):
+            raise FormatError("the manifest is no table of shards", path=path, hint=_AGAIN)
         try:
             raw = json.loads(text)
         except (ValueError, RecursionError) as exc:

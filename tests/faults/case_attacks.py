@@ -23,6 +23,7 @@ _ROOMS = {
     "hdf5_types": "HDF5",
     "hdf5_files": "HDF5",
     "lmdb_files": "LMDB",
+    "shard_files": "shards",
     "images": "pictures",
     "folders": "folders and CSVs",
 }

@@ -20,6 +20,7 @@ def all_attacks() -> dict[str, Attack]:
         hdf5_types,
         images,
         lmdb_files,
+        shard_files,
     )
 
     return ATTACKS

@@ -129,13 +129,16 @@ class Home:
         return folder
 
     def base(self, name: str) -> Path:
-        """A set packed by us: "raw.h5", "jpeg.h5", "raw.lmdb" or "jpeg.lmdb"."""
+        """A set packed by us: "raw.h5", "jpeg.h5", "raw.lmdb", "jpeg.lmdb", or "shards"."""
         path = self.root / "bases" / name
         if not path.exists():
             from converters import convert
 
             path.parent.mkdir(exist_ok=True)
-            convert(self.pictures, path, encoding=name.split(".")[0], jobs=1)
+            if name == "shards":
+                convert(self.pictures, path, format="hdf5", shards=3, jobs=1)
+            else:
+                convert(self.pictures, path, encoding=name.split(".")[0], jobs=1)
         return path
 
     def prepare(self, attack: Attack) -> tuple[Try, Path]:

@@ -1,0 +1,97 @@
+"""Hostile sharded sets: manifests that name other files or explode, shards that are no shards."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from asyncreader.manifest import NAME
+
+from .corpus import SET, Place, Try, attack
+
+
+def shards(name: str, spoil: Callable[[Path, Place], Any], says: str) -> None:
+    """Register what ``spoil`` does to the folder of a set of three shards."""
+
+    def make(place: Place) -> Try:
+        folder = place.copy("shards")
+        spoil(folder, place)
+        return Try(folder)
+
+    make.__doc__ = f"A sharded set: {name.replace('_', ' ')}."
+    attack(SET, says, SET, name=f"shards_{name}")(make)
+
+
+def named(value: Any) -> Callable[[Path, Place], Any]:
+    """Another name for the first shard."""
+
+    def spoil(folder: Path, place: Place) -> None:
+        manifest = json.loads((folder / NAME).read_text())
+        manifest["shards"][0][0] = value(place) if callable(value) else value
+        (folder / NAME).write_text(json.dumps(manifest))
+
+    return spoil
+
+
+def written(text: Callable[[bytes], bytes]) -> Callable[[Path, Place], Any]:
+    """Another text of the manifest."""
+    return lambda folder, place: (folder / NAME).write_bytes(text((folder / NAME).read_bytes()))
+
+
+def replaced(how: Callable[[Path, Place], Any], what: str = "*.h5") -> Callable[[Path, Place], Any]:
+    """Something else in the place of the first shard, or of the manifest."""
+
+    def spoil(folder: Path, place: Place) -> None:
+        first = sorted(folder.glob(what))[0]
+        first.unlink()
+        how(first, place)
+
+    return spoil
+
+
+_NAME = "makes no sense: its name is not that of a file beside the manifest"
+shards("out_of_the_folder", named("../../outside/secret.h5"), _NAME)
+shards("absolute", named(lambda place: place.secret_h5), _NAME)
+shards("name_with_escapes", named("\x1b[2Jx.h5"), _NAME)
+shards("name_is_a_surrogate", named("\ud800.h5"), _NAME)
+shards("name_is_a_list", named(["x"]), _NAME)
+shards("name_is_another", named("x.h5"), "not as it was written|no such|not there")
+shards("nested_manifest", written(lambda text: b"[" * 300_000), "not JSON|no table of shards")
+shards(
+    "manifest_of_numbers",
+    written(lambda text: b"[" + b"0," * (100 << 20) + b"0]"),
+    "no table of shards",
+)
+shards(
+    "manifest_of_lists",
+    written(lambda text: b"[" + b"[]," * (60 << 20) + b"0]"),
+    "no table of shards",
+)
+shards(
+    "count_of_400_digits",
+    written(lambda text: text.replace(b'"count": 6', b'"count": ' + b"9" * 400)),
+    "makes no sense|count|not as",
+)
+shards(
+    "manifest_is_a_pipe", replaced(lambda path, place: os.mkfifo(path), NAME), "not a regular file"
+)
+shards(
+    "manifest_is_endless",
+    replaced(lambda path, place: path.symlink_to("/dev/zero"), NAME),
+    "not a regular file",
+)
+shards(
+    "manifest_is_another_file",
+    replaced(lambda path, place: path.symlink_to(place.secret), NAME),
+    "not JSON|no table",
+)
+shards("shard_is_a_pipe", replaced(lambda path, place: os.mkfifo(path)), "regular|size|shard")
+shards(
+    "shard_is_another_file",
+    replaced(lambda path, place: path.symlink_to(place.secret_h5)),
+    "shard|size",
+)
+shards("shard_is_a_folder", replaced(lambda path, place: path.mkdir()), "shard|regular|size")
