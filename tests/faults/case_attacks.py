@@ -68,7 +68,7 @@ class Attacks:
         with Visitor(home) as visitor:
             for kind in dict.fromkeys(_ROOMS.values()):
                 chosen = [attack for attack in all_attacks().values() if room(attack) == kind]
-                counts: Counter[str] = Counter(attacks=len(chosen))
+                counts: Counter[str] = Counter()
                 lines: list[str] = []
                 trials = 0
                 for attack in chosen:
@@ -81,7 +81,8 @@ class Attacks:
                         for visit in visits
                         if visit.seconds > LIMIT
                     ]
-                yield Figures(kind, trials, dict(counts), tuple(lines))
+                note = f"{len(chosen)} attacks"
+                yield Figures(kind, trials, dict(counts), tuple(lines), note=note)
 
 
 CASES: tuple[Case, ...] = (Attacks(),)
