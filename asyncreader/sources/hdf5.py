@@ -6,6 +6,7 @@ that warns: filters that only HDF5 itself can undo.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import warnings
@@ -63,13 +64,14 @@ def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto") -> Any:
             h5 = open_library(path)
             file.check_same()
             opened = _Opener(path, file, h5, fields).open()
-        if opened.files.h5 is None:
-            h5.close()
+            if opened.files.h5 is None:
+                h5.close()
         return opened
     except BaseException:
         file.close()
         if h5 is not None:
-            h5.close()
+            with contextlib.suppress(Exception):  # of a damaged file even closing may fail
+                h5.close()
         raise
 
 

@@ -182,6 +182,16 @@ def _class_names(h5: Any, path: str) -> list[str]:
     return [bytes(name).decode("utf-8", "surrogateescape") for name in raw]
 
 
+def _has_checksums(h5: Any, path: str) -> bool:
+    """Whether there is a table as only we write it: then a file is no foreign set."""
+    import h5py
+
+    table = reach(h5, fmt.CHECKSUMS, path)
+    if not isinstance(table, h5py.h5d.DatasetID):
+        return False
+    return bool(table.rank == 1 and table.get_type().equal(h5py.h5t.STD_U64LE))
+
+
 def read_meta(h5: Any, path: str) -> fmt.Meta | None:
     """Our description in the root attributes; None for a file that is not ours."""
     # text of variable length is never ours, and HDF5 2.0 may hang on reading it when damaged
@@ -189,8 +199,8 @@ def read_meta(h5: Any, path: str) -> fmt.Meta | None:
     if isinstance(name, bytes):
         name = name.decode("ascii", "replace")
     if not isinstance(name, str) or name != fmt.FORMAT_NAME:
-        if f"digest_{fmt.CHECKSUMS}" in h5.attrs:  # others have no such thing
-            raise FormatError("its description is damaged", path=path, hint=fmt.REPACK)
+        if f"digest_{fmt.CHECKSUMS}" in h5.attrs or _has_checksums(h5, path):
+            raise FormatError("its description is damaged or missing", path=path, hint=fmt.REPACK)
         return None
     fields: dict[str, Any] = {"format": name, "digests": {}, "shape": None, "classes": None}
     for key in itertools.islice(h5.attrs, _ATTRIBUTES):

@@ -11,6 +11,7 @@ File Format Specification 3.0, II.A, III.A, III.B, IV.A
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections import deque
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import FormatError
+from .hdf5_blocks import ATTRIBUTES, CHUNKS, LINKS, File, Forged, check_array, check_tree
 
 UInt8 = npt.NDArray[np.uint8]
 
@@ -100,6 +102,8 @@ class _Walk:
             self._entry(entry)
             root = self._address(entry + self._width)
         else:
+            if base == 0 and self._int(12 + 2 * self._width, self._width) > self._size:
+                raise _Odd  # HDF5 refuses a short file, in better words
             root = self._address(base + 12 + 3 * self._width)
         if root is None:
             raise _Odd
@@ -132,10 +136,11 @@ class _Walk:
             self._link(body)
         elif kind in (0x02, 0x15):
             flags = self._int(body + 1, 1)
-            skip = (8 if kind == 0x02 else 2) if flags & 1 else 0
-            self._second_tree(body + 2 + skip + self._width)
+            heap = body + 2 + ((8 if kind == 0x02 else 2) if flags & 1 else 0)
+            kinds = LINKS if kind == 0x02 else ATTRIBUTES
+            self._second_tree(heap + self._width, kinds, heap)
             if flags & 2:
-                self._second_tree(body + 2 + skip + 2 * self._width)
+                self._second_tree(heap + 2 * self._width, kinds, heap)
         elif kind == 0x08:
             self._layout(body, size)
 
@@ -162,7 +167,9 @@ class _Walk:
             axes, width = self._int(body + 3, 1), self._int(body + 4, 1)
             index = body + 5 + axes * width
             if self._int(index, 1) == 5:
-                self._second_tree(index + 7)
+                self._second_tree(index + 7, CHUNKS, None)
+            elif self._int(index, 1) == 4:
+                self._array(index)
 
     def _messages(self, at: int) -> Iterator[tuple[int, int, int]]:
         """(type, where, size) of the messages of the object header at ``at``."""
@@ -255,11 +262,31 @@ class _Walk:
                     return
                 self._entry(at + 8 + number * size)
 
-    def _second_tree(self, at: int) -> None:
-        """A tree of the second version states its depth: held against what is possible."""
+    def _second_tree(self, at: int, kinds: tuple[int, int], heap: int | None) -> None:
+        """The tree of the second version whose address is at ``at``, and its heap's at ``heap``."""
         header = self._address(at)
-        if header is None or bytes(self._bytes(header, 4)) != b"BTHD":
+        if header is None:
             return
-        depth = self._int(header + 12, 2)
-        if depth > _LEVELS:
-            raise self._refuse("a tree of absurd depth", header)
+        with self._held_against_its_rules(header):
+            check_tree(self._file, header, kinds, None if heap is None else self._address(heap))
+
+    def _array(self, index: int) -> None:
+        """The extensible array that a layout's index names."""
+        header = self._address(index + 6)
+        if header is None:
+            return
+        with self._held_against_its_rules(header):
+            check_array(self._file, header, bytes(self._bytes(index + 1, 5)))
+
+    @contextlib.contextmanager
+    def _held_against_its_rules(self, header: int) -> Iterator[None]:
+        try:
+            yield
+        except Forged as exc:
+            raise self._refuse(exc.args[0], exc.args[1]) from exc
+        except _Odd as exc:
+            raise self._refuse("it goes on outside the file", header) from exc
+
+    @property
+    def _file(self) -> File:
+        return File(self._bytes, self._address, self._size, self._width, self._length)

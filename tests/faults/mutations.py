@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from faults.regions import PAGE, Regions
+from faults.reseal import seal
 
 Rng = np.random.Generator
 
@@ -159,6 +160,23 @@ def graft(mutant: Mutant, rng: Rng) -> str:
     return f"{size} bytes at {one} of another set"
 
 
+# -- structure: HDF5's blocks --------------------------------------------------------------------
+
+
+def resealed(mutant: Mutant, rng: Rng) -> str:
+    """One to three numbers in a block of HDF5's metadata, whose checksum is made good again."""
+    start, length = mutant.parts.sealed[int(rng.integers(len(mutant.parts.sealed)))]
+    if start + length + 4 > len(mutant.data):
+        return integer(mutant, rng)  # another blow has cut it off
+    said = []
+    for _ in range(int(rng.choice([1, 1, 2, 3]))):
+        width = int(rng.choice([1, 2, 4, 8]))
+        at = start + int(rng.integers(4, length - width + 1))
+        said.append(_put_int(mutant, rng, at, width))
+    seal(mutant.data, start, length)
+    return f"{', '.join(said)}, in a sealed block at {start}"
+
+
 # -- structure: LMDB's pages ---------------------------------------------------------------------
 
 #: Offsets in a meta page and sizes: version, page size, main tree's flags, depth, branch, leaf and
@@ -255,6 +273,7 @@ ANY: tuple[Blow, ...] = (
     *(integer, integer, integer, text, text, swap_blocks, copy_block, zero_block, noise_block),
     *(move_bytes, shift, splice, graft),
 )
+HDF5_ONLY: tuple[Blow, ...] = (resealed,) * 8
 LMDB_ONLY: tuple[Blow, ...] = (
     *(meta_field, meta_field, page_field, node_field, node_field, swap_nodes, child),
 )
@@ -262,7 +281,7 @@ LMDB_ONLY: tuple[Blow, ...] = (
 
 def blow(mutant: Mutant, rng: Rng) -> str:
     """One blow at the structure, or in one case of five two of them."""
-    kinds = ANY + LMDB_ONLY if mutant.parts.pages else ANY
+    kinds = ANY + (LMDB_ONLY if mutant.parts.pages else HDF5_ONLY)
     said = []
     for _ in range(2 if rng.random() < 0.2 else 1):
         kind = kinds[int(rng.integers(len(kinds)))]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
+from faults.reseal import sealed_blocks
 from faults.sets import KnownSet
 
 #: An LMDB page on x86-64 and arm64.
@@ -24,6 +25,8 @@ class Regions:
     by_kind: dict[str, tuple[tuple[int, int], ...]]
     pages: dict[str, tuple[int, ...]]
     """LMDB: page numbers of "meta", "branch", "leaf" and "overflow" pages."""
+    sealed: tuple[tuple[int, int], ...] = ()
+    """HDF5: (start, length) of the blocks that carry a checksum of themselves behind them."""
 
     def place(self, rng: np.random.Generator, kind: str) -> int:
         """A byte of that kind, all ranges alike: short ones are as important as long ones."""
@@ -63,6 +66,7 @@ def _hdf5(known: KnownSet, size: int) -> Regions:
         size,
         {"structure": structure, **{kind: tuple(parts) for kind, parts in found.items()}},
         {},
+        sealed_blocks(known.file.read_bytes()),
     )
 
 

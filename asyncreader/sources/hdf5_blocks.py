@@ -1,0 +1,248 @@
+"""HDF5's younger structures held against their own rules, before the HDF5 library believes them.
+
+B-trees of the second version, fractal heaps and extensible arrays carry checksums, so that damage
+is seen; but a forged one with a good checksum kills the library (2.0 too) or keeps it busy for
+ever. What is checked here is what it takes for granted: sizes, counts, and that records point at
+objects. HDF5 File Format Specification 3.0, III.A.2, III.G, IV.A.2 and VII.C
+(https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+UInt8 = npt.NDArray[np.uint8]
+
+#: Kinds of records, by the tree's type, and their size where it is fixed: links by name and by
+#: order of creation, attributes by name and by order, chunks without and with filters.
+LINKS, ATTRIBUTES, CHUNKS = (5, 6), (8, 9), (10, 11)
+_RECORD: Final = {5: 11, 6: 15, 8: 17, 9: 13}
+#: Where a record has the identifier of its object in the heap, and how long that is.
+_IDENTIFIER: Final = {5: (4, 7), 6: (8, 7), 8: (0, 8), 9: (0, 8)}
+#: Levels of a tree and bytes of a node: HDF5's own are 512 and 2048.
+_LEVELS, _LARGEST_NODE = 16, 1 << 20
+_SHARED: Final = 0x02
+
+
+class Forged(Exception):
+    """A structure breaks its own rules: what, and where in the file."""
+
+
+@dataclass(frozen=True)
+class File:
+    """How a file is read. ``read``: bytes at a place, or an exception; ``address``: the place that
+    the address stored at one means, or None; ``width``, ``length``: bytes of both kinds."""
+
+    read: Callable[[int, int], memoryview]
+    address: Callable[[int], int | None]
+    size: int
+    width: int
+    length: int
+
+    def number(self, at: int, size: int) -> int:
+        """A little-endian number."""
+        return int.from_bytes(self.read(at, size), "little")
+
+
+def _need(good: bool, what: str, at: int) -> None:
+    if not good:
+        raise Forged(what, at)
+
+
+# -- fractal heaps -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Heap:
+    """What identifiers of a heap's objects are held against. ``block``: the only direct block,
+    where there is but one."""
+
+    offset_bytes: int
+    length_bytes: int
+    managed: int
+    largest: int
+    block: int | None
+
+
+def _bits(number: int) -> int:
+    return number.bit_length() - 1
+
+
+def read_heap(file: File, at: int) -> Heap:
+    """The heap whose header is at ``at``."""
+    w, n = file.width, file.length
+    _need(bytes(file.read(at, 5)) == b"FRHP\0", "a heap that is none", at)
+    filters, largest = file.number(at + 7, 2), file.number(at + 10, 4)
+    managed = file.number(at + 14 + 2 * n + 2 * w, n)
+    table = at + 14 + 10 * n + 2 * w
+    wide, first, top = (
+        file.number(table, 2),
+        file.number(table + 2, n),
+        file.number(table + 2 + n, n),
+    )
+    space, root = file.number(table + 2 + 2 * n, 2), file.address(table + 6 + 2 * n)
+    rows = file.number(table + 6 + 2 * n + w, 2)
+    for number in (wide, first, top):
+        _need(number > 0 and number & (number - 1) == 0, "a heap of impossible sizes", at)
+    _need(wide <= 1 << 10 and first <= top <= 1 << 32, "a heap of impossible sizes", at)
+    _need(8 < space <= 64 and rows <= 64 and largest <= top, "a heap of impossible sizes", at)
+    _need(managed <= 1 << space, "a heap of impossible sizes", at)
+    _need(largest > 0, "a heap of impossible sizes", at)
+    length = min((_bits(top) + 7) // 8, _bits(largest) // 8 + 1)  # H5HF__hdr_finish_init
+    one = root if rows == 0 and filters == 0 else None
+    return Heap((space + 7) // 8, length, managed, largest, one)
+
+
+def _identified(file: File, heap: Heap, rows: UInt8, at: int) -> list[tuple[int, int]]:
+    """(offset, length) of the heap's own objects that identifiers (n, 7 or 8) name."""
+    kinds = rows[:, 0]
+    _need(bool((kinds & 0xCF == 0).all() and (kinds >> 4 < 3).all()), "an object of no kind", at)
+    own = rows[kinds == 0].astype(object)
+    split, end = 1 + heap.offset_bytes, 1 + heap.offset_bytes + heap.length_bytes
+    found = []
+    for row in own.tolist():
+        offset = int.from_bytes(bytes(row[1:split]), "little")
+        length = int.from_bytes(bytes(row[split:end]), "little")
+        _need(0 < length <= heap.largest, "an object of impossible size", at)
+        _need(offset + length <= heap.managed, "an object outside its heap", at)
+        found.append((offset, length))
+    return found
+
+
+def _attribute(file: File, at: int, length: int) -> None:
+    """An attribute message, version 3: its parts fit in it."""
+    _need(length >= 9, "an attribute cut short", at)
+    version = file.number(at, 1)
+    name, kind, space = (file.number(at + i, 2) for i in (2, 4, 6))
+    _need(version in (1, 2, 3), "an attribute of no version", at)
+    head = 9 if version == 3 else 8
+    _need(name > 0 and head + name + kind + space <= length, "an attribute cut short", at)
+    _need(file.number(at + head + name - 1, 1) == 0, "an attribute whose name does not end", at)
+
+
+def _link(file: File, at: int, length: int) -> None:
+    """A link message: its name fits in it."""
+    _need(length >= 4, "a link cut short", at)
+    version, flags = file.number(at, 1), file.number(at + 1, 1)
+    _need(version == 1, "a link of no version", at)
+    width = 1 << (flags & 3)
+    head = 2 + (flags >> 3 & 1) + (8 if flags & 4 else 0) + (flags >> 4 & 1)
+    _need(head + width <= length, "a link cut short", at)
+    name = file.number(at + head, width)
+    _need(0 < name <= length - head - width, "a link cut short", at)
+
+
+# -- trees ---------------------------------------------------------------------------------------
+
+
+def check_tree(file: File, at: int, kinds: tuple[int, int], heap: int | None) -> None:
+    """A tree of the second version whose header is at ``at``, of one of ``kinds``; its records'
+    objects are in the heap whose header is at ``heap``. Raises Forged."""
+    w, n = file.width, file.length
+    _need(bytes(file.read(at, 5)) == b"BTHD\0", "a tree that is none", at)
+    kind, node, record = file.number(at + 5, 1), file.number(at + 6, 4), file.number(at + 10, 2)
+    depth, split, merge = (file.number(at + i, s) for i, s in ((12, 2), (14, 1), (15, 1)))
+    used, total = file.number(at + 16 + w, 2), file.number(at + 18 + w, n)
+    _need(kind in kinds, "a tree of another kind", at)
+    _need(record == _RECORD.get(kind, record) and record > 0, "records of impossible size", at)
+    _need(64 <= node <= _LARGEST_NODE and 10 + record <= node, "nodes of impossible size", at)
+    _need(depth <= _LEVELS, "a tree of absurd depth", at)
+    _need(0 < split <= 100 and 0 < merge <= 100 and 2 * merge <= split, "impossible shares", at)
+    _need(total <= file.size and (used > 0) == (total > 0), "impossible counts", at)
+    tree = _Tree(file, kind, node, record, None if heap is None else read_heap(file, heap))
+    capacity = tree.capacities(depth, at)
+    _need(used <= capacity[depth], "more records than fit a node", at)
+    if kind in CHUNKS or total == 0:
+        return
+    root = file.address(at + 16)
+    _need(root is not None, "a root outside the file", at)
+    assert root is not None
+    _need(tree.count(root, used, depth) == total, "another number of records than stated", at)
+
+
+class _Tree:
+    def __init__(self, file: File, kind: int, node: int, record: int, heap: Heap | None) -> None:
+        self._file = file
+        self._kind = kind
+        self._node = node
+        self._record = record
+        self._heap = heap
+        self._pointers: list[tuple[int, int]] = []
+        self._capacity: list[int] = []
+        self._seen: set[int] = set()
+
+    def capacities(self, depth: int, at: int) -> list[int]:
+        """Records that a node of each level holds at most (H5B2_hdr_init's arithmetic)."""
+        most = (self._node - 10) // self._record
+        self._capacity, self._pointers = [most], [(0, 0)]
+        count_bytes, sum_bytes, below = _bits(most) // 8 + 1, 0, most
+        for _ in range(depth):
+            pointer = self._file.width + count_bytes + sum_bytes
+            holds = (self._node - 10 - pointer) // (self._record + pointer)
+            _need(holds > 0, "nodes of impossible size", at)
+            self._capacity.append(holds)
+            self._pointers.append((pointer, count_bytes))
+            below = (holds + 1) * below + holds
+            sum_bytes = _bits(below) // 8 + 1
+        return self._capacity
+
+    def count(self, at: int, used: int, level: int) -> int:
+        """Records of a node and all below it, after a look at each."""
+        _need(at not in self._seen, "a tree that leads back to itself", at)
+        self._seen.add(at)
+        _need(used <= self._capacity[level], "more records than fit a node", at)
+        self._file.read(at, self._node)  # HDF5 reads all of it
+        head = b"BTIN\0" if level else b"BTLF\0"
+        _need(bytes(self._file.read(at, 5)) == head, "a node that is none", at)
+        _need(self._file.number(at + 5, 1) == self._kind, "a node of another tree", at)
+        body = np.frombuffer(self._file.read(at + 6, used * self._record), np.uint8)
+        self._records(body.reshape(used, self._record), at)
+        if level == 0:
+            return used
+        pointer, count_bytes = self._pointers[level]
+        place, total = at + 6 + used * self._record, used
+        for _ in range(used + 1):
+            child = self._file.address(place)
+            _need(child is not None, "a child outside the file", at)
+            assert child is not None
+            holds = self._file.number(place + self._file.width, count_bytes)
+            total += self.count(child, holds, level - 1)
+            place += pointer
+        return total
+
+    def _records(self, rows: UInt8, at: int) -> None:
+        heap = self._heap
+        if heap is None or not rows.size:
+            return
+        first, size = _IDENTIFIER[self._kind]
+        if self._kind in ATTRIBUTES:
+            _need(not (rows[:, 8] & _SHARED).any(), "an attribute kept elsewhere", at)
+        found = _identified(self._file, heap, rows[:, first : first + size], at)
+        if heap.block is None:
+            return
+        check = _attribute if self._kind in ATTRIBUTES else _link
+        for offset, length in found:
+            check(self._file, heap.block + offset, length)
+
+
+# -- extensible arrays ---------------------------------------------------------------------------
+
+
+def check_array(file: File, at: int, stated: bytes) -> None:
+    """An extensible array whose header is at ``at``: its five parameters are those ``stated`` in
+    the layout, and its counts are no more than the file can hold. Raises Forged."""
+    w, n = file.width, file.length
+    _need(bytes(file.read(at, 5)) == b"EAHD\0", "an array that is none", at)
+    _need(file.number(at + 5, 1) in (0, 1), "an array of no kind", at)
+    _need(0 < file.number(at + 6, 1) <= w + 12, "elements of impossible size", at)
+    bits, inner, pointers, least, page = stated
+    held = bytes((bits, inner, least, pointers, page))  # two are the other way round here
+    _need(bytes(file.read(at + 7, 5)) == held, "an array of other parameters", at)
+    _need(0 < bits <= 64 and page <= bits, "an array of impossible parameters", at)
+    for i in range(6):
+        _need(file.number(at + 12 + i * n, n) <= 8 * file.size, "impossible counts", at)
