@@ -17,6 +17,8 @@ class Meter:
     read: float = 0.0
     decode: float = 0.0
     postprocess: float = 0.0
+    stopped: bool = False
+    """Set by close(): what is being filled is not wanted any more."""
     spans: Any = ()
     """What it did when, in a reader with ``trace`` (see trace.py)."""
 

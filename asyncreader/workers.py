@@ -48,6 +48,8 @@ class ThreadWorkers:
 
     def stop(self) -> None:
         """Join the threads of a closed ring. One that is stuck is left behind with a warning."""
+        for meter in self.meters:
+            meter.stopped = True  # a batch of large pictures takes seconds: not to its end
         join_or_leave(self._threads)
 
 

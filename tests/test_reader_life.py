@@ -170,6 +170,27 @@ def test_close_with_a_stuck_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     assert source.closed == 1
 
 
+def test_close_amid_a_slow_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker in a batch that takes seconds to decode leaves it at the next picture: close() has
+    nobody to leave behind (which would be a warning, and so an error here)."""
+    from asyncreader import codec
+
+    decode, begun, never = codec.decode, threading.Event(), threading.Event()
+
+    def slowly(*args: Any, **settings: Any) -> Any:
+        begun.set()
+        never.wait(0.05)
+        return decode(*args, **settings)
+
+    path = write_lmdb(tmp_path / "a", packed(pictures(64), "png"))
+    reader = AsyncReader(path=path, batch_size=64)
+    monkeypatch.setattr(codec, "decode", slowly)
+    reader.fetchData()
+    assert begun.wait(60)
+    reader.close()
+    assert workers() == []
+
+
 def test_close_inside_postprocess() -> None:
     """User code in a worker may close the reader: the consumer is told, nobody waits for ever."""
     box: list[AsyncReader] = []

@@ -168,7 +168,7 @@ def test_written_when_training_is_interrupted(small: str, tmp_path: Path) -> Non
     _, errors = child.communicate()
     assert b"KeyboardInterrupt" in errors
     lanes, _ = load(path)
-    assert "HELD" in [e["name"] for e in lanes["slot 0"] + lanes["slot 1"]]
+    assert "HELD" in [e["name"] for n in (0, 1) for e in lanes.get(f"slot {n}", [])]
 
 
 def test_memory_is_bounded(tmp_path: Path) -> None:

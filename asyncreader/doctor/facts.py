@@ -73,11 +73,7 @@ def look(source: Source, path: str | tuple[str, ...], memory: int | None = None)
     """Facts of an open set at ``path``. ``memory``: bytes left to it, else what is free now."""
     spec = source.spec
     stored = spec.stored
-    files = tuple(
-        file
-        for name in expand_paths(path)
-        for file in (listed_files(name) if is_list(name) else [lmdb_data_file(name) or name])
-    )
+    files = tuple(file for name in expand_paths(path) for file in _files(name))
     size = sum(os.path.getsize(file) for file in files)
     kind = file_system(files[0])
     picture = None
@@ -113,6 +109,17 @@ def look(source: Source, path: str | tuple[str, ...], memory: int | None = None)
         memory=available_memory() if memory is None else memory,
         cores=usable_cores(),
     )
+
+
+def _files(path: str) -> list[str]:
+    """The files that hold the bytes of one set."""
+    if is_list(path):
+        return listed_files(path)
+    inside = lmdb_data_file(path)
+    if inside is None and os.path.isdir(path):  # shards: what lies in their folder
+        held = (entry for entry in os.scandir(path) if not entry.name.startswith("."))
+        return sorted(lmdb_data_file(entry.path) or entry.path for entry in held)
+    return [inside or path]
 
 
 def cached(files: tuple[str, ...]) -> float:

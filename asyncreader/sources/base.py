@@ -356,6 +356,8 @@ class ExtentSource(BaseSource):
         for i, (offset, record, row) in enumerate(
             zip(offsets.tolist(), plan.records.tolist(), plan.rows.tolist(), strict=True)
         ):
+            if meter.stopped:
+                return
             data = self.store.view(offset, self.length(record))
             if plan.check is not None and plan.check[i]:
                 copy = SCRATCH.take("encoded", data.size)

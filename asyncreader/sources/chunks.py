@@ -520,6 +520,8 @@ class ChunkSource(BaseSource):
         for i, (record, row) in enumerate(
             zip(plan.records.tolist(), plan.rows.tolist(), strict=True)
         ):
+            if meter.stopped:
+                break
             target = flat[row]
             try:
                 pixels = self._decode(record, meter, target)
