@@ -44,6 +44,13 @@ class BenchCeilings:
 
 def check_plot(path: str) -> None:
     """ParamsError unless a figure can be drawn and ``path`` says of which kind (svg, png, pdf)."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix not in (".svg", ".png", ".pdf"):
+        raise ParamsError(
+            "the figure's suffix does not say what to draw",
+            found=repr(suffix),
+            expected=".svg, .png or .pdf",
+        )
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as exc:
@@ -52,13 +59,6 @@ def check_plot(path: str) -> None:
             found=f"{type(exc).__name__}: {exc}",
             hint="pip install 'asyncreader[plot]'",
         ) from exc
-    suffix = os.path.splitext(path)[1].lower()
-    if suffix not in (".svg", ".png", ".pdf"):
-        raise ParamsError(
-            "the figure's suffix does not say what to draw",
-            found=repr(suffix),
-            expected=".svg, .png or .pdf",
-        )
 
 
 def bench_ceilings(

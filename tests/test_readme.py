@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shutil
 from pathlib import Path
@@ -66,6 +67,7 @@ def test_python_blocks_run(beside_photos: Path, monkeypatch: pytest.MonkeyPatch)
         if all(importlib.util.find_spec(name) is not None for name in needed):
             exec(compile(block, "README.md", "exec"), namespace)
     steps = 352 // 32
+    assert json.loads(Path("trace.json").read_text())["traceEvents"]
     assert seen == [((32, 3, 224, 224), "uint8")] * 2 * steps + [((32, 3, 224, 224), "float32")] * (
         2 * steps
     )
@@ -77,7 +79,7 @@ def test_commands_run(beside_photos: Path) -> None:
         line
         for block in blocks("")
         for line in block.splitlines()
-        if line.startswith("asyncreader ") and "bench" not in line
+        if line.startswith("asyncreader ") and not re.search("bench|doctor", line)
     ]
     assert len(lines) >= 6
     for line in dict.fromkeys(lines):
@@ -87,6 +89,10 @@ def test_commands_run(beside_photos: Path) -> None:
                 line = line.split("#")[0] + " --overwrite"
         assert run(line) == 0, line
     assert run("asyncreader bench train.h5 --seconds 0.05 --nthread 1,2 --batch-size 32") == 0
+    assert run("asyncreader doctor train.h5 --consumer-ms 35 --seconds 1 --batch-size 32") == 0
+    if importlib.util.find_spec("matplotlib") is not None:
+        assert run("asyncreader bench train.h5 --plot speed.svg --seconds 0.05 --nthread 1") == 0
+        assert Path("speed.svg").stat().st_size > 0
 
 
 def test_the_contact_sheet_is_what_its_command_draws(beside_photos: Path) -> None:

@@ -46,7 +46,7 @@ def doctor(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Say what limits training on PATH, and what would help: measured, not guessed.
+    """Measure what limits training on PATH, and what would help.
 
     Give training's parameters with -p, such as -p shuffle=false; the default is full shuffling. A
     few hundred samples are packed in other forms into a temporary folder, and each form is read as

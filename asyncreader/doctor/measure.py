@@ -26,7 +26,7 @@ Params: TypeAlias = Mapping[str, Any]
 ROUNDS: Final = 3
 
 #: Seconds that one batch of a slow set may take in a trial.
-_BATCH_SECONDS: Final = 0.1
+_BATCH_SECONDS: Final = 0.03
 
 
 @dataclass(frozen=True)
@@ -64,42 +64,38 @@ class Trial:
 
     def __init__(self, params: Params) -> None:
         self._reader = AsyncReader(params)
-        self._ahead = 0
         self._warm = False
         self._rates: list[float] = []
         self._waits: list[float] = []
 
     def turn(self, seconds: float) -> None:
-        """Serve on for so long, one batch at least."""
-        reader = self._reader
-        self._fetch()
+        """Serve on for so long, one batch at least, and end with nothing in flight.
+
+        What is in flight is counted and waited for: workers that went on behind a turn would take
+        the cores from the next trial.
+        """
         if not self._warm:  # every slot's memory is touched once
-            until = time.perf_counter() + seconds
-            for _ in range(reader.params.njob + 1):
-                self._next()
-                if time.perf_counter() > until:
-                    break
+            self._serve(0.0)
             self._warm = True
-        samples, waited = 0, reader.stats().wait_seconds
-        begun = time.perf_counter()
-        while True:
-            samples += self._next()
-            took = time.perf_counter() - begun
-            if took >= seconds:
-                break
+        waited, begun = self._reader.stats().wait_seconds, time.perf_counter()
+        samples = self._serve(seconds)
+        took = time.perf_counter() - begun
         self._rates.append(samples / took)
-        self._waits.append((reader.stats().wait_seconds - waited) / took)
+        self._waits.append((self._reader.stats().wait_seconds - waited) / took)
 
-    def _fetch(self) -> None:
-        while self._ahead < self._reader.params.njob:
-            self._reader.fetchData()
-            self._ahead += 1
-
-    def _next(self) -> int:
-        batch = self._reader.getNextBatch()
-        self._ahead -= 1
-        self._fetch()
-        return len(batch)
+    def _serve(self, seconds: float) -> int:
+        reader, ahead, samples = self._reader, 0, 0
+        until = time.perf_counter() + seconds
+        while ahead < reader.params.njob:
+            reader.fetchData()
+            ahead += 1
+        while ahead:
+            samples += len(reader.getNextBatch())
+            ahead -= 1
+            if time.perf_counter() < until:
+                reader.fetchData()
+                ahead += 1
+        return samples
 
     def rate(self) -> Rate:
         """What it reached so far, in the middle."""
@@ -107,8 +103,7 @@ class Trial:
         size = reader.dtype.itemsize
         for side in reader.data_shape:
             size *= side
-        # the workers are ahead by what is in flight
-        done = max(1, stats.samples + stats.queue_depth * reader.params.batch_size)
+        done = max(1, stats.samples)
         return Rate(
             samples_per_second=statistics.median(self._rates),
             wait_share=statistics.median(self._waits),
