@@ -38,6 +38,9 @@ _LARGE: Final = 1 << 20
 #: Bytes of a packed sample: several times the caches of today's processors.
 _SAMPLE_BYTES: Final = 192 << 20
 
+#: Part of the time for the warm-up of each trial on compressed chunks.
+_WARM_UP: Final = 0.06
+
 #: Parts of the time that may be spent on bringing a set into memory, ceilings and packing.
 _BRING_IN, _CEILINGS, _PACK = 0.15, 0.15, 0.3
 
@@ -289,7 +292,10 @@ class _Visit:
         with measure.Trials() as trials:
             for number, (name, params) in enumerate(wanted.items()):
                 in_order = params.get("shuffle", True) is not True
-                trials.add(name, {**params, **self._part(number, len(wanted), in_order)})
+                # decoded chunks are remembered: their cache is as full then as in training
+                warm_up = _WARM_UP * self._seconds if facts.chunk > 1 else 0.0
+                params = {**params, **self._part(number, len(wanted), in_order)}
+                trials.add(name, params, warm_up)
             for proposal in proposals:
                 found = packed.get(proposal.name)
                 if isinstance(found, tuple):

@@ -26,7 +26,7 @@ Params: TypeAlias = Mapping[str, Any]
 ROUNDS: Final = 3
 
 #: Seconds that one batch of a slow set may take in a trial.
-_BATCH_SECONDS: Final = 0.03
+_BATCH_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,9 @@ class Rate:
 class Trial:
     """A reader that is kept open between its turns. Raises what AsyncReader raises."""
 
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: Params, warm_up: float = 0.0) -> None:
         self._reader = AsyncReader(params)
+        self._warm_up = warm_up
         self._warm = False
         self._rates: list[float] = []
         self._waits: list[float] = []
@@ -74,8 +75,8 @@ class Trial:
         What is in flight is counted and waited for: workers that went on behind a turn would take
         the cores from the next trial.
         """
-        if not self._warm:  # every slot's memory is touched once
-            self._serve(0.0)
+        if not self._warm:  # every slot's memory is touched once, and caches are filled
+            self._serve(self._warm_up)
             self._warm = True
         waited, begun = self._reader.stats().wait_seconds, time.perf_counter()
         samples = self._serve(seconds)
@@ -141,10 +142,12 @@ class Trials:
             trial.close()
         self._open = {}
 
-    def add(self, name: str, params: Params) -> None:
-        """One more; a failure to open is kept."""
+    def add(self, name: str, params: Params, warm_up: float = 0.0) -> None:
+        """One more, that serves for ``warm_up`` seconds before its first turn; a failure to open is
+        kept.
+        """
         try:
-            self._open[name] = Trial(params)
+            self._open[name] = Trial(params, warm_up)
         except AsyncReaderError as exc:
             self.failures[name] = exc
 
