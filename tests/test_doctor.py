@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from fakes import packed, paint, write_hdf5
 from PIL import Image
 
 import converters
@@ -386,3 +387,39 @@ def test_params_are_checked_first(tmp_path: Path) -> None:
     """What AsyncReader refuses, the doctor refuses."""
     with pytest.raises(ParamsError, match="nonsense"):
         diagnose({"path": str(tmp_path), "nonsense": 1})
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_set_larger_than_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool
+) -> None:
+    """Trials read records that are not in memory, each trial its own; where there are none, that
+    is told. What the page cache would hold is added by calculation, and said to be so."""
+    path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(600, (16, 16, 3)))))
+    if cold:
+        pages = -(-path.stat().st_size // 4096)
+        monkeypatch.setattr(measure, "cached_pages", lambda _: np.zeros(pages, np.uint8))
+    opened: list[Any] = []
+    trial = measure.Trial
+
+    def noted(params: Any, *rest: Any) -> Any:
+        opened.append(params)
+        return trial(params, *rest)
+
+    monkeypatch.setattr(measure, "Trial", noted)
+    found = diagnose({"path": str(path), "batch_size": 8, "nthread": 2}, seconds=1, memory=200_000)
+    assert not found.measured
+    assert {change.name for change in found.tried} == {"block", "many"}
+    assert found.suited["io"] == "pread"
+    assert any("too little" in note for note in found.notes) is not cold
+    parts = [params["subset"] for params in opened if "subset" in params]
+    assert bool(parts) is cold
+    if cold:
+        random = [
+            set(part.tolist())
+            for part, p in zip(parts, opened, strict=True)
+            if p["shuffle"] is True
+        ]
+        assert len(random) == 3
+        assert sum(map(len, random)) == len(set.union(*random))
+        assert all(p["io"] == "pread" for p in opened)

@@ -295,3 +295,24 @@ def test_scratch_belongs_to_a_thread() -> None:
         assert other != mine.ctypes.data
     assert SCRATCH.array("test", (2, 3), F4).shape == (2, 3)
     assert kernels.bytes_at(mine.ctypes.data, 100).tobytes() == mine.tobytes()
+
+
+@pytest.mark.parametrize("crop", ["center", "random", "none"])
+@pytest.mark.parametrize("axes", ["HWC", "CHW"])
+def test_a_size_that_is_there_costs_nothing(crop: str, axes: str) -> None:
+    """Raw samples of the size asked for, with nothing to cut off, are copied as they are; with a
+    part to cut, or as encoded images, they go the way of resizing."""
+    images = paint(4, (8, 6, 3))
+    keys = np.arange(4, dtype=np.uint64)
+    fill = Fill(stored(axes), Wanted(size=(8, 6), crop=crop), "x")
+    assert fill.mode == "copy"
+    plain = filled(Fill(stored(axes), Wanted(), "x"), images, keys)
+    assert (filled(fill, images, keys) == plain).all()
+    flipped = Fill(stored("WHC"), Wanted(size=(8, 6), crop=crop, flip=True, dtype=F4), "x")
+    assert flipped.mode == "each"
+    same = Fill(stored("WHC"), Wanted(flip=True, dtype=F4), "x")
+    assert (filled(flipped, images, keys) == filled(same, images, keys)).all()
+    assert Fill(stored(axes), Wanted(size=(8, 6), crop="random-resized"), "x").mode == "each"
+    if crop != "none":
+        cut = Wanted(size=(8, 6), crop=crop, crop_ratio=0.9)
+        assert Fill(stored(axes), cut, "x").mode == "each"
