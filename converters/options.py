@@ -19,6 +19,9 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 RESIZES: Final = ("crop", "pad", "squeeze")
 FORMATS: Final = ("hdf5", "lmdb")
+ENGINES: Final = ("local", "ray")
+#: Threads for each file: of Ray one, since it runs as many tasks as there are cores.
+_JOBS_OF_RAY: Final = 1
 _SUFFIXES: Final = {".h5": "hdf5", ".hdf5": "hdf5", ".lmdb": "lmdb"}
 
 #: Parameters of a reader that say which part of a packed set is meant.
@@ -62,6 +65,9 @@ class Options:
     shards: int | None
     shard_size: int | None
     resume: bool
+    engine: str
+    #: Of the Ray cluster.
+    address: str | None
     progress: Progress | None
     #: How a packed source is read; None where the caller says nothing of it.
     read: ReaderParams | None
@@ -86,6 +92,8 @@ def check(
     format: str | None,
     shards: int | None,
     shard_size: int | str | None,
+    engine: str,
+    address: str | None,
     encoding: str | None,
     size: Size | None,
     resize: str,
@@ -111,6 +119,8 @@ def check(
         format=_format(target, format, shards is not None or shard_size is not None),
         shards=None if shards is None else _whole("shards", shards, 1, MOST_SHARDS),
         shard_size=None if shard_size is None else _bytes("shard_size", shard_size),
+        engine=_one_of("engine", engine, ENGINES),
+        address=None if address is None else _path("address", address),
         encoding=None if encoding is None else _one_of("encoding", encoding, ENCODINGS),
         size=None if size is None else _size(size),
         resize=_one_of("resize", resize, RESIZES),
@@ -122,7 +132,7 @@ def check(
         compression=None if compression is None else _one_of("compression", compression, ["gzip"]),
         chunk=1 if chunk is None else _whole("chunk", chunk, 1, 1 << 20),
         classes=None if classes is None else _path("classes", classes),
-        jobs=usable_cores() if jobs is None else _whole("jobs", jobs, 1, 1024),
+        jobs=_default_jobs(engine) if jobs is None else _whole("jobs", jobs, 1, 1024),
         progress=progress,
         read=_read(_path("src", src), params),
         fields=_fields(_path("src", src), fields, labels is not None),
@@ -142,6 +152,13 @@ def _check_together(options: Options) -> None:
             "resume goes with shards: a single file is written in one go",
             hint="add shards (--shards N) or shard_size (--shard-size 1GB)",
         )
+    if options.engine == "ray" and not options.sharded:
+        raise ParamsError(
+            "engine 'ray' packs shards: a single file is written by one machine",
+            hint="add shards (--shards N) or shard_size (--shard-size 1GB)",
+        )
+    if options.address is not None and options.engine != "ray":
+        raise ParamsError("address goes with engine 'ray'")
     if options.sharded and options.allow_pickle:
         raise ParamsError(
             "a set of pickles cannot be converted to shards: its classes are known at its end",
@@ -229,6 +246,10 @@ def _fields(
                 hint="put it beside them, or name the pictures by a CSV (labels, --labels)",
             )
     return tuple((name, _path("fields", folder)) for name, folder in fields.items())
+
+
+def _default_jobs(engine: str) -> int:
+    return _JOBS_OF_RAY if engine == "ray" else usable_cores()
 
 
 def _path(name: str, value: Any) -> str:

@@ -44,6 +44,8 @@ def convert(
     shards: int | None = None,
     shard_size: int | str | None = None,
     resume: bool = False,
+    engine: str = "local",
+    address: str | None = None,
     progress: Progress | None = None,
     params: Mapping[str, Any] | None = None,
     allow_pickle: bool = False,
@@ -65,7 +67,9 @@ def convert(
     ``format``: "hdf5" or "lmdb" where the suffix does not say. ``shards``: so many files in the
     folder ``dst``, and a manifest; or as many as make them about ``shard_size`` bytes each (a
     number, or "500MB", "1GiB"). ``resume``: go on with a run of the same sources and options that
-    was interrupted, whose finished shards are kept once they are found whole.
+    was interrupted, whose finished shards are kept once they are found whole. ``engine``: "local",
+    or "ray": shards are packed by the Ray cluster at ``address`` (None: as ``ray.init`` finds one),
+    whose machines see ``src`` and ``dst`` under the same paths; the same files come of it.
     ``progress(done, total)`` is called after each sample, by the calling thread. ``params``: how a
     packed ``src`` is read, as the reader's parameters data_field, labels_field, labels_path,
     subset, channel_order and axes. ``allow_pickle``: unpickle the samples of an LMDB that keeps
@@ -87,6 +91,8 @@ def convert(
         shards=shards,
         shard_size=shard_size,
         resume=resume,
+        engine=engine,
+        address=address,
         encoding=encoding,
         size=size,
         resize=resize,
@@ -108,6 +114,10 @@ def convert(
         progress=progress,
         params=params,
     )
+    if options.engine == "ray":
+        from .ray_engine import load_ray
+
+        load_ray()  # before anything is looked at
     try:
         with (
             Target(options.dst, options.kind, options.overwrite, options.resume) as target,

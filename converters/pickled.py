@@ -226,6 +226,9 @@ class PickledSamples:
     def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
         return None if self._labels is None else self._labels.rows(numbers)
 
+    def part(self, numbers: Int64) -> None:
+        """Never sent away: shards of pickles are refused."""
+
     def close(self) -> None:
         self._found.file.close()
 

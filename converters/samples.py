@@ -33,8 +33,8 @@ from .fields import MaskFolder, stored_values
 from .options import Options, check_compression
 from .picture import Hold, Packed, Recipe, packed
 from .scan import Listing, read_class_names, scan
-from .spool import Strings
-from .walk import sort_key
+from .spool import Numbers, Strings
+from .walk import Tree, sort_key
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -79,6 +79,9 @@ class Samples(Protocol):
     def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
         """Labels of samples: (n, L) int64 or float64; None without labels."""
 
+    def part(self, numbers: Int64) -> FolderPart | None:
+        """Some samples to be sent to another machine; None where it can open the source itself."""
+
     def close(self) -> None:
         """Let go of files."""
 
@@ -107,15 +110,39 @@ def _may_be_packed(path: str) -> bool:
     return os.path.isfile(path)
 
 
-class FolderSamples:
-    """The pictures of a folder."""
+@dataclass(frozen=True)
+class FolderPart:
+    """Some pictures of a folder, by path, with their labels (n, L): what another machine needs."""
 
-    def __init__(self, options: Options, exclude: str) -> None:
+    paths: tuple[bytes, ...]
+    labels: npt.NDArray[Any] | None
+    label_kind: str
+    classes: tuple[str, ...] | None
+
+    def open(self, options: Options) -> FolderSamples:
+        """These pictures as samples."""
+        paths, labels = Strings(), None
+        for path in self.paths:
+            paths.append(path)
+        if self.labels is not None:
+            kind = "d" if self.labels.dtype.kind == "f" else "q"
+            labels = Numbers(kind, self.labels.shape[1])
+            labels.extend(self.labels)
+            labels.rows()
+        tree = Tree(options.src, options.follow_links)
+        listing = Listing(tree, paths.freeze(), labels, self.label_kind, self.classes, {})
+        return FolderSamples(options, "", listing)
+
+
+class FolderSamples:
+    """The pictures of a folder. ``listing``: which, where they were found before."""
+
+    def __init__(self, options: Options, exclude: str, listing: Listing | None = None) -> None:
         self.encoding = options.encoding or "raw"
         self.channels = options.channels or 3
         check_compression(options, self.encoding)
         self._recipe = make_recipe(options, self.encoding, self.channels)
-        self._listing: Listing = scan(
+        self._listing: Listing = listing or scan(
             options.src,
             labels=options.labels,
             no_labels=options.no_labels,
@@ -170,6 +197,11 @@ class FolderSamples:
 
     def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
         return self._listing.label_rows(numbers)
+
+    def part(self, numbers: Int64) -> FolderPart:
+        """The pictures ``numbers``, to be sent away."""
+        paths = tuple(self._listing.paths[number] for number in numbers.tolist())
+        return FolderPart(paths, self.label_rows(numbers), self.label_kind, self.classes)
 
     def close(self) -> None:
         self._listing.close()
@@ -307,6 +339,9 @@ class PackedSamples:
         ]
         return rows
 
+    def part(self, numbers: Int64) -> None:
+        """Any machine opens the packed set itself."""
+
     def close(self) -> None:
         if self._paths is not None:
             self._paths.close()
@@ -407,6 +442,10 @@ class View:
 
     def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
         return self._samples.label_rows(self._numbers[numbers])
+
+    def part(self, numbers: Int64) -> FolderPart | None:
+        """Of all samples."""
+        return self._samples.part(self._numbers[numbers])
 
     def close(self) -> None:
         """The samples are closed by whoever opened them."""

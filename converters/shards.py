@@ -394,6 +394,9 @@ class _Run:
 
     def _pack(self, plan: Plan, receipts: dict[int, Receipt]) -> None:
         """Pack what is not in ``receipts`` yet, and add it there."""
+        if self._options.engine == "ray":
+            self._pack_on_ray(plan, receipts)
+            return
         done = self._before + sum(len(plan.span(number)) for number in receipts)
         for number in range(plan.shards):
             if number not in receipts:
@@ -403,6 +406,25 @@ class _Run:
                 )
                 self._target.keep |= receipts[number].shard is not None
                 done += samples.count
+
+    def _pack_on_ray(self, plan: Plan, receipts: dict[int, Receipt]) -> None:
+        from .ray_engine import RayEngine, tasks_of
+
+        told = self._told(self._before)
+        kept = sum(len(plan.span(number)) for number in receipts)
+
+        def done(number: int, receipt: Receipt) -> None:
+            nonlocal kept
+            receipts[number] = receipt
+            self._target.keep |= receipt.shard is not None
+            kept += len(plan.span(number))
+            told(kept)
+
+        missing = (number for number in range(plan.shards) if number not in receipts)
+        wanted = ((number, self._numbers(plan, number)) for number in list(missing))
+        root = self._workspace.root
+        with RayEngine(self._options.address) as engine:
+            engine.run(tasks_of(self._options, plan, self._samples, root, wanted), done)
 
     def _told(self, before: int) -> Callable[[int], None]:
         total = self._before + self._samples.count

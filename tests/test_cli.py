@@ -242,8 +242,8 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "--encoding jpeg --size 256 --resize pad --quality 80 --labels l.csv --no-labels "
         "--channels 1 --shuffle 7 --compression gzip --chunk 16 --classes c.txt --follow-links "
         "--jobs 3 --skip-bad --overwrite --check-decode --format lmdb --allow-pickle "
-        "--shards 3 --shard-size 1GB --resume -p data_field=x --param num_dim=1 "
-        "--field mask=m --field depth=d/e"
+        "--shards 3 --shard-size 1GB --resume --engine ray --address auto "
+        "-p data_field=x --param num_dim=1 --field mask=m --field depth=d/e"
     )
     assert run("convert", "a", "b", *words.split()).exit_code == 0
     assert run("convert", "a", "b", "--size", "20x30").exit_code == 0
@@ -268,6 +268,8 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "shards": 3,
         "shard_size": "1GB",
         "resume": True,
+        "engine": "ray",
+        "address": "auto",
         "jobs": 3,
         "skip_bad": True,
         "overwrite": True,

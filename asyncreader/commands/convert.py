@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 @click.option("--shards", type=click.IntRange(1), metavar="N", help="So many files in folder DST.")
 @click.option("--shard-size", metavar="BYTES", help="As many files as make them about 1GB, say.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run over shards.")
+@choice("--engine", "local ray", "Who packs shards. [local]")
+@click.option("--address", metavar="ADDRESS", help="Of the Ray cluster, such as auto.")
 @click.option("--allow-pickle", is_flag=True, help="Unpickle SRC: only if you trust its writer.")
 @click.option(
     "--param",
