@@ -211,7 +211,9 @@ def test_adapters_do_not_load_frameworks() -> None:
             elif isinstance(node, ast.ImportFrom):
                 names = [node.module or ""]
             for name in names:
-                assert name.split(".")[0] not in {"torch", "tensorflow", "jax", "keras"}, path
+                assert name.split(".")[0] not in {"torch", "tensorflow", "jax", "keras", "ray"}, (
+                    path
+                )
 
 
 # -- what is never used --------------------------------------------------------------------------

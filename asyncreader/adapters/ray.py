@@ -1,0 +1,100 @@
+"""Ray: a datasource for Ray Data over a packed set. Ray Train needs no adapter: ``rank="auto"``.
+
+In a Ray Train worker ``AsyncReader(..., rank="auto", world_size="auto")`` takes both from Ray's
+context, and keeps its order and its resuming; Ray Data is for pipelines that need neither.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from ..errors import ParamsError
+from ..reader import AsyncReader
+from .base import flat_labels, need
+
+#: Parameters that say in which order samples come, or where they go: Ray Data says so itself.
+_RAYS_OWN: Final = (
+    *("subset", "shuffle", "shuffle_window", "epochs", "last_batch", "rank", "world_size"),
+    *("workers", "cuda", "copy", "data", "labels"),
+)
+
+
+def packed_datasource(params: Mapping[str, Any] | None = None, /, **overrides: Any) -> Any:
+    """A ``ray.data.Datasource``: ``ray.data.read_datasource(packed_datasource(path="train/"))``.
+
+    ``params``, ``overrides``: as AsyncReader takes them, but for the order and the like, which are
+    Ray Data's; ``batch_size``: rows in a block (256). Each row has ``data`` (as ``layout`` says,
+    "NHWC" unless given), ``labels`` where there are any (integers of one number as scalars), and
+    ``index``, int64, the record number. A read task serves a run of records; all machines must see
+    the set under its path. Rows come in record order only with
+    ``ray.data.DataContext.get_current().execution_options.preserve_order = True``.
+
+    Raises what AsyncReader raises, ParamsError for a parameter of the order, and ImportError
+    without Ray. A bad sample fails its task, or is left to ``on_error``.
+    """
+    need("ray.data", "ray")
+    from ray.data import Datasource, ReadTask
+    from ray.data.block import BlockMetadata
+
+    given = {"batch_size": 256, "layout": "NHWC", **(params or {}), **overrides}
+    for name in _RAYS_OWN:
+        if name in given:
+            raise ParamsError(
+                f"{name} is not for a datasource", hint="order, shares and epochs are Ray Data's"
+            )
+    with AsyncReader(given, last_batch="pad") as reader:
+        count, block = reader.count, int(reader.data_shape[0])
+        labels = reader.labels_shape or (block,)
+        row_bytes = int(np.prod(reader.data_shape[1:])) * reader.dtype.itemsize
+        row_bytes += 8 * int(np.prod(labels[1:])) + 8
+
+    class PackedSet(Datasource):  # type: ignore[misc, unused-ignore]
+        """The set; its tasks share it out in runs of whole blocks."""
+
+        def get_name(self) -> str:
+            return "asyncreader"
+
+        def estimate_inmemory_data_size(self) -> int | None:
+            return count * row_bytes
+
+        def get_read_tasks(
+            self, parallelism: int, per_task_row_limit: int | None = None, *_: Any, **__: Any
+        ) -> list[Any]:
+            blocks = -(-count // block)
+            tasks = max(1, min(parallelism, blocks))
+            edges = [min(count, n * blocks // tasks * block) for n in range(tasks + 1)]
+            return [
+                ReadTask(
+                    partial(_blocks, given, lo, hi),
+                    BlockMetadata(
+                        num_rows=hi - lo,
+                        size_bytes=(hi - lo) * row_bytes,
+                        exec_stats=None,
+                        input_files=None,
+                    ),
+                    per_task_row_limit=per_task_row_limit,
+                )
+                for lo, hi in itertools.pairwise(edges)
+            ]
+
+    return PackedSet()
+
+
+def _blocks(params: Mapping[str, Any], start: int, stop: int) -> Iterator[Any]:
+    """Records ``start`` to ``stop`` as Ray's blocks; runs in a worker of Ray Data."""
+    from ray.data.block import BlockAccessor
+
+    with AsyncReader(
+        params, subset=slice(start, stop), last_batch="short", epochs=1, copy=True
+    ) as reader:
+        for batch in reader:
+            rows = {"data": np.ascontiguousarray(batch.data), "index": batch.indices}
+            labels = flat_labels(batch.labels)
+            if labels is not None:
+                rows["labels"] = np.ascontiguousarray(labels)
+            yield BlockAccessor.batch_to_block(rows)
