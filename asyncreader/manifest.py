@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -123,6 +123,17 @@ class Manifest:
     def ends(self) -> Int64:
         """int64 (S,): the record number behind each shard's last."""
         return np.cumsum(self.counts)
+
+    def take(self, numbers: Sequence[int]) -> Manifest:
+        """The manifest of some of the shards, in this order; of samples as large on average."""
+        rows = np.array(numbers, np.int64)
+        count = int(self.counts[rows].sum())
+        size = max(1, self.common.data_bytes * count // self.count)
+        return Manifest(
+            replace(self.common, data_bytes=size),
+            *(self.names[rows], self.counts[rows], self.sizes[rows]),
+            *(self.xxh3[rows], self.checksums[rows], self.label_digests[rows]),
+        )
 
     @property
     def count(self) -> int:

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from .. import format as fmt
-from ..errors import FormatError, ParamsError, SourceNotFoundError
-from ..manifest import CONTAINERS, manifest_path, read_manifest
+from ..errors import FormatError, ParamsError, SourceError, SourceNotFoundError
+from ..manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..manifest import NAME as MANIFEST
 from ..params import DatasetPlace, ReaderParams
 from .arrays import label_array, open_arrays
@@ -124,6 +124,9 @@ def open_source(
     try:
         names = expand_paths(path)
         if not isinstance(path, str | os.PathLike) or names != [os.fspath(path)]:
+            known = _by_manifest(names)
+            if known is not None and expect in (None, CONTAINERS[known[1].common.container]):
+                return open_shards(known[0], fields, io=io, manifest=known[1])
             _check_family(names)
         for name in names:
             manifest = manifest_path(name)
@@ -156,6 +159,34 @@ def open_source(
         raise
 
 
+def _by_manifest(names: Sequence[str]) -> tuple[str, Manifest] | None:
+    """The manifest file beside the shards ``names``, and its rows of these: several, all known to
+    it, each once. They are then read like the whole set, a few open at a time."""
+    folders = {os.path.dirname(os.path.abspath(name)) for name in names}
+    file = manifest_path(next(iter(folders))) if len(folders) == 1 and len(names) > 1 else None
+    if file is None:
+        return None
+    try:
+        whole = read_manifest(file)
+    except SourceError:
+        return None  # the files that were named may still be good
+    known = {whole.name(number): number for number in range(len(whole))}
+    numbers = [known.get(os.path.basename(name), -1) for name in names]
+    if -1 in numbers or len(set(numbers)) < len(numbers):
+        return None
+    _warn_if_some(file, len(numbers), len(whole))
+    return file, whole.take(numbers)
+
+
+def _warn_if_some(where: str, named: int, total: int) -> None:
+    if named < total:
+        warnings.warn(
+            f"{where}: {named} of the {total} shards of the set are named; pass the folder for all "
+            "of them",
+            stacklevel=5,
+        )
+
+
 def _check_family(names: Sequence[str]) -> None:
     """Shards named one by one: not also by their manifest, and a warning if some are left out."""
     families: dict[tuple[str, str, str], set[int]] = {}
@@ -177,12 +208,7 @@ def _check_family(names: Sequence[str]) -> None:
                 path=folder,
                 hint="pass the folder alone",
             )
-        if len(numbers) < int(total):
-            warnings.warn(
-                f"{os.path.join(folder, base)}-*: {len(numbers)} of the {int(total)} shards of the "
-                "set are named; pass the folder for all of them",
-                stacklevel=4,
-            )
+        _warn_if_some(os.path.join(folder, base), len(numbers), int(total))
 
 
 def open_reader_source(p: ReaderParams) -> Source:

@@ -331,10 +331,18 @@ class LocalShards:
 
 
 def open_shards(
-    path: str, fields: Hdf5Fields, *, io: str = "auto", limit: int | None = None
+    path: str,
+    fields: Hdf5Fields,
+    *,
+    io: str = "auto",
+    limit: int | None = None,
+    manifest: Manifest | None = None,
 ) -> ShardSource:
-    """Open the set whose manifest is the file ``path``; see the first lines of this file."""
-    manifest = read_manifest(path)
+    """Open the set whose manifest is the file ``path``; see the first lines of this file.
+
+    ``manifest``: of some of its shards, where not all are meant.
+    """
+    manifest = manifest or read_manifest(path)
     folder = os.path.dirname(path)
     fields = _checked_fields(path, fields, manifest)
     shards = LocalShards(folder, manifest, fields, io)
