@@ -21,7 +21,8 @@ from asyncreader.params import ReaderParams
 
 from .options import Options
 from .samples import FolderPart, PackedSamples, Samples, View
-from .shards import Plan, Receipt, Workspace, pack_shard
+from .shards import pack_shard
+from .workspace import Plan, Receipt, Workspace
 
 #: Attempts at one shard whose worker or machine dies; a picture that kills its worker ends there.
 RETRIES: Final = 8

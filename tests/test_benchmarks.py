@@ -65,3 +65,20 @@ def test_ratios_are_of_the_same_round(run: ModuleType) -> None:
     b = run.Contender("b", "ours", {}, rates=[2.0, 20.0, 200.0])
     assert run.ratio(run.Case("", [a, b], []), run.Goal("a", "b", 1.0)) == 0.5
     assert np.median(a.rates) / np.median(b.rates) == 0.5
+
+
+def test_scale_in_miniature() -> None:
+    """The simulations of scale.py run, and find what they look for."""
+    spec = importlib.util.spec_from_file_location("scale", FOLDER / "scale.py")
+    assert spec is not None
+    assert spec.loader is not None
+    scale = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(scale)
+    with scale.open_virtual(10**11, 1000, batch_size=64, shuffle="block") as reader:
+        for _ in range(3):
+            reader.fetchData()
+            batch = reader.getNextBatch()
+            assert np.unique(batch.indices).size == 64
+            assert batch.labels is not None
+    assert set(scale.PARTS) == {"batch", "reader", "ranks", "elastic", "chunks", "window"}
+    assert all(f"``{name}``" in scale.__doc__ for name in scale.PARTS)

@@ -22,7 +22,7 @@ from asyncreader.manifest import NAME, Manifest, read_manifest
 from asyncreader.sources import open_source
 from asyncreader.verify import verify_file
 from converters import convert
-from converters.shards import Plan
+from converters.workspace import Plan
 
 COUNT = 23
 
