@@ -48,9 +48,11 @@ def packed_datasource(params: Mapping[str, Any] | None = None, /, **overrides: A
                 f"{name} is not for a datasource", hint="order, shares and epochs are Ray Data's"
             )
     with AsyncReader(given, last_batch="pad") as reader:
+        if reader.params.field_names is not None:
+            raise ParamsError("a datasource serves one field", found=reader.params.data_field)
         count, block = reader.count, int(reader.data_shape[0])
         labels = reader.labels_shape or (block,)
-        row_bytes = int(np.prod(reader.data_shape[1:])) * reader.dtype.itemsize
+        row_bytes = int(np.prod(reader.data_shape[1:])) * np.dtype(reader.dtype).itemsize
         row_bytes += 8 * int(np.prod(labels[1:])) + 8
 
     class PackedSet(Datasource):  # type: ignore[misc, unused-ignore]
@@ -60,7 +62,7 @@ def packed_datasource(params: Mapping[str, Any] | None = None, /, **overrides: A
             return "asyncreader"
 
         def estimate_inmemory_data_size(self) -> int | None:
-            return count * row_bytes
+            return int(count * row_bytes)
 
         def get_read_tasks(
             self, parallelism: int, per_task_row_limit: int | None = None, *_: Any, **__: Any
