@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -70,8 +71,6 @@ class BatchFiller:
         self.order = order
         self._random = any(one.random for one in self.fills)
         self._on_error = on_error
-        self._rows: Int64 = np.arange(order.batch, dtype=np.int64)
-        self._no_keys: npt.NDArray[np.uint64] = np.zeros(order.batch, np.uint64)
         parts = getattr(source, "parts", (source,))
         self._verify = verify if any(part.spec.checksums for part in parts) else "never"
         if self._verify == "first" and source.spec.count > MOST_MARKED:
@@ -94,6 +93,15 @@ class BatchFiller:
             return seen
         others = zip(self.further, further, strict=True)
         return seen, *(fill.handed_out(array) for fill, array in others)
+
+    # made when the first batch is filled: the slots were found to fit in memory by then
+    @cached_property
+    def _rows(self) -> Int64:
+        return np.arange(self.order.batch, dtype=np.int64)
+
+    @cached_property
+    def _no_keys(self) -> npt.NDArray[np.uint64]:
+        return np.zeros(self.order.batch, np.uint64)
 
     def seen_rows(self, slot: Slot, count: int) -> Data:
         """The first ``count`` rows of a slot as the user sees them."""
