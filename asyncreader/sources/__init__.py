@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
 import stat
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from .fields import Hdf5Fields
 from .hdf5 import is_hdf5, open_hdf5
 from .hdf5_list import is_list, listed_files
 from .lmdb import lmdb_data_file, open_lmdb
+from .remote import is_url, local_path, open_remote
 from .several import FieldsSource, fingerprint
 from .shards import open_shards
 
@@ -60,6 +62,9 @@ def fields_of(p: ReaderParams) -> Hdf5Fields:
 
 def container_of(path: str) -> str:
     """ "HDF5" or "LMDB", by content. SourceNotFoundError or FormatError if neither."""
+    if is_url(path):
+        with contextlib.closing(open_remote(path, Hdf5Fields(labels=None))) as source:
+            return source.spec.container
     if not os.path.lexists(path):
         raise SourceNotFoundError("no such file or folder", path=path)
     try:
@@ -99,6 +104,9 @@ def expand_paths(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     if not isinstance(path, str | os.PathLike):
         return [found for entry in path for found in expand_paths(entry)]
     text = os.fspath(path)
+    if is_url(text):
+        local = local_path(text)
+        return [text] if local is None else expand_paths(local)
     if os.path.lexists(text) or not glob.has_magic(text):
         return [text]
     found = sorted(glob.glob(text, recursive=True))
@@ -129,26 +137,7 @@ def open_source(
                 return open_shards(known[0], fields, io=io, manifest=known[1])
             _check_family(names)
         for name in names:
-            manifest = manifest_path(name)
-            if manifest is not None:
-                opened.append(open_shards(manifest, fields, io=io))
-                kind = opened[-1].spec.container
-            else:
-                kind = container_of(name)
-            if expect is not None and kind != expect:
-                raise FormatError(f"not an {expect} file", path=name, found=kind)
-            if manifest is not None:
-                continue
-            if kind == "LMDB":
-                opened.append(open_lmdb(name, fields, io=io))
-            elif is_hdf5(name):
-                opened.append(open_hdf5(name, fields, io=io))
-            else:
-                caffe = replace(fields, listed=True)
-                for file in listed_files(name):
-                    if container_of(file) != "HDF5" or not is_hdf5(file):
-                        raise FormatError("a list names a file that is not HDF5", path=file)
-                    opened.append(open_hdf5(file, caffe, io=io))
+            opened.extend(_open_named(name, fields, io, expect))
         if not opened:
             raise SourceNotFoundError("no files were named", path=str(path))
         whole: Source = opened[0] if len(opened) == 1 else ConcatSource(opened)
@@ -187,11 +176,43 @@ def _warn_if_some(where: str, named: int, total: int) -> None:
         )
 
 
+def _open_named(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> Iterator[Source]:
+    """What one name stands for: mostly one source, of a list of Caffe's several."""
+    manifest = None if is_url(name) else manifest_path(name)
+    if is_url(name) or manifest is not None:
+        set_: Source
+        set_ = (
+            open_remote(name, fields, io=io)
+            if manifest is None
+            else open_shards(manifest, fields, io=io)
+        )
+        yield set_
+        kind = set_.spec.container
+    else:
+        kind = container_of(name)
+    if expect is not None and kind != expect:
+        raise FormatError(f"not an {expect} file", path=name, found=kind)
+    if is_url(name) or manifest is not None:
+        return
+    if kind == "LMDB":
+        yield open_lmdb(name, fields, io=io)
+    elif is_hdf5(name):
+        yield open_hdf5(name, fields, io=io)
+    else:
+        caffe = replace(fields, listed=True)
+        for file in listed_files(name):
+            if container_of(file) != "HDF5" or not is_hdf5(file):
+                raise FormatError("a list names a file that is not HDF5", path=file)
+            yield open_hdf5(file, caffe, io=io)
+
+
 def _check_family(names: Sequence[str]) -> None:
     """Shards named one by one: not also by their manifest, and a warning if some are left out."""
     families: dict[tuple[str, str, str], set[int]] = {}
     folders = set()
     for name in names:
+        if is_url(name):
+            continue
         manifest = manifest_path(name)
         if manifest is not None:
             folders.add(os.path.dirname(os.path.abspath(manifest)))

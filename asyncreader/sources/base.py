@@ -133,6 +133,9 @@ class Source(Protocol):
     def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
         """Recorded XXH3-64 of samples start .. stop-1; None without checksums."""
 
+    def announce(self, records: Int64) -> None:
+        """These samples are read next by this thread: far away they are asked for at once."""
+
     def reserve(self, samples: int) -> None:
         """Expect that many samples to be mixed together: shuffle="block" will use them soon."""
 
@@ -177,6 +180,9 @@ class BaseSource:
 
     def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
         return None if self.checksums is None else self.checksums[start:stop]
+
+    def announce(self, records: Int64) -> None:
+        pass
 
     def reserve(self, samples: int) -> None:
         pass
@@ -319,6 +325,11 @@ class ExtentSource(BaseSource):
             return offsets
         return self._starts[records]
 
+    def announce(self, records: Int64) -> None:
+        sizes = self._sizes
+        lengths = np.full(records.size, sizes) if isinstance(sizes, int) else sizes[records]
+        self.store.will_need(self.offsets(records), lengths)
+
     def length(self, record: int) -> int:
         """Bytes of one stored sample."""
         return self._sizes if isinstance(self._sizes, int) else int(self._sizes[record])
@@ -342,6 +353,8 @@ class ExtentSource(BaseSource):
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
     ) -> tuple[RowError, ...]:
+        if self.store.far:
+            self.announce(plan.records)
         if self.spec.stored.encoded:
             return tuple(self._read_encoded(plan, fill, out, meter))
         return self._read_rows(self.store, self.offsets(plan.records), plan, fill, out)

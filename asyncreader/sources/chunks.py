@@ -480,6 +480,9 @@ class ChunkSource(BaseSource):
             numbers, inverse = np.unique(chunks, return_inverse=True)
             found = self.cache.find(numbers)
             missing = np.flatnonzero(found == 0).tolist()
+            if self._store.far and missing:
+                wanted = numbers[missing]
+                self._store.will_need(self._grid.offsets[wanted], self._grid.sizes[wanted])
             # first those that nobody else decodes just now, then wait for the others
             for wait in (False, True):
                 for i in missing:
@@ -516,6 +519,8 @@ class ChunkSource(BaseSource):
     def _read_straight(self, plan: RowPlan, out: Array, meter: Meter) -> tuple[RowError, ...]:
         """One sample a chunk and nothing to convert: decoded where it is wanted."""
         errors: list[RowError] = []
+        if self._store.far:
+            self._store.will_need(self._grid.offsets[plan.records], self._grid.sizes[plan.records])
         flat = out.reshape(out.shape[0], -1).view(np.uint8)
         for i, (record, row) in enumerate(
             zip(plan.records.tolist(), plan.rows.tolist(), strict=True)

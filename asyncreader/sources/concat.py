@@ -114,6 +114,9 @@ class ConcatSource:
                 errors.append(bad)
         return tuple(errors)
 
+    def announce(self, records: Int64) -> None:
+        pass  # each part does so for itself when it is read
+
     def reserve(self, samples: int) -> None:
         for part in self.parts:
             part.reserve(samples)

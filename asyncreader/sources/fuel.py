@@ -8,7 +8,6 @@ comment), or in files of 2015 one root attribute (start, stop) each. A source of
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -87,7 +86,7 @@ def _rows(h5: Any, row: Any, most: int, path: str, checked: Checked) -> slice | 
                 path=path,
                 found=f"{indices.shape} {indices.dtype}",
             )
-        held = read_table(h5, indices, name, path, os.path.getsize(path))
+        held = read_table(h5, indices, name, path, h5.id.get_filesize())
         records: Int64 = np.sort(held.astype(np.int64))
         if records.size == 0:
             return slice(0, 0)
@@ -153,7 +152,7 @@ def shapes(
             found=f"{table.shape} {table.dtype}",
             expected=f"({count}, axes) whole numbers",
         )
-    size = os.path.getsize(path)
+    size = h5.id.get_filesize()
     sizes: Int64 = read_table(h5, table, f"{name}_shapes", path, size).astype(np.int64)
     letters = None
     if sizes.shape[1] == 3:

@@ -35,33 +35,35 @@ from .hdf5_file import (
     Hdf5Chunks,
     Hdf5Extents,
     Hdf5Files,
+    Hdf5OnDisk,
     is_hdf5,
-    open_library,
     read_meta,
-    superblock,
     translated,
 )
 from .hdf5_guard import chunk_grid, find_dataset, pipeline, reach, read_table
 from .hdf5_loops import check_loops
 from .hdf5_vlen import VlenOpener
 from .known_hdf5 import Known, recognise
-from .store import OpenFile
 
 __all__ = ["Hdf5Fields", "is_hdf5", "open_hdf5"]
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
 
-def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto") -> Any:
-    """Open one HDF5 file's data set. Errors: SourceNotFoundError, FormatError, ParamsError."""
-    if not os.path.exists(path):
-        raise SourceNotFoundError("no such file", path=path)
-    file = OpenFile(path, io)
+def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto", file: Any = None) -> Any:
+    """Open one HDF5 file's data set. Errors: SourceNotFoundError, FormatError, ParamsError.
+
+    ``file``: where its bytes are if not on this machine; ``path`` is then for messages.
+    """
+    if file is None:
+        if not os.path.exists(path):
+            raise SourceNotFoundError("no such file", path=path)
+        file = Hdf5OnDisk(path, io)
     h5 = None
     try:
-        check_loops(file.mapped.bytes, superblock(path) or 0, path)
+        check_loops(file.mapped.bytes, file.superblock(), path)
         with translated(path):
-            h5 = open_library(path)
+            h5 = file.library()
             file.check_same()
             opened = _Opener(path, file, h5, fields).open()
             if opened.files.h5 is None:
@@ -78,7 +80,7 @@ def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto") -> Any:
 class _Opener(VlenOpener):
     """Opens one file: finds the data set, checks it, and chooses how it is read."""
 
-    def __init__(self, path: str, file: OpenFile, h5: Any, fields: Hdf5Fields) -> None:
+    def __init__(self, path: str, file: Any, h5: Any, fields: Hdf5Fields) -> None:
         self.path = path
         self.file = file
         self.h5 = h5
@@ -438,14 +440,14 @@ def read_labels(path: str, name: str, count: int) -> Array:
     """Labels from a file of their own (PCam's way), in memory."""
     if not os.path.isfile(path):  # a pipe would be waited for
         raise SourceNotFoundError("no such labels file", path=path)
-    file = OpenFile(path, "mmap")
+    file = Hdf5OnDisk(path, "mmap")
     file.close()  # its mapping stays
-    check_loops(file.mapped.bytes, superblock(path) or 0, path)
-    with translated(path), open_library(path) as h5:
+    check_loops(file.mapped.bytes, file.superblock(), path)
+    with translated(path), file.library() as h5:
         dataset = find_dataset(h5, name, path)
         _check_numeric(dataset, name, path)
         _check_labels(dataset, count, path, name)
-        labels: Array = read_table(h5, dataset, name, path, os.path.getsize(path))
+        labels: Array = read_table(h5, dataset, name, path, h5.id.get_filesize())
     return labels.astype(labels.dtype.newbyteorder("="), copy=False)
 
 

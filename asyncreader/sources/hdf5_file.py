@@ -94,10 +94,22 @@ def open_library(path: str) -> Any:
     raise refused
 
 
-class Hdf5Files:
-    """The descriptor that samples are read from, and h5py's where HDF5 must help."""
+class Hdf5OnDisk(OpenFile):
+    """An HDF5 file of this machine."""
 
-    def __init__(self, file: OpenFile, h5: Any) -> None:
+    def superblock(self) -> int:
+        """Where HDF5's signature is; 0 without one."""
+        return superblock(self.path) or 0
+
+    def library(self) -> Any:
+        """h5py's File of it, read-only."""
+        return open_library(self.path)
+
+
+class Hdf5Files:
+    """What samples are read from, and h5py's file where HDF5 must help."""
+
+    def __init__(self, file: Any, h5: Any) -> None:
         self.file = file
         self.h5 = h5
 
@@ -118,13 +130,13 @@ class Hdf5Common(BaseSource):
         if self.paths_name is None:
             return None
         try:
-            with open_library(self.spec.path) as h5:
+            with self.files.file.library() as h5:
                 return bytes(self._paths(h5)[index])
         except Exception:  # whatever h5py makes of a damaged file
             return None  # this is for a message about something worse
 
     def all_paths(self) -> Iterator[bytes | None]:
-        with translated(self.spec.path), open_library(self.spec.path) as h5:
+        with translated(self.spec.path), self.files.file.library() as h5:
             if self.paths_name is None:
                 raise FormatError("its paths are missing", path=self.spec.path, hint=fmt.REPACK)
             paths = self._paths(h5)
@@ -145,7 +157,7 @@ class Hdf5Common(BaseSource):
                 hint=fmt.REPACK,
             )
         if paths.chunks is not None:
-            chunk_grid(h5, paths, name, path, os.path.getsize(path))
+            chunk_grid(h5, paths, name, path, h5.id.get_filesize())
         return paths
 
     def close(self) -> None:
@@ -177,7 +189,7 @@ def _class_names(h5: Any, path: str) -> list[str]:
             found=f"{table.shape} {table.dtype}",
             hint=fmt.REPACK,
         )
-    raw = read_table(h5, table, fmt.CLASSES, path, os.path.getsize(path))
+    raw = read_table(h5, table, fmt.CLASSES, path, h5.id.get_filesize())
     # a folder's name may be no UTF-8; it comes as os.fsdecode would give it
     return [bytes(name).decode("utf-8", "surrogateescape") for name in raw]
 

@@ -15,7 +15,7 @@ import contextlib
 import struct
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +38,11 @@ class _Odd(Exception):
     """Something is not what it should be: HDF5 will say so."""
 
 
-def check_loops(data: UInt8, base: int, path: str) -> None:
+def check_loops(data: Any, base: int, path: str) -> None:
     """FormatError where a tree of the file leads back to itself, or is absurdly deep.
 
-    ``data``: the whole file; ``base``: where its superblock is.
+    ``data``: the whole file, or what has its ``size`` and gives slices of it as ``data``; ``base``:
+    where its superblock is.
     """
     walk = _Walk(data, base, path)
     try:
@@ -52,9 +53,9 @@ def check_loops(data: UInt8, base: int, path: str) -> None:
 
 
 class _Walk:
-    def __init__(self, data: UInt8, base: int, path: str) -> None:
+    def __init__(self, data: Any, base: int, path: str) -> None:
         self._data = data.data
-        self._size = data.size
+        self._size = int(data.size)
         self._base = base
         self._path = path
         self._width = self._length = 8
@@ -67,7 +68,8 @@ class _Walk:
     def _bytes(self, at: int, size: int) -> memoryview:
         if at < 0 or size < 0 or at + size > self._size:
             raise _Odd
-        return self._data[at : at + size]
+        found: memoryview = self._data[at : at + size]
+        return found
 
     def _int(self, at: int, size: int) -> int:
         return int.from_bytes(self._bytes(at, size), "little")

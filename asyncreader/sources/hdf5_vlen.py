@@ -17,7 +17,6 @@ from .fields import Hdf5Fields
 from .hdf5_file import Hdf5Extents, Hdf5Images
 from .hdf5_guard import check_stored, pipeline
 from .images import image_kind, same_size
-from .store import OpenFile
 from .vlen import ELEMENT, heap_extents
 
 Int64 = npt.NDArray[np.int64]
@@ -27,7 +26,7 @@ class VlenOpener:
     """The half of an opener (hdf5.py) that opens data sets of variable length."""
 
     path: str
-    file: OpenFile
+    file: Any
     h5: Any
     fields: Hdf5Fields
     _count: Callable[[int], int]

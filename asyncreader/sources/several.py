@@ -135,6 +135,10 @@ class FieldsSource:
 
     # -- all of them -----------------------------------------------------------------------
 
+    def announce(self, records: base.Int64) -> None:
+        for part in self.parts:
+            part.announce(records)
+
     def reserve(self, samples: int) -> None:
         for part in self.parts:
             part.reserve(samples)

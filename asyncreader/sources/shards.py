@@ -69,6 +69,8 @@ class ShardSource:
     """
 
     splits: Mapping[str, slice | Int64] = MappingProxyType({})
+    #: Reading costs a round trip over a network.
+    far = False
 
     def __init__(
         self,
@@ -162,7 +164,9 @@ class ShardSource:
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
     ) -> tuple[RowError, ...]:
         errors: list[RowError] = []
-        for number, places, local in self.split(plan.records):
+        parts = list(self.split(plan.records))
+        self._announce(parts)
+        for number, places, local in parts:
             part = replace(plan.pick(places), records=local)
             with self.shelf.use(number) as shard:
                 found = shard.read_into(part, fill, out, meter)
@@ -170,6 +174,16 @@ class ShardSource:
                 self._renumber(bad.error, number)
                 errors.append(bad)
         return tuple(errors)
+
+    def announce(self, records: Int64) -> None:
+        self._announce(list(self.split(records)))
+
+    def _announce(self, parts: list[tuple[int, Int64, Int64]]) -> None:
+        """Far away, rows of all shards are asked for before the first is waited for."""
+        if self.far and len(parts) > 1:
+            for number, _, local in parts:
+                with self.shelf.use(number) as shard:
+                    shard.announce(local)
 
     def _renumber(self, error: SampleError, number: int) -> None:
         """The file is named by the error; the record number is that of the whole set."""
@@ -344,7 +358,7 @@ def open_shards(
     """
     manifest = manifest or read_manifest(path)
     folder = os.path.dirname(path)
-    fields = _checked_fields(path, fields, manifest)
+    fields = checked_fields(path, fields, manifest)
     shards = LocalShards(folder, manifest, fields, io)
     shards.look()
     return ShardSource(
@@ -357,7 +371,7 @@ def open_shards(
     )
 
 
-def _checked_fields(path: str, fields: Hdf5Fields, manifest: Manifest) -> Hdf5Fields:
+def checked_fields(path: str, fields: Hdf5Fields, manifest: Manifest) -> Hdf5Fields:
     """What only sets that others packed have is refused."""
     if fields.labels_path is not None:
         raise ParamsError("labels_path goes with one HDF5 file", path=path, found="a sharded set")

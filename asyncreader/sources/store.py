@@ -27,6 +27,8 @@ class ByteStore(Protocol):
     """Bytes by offset. Thread-safe; scratch memory belongs to the calling thread."""
 
     size: int
+    #: Each call is a round trip over a network: a batch is announced before it is read in pieces.
+    far: bool
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
         """Copy ``row_bytes`` bytes at each offset to row ``rows[i]`` of memory at ``out``."""
@@ -47,6 +49,8 @@ class MappedStore:
     A file that is shortened while it is mapped kills the process on access (SIGBUS): that is a
     limit of mmap. ``io="pread"`` turns it into an error.
     """
+
+    far = False
 
     def __init__(self, fd: int, size: int) -> None:
         self.size = size
@@ -73,6 +77,7 @@ class MappedStore:
 class MemoryStore:
     """Memory of this process by absolute address: offsets are addresses."""
 
+    far = False
     size = 1 << 62
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
@@ -114,6 +119,8 @@ class PreadStore:
     system sees whole requests instead of page faults. ``file`` is closed once close() was called
     and the last read that had begun by then has ended.
     """
+
+    far = False
 
     def __init__(self, file: Descriptor, size: int, path: str) -> None:
         self._file: Descriptor | None = file
@@ -190,6 +197,8 @@ class AdaptiveStore:
     A page fault fetches little and one at a time; pread can be announced for a whole batch. Once
     the pages are there, copying from the mapping is three times as fast as pread.
     """
+
+    far = False
 
     def __init__(self, mapped: MappedStore, direct: PreadStore) -> None:
         self.size = mapped.size

@@ -1,0 +1,228 @@
+"""Whole shards of a store in a folder of this machine: bounded, shared by its processes.
+
+``ASYNCREADER_CACHE_DIR`` and ``ASYNCREADER_CACHE_BYTES`` (such as 200GB) say where and how much.
+A shard appears under its name when all its bytes are there and their XXH3-64 is the manifest's; the
+name is made of that digest, so that equal shards are held once and a changed one is another. The
+longest unused goes first. A process that is killed leaves a part that nobody holds the lock of: the
+next one that needs room removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import xxhash
+
+from ...errors import FormatError, ParamsError, SourceError
+from ...manifest import Shard
+from .objects import Objects
+from .urls import Place
+
+DIR_VARIABLE: Final = "ASYNCREADER_CACHE_DIR"
+BYTES_VARIABLE: Final = "ASYNCREADER_CACHE_BYTES"
+
+#: Without BYTES_VARIABLE: this part of what was free or the cache's own, at most so much.
+_SHARE: Final = 2
+_MOST: Final = 1 << 40
+
+#: Asked for at once while a shard is fetched, and how much of it is one request.
+_TOGETHER: Final = 64 << 20
+_PIECE: Final = 8 << 20
+
+_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_NAME: Final = re.compile(r"[0-9a-f]{16}-\d+\.(h5|lmdb)(\.part)?")
+
+
+def cache_folder() -> str | None:
+    """The folder that the environment names, None if it names none."""
+    return os.environ.get(DIR_VARIABLE) or None
+
+
+def default_folder() -> str:
+    """Where caches of programs lie (XDG Base Directory Specification)."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "asyncreader")
+
+
+def parse_bytes(text: str) -> int:
+    """ "200GB" -> 200_000_000_000. ParamsError."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)b?\s*", text.lower())
+    if found is None or float(found[1]) <= 0:
+        raise ParamsError(f"{BYTES_VARIABLE} is not a size", found=text[:40], expected="200GB")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+class ShardCache:
+    """The cache in ``folder``, of at most ``limit`` bytes. ParamsError or SourceError."""
+
+    def __init__(self, folder: str, limit: int | None = None) -> None:
+        self.folder = folder
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            if limit is None:
+                facts = os.statvfs(folder)
+                free = facts.f_bavail * facts.f_frsize
+                held = sum(size for _, size, _ in self._files())
+                limit = min(_MOST, (free + held) // _SHARE)
+        except OSError as exc:
+            raise SourceError(
+                f"the cache cannot be used: {exc.strerror}", path=folder, hint=f"set {DIR_VARIABLE}"
+            ) from exc
+        self.limit = limit
+
+    @classmethod
+    def by_environment(cls) -> ShardCache:
+        """The one that the environment describes."""
+        text = os.environ.get(BYTES_VARIABLE)
+        return cls(cache_folder() or default_folder(), None if text is None else parse_bytes(text))
+
+    def check_fits(self, largest: int, path: str) -> None:
+        """ParamsError unless a shard and the next one have room."""
+        if 2 * largest > self.limit:
+            raise ParamsError(
+                "the cache is too small: it must hold two shards at least",
+                path=path,
+                found=f"{self.limit} bytes in {self.folder}",
+                expected=f"at least {2 * largest}",
+                hint=f"raise {BYTES_VARIABLE}, or pack smaller shards",
+            )
+
+    @contextlib.contextmanager
+    def hold(self, objects: Objects, place: Place, row: Shard, suffix: str) -> Iterator[str]:
+        """The shard's file, fetched if need be: it stays as long as the context lasts."""
+        name = f"{row.xxh3}-{row.bytes}.{suffix}"
+        path = os.path.join(self.folder, name)
+        while (file := self._locked(path, row.bytes)) < 0:
+            self._fetch(objects, place, row, path)
+        try:
+            os.utime(file)  # used now
+            yield path
+        finally:
+            os.close(file)
+
+    def _locked(self, path: str, size: int) -> int:
+        """The file, locked against removal; -1 if it is not there, or was cut and is now gone."""
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return -1
+        fcntl.flock(file, fcntl.LOCK_SH)
+        facts = os.fstat(file)
+        if facts.st_nlink and facts.st_size == size:
+            return file
+        if facts.st_nlink:  # a crash of the machine, or somebody else's hand
+            os.unlink(path)
+        os.close(file)
+        return -1
+
+    def _fetch(self, objects: Objects, place: Place, row: Shard, path: str) -> None:
+        part = f"{path}.part"
+        file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)  # who else fetches it is waited for
+            if os.fstat(file).st_nlink == 0 or os.path.exists(path):
+                return  # it was fetched meanwhile
+            self._make_room(row.bytes, part)
+            try:
+                os.ftruncate(file, row.bytes)  # counted by others from now on
+                self._copy(objects, place, row, file)
+                os.fsync(file)
+            except BaseException:
+                os.unlink(part)
+                raise
+            os.rename(part, path)
+        finally:
+            os.close(file)
+
+    def _copy(self, objects: Objects, place: Place, row: Shard, file: int) -> None:
+        state = xxhash.xxh3_64()
+        for lo in range(0, row.bytes, _TOGETHER):
+            hi = min(lo + _TOGETHER, row.bytes)
+            ranges = [(at, min(at + _PIECE, hi)) for at in range(lo, hi, _PIECE)]
+            for (at, _), piece in zip(ranges, objects.read_ranges(place, ranges), strict=True):
+                state.update(piece)
+                self._write(file, piece, at)
+        if state.hexdigest() != row.xxh3:
+            raise FormatError(
+                "a shard is not the file that was packed: its bytes differ",
+                path=place.shown,
+                found=f"XXH3-64 {state.hexdigest()}",
+                expected=row.xxh3,
+                hint="upload it again, or convert the set again",
+            )
+
+    def _write(self, file: int, piece: memoryview, at: int) -> None:
+        while piece:
+            try:
+                done = os.pwrite(file, piece, at)
+            except OSError as exc:
+                full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+                raise SourceError(
+                    "no room on the disk of the cache" if full else "the cache cannot be written",
+                    path=self.folder,
+                    found=exc.strerror,
+                    hint=f"lower {BYTES_VARIABLE}, or set {DIR_VARIABLE} to another disk",
+                ) from exc
+            at += done
+            piece = piece[done:]
+
+    # -- room --------------------------------------------------------------------------------
+
+    def _files(self) -> list[tuple[float, int, str]]:
+        """(last use, bytes, name) of what is ours, the longest unused first."""
+        found = []
+        for entry in os.scandir(self.folder):
+            if _NAME.fullmatch(entry.name):
+                with contextlib.suppress(FileNotFoundError):
+                    facts = entry.stat(follow_symlinks=False)
+                    found.append((facts.st_mtime, facts.st_size, entry.name))
+        return sorted(found)
+
+    def _make_room(self, needed: int, but: str) -> None:
+        """Remove what was unused longest, and parts left by the dead, until ``needed`` fits."""
+        lock = os.open(
+            os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            files = [each for each in self._files() if each[2] != os.path.basename(but)]
+            held = sum(size for _, size, _ in files)
+            # parts first: nobody waits for those of the dead
+            for _, size, name in sorted(files, key=lambda each: not each[2].endswith(".part")):
+                stale = name.endswith(".part")
+                if (held + needed > self.limit or stale) and self._remove(name):
+                    held -= size
+            if held + needed > self.limit:
+                raise SourceError(
+                    "the cache is full of shards that are being fetched or opened",
+                    path=self.folder,
+                    found=f"{held} of {self.limit} bytes",
+                    expected=f"{needed} free",
+                    hint=f"raise {BYTES_VARIABLE}",
+                )
+            with open(but, "r+b") as part:
+                part.truncate(needed)  # under the lock, so that no two take the same room
+        finally:
+            os.close(lock)
+
+    def _remove(self, name: str) -> bool:
+        """Whether the file could be removed: not while somebody fetches or opens it."""
+        path = os.path.join(self.folder, name)
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return not os.path.lexists(path)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+        return True

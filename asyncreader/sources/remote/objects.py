@@ -1,0 +1,274 @@
+"""Requests to a store: many in flight, adjacent ranges merged, every answer's length checked.
+
+obstore (https://developmentseed.org/obstore) speaks S3, Google Cloud Storage and HTTP, retries with
+backoff and finds credentials by the usual means. Its own ``get_ranges`` keeps ten requests in
+flight, too few: throughput is requests in flight divided by latency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import os
+import random
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
+from datetime import timedelta
+from typing import Any, Final, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import ParamsError, SourceError, SourceNotFoundError, shown
+from .urls import Place, without_secrets
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+#: Requests in flight at most, of all readers of this process.
+IN_FLIGHT: Final = 256
+
+#: Ranges with less between them are one request, of at most so many bytes: a round trip costs what
+#: some hundred kilobytes cost.
+MERGE_GAP: Final = 64 << 10
+MERGED_BYTES: Final = 8 << 20
+
+_RETRY: Final[dict[str, Any]] = {
+    "max_retries": 6,
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=20),
+        "max_backoff": timedelta(seconds=2),
+        "base": 2.0,
+    },
+    "retry_timeout": timedelta(seconds=20),
+}
+#: obstore asks again for 429 and 5xx, but not always when an answer is cut short. We do, for so
+#: long, waiting so many seconds at first and twice as long each time.
+_PATIENCE: Final = 20.0
+_FIRST_WAIT: Final = 0.02
+_LONGEST_WAIT: Final = 2.0
+_REFUSED: Final = ("PermissionDeniedError", "UnauthenticatedError")
+_CLIENT: Final[dict[str, Any]] = {
+    "connect_timeout": timedelta(seconds=5),
+    "timeout": timedelta(seconds=30),
+}
+
+
+class _Loop:
+    """One thread of this process that waits for all answers."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.gate = asyncio.Semaphore(IN_FLIGHT)
+        self.peak = self.now = 0
+        self._thread = threading.Thread(
+            target=self.loop.run_forever, name="asyncreader-requests", daemon=True
+        )
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def stop(self) -> None:
+        """At exit: no request may come back to an interpreter that is being taken down."""
+
+        def end() -> None:
+            for task in asyncio.all_tasks(self.loop):
+                task.cancel()
+            self.loop.call_soon(self.loop.stop)
+
+        self.loop.call_soon_threadsafe(end)
+        self._thread.join(2.0)
+
+
+_lock = threading.Lock()
+_loops: dict[int, _Loop] = {}  # by process: a thread and its sockets do not cross a fork
+
+
+def requests_loop() -> _Loop:
+    """The loop of this process, started with the first request."""
+    with _lock:
+        found = _loops.get(os.getpid())
+        if found is None:
+            found = _loops[os.getpid()] = _Loop()
+            atexit.register(found.stop)
+        return found
+
+
+class Objects:
+    """The objects of one bucket or server. Opened in the process that uses it, and never pickled.
+
+    ``place.base``: as :func:`urls.place_of` gives it. Raises ParamsError without obstore.
+    """
+
+    def __init__(self, base: str) -> None:
+        try:
+            from obstore.store import from_url
+        except ImportError as exc:
+            raise ParamsError(
+                "reading from a URL needs obstore",
+                found=base,
+                hint="pip install 'asyncreader[store]'",
+            ) from exc
+        options = dict(_CLIENT)
+        if base.startswith("http://"):
+            options["allow_http"] = True
+        try:
+            self._store = from_url(base, client_options=options, retry_config=_RETRY)
+        except Exception as exc:
+            raise ParamsError(
+                "the store cannot be set up",
+                found=f"{base}: {_said(exc)}",
+                hint="is its configuration (region, credentials, endpoint) in the environment?",
+            ) from exc
+        self._loop = requests_loop()
+        self._pending: set[Future[Any]] = set()
+        self._closed = False
+
+    def size(self, place: Place) -> int:
+        """Bytes of an object. SourceNotFoundError, SourceError."""
+
+        async def head() -> int:
+            import obstore
+
+            found = await self._ask(lambda: obstore.head_async(self._store, place.key))
+            return int(found["size"])
+
+        return self._wait(head(), place)
+
+    def read(self, place: Place, start: int, stop: int) -> memoryview:
+        """Bytes ``start`` to ``stop`` of an object."""
+        return self.read_ranges(place, [(start, stop)])[0]
+
+    def read_ranges(self, place: Place, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        """These ranges, all asked for at once (as many as ``IN_FLIGHT`` lets)."""
+        return self.begin_ranges(place, ranges)()
+
+    def begin_ranges(
+        self, place: Place, ranges: Sequence[tuple[int, int]]
+    ) -> Callable[[], list[memoryview]]:
+        """Ask for ranges now; what is returned waits for them."""
+        return self._begin(self._ranges(place, ranges), place)
+
+    async def _ranges(self, place: Place, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        return list(await asyncio.gather(*(self._range(place, *each) for each in ranges)))
+
+    async def _range(self, place: Place, start: int, stop: int) -> memoryview:
+        import obstore
+
+        got = memoryview(
+            await self._ask(
+                lambda: obstore.get_range_async(self._store, place.key, start=start, end=stop)
+            )
+        )
+        if got.nbytes != stop - start:  # past the end it comes short, without an error
+            raise SourceError(
+                "the store gave less than was asked for: the object became shorter",
+                path=place.shown,
+                found=f"{got.nbytes} bytes from byte {start}",
+                expected=f"{stop - start} bytes",
+                hint="never write to a packed file that is in use: convert to a new one",
+            )
+        return got
+
+    async def _ask(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """The answer to one request, one of ``IN_FLIGHT`` at a time."""
+        loop = self._loop
+        async with loop.gate:
+            loop.now += 1
+            loop.peak = max(loop.peak, loop.now)
+            try:
+                return await _patiently(ask)
+            finally:
+                loop.now -= 1
+
+    def _wait(self, work: Coroutine[Any, Any, T], place: Place) -> T:
+        return self._begin(work, place)()
+
+    def _begin(self, work: Coroutine[Any, Any, T], place: Place) -> Callable[[], T]:
+        if self._closed:
+            work.close()
+            raise SourceError("the set is closed", path=place.shown)
+        future = self._loop.submit(work)
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return functools.partial(_result, future, place)
+
+    def close(self) -> None:
+        """Give up what is still asked for: who waits for it gets an error."""
+        self._closed = True
+        for future in list(self._pending):
+            future.cancel()
+
+
+async def _patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """The answer, asked for again when it fails in a way that may pass."""
+    loop = asyncio.get_running_loop()
+    until, wait = loop.time() + _PATIENCE, _FIRST_WAIT
+    while True:
+        try:
+            return await ask()
+        except FileNotFoundError:
+            raise
+        except Exception as exc:
+            if type(exc).__name__ in _REFUSED or loop.time() + wait > until:
+                raise
+        await asyncio.sleep(wait * random.uniform(0.5, 1.5))  # not all of them at one time
+        wait = min(2 * wait, _LONGEST_WAIT)
+
+
+def _result(future: Future[T], place: Place) -> T:
+    try:
+        return future.result()
+    except (CancelledError, asyncio.CancelledError) as exc:
+        raise SourceError("the set was closed while it was read", path=place.shown) from exc
+    except SourceError:
+        raise
+    except FileNotFoundError as exc:
+        raise SourceNotFoundError("no such object", path=place.shown) from exc
+    except Exception as exc:
+        raise _translated(exc, place) from exc
+    finally:
+        future.cancel()  # Ctrl-C must not leave it running
+
+
+def _said(error: BaseException) -> str:
+    return shown(without_secrets(str(error)).partition("\n")[0][:300])
+
+
+def _translated(error: Exception, place: Place) -> SourceError:
+    kind = type(error).__name__
+    if kind in _REFUSED:
+        return SourceError(
+            "the store does not let us read this",
+            path=place.shown,
+            found=kind,
+            hint="check the credentials in the environment, and what they may read",
+        )
+    return SourceError(
+        "the store cannot be reached or failed, also when asked again",
+        path=place.shown,
+        found=f"{kind}: {_said(error)}",
+    )
+
+
+def merged(offsets: Int64, lengths: Int64) -> tuple[list[tuple[int, int]], Int64]:
+    """Ranges that cover all extents, neighbours in one; and for each extent its range's number."""
+    order = np.argsort(offsets, kind="stable")
+    starts, ends = offsets[order], (offsets + lengths)[order]
+    ranges: list[list[int]] = []
+    number = np.empty(offsets.size, np.int64)
+    for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        last = ranges[-1] if ranges else None
+        if (
+            last is not None
+            and start - last[1] <= MERGE_GAP
+            and max(end, last[1]) - last[0] <= max(MERGED_BYTES, end - start)
+        ):
+            last[1] = max(last[1], end)
+        else:
+            ranges.append([start, end])
+        number[order[i]] = len(ranges) - 1
+    return [(start, end) for start, end in ranges], number

@@ -1,0 +1,248 @@
+"""A packed file in a store, read by byte ranges: a ByteStore for samples, a file for h5py."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import kernels
+from ...errors import FormatError
+from ...fill import SCRATCH
+from ..hdf5_file import SIGNATURE
+from .objects import Objects, merged
+from .urls import Place
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+UInt8: TypeAlias = npt.NDArray[np.uint8]
+
+#: HDF5's metadata are read in blocks of this size, so many of them kept.
+_BLOCK: Final = 128 << 10
+_BLOCKS: Final = 64
+
+
+class _Announced(threading.local):
+    """What this thread has asked for, for the batch that it fills: ranges, and how to wait."""
+
+    starts: Int64 = np.empty(0, np.int64)
+    ends: Int64 = np.empty(0, np.int64)
+    wait: Callable[[], list[memoryview]] | None = None
+    parts: list[UInt8] | None = None
+
+
+class RangeStore:
+    """Bytes of one object by offset; see :class:`store.ByteStore`.
+
+    A batch costs one round trip: all that is announced is asked for at once.
+    """
+
+    far = True
+
+    def __init__(self, objects: Objects, place: Place, size: int) -> None:
+        self.size = size
+        self._objects = objects
+        self._place = place
+        self._announced = _Announced()
+
+    @cached_property
+    def bytes(self) -> Slices:
+        """The object as slices, by blocks that HDF5 reads next."""
+        return Slices(RangeFile(self._objects, self._place, self.size))
+
+    def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
+        lengths = np.full(offsets.size, row_bytes, np.int64)
+        held = self._held(offsets, lengths)
+        for place, row in zip(held, rows.tolist(), strict=True):
+            kernels.bytes_at(out + row * row_bytes, row_bytes)[:] = place
+
+    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
+        scratch = SCRATCH.take("range rows", offsets.size * row_bytes)
+        address = scratch.ctypes.data
+        places = np.arange(offsets.size, dtype=np.int64)
+        self.gather(offsets, row_bytes, address, places)
+        return address, places * row_bytes
+
+    def view(self, offset: int, length: int) -> UInt8:
+        if length == 0:
+            return np.empty(0, np.uint8)
+        return self._held(np.array([offset]), np.array([length]))[0]
+
+    def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
+        """Ask for these extents now, and do not wait: the answer is awaited when one is read."""
+        wide = lengths.astype(np.int64)
+        if self._places(offsets, wide) is not None:
+            return
+        kept = self._announced
+        ranges, _ = merged(offsets, wide)
+        kept.starts = np.array([start for start, _ in ranges], np.int64)
+        kept.ends = np.array([end for _, end in ranges], np.int64)
+        kept.parts = None
+        kept.wait = self._objects.begin_ranges(self._place, ranges)
+
+    def _places(self, offsets: Int64, lengths: Int64) -> Int64 | None:
+        """Which announced range each extent is in; None unless all are in one."""
+        kept = self._announced
+        if not kept.starts.size:
+            return None
+        which = np.searchsorted(kept.starts, offsets, side="right") - 1
+        inside = (which >= 0) & (offsets + lengths <= kept.ends[which])
+        return which if inside.all() else None
+
+    def _held(self, offsets: Int64, lengths: Int64) -> list[UInt8]:
+        """The extents, from what was announced; else they are announced now."""
+        kept = self._announced
+        if self._places(offsets, lengths) is None:
+            self.will_need(offsets, lengths)
+        if kept.parts is None:
+            assert kept.wait is not None
+            try:
+                kept.parts = [np.frombuffer(part, np.uint8) for part in kept.wait()]
+            except BaseException:
+                kept.starts = np.empty(0, np.int64)  # asked for anew by who wants them again
+                raise
+            finally:
+                kept.wait = None
+        which = self._places(offsets, lengths)
+        assert which is not None
+        inside = offsets - kept.starts[which]
+        return [
+            kept.parts[i][at : at + n]
+            for i, at, n in zip(which.tolist(), inside.tolist(), lengths.tolist(), strict=True)
+        ]
+
+
+class RangeFile(io.RawIOBase):
+    """An object as h5py reads a file: by blocks, of which some are kept.
+
+    ``failure``: the error of a request, which HDF5 would tell as one of its own.
+    """
+
+    def __init__(self, objects: Objects, place: Place, size: int) -> None:
+        super().__init__()
+        self._objects = objects
+        self._place = place
+        self.size = size
+        self._at = 0
+        self._blocks: OrderedDict[int, memoryview] = OrderedDict()
+        self.failure: BaseException | None = None
+        # HDF5 keeps what it needs at both ends: one round trip for all of a small set
+        self._fetch({0, max(0, size - 1) // _BLOCK})
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, target: Any) -> int:
+        view = memoryview(target).cast("B")
+        size = max(0, min(len(view), self.size - self._at))
+        try:
+            if size > _BLOCK:
+                view[:size] = self._objects.read(self._place, self._at, self._at + size)
+            else:
+                self._copy(view[:size])
+        except BaseException as exc:
+            self.failure = exc
+            raise
+        self._at += size
+        return size
+
+    def _copy(self, view: memoryview) -> None:
+        first, last = self._at // _BLOCK, (self._at + len(view) - 1) // _BLOCK
+        missing = {n for n in range(first, last + 1) if n not in self._blocks}
+        if missing:
+            self._fetch(missing)
+        done = 0
+        for number in range(first, last + 1):
+            block = self._blocks[number]
+            self._blocks.move_to_end(number)
+            lo = self._at + done - number * _BLOCK
+            part = block[lo : lo + len(view) - done]
+            view[done : done + len(part)] = part
+            done += len(part)
+        while len(self._blocks) > _BLOCKS:
+            self._blocks.popitem(last=False)
+
+    def _fetch(self, numbers: set[int]) -> None:
+        wanted = sorted(numbers)
+        ranges = [(n * _BLOCK, min((n + 1) * _BLOCK, self.size)) for n in wanted]
+        parts = self._objects.read_ranges(self._place, ranges)
+        self._blocks.update(zip(wanted, parts, strict=True))
+
+
+class Slices:
+    """What :func:`hdf5_loops.check_loops` asks of a file's bytes."""
+
+    def __init__(self, file: RangeFile) -> None:
+        self.file = file
+        self.size = file.size
+        self.data = self
+
+    def __getitem__(self, part: slice) -> memoryview:
+        self.file.seek(part.start)
+        return memoryview(self.file.read(part.stop - part.start) or b"")
+
+
+class RemoteFile:
+    """What :class:`store.OpenFile` is for a file of this machine."""
+
+    io = "ranges"
+
+    def __init__(self, objects: Objects, place: Place, expected: int | None = None) -> None:
+        self.path = place.shown
+        self.size = objects.size(place)
+        if self.size == 0:
+            raise FormatError("the object is empty", path=self.path)
+        if expected is not None and self.size != expected:
+            raise FormatError(
+                "a shard is not the file that was packed: its size differs",
+                path=self.path,
+                found=f"{self.size} bytes",
+                expected=f"{expected} bytes",
+                hint="upload it again, or convert the set again",
+            )
+        self._objects = objects
+        self._place = place
+        self.store = self.mapped = RangeStore(objects, place, self.size)
+
+    def library(self) -> Any:
+        """h5py's File of it, read-only."""
+        import h5py
+
+        return h5py.File(self.store.bytes.file, "r")
+
+    def superblock(self) -> int:
+        """Where HDF5's signature is. FormatError unless at the beginning, as in sets of ours."""
+        if bytes(self.store.bytes[0:8]) != SIGNATURE:
+            raise FormatError("not an HDF5 file", path=self.path)
+        return 0
+
+    def check_same(self) -> None:
+        """An object has no other under its name: what changes is found by sizes and digests."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What a request of HDF5's ended in, if it failed."""
+        return self.store.bytes.file.failure
+
+    def table(self, offset: int, size: int) -> UInt8:
+        """A table that is used as long as the set is open: in memory."""
+        return self.store.view(offset, size).copy()
+
+    def close(self) -> None:
+        """Nothing is held open; the objects are closed by the set."""

@@ -1,0 +1,154 @@
+"""A server of byte ranges for tests and benchmarks: latency, a cap on requests, and faults.
+
+``python tests/range_server.py FOLDER [--latency S] [--cap N] [--errors P] [--cuts P]`` serves the
+files below FOLDER on a free port of this machine, prints the port, and ends with its stdin.
+``GET /?stats`` tells how many requests came, failed on purpose, and were in flight at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import mmap
+import random
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+RANGE = re.compile(rb"^range: *bytes=(\d+)-(\d*)", re.I | re.M)
+
+
+class Server:
+    """Files below ``folder``; every answer takes ``latency`` seconds."""
+
+    def __init__(
+        self, folder: Path, latency: float, cap: float, errors: float, cuts: float
+    ) -> None:
+        self.folder = folder.resolve()
+        self.latency, self.cap, self.errors, self.cuts = latency, cap, errors, cuts
+        self.random = random.Random(0)
+        self.stats = {"requests": 0, "errors": 0, "cuts": 0, "now": 0, "peak": 0}
+        self.next = 0.0
+        self.maps: dict[Path, Any] = {}
+
+    def content(self, path: Path) -> Any:
+        if path not in self.maps:
+            with open(path, "rb") as file:
+                self.maps[path] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return self.maps[path]
+
+    async def turn(self) -> None:
+        """Wait until the cap lets one more request begin."""
+        if self.cap:
+            now = asyncio.get_running_loop().time()
+            self.next = max(self.next, now) + 1 / self.cap
+            await asyncio.sleep(self.next - now)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                if not await self.answer(head, writer):
+                    break
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def answer(self, head: bytes, writer: asyncio.StreamWriter) -> bool:
+        method, target, _ = head.split(b" ", 2)
+        name = target.decode().lstrip("/")
+        if name == "?stats":
+            body = json.dumps(self.stats).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            return True
+        stats = self.stats
+        stats["requests"] += 1
+        stats["now"] += 1
+        stats["peak"] = max(stats["peak"], stats["now"])
+        try:
+            await self.turn()
+            if self.latency:
+                await asyncio.sleep(self.latency)
+        finally:
+            stats["now"] -= 1
+        if self.random.random() < self.errors:
+            stats["errors"] += 1
+            writer.write(b"HTTP/1.1 503 Slow Down\r\ncontent-length: 0\r\n\r\n")
+            return True
+        path = (self.folder / name).resolve()
+        if not path.is_relative_to(self.folder) or not path.is_file():
+            writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+            return True
+        data = self.content(path)
+        wanted = RANGE.search(head)
+        lo = int(wanted[1]) if wanted else 0
+        hi = min(int(wanted[2]) + 1 if wanted and wanted[2] else len(data), len(data))
+        status = b"206 Partial Content" if wanted else b"200 OK"
+        more = b"content-range: bytes %d-%d/%d\r\n" % (lo, hi - 1, len(data)) if wanted else b""
+        writer.write(
+            b"HTTP/1.1 %s\r\n%scontent-length: %d\r\naccept-ranges: bytes\r\n"
+            b"last-modified: Sat, 21 Nov 2026 00:00:00 GMT\r\n\r\n" % (status, more, hi - lo)
+        )
+        if method == b"HEAD":
+            return True
+        if self.random.random() < self.cuts:
+            stats["cuts"] += 1
+            writer.write(data[lo : lo + (hi - lo) // 2])
+            await writer.drain()
+            return False
+        writer.write(data[lo:hi])
+        await writer.drain()
+        return True
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Serve until stdin ends."""
+    server = Server(options.folder, options.latency, options.cap, options.errors, options.cuts)
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, backlog=1024)
+    print(listening.sockets[0].getsockname()[1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    listening.close()
+
+
+@contextmanager
+def serving(folder: Path, **options: float) -> Iterator[str]:
+    """A server of ``folder`` in a process of its own: its URL."""
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    process = subprocess.Popen(
+        [sys.executable, __file__, str(folder), *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait()
+
+
+def server_stats(url: str) -> dict[str, int]:
+    """What the server at ``url`` counted."""
+    with urllib.request.urlopen(f"{url}/?stats") as answer:
+        found: dict[str, int] = json.load(answer)
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--latency", type=float, default=0.0)
+    parser.add_argument("--cap", type=float, default=0.0)
+    parser.add_argument("--errors", type=float, default=0.0)
+    parser.add_argument("--cuts", type=float, default=0.0)
+    asyncio.run(run(parser.parse_args()))

@@ -1,0 +1,358 @@
+"""Sets in a store: the same bytes as on disk whatever the network does, and no secret told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import encoded, pictures
+from range_server import server_stats, serving
+
+from asyncreader import (
+    AsyncReader,
+    FormatError,
+    ParamsError,
+    SourceError,
+    SourceNotFoundError,
+)
+from asyncreader.sources.remote import objects as objects_module
+from asyncreader.sources.remote.cache import ShardCache, parse_bytes
+from asyncreader.sources.remote.objects import merged
+from asyncreader.sources.remote.urls import without_secrets
+from converters import convert
+
+pytest.importorskip("obstore", reason="obstore is not installed")
+
+KINDS: dict[str, dict[str, Any]] = {
+    "raw": {"format": "hdf5", "size": (16, 16)},
+    "gzip": {"format": "hdf5", "size": (16, 16), "compression": "gzip"},
+    "original": {"format": "hdf5", "encoding": "original"},
+    "lmdb": {"format": "lmdb", "encoding": "jpeg", "size": (16, 16)},
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one sharded set of each kind, and one HDF5 file."""
+    folder = tmp_path_factory.mktemp("store")
+    photos = folder / "photos"
+    for number, image in enumerate(pictures(37)):
+        into = photos / ("cat" if number < 20 else "dog")
+        into.mkdir(parents=True, exist_ok=True)
+        (into / f"{number}.jpg").write_bytes(encoded(image, "JPEG"))
+    (folder / "sets").mkdir()
+    for name, options in KINDS.items():
+        convert(photos, folder / "sets" / name, shards=4, **options)
+    convert(photos, folder / "sets" / "one.h5", size=(16, 16))
+    return folder / "sets"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, named by the environment."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("ASYNCREADER_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that does not come back is given up at once."""
+    monkeypatch.setattr(objects_module, "_PATIENCE", 0.0)
+    monkeypatch.setattr(objects_module, "_RETRY", {"max_retries": 0})
+
+
+def digest(path: str | Path, epochs: int = 1, **params: Any) -> str:
+    """sha256 over all that is served."""
+    state = hashlib.sha256()
+    settings = {"batch_size": 8, "shuffle": True, "nthread": 2, "njob": 2, "last_batch": "pad"}
+    with AsyncReader({"path": path, "size": (16, 16), **settings, **params}) as reader:
+        for _ in range(epochs):
+            for batch in reader:
+                for part in (batch.data, batch.labels, batch.indices):
+                    state.update(np.ascontiguousarray(part).tobytes())
+    return state.hexdigest()
+
+
+@pytest.mark.parametrize("kind", [name for name in KINDS if name != "lmdb"])
+def test_ranges_give_the_same_bytes(root: Path, kind: str) -> None:
+    """Byte ranges of shards in a store are served as the shards on disk are, block order too."""
+    with serving(root) as url:
+        assert digest(f"{url}/{kind}") == digest(root / kind)
+        assert digest(f"{url}/{kind}/asyncreader.json") == digest(root / kind)
+        assert digest(f"{url}/{kind}", shuffle="block") == digest(root / kind, shuffle="block")
+
+
+@pytest.mark.parametrize("kind", ["raw", "original"])
+def test_failing_and_cut_answers_lose_nothing(root: Path, kind: str) -> None:
+    """Errors and answers that break off, one in five each: the same bytes over three epochs."""
+    with serving(root, errors=0.2, cuts=0.2) as url:
+        assert digest(f"{url}/{kind}", epochs=3) == digest(root / kind, epochs=3)
+        stats = server_stats(url)
+        assert stats["errors"] > 0
+        assert stats["cuts"] > 0
+
+
+def test_workers_in_processes(root: Path) -> None:
+    """Worker processes open the set by its URL for themselves."""
+    with serving(root) as url:
+        assert digest(f"{url}/raw", workers="process") == digest(root / "raw")
+
+
+def test_one_file(root: Path) -> None:
+    """A packed HDF5 file in a store is a set, too."""
+    with serving(root) as url:
+        assert digest(f"{url}/one.h5") == digest(root / "one.h5")
+
+
+def test_file_urls(root: Path) -> None:
+    """file:// names what is on this machine."""
+    assert digest(f"file://{root}/raw") == digest(root / "raw")
+
+
+def test_a_state_goes_on_elsewhere(root: Path) -> None:
+    """Training that began on disk goes on from a store: the set is the same."""
+    params: dict[str, Any] = {"batch_size": 8, "shuffle": True, "njob": 2}
+    with serving(root) as url, AsyncReader({"path": root / "raw", **params}) as here:
+        batches = iter(here)
+        next(batches)
+        state = json.loads(json.dumps(here.state_dict()))
+        expected = next(batches).indices.tolist()
+        with AsyncReader({"path": f"{url}/raw", **params}) as there:
+            there.load_state_dict(state)
+            assert next(iter(there)).indices.tolist() == expected
+            assert "http" not in json.dumps(there.state_dict())
+
+
+# -- the cache -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_cache_gives_the_same_bytes(root: Path, cache: Path, kind: str) -> None:
+    """Whole shards through the cache: the same bytes, and no request but for the manifest when
+    the shards are there."""
+    with serving(root) as url:
+        assert digest(f"{url}/{kind}") == digest(root / kind)
+        before = server_stats(url)["requests"]
+        assert digest(f"{url}/{kind}", io="mmap") == digest(root / kind)
+        assert server_stats(url)["requests"] - before == 2
+    assert len(list(cache.glob("*.part"))) == 0
+    assert len([path for path in cache.iterdir() if path.name != "lock"]) == 4
+
+
+def held(cache: Path) -> int:
+    return sum(path.stat().st_size for path in cache.iterdir())
+
+
+def test_the_cache_keeps_its_bound(
+    root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for two of four shards an epoch is whole, and never more than that is held."""
+    sizes = [path.stat().st_size for path in (root / "raw").glob("*.h5")]
+    limit = 2 * max(sizes) + 100
+    monkeypatch.setenv("ASYNCREADER_CACHE_BYTES", str(limit))
+    most = 0
+    with (
+        serving(root) as url,
+        AsyncReader(path=f"{url}/raw", batch_size=2, shuffle="block", nthread=2) as reader,
+    ):
+        found = []
+        for batch in reader:
+            found += batch.indices.tolist()
+            most = max(most, held(cache))
+    assert len(set(found)) == 36
+    assert 0 < most <= limit
+
+
+def test_a_cache_that_is_too_small(
+    root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused when the set is opened, with the size that is needed."""
+    monkeypatch.setenv("ASYNCREADER_CACHE_BYTES", "10kB")
+    with serving(root) as url, pytest.raises(ParamsError, match=r"at least [0-9]+; raise ASYNC"):
+        AsyncReader(path=f"{url}/raw")
+
+
+def test_what_a_killed_process_left(root: Path, cache: Path) -> None:
+    """A part that nobody fetches any more is removed, and a cut shard fetched again."""
+    cache.mkdir()
+    stale = cache / f"{'0' * 16}-99.h5.part"
+    stale.write_bytes(b"x" * 99)
+    with serving(root) as url:
+        assert digest(f"{url}/raw") == digest(root / "raw")
+        assert not stale.exists()
+        shard = next(iter(cache.glob("*.h5")))
+        os.truncate(shard, 1000)
+        assert digest(f"{url}/raw") == digest(root / "raw")
+        assert shard.stat().st_size > 1000
+
+
+def test_two_processes_fetch_a_shard_once(root: Path, cache: Path) -> None:
+    """Processes of a machine share the cache: nothing is fetched twice."""
+    program = (
+        "import sys; from asyncreader import AsyncReader\n"
+        "with AsyncReader(path=sys.argv[1], batch_size=4) as reader: print(len(list(reader)))"
+    )
+    with serving(root, latency=0.02) as url:
+        both = [
+            subprocess.Popen([sys.executable, "-c", program, f"{url}/raw"], stdout=subprocess.PIPE)
+            for _ in range(2)
+        ]
+        assert [process.communicate()[0] for process in both] == [b"9\n", b"9\n"]
+        # manifest: size and text; each of four small shards is one range
+        assert server_stats(url)["requests"] == 2 * 2 + 4
+
+
+def test_a_shard_that_was_changed(root: Path, cache: Path, tmp_path: Path) -> None:
+    """Bytes that are not the manifest's are refused before they are used, and not kept."""
+    copy = tmp_path / "sets" / "raw"
+    copy.mkdir(parents=True)
+    for file in (root / "raw").iterdir():
+        content = bytearray(file.read_bytes())
+        if "00001" in file.name:
+            content[5000] ^= 1
+        (copy / file.name).write_bytes(content)
+    with serving(copy.parent) as url, pytest.raises(FormatError, match=r"its bytes differ.*XXH3"):
+        digest(f"{url}/raw")
+    assert not [path for path in cache.iterdir() if path.suffix == ".part"]
+
+
+def test_sizes_in_words() -> None:
+    """ "200GB" is a size; anything else is refused."""
+    assert parse_bytes("200GB") == 200 * 10**9
+    assert parse_bytes("1.5 k") == 1500
+    for text in ("", "many", "-3", "0"):
+        with pytest.raises(ParamsError):
+            parse_bytes(text)
+
+
+def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
+    """The error names the folder."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SourceError, match="cache cannot be used"):
+        ShardCache(str(tmp_path / "file"))
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+def test_nothing_there(root: Path) -> None:
+    """A missing set or shard is named."""
+    with serving(root) as url:
+        with pytest.raises(SourceNotFoundError, match=r"no manifest.*elsewhere"):
+            AsyncReader(path=f"{url}/elsewhere")
+        with pytest.raises(SourceNotFoundError, match=r"no such object.*two\.h5"):
+            AsyncReader(path=f"{url}/two.h5")
+
+
+@pytest.fixture
+def damaged(root: Path, tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A copy of a set to be damaged, and its URL."""
+    copy = tmp_path / "raw"
+    copy.mkdir()
+    for file in (root / "raw").iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    with serving(tmp_path) as url:
+        yield copy, f"{url}/raw"
+
+
+def test_a_missing_shard(damaged: tuple[Path, str]) -> None:
+    """Training never goes on without it: on_error does not let it pass."""
+    folder, url = damaged
+    next(iter(folder.glob("*-00002-*"))).unlink()
+    with pytest.raises(SourceNotFoundError, match="00002"):
+        digest(url, on_error="skip")
+
+
+def test_a_shard_of_another_size(damaged: tuple[Path, str]) -> None:
+    """A shard that was cut or replaced is refused by its size."""
+    folder, url = damaged
+    os.truncate(next(iter(folder.glob("*-00002-*"))), 4000)
+    with pytest.raises(FormatError, match="its size differs"):
+        digest(url)
+
+
+def test_no_network(impatient: None) -> None:
+    """A server that is not there is a typed error that names it."""
+    with pytest.raises(SourceError, match=r"cannot be reached.*127\.0\.0\.1:9"):
+        AsyncReader(path="http://127.0.0.1:9/set")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://me:secret@host/set", "s3://key:secret@bucket/x", "https://h/set?sig=secret#x"],
+)
+def test_urls_with_secrets_are_refused(url: str) -> None:
+    """They would stand in states and logs; the error does not repeat them."""
+    with pytest.raises(ParamsError, match="user name, password or query") as caught:
+        AsyncReader(path=url)
+    assert "secret" not in str(caught.value)
+    assert "secret" not in repr(pickle.loads(pickle.dumps(caught.value)))
+    assert "secret" not in without_secrets(f"error at {url}: failed")
+
+
+@pytest.mark.parametrize("url", ["ftp://host/x", "http:///x", "http://host:port/x", "s3://b/../x"])
+def test_urls_that_make_no_sense(url: str) -> None:
+    """They are a ParamsError before a request is made."""
+    with pytest.raises(ParamsError):
+        AsyncReader(path=url)
+
+
+def test_lmdb_needs_the_cache(root: Path) -> None:
+    """Byte ranges of LMDB are not read; the error says what is."""
+    with serving(root) as url, pytest.raises(ParamsError, match="through the cache"):
+        AsyncReader(path=f"{url}/lmdb", io="pread")
+
+
+def test_closing_ends_a_read_that_waits(root: Path) -> None:
+    """close() does not wait for a slow store, and leaves no thread of ours behind."""
+    with serving(root) as url:
+        reader = AsyncReader(path=f"{url}/raw", batch_size=8)
+    reader.fetchData()  # the server has gone: this is asked for in vain
+    while not objects_module.requests_loop().now:
+        time.sleep(0.001)
+    with pytest.warns(RuntimeWarning, match="did not stop"):
+        reader.close()
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        names = [thread.name for thread in threading.enumerate()]
+        if not any(name.startswith("asyncreader-fill") for name in names):
+            break
+        time.sleep(0.01)
+    assert not any(name.startswith("asyncreader-fill") for name in names)
+
+
+# -- ranges --------------------------------------------------------------------------------------
+
+
+def test_neighbours_are_one_request() -> None:
+    """Extents with little between them are merged, in any order, up to a size."""
+    offsets = np.array([900_000, 100, 0, 200, 9_000_000], np.int64)
+    lengths = np.array([10, 100, 100, 50, 9_000_000], np.int64)
+    ranges, number = merged(offsets, lengths)
+    assert ranges == [(0, 250), (900_000, 900_010), (9_000_000, 18_000_000)]
+    assert number.tolist() == [1, 0, 0, 0, 2]
+
+
+def test_a_batch_is_one_round_trip(root: Path) -> None:
+    """All samples of a batch are asked for before the first is waited for."""
+    with (
+        serving(root, latency=0.2) as url,
+        AsyncReader(path=f"{url}/original", batch_size=18, shuffle=True, size=(16, 16)) as reader,
+    ):
+        assert len(list(reader)) == 2  # shards are opened one by one, then read together
+        loop = objects_module.requests_loop()
+        loop.peak = 0
+        assert len(list(reader)) == 2
+        assert loop.peak >= 4
