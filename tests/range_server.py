@@ -1,7 +1,8 @@
 """A server of byte ranges for tests and benchmarks: latency, a cap on requests, and faults.
 
 ``python tests/range_server.py FOLDER [--latency S] [--cap N] [--errors P] [--cuts P]`` serves the
-files below FOLDER on a free port of this machine, prints the port, and ends with its stdin.
+files below FOLDER on a free port of this machine, prints the port, and ends with its stdin. With
+``--upstream PORT`` it hands requests on to a server of this machine instead (moto's S3).
 ``GET /?stats`` tells how many requests came, failed on purpose, and were in flight at most.
 """
 
@@ -28,9 +29,16 @@ class Server:
     """Files below ``folder``; every answer takes ``latency`` seconds."""
 
     def __init__(
-        self, folder: Path, latency: float, cap: float, errors: float, cuts: float
+        self,
+        folder: Path,
+        latency: float,
+        cap: float,
+        errors: float,
+        cuts: float,
+        upstream: int = 0,
     ) -> None:
         self.folder = folder.resolve()
+        self.upstream = upstream
         self.latency, self.cap, self.errors, self.cuts = latency, cap, errors, cuts
         self.random = random.Random(0)
         self.stats = {"requests": 0, "errors": 0, "cuts": 0, "now": 0, "peak": 0}
@@ -82,6 +90,8 @@ class Server:
             stats["errors"] += 1
             writer.write(b"HTTP/1.1 503 Slow Down\r\ncontent-length: 0\r\n\r\n")
             return True
+        if self.upstream:
+            return await self.hand_on(method, head, writer)
         path = (self.folder / name).resolve()
         if not path.is_relative_to(self.folder) or not path.is_file():
             writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
@@ -107,10 +117,34 @@ class Server:
         await writer.drain()
         return True
 
+    async def hand_on(self, method: bytes, head: bytes, writer: asyncio.StreamWriter) -> bool:
+        """The upstream's answer, cut off halfway where it is that one's turn."""
+        theirs, ours = await asyncio.open_connection("127.0.0.1", self.upstream)
+        try:
+            ours.write(re.sub(rb"(?i)\r\nconnection:[^\r]*", b"", head))
+            answer = await theirs.readuntil(b"\r\n\r\n")
+            length = re.search(rb"(?i)content-length: *(\d+)", answer)
+            size = int(length[1]) if length and method != b"HEAD" else 0
+            body = await theirs.readexactly(size)
+        finally:
+            ours.close()
+        cut = size > 1 and self.random.random() < self.cuts
+        self.stats["cuts"] += cut
+        writer.write(answer + (body[: size // 2] if cut else body))
+        await writer.drain()
+        return not cut
+
 
 async def run(options: argparse.Namespace) -> None:
     """Serve until stdin ends."""
-    server = Server(options.folder, options.latency, options.cap, options.errors, options.cuts)
+    server = Server(
+        options.folder,
+        options.latency,
+        options.cap,
+        options.errors,
+        options.cuts,
+        options.upstream,
+    )
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, backlog=1024)
     print(listening.sockets[0].getsockname()[1], flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
@@ -151,4 +185,5 @@ if __name__ == "__main__":
     parser.add_argument("--cap", type=float, default=0.0)
     parser.add_argument("--errors", type=float, default=0.0)
     parser.add_argument("--cuts", type=float, default=0.0)
+    parser.add_argument("--upstream", type=int, default=0)
     asyncio.run(run(parser.parse_args()))

@@ -113,7 +113,8 @@ class Objects:
                 hint="pip install 'asyncreader[store]'",
             ) from exc
         options = dict(_CLIENT)
-        if base.startswith("http://"):
+        # options of ours hide the environment's
+        if base.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true":
             options["allow_http"] = True
         try:
             self._store = from_url(base, client_options=options, retry_config=_RETRY)
