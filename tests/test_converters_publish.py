@@ -362,3 +362,27 @@ def test_a_full_disk(folder: Path, small_disk: Any, suffix: str, encoding: str) 
             assert listed(place) == [f"out.{suffix}"]
     assert packed
     assert all("no room on the disk" in failure for failure in failures)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("old", [False, True])
+def test_a_name_that_is_not_durable_is_taken_back(
+    folder: Path, tmp_path: Path, suffix: str, old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the target's folder cannot be synced, the target is what it was: old, or absent."""
+    target = tmp_path / f"out.{suffix}"
+    if old:
+        convert(folder, target)
+    before = hash_of(target) if old else None
+    real = os.fsync
+
+    def failing(file: int) -> None:
+        if os.readlink(f"/proc/self/fd/{file}") == str(tmp_path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(SourceError, match="cannot be given its name"):
+        convert(folder, target, encoding="png", overwrite=old)
+    assert listed(tmp_path) == ([target.name] if old else [])
+    assert (hash_of(target) if old else None) == before

@@ -191,6 +191,22 @@ def test_close_amid_a_slow_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert workers() == []
 
 
+def test_close_with_a_stuck_worker_and_warnings_as_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the warning is an error, it comes when all else of close() is done."""
+    gate = threading.Event()
+    source = MemorySource(IMAGES, gate=gate)
+    reader = open_fake(monkeypatch, source, batch_size=4)
+    reader.fetchData()
+    assert source.entered.acquire(timeout=60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeWarning, match="did not stop"):
+            reader.close()
+    assert source.closed == 1
+    gate.set()
+    until(lambda: workers() == [])
+
+
 def test_close_inside_postprocess() -> None:
     """User code in a worker may close the reader: the consumer is told, nobody waits for ever."""
     box: list[AsyncReader] = []

@@ -529,3 +529,44 @@ def test_slots_are_aligned_and_zeroed() -> None:
         assert array.flags.c_contiguous
         assert array.flags.writeable
         assert not array.any()
+
+
+def test_an_interrupted_begin_is_no_begin() -> None:
+    """Ctrl-C while workers are being woken: nothing is queued, and the slot is still free."""
+    ring = make_ring(njob=1)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    worker = threading.Thread(target=ring.next_task)
+    worker.start()
+    while not ring._idle:
+        pass
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ring._work, "notify", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ring.begin(plan(0))
+    assert ring.counts()["free"] == 2
+    assert ring.newest() is None
+    assert ring.begin(plan(0)).state is SlotState.FILLING
+    worker.join(60)
+    assert not worker.is_alive()
+
+
+def test_an_interrupted_wait_holds_the_lock_again() -> None:
+    """Ctrl-C just when wait() has let go of the lock: no RuntimeError, and nobody holds it then."""
+    ring = make_ring()
+    ring.begin(plan(0))
+    with pytest.MonkeyPatch.context() as patch:
+
+        def released(*_: Any) -> None:
+            ring._cond.release()
+            raise KeyboardInterrupt
+
+        patch.setattr(ring._cond, "wait_for", released)
+        with pytest.raises(KeyboardInterrupt):
+            ring.take()
+    free = threading.Thread(target=ring.counts)
+    free.start()
+    free.join(60)
+    assert not free.is_alive()

@@ -40,7 +40,13 @@ from asyncreader.fill import Wanted
 from asyncreader.params import DatasetPlace
 from asyncreader.sources import Hdf5Fields, fingerprint, open_source
 from asyncreader.sources.arrays import open_arrays
-from asyncreader.sources.store import AdaptiveStore, MappedStore, PreadStore, file_system
+from asyncreader.sources.store import (
+    AdaptiveStore,
+    MappedStore,
+    OpenFile,
+    PreadStore,
+    file_system,
+)
 
 COUNT = 23
 LABELS = (np.arange(COUNT, dtype=np.int64) % 5)[:, None]
@@ -996,3 +1002,25 @@ def test_encoded_bytes_as_they_are(tmp_path: Path) -> None:
     source = open_source(path)
     assert source.sample_bytes(2) == encoded(images[2], "JPEG", quality=95)
     source.close()
+
+
+def test_a_closed_number_is_never_read_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file closed while a read has begun is read to its end, whoever opens files meanwhile."""
+    (tmp_path / "a").write_bytes(b"a" * 4096)
+    (tmp_path / "b").write_bytes(b"b" * 4096)
+    file = OpenFile(str(tmp_path / "a"), "pread")
+    real, others = os.preadv, []
+
+    def late(fd: int, *rest: Any) -> int:
+        file.close()  # from another thread, just now
+        others.append(os.open(tmp_path / "b", os.O_RDONLY))
+        return real(fd, *rest)
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "preadv", late)
+    assert set(file.store.view(0, 4096).tobytes()) == {ord("a")}
+    monkeypatch.undo()
+    with pytest.raises(SourceError, match="was closed while it was read"):
+        file.store.view(0, 10)
+    assert len(os.listdir("/proc/self/fd")) == before  # that of a is gone, that of b has come
+    os.close(others[0])

@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import format as fmt
 from ..errors import AsyncReaderError, FormatError
+from ..interrupts import after_this
 from .arrays import ArraySource
 from .base import BaseSource, ExtentSource
 from .chunks import ChunkSource
@@ -64,6 +65,8 @@ def translated(path: str) -> Iterator[None]:
     except (AsyncReaderError, KeyboardInterrupt):
         raise
     except Exception as exc:
+        if isinstance(exc.__cause__ or exc.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None  # h5py's lock makes a SystemError of Ctrl-C
         raise FormatError(
             f"HDF5 cannot read it: {exc}", path=path, hint="copy or convert it again"
         ) from exc
@@ -79,7 +82,8 @@ def open_library(path: str) -> Any:
     refused: OSError | None = None
     for locking in (False, None, True, "best-effort"):
         try:
-            return h5py.File(path, "r", locking=locking)
+            with after_this():  # interrupted inside, HDF5 would keep the file open
+                return h5py.File(path, "r", locking=locking)
         except OSError as exc:
             if "already open for write" in str(exc):
                 raise FormatError(

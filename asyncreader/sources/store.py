@@ -17,6 +17,7 @@ import numpy.typing as npt
 from .. import kernels
 from ..errors import FormatError, SourceError, SourceNotFoundError
 from ..fill import SCRATCH
+from ..interrupts import after_this
 from ..memory import cached_share, map_file
 
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -244,7 +245,8 @@ class OpenFile:
         try:
             # a pipe put here meanwhile must not be waited for
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-            file = Descriptor(os.open(path, flags))
+            with after_this():  # a number that nobody holds yet is never closed
+                file = Descriptor(os.open(path, flags))
         except FileNotFoundError as exc:
             raise SourceNotFoundError("no such file", path=path) from exc
         except OSError as exc:

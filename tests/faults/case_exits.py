@@ -198,4 +198,26 @@ def interrupted(end: End, phase: str) -> list[str]:
     return found
 
 
-CASES: tuple[Case, ...] = (Exits(), CtrlC())
+@dataclass(frozen=True)
+class Interrupts:
+    """Ctrl-C that the program catches, to go on with the same reader: in one process, thousands."""
+
+    name: str = "interrupts"
+    row: str = "Ctrl-C that is caught, and on with the same reader"
+    promise: str = "the same epoch as without, no lock held, no thread or descriptor left"
+    short: int = 200
+    long: int = 20_000
+
+    def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
+        """One line."""
+        path = build(FORMATS[:1], scratch)[FORMATS[0]][0].path
+        with nursery("faults.soaking") as place:
+            given = {"path": path, "workers": "thread", "rounds": rounds, "seed": seed}
+            end = place.run({"patience": 60 + rounds / 10}, what="interrupts", **given)
+        broken = list(end.report.get("found", ()))
+        if end.code or end.left:
+            broken.append(f"{end.how}, left {end.left}: {end.said[-2500:]}")
+        yield Figures(FORMATS[0], rounds, end.report.get("counts", {}), tuple(broken))
+
+
+CASES: tuple[Case, ...] = (Exits(), CtrlC(), Interrupts())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
 import random
+import signal
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +115,67 @@ def stress(path: str, workers: str, batches: int, seed: int) -> None:
     tell(found=found, batches=batches)
 
 
+def interrupts(path: str, workers: str, rounds: int, seed: int) -> None:
+    """Ctrl-C at random moments of opening, looping, seeking and closing, and on with the reader."""
+    from asyncreader import AsyncReader
+
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    rng = random.Random(seed)
+    given = {"path": path, "batch_size": 4, "nthread": 2, "njob": 2, "shuffle": True}
+    with AsyncReader(given) as reader:
+        steps, whole = len(reader), [batch.indices.tolist() for batch in reader]
+    before = usage()
+    counts: Counter[str] = Counter()
+    found: list[str] = []
+    for number in range(rounds):
+        box: list[Any] = []
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1e-6 + rng.random() * 0.004)
+            reader = AsyncReader(given, debug=number % 4 == 0, postprocess=_nothing)
+            box.append(reader)
+            for batch in reader:
+                if batch.step == 5:
+                    break
+            reader.seek(1, 2)
+            for batch in reader:
+                assert len(batch) == 4
+            reader.close()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            counts["over before"] += 1
+        except KeyboardInterrupt:
+            counts["interrupted"] += 1
+        reader = batch = None
+        for left in box:
+            if not left._ring.closed:
+                left.state_dict()
+                left.seek(0)
+                if [batch.indices.tolist() for batch in left] != whole:
+                    found.append(f"round {number}: another epoch than without Ctrl-C")
+                batch = None
+            left.close()
+        left = None
+        box.clear()
+    after = usage()
+    # a thread that has told its end is counted until the system has taken it
+    for name in ("threads", "descriptors"):
+        if after[name] != before[name]:
+            found.append(f"{name}: {before[name]} before, {after[name]} behind: {_files()}")
+    tell(found=found, counts=dict(counts), steps=steps)
+
+
+def _files() -> list[str]:
+    """What the descriptors of this process are."""
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return sorted(links)
+
+
+def _nothing(data: Any, labels: Any) -> None:
+    """A postprocess that does nothing."""
+
+
 def usage() -> dict[str, int]:
     """What this process holds: private memory (bytes), descriptors, threads, children."""
     gc.collect()
@@ -172,7 +236,8 @@ def openings(path: str, workers: str, rounds: int) -> None:
 
 def trial(what: str, **given: Any) -> int:
     """Run one of these functions."""
-    {"stress": stress, "epochs": epochs, "openings": openings}[what](**given)
+    functions = (stress, epochs, openings, interrupts)
+    {function.__name__: function for function in functions}[what](**given)
     leaving()
     return 0
 
