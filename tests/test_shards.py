@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,11 @@ from asyncreader import (
     SourceError,
     SourceNotFoundError,
 )
+from asyncreader.doctor.advice import _about_decoding
+from asyncreader.doctor.facts import look
 from asyncreader.fill import Wanted
 from asyncreader.manifest import MOST, NAME, Manifest, manifest_path
+from asyncreader.params import parse_params
 from asyncreader.sources import Hdf5Fields, fingerprint, open_source
 from asyncreader.sources.shards import ShardSource, open_shards
 from asyncreader.sources.shelf import Shelf
@@ -137,6 +141,11 @@ def test_labels_and_pixels_go_together(folder: Path) -> None:
                 rows = batch.indices[batch.mask]
                 assert batch.labels is not None
                 np.testing.assert_array_equal(batch.labels[batch.mask, 0], labels[rows])
+    source = open_source(folder)
+    assert source.labels is not None
+    assert [int(source.labels[n][0]) for n in (0, 7, 22)] == labels[[0, 7, 22]].tolist()
+    np.testing.assert_array_equal(np.asarray(source.labels)[:, 0], labels)
+    source.close()
     with AsyncReader(path=folder, batch_size=COUNT, shuffle=True, layout="NHWC") as reader:
         reader.fetchData()
         batch = reader.getNextBatch()
@@ -458,6 +467,21 @@ def test_verify_of_a_damaged_manifest(folder: Path) -> None:
     report = verify_file(str(folder))
     assert len(report.problems) == 1
     assert "not as it was written" in report.problems[0]
+
+
+def test_doctor_knows_shards(tmp_path: Path) -> None:
+    """doctor looks at the files of all shards, and advises one sample a chunk for several ranks."""
+    path = write_set(tmp_path / "set", pictures(COUNT), chunk=3)
+    source = open_source(path)
+    facts = look(source, str(path))
+    assert [Path(file).name for file in facts.files] == sorted(os.listdir(path))[1:]
+    assert facts.size == source.spec.size_on_disk
+    assert (facts.chunk, facts.count) == (3, COUNT)
+    source.close()
+    ranks = parse_params({"path": path, "rank": 0, "world_size": 8, "shuffle": "block"}, {})
+    now, tops = SimpleNamespace(decode_share=0.5), SimpleNamespace(copy=2.0, decode_all=1.0)
+    words: Any = _about_decoding(facts, ranks, now, tops)  # type: ignore[arg-type]
+    assert "one sample a chunk" in " ".join(words)
 
 
 # -- manifests -----------------------------------------------------------------------------------

@@ -312,6 +312,11 @@ def _about_decoding(facts: Facts, p: ReaderParams, now: Rate, tops: Ceilings) ->
                 f"a sample drawn at random needs all of them, and {facts.chunk - 1} of "
                 f"{facts.chunk} are inflated for nothing."
             )
+        if facts.chunk > 1 and p.world_size != 1:
+            words.append(
+                f"Every rank undoes each chunk of {facts.chunk} that it wants a sample of, and many"
+                " ranks nearly all: for several ranks a set is best packed one sample a chunk."
+            )
     words.append(
         f"As plain pixels they could be copied {tops.copy / tops.decode_all:,.0f} times as fast as "
         "they are decoded."

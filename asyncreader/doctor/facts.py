@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import codec
 from ..errors import DecodeError, SampleError
+from ..manifest import manifest_path, read_manifest
 from ..memory import cached_share, map_file
 from ..params import usable_cores
 from ..sources import Source, expand_paths
@@ -20,6 +21,8 @@ from ..sources.store import NETWORK_FILE_SYSTEMS, file_system
 
 #: Pictures whose headers are read to tell their usual size.
 _LOOKED_AT = 16
+#: Files whose pages are looked for in the page cache.
+_MOST_MAPPED = 256
 
 
 @dataclass(frozen=True)
@@ -111,21 +114,19 @@ def look(source: Source, path: str | tuple[str, ...], memory: int | None = None)
     )
 
 
-def _files(path: str) -> list[str]:
-    """The files that hold the bytes of one set."""
-    if is_list(path):
-        return listed_files(path)
-    inside = lmdb_data_file(path)
-    if inside is None and os.path.isdir(path):  # shards: what lies in their folder
-        held = (entry for entry in os.scandir(path) if not entry.name.startswith("."))
-        return sorted(lmdb_data_file(entry.path) or entry.path for entry in held)
-    return [inside or path]
+def _files(name: str) -> list[str]:
+    """The data files of a set: its shards, those of a list, or itself."""
+    manifest = manifest_path(name)
+    if manifest is not None:
+        shards, folder = read_manifest(manifest), os.path.dirname(manifest)
+        return [os.path.join(folder, shards.name(number)) for number in range(len(shards))]
+    return listed_files(name) if is_list(name) else [lmdb_data_file(name) or name]
 
 
 def cached(files: tuple[str, ...]) -> float:
-    """Part of the bytes of ``files`` in the page cache, 0 to 1."""
+    """Part of the bytes of ``files`` (of many, evenly spread) in the page cache, 0 to 1."""
     held = size = 0.0
-    for file in files:
+    for file in files[:: -(-len(files) // _MOST_MAPPED)]:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             length = os.fstat(fd).st_size

@@ -50,8 +50,11 @@ class ShardLabels:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self[:].astype(dtype or self.dtype, copy=False)
 
-    def __getitem__(self, records: Int64 | slice) -> Array:
-        """Rows of ``records``: (n, L)."""
+    def __getitem__(self, records: Int64 | slice | int) -> Array:
+        """Rows of ``records``, (n, L); of one number its row, (L,)."""
+        if isinstance(records, int | np.integer):
+            row: Array = self[np.array([records], np.int64)][0]
+            return row
         if isinstance(records, slice):
             records = np.arange(*records.indices(len(self)), dtype=np.int64)
         out: Array = np.empty((records.size, self.shape[1]), self.dtype)
