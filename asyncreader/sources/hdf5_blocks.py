@@ -91,27 +91,30 @@ def read_heap(file: File, at: int) -> Heap:
         _need(number > 0 and number & (number - 1) == 0, "a heap of impossible sizes", at)
     _need(wide <= 1 << 10 and first <= top <= 1 << 32, "a heap of impossible sizes", at)
     _need(8 < space <= 64 and rows <= 64 and largest <= top, "a heap of impossible sizes", at)
-    _need(managed <= 1 << space, "a heap of impossible sizes", at)
+    _need(managed <= min(1 << space, 1 << 63), "a heap of impossible sizes", at)
     _need(largest > 0, "a heap of impossible sizes", at)
     length = min((_bits(top) + 7) // 8, _bits(largest) // 8 + 1)  # H5HF__hdr_finish_init
     one = root if rows == 0 and filters == 0 else None
     return Heap((space + 7) // 8, length, managed, largest, one)
 
 
-def _identified(file: File, heap: Heap, rows: UInt8, at: int) -> list[tuple[int, int]]:
-    """(offset, length) of the heap's own objects that identifiers (n, 7 or 8) name."""
+def _identified(heap: Heap, rows: UInt8, at: int) -> npt.NDArray[np.uint64]:
+    """(n, 2): offset and length of the heap's own objects that identifiers (n, 7 or 8) name."""
     kinds = rows[:, 0]
     _need(bool((kinds & 0xCF == 0).all() and (kinds >> 4 < 3).all()), "an object of no kind", at)
-    own = rows[kinds == 0].astype(object)
+    own = rows[kinds == 0]
     split, end = 1 + heap.offset_bytes, 1 + heap.offset_bytes + heap.length_bytes
-    found = []
-    for row in own.tolist():
-        offset = int.from_bytes(bytes(row[1:split]), "little")
-        length = int.from_bytes(bytes(row[split:end]), "little")
-        _need(0 < length <= heap.largest, "an object of impossible size", at)
-        _need(offset + length <= heap.managed, "an object outside its heap", at)
-        found.append((offset, length))
-    return found
+    _need(end <= rows.shape[1], "a heap of impossible sizes", at)
+    offset, length = (
+        (own[:, lo:hi].astype(np.uint64) << (8 * np.arange(hi - lo, dtype=np.uint64))).sum(
+            axis=1, dtype=np.uint64
+        )
+        for lo, hi in ((1, split), (split, end))
+    )
+    good = (length > 0) & (length <= heap.largest) & (length <= heap.managed)
+    _need(bool(good.all()), "an object of impossible size", at)
+    _need(bool((offset <= heap.managed - length).all()), "an object outside its heap", at)
+    return np.stack([offset, length], axis=1)
 
 
 def _attribute(file: File, at: int, length: int) -> None:
@@ -222,11 +225,11 @@ class _Tree:
         first, size = _IDENTIFIER[self._kind]
         if self._kind in ATTRIBUTES:
             _need(not (rows[:, 8] & _SHARED).any(), "an attribute kept elsewhere", at)
-        found = _identified(self._file, heap, rows[:, first : first + size], at)
+        found = _identified(heap, rows[:, first : first + size], at)
         if heap.block is None:
             return
         check = _attribute if self._kind in ATTRIBUTES else _link
-        for offset, length in found:
+        for offset, length in found.tolist():
             check(self._file, heap.block + offset, length)
 
 
