@@ -148,7 +148,9 @@ def watched(pid: int, report: int, said: int, plan: Mapping[str, Any]) -> End:
     facts: dict[str, Any] = {}
     for line in held.splitlines():
         facts.update(json.loads(line))
-    since = signalled if signalled is not None else facts.get("leaving", began)
+    since = facts.get("leaving", began)
+    if plan.get("signal"):
+        since = done if signalled is None else signalled  # it had ended by itself
     return End(
         code,
         done - since,
