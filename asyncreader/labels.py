@@ -80,6 +80,14 @@ def in_words(row: Array) -> str:
     return ", ".join(words) + (", ..." if row.size > _VALUES_SHOWN else "")
 
 
+def row_of(labels: Any, record: int) -> Array | None:
+    """The labels of one sample, of an array or of shards that are read for it; None without."""
+    if labels is None:
+        return None
+    row: Array = labels[np.array([record], np.int64)][0]
+    return np.asarray(row)
+
+
 def records_of(classes: Sequence[str], labels: Array | None, names: Sequence[str] | None) -> Int64:
     """Record numbers of the samples of some classes, by name or label number, in order.
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import ParamsError, SampleError
-from .labels import class_of, in_words, records_of
+from .labels import class_of, in_words, records_of, row_of
 from .params import ReaderParams, parse_params
 from .reader import AsyncReader, Batch
 from .sheet import Tile, draw_sheet
@@ -200,7 +200,8 @@ def _choose(
     elif chosen is not None:
         pool = chosen
     if classes:
-        of_class = records_of(classes, source.labels, source.spec.classes)
+        labels = None if source.labels is None else np.asarray(source.labels)
+        of_class = records_of(classes, labels, source.spec.classes)
         pool = of_class if chosen is None else np.intersect1d(of_class, np.asarray(pool))
         if not pool.size:
             raise ParamsError(
@@ -267,8 +268,7 @@ def _label_words(row: Array | None, names: Sequence[str] | None) -> tuple[str, s
 
 
 def _captions(source: Source, record: int) -> tuple[str, str]:
-    row = None if source.labels is None else np.asarray(source.labels[record])
-    words, note = _label_words(row, source.spec.classes)
+    words, note = _label_words(row_of(source.labels, record), source.spec.classes)
     return (words, f"{note}#{record}") if words else (f"#{record}", "")
 
 

@@ -193,6 +193,22 @@ def test_arrays_can_be_looked_at(images: np.ndarray) -> None:
     assert made.labels == ("label 4",)
 
 
+def test_shards_are_looked_at_as_one_set(packed: Path, tmp_path: Path) -> None:
+    """A sharded set is one set, in sheet and page: records, labels, classes of all its shards."""
+    from asyncreader.report import gather
+
+    target = tmp_path / "shards"
+    converters.convert(packed.parent / "photos", target, shards=4)
+    for params in ({"path": target}, {"path": str(target / "*.h5")}):
+        made, whole = (preview(p, count=12, seed=3) for p in (params, {"path": packed}))
+        assert (made.records, made.labels) == (whole.records, whole.labels)
+        assert preview(params, classes=["eel"]).records == tuple(range(20, 30))
+        facts = gather(params)
+        assert [group.tally.samples for group in facts.groups] == [10, 10, 10]
+        assert (facts.looked, facts.compared, facts.bad_count) == (30, 30, 0)
+    assert run("preview", f"{target}/", "--output", tmp_path / "s.png").exit_code == 0
+
+
 # -- batches -------------------------------------------------------------------------------------
 
 

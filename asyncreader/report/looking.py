@@ -94,7 +94,9 @@ class _Gathering:
         self.sample = np.arange(self.count)
         if self.count > limit:
             self.sample = np.sort(self.rng.choice(self.count, limit, replace=False))
-        self.counts = count_labels(source.labels, self.names)
+        # of shards they are read now, all of them
+        self.labels = None if source.labels is None else np.asarray(source.labels)
+        self.counts = count_labels(self.labels, self.names)
         self.shown = self._choose_shown()
         chosen = [record for records in self.shown for record in records]
         self.records = np.union1d(self.sample, np.array(chosen, np.int64))
@@ -113,7 +115,7 @@ class _Gathering:
         pool = self.sample if self.count > IN_FULL else np.arange(self.count)
         if self.counts is None:
             return [self._draw(self.sample, WITHOUT_CLASSES)]
-        column = single(self.source.labels)
+        column = single(self.labels)
         assert column is not None
         each = min(OF_A_CLASS, max(1, THUMBS // len(self.counts)))
         order = pool[np.argsort(column[pool], kind="stable")]
@@ -192,7 +194,7 @@ class _Gathering:
         notes = list(self.scale.notes)
         if channels == 2 or channels > 3:
             notes.append(f"of {channels} channels the first {1 if channels == 2 else 3} are shown")
-        labels = source.labels
+        labels = self.labels
         facts = Facts(
             path=spec.path,
             container=spec.container,
@@ -231,7 +233,7 @@ class _Gathering:
     # -- its parts -------------------------------------------------------------------------
 
     def _label_values(self) -> tuple[tuple[str, Array], ...]:
-        labels = self.source.labels
+        labels = self.labels
         if labels is None or self.counts is not None:
             return ()
         columns = labels.reshape(len(labels), -1)
@@ -271,7 +273,7 @@ class _Gathering:
         found = []
         for group in several[np.argsort(-lengths[several], kind="stable")][:LISTED].tolist():
             members = records[order[starts[group] : starts[group] + lengths[group]]]
-            labels = self.source.labels
+            labels = self.labels
             kinds = 1 if labels is None else len(np.unique(labels[members], axis=0))
             rows = [self._row(record, "") for record in members[:MEMBERS].tolist()]
             rows[0] = rows[0]._replace(thumb=self._thumb(rows[0].record))
@@ -290,7 +292,7 @@ class _Gathering:
         return Row(record, label, words, self._path(record), why, thumb)
 
     def _label(self, record: int) -> tuple[int | None, str]:
-        labels = self.source.labels
+        labels = self.labels
         if labels is None:
             return None, ""
         row = np.asarray(labels[record])
