@@ -423,3 +423,13 @@ def test_a_set_larger_than_memory(
         assert len(random) == 3
         assert sum(map(len, random)) == len(set.union(*random))
         assert all(p["io"] == "pread" for p in opened)
+
+
+def test_several_files(chunked: Path) -> None:
+    """A glob is measured as one set; what it would be repacked as is told to go file by file."""
+    given = {"path": str(chunked.with_name("my s[e]t.h5")), "data_field": "x"}
+    found = diagnose({**given, "labels_field": None, "batch_size": 8}, seconds=1)
+    assert {change.name: bool(change.failure) for change in found.tried} == {
+        "block": False,
+        "raw": True,
+    }

@@ -26,6 +26,7 @@ from . import advice, measure
 from .advice import Ceilings, Proposal, Tried
 from .facts import Facts, look
 from .measure import Rate
+from .packing import PackedSample, pack_samples
 
 __all__ = ["Ceilings", "Diagnosis", "Facts", "Rate", "Tried", "diagnose"]
 
@@ -34,9 +35,6 @@ USUAL_SIZE: Final = (224, 224)
 
 #: Pixels of a picture that hardly any training sees whole.
 _LARGE: Final = 1 << 20
-
-#: Bytes of a packed sample: several times the caches of today's processors.
-_SAMPLE_BYTES: Final = 192 << 20
 
 #: Part of the time for the warm-up of each trial on compressed chunks.
 _WARM_UP: Final = 0.06
@@ -152,7 +150,17 @@ class _Visit:
         here["batch_size"] = measure.batch_that_fits(p.batch_size, fastest)
         proposals = advice.propose(facts, p)
         with tempfile.TemporaryDirectory(prefix="asyncreader-doctor-") as folder:
-            packed = self._pack(proposals, folder)
+            forms = [proposal for proposal in proposals if proposal.convert is not None]
+            packed = pack_samples(
+                forms,
+                facts,
+                self._path,
+                self._records,
+                self._read(),
+                folder,
+                self._seconds * _PACK,
+                self._tell,
+            )
             self._tell("measuring readers")
             rates, failures = self._trials(here, proposals, packed)
         now = rates["now"]
@@ -277,7 +285,7 @@ class _Visit:
         self,
         here: dict[str, Any],
         proposals: list[Proposal],
-        packed: Mapping[str, tuple[str, float, int] | AsyncReaderError],
+        packed: Mapping[str, PackedSample | AsyncReaderError],
     ) -> tuple[dict[str, Rate], dict[str, AsyncReaderError]]:
         facts, p = self._facts, self._p
         nthread = int(self._given["nthread"])
@@ -298,8 +306,8 @@ class _Visit:
                 trials.add(name, params, warm_up)
             for proposal in proposals:
                 found = packed.get(proposal.name)
-                if isinstance(found, tuple):
-                    trials.add(proposal.name, self._on_packed(found[0], found[2]))
+                if isinstance(found, PackedSample):
+                    trials.add(proposal.name, self._on_packed(found.path, found.count))
             if "now" in trials.failures:
                 raise trials.failures["now"]
             rates = trials.run(left)
@@ -320,49 +328,6 @@ class _Visit:
         again = measure.repeated(count, self._p.batch_size)
         return kept if again is None else {**kept, "subset": again}
 
-    # -- packing ---------------------------------------------------------------------------
-
-    def _pack(
-        self, proposals: list[Proposal], folder: str
-    ) -> dict[str, tuple[str, float, int] | AsyncReaderError]:
-        """For each form (file, bytes of a sample, samples) of a packed part of the set."""
-        forms = [proposal for proposal in proposals if proposal.convert is not None]
-        found: dict[str, tuple[str, float, int] | AsyncReaderError] = {}
-        for form in forms:
-            self._tell(f"trying: {form.words}")
-            try:
-                found[form.name] = self._pack_one(form, folder, self._seconds * _PACK / len(forms))
-            except AsyncReaderError as exc:
-                found[form.name] = exc
-        return found
-
-    def _pack_one(self, form: Proposal, folder: str, seconds: float) -> tuple[str, float, int]:
-        from converters import convert
-
-        assert form.convert is not None
-        facts = self._facts
-        until = time.perf_counter() + seconds
-        wanted = 16
-        while True:
-            records = measure.spread(facts.count, wanted, facts.chunk, self._records)
-            path = os.path.join(folder, f"{form.name}-{wanted}.h5")
-            begun = time.perf_counter()
-            report = convert(
-                self._path,
-                path,
-                params={**self._read(), "subset": records},
-                skip_bad=True,
-                **form.convert,
-            )
-            took = time.perf_counter() - begun
-            each = report.bytes / max(1, report.count)
-            most = min(facts.count, int(_SAMPLE_BYTES / max(each, 1)))
-            more = int(wanted * min(16.0, 0.7 * (until - time.perf_counter()) / took))
-            if wanted >= most or more < 2 * wanted:
-                return path, each, report.count
-            os.unlink(path)
-            wanted = min(more, most)
-
     def _read(self) -> dict[str, Any]:
         """How the set is read: what ``convert`` must be told, too."""
         from converters.options import READ_BY
@@ -378,7 +343,7 @@ class _Visit:
         proposal: Proposal,
         rates: Mapping[str, Rate],
         failures: Mapping[str, AsyncReaderError],
-        packed: Mapping[str, tuple[str, float, int] | AsyncReaderError],
+        packed: Mapping[str, PackedSample | AsyncReaderError],
         served: float,
         tops: Ceilings,
     ) -> Tried:
@@ -394,7 +359,7 @@ class _Visit:
             found = packed[proposal.name]
             if not isinstance(found, AsyncReaderError):
                 count = facts.count if self._records is None else self._records.size
-                size = found[1] * count
+                size = found.bytes_each * count
         factor = None
         if proposal.name in rates:
             found_rate = rates[proposal.name]
