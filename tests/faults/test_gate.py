@@ -19,7 +19,7 @@ from fakes import damage, data_file, packed, paint, pictures, write_hdf5, write_
 
 from asyncreader import AsyncReader, FormatError, SourceError
 from asyncreader import format as fmt
-from asyncreader.sources import hdf5, open_source
+from asyncreader.sources import hdf5_file, open_source
 from asyncreader.sources.lmdb_tree import LmdbFile
 from converters import convert
 
@@ -304,13 +304,13 @@ def test_a_file_replaced_while_it_is_opened(
     after we have."""
     path = Path(write_hdf5(tmp_path / "a.h5", packed(IMAGES)))
     other = Path(write_hdf5(tmp_path / "b.h5", packed(IMAGES[::-1])))
-    open_library = hdf5.open_library
+    open_library = hdf5_file.open_library
 
     def swap(name: str) -> Any:
         os.replace(other, path)
         return open_library(name)
 
-    monkeypatch.setattr(hdf5, "open_library", swap)
+    monkeypatch.setattr(hdf5_file, "open_library", swap)
     with pytest.raises(FormatError, match="replaced by another"):
         open_source(path)
     monkeypatch.undo()
