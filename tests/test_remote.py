@@ -345,8 +345,9 @@ def test_neighbours_are_one_request() -> None:
     assert number.tolist() == [1, 0, 0, 0, 2]
 
 
-def test_a_batch_is_one_round_trip(root: Path) -> None:
+def test_a_batch_is_one_round_trip(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All samples of a batch are asked for before the first is waited for."""
+    monkeypatch.setattr(objects_module, "MERGE_GAP", 0)  # neighbours alone are one request
     with (
         serving(root, latency=0.2) as url,
         AsyncReader(path=f"{url}/original", batch_size=18, shuffle=True, size=(16, 16)) as reader,
