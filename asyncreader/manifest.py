@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,18 +32,20 @@ NAME: Final = "asyncreader.json"
 FORMAT_NAME: Final = "asyncreader-shards"
 VERSION: Final = 1
 
-#: The longest manifest that is read: three million shards.
-MOST_BYTES: Final = 256 << 20
+#: The longest manifest that is read: a million shards and more.
+MOST_BYTES: Final = 128 << 20
 #: Numbers in a manifest: JSON has them exactly up to here (RFC 8259, 6).
 MOST: Final = 1 << 53
-#: A file's name on every file system of Linux (limits.h, NAME_MAX).
-MOST_NAME: Final = 255
+#: Names of shards: at most 255 bytes, as on every file system of Linux (limits.h, NAME_MAX).
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
+_HEX: Final = re.compile(r"[0-9a-f]{16}")
 
 CONTAINERS: Final = {"hdf5": "HDF5", "lmdb": "LMDB"}
 COLUMNS: Final = ("name", "count", "bytes", "xxh3", "checksums", "labels")
 _NONE: Final = "-"
-#: Letters to a comma, at least.
+#: Letters to a comma, at least; but so many values, names of classes say, may be shorter.
 _LETTERS: Final = 10
+_SHORT: Final = 1 << 17
 _READ: Final = 1 << 22
 _AGAIN: Final = "copy it again, or convert again; it is not to be edited by hand"
 
@@ -145,7 +148,7 @@ class Manifest:
 
     def name(self, number: int) -> str:
         """The file name of shard ``number``."""
-        return bytes(self.names[number]).decode("utf-8")
+        return bytes(self.names[number]).decode("ascii")
 
     def shard(self, number: int) -> Shard:
         """Row ``number``."""
@@ -163,9 +166,9 @@ class Manifest:
         """The set as one: ``checksums`` and ``labels`` are digests of the shards' digests."""
         common = self.common
         # counts are bound by the digests of checksums, which have a number for each sample
-        digests = {fmt.CHECKSUMS: joined_digest(self.checksums.tolist())}
+        digests = {fmt.CHECKSUMS: joined_digest(self.checksums)}
         if common.label_kind != "none":
-            digests[fmt.LABELS] = joined_digest(self.label_digests.tolist())
+            digests[fmt.LABELS] = joined_digest(self.label_digests)
         return fmt.Meta(
             count=self.count,
             encoding=common.encoding,
@@ -179,8 +182,8 @@ class Manifest:
 
     # -- text --------------------------------------------------------------------------------
 
-    def _body(self) -> tuple[str, str]:
-        """The text of all but the digest: the head's lines, and a line for each shard."""
+    def _head(self) -> str:
+        """The lines of all but the digest and the table."""
         head = {
             "format": FORMAT_NAME,
             "version": VERSION,
@@ -188,15 +191,33 @@ class Manifest:
             "columns": list(COLUMNS),
             **self.common.facts(),
         }
-        lines = "".join(f"  {json.dumps(key)}: {_json(head[key])},\n" for key in sorted(head))
-        rows = (_json(self.shard(number).row()) for number in range(len(self)))
-        return lines, ",\n".join(f"    {row}" for row in rows)
+        return "".join(f"  {json.dumps(key)}: {_json(head[key])},\n" for key in sorted(head))
+
+    def rows(self) -> list[list[Any]]:
+        """The table, a list for each shard, as it stands in the text."""
+        names = [name.decode("ascii") for name in self.names.tolist()]
+        labels = [f"{n:016x}" for n in self.label_digests.tolist()]
+        if self.common.label_kind == "none":
+            labels = [_NONE] * len(self)
+        return [
+            [name, count, size, f"{xxh3:016x}", f"{checksums:016x}", label]
+            for name, count, size, xxh3, checksums, label in zip(
+                names,
+                self.counts.tolist(),
+                self.sizes.tolist(),
+                self.xxh3.tolist(),
+                self.checksums.tolist(),
+                labels,
+                strict=True,
+            )
+        ]
 
     def to_json(self) -> str:
         """ASCII text, a line for each shard; equal sets give equal text."""
-        head, rows = self._body()
-        found = _text_digest(head, rows)
-        return f'{{\n{head}  "digest": "{found}",\n  "shards": [\n{rows}\n  ]\n}}\n'
+        head, rows = self._head(), self.rows()
+        table = ",\n".join(f"    {_json(row)}" for row in rows)
+        digest = _text_digest(head, rows)
+        return f'{{\n{head}  "digest": "{digest}",\n  "shards": [\n{table}\n  ]\n}}\n'
 
     @classmethod
     def from_json(cls, text: bytes, path: str) -> Manifest:
@@ -210,7 +231,7 @@ class Manifest:
             )
         # a row has six values in 70 letters or more; two-letter values would take 30 times the text
         if (
-            text.count(b",") > len(text) // _LETTERS + 1000
+            text.count(b",") > len(text) // _LETTERS + _SHORT
             or text.count(b"[") > len(text) // 40 + 9
         ):
             raise FormatError("the manifest is no table of shards", path=path, hint=_AGAIN)
@@ -239,7 +260,7 @@ class Manifest:
         manifest = cls._checked(_common(raw, path), rows, path)
         if raw.get("count") != manifest.count:
             raise _wrong(path, "count", raw.get("count"), str(manifest.count))
-        found = _text_digest(*manifest._body())
+        found = _text_digest(manifest._head(), rows)
         if raw.get("digest") != found:
             raise FormatError(
                 "the manifest is not as it was written",
@@ -262,7 +283,7 @@ class Manifest:
                     found=found if len(found) < 200 else f"{found[:200]}...",
                     hint=_AGAIN,
                 )
-        names = np.array([row[0].encode("utf-8") for row in rows])
+        names = np.array([row[0].encode("ascii") for row in rows])
         unique = np.unique(names)
         if unique.size != names.size:
             raise FormatError("the manifest names a shard twice", path=path, hint=_AGAIN)
@@ -285,16 +306,14 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=True)
 
 
-def _text_digest(head: str, rows: str) -> str:
-    return xxhash.xxh3_64_hexdigest(f"{head}{rows}".encode("ascii"))
+def _text_digest(head: str, rows: list[Any]) -> str:
+    """XXH3-64 of the head's lines and the table as json.dumps gives it, on one line."""
+    return xxhash.xxh3_64_hexdigest(f"{head}{_json(rows)}".encode("ascii"))
 
 
-def joined_digest(digests: Iterable[int]) -> str:
-    """XXH3-64 of digests, each as 16 hex digits and a newline: one for all parts of a set."""
-    state = xxhash.xxh3_64()
-    for number in digests:
-        state.update(b"%016x\n" % number)
-    return state.hexdigest()
+def joined_digest(digests: UInt64) -> str:
+    """One digest for all parts of a set: XXH3-64 of theirs, each as 8 little-endian bytes."""
+    return fmt.digest(digests.astype("<u8"))
 
 
 def _row_problem(row: Any, labelled: bool) -> str | None:
@@ -311,18 +330,12 @@ def _row_problem(row: Any, labelled: bool) -> str | None:
 
 
 def _is_hex(text: Any) -> bool:
-    return isinstance(text, str) and len(text) == 16 and not set(text) - set("0123456789abcdef")
+    return isinstance(text, str) and _HEX.fullmatch(text) is not None
 
 
 def plain_name(name: Any) -> bool:
-    """Whether ``name`` can only be a file beside the manifest, and one that is shown."""
-    if not isinstance(name, str) or not name or name.startswith(".") or name == NAME:
-        return False
-    try:
-        raw = name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return len(raw) <= MOST_NAME and not any(c in "/\\:" or not c.isprintable() for c in name)
+    """Whether ``name`` can only be a file beside the manifest: letters, digits, ".", "_", "-"."""
+    return isinstance(name, str) and name != NAME and _PLAIN.fullmatch(name) is not None
 
 
 def _wrong(path: str, name: str, found: object, expected: str | None = None) -> FormatError:

@@ -521,7 +521,7 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
         f"name {name[:20]!r}": _row(0, name)
         for name in (
             *("../secret.h5", "/etc/passwd", "a/b.h5", "..", ".", "", ".hidden", "a\\b", "c:d"),
-            *("a\0b", "a\nb", "\ud800", "x" * 300, NAME),
+            *("a\0b", "a\nb", "\ud800", 'a"b', "-rf", "x" * 300, NAME),
         )
     },
     "name that is no text": _row(0, 5),
@@ -580,6 +580,24 @@ def test_other_json_is_refused(folder: Path, text: bytes) -> None:
     with pytest.raises(FormatError) as caught:
         open_source(folder)
     assert caught.value.path == str(folder / NAME)
+
+
+def test_a_manifest_of_crumbs_is_not_parsed(folder: Path) -> None:
+    """Text that would take fifty times its length in memory is refused before it is parsed."""
+    text = (folder / NAME).read_bytes().rstrip()
+    (folder / NAME).write_bytes(text[:-1] + b', "x": [' + b"{}," * 300_000 + b"{}]}")
+    with pytest.raises(FormatError, match="no table of shards"):
+        open_source(folder)
+
+
+def test_many_short_class_names(tmp_path: Path) -> None:
+    """A manifest whose classes outnumber its shards by far is read: they may be numbers."""
+    content = packed(pictures(2))
+    content.classes = tuple(str(number) for number in range(20_000))
+    path = write_set(tmp_path / "set", [], (1, 1), content=content)
+    source = open_source(path)
+    assert source.spec.classes == content.classes
+    source.close()
 
 
 def test_a_newer_manifest_says_so(folder: Path) -> None:
