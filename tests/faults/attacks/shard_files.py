@@ -62,12 +62,12 @@ shards("name_is_another", named("x.h5"), "not as it was written|no such|not ther
 shards("nested_manifest", written(lambda text: b"[" * 300_000), "not JSON|no table of shards")
 shards(
     "manifest_of_numbers",
-    written(lambda text: b"[" + b"0," * (100 << 20) + b"0]"),
+    written(lambda text: b"[" + b"0," * (60 << 20) + b"0]"),
     "no table of shards",
 )
 shards(
     "manifest_of_lists",
-    written(lambda text: b"[" + b"[]," * (60 << 20) + b"0]"),
+    written(lambda text: b"[" + b"[]," * (40 << 20) + b"0]"),
     "no table of shards",
 )
 shards(
