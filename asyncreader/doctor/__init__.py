@@ -325,6 +325,8 @@ class _Visit:
         kept |= {"path": path}
         kept.pop("hdf5_path", None)
         kept.pop("lmdb_path", None)
+        if count >= self._facts.count:
+            return kept  # the whole of a small set: as it will be trained on
         again = measure.repeated(count, self._p.batch_size)
         return kept if again is None else {**kept, "subset": again}
 
