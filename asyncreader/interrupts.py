@@ -58,15 +58,19 @@ def start_child(process: Any) -> None:
 _STARTED: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
-def _disown() -> None:
+def disown(process: Any) -> None:
+    """Take a process off multiprocessing's list of children; there is no public way to."""
+    getattr(multiprocessing.process, "_children", set()).discard(process)
+
+
+def _disown_all() -> None:
     # a forked child that ends as a program does would end its parent's workers, too: to
-    # multiprocessing they are its own (there is no public way to say that they are not)
-    own: set[Any] = getattr(multiprocessing.process, "_children", set())
+    # multiprocessing they are its own
     for process in list(_STARTED):
-        own.discard(process)
+        disown(process)
 
 
-os.register_at_fork(after_in_child=_disown)
+os.register_at_fork(after_in_child=_disown_all)
 
 
 def end_with_parent() -> None:

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from .errors import AsyncReaderError, ParamsError, WorkerError
 from .filling import BatchFiller
-from .interrupts import after_this, end_with_parent, start_child
+from .interrupts import after_this, disown, end_with_parent, start_child
 from .memory import PAGE, map_file
 from .order import BatchPlan, Cursor
 from .slots import Slot, SlotLayout, SlotRing
@@ -263,9 +263,10 @@ class ProcessCrew:
             _kill(processes)
             for process in processes:
                 process.join(STUCK_AFTER)
-                # where somebody else reaps our children, this module never hears that they ended
-                with contextlib.suppress(ValueError):
+                try:
                     process.close()
+                except ValueError:  # somebody else reaps our children: it never hears of their end
+                    disown(process)
 
     def _close_descriptors(self) -> None:
         fds, self._wake_read, self._wake_write = (self._wake_read, self._wake_write), -1, -1
