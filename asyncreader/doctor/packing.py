@@ -21,6 +21,9 @@ Int64: TypeAlias = npt.NDArray[np.int64]
 #: Bytes of a packed sample: several times the caches of today's processors.
 _SAMPLE_BYTES: Final = 192 << 20
 
+#: Pixels, decoded or not, beyond which caches help no more.
+_ENOUGH: Final = 96 << 20
+
 
 @dataclass(frozen=True)
 class PackedSample:
@@ -88,6 +91,13 @@ def _pack(
         most = min(facts.count, int(_SAMPLE_BYTES / max(each, 1)))
         more = int(wanted * min(16.0, 0.7 * (until - time.perf_counter()) / took))
         if wanted >= most or more < 2 * wanted:
+            most = min(most, int(_ENOUGH / max(each, 1)))
+            if form.convert.get("encoding") == "raw" and report.count < most:
+                # pixels that all lie in a core's cache would be copied too fast: the same again
+                larger = os.path.join(folder, f"{form.name}.h5")
+                again = {"subset": np.arange(most, dtype=np.int64) % report.count}
+                report = convert(target, larger, params=again)
+                target = larger
             return PackedSample(target, each, report.count)
         os.unlink(target)
         wanted = min(more, most)
