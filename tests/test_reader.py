@@ -675,7 +675,7 @@ def test_state_of_other_training_is_refused(what: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"order_version": 2},
+        {"order_version": 1},
         {"block": 7},
         {"epoch": -1},
         {"samples": "4"},
