@@ -54,7 +54,7 @@ MEMORY: Final = MemoryStore()
 CACHE_BYTES: Final = 64 << 20
 
 #: Memory of dropped chunks that is kept for the next ones.
-SPARE_BYTES: Final = 16 << 20
+SPARE_BYTES: Final = 2 << 20
 
 
 @dataclass(frozen=True)

@@ -243,7 +243,7 @@ def pack_lmdb(path: Path, pixels: Any) -> None:
             "digest_paths": fmt.names_digest(names),
         }  # fmt: skip
         for key, value in facts.items():
-            file.attrs[key] = value
+            file.attrs[key] = np.bytes_(value) if isinstance(value, str) else value
     convert(middle, path, format="lmdb")
     middle.unlink()
 
