@@ -14,7 +14,7 @@ from .options import (
     folders_of,
     jobs_option,
     json_option,
-    params_of,
+    params_option,
     quiet_option,
     size_of,
 )
@@ -63,15 +63,7 @@ if TYPE_CHECKING:
 @choice("--engine", "local ray", "Who packs shards. [local]")
 @click.option("--address", metavar="ADDRESS", help="Of the Ray cluster, such as auto.")
 @click.option("--allow-pickle", is_flag=True, help="Unpickle SRC: only if you trust its writer.")
-@click.option(
-    "--param",
-    "-p",
-    "params",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=params_of,
-    help="How a packed SRC is read, such as data_field=images.",
-)
+@params_option("How a packed SRC is read, such as data_field=images.")
 @json_option
 @quiet_option
 def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> int:

@@ -102,15 +102,22 @@ def folders_of(_: click.Context, _option: click.Parameter, words: Iterable[str])
 
 
 PATH = click.Path()
-param_option = click.option(
-    "--param",
-    "-p",
-    "params",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=params_of,
-    help="Any parameter of AsyncReader, such as data_field=images.",
-)
+
+
+def params_option(text: str) -> Callable[[F], F]:
+    """``--param NAME=VALUE``, any number of times."""
+    return click.option(
+        "--param",
+        "-p",
+        "params",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=params_of,
+        help=text,
+    )
+
+
+param_option = params_option("Any parameter of AsyncReader, such as data_field=images.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
 brief_option = click.option("--quiet", "-q", is_flag=True, help="No progress, fewer words.")

@@ -178,21 +178,17 @@ def _warn_if_some(where: str, named: int, total: int) -> None:
 
 def _open_named(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> Iterator[Source]:
     """What one name stands for: mostly one source, of a list of Caffe's several."""
-    manifest = None if is_url(name) else manifest_path(name)
-    if is_url(name) or manifest is not None:
-        set_: Source
-        set_ = (
-            open_remote(name, fields, io=io)
-            if manifest is None
-            else open_shards(manifest, fields, io=io)
-        )
-        yield set_
-        kind = set_.spec.container
-    else:
-        kind = container_of(name)
+    source: Source | None = None
+    if is_url(name):
+        source = open_remote(name, fields, io=io)
+    elif (manifest := manifest_path(name)) is not None:
+        source = open_shards(manifest, fields, io=io)
+    if source is not None:
+        yield source  # first: who asked closes it, also where it is not what was expected
+    kind = container_of(name) if source is None else source.spec.container
     if expect is not None and kind != expect:
         raise FormatError(f"not an {expect} file", path=name, found=kind)
-    if is_url(name) or manifest is not None:
+    if source is not None:
         return
     if kind == "LMDB":
         yield open_lmdb(name, fields, io=io)

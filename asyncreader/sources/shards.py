@@ -8,6 +8,7 @@ is opened, and a wrong or missing one is an error that no ``on_error`` lets pass
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import warnings
@@ -157,10 +158,6 @@ class ShardSource:
     def _start(self, number: int) -> int:
         return int(self.manifest.ends[number - 1]) if number else 0
 
-    def _find(self, index: int) -> tuple[int, int]:
-        number = int(np.searchsorted(self.manifest.ends, index, side="right"))
-        return number, index - self._start(number)
-
     # -- the source --------------------------------------------------------------------------
 
     def read_into(
@@ -193,37 +190,35 @@ class ShardSource:
         if error.index is not None:
             error.index += self._start(number)
 
-    def sample_bytes(self, index: int) -> bytes:
-        number, inside = self._find(index)
+    @contextlib.contextmanager
+    def _holding(self, index: int) -> Iterator[tuple[Source, int]]:
+        """The open shard of a sample and its number there; errors get the number of the set."""
+        number = int(np.searchsorted(self.manifest.ends, index, side="right"))
         try:
             with self.shelf.use(number) as shard:
-                return shard.sample_bytes(inside)
+                yield shard, index - self._start(number)
         except SampleError as exc:
             self._renumber(exc, number)
             raise
+
+    def sample_bytes(self, index: int) -> bytes:
+        with self._holding(index) as (shard, inside):
+            return shard.sample_bytes(inside)
 
     def sample_pixels(self, index: int) -> Array:
-        number, inside = self._find(index)
-        try:
-            with self.shelf.use(number) as shard:
-                return shard.sample_pixels(inside)
-        except SampleError as exc:
-            self._renumber(exc, number)
-            raise
+        with self._holding(index) as (shard, inside):
+            return shard.sample_pixels(inside)
 
     def picture_size(self, index: int) -> tuple[int, int]:
-        number, inside = self._find(index)
-        with self.shelf.use(number) as shard:
+        with self._holding(index) as (shard, inside):
             return shard.picture_size(inside)
 
     def key_of(self, index: int) -> str | None:
-        number, inside = self._find(index)
-        with self.shelf.use(number) as shard:
+        with self._holding(index) as (shard, inside):
             return shard.key_of(inside)
 
     def source_path(self, index: int) -> bytes | None:
-        number, inside = self._find(index)
-        with self.shelf.use(number) as shard:
+        with self._holding(index) as (shard, inside):
             return shard.source_path(inside)
 
     def all_paths(self) -> Iterator[bytes | None]:

@@ -44,6 +44,14 @@ class ByteStore(Protocol):
         """These extents are read next: let the kernel fetch them together."""
 
 
+def fetched(store: ByteStore, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
+    """``resident`` of a store that is not in memory: its rows, brought to this thread's scratch."""
+    address = SCRATCH.take("fetched rows", offsets.size * row_bytes).ctypes.data
+    places = np.arange(offsets.size, dtype=np.int64)
+    store.gather(offsets, row_bytes, address, places)
+    return address, places * row_bytes
+
+
 class MappedStore:
     """A read-only mapping of a whole file. It is never unmapped while anything refers to it.
 
@@ -149,11 +157,7 @@ class PreadStore:
             self._read(int(offsets[lo]), target)
 
     def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-        scratch = SCRATCH.take("pread rows", offsets.size * row_bytes)
-        address = scratch.ctypes.data
-        places = np.arange(offsets.size, dtype=np.int64)
-        self.gather(offsets, row_bytes, address, places)
-        return address, places * row_bytes
+        return fetched(self, offsets, row_bytes)
 
     def view(self, offset: int, length: int) -> UInt8:
         scratch = SCRATCH.take("pread view", length)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from ... import kernels
 from ...errors import FormatError
-from ...fill import SCRATCH
 from ..hdf5_file import SIGNATURE
+from ..store import fetched
 from .objects import Objects, merged
 from .urls import Place
 
@@ -62,11 +62,7 @@ class RangeStore:
             kernels.bytes_at(out + row * row_bytes, row_bytes)[:] = place
 
     def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-        scratch = SCRATCH.take("range rows", offsets.size * row_bytes)
-        address = scratch.ctypes.data
-        places = np.arange(offsets.size, dtype=np.int64)
-        self.gather(offsets, row_bytes, address, places)
-        return address, places * row_bytes
+        return fetched(self, offsets, row_bytes)
 
     def view(self, offset: int, length: int) -> UInt8:
         if length == 0:
