@@ -49,6 +49,26 @@ def is_whole_epoch(batches: Iterable[list[int]]) -> bool:
     return len(records) == len(set(records)) == STEPS * 4
 
 
+def lightning_module(seen: list[list[int]]) -> Any:
+    """A LightningModule over the batches of SMALL; it adds their samples to ``seen``."""
+    import lightning
+    import torch
+
+    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(90, 1)
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            seen.append(check(*batch, nchw=True))
+            return self.layer(batch[0].float().flatten(1)).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 1e-6)
+
+    return Module()
+
+
 # -- training on sample_data -----------------------------------------------------------------------
 
 EPOCHS = 20

@@ -18,7 +18,7 @@ from typing import Any
 warnings.simplefilter("ignore")
 
 import torch  # noqa: E402
-from frameworks import SMALL, check  # noqa: E402
+from frameworks import SMALL, check, lightning_module  # noqa: E402
 
 from asyncreader.adapters.torch import TorchReader  # noqa: E402
 
@@ -50,18 +50,6 @@ def lightning() -> Any:
 
     seen: list[list[int]] = []
 
-    class Module(pl.LightningModule):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(90, 1)
-
-        def training_step(self, batch: Any, _: int) -> Any:
-            seen.append(check(*batch, nchw=True))
-            return self.layer(batch[0].float().flatten(1)).mean()
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), 1e-6)
-
     with opened() as loader:
         steps = len(loader)
         trainer = pl.Trainer(
@@ -75,7 +63,7 @@ def lightning() -> Any:
             enable_model_summary=False,
         )
         assert trainer.world_size == 2
-        trainer.fit(Module(), loader)
+        trainer.fit(lightning_module(seen), loader)
     return [seen[:steps], seen[steps:]]
 
 

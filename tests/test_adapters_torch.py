@@ -25,6 +25,7 @@ from frameworks import (
     check,
     heldout_params,
     is_whole_epoch,
+    lightning_module,
     nchw,
     plain_maps,
     sample_sets,
@@ -402,18 +403,6 @@ def test_lightning(tmp_path: Path) -> None:
     lightning = pytest.importorskip("lightning", reason="lightning is not installed")
     seen: list[list[int]] = []
 
-    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(90, 1)
-
-        def training_step(self, batch: Any, _: int) -> Any:
-            seen.append(check(*batch, nchw=True))
-            return self.layer(batch[0].float().flatten(1)).mean()
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), 1e-6)
-
     def trainer(*callbacks: Any, **limits: Any) -> Any:
         return lightning.Trainer(
             accelerator="cpu",
@@ -431,7 +420,7 @@ def test_lightning(tmp_path: Path) -> None:
             tmp_path, "at{step}", every_n_train_steps=13, save_top_k=-1
         )
         fitted = trainer(keep, max_epochs=2)
-        fitted.fit(Module(), loader)
+        fitted.fit(lightning_module(seen), loader)
         assert seen == [*epochs[0], *epochs[1]]
         fitted.save_checkpoint(tmp_path / "end.ckpt")
     for name, expected in (
@@ -441,7 +430,9 @@ def test_lightning(tmp_path: Path) -> None:
         seen.clear()
         with TorchReader(SMALL) as resumed:
             ckpt = tmp_path / f"{name}.ckpt"
-            trainer(max_epochs=3).fit(Module(), resumed, ckpt_path=ckpt, weights_only=False)
+            trainer(max_epochs=3).fit(
+                lightning_module(seen), resumed, ckpt_path=ckpt, weights_only=False
+            )
         assert seen == expected, name
 
 
