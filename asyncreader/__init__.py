@@ -22,7 +22,8 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from .reader import AsyncReader, Batch
+    from .batch import Batch
+    from .reader import AsyncReader
     from .stats import ReaderStats
 
 __version__ = "0.1.0"
@@ -50,7 +51,7 @@ __all__ = [
 
 #: Names whose modules take numpy and numba along (0.8 s): they are loaded when first asked for,
 #: so that ``asyncreader --help`` answers at once (PEP 562).
-_LATE = {"AsyncReader": "reader", "Batch": "reader", "ReaderStats": "stats"}
+_LATE = {"AsyncReader": "reader", "Batch": "batch", "ReaderStats": "stats"}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from .batch import Batch
 from .errors import ParamsError, SampleError
 from .labels import class_of, in_words, records_of, row_of
 from .params import ReaderParams, parse_params
-from .reader import AsyncReader, Batch
+from .reader import AsyncReader
 from .sheet import Tile, draw_sheet
 from .sources import FieldsSource, Source, open_reader_source
 from .sources.subset import resolve_subset

@@ -8,34 +8,26 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from . import assembly
+from .batch import Batch
 from .device import DeviceRing, open_device
-from .errors import FinishedError, FormatError, ParamsError, ReaderClosedError, WorkerError
-from .fill import Fill
-from .filling import BatchFiller
+from .errors import FinishedError, ParamsError, ReaderClosedError
 from .interrupts import after_this
 from .memory import aligned_empty
-from .order import ORDER_VERSION, Cursor, EpochOrder, subset_count
-from .params import (
-    WINDOW_BYTES,
-    ReaderParams,
-    parse_params,
-    rank_and_world,
-    worker_count,
-)
-from .processes import Arena, ProcessWorkers, Recipe, pages
-from .slots import Data, Slot, SlotLayout, SlotRing, arrays_of
-from .sources import FieldsSource, Source, fingerprint, open_reader_source
+from .order import ORDER_VERSION, Cursor
+from .params import ReaderParams, parse_params, rank_and_world, worker_count
+from .processes import Arena, ProcessWorkers, Recipe
+from .slots import Data, SlotRing, arrays_of
+from .sources import Source, fingerprint
 from .sources.shards import ShardSource
-from .sources.subset import resolve_subset
-from .stats import Meter, ReaderStats, Totals
-from .trace import Trace, TracedFiller, TracedRing
+from .stats import ReaderStats, Totals
+from .trace import Trace, TracedRing
 from .workers import ThreadWorkers
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -45,73 +37,6 @@ SPLIT_BYTES = 1 << 20
 
 #: Epochs and steps are below this: there is no room for more in what travels between processes.
 _FAR = 1 << 63
-
-
-class Batch:
-    """One minibatch; unpacks to ``(data, labels)``.
-
-    ``data``: (B, C, H, W) or as ``layout`` says, with several fields a tuple of such, one for each
-    (see ``data_field``); ``labels``: (B, ...) or None; ``indices``: int64
-    (B,), record numbers in the file, -1 where padded; ``mask``: bool (B,), False for padded or
-    zeroed rows; ``epoch``; ``step``: its number in the epoch. ``data`` and ``labels`` are the
-    caller's, to read and write, until the next successful ``getNextBatch()`` (or loop step),
-    unless :meth:`keep` was called or the reader was opened with ``copy=True``. With ``cuda`` they
-    are torch tensors on the device, valid until then in the order of the stream current then.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "_generation",
-        "_ring",
-        "_slot",
-        "data",
-        "epoch",
-        "indices",
-        "labels",
-        "mask",
-        "step",
-    )
-
-    def __init__(self, ring: SlotRing | DeviceRing, slot: Slot, copy: bool) -> None:
-        plan = slot.plan
-        assert plan is not None
-        data, labels = ring.hand_out(slot, copy)
-        #: Any: an array, or a tuple of arrays where the caller named several fields
-        self.data: Any = data
-        self.labels: Array | None = labels
-        self.indices = plan.indices
-        self.mask = plan.valid
-        self.epoch = plan.epoch
-        self.step = plan.step
-        self._ring = ring
-        self._slot = slot
-        self._generation = slot.generation
-
-    def __iter__(self) -> Iterator[Any]:
-        yield self.data
-        yield self.labels
-
-    def __len__(self) -> int:
-        return int(self.indices.size)
-
-    def release(self) -> None:
-        """Give the batch back before the next one is taken; doing so twice is harmless."""
-        self._ring.release(self._slot, self._generation)
-
-    def keep(self) -> Batch:
-        """Hold the batch until :meth:`release`; at most ``njob - 1`` can be kept.
-
-        Raises QueueFullError when no more can be kept or the batch was given back already.
-        """
-        self._ring.keep(self._slot, self._generation)
-        return self
-
-    def __repr__(self) -> str:
-        shapes = (
-            f"{'x'.join(str(n) for n in array.shape)} {array.dtype}"
-            for array in arrays_of(self.data)
-        )
-        return f"<Batch epoch {self.epoch} step {self.step}: {', '.join(shapes)}>"
 
 
 class AsyncReader:
@@ -126,20 +51,20 @@ class AsyncReader:
         self._rank, world_size = rank_and_world(p)
         self._nthread = worker_count(p)
         device = None if p.cuda is False else open_device(p.cuda)
-        source = _open(p)
+        source = assembly.open_set(p)
         self._source: Source | None = source
         self._spec = source.spec
         arena: Arena | None = None
         on_device: DeviceRing | None = None
         try:
-            filler = _make_filler(p, source, self._rank, world_size)
+            filler = assembly.make_filler(p, source, self._rank, world_size)
             self._filler, self._order = filler, filler.order
             if self._order.shuffle in (True, "replacement") and isinstance(source, ShardSource):
                 source.warn_if_scattered()
-            layout = _slot_layout(p, filler)
+            layout = assembly.slot_layout(p, filler)
             if p.workers == "process":
-                arena = Arena(_arena_size(p, layout, filler))
-                slots = _attach(filler, layout, p, arena)
+                arena = Arena(assembly.shared_size(p, layout, filler))
+                slots = assembly.attach_slots(filler, layout, p, arena)
             else:
                 slots = layout.build(p.njob + 1, aligned_empty, filler.handed_out)
             trace = None if p.trace is None else Trace(p.trace)
@@ -155,7 +80,7 @@ class AsyncReader:
             if arena is None:
                 self._workers = ThreadWorkers(self._nthread, self._ring, filler, "asyncreader-fill")
             else:
-                build = partial(_build_worker, _identity(source))
+                build = partial(assembly.build_worker, assembly.identity_of(source))
                 recipe = Recipe(p, self._rank, world_size, layout, arena, build)
                 self._workers = ProcessWorkers(
                     self._nthread, self._ring, recipe, self._rank, p.batch_size
@@ -507,201 +432,3 @@ def _shut_down(
             steps.callback(trace.write, workers.meters, kind, len(ring.slots))
         steps.callback(workers.stop)
         steps.callback(ring.close)
-
-
-def _make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> BatchFiller:
-    """Fill and order of a source, checked against each other; ParamsError where they clash."""
-    spec = source.spec
-    fill = Fill(spec.stored, p.wanted, spec.path)
-    further = source.fills(p.wanted) if isinstance(source, FieldsSource) else None
-    subset = resolve_subset(p.subset, source)
-    count = subset_count(subset, spec.count)
-    order = _order(p, rank, world_size, source, (fill, *(further or ())), subset, count)
-    if order.steps == 0:
-        raise ParamsError(
-            "an epoch would have no batch",
-            found=f"{count} samples, batch_size x world_size = {order.global_batch}",
-            hint='lower batch_size, or last_batch="pad", "wrap" or "short"',
-        )
-    if order.shuffle == "block":
-        source.reserve(order.window)
-    unchecked = source.unchecked if isinstance(source, FieldsSource) else ()
-    if p.verify == "always" and (unchecked or not spec.checksums):
-        raise ParamsError(
-            'verify="always" of a set without checksums',
-            path=spec.path,
-            found=f"none of {', '.join(map(repr, unchecked))}" if unchecked else None,
-            hint="pack it with asyncreader convert, which records them",
-        )
-    kind = BatchFiller if p.trace is None else TracedFiller
-    return kind(
-        source,
-        fill,
-        order,
-        on_error=p.on_error,
-        verify=p.verify,
-        postprocess=p.postprocess,
-        further=further,
-    )
-
-
-def _slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
-    """Shapes of the slots; where there is a postprocess, by one trial call on real rows."""
-    table = filler.source.labels
-    layout = SlotLayout(
-        rows=(filler.fill.allocate_shape(p.batch_size), filler.fill.dtype),
-        labels=None if table is None else ((p.batch_size, *table.shape[1:]), table.dtype),
-        further=tuple(
-            (fill.allocate_shape(p.batch_size), fill.dtype) for fill in filler.further or ()
-        ),
-    )
-    _check_memory(p, layout)
-    if p.postprocess is None:
-        return layout
-    # a bad sample among the first must not keep the reader from opening
-    trial = BatchFiller(
-        filler.source,
-        filler.fill,
-        filler.order,
-        on_error="zero",
-        verify="never",
-        postprocess=p.postprocess,
-        further=filler.further,
-    )
-    (slot,) = layout.build(1, aligned_empty, filler.handed_out)
-    slot.plan = plan = filler.order.plan(filler.order.settle(Cursor()))
-    count = plan.indices.size
-    trial.fill_part(slot, 0, count, Meter())
-    result = trial.call_postprocess(
-        filler.seen_rows(slot, count),
-        None if slot.labels is None else slot.labels[:count],
-        plan.rng_key,
-    )
-    if result is None:
-        return layout
-    fields = trial.made_arrays(result[0])
-    parts = [result[1], *((result[0],) if fields is None else fields)]
-    try:
-        made = [None if part is None else np.asarray(part) for part in parts]
-    except ValueError as exc:  # rows of several lengths
-        raise WorkerError(f"postprocess must return arrays: {exc}") from exc
-    labels, *data = ((None if m is None else (m.shape, m.dtype)) for m in made)
-    known = [part for part in data if part is not None]
-    if (
-        not known
-        or len(known) < len(data)
-        or any(m is not None and (m.dtype.kind not in "buif" or m.ndim == 0) for m in made)
-    ):
-        raise WorkerError(
-            "postprocess must return arrays of numbers",
-            found=" and ".join(type(part).__name__ for part in (*parts[1:], parts[0])),
-        )
-    if fields is None:
-        layout = replace(layout, out_data=known[0], out_labels=labels)
-    else:
-        layout = replace(layout, out_fields=tuple(known), out_labels=labels)
-    _check_memory(p, layout)
-    return layout
-
-
-def _check_memory(p: ReaderParams, layout: SlotLayout) -> None:
-    needed = (p.njob + 1) * sum(layout.sizes())
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > there:
-        raise ParamsError(
-            "the slots do not fit in memory",
-            found=f"{needed / 1e9:.1f} GB for njob + 1 = {p.njob + 1} batches",
-            expected=f"at most {there / 1e9:.1f} GB",
-            hint="lower batch_size or njob",
-        )
-
-
-def _arena_size(p: ReaderParams, layout: SlotLayout, filler: BatchFiller) -> int:
-    seen = 0 if filler.seen is None else pages(filler.seen.nbytes)
-    return seen + (p.njob + 1) * sum(pages(size) for size in layout.sizes())
-
-
-def _attach(filler: BatchFiller, layout: SlotLayout, p: ReaderParams, arena: Arena) -> list[Slot]:
-    """The shared slots and the shared map of checked samples, on either side."""
-    if filler.seen is not None:
-        filler.seen = arena.empty(filler.seen.shape, np.uint8)
-    return layout.build(p.njob + 1, arena.empty, filler.handed_out)
-
-
-def _identity(source: Source) -> tuple[Any, ...]:
-    """What tells that a worker process has opened the same files: whatever is known without a look
-    at samples."""
-    specs = [part.spec for part in getattr(source, "parts", (source,))]
-    return tuple((s.path, s.count, s.stored, s.size_on_disk, s.meta) for s in specs)
-
-
-def _build_worker(
-    identity: tuple[Any, ...],
-    p: ReaderParams,
-    rank: int,
-    world_size: int,
-    layout: SlotLayout,
-    arena: Arena,
-) -> tuple[BatchFiller, list[Slot]]:
-    """What a worker process fills with: its own source, the shared slots."""
-    source = _open(p)
-    if _identity(source) != identity:
-        raise FormatError(
-            "the set was replaced by another while its reader opened",
-            path=source.spec.path,
-            hint="open the reader again",
-        )
-    filler = _make_filler(p, source, rank, world_size)
-    return filler, _attach(filler, layout, p, arena)
-
-
-def _open(p: ReaderParams) -> Source:
-    """What the parameters name, opened. Tests put a fake in its place."""
-    return open_reader_source(p)
-
-
-def _order(
-    p: ReaderParams,
-    rank: int,
-    world_size: int,
-    source: Source,
-    fills: tuple[Fill, ...],
-    subset: slice | npt.NDArray[np.int64] | None,
-    count: int,
-) -> EpochOrder:
-    if p.last_batch == "short" and world_size != 1:
-        raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
-    decoded = sum(
-        int(np.prod(fill.stored.shape)) * fill.stored.dtype.itemsize
-        if fill.stored.shape is not None
-        else fill.row_bytes
-        for fill in fills
-    )
-    block = source.spec.block
-    window = max(1, min(p.shuffle_window, WINDOW_BYTES // max(1, decoded)))
-    return EpochOrder(
-        count=count,
-        seed=p.seed,
-        shuffle=p.shuffle,
-        block=block,
-        window=max(block, window // block * block),
-        batch=p.batch_size,
-        rank=rank,
-        world_size=world_size,
-        last_batch=p.last_batch,
-        subset=subset,
-        ends=_ends(source.spec.ends, subset),
-    )
-
-
-def _ends(
-    ends: npt.NDArray[np.int64] | None, subset: slice | npt.NDArray[np.int64] | None
-) -> npt.NDArray[np.int64] | None:
-    """Where files end, counted in the subset; None where it does not go through them in order."""
-    if ends is None or subset is None:
-        return ends
-    if not isinstance(subset, slice) or subset.step != 1:
-        return None
-    inside: npt.NDArray[np.int64] = np.unique(np.clip(ends, subset.start, subset.stop))
-    left: npt.NDArray[np.int64] = inside[inside > subset.start] - subset.start
-    return left

@@ -172,7 +172,7 @@ class MemorySource:
 
 def open_fake(patch: pytest.MonkeyPatch, source: MemorySource, **params: Any) -> AsyncReader:
     """A reader over ``source``."""
-    patch.setattr("asyncreader.reader._open", lambda _: source)
+    patch.setattr("asyncreader.assembly.open_set", lambda _: source)
     return AsyncReader({"path": "memory", **params})
 
 

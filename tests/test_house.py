@@ -49,7 +49,7 @@ FLOORS = {
     "asyncreader.interrupts asyncreader.manifest asyncreader.labels asyncreader.values",
     2: "asyncreader.slots asyncreader.sources asyncreader.device asyncreader.thumbs",
     3: "asyncreader.workers asyncreader.filling asyncreader.processes asyncreader.verify "
-    "asyncreader.trace",
+    "asyncreader.trace asyncreader.batch asyncreader.assembly",
     4: "asyncreader.reader asyncreader.faces asyncreader.adapters",
     5: "asyncreader.cli asyncreader.commands asyncreader.bench asyncreader.demo "
     "asyncreader.terminal asyncreader.__main__ asyncreader.ceilings asyncreader.doctor "

@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..batch import Batch
 from ..errors import NothingQueuedError, ParamsError
 from ..order import Cursor
-from ..reader import AsyncReader, Batch
+from ..reader import AsyncReader
 
 Array: TypeAlias = npt.NDArray[Any]
 

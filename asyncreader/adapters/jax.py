@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..batch import Batch
 from ..errors import ParamsError
 from ..order import Cursor
-from ..reader import Batch
 from .base import Array, Loader, Taken, flat_labels, need, of_each, place_of, taken
 
 #: What jax makes of 64-bit numbers unless ``jax_enable_x64`` is set.

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..batch import Batch
 from ..errors import FinishedError
-from ..reader import Batch
 from .base import Loader, flat_labels, need, place_of, taken
 
 _PyDataset: Any = need("keras", "keras").utils.PyDataset

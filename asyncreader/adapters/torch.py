@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from ..reader import Batch
+from ..batch import Batch
 from .base import Loader, need, of_each
 
 

@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-import asyncreader.reader
-from asyncreader import AsyncReader
+from asyncreader import AsyncReader, assembly
 from asyncreader import format as fmt
 from asyncreader.manifest import Common, Manifest
 from asyncreader.order import Cursor, EpochOrder
@@ -91,11 +90,11 @@ def open_virtual(count: int, shards: int, **params: Any) -> AsyncReader:
     made.append(
         ShardSource(manifest, lambda n: VirtualShard(made[0], n), path="virtual", io="mmap")
     )
-    real, asyncreader.reader._open = asyncreader.reader._open, lambda _: made[0]
+    real, assembly.open_set = assembly.open_set, lambda _: made[0]
     try:
         return AsyncReader({"path": "virtual", **params})
     finally:
-        asyncreader.reader._open = real
+        assembly.open_set = real
 
 
 # -- parts ---------------------------------------------------------------------------------------

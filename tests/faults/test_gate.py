@@ -321,13 +321,13 @@ def test_worker_processes_read_the_same_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A set replaced between the reader's opening and its workers' is an error, not a mix."""
-    from asyncreader import reader as module
+    from asyncreader import assembly as module
 
     path = Path(write_hdf5(tmp_path / "a.h5", packed(IMAGES)))
     other = Path(write_hdf5(tmp_path / "b.h5", packed(IMAGES[::-1])))
     source = open_source(path)
-    identity = module._identity(source)
+    identity = module.identity_of(source)
     params = AsyncReader(path=path, batch_size=4).params
     os.replace(other, path)
     with pytest.raises(FormatError, match="replaced by another"):
-        module._build_worker(identity, params, 0, 1, None, None)  # type: ignore[arg-type]
+        module.build_worker(identity, params, 0, 1, None, None)  # type: ignore[arg-type]
