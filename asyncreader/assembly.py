@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .arena import Arena, pages
 from .errors import FormatError, ParamsError, WorkerError
 from .fill import Fill
 from .filling import BatchFiller
 from .memory import aligned_empty
 from .order import Cursor, EpochOrder, subset_count
 from .params import WINDOW_BYTES, ReaderParams
-from .processes import Arena, pages
 from .slots import Slot, SlotLayout
 from .sources import FieldsSource, Source, open_reader_source
 from .sources.subset import resolve_subset

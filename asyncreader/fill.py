@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from . import codec, kernels
+from . import codec, geometry, kernels
 from .errors import DecodeError, ParamsError
 from .order import uniforms
 from .stats import Meter
@@ -329,10 +329,10 @@ class Fill:
         stored, wanted = self.stored, self.wanted
         header = codec.read_header(data)
         full = (header.height, header.width)
-        rect: codec.Rect | None = None
+        rect: geometry.Rect | None = None
         min_size: tuple[int, int] | None = None
         if wanted.size is not None:
-            rect = codec.choose_rect(*full, wanted.size, wanted.crop, wanted.crop_ratio, places)
+            rect = geometry.choose_rect(*full, wanted.size, wanted.crop, wanted.crop_ratio, places)
             # DCT scaling as long as the part that is used stays at least as large as its target
             min_size = (
                 math.ceil(full[0] * wanted.size[0] / rect.height),
@@ -364,7 +364,7 @@ class Fill:
     def _put_hwc(
         self,
         pixels: Array,
-        rect: codec.Rect | None,
+        rect: geometry.Rect | None,
         places: Array | None,
         flip: bool,
         out: Array,
@@ -376,7 +376,7 @@ class Fill:
         if self.geometry:
             assert wanted.size is not None
             if rect is None:
-                rect = codec.choose_rect(
+                rect = geometry.choose_rect(
                     pixels.shape[0],
                     pixels.shape[1],
                     wanted.size,
@@ -389,12 +389,12 @@ class Fill:
             if cut.dtype != native:
                 cut = cut.astype(native)
             if self._direct:
-                codec.resize_into(cut, out)
+                geometry.resize_into(cut, out)
                 if flip:
-                    codec.mirror(out)
+                    geometry.mirror(out)
                 return
             resized = SCRATCH.array("resize", (*wanted.size, pixels.shape[2]), native)
-            codec.resize_into(cut, resized)
+            geometry.resize_into(cut, resized)
             pixels = resized
         self._finish(pixels, flip, out)
 
@@ -405,7 +405,7 @@ class Fill:
         high, wide = pixels.shape[0], pixels.shape[1]
         frame = self._frame or (high, wide)
         size, crop, ratio = wanted.size, wanted.crop, wanted.crop_ratio
-        rect = codec.choose_rect(frame[0], frame[1], size, crop, ratio, places)
+        rect = geometry.choose_rect(frame[0], frame[1], size, crop, ratio, places)
         fy, fx = high / frame[0], wide / frame[1]
         rows = nearest_places(rect.top * fy, rect.height * fy, wanted.size[0], high)
         columns = nearest_places(rect.left * fx, rect.width * fx, wanted.size[1], wide)

@@ -15,14 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from . import assembly
+from .arena import Arena
 from .batch import Batch
 from .device import DeviceRing, open_device
 from .errors import FinishedError, ParamsError, ReaderClosedError
 from .interrupts import after_this
+from .launch import rank_and_world, worker_count
 from .memory import aligned_empty
 from .order import ORDER_VERSION, Cursor
-from .params import ReaderParams, parse_params, rank_and_world, worker_count
-from .processes import Arena, ProcessWorkers, Recipe
+from .params import ReaderParams, parse_params
+from .processes import ProcessWorkers, Recipe
 from .slots import Data, SlotRing, arrays_of
 from .sources import Source, fingerprint
 from .sources.shards import ShardSource

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias
 from . import codec
 from . import format as fmt
 from .errors import DecodeError, FormatError, SampleError, SourceError
+from .machine import usable_cores
 from .manifest import CONTAINERS, file_digest, manifest_path, read_manifest
-from .params import usable_cores
 from .sources import FieldsSource, Hdf5Fields, Source, container_of, expand_paths, open_whole
 from .sources.shards import LocalShards, ShardSource
 from .values import check_values, decode_values

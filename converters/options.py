@@ -10,7 +10,8 @@ from typing import Any, Final, TypeAlias
 
 from asyncreader.errors import ParamsError
 from asyncreader.format import ENCODINGS, is_field_name
-from asyncreader.params import ReaderParams, parse_params, snake_case, usable_cores
+from asyncreader.machine import usable_cores
+from asyncreader.params import ReaderParams, parse_params, snake_case
 
 PathLike: TypeAlias = str | os.PathLike[str]
 #: (H, W); or the shorter side's length; or either as text, "224x224" or "256".

@@ -239,31 +239,6 @@ def test_usual_picture_of_mixed_sizes(tmp_path: Path) -> None:
     assert found.files == (str(tmp_path / "o.lmdb" / "data.mdb"),)
 
 
-def test_memory_is_what_the_tightest_cgroup_leaves(tmp_path: Path) -> None:
-    """The machine's free memory, less where a cgroup, or one above it, has a limit; v2 and v1."""
-    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
-    (proc / "self").mkdir(parents=True)
-    (proc / "meminfo").write_text("MemTotal: 99 kB\nMemAvailable: 8000 kB\n")
-    (proc / "self" / "cgroup").write_text("4:memory:/job/x\n0::/job/x\n")
-
-    def available() -> int:
-        return facts.available_memory(str(proc), str(groups))
-
-    assert available() == 8000 * 1024
-    v2 = groups / "job"
-    v2.mkdir(parents=True)
-    for name, text in {"max": "5000", "current": "2000", "stat": "anon 1\nfile 1500\n"}.items():
-        (v2 / f"memory.{name}").write_text(text)
-    assert available() == 4500
-    (v2 / "memory.max").write_text("max\n")
-    assert available() == 8000 * 1024
-    v1 = groups / "memory" / "job" / "x"
-    v1.mkdir(parents=True)
-    (v1 / "memory.limit_in_bytes").write_text("3000")
-    (v1 / "memory.usage_in_bytes").write_text("2900")
-    assert available() == 100
-
-
 # -- measuring -----------------------------------------------------------------------------------
 
 

@@ -22,8 +22,8 @@ from asyncreader import (
     ParamsError,
     SourceNotFoundError,
 )
-from asyncreader.codec import choose_rect, resize_into
 from asyncreader.fill import Wanted
+from asyncreader.geometry import choose_rect, resize_into
 from asyncreader.sources import Hdf5Fields, images, open_source
 from converters import convert
 

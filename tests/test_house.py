@@ -46,10 +46,11 @@ FLOORS = {
     0: "asyncreader.errors",
     1: "asyncreader.order asyncreader.codec asyncreader.kernels asyncreader._compiled "
     "asyncreader.stats asyncreader.params asyncreader.format asyncreader.fill asyncreader.memory "
-    "asyncreader.interrupts asyncreader.manifest asyncreader.labels asyncreader.values",
+    "asyncreader.interrupts asyncreader.manifest asyncreader.labels asyncreader.values "
+    "asyncreader.geometry asyncreader.machine asyncreader.launch",
     2: "asyncreader.slots asyncreader.sources asyncreader.device asyncreader.thumbs",
     3: "asyncreader.workers asyncreader.filling asyncreader.processes asyncreader.verify "
-    "asyncreader.trace asyncreader.batch asyncreader.assembly",
+    "asyncreader.trace asyncreader.batch asyncreader.assembly asyncreader.arena",
     4: "asyncreader.reader asyncreader.faces asyncreader.adapters",
     5: "asyncreader.cli asyncreader.commands asyncreader.bench asyncreader.demo "
     "asyncreader.terminal asyncreader.__main__ asyncreader.ceilings asyncreader.doctor "

@@ -12,15 +12,12 @@ import numpy as np
 import pytest
 from fakes import packed, paint, write_hdf5, write_lmdb
 
-from asyncreader import AsyncReader, ParamsError, SourceNotFoundError
-from asyncreader import params as params_module
+from asyncreader import AsyncReader, ParamsError, SourceNotFoundError, launch
+from asyncreader.launch import rank_and_world, worker_count
 from asyncreader.params import (
     ReaderParams,
     parse_params,
-    rank_and_world,
     snake_case,
-    usable_cores,
-    worker_count,
 )
 
 DEFAULTS: dict[str, Any] = {
@@ -495,7 +492,7 @@ def test_short_batches_and_auto_ranks(no_launcher: pytest.MonkeyPatch) -> None:
 def test_automatic_threads(no_launcher: pytest.MonkeyPatch) -> None:
     """nthread="auto" shares the usable cores among the ranks of this machine."""
     assert worker_count(parse(nthread=3)) == 3
-    no_launcher.setattr(params_module, "usable_cores", lambda: 12)
+    no_launcher.setattr(launch, "usable_cores", lambda: 12)
     auto = parse(nthread="auto")
     assert worker_count(auto) == 12
     for name in ("SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE"):
@@ -505,15 +502,6 @@ def test_automatic_threads(no_launcher: pytest.MonkeyPatch) -> None:
             no_launcher.setenv(name, odd)
             assert worker_count(auto) == threads
         no_launcher.delenv(name)
-
-
-def test_usable_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Usable cores are those of the affinity, at most."""
-    if hasattr(os, "sched_getaffinity"):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
-        assert 1 <= usable_cores() <= 3
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5})
-        assert usable_cores() == 1
 
 
 def test_nothing_starts_before_the_check(monkeypatch: pytest.MonkeyPatch) -> None:

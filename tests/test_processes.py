@@ -21,6 +21,7 @@ from fakes import packed as pack
 from fakes import paint, write_hdf5
 
 from asyncreader import AsyncReader, ParamsError, SourceError, WorkerError
+from asyncreader.arena import Arena, pages
 
 COUNT = 60
 
@@ -206,7 +207,7 @@ def test_a_file_that_vanished_is_an_error_at_construction(packed: str, tmp_path:
     with AsyncReader(path=str(link), workers="process") as opened:
         recipe = opened._workers._recipe  # type: ignore[union-attr]
         link.unlink()
-        arena = processes.Arena(processes.pages(1 << 20))
+        arena = Arena(pages(1 << 20))
         broken = processes.Recipe(parsed, 0, 1, recipe.layout, arena, recipe.build)
         workers = processes.ProcessWorkers(1, opened._ring, broken, 0, 1)
         with pytest.raises(SourceError, match="no such file"):

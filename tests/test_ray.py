@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from converter_corpus import listed, write_small
 
-import asyncreader.params
+import asyncreader.launch
 from asyncreader import AsyncReader, ParamsError
-from asyncreader.params import parse_params, rank_and_world, worker_count
+from asyncreader.launch import rank_and_world, worker_count
+from asyncreader.params import parse_params
 from converters import convert
 
 COUNT = 2000
@@ -147,7 +148,7 @@ def test_auto_asks_ray_train_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """rank="auto" and nthread="auto" ask Ray Train's context, then the launcher's variables."""
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "9"), ("LOCAL_WORLD_SIZE", "1")):
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(asyncreader.params, "usable_cores", lambda: 8)
+    monkeypatch.setattr(asyncreader.launch, "usable_cores", lambda: 8)
     given = {"path": "x", "rank": "auto", "world_size": "auto", "nthread": "auto"}
     auto = parse_params(given, {})
     monkeypatch.setitem(sys.modules, "ray.train", _Train(inside=True))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from .. import codec
 from ..errors import DecodeError, SampleError
+from ..machine import available_memory, usable_cores
 from ..manifest import manifest_path, read_manifest
 from ..memory import cached_share, map_file
-from ..params import usable_cores
 from ..sources import Source, expand_paths
 from ..sources.base import row_size
 from ..sources.hdf5_list import is_list, listed_files
@@ -136,62 +135,6 @@ def cached(files: tuple[str, ...]) -> float:
         finally:
             os.close(fd)
     return held / size if size else 1.0
-
-
-def available_memory(proc: str = "/proc", mounted: str = "/sys/fs/cgroup") -> int:
-    """Bytes that this process could still fill, page cache included: of the machine (proc(5),
-    MemAvailable), or what the tightest of its cgroups (v2 or v1) leaves.
-    """
-    free = _table(f"{proc}/meminfo", 1024).get("MemAvailable:")
-    if free is None:
-        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for folder, (limit, used, cache) in _cgroups(proc, mounted):
-        try:
-            with open(f"{folder}/{limit}", encoding="ascii") as file:
-                most = int(file.read())  # "max" is no number: no limit
-            with open(f"{folder}/{used}", encoding="ascii") as file:
-                taken = int(file.read())
-        except (OSError, ValueError):
-            continue
-        reclaimable = _table(f"{folder}/memory.stat", 1).get(cache, 0)
-        free = min(free, max(0, most - taken + reclaimable))
-    return free
-
-
-_V2 = ("memory.max", "memory.current", "file")
-_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache")
-
-
-def _cgroups(proc: str, mounted: str) -> Iterator[tuple[str, tuple[str, str, str]]]:
-    """Folders of this process's memory cgroup and those above it, and how their files are named.
-
-    In a container the path of /proc may be the host's, and what is mounted the container's own.
-    """
-    try:
-        with open(f"{proc}/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-            lines = [line.rstrip("\n").split(":", 2) for line in file]
-    except OSError:
-        lines = []
-    for top, names, mine in (
-        (mounted, _V2, [path for _, kind, path in lines if not kind]),
-        (f"{mounted}/memory", _V1, [path for _, kind, path in lines if kind == "memory"]),
-    ):
-        path = mine[0].strip("/") if mine else ""
-        while True:
-            yield os.path.join(top, path), names
-            if not path:
-                break
-            path = os.path.dirname(path)
-
-
-def _table(path: str, unit: int) -> dict[str, int]:
-    """Lines of a name and a number, in bytes."""
-    try:
-        with open(path, encoding="ascii") as file:
-            rows = [line.split() for line in file]
-    except OSError:
-        return {}
-    return {row[0]: int(row[1]) * unit for row in rows if len(row) > 1 and row[1].isdigit()}
 
 
 def _usual_size(source: Source) -> tuple[int, int] | None:

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from ..errors import ChecksumError, ParamsError, SampleError
 from ..labels import LabelCount, class_of, count_labels, in_words, single
-from ..params import parse_params, usable_cores
+from ..machine import usable_cores
+from ..params import parse_params
 from ..sources import Source, fields_of, fingerprint, open_source
 from ..thumbs import Looker, Scale, scale_of, to_rgb
 from ..verify import check_paths
