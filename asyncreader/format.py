@@ -7,8 +7,8 @@ zero-padded number, ``labels`` and ``checksums`` hold one array each under ``TAB
 ``meta`` holds the :class:`Meta` fields as JSON under ``META_KEY``, written last.
 
 A further field, such as ``mask``, lies beside ``data`` and as ``data`` does, under its own name,
-with ``mask.checksums`` (and in HDF5 ``mask.offsets`` when it is encoded) beside it; ``fields`` of
-the :class:`Meta` describes it (in HDF5 as JSON text).
+with ``mask.checksums``, ``mask.paths`` if it was packed from files (and in HDF5 ``mask.offsets``
+when it is encoded) beside it; ``fields`` of the :class:`Meta` describes it (in HDF5 as JSON text).
 
 Digests are XXH3-64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): of a sample's
 stored bytes in ``checksums``, and of each table in ``Meta.digests``, written as 16 hex digits; the
@@ -104,7 +104,7 @@ def is_field_name(name: str) -> bool:
 
 
 def table_of(field: str | None, table: str) -> str:
-    """Where a table (``checksums``, ``offsets``) of a field lies; None: of ``data``."""
+    """Where a table (``checksums``, ``offsets``, ``paths``) of a field lies; None: of ``data``."""
     return table if field is None else f"{field}.{table}"
 
 
@@ -178,10 +178,10 @@ class Meta:
             if one.name == name:
                 own = {
                     table: self.digests[table_of(name, table)]
-                    for table in (CHECKSUMS, OFFSETS)
+                    for table in (CHECKSUMS, OFFSETS, PATHS)
                     if table_of(name, table) in self.digests
                 }
-                shared = {k: v for k, v in self.digests.items() if k in (LABELS, PATHS, CLASSES)}
+                shared = {k: v for k, v in self.digests.items() if k in (LABELS, CLASSES)}
                 return replace(
                     self,
                     encoding=one.encoding,

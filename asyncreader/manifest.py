@@ -4,6 +4,10 @@ Each shard is a packed file of its own (format.py); record numbers run on from s
 manifest names the shards with what tells whether each is whole and the right one, so that a set of
 a million shards opens without opening any. It is written last, under a digest of its own.
 
+Version 2 adds ``digests``, those of the tables of all samples together, and further fields: their
+descriptions, and a column for each with the digest of its checksums. A set that has neither is
+version 1, as it was.
+
 Nothing in it is trusted: names are plain file names beside the manifest, numbers are bounded, and
 the text is limited before it is parsed.
 """
@@ -13,8 +17,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -30,7 +34,7 @@ UInt64: TypeAlias = npt.NDArray[np.uint64]
 
 NAME: Final = "asyncreader.json"
 FORMAT_NAME: Final = "asyncreader-shards"
-VERSION: Final = 1
+VERSION: Final = 2
 
 #: The longest manifest that is read: a million shards and more.
 MOST_BYTES: Final = 128 << 20
@@ -39,6 +43,8 @@ MOST: Final = 1 << 53
 #: Names of shards: at most 255 bytes, as on every file system of Linux (limits.h, NAME_MAX).
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 _HEX: Final = re.compile(r"[0-9a-f]{16}")
+#: Further fields of a sample.
+_MOST_FIELDS: Final = 256
 
 CONTAINERS: Final = {"hdf5": "HDF5", "lmdb": "LMDB"}
 COLUMNS: Final = ("name", "count", "bytes", "xxh3", "checksums", "labels")
@@ -56,7 +62,8 @@ class Shard:
 
     ``name``: of the file beside the manifest; ``count``: samples; ``bytes``: the file's size;
     ``xxh3``: XXH3-64 of the whole file; ``checksums``, ``labels``: the digests of these tables that
-    the shard's own description states (``labels`` None without); all digests as 16 hex digits.
+    the shard's own description states (``labels`` None without); ``fields``: those of the checksums
+    of further fields; all digests as 16 hex digits.
     """
 
     name: str
@@ -65,11 +72,12 @@ class Shard:
     xxh3: str
     checksums: str
     labels: str | None
+    fields: tuple[str, ...] = ()
 
     def row(self) -> list[Any]:
         """As it stands in the manifest."""
         labels = _NONE if self.labels is None else self.labels
-        return [self.name, self.count, self.bytes, self.xxh3, self.checksums, labels]
+        return [self.name, self.count, self.bytes, self.xxh3, self.checksums, labels, *self.fields]
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,7 @@ class Common:
 
     ``container``: "hdf5" or "lmdb"; ``label_width``: labels of a sample; ``chunk`` and
     ``compression``: of raw HDF5, samples compressed together and how, else None; ``data_bytes``:
-    bytes of all samples as stored, before any filter.
+    bytes of all samples as stored, before any filter; ``field_bytes``: of each further field.
     """
 
     container: str
@@ -92,13 +100,22 @@ class Common:
     chunk: int | None
     compression: str | None
     data_bytes: int
+    fields: tuple[fmt.FieldMeta, ...] = ()
+    field_bytes: tuple[int, ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """As they stand in the manifest."""
+        """As they stand in the manifest; a set of one field says nothing of fields."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        for name in ("shape", "classes"):
+        for name in ("shape", "classes", "field_bytes"):
             facts[name] = None if facts[name] is None else list(facts[name])
+        facts["fields"] = [asdict(one) for one in self.fields]
+        if not self.fields:
+            del facts["fields"], facts["field_bytes"]
         return facts
+
+    def columns(self) -> list[str]:
+        """Names of the table's columns."""
+        return [*COLUMNS, *(fmt.table_of(one.name, fmt.CHECKSUMS) for one in self.fields)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +123,9 @@ class Manifest:
     """A sharded set: what its shards share, and the table of shards as columns.
 
     ``names``: fixed-length bytes (S,); ``counts``, ``sizes``: int64 (S,); ``xxh3``, ``checksums``,
-    ``label_digests``: uint64 (S,), the last zero without labels.
+    ``label_digests``: uint64 (S,), the last zero without labels; ``field_checksums``: uint64
+    (F, S), of further fields; ``digests``: of the tables of all samples, as a single file of them
+    would state them (``checksums``, ``labels``, ``mask.checksums``), empty where nobody knows.
     """
 
     common: Common
@@ -116,11 +135,21 @@ class Manifest:
     xxh3: UInt64
     checksums: UInt64
     label_digests: UInt64
+    field_checksums: UInt64
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, common: Common, shards: Iterable[Shard]) -> Manifest:
+    def of(
+        cls, common: Common, shards: Iterable[Shard], digests: Mapping[str, str] | None = None
+    ) -> Manifest:
         """The manifest of these shards, in this order; FormatError for rows that make no sense."""
-        return cls._checked(common, [shard.row() for shard in shards], "the manifest")
+        rows = [shard.row() for shard in shards]
+        return replace(cls._checked(common, rows, "the manifest"), digests=dict(digests or {}))
+
+    @property
+    def version(self) -> int:
+        """The lowest version that can say all this."""
+        return 2 if self.digests or self.common.fields else 1
 
     @cached_property
     def ends(self) -> Int64:
@@ -131,11 +160,16 @@ class Manifest:
         """The manifest of some of the shards, in this order; of samples as large on average."""
         rows = np.array(numbers, np.int64)
         count = int(self.counts[rows].sum())
-        size = max(1, self.common.data_bytes * count // self.count)
+        first, *others = (
+            max(1, size * count // self.count)
+            for size in (self.common.data_bytes, *self.common.field_bytes)
+        )
         return Manifest(
-            replace(self.common, data_bytes=size),
+            replace(self.common, data_bytes=first, field_bytes=tuple(others)),
             *(self.names[rows], self.counts[rows], self.sizes[rows]),
             *(self.xxh3[rows], self.checksums[rows], self.label_digests[rows]),
+            self.field_checksums[:, rows],
+            self.digests if np.array_equal(rows, np.arange(len(self))) else {},
         )
 
     @property
@@ -160,15 +194,21 @@ class Manifest:
             f"{int(self.xxh3[number]):016x}",
             f"{int(self.checksums[number]):016x}",
             f"{int(self.label_digests[number]):016x}" if labelled else None,
+            tuple(f"{digest:016x}" for digest in self.field_checksums[:, number].tolist()),
         )
 
     def meta(self) -> fmt.Meta:
-        """The set as one: ``checksums`` and ``labels`` are digests of the shards' digests."""
+        """The set as one. Where no digests of all samples are known, they are digests of the
+        shards' digests: the same for the same shards only."""
         common = self.common
-        # counts are bound by the digests of checksums, which have a number for each sample
-        digests = {fmt.CHECKSUMS: joined_digest(self.checksums)}
-        if common.label_kind != "none":
-            digests[fmt.LABELS] = joined_digest(self.label_digests)
+        digests = dict(self.digests)
+        if not digests:
+            # counts are bound by the digests of checksums, which have a number for each sample
+            digests = {fmt.CHECKSUMS: joined_digest(self.checksums)}
+            if common.label_kind != "none":
+                digests[fmt.LABELS] = joined_digest(self.label_digests)
+            for one, column in zip(common.fields, self.field_checksums, strict=True):
+                digests[fmt.table_of(one.name, fmt.CHECKSUMS)] = joined_digest(column)
         return fmt.Meta(
             count=self.count,
             encoding=common.encoding,
@@ -178,6 +218,7 @@ class Manifest:
             classes=common.classes,
             digests=digests,
             label_dtype=common.label_dtype,
+            fields=common.fields,
         )
 
     # -- text --------------------------------------------------------------------------------
@@ -186,11 +227,13 @@ class Manifest:
         """The lines of all but the digest and the table."""
         head = {
             "format": FORMAT_NAME,
-            "version": VERSION,
+            "version": self.version,
             "count": self.count,
-            "columns": list(COLUMNS),
+            "columns": self.common.columns(),
             **self.common.facts(),
         }
+        if self.digests:
+            head["digests"] = dict(sorted(self.digests.items()))
         return "".join(f"  {json.dumps(key)}: {_json(head[key])},\n" for key in sorted(head))
 
     def rows(self) -> list[list[Any]]:
@@ -199,15 +242,17 @@ class Manifest:
         labels = [f"{n:016x}" for n in self.label_digests.tolist()]
         if self.common.label_kind == "none":
             labels = [_NONE] * len(self)
+        fields = [[f"{n:016x}" for n in row] for row in self.field_checksums.T.tolist()]
         return [
-            [name, count, size, f"{xxh3:016x}", f"{checksums:016x}", label]
-            for name, count, size, xxh3, checksums, label in zip(
+            [name, count, size, f"{xxh3:016x}", f"{checksums:016x}", label, *others]
+            for name, count, size, xxh3, checksums, label, others in zip(
                 names,
                 self.counts.tolist(),
                 self.sizes.tolist(),
                 self.xxh3.tolist(),
                 self.checksums.tolist(),
                 labels,
+                fields,
                 strict=True,
             )
         ]
@@ -252,12 +297,16 @@ class Manifest:
                 expected=f"at most {VERSION}",
                 hint="update asyncreader",
             )
-        if raw.get("columns") != list(COLUMNS):
+        common = _common(raw, path)
+        if raw.get("columns") != common.columns():
             raise _wrong(path, "columns", raw.get("columns"))
         rows = raw.get("shards")
         if not isinstance(rows, list) or not rows:
             raise _wrong(path, "shards", None if rows is None else "no table")
-        manifest = cls._checked(_common(raw, path), rows, path)
+        manifest = cls._checked(common, rows, path)
+        manifest = replace(manifest, digests=_digests(raw, common, path))
+        if version != manifest.version:
+            raise _wrong(path, "version", version, str(manifest.version))
         if raw.get("count") != manifest.count:
             raise _wrong(path, "count", raw.get("count"), str(manifest.count))
         found = _text_digest(manifest._head(), rows)
@@ -273,8 +322,9 @@ class Manifest:
 
     @classmethod
     def _checked(cls, common: Common, rows: Sequence[Any], path: str) -> Manifest:
+        wide = len(common.columns())
         for number, row in enumerate(rows):
-            problem = _row_problem(row, common.label_kind != "none")
+            problem = _row_problem(row, wide, common.label_kind != "none")
             if problem is not None:
                 found = repr(row)
                 raise FormatError(
@@ -291,14 +341,15 @@ class Manifest:
             raise FormatError("the manifest counts more samples than there can be", path=path)
         digests = [
             np.array([0 if row[i] == _NONE else int(row[i], 16) for row in rows], np.uint64)
-            for i in (3, 4, 5)
+            for i in range(3, wide)
         ]
+        others: UInt64 = np.array(digests[3:], np.uint64).reshape(wide - len(COLUMNS), len(rows))
         return cls(
             common,
             names,
             np.array([row[1] for row in rows], np.int64),
             np.array([row[2] for row in rows], np.int64),
-            *digests,
+            *(digests[0], digests[1], digests[2], others),
         )
 
 
@@ -316,14 +367,14 @@ def joined_digest(digests: UInt64) -> str:
     return fmt.digest(digests.astype("<u8"))
 
 
-def _row_problem(row: Any, labelled: bool) -> str | None:
-    if not isinstance(row, list) or len(row) != len(COLUMNS):
-        return f"not {len(COLUMNS)} values"
+def _row_problem(row: Any, wide: int, labelled: bool) -> str | None:
+    if not isinstance(row, list) or len(row) != wide:
+        return f"not {wide} values"
     if not plain_name(row[0]):
         return "its name is not that of a file beside the manifest"
     if any(type(number) is not int or not 1 <= number < MOST for number in row[1:3]):
         return "count or bytes"
-    hashes = row[3:] if labelled else row[3:5]
+    hashes = row[3:] if labelled else row[3:5] + row[6:]
     if not all(map(_is_hex, hashes)) or (not labelled and row[5] != _NONE):
         return "a digest"
     return None
@@ -372,6 +423,11 @@ def _common(raw: dict[str, Any], path: str) -> Common:
         raise _wrong(path, "shape", None, "(H, W, C) of raw pixels")
     if shape is not None and shape[2] != raw["channels"]:
         raise _wrong(path, "shape", shape, f"{raw['channels']} channels")
+    fields = _fields(raw, path)
+    sizes = raw.get("field_bytes", [])
+    good_sizes = isinstance(sizes, list) and all(_whole(size, MOST) for size in sizes)
+    if not good_sizes or len(sizes) != len(fields):
+        raise _wrong(path, "field_bytes", sizes)
     return Common(
         container=raw["container"],
         encoding=raw["encoding"],
@@ -384,7 +440,34 @@ def _common(raw: dict[str, Any], path: str) -> Common:
         chunk=raw.get("chunk"),
         compression=raw.get("compression"),
         data_bytes=raw["data_bytes"],
+        fields=fields,
+        field_bytes=tuple(sizes),
     )
+
+
+def _fields(raw: dict[str, Any], path: str) -> tuple[fmt.FieldMeta, ...]:
+    """Further fields; FormatError where their descriptions make no sense."""
+    listed = raw.get("fields", [])
+    if not isinstance(listed, list) or len(listed) > _MOST_FIELDS:
+        raise _wrong(path, "fields", listed)
+    try:
+        fields = tuple(fmt.FieldMeta.read(one) for one in listed)
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+        raise _wrong(path, "fields", listed) from None
+    if len({one.name for one in fields}) < len(fields):
+        raise _wrong(path, "fields", listed)
+    return fields
+
+
+def _digests(raw: dict[str, Any], common: Common, path: str) -> dict[str, str]:
+    """Those of the tables of all samples, all of them or none."""
+    found = raw.get("digests", {})
+    tables = [fmt.CHECKSUMS, *([fmt.LABELS] * (common.label_kind != "none"))]
+    tables += common.columns()[len(COLUMNS) :]
+    whole = isinstance(found, dict) and (not found or set(found) == set(tables))
+    if not whole or not all(map(_is_hex, found.values())):
+        raise _wrong(path, "digests", found)
+    return dict(found)
 
 
 def _whole(value: Any, limit: int) -> bool:

@@ -26,7 +26,7 @@ from .order import ORDER_VERSION, Cursor
 from .params import ReaderParams, parse_params
 from .processes import ProcessWorkers, Recipe
 from .slots import Data, SlotRing, arrays_of
-from .sources import Source, fingerprint
+from .sources import FieldsSource, Source, fingerprint
 from .sources.shards import ShardSource
 from .stats import ReaderStats, Totals
 from .trace import Trace, TracedRing
@@ -39,6 +39,14 @@ SPLIT_BYTES = 1 << 20
 
 #: Epochs and steps are below this: there is no room for more in what travels between processes.
 _FAR = 1 << 63
+
+#: What to do where a state does not fit, by what of it differs.
+_RESUME = {
+    "fingerprint": "resume on the same samples in the same order, in one file or in shards; some "
+    "of the shards, another subset or other fields are another data set",
+    "files": 'with shuffle="block" the order follows how samples are cut into files: resume on '
+    "files that hold as many samples each",
+}
 
 
 class AsyncReader:
@@ -61,8 +69,9 @@ class AsyncReader:
         try:
             filler = assembly.make_filler(p, source, self._rank, world_size)
             self._filler, self._order = filler, filler.order
-            if self._order.shuffle in (True, "replacement") and isinstance(source, ShardSource):
-                source.warn_if_scattered()
+            first = source.first if isinstance(source, FieldsSource) else source
+            if self._order.shuffle in (True, "replacement") and isinstance(first, ShardSource):
+                first.warn_if_scattered()
             layout = assembly.slot_layout(p, filler)
             if p.workers == "process":
                 arena = Arena(assembly.shared_size(p, layout, filler))
@@ -254,17 +263,17 @@ class AsyncReader:
         missing = [
             name
             for name in ("epoch", "samples", "steps", "global_batch", *self._identity())
-            if name not in state
+            if name not in state and name != "files"  # older states of one file have none
         ]
         if missing:
             raise ParamsError("the state lacks fields", found=", ".join(missing))
         for name, mine in self._identity().items():
-            if state[name] != mine:
+            if state.get(name) != mine:
                 raise ParamsError(
                     f"the state is of other training: {name} differs",
-                    found=repr(state[name])[:200],
+                    found=repr(state.get(name))[:200],
                     expected=repr(mine),
-                    hint="resume with the same parameters on the same data set",
+                    hint=_RESUME.get(name, "resume with the same parameters on the same data set"),
                 )
         numbers = [state[name] for name in ("epoch", "samples", "steps")]
         if any(not isinstance(n, int) or isinstance(n, bool) or not 0 <= n < _FAR for n in numbers):
@@ -276,6 +285,13 @@ class AsyncReader:
                 expected=f"at most {self._order.count} samples",
             )
         self._go(Cursor(*numbers))
+
+    def _files_digest(self) -> str | None:
+        """Of how samples are cut into files, where the order follows it."""
+        ends = self._order.ends
+        if self._order.shuffle != "block" or ends is None or ends.size == 1:
+            return None
+        return hashlib.sha256(ends.astype("<i8").tobytes()).hexdigest()[:16]
 
     def _identity(self) -> dict[str, Any]:
         order = self._order
@@ -296,6 +312,7 @@ class AsyncReader:
             "shuffle": order.shuffle,
             "window": order.window if block else None,
             "block": order.block if block else None,
+            "files": self._files_digest(),
             "last_batch": order.last_batch,
             "order_version": ORDER_VERSION,
             "fingerprint": self._fingerprint,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections import deque
@@ -18,7 +17,7 @@ from .errors import DecodeError, FormatError, SampleError, SourceError
 from .machine import usable_cores
 from .manifest import CONTAINERS, file_digest, manifest_path, read_manifest
 from .sources import FieldsSource, Hdf5Fields, Source, container_of, expand_paths, open_whole
-from .sources.shards import LocalShards, ShardSource
+from .sources.shards import WholeDigests, fields_of_set, opened_parts
 from .values import check_values, decode_values
 
 #: Samples of a run that are bad, and a line for each problem.
@@ -107,8 +106,8 @@ def _verify_set(
         manifest = read_manifest(manifest_file)
     except SourceError as exc:
         return VerifyReport(path, "?", 0, 0, 0, 0, (str(exc),))
-    shards = LocalShards(os.path.dirname(manifest_file), manifest, Hdf5Fields(), "auto")
-    whole = ShardSource(manifest, shards, path=path, io="auto")
+    wholes = fields_of_set(path, manifest, os.path.dirname(manifest_file))
+    digests = WholeDigests(manifest.common)
     checked = decoded = bad = before = 0
     problems: list[str] = []
 
@@ -117,10 +116,13 @@ def _verify_set(
             progress(before + done, manifest.count)
 
     for number in range(len(manifest)):
-        row, place = manifest.shard(number), shards.path(number)
+        row = manifest.shard(number)
+        place = os.path.join(os.path.dirname(manifest_file), row.name)
         try:
-            with contextlib.closing(whole.open_one(number)) as shard:
+            with opened_parts(wholes, number) as parts:
+                shard: Source = FieldsSource(parts) if len(parts) > 1 else parts[fmt.DATA]
                 found = _verify(place, shard, decode, jobs, told)
+                digests.add(parts)
         except SourceError as exc:
             found = VerifyReport(place, "", 0, 0, 0, 0, (str(exc),))
         checked, decoded, bad = checked + found.checked, decoded + found.decoded, bad + found.bad
@@ -132,6 +134,8 @@ def _verify_set(
         del problems[LISTED:]
         before += row.count
         told(0, 0)
+    if manifest.digests and not problems and digests.found() != manifest.digests:
+        problems.append(f"{manifest_file}: its digests are not those of its shards' samples")
     container = CONTAINERS[manifest.common.container]
     return VerifyReport(path, container, manifest.count, checked, decoded, bad, tuple(problems))
 
@@ -146,10 +150,11 @@ def _verify(
     spec = source.spec
     problems: list[str] = []
     bad = 0
-    problem = check_paths(source)
-    if problem is not None:
-        problems.append(problem)
     parts = source.parts if isinstance(source, FieldsSource) else (source,)
+    for part in parts:
+        problem = check_paths(part)
+        if problem is not None:
+            problems.append(problem)
     encoded = sum(part.spec.stored.encoded for part in parts) if decode else 0
     runs = (range(lo, min(lo + _RUN, spec.count)) for lo in range(0, spec.count, _RUN))
     stop = threading.Event()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -165,8 +165,6 @@ def _check_together(options: Options) -> None:
             "a set of pickles cannot be converted to shards: its classes are known at its end",
             hint="convert it to one file, and that to shards",
         )
-    if options.sharded:
-        check_no_fields([name for name, _ in options.fields])
     if options.no_labels and (options.labels or options.classes):
         other = "labels" if options.labels else "classes"
         raise ParamsError(f"no_labels and {other} contradict each other", hint="give one of them")
@@ -185,17 +183,6 @@ def _check_together(options: Options) -> None:
         raise ParamsError(
             "compression is a filter of HDF5; LMDB has none",
             hint="write to .h5, or choose encoding 'png'",
-        )
-
-
-def check_no_fields(fields: Sequence[str]) -> None:
-    """Raise ParamsError where shards are asked for of samples with further fields."""
-    if fields:
-        raise ParamsError(
-            "further fields cannot be packed into shards",
-            found=", ".join(fields),
-            hint="pack one file (readers take several as a list, too), or leave the fields out: of "
-            'a packed set with params={"data_field": ["data"]}',
         )
 
 

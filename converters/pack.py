@@ -12,7 +12,7 @@ from typing import Any
 from asyncreader.errors import AsyncReaderError, SourceError
 
 from .disk import free_bytes, is_full
-from .options import Options, PathLike, Progress, Size, check, check_no_fields
+from .options import Options, PathLike, Progress, Size, check
 from .packing import Order, Packing, all_bad, data_file, reason
 from .publish import Target
 from .report import ConvertReport
@@ -77,7 +77,7 @@ def convert(
     name, such as {"mask": "masks"}: each picture's file there has its path but for the suffix, and
     its size; palette indices and grey values (8 or 16 bits) are kept without loss, cut and resized
     by nearest neighbour as the pictures are (padded with 0), and stored raw beside raw pixels, else
-    as PNG. Not with shards.
+    as PNG.
 
     The target appears under its name when it is complete, verified and on the disk; on any error
     nothing is left under it (finished shards are kept beside it for ``resume``). Raises ParamsError
@@ -124,7 +124,6 @@ def convert(
             contextlib.closing(open_samples(options, target.path)) as samples,
         ):
             if options.sharded:
-                check_no_fields(samples.fields)
                 return pack_shards(options, samples, target)
             return _pack_one(options, samples, target)
     except OSError as exc:

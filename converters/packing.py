@@ -42,12 +42,14 @@ class PackedFile:
     every sample was bad.
 
     ``label_width``: labels of a sample; ``data_bytes``: of all samples, before any filter;
+    ``field_bytes``: of each further field;
     ``skipped``: (number of the sample, what is wrong with it).
     """
 
     meta: Meta | None
     label_width: int
     data_bytes: int
+    field_bytes: tuple[int, ...]
     skipped: tuple[tuple[int, str], ...]
 
 
@@ -55,6 +57,7 @@ class Packing:
     """Packs ``samples``, in ``order`` (of their numbers), into the one file ``work``.
 
     ``shown``: its name in messages; ``shape``: what raw pixels must have, None: as the first one;
+    ``kinds``: what the values of further fields must be, empty: as the first ones;
     ``done(n)`` is called after each sample, by the calling thread.
     """
 
@@ -67,6 +70,7 @@ class Packing:
         *,
         order: Order | None = None,
         shape: Shape | None = None,
+        kinds: tuple[str, ...] = (),
         done: Callable[[int], None] | None = None,
     ) -> None:
         self._options = options
@@ -76,7 +80,7 @@ class Packing:
         self._order = order or Order(samples.count, None)
         self._shape = shape
         self._done = done
-        self._ledger = Ledger(samples.fields, field_encoding(samples.encoding))
+        self._ledger = Ledger(samples.fields, field_encoding(samples.encoding), kinds)
         self._skipped: list[tuple[int, str]] = []
         self._same_shape = True
 
@@ -94,7 +98,8 @@ class Packing:
         finally:
             sink.abandon()
             self._ledger.close()
-        return PackedFile(meta, width, self._ledger.bytes, tuple(self._skipped))
+        ledger = self._ledger
+        return PackedFile(meta, width, ledger.bytes, ledger.field_bytes, tuple(self._skipped))
 
     def _sink(self) -> Sink:
         options = self._options
@@ -171,7 +176,7 @@ class Packing:
             label_kind=samples.label_kind,
             classes=samples.classes,
         )
-        tables = self._ledger.tables(meta, samples.label_rows, samples.path)
+        tables = self._ledger.tables(meta, samples.label_rows, samples.path, samples.field_paths)
         sink.finish(tables)
         return tables.meta, 1 if tables.labels is None else int(tables.labels.shape[1])
 

@@ -11,7 +11,6 @@ import pickle
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -24,7 +23,7 @@ from asyncreader.sources.foreign_lmdb import PickledSet, pickled_set
 
 from .options import Options, check_compression
 from .picture import Hold, Packed
-from .samples import check_packed, make_recipe
+from .samples import PathOf, check_packed, make_recipe
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -119,10 +118,11 @@ class PickledSamples:
         self.label_kind = "none" if self._labels is None else self._labels.kind
         self.ignored: dict[str, int] = {}
         self.skipped: list[tuple[Any, str, SampleError]] = []
-        self.path: Callable[[int], bytes] | None = None
+        self.path: PathOf | None = None
         self.run = 1
         self.identity = "pickles"
         self.fields: tuple[str, ...] = ()
+        self.field_paths: tuple[PathOf | None, ...] = ()
 
     def _parts(self, found: PickledSet, read: Any) -> tuple[Any, Any]:
         """What the image and the label (None: none) are found by in a datapoint."""

@@ -50,6 +50,12 @@ class Packed:
         """Bytes of it and its fields."""
         return len(self.data) + sum(len(field.data) for field in self.fields)
 
+    @property
+    def kind(self) -> str:
+        """Of its values: what all samples of a field must share."""
+        assert self.shape is not None
+        return f"{self.dtype}, {self.shape[2]} channel" + "s" * (self.shape[2] > 1)
+
 
 def packed(
     data: bytes | memoryview, shape: tuple[int, int, int] | None, dtype: str = "uint8"

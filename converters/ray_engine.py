@@ -171,6 +171,7 @@ def tasks_of(
         src=os.path.abspath(options.src),
         dst=os.path.abspath(options.dst),
         read=None if options.read is None else _absolute(options.read),
+        fields=tuple((name, os.path.abspath(folder)) for name, folder in options.fields),
         progress=None,
     )
     for number, numbers in wanted:
@@ -180,4 +181,8 @@ def tasks_of(
 
 def _absolute(read: ReaderParams) -> ReaderParams:
     labels = read.labels_path
-    return replace(read, labels_path=None if labels is None else os.path.abspath(labels))
+    return replace(
+        read,
+        path=os.path.abspath(os.fspath(read.path)),
+        labels_path=None if labels is None else os.path.abspath(labels),
+    )

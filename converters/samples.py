@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -37,6 +37,8 @@ from .spool import Numbers, Strings
 from .walk import Tree, sort_key
 
 Int64: TypeAlias = npt.NDArray[np.int64]
+#: The path of a sample, as bytes, by its number.
+PathOf: TypeAlias = Callable[[int], bytes]
 
 #: Samples that one thread takes at a time where each is only read and checked.
 RUN: Final = 16
@@ -52,12 +54,14 @@ class Samples(Protocol):
     ignored: dict[str, int]
     #: Bad ones found before any was fetched: where each sorts, its name, and why.
     skipped: list[tuple[Any, str, SampleError]]
-    #: The path of a sample, as bytes; None where paths are not known.
-    path: Callable[[int], bytes] | None
+    #: None where paths are not known.
+    path: PathOf | None
     #: Samples a thread takes at a time.
     run: int
     #: Names of further fields that each sample has.
     fields: tuple[str, ...]
+    #: Paths of each field's files; None where they are not known.
+    field_paths: tuple[PathOf | None, ...]
 
     @property
     def identity(self) -> str:
@@ -112,32 +116,46 @@ def _may_be_packed(path: str) -> bool:
 
 @dataclass(frozen=True)
 class FolderPart:
-    """Some pictures of a folder, by path, with their labels (n, L): what another machine needs."""
+    """Some pictures of a folder, by path, with their labels (n, L): what another machine needs.
+
+    ``masks``: paths of each further field.
+    """
 
     paths: tuple[bytes, ...]
+    masks: tuple[tuple[bytes, ...], ...]
     labels: npt.NDArray[Any] | None
     label_kind: str
     classes: tuple[str, ...] | None
 
     def open(self, options: Options) -> FolderSamples:
         """These pictures as samples."""
-        paths, labels = Strings(), None
-        for path in self.paths:
-            paths.append(path)
+        labels = None
         if self.labels is not None:
             kind = "d" if self.labels.dtype.kind == "f" else "q"
             labels = Numbers(kind, self.labels.shape[1])
             labels.extend(self.labels)
             labels.rows()
         tree = Tree(options.src, options.follow_links)
-        listing = Listing(tree, paths.freeze(), labels, self.label_kind, self.classes, {})
-        return FolderSamples(options, "", listing)
+        paths = Strings.of(self.paths)
+        listing = Listing(tree, paths, labels, self.label_kind, self.classes, {})
+        named = zip(options.fields, self.masks, strict=True)
+        masks = [
+            MaskFolder(name, Tree(folder, options.follow_links), Strings.of(paths), 0)
+            for (name, folder), paths in named
+        ]
+        return FolderSamples(options, "", listing, masks)
 
 
 class FolderSamples:
-    """The pictures of a folder. ``listing``: which, where they were found before."""
+    """The pictures of a folder. ``listing`` and ``masks``: which, where they were found before."""
 
-    def __init__(self, options: Options, exclude: str, listing: Listing | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        exclude: str,
+        listing: Listing | None = None,
+        masks: Sequence[MaskFolder] = (),
+    ) -> None:
         self.encoding = options.encoding or "raw"
         self.channels = options.channels or 3
         check_compression(options, self.encoding)
@@ -158,13 +176,13 @@ class FolderSamples:
         self.skipped = [
             (sort_key(path), os.fsdecode(path), problem) for path, problem in self._listing.skipped
         ]
-        self.path: Callable[[int], bytes] | None = self._listing.paths.__getitem__
+        self.path: PathOf | None = self._listing.paths.__getitem__
         self.run = RUN if self.encoding == "original" and not options.check_decode else 1
         self.identity = "folder"
-        self._masks: list[MaskFolder] = []
+        self._masks = list(masks)
         self.fields = tuple(name for name, _ in options.fields)
         try:
-            for name, folder in options.fields:
+            for name, folder in options.fields[len(masks) :]:
                 match = (name, folder, self._listing.paths, options.follow_links, options.skip_bad)
                 self._masks.append(MaskFolder.match(*match))
                 if self._masks[-1].extra:
@@ -172,6 +190,9 @@ class FolderSamples:
         except BaseException:
             self.close()
             raise
+        self.field_paths: tuple[PathOf | None, ...] = tuple(
+            field.paths.__getitem__ for field in self._masks
+        )
 
     def fetch(self, number: int, hold: Hold) -> Packed:
         path = self._listing.paths[number]
@@ -201,7 +222,9 @@ class FolderSamples:
     def part(self, numbers: Int64) -> FolderPart:
         """The pictures ``numbers``, to be sent away."""
         paths = tuple(self._listing.paths[number] for number in numbers.tolist())
-        return FolderPart(paths, self.label_rows(numbers), self.label_kind, self.classes)
+        masks = (tuple(field.paths[n] for n in numbers.tolist()) for field in self._masks)
+        labels = self.label_rows(numbers)
+        return FolderPart(paths, tuple(masks), labels, self.label_kind, self.classes)
 
     def close(self) -> None:
         self._listing.close()
@@ -254,7 +277,9 @@ class PackedSamples:
         self.ignored: dict[str, int] = {}
         self.skipped: list[tuple[Any, str, SampleError]] = []
         self._paths = _paths(self._source)
-        self.path: Callable[[int], bytes] | None = None if self._paths is None else self._path
+        self.path: PathOf | None = None if self._paths is None else self._path
+        self._of_fields = [_paths(field.part) for field in self._fields]
+        self.field_paths = tuple(map(self._field_path, self._of_fields))
         self.run = RUN if self._recipe is None and not self._check_decode else 1
 
     @property
@@ -280,6 +305,9 @@ class PackedSamples:
     def _path(self, number: int) -> bytes:
         assert self._paths is not None
         return self._paths[self._record(number)]
+
+    def _field_path(self, paths: Strings | None) -> PathOf | None:
+        return None if paths is None else lambda number: paths[self._record(number)]
 
     def fetch(self, number: int, hold: Hold) -> Packed:
         record = self._record(number)
@@ -343,8 +371,9 @@ class PackedSamples:
         """Any machine opens the packed set itself."""
 
     def close(self) -> None:
-        if self._paths is not None:
-            self._paths.close()
+        for paths in (self._paths, *self._of_fields):
+            if paths is not None:
+                paths.close()
         self._source.close()
 
 
@@ -415,7 +444,8 @@ class View:
         self.fields = samples.fields
         self.ignored: dict[str, int] = {}
         self.skipped: list[tuple[Any, str, SampleError]] = []
-        self.path: Callable[[int], bytes] | None = None if samples.path is None else self._path
+        self.path: PathOf | None = self._of_all(samples.path)
+        self.field_paths = tuple(map(self._of_all, samples.field_paths))
 
     @property
     def identity(self) -> str:
@@ -427,9 +457,8 @@ class View:
         """Of all samples."""
         return self._samples.classes
 
-    def _path(self, number: int) -> bytes:
-        assert self._samples.path is not None
-        return self._samples.path(int(self._numbers[number]))
+    def _of_all(self, path: PathOf | None) -> PathOf | None:
+        return None if path is None else lambda number: path(int(self._numbers[number]))
 
     def fetch(self, number: int, hold: Hold) -> Packed:
         return self._samples.fetch(int(self._numbers[number]), hold)

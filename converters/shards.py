@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -20,8 +21,15 @@ import xxhash
 
 from asyncreader import __version__
 from asyncreader import format as fmt
-from asyncreader.errors import AsyncReaderError, ParamsError, SampleError, SourceError
+from asyncreader.errors import (
+    AsyncReaderError,
+    ParamsError,
+    SampleError,
+    SourceError,
+)
+from asyncreader.format import FieldMeta
 from asyncreader.manifest import Common, Manifest, Shard, file_digest
+from asyncreader.sources.shards import whole_digests
 
 from .disk import check_room
 from .options import Options
@@ -43,7 +51,7 @@ _BLOCK: Final = 1 << 16
 
 def make_plan(options: Options, samples: Samples, order: Order) -> Plan:
     """How ``samples`` are cut into shards: a function of the listing and the options."""
-    shape, mean = _measure(options, samples, order)
+    shape, kinds, mean = _measure(options, samples, order)
     if options.shards is not None:
         shards = options.shards
     else:
@@ -55,28 +63,34 @@ def make_plan(options: Options, samples: Samples, order: Order) -> Plan:
             found=f"{shards} shards",
             expected=f"at most {samples.count}",
         )
-    return Plan(_source_digest(options, samples), samples.count, shards, shape)
+    return Plan(_source_digest(options, samples), samples.count, shards, shape, kinds)
 
 
-def _measure(options: Options, samples: Samples, order: Order) -> tuple[Shape | None, float]:
-    """Shape of raw pixels (of the first good sample), and mean bytes of a stored sample."""
+def _measure(
+    options: Options, samples: Samples, order: Order
+) -> tuple[Shape | None, tuple[str, ...], float]:
+    """Shape of raw pixels and kinds of values of further fields (of the first good sample), and
+    mean bytes of a stored sample."""
     raw = samples.encoding == "raw"
-    if not raw and options.shard_size is None:
-        return None, 0.0
-    evenly = np.linspace(0, samples.count - 1, 1 if raw else min(MEASURED, samples.count))
+    if not raw and not samples.fields and options.shard_size is None:
+        return None, (), 0.0
+    all_alike = raw or options.shard_size is None
+    evenly = np.linspace(0, samples.count - 1, 1 if all_alike else min(MEASURED, samples.count))
     places = dict.fromkeys(evenly.astype(np.int64).tolist())
     sizes: list[int] = []
     shape: Shape | None = None
+    kinds: tuple[str, ...] = ()
     for place in _then_all(places, samples.count):
         if sizes and place not in places:
             break
         sample = _tried(options, samples, order[place])
         if sample is not None:
-            sizes.append(len(sample.data))
+            sizes.append(sample.size)
             shape = shape or sample.shape
+            kinds = kinds or tuple(field.kind for field in sample.fields)
     if not sizes:
         raise all_bad(options, _skipped(samples, order, []) or [(0, "?", "?")])
-    return (shape if raw else None), sum(sizes) / len(sizes)
+    return (shape if raw else None), kinds, sum(sizes) / len(sizes)
 
 
 def _then_all(places: dict[int, None], count: int) -> Iterator[int]:
@@ -103,6 +117,8 @@ def _source_digest(options: Options, samples: Samples) -> str:
         )
     }
     head = [__version__, samples.identity, samples.encoding, samples.channels, samples.label_kind]
+    head += samples.fields
+    paths = [path for path in (samples.path, *samples.field_paths) if path is not None]
     state.update(json.dumps([head, shaping, samples.classes], sort_keys=True).encode("ascii"))
     for start in range(0, samples.count, _BLOCK):
         numbers = np.arange(start, min(start + _BLOCK, samples.count), dtype=np.int64)
@@ -110,9 +126,9 @@ def _source_digest(options: Options, samples: Samples) -> str:
         if rows is not None:
             state.update(f"{rows.dtype.str}{rows.shape[1]}".encode("ascii"))
             state.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
-        if samples.path is not None:
+        for path in paths:
             for number in numbers.tolist():
-                state.update(samples.path(number) + b"\0")
+                state.update(path(number) + b"\0")
     return state.hexdigest()
 
 
@@ -132,7 +148,10 @@ def pack_shard(
     attempt = workspace.attempt(number)
     shown = os.path.join(options.dst, name)
     try:
-        packed = Packing(options, samples, attempt, shown, shape=plan.shape, done=done).run()
+        packing = Packing(
+            options, samples, attempt, shown, shape=plan.shape, kinds=plan.kinds, done=done
+        )
+        packed = packing.run()
         shard = None
         if packed.meta is not None:
             digests = packed.meta.digests
@@ -144,6 +163,7 @@ def pack_shard(
                 xxh3=digest,
                 checksums=digests[fmt.CHECKSUMS],
                 labels=digests.get(fmt.LABELS),
+                fields=tuple(digests[fmt.table_of(name, fmt.CHECKSUMS)] for name in samples.fields),
             )
         receipt = Receipt(
             shard=shard,
@@ -151,6 +171,8 @@ def pack_shard(
             label_dtype="<i8" if packed.meta is None else packed.meta.label_dtype,
             label_width=packed.label_width,
             data_bytes=packed.data_bytes,
+            fields=() if packed.meta is None else packed.meta.fields,
+            field_bytes=packed.field_bytes,
             skipped=packed.skipped,
         )
         workspace.finish(number, attempt, receipt)
@@ -318,10 +340,22 @@ class _Run:
             chunk=options.chunk if options.compression else None,
             compression=options.compression,
             data_bytes=sum(receipt.data_bytes for receipt in good),
+            fields=_fields([receipt.fields for receipt in good]),
+            field_bytes=tuple(np.sum([receipt.field_bytes for receipt in good], 0).tolist()),
         )
         manifest = Manifest.of(common, [r.shard for r in good if r.shard is not None])
+        manifest = replace(manifest, digests=whole_digests(manifest, self._workspace.set))
         self._workspace.seal(manifest)
         return manifest, tuple((name, why) for _, name, why in sorted(skipped))
+
+
+def _fields(shards: list[tuple[FieldMeta, ...]]) -> tuple[FieldMeta, ...]:
+    """Further fields as all shards have them: of one kind, by the plan, but maybe not of one
+    shape."""
+    return tuple(
+        column[0] if len(set(column)) == 1 else replace(column[0], shape=None)
+        for column in zip(*shards, strict=True)
+    )
 
 
 def _skipped(

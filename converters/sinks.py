@@ -21,7 +21,7 @@ from asyncreader.errors import AsyncReaderError, FormatError, SourceError
 from .disk import ENTRY, check_room, free_bytes, full_error, is_full
 from .hdf5 import ChunkedData, ContiguousData, Hdf5File, SpooledData
 from .picture import Packed
-from .tables import FieldTables, Tables
+from .tables import FieldTables, Paths, Tables
 
 T = TypeVar("T")
 
@@ -108,8 +108,7 @@ class Hdf5Sink:
                 file.table(fmt.LABELS, tables.labels)
             file.table(fmt.CHECKSUMS, tables.checksums)
             if tables.paths is not None:
-                rows = max(1, min(meta.count, (1 << 16) // tables.longest))
-                file.names(fmt.PATHS, meta.count, tables.longest, rows, tables.path_blocks(rows))
+                self._paths(fmt.PATHS, tables.paths, meta.count)
             if meta.classes is not None:
                 file.strings(fmt.CLASSES, tables.class_names())
             file.describe(meta)
@@ -126,6 +125,12 @@ class Hdf5Sink:
             field.finish((int(offsets[-1]),), "uint8")
             self._file.table(fmt.table_of(name, fmt.OFFSETS), offsets)
         self._file.table(fmt.table_of(name, fmt.CHECKSUMS), tables.checksums)
+        if tables.paths is not None:
+            self._paths(fmt.table_of(name, fmt.PATHS), tables.paths, count)
+
+    def _paths(self, name: str, paths: Paths, count: int) -> None:
+        rows = max(1, min(count, (1 << 16) // paths.longest))
+        self._file.names(name, count, paths.longest, rows, paths.blocks(rows))
 
     def abandon(self) -> None:
         for data in (self._data, *self._fields):
@@ -202,7 +207,7 @@ class LmdbSink:
                 metasync=False,
                 writemap=False,
                 meminit=True,
-                max_dbs=8 + 2 * len(fields),
+                max_dbs=8 + 3 * len(fields),
             )
         self._data = self._named(fmt.DATA)
         self._fields = [self._named(name) for name in fields]
@@ -244,14 +249,16 @@ class LmdbSink:
 
     def finish(self, tables: Tables) -> None:
         self._commit()
-        if tables.paths is not None:
-            paths = self._named(fmt.PATHS)
-            for number, path in enumerate(tables.paths()):
-                self._put(paths, fmt.record_key(number), path)
-            self._commit()
-        of_fields = ((fmt.table_of(f.meta.name, fmt.CHECKSUMS), f.checksums) for f in tables.fields)
+        of_fields = ((fmt.table_of(f.meta.name, fmt.PATHS), f.paths) for f in tables.fields)
+        for name, paths in ((fmt.PATHS, tables.paths), *of_fields):
+            if paths is not None:
+                database = self._named(name)
+                for number, path in enumerate(paths.each()):
+                    self._put(database, fmt.record_key(number), path)
+                self._commit()
+        sums = ((fmt.table_of(f.meta.name, fmt.CHECKSUMS), f.checksums) for f in tables.fields)
         own = ((fmt.CHECKSUMS, tables.checksums), (fmt.LABELS, tables.labels))
-        for name, table in (*own, *of_fields):
+        for name, table in (*own, *sums):
             if table is not None:
                 self._table(name, table)
         meta = self._named(fmt.META)

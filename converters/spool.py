@@ -108,6 +108,14 @@ class Strings:
         self.count = 0
         self.longest = 0
 
+    @classmethod
+    def of(cls, texts: Iterable[bytes]) -> Strings:
+        """These, frozen."""
+        made = cls()
+        for text in texts:
+            made.append(text)
+        return made.freeze()
+
     def append(self, text: bytes) -> None:
         """Add one string."""
         assert self._file is not None, "frozen"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,36 @@ class FieldTables:
     meta: fmt.FieldMeta
     offsets: npt.NDArray[np.int64] | None
     checksums: npt.NDArray[np.uint64]
+    paths: Paths | None
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Paths of the samples in record order. ``each``: starts over at the first one; ``longest``:
+    bytes of the longest."""
+
+    each: Callable[[], Iterator[bytes]]
+    longest: int
+
+    @classmethod
+    def of(cls, numbers: npt.NDArray[np.int64], path: Callable[[int], bytes]) -> Paths:
+        """Those of samples ``numbers`` of the source, of which ``path`` tells one."""
+
+        def each() -> Iterator[bytes]:
+            return (path(int(number)) for number in numbers)
+
+        return cls(each, max(len(name) for name in each()))
+
+    def blocks(self, size: int) -> Iterator[npt.NDArray[np.bytes_]]:
+        """Arrays of fixed-length bytes, ``size`` paths at a time."""
+        block: list[bytes] = []
+        for path in self.each():
+            block.append(path)
+            if len(block) == size:
+                yield np.array(block, f"S{self.longest}")
+                block = []
+        if block:
+            yield np.array(block, f"S{self.longest}")
 
 
 @dataclass(frozen=True)
@@ -33,30 +63,16 @@ class Tables:
     """The tables of a finished set, on disk, in record order.
 
     ``offsets``: (N+1,) int64, of the encoded samples in their blob, None for raw; ``checksums``:
-    (N,) uint64; ``labels``: (N, L) int64 or float64, None without; ``paths``: a function that
-    starts over at the first path, None where none are known; ``longest``: bytes of the longest;
-    ``fields``: those of further fields.
+    (N,) uint64; ``labels``: (N, L) int64 or float64, None without; ``paths``: None where none are
+    known; ``fields``: those of further fields.
     """
 
     meta: fmt.Meta
     offsets: npt.NDArray[np.int64] | None
     checksums: npt.NDArray[np.uint64]
     labels: npt.NDArray[Any] | None
-    paths: Callable[[], Iterator[bytes]] | None
-    longest: int
+    paths: Paths | None
     fields: tuple[FieldTables, ...] = ()
-
-    def path_blocks(self, size: int) -> Iterator[npt.NDArray[np.bytes_]]:
-        """Paths as arrays of fixed-length bytes, ``size`` of them at a time."""
-        assert self.paths is not None
-        block: list[bytes] = []
-        for path in self.paths():
-            block.append(path)
-            if len(block) == size:
-                yield np.array(block, f"S{self.longest}")
-                block = []
-        if block:
-            yield np.array(block, f"S{self.longest}")
 
     def class_names(self) -> list[bytes]:
         """Class names as they are stored."""
@@ -69,45 +85,44 @@ def encoded(name: str) -> bytes:
 
 
 class FieldLedger:
-    """A further field's samples that were packed, in record order: checksum and bytes."""
+    """A further field's samples that were packed, in record order: checksum and bytes.
 
-    def __init__(self, name: str, encoding: str) -> None:
+    ``kind``: what its values must be, None: as the first one's.
+    """
+
+    def __init__(self, name: str, encoding: str, kind: str | None) -> None:
         self.name = name
         self._encoding = encoding
+        self._kind = kind
         self._checksums = Numbers("Q")
         self._ends = Numbers("q")
         self._ends.append(0)
-        self._bytes = 0
+        self.bytes = 0
         self._first: Packed | None = None
         self._shape: tuple[int, int, int] | None = None
 
     def add(self, sample: Packed, where: str) -> None:
         """Note the next record; FormatError if its values are of another kind than the first's."""
-        assert sample.shape is not None
-        if self._first is None:
-            self._first = Packed(b"", sample.shape, 0, sample.dtype)
-            self._shape = sample.shape
-        elif self._kind(sample) != self._kind(self._first):
+        self._kind = self._kind or sample.kind
+        if sample.kind != self._kind:
             raise FormatError(
                 f"field {self.name!r} has values of another kind than the first",
                 source_path=where,
-                found=self._kind(sample),
-                expected=self._kind(self._first),
+                found=sample.kind,
+                expected=self._kind,
                 hint="convert all of them to one kind",
             )
+        if self._first is None:
+            self._first = Packed(b"", sample.shape, 0, sample.dtype)
+            self._shape = sample.shape
         elif sample.shape != self._shape:
             self._shape = None
         self._checksums.append(sample.checksum)
-        self._bytes += len(sample.data)
-        self._ends.append(self._bytes)
+        self.bytes += len(sample.data)
+        self._ends.append(self.bytes)
 
-    @staticmethod
-    def _kind(sample: Packed) -> str:
-        assert sample.shape is not None
-        return f"{sample.dtype}, {sample.shape[2]} channel" + "s" * (sample.shape[2] > 1)
-
-    def tables(self) -> FieldTables:
-        """All tables."""
+    def tables(self, paths: Paths | None) -> FieldTables:
+        """All tables, with these paths."""
         first = self._first
         assert first is not None
         assert first.shape is not None
@@ -116,6 +131,7 @@ class FieldLedger:
             fmt.FieldMeta(self.name, encoding, shape, first.shape[2], first.dtype),
             None if encoding == "raw" else self._ends.rows(),
             self._checksums.rows(),
+            paths,
         )
 
     def close(self) -> None:
@@ -127,11 +143,18 @@ class FieldLedger:
 class Ledger:
     """Which samples were packed, in record order: number in the source, checksum, bytes.
 
-    ``fields``: names of their further fields; ``encoding``: how those are stored.
+    ``fields``: names of their further fields; ``encoding``: how those are stored; ``kinds``: what
+    their values must be, empty: as the first ones.
     """
 
-    def __init__(self, fields: tuple[str, ...] = (), encoding: str = "raw") -> None:
-        self._fields = [FieldLedger(name, encoding) for name in fields]
+    def __init__(
+        self,
+        fields: tuple[str, ...] = (),
+        encoding: str = "raw",
+        kinds: tuple[str, ...] = (),
+    ) -> None:
+        kind_of = dict(zip(fields, kinds, strict=False))
+        self._fields = [FieldLedger(name, encoding, kind_of.get(name)) for name in fields]
         self._numbers = Numbers("q")
         self._checksums = Numbers("Q")
         self._ends = Numbers("q")
@@ -150,17 +173,23 @@ class Ledger:
         self._ends.append(self.bytes)
         self.count += 1
 
+    @property
+    def field_bytes(self) -> tuple[int, ...]:
+        """Bytes of each further field."""
+        return tuple(field.bytes for field in self._fields)
+
     def tables(
         self,
         meta: fmt.Meta,
         labels: Callable[[npt.NDArray[np.int64]], npt.NDArray[Any] | None],
         path: Callable[[int], bytes] | None,
+        field_paths: Sequence[Callable[[int], bytes] | None] = (),
     ) -> Tables:
-        """All tables. ``meta`` lacks its digests; ``labels`` and ``path`` ask by source number."""
+        """All tables. ``meta`` lacks its digests; ``labels``, ``path`` and ``field_paths`` (of each
+        further field) ask by source number."""
         numbers = self._numbers.rows()
         rows = self._labels(numbers, labels)
-        paths = None if path is None else lambda: (path(int(number)) for number in numbers)
-        longest = 0 if paths is None else max(len(name) for name in paths())
+        paths = None if path is None else Paths.of(numbers, path)
         offsets = None if meta.encoding == "raw" else self._ends.rows()
         checksums = self._checksums.rows()
         digests = {fmt.CHECKSUMS: fmt.digest(checksums)}
@@ -169,15 +198,20 @@ class Ledger:
         if rows is not None:
             digests[fmt.LABELS] = fmt.digest(rows)
         if paths is not None:
-            digests[fmt.PATHS] = fmt.names_digest(paths())
+            digests[fmt.PATHS] = fmt.names_digest(paths.each())
         if meta.classes is not None:
             digests[fmt.CLASSES] = fmt.names_digest(map(encoded, meta.classes))
-        fields = tuple(field.tables() for field in self._fields)
+        fields = tuple(
+            field.tables(None if one is None else Paths.of(numbers, one))
+            for field, one in zip(self._fields, field_paths, strict=True)
+        )
         for field in fields:
             name = field.meta.name
             digests[fmt.table_of(name, fmt.CHECKSUMS)] = fmt.digest(field.checksums)
             if field.offsets is not None:
                 digests[fmt.table_of(name, fmt.OFFSETS)] = fmt.digest(field.offsets)
+            if field.paths is not None:
+                digests[fmt.table_of(name, fmt.PATHS)] = fmt.names_digest(field.paths.each())
         dtype = "<i8" if rows is None else rows.dtype.newbyteorder("<").str
         return Tables(
             meta=fmt.Meta(
@@ -195,7 +229,6 @@ class Ledger:
             checksums=checksums,
             labels=rows,
             paths=paths,
-            longest=longest,
             fields=fields,
         )
 

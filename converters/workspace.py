@@ -13,6 +13,7 @@ import os
 import shutil
 from dataclasses import asdict, dataclass
 
+from asyncreader.format import FieldMeta
 from asyncreader.manifest import NAME, Manifest, Shard, file_digest
 
 from .disk import sync
@@ -22,12 +23,14 @@ from .packing import Shape, data_file
 @dataclass(frozen=True)
 class Plan:
     """What is packed where. ``source``: digest of the listing and of all that shapes the bytes;
-    ``count``: samples listed; ``shape``: (H, W, C) of raw pixels, None of encoded ones."""
+    ``count``: samples listed; ``shape``: (H, W, C) of raw pixels, None of encoded ones; ``kinds``:
+    of the values of further fields."""
 
     source: str
     count: int
     shards: int
     shape: Shape | None
+    kinds: tuple[str, ...] = ()
 
     def span(self, number: int) -> range:
         """Places of the samples of shard ``number``; sizes differ by one at most."""
@@ -48,7 +51,8 @@ class Plan:
 class Receipt:
     """What there is to know of a finished shard. ``shard`` is None where all its samples were bad.
 
-    ``label_dtype``, ``label_width``, ``data_bytes``: as in the manifest; ``skipped``: (place in the
+    ``label_dtype``, ``label_width``, ``data_bytes``, ``fields``, ``field_bytes``: as in the
+    manifest; ``skipped``: (place in the
     shard, reason).
     """
 
@@ -57,6 +61,8 @@ class Receipt:
     label_dtype: str
     label_width: int
     data_bytes: int
+    fields: tuple[FieldMeta, ...]
+    field_bytes: tuple[int, ...]
     skipped: tuple[tuple[int, str], ...]
 
     def to_json(self) -> str:
@@ -70,9 +76,13 @@ class Receipt:
         shard, shape = raw.pop("shard"), raw.pop("shape")
         skipped = tuple((int(place), str(why)) for place, why in raw.pop("skipped"))
         return cls(
-            shard=None if shard is None else Shard(**shard),
+            shard=None
+            if shard is None
+            else Shard(**{**shard, "fields": tuple(map(str, shard["fields"]))}),
             shape=None if shape is None else (shape[0], shape[1], shape[2]),
             skipped=skipped,
+            fields=tuple(map(FieldMeta.read, raw.pop("fields"))),
+            field_bytes=tuple(map(int, raw.pop("field_bytes"))),
             **raw,
         )
 

@@ -31,6 +31,10 @@ def cut(content: Packed, sizes: Sequence[int]) -> list[Packed]:
                 samples=content.samples[rows],
                 labels=labels,
                 paths=content.paths[rows],
+                fields={
+                    name: dataclasses.replace(other, samples=other.samples[rows])
+                    for name, other in content.fields.items()
+                },
             )
         )
         at += size
@@ -47,9 +51,11 @@ def write_set(
     encoding: str = "raw",
     chunk: int | None = None,
     content: Packed | None = None,
+    with_digests: bool = True,
     **options: Any,
 ) -> Path:
-    """A folder of shards of ``sizes`` samples; ``chunk``: gzip, so many samples to a chunk."""
+    """A folder of shards of ``sizes`` samples; ``chunk``: gzip, so many samples to a chunk;
+    ``with_digests``: the manifest states those of all samples."""
     folder.mkdir()
     content = content or packed(images, encoding, **options)
     shards = []
@@ -76,6 +82,7 @@ def write_set(
                 xxh3,
                 digests[fmt.CHECKSUMS],
                 digests.get(fmt.LABELS),
+                tuple(digests[f"{name}.checksums"] for name in part.fields),
             )
         )
     meta = content.meta(offsets=False)
@@ -91,8 +98,13 @@ def write_set(
         chunk=chunk,
         compression=None if chunk is None else "gzip",
         data_bytes=sum(map(len, content.samples)),
+        fields=meta.fields,
+        field_bytes=tuple(sum(map(len, other.samples)) for other in content.fields.values()),
     )
-    (folder / NAME).write_text(Manifest.of(common, shards).to_json())
+    tables = (fmt.CHECKSUMS, fmt.LABELS, *(f"{name}.checksums" for name in content.fields))
+    digests = {name: meta.digests[name] for name in tables if name in meta.digests}
+    whole = Manifest.of(common, shards, digests if with_digests else {})
+    (folder / NAME).write_text(whole.to_json())
     return folder
 
 

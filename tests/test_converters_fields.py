@@ -499,17 +499,6 @@ def test_what_cannot_be(folders: tuple[Path, Path], tmp_path: Path) -> None:
         convert(tmp_path / "set.h5", tmp_path / "other.h5", fields={"mask": masks})
 
 
-def test_not_into_shards(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    """Shards hold no further fields: never lost in silence, and left out when told so."""
-    pictures, masks = folders
-    convert(pictures, tmp_path / "set.h5", fields={"mask": masks})
-    for source, fields in ((pictures, {"mask": masks}), (tmp_path / "set.h5", None)):
-        with pytest.raises(ParamsError, match=r"further fields cannot be packed into shards.*mask"):
-            convert(source, tmp_path / "shards", fields=fields, shards=2, format="hdf5")
-    only: dict[str, Any] = {"data_field": ["data"]}
-    convert(tmp_path / "set.h5", tmp_path / "shards", params=only, shards=2, format="hdf5")
-
-
 def test_the_command(folders: tuple[Path, Path], tmp_path: Path) -> None:
     """--field NAME=DIR, repeated; info and verify tell of fields."""
     pictures, masks = (str(folder) for folder in folders)

@@ -63,6 +63,7 @@ FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.spl
 CONVERTERS_USE = {
     "converters.packing": 3,
     "converters.samples": 2,
+    "converters.shards": 2,
     "converters.pickled": 2,
     "converters.__main__": 5,
 }

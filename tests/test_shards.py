@@ -205,13 +205,72 @@ def test_damage_names_the_shard(folder: Path) -> None:
 
 
 def test_fingerprint_is_of_content(folder: Path, tmp_path: Path) -> None:
-    """Equal samples in equal shards have one fingerprint; another cut or content has another."""
+    """Equal samples have one fingerprint, in one file or cut in any way; others have another."""
     found = fingerprint(open_source(folder))
-    same = write_set(tmp_path / "same", pictures(COUNT))
     cut = write_set(tmp_path / "cut", pictures(COUNT), (5, 18))
+    one = write_hdf5(tmp_path / "one.h5", packed(pictures(COUNT)))
     other = write_set(tmp_path / "other", pictures(COUNT + 1)[1:])
-    assert fingerprint(open_source(same)) == found
-    assert len({found, *(fingerprint(open_source(path)) for path in (cut, other))}) == 3
+    assert {fingerprint(open_source(path)) for path in (cut, one)} == {found}
+    assert fingerprint(open_source(other)) != found
+
+
+def test_a_manifest_without_digests_of_all(tmp_path: Path) -> None:
+    """Sets of version 1 open as before: known by their shards' digests, so by their cut, too."""
+    old = write_set(tmp_path / "old", pictures(COUNT), with_digests=False)
+    cut = write_set(tmp_path / "cut", pictures(COUNT), (5, 18), with_digests=False)
+    assert json.loads((old / NAME).read_text())["version"] == 1
+    assert verify_file(str(old)).ok
+    assert fingerprint(open_source(old)) != fingerprint(open_source(cut))
+    copy = shutil.copytree(old, tmp_path / "copy")
+    assert fingerprint(open_source(copy)) == fingerprint(open_source(old))
+
+
+def some_steps(path: Any, **params: Any) -> tuple[dict[str, Any], list[list[int]]]:
+    """A state after two steps, and the rest of the epoch."""
+    with AsyncReader(path=path, batch_size=3, epochs=1, last_batch="pad", **params) as reader:
+        for _ in range(2):
+            reader.fetchData()
+            reader.getNextBatch()
+        state = json.loads(json.dumps(reader.state_dict()))
+        return state, [batch.indices.tolist() for batch in reader]
+
+
+def test_a_state_moves_between_one_file_and_shards(folder: Path, tmp_path: Path) -> None:
+    """Full shuffle: one file, shards, another cut, a list of files; block shuffle: the same cut."""
+    one = write_hdf5(tmp_path / "one.h5", packed(pictures(COUNT)))
+    cut = write_set(tmp_path / "cut", pictures(COUNT), (5, 18))
+    places: list[Any] = [one, folder, cut]
+    params: dict[str, Any] = {"batch_size": 3, "epochs": 1, "last_batch": "pad"}
+    for shuffle in (True, False, "replacement"):
+        state, rest = some_steps(folder, shuffle=shuffle)
+        for place in places:
+            with AsyncReader(path=place, shuffle=shuffle, **params) as reader:
+                reader.load_state_dict(state)
+                assert [batch.indices.tolist() for batch in reader] == rest
+    state, rest = some_steps(folder, shuffle="block")
+    for place in (one, cut):
+        with (
+            AsyncReader(path=place, shuffle="block", **params) as reader,
+            pytest.raises(ParamsError, match=r"files differs.*hold as many samples each"),
+        ):
+            reader.load_state_dict(state)
+    state, rest = some_steps(one, shuffle="block")
+    del state["files"]  # as older states are
+    with AsyncReader(path=one, shuffle="block", **params) as reader:
+        reader.load_state_dict(state)
+        assert [batch.indices.tolist() for batch in reader] == rest
+    with (
+        AsyncReader(path=folder, shuffle="block", **params) as reader,
+        pytest.raises(ParamsError, match="files differs"),
+    ):
+        reader.load_state_dict(state)
+
+
+def test_verify_knows_the_digests_of_all(folder: Path) -> None:
+    """A manifest that states other digests of all samples than the shards have is a problem."""
+    edit(folder, lambda facts: facts["digests"].update(checksums="0" * 16))
+    (problem,) = verify_file(str(folder)).problems
+    assert problem == f"{folder / NAME}: its digests are not those of its shards' samples"
 
 
 # -- few open ------------------------------------------------------------------------------------
@@ -516,6 +575,8 @@ def _row(column: int, value: Any) -> Callable[[dict[str, Any]], None]:
     return lambda facts: facts["shards"][1].__setitem__(column, value)
 
 
+FIELD = {"name": "mask", "encoding": "png", "shape": None, "channels": 1, "dtype": "uint8"}
+
 HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     **{
         f"name {name[:20]!r}": _row(0, name)
@@ -557,6 +618,15 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "compression": lambda facts: facts.update(compression=["gzip"]),
     "data bytes": lambda facts: facts.update(data_bytes=None),
     "version": lambda facts: facts.update(version="1"),
+    "version that says less": lambda facts: facts.update(version=1),
+    "digests of all": lambda facts: facts.update(digests={"checksums": "x"}),
+    "digests of some": lambda facts: facts["digests"].pop("labels"),
+    "digests that are a list": lambda facts: facts.update(digests=["0" * 16]),
+    "fields that are none": lambda facts: facts.update(fields=7),
+    "fields without columns": lambda facts: facts.update(fields=[FIELD], field_bytes=[1]),
+    "field without bytes": lambda facts: facts.update(fields=[FIELD]),
+    "bytes of no field": lambda facts: facts.update(field_bytes=[1]),
+    "field that is none": lambda facts: facts.update(fields=[None], field_bytes=[1]),
     "digest of all": lambda facts: facts.update(digest=["0" * 16]),
 }
 
@@ -602,7 +672,7 @@ def test_many_short_class_names(tmp_path: Path) -> None:
 
 def test_a_newer_manifest_says_so(folder: Path) -> None:
     """A manifest of a later version asks for an update."""
-    edit(folder, lambda facts: facts.update(version=2))
+    edit(folder, lambda facts: facts.update(version=3))
     with pytest.raises(FormatError, match="newer asyncreader"):
         open_source(folder)
 

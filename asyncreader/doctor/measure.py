@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -101,16 +102,19 @@ class Trial:
     def rate(self) -> Rate:
         """What it reached so far, in the middle."""
         reader, stats = self._reader, self._reader.stats()
-        size = reader.dtype.itemsize
-        for side in reader.data_shape:
-            size *= side
+        shapes, dtypes = reader.data_shape, reader.dtype
+        if not isinstance(dtypes, tuple):
+            shapes, dtypes = (shapes,), (dtypes,)
+        sizes = (
+            math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)
+        )
         done = max(1, stats.samples)
         return Rate(
             samples_per_second=statistics.median(self._rates),
             wait_share=statistics.median(self._waits),
             read_seconds=stats.read_seconds / done,
             decode_seconds=stats.decode_seconds / done,
-            batch_bytes=size,
+            batch_bytes=sum(sizes),
             batch_size=reader.params.batch_size,
             nthread=stats.nthread,
             rates=tuple(self._rates),

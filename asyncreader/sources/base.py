@@ -106,6 +106,8 @@ class Source(Protocol):
     labels: Array | None
     splits: Mapping[str, slice | Int64]
     """Named parts of the set, for ``subset="name"``."""
+    far: bool
+    """Reading costs a round trip over a network."""
 
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
@@ -150,6 +152,7 @@ class BaseSource:
     labels: Array | None
     splits: Mapping[str, slice | Int64] = MappingProxyType({})
     checksums: UInt64 | None = None
+    far = False
     #: What owns the memory that a source's addresses point into.
     keeps: Any = None
 
@@ -194,8 +197,7 @@ class BaseSource:
         """``error`` with this sample's file, number, key and origin filled in."""
         error.path, error.index = self.spec.path, record
         error.key = self.key_of(record)
-        origin = self.source_path(record)
-        error.source_path = None if origin is None else origin.decode("utf-8", "backslashreplace")
+        error.source_path = shown_path(self.source_path(record))
         return error
 
     def checked(self, data: Any, record: int) -> SampleError | None:
@@ -314,6 +316,7 @@ class ExtentSource(BaseSource):
         self.labels = labels
         self.checksums = checksums
         self.store = store
+        self.far = store.far
         self._starts = starts
         self._sizes = sizes
 
@@ -353,7 +356,7 @@ class ExtentSource(BaseSource):
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
     ) -> tuple[RowError, ...]:
-        if self.store.far:
+        if self.far:
             self.announce(plan.records)
         if self.spec.stored.encoded:
             return tuple(self._read_encoded(plan, fill, out, meter))
@@ -412,6 +415,11 @@ def fingerprint(source: Source) -> str:
         except SampleError:  # on_error may serve a set with bad samples: it can be resumed too
             state.update(b"bad")
     return f"{spec.count}:{state.hexdigest()[:32]}"
+
+
+def shown_path(path: bytes | None) -> str | None:
+    """A recorded path as errors name it."""
+    return None if path is None else path.decode("utf-8", "backslashreplace")
 
 
 def kept(labels: Array) -> Array:

@@ -16,6 +16,8 @@ from .base import Array, Int64, RowError, RowPlan, Source, SourceSpec, UInt64
 class ConcatSource:
     """Sources one behind the other: record numbers run on from file to file."""
 
+    far = False
+
     def __init__(self, parts: Sequence[Source]) -> None:
         self.parts = tuple(parts)
         first = parts[0].spec

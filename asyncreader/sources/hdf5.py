@@ -186,8 +186,9 @@ class _Opener(VlenOpener):
         return table
 
     def _paths(self) -> str | None:
-        there = self.meta is not None and reach(self.h5, fmt.PATHS, self.path) is not None
-        return fmt.PATHS if there else None
+        name = fmt.table_of(self.further, fmt.PATHS)
+        there = self.meta is not None and reach(self.h5, name, self.path) is not None
+        return name if there else None
 
     # -- encoded images, as we pack them ---------------------------------------------------
 

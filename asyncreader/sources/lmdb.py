@@ -182,7 +182,7 @@ def _open(
         checksums,
         file=file,
         tree=tree,
-        paths=named.get(fmt.PATHS.encode()),
+        paths=named.get(fmt.table_of(further, fmt.PATHS).encode()),
     )
 
 

@@ -20,6 +20,7 @@ from ..values import decode_values
 from . import base
 from .base import Array, RowError, RowPlan, Source, UInt64
 from .concat import ConcatSource
+from .shards import ShardSource
 
 #: Samples that are looked at to find one that can be decoded.
 _LOOKED_AT = 16
@@ -39,6 +40,7 @@ class FieldsSource:
         self.spec = replace(first.spec, checksums=any(part.spec.checksums for part in self.parts))
         self.labels = first.labels
         self.splits = first.splits
+        self.far = first.far
         self.unchecked = tuple(name for name, part in parts.items() if not part.spec.checksums)
         for name, part in parts.items():
             if part.spec.count != first.spec.count:
@@ -49,6 +51,9 @@ class FieldsSource:
                     found=part.spec.count,
                     expected=first.spec.count,
                 )
+        shelves = [part.shelf for part in self.parts if isinstance(part, ShardSource)]
+        for shelf in shelves:  # they share what one may have open
+            shelf.limit = max(1, shelf.limit // len(shelves))
 
     def fills(self, wanted: Wanted) -> tuple[Fill, ...]:
         """How the fields after the first become rows, where the first does as ``wanted``."""
@@ -65,6 +70,8 @@ class FieldsSource:
     ) -> tuple[RowError, ...]:
         """Fill rows of each field's memory. A sample is bad if one of its fields is."""
         errors: list[RowError] = []
+        if self.far:  # all are asked for before the first is waited for
+            self.announce(plan.records)
         for name, part, fill, out in zip(self.names, self.parts, fills, outs, strict=True):
             if fill is not fills[0] and self._may_differ(fills[0], fill):
                 errors += self._other_sizes(_without(plan, errors), name, part)
@@ -76,6 +83,10 @@ class FieldsSource:
                 break
             for bad in part.read_into(rest, fill, out, meter):
                 bad.error.what = f"field {name!r}: {bad.error.what}"
+                if bad.error.source_path is None and bad.error.index is not None:
+                    # a field without paths of its own: its picture's
+                    origin = self.first.source_path(bad.error.index)
+                    bad.error.source_path = base.shown_path(origin)
                 errors.append(bad)
         return tuple(errors)
 

@@ -18,11 +18,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
+import xxhash
 
 from .. import format as fmt
 from ..errors import FormatError, ParamsError, SampleError, SourceError, SourceNotFoundError
 from ..fill import Fill, Stored
-from ..manifest import CONTAINERS, Manifest, Shard, read_manifest
+from ..manifest import CONTAINERS, Common, Manifest, Shard, read_manifest
 from ..order import files_together
 from ..stats import Meter
 from .base import Array, Int64, RowError, RowPlan, Source, SourceSpec, UInt64, default_block
@@ -69,7 +70,8 @@ class ShardLabels:
 class ShardSource:
     """The shards of ``manifest`` one behind the other; ``open_shard(number)`` opens one of them.
 
-    ``path``: what the set is called in messages; ``limit``: open shards.
+    ``path``: what the set is called in messages; ``limit``: open shards; ``field``: which one of
+    the set, as ``open_shard`` opens it.
     """
 
     splits: Mapping[str, slice | Int64] = MappingProxyType({})
@@ -85,10 +87,12 @@ class ShardSource:
         io: str,
         labels: bool = True,
         limit: int | None = None,
+        field: str = fmt.DATA,
     ) -> None:
         self.manifest = manifest
         self.path = path
-        self.spec = _spec(manifest, path, io)
+        self._column = None if field == fmt.DATA else _column(manifest, field)
+        self.spec = _spec(manifest, path, io, self._column)
         self.shelf = Shelf(self.open_one, limit or open_limit())
         self._open_shard = open_shard
         self._classes: str | None = None
@@ -119,13 +123,16 @@ class ShardSource:
         """FormatError unless ``shard`` is the one that the manifest means."""
         spec, mine = shard.spec, self.spec
         digests: Mapping[str, str] = {} if spec.meta is None else spec.meta.digests
+        checksums = row.checksums if self._column is None else row.fields[self._column]
         for what, found, expected in (
             ("count", spec.count, row.count),
-            ("digest of checksums", digests.get(fmt.CHECKSUMS), row.checksums),
+            ("digest of checksums", digests.get(fmt.CHECKSUMS), checksums),
             ("digest of labels", digests.get(fmt.LABELS), row.labels),
             ("digest of class names", digests.get(fmt.CLASSES), self._classes),
             ("encoding", spec.encoding, mine.encoding),
             ("channels", spec.channels, mine.channels),
+            ("dtype", spec.stored.dtype, mine.stored.dtype),
+            ("list of fields", [f.name for f in spec.fields], [f.name for f in mine.fields]),
             ("shape", spec.stored.shape if mine.stored.shape else None, mine.stored.shape),
         ):
             if found != expected:
@@ -264,19 +271,34 @@ class ShardSource:
         self.shelf.close()
 
 
-def _spec(manifest: Manifest, path: str, io: str) -> SourceSpec:
-    common = manifest.common
-    encoded = common.encoding != "raw"
-    sizes = common.data_bytes // manifest.count
+def _column(manifest: Manifest, field: str) -> int:
+    return [one.name for one in manifest.common.fields].index(field)
+
+
+def _spec(manifest: Manifest, path: str, io: str, column: int | None) -> SourceSpec:
+    """What the set serves: its data, or the further field in ``column``."""
+    common, meta = manifest.common, manifest.meta()
+    size = common.data_bytes
+    if column is not None:
+        size = common.field_bytes[column]
+        meta = meta.field(common.fields[column].name) or meta
+    encoded = meta.encoding != "raw"
     return SourceSpec(
         path=path,
         container=CONTAINERS[common.container],
         layout=f"asyncreader, {len(manifest)} shards",
         count=manifest.count,
-        stored=Stored(common.shape, np.dtype(np.uint8), "HWC", encoded, common.channels),
-        encoding=common.encoding,
-        block=common.chunk or default_block(sizes),
-        meta=manifest.meta(),
+        stored=Stored(
+            meta.shape,
+            np.dtype(meta.dtype),
+            "HWC",
+            encoded,
+            meta.channels,
+            values=encoded and column is not None,
+        ),
+        encoding=meta.encoding,
+        block=common.chunk or default_block(size // manifest.count),
+        meta=meta,
         classes=common.classes,
         checksums=True,
         io=io,
@@ -284,6 +306,7 @@ def _spec(manifest: Manifest, path: str, io: str) -> SourceSpec:
         chunk=common.chunk,
         compression=common.compression,
         ends=manifest.ends,
+        fields=common.fields,
     )
 
 
@@ -366,16 +389,76 @@ def open_shards(
         io=io,
         labels=fields.labels is not None,
         limit=limit,
+        field=fields.data,
     )
 
 
 def checked_fields(path: str, fields: Hdf5Fields, manifest: Manifest) -> Hdf5Fields:
-    """What only sets that others packed have is refused."""
+    """``fields`` as the shards know them; what only sets that others packed have is refused."""
     if fields.labels_path is not None:
         raise ParamsError("labels_path goes with one HDF5 file", path=path, found="a sharded set")
-    for name, own in ((fields.data, fmt.DATA), (fields.labels, fmt.LABELS)):
-        if name is not None and name.strip("/") != own:
-            raise SourceNotFoundError(f"no data set {name!r} in this set", path=path, expected=own)
+    data = (fmt.DATA, *(field.name for field in manifest.common.fields))
+    for name, own in ((fields.data, data), (fields.labels, (fmt.LABELS,))):
+        if name is not None and name.strip("/") not in own:
+            raise SourceNotFoundError(
+                f"no data set {name!r} in this set", path=path, expected=" or ".join(own)
+            )
     if fields.dims not in (None, (1, 2, 3, 4)):
         raise ParamsError("the axes of this set are known", path=path, found=fields.dims)
-    return replace(fields, dims=None)
+    return replace(fields, data=fields.data.strip("/"), dims=None)
+
+
+# -- all of it, shard by shard -------------------------------------------------------------------
+
+
+def fields_of_set(path: str, manifest: Manifest, folder: str) -> dict[str, ShardSource]:
+    """The set's fields by name, the data first; labels go with the data."""
+    found = {}
+    for name in (fmt.DATA, *(field.name for field in manifest.common.fields)):
+        fields = Hdf5Fields(data=name, labels=fmt.LABELS if name == fmt.DATA else None)
+        shards = LocalShards(folder, manifest, fields, "auto")
+        found[name] = ShardSource(manifest, shards, path=path, io="auto", field=name)
+    return found
+
+
+class WholeDigests:
+    """Digests of the tables of all samples, as one file of them would state them: made of one shard
+    after the other, and equal however the samples are cut into shards."""
+
+    def __init__(self, common: Common) -> None:
+        tables = [fmt.CHECKSUMS, *([fmt.LABELS] * (common.label_kind != "none"))]
+        tables += (fmt.table_of(field.name, fmt.CHECKSUMS) for field in common.fields)
+        self._states = {name: xxhash.xxh3_64() for name in tables}
+
+    def add(self, parts: Mapping[str, Source]) -> None:
+        """The next shard, by field."""
+        for name, state in self._states.items():
+            field = name.rpartition(".")[0]
+            part = parts[field or fmt.DATA]
+            rows = part.labels if name == fmt.LABELS else part.checksum_rows(0, part.spec.count)
+            assert rows is not None
+            state.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
+
+    def found(self) -> dict[str, str]:
+        """The digests, of all shards that were added."""
+        return {name: state.hexdigest() for name, state in self._states.items()}
+
+
+def whole_digests(manifest: Manifest, folder: str) -> dict[str, str]:
+    """Digests of the tables of all samples of the set in ``folder``: every shard is opened once,
+    and of its tables 8 bytes a sample and label are read. SourceError where one is not right."""
+    wholes, digests = fields_of_set(folder, manifest, folder), WholeDigests(manifest.common)
+    for number in range(len(manifest)):
+        with opened_parts(wholes, number) as parts:
+            digests.add(parts)
+    return digests.found()
+
+
+@contextlib.contextmanager
+def opened_parts(wholes: Mapping[str, ShardSource], number: int) -> Iterator[dict[str, Source]]:
+    """Shard ``number`` by field, each held against the manifest."""
+    with contextlib.ExitStack() as opened:
+        yield {
+            name: opened.enter_context(contextlib.closing(whole.open_one(number)))
+            for name, whole in wholes.items()
+        }

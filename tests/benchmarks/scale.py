@@ -42,7 +42,8 @@ def virtual_manifest(count: int, shards: int) -> Manifest:
     numbers = np.arange(shards, dtype=np.uint64)
     counts = np.diff(ends, prepend=0)
     names = np.char.add(b"shard-", np.char.zfill(np.arange(shards).astype("S7"), 7))
-    return Manifest(common, names, counts, counts * 48, numbers, numbers, numbers)
+    none = np.empty((0, shards), np.uint64)
+    return Manifest(common, names, counts, counts * 48, numbers, numbers, numbers, none)
 
 
 class VirtualShard:

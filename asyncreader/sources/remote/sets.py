@@ -121,6 +121,7 @@ def open_remote(url: str, fields: Hdf5Fields, *, io: str = "auto") -> Source:
         io="cache" if cached else "ranges",
         labels=fields.labels is not None,
         limit=limit,
+        field=fields.data,
     )
 
 
