@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -99,6 +100,7 @@ class AsyncReader:
             self._parts = self._choose_parts()
             self._start = self._order.settle(Cursor())
             self._totals = Totals()
+            self._fetching = threading.RLock()
             self._pid = os.getpid()
             self._fingerprint: str | None = None
             # before the workers start: whatever comes from then on, Ctrl-C too, ends them. It also
@@ -136,18 +138,19 @@ class AsyncReader:
         ReaderClosedError after close().
         """
         self._check_process()
-        cursor = self._next
-        if self._finished(cursor):
-            self._ring.check_open()
-            raise FinishedError(
-                f"all {self._params.epochs} epochs have been fetched",
-                hint="seek() back, or open the reader with more epochs",
-            )
-        plan = self._order.plan(cursor)
-        if self._totals.started is None:
-            self._totals.started = time.perf_counter()
-        self._ring.begin(plan, self._parts)
-        return plan.last
+        with self._fetching:  # two threads must not queue one batch twice
+            cursor = self._next
+            if self._finished(cursor):
+                self._ring.check_open()
+                raise FinishedError(
+                    f"all {self._params.epochs} epochs have been fetched",
+                    hint="seek() back, or open the reader with more epochs",
+                )
+            plan = self._order.plan(cursor)
+            if self._totals.started is None:
+                self._totals.started = time.perf_counter()
+            self._ring.begin(plan, self._parts)
+            return plan.last
 
     def getNextBatch(self) -> Batch:
         """Wait for the oldest queued batch and hand it out; the one before is given back.

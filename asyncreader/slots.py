@@ -260,17 +260,17 @@ class SlotRing:
         """
         with self._lock:
             self._check_open()
-            if not self._queue:
-                raise NothingQueuedError(
-                    "no batch is in flight", hint="call fetchData() before getNextBatch()"
-                )
+            self._check_queued()
             if not self._head_is_ready():
                 self._waiting += 1
                 try:
-                    ready = self._wait_for(self._head_is_ready, timeout)
+                    ready = self._wait_for(
+                        lambda: not self._queue or self._head_is_ready(), timeout
+                    )
                 finally:
                     self._waiting -= 1
                 self._check_open()
+                self._check_queued()  # another thread may have taken it, or gone elsewhere
                 if not ready:
                     raise ReaderTimeoutError(
                         f"no batch within {timeout} s",
@@ -279,6 +279,8 @@ class SlotRing:
                     )
             slot = self._queue[0]
             error, slot.error = slot.error, None
+            if self._waiting:
+                self._cond.notify_all()  # they find what is left when the lock is free
             # no call from here on
             retired: Slot | None = slot
             if error is None:
@@ -384,6 +386,8 @@ class SlotRing:
             for slot in dropped:
                 slot.poison()
         with self._lock:
+            if self._waiting:
+                self._cond.notify_all()
             while self._queue:
                 slot = self._queue[-1]
                 slot.error = None
@@ -481,6 +485,12 @@ class SlotRing:
             if self._failure is not None:
                 raise self._failure
             raise ReaderClosedError("this reader is closed", hint="open a new AsyncReader")
+
+    def _check_queued(self) -> None:
+        if not self._queue:
+            raise NothingQueuedError(
+                "no batch is in flight", hint="call fetchData() before getNextBatch()"
+            )
 
     def _describe(self) -> str:
         head = self._queue[0]

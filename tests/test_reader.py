@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -217,6 +219,37 @@ def test_misuse_at_once() -> None:
 
 
 # -- buffers -------------------------------------------------------------------------------------
+
+
+def test_several_threads_fetch_and_take() -> None:
+    """However many threads fetch and take, each batch is fetched once and taken once."""
+    seen: list[tuple[int, int]] = []
+
+    def consume() -> None:
+        with contextlib.suppress(FinishedError):
+            while True:
+                with contextlib.suppress(QueueFullError):
+                    reader.fetchData()
+                with contextlib.suppress(NothingQueuedError):
+                    batch = reader.getNextBatch()
+                    seen.append((batch.epoch, batch.step))
+
+    interval = sys.getswitchinterval()
+    with open_reader(njob=4, nthread=2, epochs=20, copy=True) as reader:
+        threads = [threading.Thread(target=consume) for _ in range(3)]
+        sys.setswitchinterval(1e-5)
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+        with contextlib.suppress(NothingQueuedError):
+            while True:
+                batch = reader.getNextBatch()
+                seen.append((batch.epoch, batch.step))
+    assert sorted(seen) == [(epoch, step) for epoch in range(20) for step in range(5)]
 
 
 @pytest.mark.parametrize("njob", [1, 2, 3])

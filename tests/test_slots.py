@@ -470,6 +470,40 @@ def test_drop_waits_for_busy_workers(started: Callable[..., threading.Thread]) -
     assert slot.error is None
 
 
+@pytest.mark.parametrize("how", ["taken by another thread", "dropped"])
+def test_a_waiting_consumer_is_told_that_nothing_is_left(
+    how: str, started: Callable[..., threading.Thread]
+) -> None:
+    """Whoever waits in take() while the last batch goes elsewhere gets NothingQueuedError."""
+    ring = make_ring()
+    slot = ring.begin(plan(0))
+    ring.next_task()
+    seen: list[type] = []
+
+    def consume() -> None:
+        try:
+            ring.take()
+            seen.append(Slot)
+        except NothingQueuedError as exc:
+            seen.append(type(exc))
+
+    threads = [started(consume) for _ in range(2)]
+    while ring._waiting < 2:
+        with ring._cond:
+            pass
+    if how == "dropped":
+        with ring._cond:  # the consumers look when the batch is gone
+            fill(slot, ring)
+            ring.drop_queued()
+    else:
+        fill(slot, ring)
+    for thread in threads:
+        thread.join(60)
+    expected = {Slot, NothingQueuedError} if how != "dropped" else {NothingQueuedError}
+    assert len(seen) == 2
+    assert set(seen) == expected
+
+
 def test_interrupted_drop_never_hands_out_unfilled_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
