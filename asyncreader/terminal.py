@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 import time
 import traceback
 import warnings
@@ -27,11 +28,25 @@ PIPE_CLOSED: Final = 141
 
 
 def say(text: str) -> None:
-    """A line on stderr; that nobody reads it any more is no reason to fail."""
+    """A line on stderr; that nobody reads it any more is no reason to fail.
+
+    Where it is longer than the terminal is wide it is broken between words, elsewhere never.
+    """
     try:
+        if sys.stderr.isatty():
+            text = "\n".join(_folded(line) for line in text.split("\n"))
         click.echo(text, err=True)
     except OSError:
         drop(sys.stderr)
+
+
+def _folded(line: str) -> str:
+    room = shutil.get_terminal_size((80, 24)).columns
+    if len(line) <= room:
+        return line
+    return textwrap.fill(
+        line, room, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def drop(stream: Any) -> None:
@@ -97,8 +112,12 @@ def _warning(message: object, whole: bool) -> str:
     return f"warning: {shown(lines[0].removesuffix(' it is in:').rstrip(':;'))}{more}"
 
 
+#: Seconds that lie between two lines of progress at least, where there is no terminal, and at most.
+_LINES_APART: Final = (1.0, 60.0)
+
+
 class Progress:
-    """Called with (done, total): a bar on a terminal, a line each 10 % elsewhere."""
+    """Called with (done, total): a bar on a terminal; elsewhere a line each 10 %, or a minute."""
 
     def __init__(self, doing: str, quiet: bool, plain: bool = True) -> None:
         self._doing = doing
@@ -117,14 +136,11 @@ class Progress:
             self._bar = progress.Progress(
                 progress.TextColumn("{task.description}"),
                 progress.BarColumn(24),
-                progress.MofNCompleteColumn(),
-                progress.TextColumn("{task.fields[rate]}"),
-                progress.TimeRemainingColumn(compact=True),
-                progress.TextColumn("left"),
+                progress.TextColumn("{task.fields[how]}"),
                 console=Console(stderr=True),
                 transient=True,
             )
-            self._task = self._bar.add_task(self._doing, total=None, rate="")
+            self._task = self._bar.add_task(self._doing, total=None, how="")
             self._bar.start()
         return self
 
@@ -135,16 +151,19 @@ class Progress:
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
         rate = done / max(now - self._began, 1e-9)
+        # what comes after the last one, such as reading all back, has no count of its own
+        left = f"{in_time((total - done) / rate)} left" if done < total else "finishing"
+        how = f"{rate:,.0f}/s, {left}" if rate >= 10 else f"{rate:.1f}/s, {left}"
         if self._bar is not None:
             if now - self._last > 0.1 or done == total:  # ten a second are enough for the eye
                 self._last = now
-                self._bar.update(self._task, completed=done, total=total, rate=f"{rate:,.0f}/s")
-        elif self._plain and not self._quiet and done * 10 // total > self._tenths:
-            self._tenths = done * 10 // total
-            say(
-                f"{self._doing}: {done:,} of {total:,} ({done * 100 // total} %), "
-                f"{rate:,.0f}/s, {(total - done) / rate:,.0f} s left"
-            )
+                how = f"{done:,} of {total:,}, {how}"
+                self._bar.update(self._task, completed=done, total=total, how=how)
+        elif self._plain and not self._quiet:
+            tenths, (least, most) = done * 10 // total, _LINES_APART
+            if now - self._last >= (least if tenths > self._tenths else most):
+                self._tenths, self._last = tenths, now
+                say(f"{self._doing}: {done:,} of {total:,} ({done * 100 // total} %), {how}")
 
 
 class Status:
@@ -213,6 +232,14 @@ def in_bytes(size: float) -> str:
             return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
+
+
+def in_time(seconds: float) -> str:
+    """ "45 s", "12 min", "3 h 20 min"."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60} min"
 
 
 def times(shape: Iterable[int]) -> str:

@@ -163,16 +163,38 @@ def test_version_names_the_libraries() -> None:
 # -- convert -------------------------------------------------------------------------------------
 
 
-def test_convert_packs_and_reports(photos: Path, tmp_path: Path) -> None:
-    """All packed: exit 0, the report on stdout and a line of progress each 10 % on stderr."""
+def test_convert_packs_and_reports(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All packed: exit 0, the report on stdout, and no progress of what takes no second."""
     target = tmp_path / "out.h5"
+    monkeypatch.setattr(terminal, "_LINES_APART", (1000.0, 1000.0))
     result = run("convert", photos, target)
     assert result.exit_code == 0
     assert result.stdout.startswith(f"packed 20 samples in 2 classes into {target}\nHDF5, raw, ")
-    lines = result.stderr.splitlines()
+    assert result.stderr == ""
+
+
+def test_progress_elsewhere_is_lines(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a terminal: a line each 10 %, or each minute, with rate and what is left."""
+    monkeypatch.setattr(terminal, "_LINES_APART", (0.0, 1000.0))
+    lines = run("convert", photos, tmp_path / "out.h5").stderr.splitlines()
     assert len(lines) == 10
-    assert re.fullmatch(r"packing: 2 of 20 \(10 %\), [\d,]+/s, \d+ s left", lines[0])
-    assert lines[-1].startswith("packing: 20 of 20 (100 %)")
+    assert re.fullmatch(r"packing: 2 of 20 \(10 %\), [\d,.]+/s, \d+ s left", lines[0])
+    assert re.fullmatch(r"packing: 20 of 20 \(100 %\), [\d,.]+/s, finishing", lines[-1])
+    monkeypatch.setattr(terminal, "_LINES_APART", (0.0, 0.0))
+    assert len(run("convert", photos, tmp_path / "all.h5").stderr.splitlines()) == 20
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (7100, "118 min"), (12_010, "3 h 20 min")],
+)
+def test_time_left_in_words(seconds: float, words: str) -> None:
+    """Seconds, minutes, hours: as many as one can take in."""
+    assert terminal.in_time(seconds) == words
 
 
 def test_convert_quiet_says_nothing(photos: Path, tmp_path: Path) -> None:
@@ -706,8 +728,8 @@ def test_ctrl_c_while_training() -> None:
     assert (done.returncode, err) == (130, "interrupted\n")
 
 
-def on_terminal(*words: str | Path, **environment: str) -> str:
-    """What a terminal of 80 columns gets from the command."""
+def on_terminal(*words: str | Path, code: int = 0, **environment: str) -> str:
+    """What a terminal of 80 columns gets from the command, which exits with ``code``."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     drop = {"COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"}
@@ -725,7 +747,7 @@ def on_terminal(*words: str | Path, **environment: str) -> str:
             break
         parts.append(part)
     os.close(ours)
-    assert done.wait() == 0
+    assert done.wait() == code
     return b"".join(parts).decode()
 
 
@@ -737,12 +759,24 @@ def test_progress_on_a_terminal(photos: Path, tmp_path: Path, environment: dict[
     """A terminal gets a bar with rate, in colours unless NO_COLOR; a dumb one gets lines."""
     text = on_terminal("convert", photos, tmp_path / "out.h5", **environment)
     assert bool(COLOUR.search(text)) is (environment == {})
-    assert ("packing: 2 of 20" in text) is ("TERM" in environment)
     plain = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", text)
-    assert "20/20" in plain or "20 of 20" in plain
+    drawn = re.search(r"packing \S+ 20 of 20, [\d,.]+/s, finishing", plain)
+    assert bool(drawn) is ("TERM" not in environment)
     assert "packed 20 samples" in plain
     bars = [line for line in re.split(r"[\r\n]+", plain) if line.startswith("packing")]
-    assert max(map(len, bars)) <= 80
+    assert all(len(bar) <= 80 for bar in bars)
+
+
+def test_long_lines_are_broken_between_words() -> None:
+    """An error wider than the terminal keeps its words whole; its further lines are indented."""
+    assert on_terminal("info", "nowhere", code=1) == "error: no such file or folder [nowhere]\r\n"
+    text = on_terminal("convert", "nowhere", "x.h5", "--size", "0xx", "--quiet", code=2)
+    first, second, end = text.split("\r\n")
+    assert first.startswith("error: Invalid value for '--size': '0xx' is not HxW|N")
+    assert len(first) <= 80
+    assert second.startswith("  ")
+    assert end == ""
+    assert f"{first} {second.strip()}".endswith("see 'asyncreader convert --help'")
 
 
 def test_output_elsewhere_is_plain(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,9 +83,10 @@ def test_duplicates_and_single_colours_are_found(set_of_pets: Path) -> None:
         ("eel", 6, 6),
     ]
     copies = [(c.samples, c.labels, [row.record for row in c.rows]) for c in facts.copies]
-    assert copies == [(3, 1, [1, 2, 3]), (2, 2, [4, 12])]
+    assert copies == [(2, 2, [4, 12]), (3, 1, [1, 2, 3])]
     assert (facts.extra_copies, facts.compared) == (3, 24)
-    assert facts.copies[1].rows[1].path == "dog/12.png"
+    assert (facts.copy_groups, facts.torn_groups) == (2, 1)
+    assert facts.copies[0].rows[1].path == "dog/12.png"
     assert [row.record for row in facts.flat] == [20]
     assert facts.bad == ()
     assert states(facts) == {
@@ -97,6 +98,24 @@ def test_duplicates_and_single_colours_are_found(set_of_pets: Path) -> None:
         "Classes": "ok",
     }
     assert facts.verdict == "24 of 24 samples: 4 checks passed, 2 to look at"
+
+
+def test_copies_are_counted_beyond_those_listed(tmp_path: Path) -> None:
+    """Groups whose labels differ come first, and all are counted, though a hundred are listed."""
+    pixels = np.random.default_rng(0).integers(0, 256, (150, 8, 8, 3), np.uint8)
+    data = np.concatenate([pixels, pixels, pixels[:30]])
+    labels = np.zeros((330, 2))
+    labels[150:270, 1] = 1  # of 120 pictures the second copy says otherwise
+    labels[[140, 290], 0] = np.nan  # which is no difference
+    with h5py.File(tmp_path / "twice.h5", "w") as file:
+        file["data"], file["labels"] = data, labels
+    facts = gather({"path": tmp_path / "twice.h5"})
+    assert (facts.extra_copies, facts.copy_groups, facts.torn_groups) == (180, 150, 120)
+    assert len(facts.copies) == 100
+    assert all(group.labels == 2 for group in facts.copies)
+    words = page(facts)
+    assert "in 120 groups copies carry different labels" in words
+    assert "100 of 150 groups, those whose labels differ first:" in words
 
 
 def test_sizes_and_bytes(set_of_pets: Path) -> None:
@@ -331,7 +350,7 @@ def test_the_command_in_json(set_of_pets: Path, tmp_path: Path) -> None:
     told = json.loads(run("preview", set_of_pets, *words).stdout)["report"]
     assert told["page_bytes"] == (tmp_path / "p.html").stat().st_size
     assert told["sizes"][0] == {"width": 40, "height": 30, "samples": 18}
-    assert told["copies"][1] == {"samples": 2, "labels": 2, "records": [4, 12]}
+    assert told["copies"][0] == {"samples": 2, "labels": 2, "records": [4, 12]}
     assert told["near_constant_list"][0]["record"] == 20
     assert told["classes"][2] == {"label": 2, "class": "eel", "samples": 6}
     assert {check["state"] for check in told["checks"]} == {"ok", "look", "bad"}

@@ -69,7 +69,7 @@ def _copies(facts: Facts) -> Check:
         part = f"{facts.compared:,} of {facts.count:,} samples"
     if not facts.extra_copies:
         return Check("ok", "Duplicates", f"no two of {part} have the same bytes")
-    torn = sum(group.labels > 1 for group in facts.copies)
+    torn = facts.torn_groups
     words = f"{facts.extra_copies:,} of {part} repeat the bytes of others"
     if torn:
         words += f"; in {some(torn, 'group')} copies carry different labels"

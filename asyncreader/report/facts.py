@@ -79,6 +79,10 @@ class Facts:
     copies: tuple[Copies, ...]
     extra_copies: int
     """Samples that could go without losing a picture."""
+    copy_groups: int
+    """Groups of equal samples, of which ``copies`` lists the first hundred."""
+    torn_groups: int
+    """Those of them whose labels differ."""
     compared: int
     """Samples whose checksums were compared."""
     flat: tuple[Row, ...]
@@ -126,6 +130,8 @@ class Facts:
             "bytes": _spread(self.bytes_each),
             "compared": self.compared,
             "extra_copies": self.extra_copies,
+            "copy_groups": self.copy_groups,
+            "copy_groups_with_several_labels": self.torn_groups,
             "copies": [
                 {"samples": c.samples, "labels": c.labels, "records": [r.record for r in c.rows]}
                 for c in self.copies

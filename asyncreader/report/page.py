@@ -18,7 +18,7 @@ import numpy as np
 from .. import __version__
 from ..terminal import in_bytes
 from .charts import bar_table, histogram, ratios, sortable
-from .facts import LISTED, MEMBERS, Facts, Group, Row
+from .facts import MEMBERS, Facts, Group, Row
 from .html import Html, join, markup, text
 from .looking import THUMBS
 from .pictures import Thumb
@@ -92,10 +92,10 @@ def _head(facts: Facts, name: str) -> Html:
         ("On disk", in_bytes(facts.size_on_disk)),
     ]
     return markup(
-        "<header><h1>{name}</h1><p class=quiet>{path}</p><p class=quiet>{kind}</p>"
+        "<header><h1>{name}</h1>{path}<p class=quiet>{kind}</p>"
         "<dl class=tiles>{tiles}</dl></header>",
         name=name,
-        path=facts.path,
+        path="" if facts.path == name else markup("<p class=quiet>{path}</p>", path=facts.path),
         kind=f"{facts.container}: {facts.layout}; {facts.encoding}, {facts.dtype}; "
         f"labels: {facts.labels}",
         tiles=join(markup("<div><dt>{t}</dt><dd>{v}</dd></div>", t=t, v=v) for t, v in tiles),
@@ -305,13 +305,16 @@ def _copies(facts: Facts) -> Html:
         for group in facts.copies
     )
     head = [Html("<th></th>"), sortable("Samples", True), sortable("Labels", True)]
+    listed, groups, more = len(facts.copies), facts.copy_groups, ""
+    if listed < groups:
+        more = f" {listed} of {groups:,} groups, those whose labels differ first:"
     return markup(
         '<section id="copies"><h2>Duplicates</h2><p class=quiet>Samples with the same stored bytes '
         "(by their XXH3-64). {extra} could go.{more}</p><div class=scroll><table class=records>"
         "<thead><tr>{head}<th>Records</th></tr></thead><tbody>{rows}</tbody></table></div>"
         "</section>",
         extra=f"{facts.extra_copies:,}",
-        more=f" The {LISTED} largest groups:" if len(facts.copies) == LISTED else "",
+        more=more,
         head=join(head),
         rows=rows,
     )
