@@ -148,19 +148,26 @@ def _turn(reader: AsyncReader, seconds: float, consumer_seconds: float) -> Turn:
             return Turn(samples, size, took, reader.stats().wait_seconds - waited)
 
 
+def _fields(reader: AsyncReader) -> tuple[tuple[tuple[int, ...], Any], ...]:
+    """Shape and dtype of the data of a batch, of each field."""
+    if isinstance(reader.dtype, tuple):
+        return tuple(zip(reader.data_shape, reader.dtype, strict=True))
+    return ((reader.data_shape, reader.dtype),)
+
+
+def batch_bytes(reader: AsyncReader) -> int:
+    """Bytes of the data of a batch, of all its fields."""
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in _fields(reader))
+
+
 def _facts(reader: AsyncReader) -> dict[str, Any]:
     p = reader.params
-    several = isinstance(reader.dtype, tuple)
-    shapes = reader.data_shape if several else (reader.data_shape,)
-    dtypes = reader.dtype if several else (reader.dtype,)
     return {
         "path": str(p.path or p.hdf5_path or p.lmdb_path or "arrays"),
         "count": reader.count,
         "data_shape": reader.data_shape,
-        "dtype": ", ".join(dtype.name for dtype in dtypes),
-        "batch_bytes": sum(
-            math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)
-        ),
+        "dtype": ", ".join(dtype.name for _, dtype in _fields(reader)),
+        "batch_bytes": batch_bytes(reader),
     }
 
 

@@ -113,6 +113,8 @@ def _write(
 ) -> None:
     """One line that keeps to ``room`` pixels: what does not fit becomes "..." in its middle."""
     text = shown(text)
+    if len(text) > room:  # a letter takes a pixel: megabytes of them need not be measured
+        text = _cut(text, room)
     font = _font(size, text)
     if font is None:  # no font has these letters
         text = text.encode("ascii", "backslashreplace").decode()

@@ -305,6 +305,19 @@ def test_advice_can_be_followed(chunked: Path) -> None:
         assert (new["labels"][:, 0] == old["y"][()]).all()
 
 
+def test_several_fields_are_diagnosed(tmp_path: Path) -> None:
+    """With masks beside the pictures a batch's bytes are those of both fields."""
+    with h5py.File(tmp_path / "masked.h5", "w") as file:
+        file["data"] = np.zeros((40, 8, 8, 3), np.uint8)
+        file["mask"] = np.zeros((40, 8, 8), np.uint16)
+    params = {"path": tmp_path / "masked.h5", "data_field": ["data", "mask"], "batch_size": 8}
+    found = diagnose(params, seconds=0.2)
+    assert found.samples_per_second > 0
+    with measure.Trials() as trials:
+        trials.add("now", params)
+        assert trials.run(0.01)["now"].batch_bytes == 8 * (8 * 8 * 3 + 8 * 8 * 2)
+
+
 def test_doctor_prints_for_people(chunked: Path) -> None:
     """No line but a command is longer than 80 columns; the sections are there; --quiet leaves what
     limits and what to do."""

@@ -22,7 +22,7 @@ from report_sets import HOSTILE, damaged, pets
 import converters
 from asyncreader import FormatError, ParamsError, cli
 from asyncreader.labels import count_labels
-from asyncreader.report import Facts, gather, looking, page
+from asyncreader.report import Facts, gather, html, looking, page
 from asyncreader.report.charts import histogram, ratios
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -292,6 +292,11 @@ def test_names_cannot_break_the_page(hostile: Path) -> None:
     for name in HOSTILE:
         assert name in text or name.encode("unicode_escape").decode() in text
     assert "\u202e" not in made
+
+
+def test_a_name_of_megabytes_is_cut() -> None:
+    """A value that is longer than any path takes 4,096 letters of a page."""
+    assert len(html.text("<" * 1_000_000)) == 4 * html.LONGEST + 3
 
 
 def test_the_policy_allows_this_style_and_this_script_only(set_of_pets: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 import time
@@ -14,6 +13,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..bench import batch_bytes
 from ..errors import AsyncReaderError
 from ..memory import PAGE, cached_pages, map_file
 from ..reader import AsyncReader
@@ -102,19 +102,13 @@ class Trial:
     def rate(self) -> Rate:
         """What it reached so far, in the middle."""
         reader, stats = self._reader, self._reader.stats()
-        shapes, dtypes = reader.data_shape, reader.dtype
-        if not isinstance(dtypes, tuple):
-            shapes, dtypes = (shapes,), (dtypes,)
-        sizes = (
-            math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)
-        )
         done = max(1, stats.samples)
         return Rate(
             samples_per_second=statistics.median(self._rates),
             wait_share=statistics.median(self._waits),
             read_seconds=stats.read_seconds / done,
             decode_seconds=stats.decode_seconds / done,
-            batch_bytes=sum(sizes),
+            batch_bytes=batch_bytes(reader),
             batch_size=reader.params.batch_size,
             nthread=stats.nthread,
             rates=tuple(self._rates),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import html as _html
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from ..errors import shown
+
+#: Letters of one value that a page shows: longer than any path, and what it says a thousand times.
+LONGEST: Final = 4096
 
 
 class Html(str):
@@ -16,10 +19,14 @@ class Html(str):
 
 
 def text(value: object) -> Html:
-    """Any value as HTML text, also fit for a quoted attribute: controls and surrogates shown."""
+    """Any value as HTML text, also fit for a quoted attribute: controls and surrogates shown, and
+    of what is longer than ``LONGEST`` the beginning."""
     if isinstance(value, Html):
         return value
-    return Html(_html.escape(shown(value), quote=True))
+    line = str(value)
+    if len(line) > LONGEST:
+        line = f"{line[:LONGEST]}..."
+    return Html(_html.escape(shown(line), quote=True))
 
 
 def markup(template: str, **values: Any) -> Html:

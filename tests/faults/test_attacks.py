@@ -17,8 +17,9 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from asyncreader import AsyncReader, ParamsError
+from asyncreader import AsyncReader, ParamsError, cli
 from faults.attacks import all_attacks
 from faults.attacks.corpus import CANARY, NONE, Attack, Home, Place, Try
 from faults.attacks.visits import Visitor
@@ -54,9 +55,12 @@ def test_settings_are_left_alone(visitor: Visitor) -> None:
 def test_every_room_is_filled() -> None:
     """The corpus has attacks of every kind, and most of them must be refused."""
     rooms = {room(attack) for attack in ATTACKS.values()}
-    assert rooms == {"HDF5", "LMDB", "shards", "pictures", "folders and CSVs"}
-    assert len(ATTACKS) > 350
-    assert sum(bool(attack.refused) for attack in ATTACKS.values()) > 300
+    assert rooms == {
+        *("HDF5", "LMDB", "shards", "pictures", "folders and CSVs", "fields and masks"),
+        "names that are shown",
+    }
+    assert len(ATTACKS) > 500
+    assert sum(bool(attack.refused) for attack in ATTACKS.values()) > 400
 
 
 # -- the traps work ------------------------------------------------------------------------------
@@ -107,6 +111,19 @@ def test_external_bytes_are_armed(home: Home) -> None:
         made, _ = home.prepare(ATTACKS[name])
         with h5py.File(made.path) as file:
             assert CANARY[:60] in file["data"][()].tobytes(), name
+
+
+def test_broken_page_is_noticed(visitor: Visitor, home: Home) -> None:
+    """A page with markup, a script or a place to go to out of a set would be told."""
+    from faults.attacks.pages import broken_into
+
+    page = home.root / "page.html"
+    words = ["preview", str(home.base("raw.h5")), "--html", str(page), "--quiet"]
+    assert CliRunner().invoke(cli.cli, words).exit_code == 0
+    good = page.read_text(encoding="utf-8")
+    assert broken_into(good) == []
+    for evil in ("<script>x</script>", "<img src=//evil>", "<b onclick=x>", "<!--", "<u>", "\x1b"):
+        assert broken_into(good.replace("<h1>", f"<h1>{evil}")), evil
 
 
 # -- states, and processes -----------------------------------------------------------------------

@@ -14,13 +14,16 @@ def all_attacks() -> dict[str, Attack]:
     from . import (  # noqa: F401
         folders,
         hdf5_bombs,
+        hdf5_compact,
         hdf5_files,
         hdf5_filters,
         hdf5_links,
         hdf5_types,
         images,
         lmdb_files,
+        several_fields,
         shard_files,
+        shown_names,
     )
 
     return ATTACKS

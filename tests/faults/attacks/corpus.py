@@ -24,6 +24,9 @@ assert len(CANARY) == COUNT * 192
 
 #: What a visitor tries: see visitor.py.
 ENTRANCES = ("read", "info", "verify", "convert", "face")
+#: What it tries beside, of whatever can be read: each opens the set as "info" does, so that it must
+#: refuse what that must refuse.
+FURTHER = ("preview", "batch", "page", "bench", "doctor", "process")
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,11 @@ class Home:
         self.outside.mkdir(parents=True)
         self.plugins = root / "plugins"
         self.plugins.mkdir()
+        #: of visitors: nothing may stay in it
+        self.temporary = root / "temporary"
+        self.temporary.mkdir()
+        #: where shards of a store are kept
+        self.cache = root / "cache"
         #: made by the canary plugin when a process loads it
         self.touched = root / "plugin-was-loaded"
         (self.outside / "secret.raw").write_bytes(CANARY)

@@ -1,4 +1,4 @@
-"""A process that walks into attacks: opens, reads, describes, verifies and converts them.
+"""A process that walks into attacks: opens, reads, describes, verifies, converts and shows them.
 
 One JSON request a line on stdin, one answer a line on stdout. Its memory is limited to what it has
 when it is ready and 2 GiB; who asks watches its life and the time. Nothing is caught that a user
@@ -19,16 +19,20 @@ import sys
 import time
 import traceback
 import warnings
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from asyncreader import AsyncReader, cli
 from asyncreader.errors import AsyncReaderError
 from asyncreader.sources import open_source
+from asyncreader.sources.remote import objects
 
 from .corpus import CANARY
+from .pages import broken_into
 
 #: What a visitor may use beyond what it has at the start.
 MEMORY = 2 << 30
@@ -42,20 +46,22 @@ def holds_canary(data: bytes) -> bool:
     return any(word in data for word in _WORDS)
 
 
-def read(path: Any, params: dict[str, Any], out: Path) -> bytes:
+def read(path: Any, params: dict[str, Any], workers: str = "thread") -> bytes:
     """Two epochs of batches, and all that a reader says of itself."""
     served = b""
     params = {name: value for name, value in params.items() if name != "pyxis"}
-    with AsyncReader({"path": path, "batch_size": 2, "nthread": 2, "timeout": 30, **params}) as r:
+    given = {"path": path, "batch_size": 2, "nthread": 2, "timeout": 30, "workers": workers}
+    with AsyncReader({**given, **params}) as r:
         for _ in range(2):
             for batch in itertools.islice(r, 8):
-                served += batch.data.tobytes()
+                fields = batch.data if isinstance(batch.data, tuple) else (batch.data,)
+                served += b"".join(field.tobytes() for field in fields)
                 served += b"" if batch.labels is None else batch.labels.tobytes()
         served += repr((r, r.classes, r.state_dict())).encode("utf-8", "backslashreplace")
     return served
 
 
-def face(path: Any, params: dict[str, Any], out: Path) -> bytes:
+def face(path: Any, params: dict[str, Any]) -> bytes:
     """The same through the interface of another system."""
     if "pyxis" in params:
         from asyncreader.faces import pyxis
@@ -103,8 +109,12 @@ def _given(params: dict[str, Any]) -> list[str]:
 def visit(entrance: str, path: Any, params: dict[str, Any], options: dict[str, Any]) -> bytes:
     """Go through one entrance; what was served or said."""
     out = Path(options.pop("out"))
-    if entrance in ("read", "face"):
-        return (read if entrance == "read" else face)(path, params, out)
+    if entrance == "face":
+        return face(path, params)
+    if entrance in ("read", "process"):
+        return read(path, params, "thread" if entrance == "read" else "process")
+    if entrance in ("preview", "batch", "page", "bench", "doctor"):
+        return look(entrance, path, params, out)
     if entrance == "info":
         return command("info", str(path), *_given(params)) + command(
             "info", str(path), "--json", *_given(params)
@@ -125,8 +135,33 @@ def visit(entrance: str, path: Any, params: dict[str, Any], options: dict[str, A
     return said + served
 
 
+def look(entrance: str, path: Any, params: dict[str, Any], out: Path) -> bytes:
+    """What is shown of a set, or measured: the words, and what was drawn."""
+    size = ["--size", "{}x{}".format(*params["size"])] if "size" in params else []
+    given = [str(path), *_given(params)]
+    if entrance == "bench":
+        times = ("--nthread", "1", "--batch-size", "2", "--njob", "2", "--seconds", "0.05")
+        return command("bench", *given, *times, *size)
+    if entrance == "doctor":
+        times = ("--nthread", "1", "--batch-size", "2", "--njob", "2", "--seconds", "1")
+        return command("doctor", *given, *times, *size)
+    if entrance == "page":
+        page = out / "page.html"
+        said = command("preview", *given, "--html", str(page), "--json")
+        if found := broken_into(page.read_text(encoding="utf-8")):
+            raise AssertionError(f"the page was broken into: {found[:5]}")
+        return said + page.read_bytes()
+    sheet = out / "sheet.png"
+    batch = ["--batch", "--count", "4", "--columns", "2", *size] if entrance == "batch" else []
+    said = command("preview", *given, *batch, "--output", str(sheet), "--json")
+    with Image.open(sheet) as drawn:
+        return said + drawn.tobytes()
+
+
 def _option(name: str, value: Any) -> list[str]:
     flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, list):
+        return [word for each in value for word in (flag, str(each))]
     return [flag] if value is True else [flag, str(value)]
 
 
@@ -186,6 +221,10 @@ def main() -> None:
     """Answer until stdin ends."""
     warnings.simplefilter("ignore")
     before = settings()
+    # a store that fails is asked again for 20 s, one that is silent waited for 30 s: not here
+    objects._PATIENCE = 0.5
+    objects._CLIENT["timeout"] = timedelta(seconds=2)
+    objects._RETRY["retry_timeout"] = timedelta(seconds=1)
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

@@ -25,7 +25,7 @@ HANG = 60.0
 
 @dataclass(frozen=True)
 class Visit:
-    """One entrance of one attack. ``outcome``: "served", "refused", or a broken promise."""
+    """One entrance of one attack. ``outcome``: "served", "refused", or what must not be."""
 
     entrance: str
     outcome: str
@@ -56,6 +56,8 @@ class Visitor:
             "MALLOC_ARENA_MAX": "2",  # each reserves addresses, which are what is limited
             "OPENBLAS_NUM_THREADS": "1",
             "COLUMNS": "200",
+            "TMPDIR": str(self._home.temporary),
+            "XDG_CACHE_HOME": str(self._home.cache),
         }
         with open(self._log, "a", encoding="utf-8") as log:
             self._process = subprocess.Popen(
@@ -135,6 +137,10 @@ class Visitor:
             if outcome == "refused" and left:
                 outcome, said = "left behind", str(left)
             shutil.rmtree(out)
+            if temporary := sorted(os.listdir(self._home.temporary)):
+                outcome, said = "left behind", f"temporary files: {temporary}"
+                remove(self._home.temporary)
+                self._home.temporary.mkdir()
             if self._home.touched.exists():
                 self._home.touched.unlink()
                 self._end()
@@ -142,8 +148,6 @@ class Visitor:
             if [snapshot(self._home.outside), snapshot(folder)] != before:
                 outcome, said = "files changed", said
                 before = [snapshot(self._home.outside), snapshot(folder)]
-            if outcome == "served" and entrance in attack.refused:
-                outcome = "not refused"
             yield Visit(entrance, outcome, said, found["seconds"])
         remove(folder)
 
