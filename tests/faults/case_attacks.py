@@ -6,6 +6,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from faults.attacks import all_attacks
@@ -30,6 +31,7 @@ _ROOMS = {
     "images": "pictures",
     "several_fields": "fields and masks",
     "shown_names": "names that are shown",
+    "stores": "stores",
     "folders": "folders and CSVs",
 }
 
@@ -103,6 +105,9 @@ class Attacks:
         with Visitor(home) as visitor:
             for kind in dict.fromkeys(_ROOMS.values()):
                 chosen = [attack for attack in all_attacks().values() if room(attack) == kind]
+                if kind == "stores" and find_spec("obstore") is None:
+                    yield Figures(kind, 0, {"obstore is not installed": 1})
+                    continue
                 counts: Counter[str] = Counter()
                 lines: list[str] = []
                 trials = 0

@@ -165,12 +165,17 @@ class Objects:
             )
         )
         if got.nbytes != stop - start:  # past the end it comes short, without an error
+            less = got.nbytes < stop - start
             raise SourceError(
-                "the store gave less than was asked for: the object became shorter",
+                "the store gave less than was asked for: the object became shorter"
+                if less
+                else "the store gave more than was asked for",
                 path=place.shown,
                 found=f"{got.nbytes} bytes from byte {start}",
                 expected=f"{stop - start} bytes",
-                hint="never write to a packed file that is in use: convert to a new one",
+                hint="never write to a packed file that is in use: convert to a new one"
+                if less
+                else "it does not serve ranges as HTTP wants them: copy the set elsewhere",
             )
         return got
 

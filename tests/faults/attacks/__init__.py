@@ -24,6 +24,10 @@ def all_attacks() -> dict[str, Attack]:
         several_fields,
         shard_files,
         shown_names,
+        stores,
     )
+
+    if "store_virtual" not in ATTACKS:
+        stores.register()
 
     return ATTACKS

@@ -16,6 +16,8 @@ import h5py
 import numpy as np
 import simplejpeg
 
+from .store_server import Store
+
 COUNT = 6
 SHAPE = (16, 12, 3)
 #: Bytes that no reader may ever hand out; as pixels, labels and text they look the same.
@@ -148,6 +150,16 @@ class Home:
             else:
                 convert(self.pictures, path, encoding=name.split(".")[0], jobs=1)
         return path
+
+    @cached_property
+    def store(self) -> Store:
+        """A server for stores, started with the first of them."""
+        return Store()
+
+    def close(self) -> None:
+        """Stop the server."""
+        if "store" in self.__dict__:
+            self.store.close()
 
     def prepare(self, attack: Attack) -> tuple[Try, Path]:
         """Make an attack in a folder of its own."""

@@ -222,9 +222,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     before = settings()
     # a store that fails is asked again for 20 s, one that is silent waited for 30 s: not here
-    objects._PATIENCE = 0.5
-    objects._CLIENT["timeout"] = timedelta(seconds=2)
-    objects._RETRY["retry_timeout"] = timedelta(seconds=1)
+    objects._PATIENCE = 0.05
+    objects._CLIENT["timeout"] = timedelta(seconds=1)
+    objects._RETRY["max_retries"] = 1
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

@@ -46,6 +46,7 @@ class Visitor:
 
     def __exit__(self, *_: object) -> None:
         self._end()
+        self._home.close()
 
     def _start(self) -> subprocess.Popen[str]:
         place = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
