@@ -1,4 +1,4 @@
-"""Many epochs, and many readers opened and closed: descriptors, threads and memory stay level."""
+"""Many epochs, and many readers opened and closed: what a process holds stays level."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faults.case import Case, Figures
-from faults.nursery import nursery
+from faults.nursery import End, nursery
 from faults.sets import build
 
 FORMATS = ("HDF5 raw", "HDF5 gzip", "LMDB raw", "LMDB jpeg")
@@ -18,38 +18,48 @@ LIMIT = 1_000_000
 
 @dataclass(frozen=True)
 class Leaks:
-    """``rounds`` epochs of one reader, then five times as many readers, every other forgotten."""
+    """``rounds`` epochs of one reader, then five times as many readers, every other forgotten; with
+    processes for workers half as many, for each starts two."""
 
     name: str = "leaks"
     row: str = "epochs of one reader, and readers opened and closed"
-    promise: str = "descriptors and threads equal, private memory below +1 MB in 100"
+    promise: str = (
+        "descriptors, threads, processes and shared memory equal, private memory below +1 MB in 100"
+    )
     short: int = 6
     long: int = 200
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
-        """Two lines to each format; the short form is of one."""
+        """Four lines to each format; the short form is of one."""
         formats = FORMATS[:1] if rounds <= self.short else FORMATS
         made = build(formats, scratch)
         with nursery("faults.soaking") as place:
             for name in formats:
                 path = made[name][0].path
-                for what, number in (("epochs", rounds), ("openings", 5 * rounds)):
-                    end = place.run(
-                        {"patience": 600}, what=what, path=path, workers="thread", rounds=number
-                    )
-                    yield judged(f"{name}, {what}", number, end.report, end.code, end.said)
+                for workers in ("thread", "process"):
+                    opened = 5 * rounds if workers == "thread" else max(2, rounds // 2)
+                    for what, number in (("epochs", rounds), ("openings", opened)):
+                        end = place.run(
+                            {"patience": 900}, what=what, path=path, workers=workers, rounds=number
+                        )
+                        yield judged(f"{name}, {workers} workers, {what}", number, end)
 
 
-def judged(what: str, steps: int, report: object, code: int, said: str) -> Figures:
+def judged(what: str, steps: int, end: End) -> Figures:
     """The figures of one long run; too few steps have no slope."""
-    if code or not isinstance(report, dict) or "slope" not in report:
-        return Figures(what, steps, {"broken": 1}, (f"exit code {code}: {said[-1500:]}",))
-    first, last, gained = report["first"], report["last"], report["slope"]
-    broken = [
-        f"{name}: {first[name]}, and {last[name]} behind {steps}"
-        for name in ("descriptors", "threads")
-        if first[name] != last[name]
-    ]
+    report = end.report
+    if end.code or end.left or "slope" not in report:
+        said = f"{end.how}, left {end.left}: {end.said[-1500:]}"
+        return Figures(what, steps, {"broken": 1}, (said,))
+    broken = []
+    for one, other in (("first", "last"), ("before", "behind")):
+        then, now = report[one], report[other]
+        broken += [
+            f"{name}: {then[name]} {one}, {now[name]} {other}, of {steps}"
+            for name in then
+            if name != "private" and then[name] != now[name]
+        ]
+    gained = report["slope"]
     if gained > LIMIT and steps >= 100:
         broken.append(f"private memory grows by {gained / 1e6:.2f} MB in 100")
     note = f"private memory {gained / 1e6:+.3f} MB in 100"

@@ -176,17 +176,54 @@ def _nothing(data: Any, labels: Any) -> None:
     """A postprocess that does nothing."""
 
 
-def usage() -> dict[str, int]:
-    """What this process holds: private memory (bytes), descriptors, threads, children."""
+def usage(of_all: bool = False) -> dict[str, int]:
+    """What this process holds: private memory (bytes; ``of_all``: and that of its children),
+    descriptors, threads, children, and mappings of shared memory."""
     gc.collect()
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon"):
-            private = int(line.split()[1]) << 10
+    own = children()
+    held = private_bytes("self")
     return {
-        "private": private,
+        "private": held + sum(map(private_bytes, own)) if of_all else held,
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
+        "children": len(own),
+        "shared memory": Path("/proc/self/maps").read_text().count("/memfd:"),
     }
+
+
+def private_bytes(process: int | str) -> int:
+    """Private memory of a process; 0 if it is gone."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
+            if line.startswith("RssAnon"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def children() -> list[int]:
+    """Processes that this one has started, but for the one of Python's that stays: its tracker of
+    resources, which every spawn wants."""
+    from multiprocessing import resource_tracker
+
+    tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
+    found: list[int] = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            words = Path(f"/proc/self/task/{task}/children").read_text().split()
+            found += [int(word) for word in words if int(word) != tracker]
+    return found
+
+
+def settled(level: dict[str, int]) -> dict[str, int]:
+    """What is held when all is as in ``level`` again, or two seconds later: who is told to end has
+    so long to do it."""
+    until = time.monotonic() + 2
+    while True:
+        found = usage()
+        same = all(found[name] == level[name] for name in level if name != "private")
+        if same or time.monotonic() > until:
+            return found
+        time.sleep(0.005)
 
 
 def slope(points: list[int]) -> float:
@@ -195,22 +232,34 @@ def slope(points: list[int]) -> float:
 
 
 def epochs(path: str, workers: str, rounds: int) -> None:
-    """Many epochs of one reader; the first tenth is not counted."""
+    """Many epochs of one reader; the first tenth is not counted. With processes for workers their
+    memory counts, too."""
     from asyncreader import AsyncReader
 
+    given = {"path": path, "batch_size": 8, "nthread": 2, "workers": workers}
+    with AsyncReader(given) as reader:  # what is started once, and stays
+        next(iter(reader))
+    del reader
+    before = usage()
     points = []
-    with AsyncReader(
-        path=path, batch_size=8, shuffle=True, nthread=2, njob=2, workers=workers
-    ) as reader:
+    with AsyncReader(given, shuffle=True, njob=2) as reader:
         for number in range(rounds + rounds // 10 + 1):
             for _ in reader:
                 pass
             if number == rounds // 10:
                 first = usage()
             if number >= rounds // 10:
-                points.append(usage()["private"])
+                points.append(usage(of_all=True)["private"])
         last = usage()
-    tell(first=first, last=last, slope=slope(points), steps=rounds)
+    del reader, _
+    tell(
+        first=first,
+        last=last,
+        before=before,
+        behind=settled(before),
+        slope=slope(points),
+        steps=rounds,
+    )
 
 
 def openings(path: str, workers: str, rounds: int) -> None:
@@ -218,7 +267,8 @@ def openings(path: str, workers: str, rounds: int) -> None:
     from asyncreader import AsyncReader
 
     points = []
-    for number in range(rounds + rounds // 10 + 1):
+    every = 10 if rounds >= 500 else 1
+    for number in range(rounds + rounds // 10 + 2):
         reader = AsyncReader(path=path, batch_size=8, nthread=2, workers=workers)
         reader.fetchData()
         batch = reader.getNextBatch()
@@ -226,12 +276,14 @@ def openings(path: str, workers: str, rounds: int) -> None:
         if number % 2:
             reader.close()
         del reader, batch
-        if number == rounds // 10:
-            first = usage()
-        if number >= rounds // 10 and number % 10 == 0:
+        if number == rounds // 10 + 1:
+            gc.collect()
+            first = settled({**usage(), "children": 0, "shared memory": 0})
+        if number > rounds // 10 and number % every == 0:
             points.append(usage()["private"])
-    last = usage()
-    tell(first=first, last=last, slope=slope(points) / 10, steps=rounds)
+    last = settled(first)
+    behind = {"children": 0, "shared memory": 0}
+    tell(first=first, last=last, before=behind, behind=last, slope=slope(points) / every)
 
 
 def trial(what: str, **given: Any) -> int:
