@@ -113,6 +113,11 @@ class Common:
             del facts["fields"], facts["field_bytes"]
         return facts
 
+    def tables(self) -> list[str]:
+        """Names of the tables that tell samples from others."""
+        labels = [] if self.label_kind == "none" else [fmt.LABELS]
+        return [fmt.CHECKSUMS, *labels, *self.columns()[len(COLUMNS) :]]
+
     def columns(self) -> list[str]:
         """Names of the table's columns."""
         return [*COLUMNS, *(fmt.table_of(one.name, fmt.CHECKSUMS) for one in self.fields)]
@@ -462,9 +467,7 @@ def _fields(raw: dict[str, Any], path: str) -> tuple[fmt.FieldMeta, ...]:
 def _digests(raw: dict[str, Any], common: Common, path: str) -> dict[str, str]:
     """Those of the tables of all samples, all of them or none."""
     found = raw.get("digests", {})
-    tables = [fmt.CHECKSUMS, *([fmt.LABELS] * (common.label_kind != "none"))]
-    tables += common.columns()[len(COLUMNS) :]
-    whole = isinstance(found, dict) and (not found or set(found) == set(tables))
+    whole = isinstance(found, dict) and (not found or set(found) == set(common.tables()))
     if not whole or not all(map(_is_hex, found.values())):
         raise _wrong(path, "digests", found)
     return dict(found)

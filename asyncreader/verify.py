@@ -17,7 +17,8 @@ from .errors import DecodeError, FormatError, SampleError, SourceError
 from .machine import usable_cores
 from .manifest import CONTAINERS, file_digest, manifest_path, read_manifest
 from .sources import FieldsSource, Hdf5Fields, Source, container_of, expand_paths, open_whole
-from .sources.shards import WholeDigests, fields_of_set, opened_parts
+from .sources.digests import WholeDigests
+from .sources.each_shard import EachShard
 from .values import check_values, decode_values
 
 #: Samples of a run that are bad, and a line for each problem.
@@ -106,8 +107,8 @@ def _verify_set(
         manifest = read_manifest(manifest_file)
     except SourceError as exc:
         return VerifyReport(path, "?", 0, 0, 0, 0, (str(exc),))
-    wholes = fields_of_set(path, manifest, os.path.dirname(manifest_file))
-    digests = WholeDigests(manifest.common)
+    each = EachShard(path, os.path.dirname(manifest_file), manifest)
+    digests = WholeDigests(manifest.digests)
     checked = decoded = bad = before = 0
     problems: list[str] = []
 
@@ -119,7 +120,7 @@ def _verify_set(
         row = manifest.shard(number)
         place = os.path.join(os.path.dirname(manifest_file), row.name)
         try:
-            with opened_parts(wholes, number) as parts:
+            with each.open(number) as parts:
                 shard: Source = FieldsSource(parts) if len(parts) > 1 else parts[fmt.DATA]
                 found = _verify(place, shard, decode, jobs, told)
                 digests.add(parts)
@@ -134,7 +135,7 @@ def _verify_set(
         del problems[LISTED:]
         before += row.count
         told(0, 0)
-    if manifest.digests and not problems and digests.found() != manifest.digests:
+    if not problems and digests.found() != manifest.digests:
         problems.append(f"{manifest_file}: its digests are not those of its shards' samples")
     container = CONTAINERS[manifest.common.container]
     return VerifyReport(path, container, manifest.count, checked, decoded, bad, tuple(problems))

@@ -29,7 +29,7 @@ from asyncreader.errors import (
 )
 from asyncreader.format import FieldMeta
 from asyncreader.manifest import Common, Manifest, Shard, file_digest
-from asyncreader.sources.shards import whole_digests
+from asyncreader.sources.each_shard import whole_digests
 
 from .disk import check_room
 from .options import Options
@@ -344,7 +344,7 @@ class _Run:
             field_bytes=tuple(np.sum([receipt.field_bytes for receipt in good], 0).tolist()),
         )
         manifest = Manifest.of(common, [r.shard for r in good if r.shard is not None])
-        manifest = replace(manifest, digests=whole_digests(manifest, self._workspace.set))
+        manifest = replace(manifest, digests=whole_digests(self._workspace.set, manifest))
         self._workspace.seal(manifest)
         return manifest, tuple((name, why) for _, name, why in sorted(skipped))
 

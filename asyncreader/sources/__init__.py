@@ -24,9 +24,11 @@ from .fields import Hdf5Fields
 from .hdf5 import is_hdf5, open_hdf5
 from .hdf5_list import is_list, listed_files
 from .lmdb import lmdb_data_file, open_lmdb
+from .many import open_many
 from .remote import is_url, local_path, open_remote
 from .several import FieldsSource, fingerprint
 from .shards import open_shards
+from .shelf import open_limit
 
 #: Names of shards as convert gives them: the number, and how many there are.
 _FAMILY: Final = re.compile(r"-(\d{5,})-of-(\d{5,})(?=\.)")
@@ -136,6 +138,10 @@ def open_source(
             if known is not None and expect in (None, CONTAINERS[known[1].common.container]):
                 return open_shards(known[0], fields, io=io, manifest=known[1])
             _check_family(names)
+        if len(names) > open_limit():
+            many = _open_many(names, fields, io, expect)
+            if many is not None:
+                return many
         for name in names:
             opened.extend(_open_named(name, fields, io, expect))
         if not opened:
@@ -146,6 +152,26 @@ def open_source(
         for source in opened:
             source.close()
         raise
+
+
+def _open_many(
+    names: Sequence[str], fields: Hdf5Fields, io: str, expect: str | None
+) -> Source | None:
+    """More files than may be open, where all are packed by us; None if they are not."""
+    if fields.labels_path is not None or any(
+        is_url(name) or manifest_path(name) is not None for name in names
+    ):
+        return None
+
+    def open_one(name: str) -> Source | None:
+        found = list(_open_named(name, fields, io, expect))
+        if len(found) == 1:
+            return found[0]
+        for source in found:
+            source.close()
+        return None
+
+    return open_many(names, fields.data.strip("/"), open_one)
 
 
 def _by_manifest(names: Sequence[str]) -> tuple[str, Manifest] | None:

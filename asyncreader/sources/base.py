@@ -396,15 +396,14 @@ class ExtentSource(BaseSource):
                 yield RowError(row, self.located(exc, record))
 
 
-def fingerprint(source: Source) -> str:
+def fingerprint(source: Source, digests: Mapping[str, str] | None) -> str:
     """What tells this data set from another: part of a saved state.
 
-    Ours: count and the digests of checksums and labels. Others: count, shape, dtype and a hash of
-    64 fixed samples.
+    Ours: count and the ``digests`` of checksums and labels. Others (None): count, shape, dtype and
+    a hash of 64 fixed samples.
     """
     spec = source.spec
-    if spec.meta is not None:
-        digests = spec.meta.digests
+    if digests is not None:
         return f"{spec.count}:{digests.get('checksums')}:{digests.get('labels', '-')}"
     state = hashlib.sha256(
         f"{spec.count} {spec.stored.shape} {spec.stored.dtype.str} {spec.encoding}".encode()

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from .. import format as fmt
 from ..errors import FormatError
 from ..fill import Fill
 from ..stats import Meter
 from .base import Array, Int64, RowError, RowPlan, Source, SourceSpec, UInt64
+from .digests import WholeDigests
 
 
 class ConcatSource:
@@ -60,6 +62,19 @@ class ConcatSource:
                 if all(field.name in (one.name for one in part.spec.fields) for part in parts)
             ),
         )
+
+    def digests(self) -> dict[str, str] | None:
+        """What one file of all samples would state of its checksums and labels; None where some
+        of the files are not ours, or lie in several themselves."""
+        metas = [part.spec.meta for part in self.parts]
+        if any(part.spec.ends is not None for part in self.parts):
+            return None
+        if not self.spec.checksums or len({meta and meta.label_dtype for meta in metas}) > 1:
+            return None
+        digests = WholeDigests([fmt.CHECKSUMS, *([fmt.LABELS] * (self.labels is not None))])
+        for part in self.parts:
+            digests.add({fmt.DATA: part})
+        return digests.found()
 
     def _find(self, index: int) -> tuple[Source, int]:
         which = int(np.searchsorted(self._ends, index, side="right"))

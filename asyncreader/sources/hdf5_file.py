@@ -27,7 +27,7 @@ from .hdf5_guard import (
     read_table,
 )
 from .raw_images import RawImages
-from .store import OpenFile
+from .store import OpenFile, check_descriptors
 
 #: Attributes of a description that are looked at, and bytes of paths read at a time.
 _ATTRIBUTES: Final = 256
@@ -52,8 +52,8 @@ def superblock(path: str) -> int | None:
                 if file.read(8) == SIGNATURE:
                     return at
                 at = max(512, at * 2)
-    except OSError:
-        pass
+    except OSError as exc:
+        check_descriptors(exc, path)
     return None
 
 
@@ -67,6 +67,7 @@ def translated(path: str) -> Iterator[None]:
     except Exception as exc:
         if isinstance(exc.__cause__ or exc.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None  # h5py's lock makes a SystemError of Ctrl-C
+        check_descriptors(exc, path)
         raise FormatError(
             f"HDF5 cannot read it: {exc}", path=path, hint="copy or convert it again"
         ) from exc

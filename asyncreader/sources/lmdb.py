@@ -16,7 +16,7 @@ from .base import Array, ExtentSource, SourceSpec, check_extents, default_block,
 from .fields import Hdf5Fields
 from .foreign_lmdb import open_foreign
 from .lmdb_tree import LmdbFile, Tree
-from .store import OpenFile
+from .store import OpenFile, check_descriptors
 
 _MAGIC: Final = b"\xde\xc0\xef\xbe"
 
@@ -31,7 +31,8 @@ def lmdb_data_file(path: str) -> str | None:
     try:
         with open(path, "rb") as file:
             head = file.read(20)
-    except OSError:
+    except OSError as exc:
+        check_descriptors(exc, path)
         return None
     return path if head[16:20] == _MAGIC else None
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from .. import format as fmt
 from ..errors import DecodeError, FormatError, ParamsError, SampleError
 from ..fill import Fill, Stored, Wanted
 from ..stats import Meter
@@ -164,12 +165,24 @@ class FieldsSource:
 def fingerprint(source: Source) -> str:
     """What tells this data set from another; of several fields, the first's and all the others'."""
     if not isinstance(source, FieldsSource):
-        return base.fingerprint(source)
-    first, *others = (base.fingerprint(part) for part in source.parts)
+        return _fingerprint(source)
+    first = _fingerprint(source.first)
+    others = [_fingerprint(part, labels=False) for part in source.parts[1:]]
     if not others:
         return first
     named = "".join(f"{name}={one}\n" for name, one in zip(source.names[1:], others, strict=True))
     return f"{first}:{hashlib.sha256(named.encode()).hexdigest()[:16]}"
+
+
+def _fingerprint(part: Source, labels: bool = True) -> str:
+    """That of one field. ``labels``: it has those of the set, which are part of it."""
+    meta = part.spec.meta
+    digests = None if meta is None else dict(meta.digests)
+    if isinstance(part, ConcatSource):
+        digests = part.digests()
+    if digests is not None and not labels:
+        digests.pop(fmt.LABELS, None)
+    return base.fingerprint(part, digests)
 
 
 def _without(plan: RowPlan, errors: Sequence[RowError]) -> RowPlan:

@@ -18,12 +18,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
-import xxhash
 
 from .. import format as fmt
 from ..errors import FormatError, ParamsError, SampleError, SourceError, SourceNotFoundError
 from ..fill import Fill, Stored
-from ..manifest import CONTAINERS, Common, Manifest, Shard, read_manifest
+from ..manifest import CONTAINERS, Manifest, Shard, read_manifest
 from ..order import files_together
 from ..stats import Meter
 from .base import Array, Int64, RowError, RowPlan, Source, SourceSpec, UInt64, default_block
@@ -406,59 +405,3 @@ def checked_fields(path: str, fields: Hdf5Fields, manifest: Manifest) -> Hdf5Fie
     if fields.dims not in (None, (1, 2, 3, 4)):
         raise ParamsError("the axes of this set are known", path=path, found=fields.dims)
     return replace(fields, data=fields.data.strip("/"), dims=None)
-
-
-# -- all of it, shard by shard -------------------------------------------------------------------
-
-
-def fields_of_set(path: str, manifest: Manifest, folder: str) -> dict[str, ShardSource]:
-    """The set's fields by name, the data first; labels go with the data."""
-    found = {}
-    for name in (fmt.DATA, *(field.name for field in manifest.common.fields)):
-        fields = Hdf5Fields(data=name, labels=fmt.LABELS if name == fmt.DATA else None)
-        shards = LocalShards(folder, manifest, fields, "auto")
-        found[name] = ShardSource(manifest, shards, path=path, io="auto", field=name)
-    return found
-
-
-class WholeDigests:
-    """Digests of the tables of all samples, as one file of them would state them: made of one shard
-    after the other, and equal however the samples are cut into shards."""
-
-    def __init__(self, common: Common) -> None:
-        tables = [fmt.CHECKSUMS, *([fmt.LABELS] * (common.label_kind != "none"))]
-        tables += (fmt.table_of(field.name, fmt.CHECKSUMS) for field in common.fields)
-        self._states = {name: xxhash.xxh3_64() for name in tables}
-
-    def add(self, parts: Mapping[str, Source]) -> None:
-        """The next shard, by field."""
-        for name, state in self._states.items():
-            field = name.rpartition(".")[0]
-            part = parts[field or fmt.DATA]
-            rows = part.labels if name == fmt.LABELS else part.checksum_rows(0, part.spec.count)
-            assert rows is not None
-            state.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
-
-    def found(self) -> dict[str, str]:
-        """The digests, of all shards that were added."""
-        return {name: state.hexdigest() for name, state in self._states.items()}
-
-
-def whole_digests(manifest: Manifest, folder: str) -> dict[str, str]:
-    """Digests of the tables of all samples of the set in ``folder``: every shard is opened once,
-    and of its tables 8 bytes a sample and label are read. SourceError where one is not right."""
-    wholes, digests = fields_of_set(folder, manifest, folder), WholeDigests(manifest.common)
-    for number in range(len(manifest)):
-        with opened_parts(wholes, number) as parts:
-            digests.add(parts)
-    return digests.found()
-
-
-@contextlib.contextmanager
-def opened_parts(wholes: Mapping[str, ShardSource], number: int) -> Iterator[dict[str, Source]]:
-    """Shard ``number`` by field, each held against the manifest."""
-    with contextlib.ExitStack() as opened:
-        yield {
-            name: opened.enter_context(contextlib.closing(whole.open_one(number)))
-            for name, whole in wholes.items()
-        }

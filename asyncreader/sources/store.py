@@ -6,6 +6,7 @@ size when the source opened, so nothing here looks at bounds again.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import stat
@@ -238,6 +239,17 @@ class AdaptiveStore:
         self.now.will_need(offsets, lengths)
 
 
+def check_descriptors(exc: BaseException, path: str) -> None:
+    """Raise SourceError where ``exc`` says that no more files can be open."""
+    if isinstance(exc, OSError) and exc.errno in (errno.EMFILE, errno.ENFILE):
+        raise SourceError(
+            "too many files are open",
+            path=path,
+            found=os.strerror(exc.errno),
+            hint="raise the limit (ulimit -n), or make fewer files of them: asyncreader convert",
+        ) from exc
+
+
 class OpenFile:
     """A file's descriptor and its byte store, opened once.
 
@@ -254,6 +266,7 @@ class OpenFile:
         except FileNotFoundError as exc:
             raise SourceNotFoundError("no such file", path=path) from exc
         except OSError as exc:
+            check_descriptors(exc, path)
             raise SourceError(f"cannot be opened: {exc.strerror}", path=path) from exc
         facts = os.fstat(file.fd)
         self.size = facts.st_size

@@ -1,0 +1,213 @@
+"""Lists of more files than may be open: one data set, of which few files are open at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import Packed, damage, packed, paint, write_hdf5, write_lmdb
+from shard_sets import cut
+
+from asyncreader import AsyncReader, FormatError
+from asyncreader.sources import fingerprint, open_source, open_whole
+from asyncreader.sources.concat import ConcatSource
+from asyncreader.sources.shards import ShardSource
+from asyncreader.verify import verify_file
+
+#: Files, of a few samples each; and how many may be open.
+FILES, OPEN = 20, 4
+SIZES = [1 + number % 3 for number in range(FILES)]
+COUNT = sum(SIZES)
+
+
+def contents(encoding: str = "raw", **options: Any) -> Packed:
+    """The samples of all files, with masks."""
+    content = packed(paint(COUNT), encoding, **options)
+    masks = [np.full((6, 5, 1), 300 + n, np.uint16) for n in range(COUNT)]
+    content.fields["mask"] = Packed(
+        [mask.tobytes() for mask in masks], None, "raw", (6, 5, 1), 1, dtype="uint16"
+    )
+    return content
+
+
+def write(folder: Path, content: Packed, container: str = "hdf5") -> list[str]:
+    """``content`` in files; LMDB folders, or HDF5."""
+    folder.mkdir(exist_ok=True)
+    names = []
+    for number, part in enumerate(cut(content, SIZES)):
+        if container == "lmdb":
+            names.append(write_lmdb(folder / f"{number:03d}.lmdb", part))
+        else:
+            names.append(write_hdf5(folder / f"{number:03d}.h5", part))
+    return names
+
+
+@pytest.fixture(scope="module", params=["raw hdf5", "png hdf5", "raw lmdb"])
+def names(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    encoding, container = request.param.split()
+    return write(tmp_path_factory.mktemp("many") / "set", contents(encoding), container)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many files may be open."""
+    for module in ("asyncreader.sources", "asyncreader.sources.shards"):
+        monkeypatch.setattr(f"{module}.open_limit", lambda: OPEN)
+
+
+def digest(path: Any, **params: Any) -> str:
+    """Of all batches of an epoch."""
+    state = hashlib.sha256()
+    given = {"batch_size": 7, "last_batch": "pad", "epochs": 1, "nthread": 2, **params}
+    with AsyncReader(path=path, **given) as reader:
+        for batch in reader:
+            data = batch.data if isinstance(batch.data, tuple) else (batch.data,)
+            for array in (*data, batch.labels, batch.indices):
+                if array is not None:
+                    state.update(np.ascontiguousarray(array).tobytes())
+    return state.hexdigest()
+
+
+WAYS: list[dict[str, Any]] = [
+    {"shuffle": False},
+    {"shuffle": "block", "shuffle_window": 40},
+    {"shuffle": False, "labels_field": None},
+    {"shuffle": "block", "data_field": "mask"},
+    {"shuffle": False, "data_field": ["data", "mask"]},
+]
+
+
+def test_many_files_serve_what_few_serve(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batches, orders and fingerprint of files that are all held open."""
+    expected = [digest(names, **way) for way in WAYS]
+    with AsyncReader(path=names, shuffle="block", batch_size=7) as reader:
+        state = reader.state_dict()
+    held = open_whole(names)
+    assert isinstance(held.first, ConcatSource)  # type: ignore[attr-defined]
+    for module in ("asyncreader.sources", "asyncreader.sources.shards"):
+        monkeypatch.setattr(f"{module}.open_limit", lambda: OPEN)
+    assert [digest(names, **way) for way in WAYS] == expected
+    source = open_whole(names)
+    assert isinstance(source.first, ShardSource)  # type: ignore[attr-defined]
+    assert fingerprint(source) == fingerprint(held)
+    assert source.spec.count == COUNT
+    with AsyncReader(path=names, shuffle="block", batch_size=7) as reader:
+        reader.load_state_dict(json.loads(json.dumps(state)))
+    source.close()
+    held.close()
+
+
+def test_the_fingerprint_is_that_of_one_file(tmp_path: Path, few: None) -> None:
+    """A list, held open or not, is known as the one file of the same samples is."""
+    names = write(tmp_path / "set", contents())
+    one = open_whole(write_hdf5(tmp_path / "one.h5", contents()))
+    many, some = open_whole(names), open_whole(names[:5])
+    assert fingerprint(many) == fingerprint(one) != fingerprint(some)
+    first = write_hdf5(tmp_path / "first.h5", cut(contents(), [sum(SIZES[:5]), COUNT - 9])[0])
+    head = open_whole(first)
+    assert fingerprint(head) == fingerprint(some)
+    for source in (one, many, some, head):
+        source.close()
+
+
+def test_verify_and_errors(tmp_path: Path, few: None) -> None:
+    """Checked in full; a bad sample, and a file that was replaced, are named."""
+    names = write(tmp_path / "set", contents())
+    report = verify_file(str(tmp_path / "set" / "*.h5"))
+    assert (report.ok, report.count, report.checked) == (True, COUNT, 2 * COUNT)
+    damage(names[10], paint(COUNT)[sum(SIZES[:10])].tobytes())
+    assert verify_file(str(tmp_path / "set" / "*.h5")).bad == 1
+    source = open_source(names)
+    os.replace(names[12], names[17])
+    with pytest.raises(FormatError, match="not the one that was packed") as caught:
+        source.sample_bytes(sum(SIZES[:17]))
+    assert caught.value.path == names[17]
+    source.close()
+
+
+def others(content: Packed) -> Iterator[tuple[str, Packed]]:
+    """What does not go with files of pixels, labels and classes."""
+    yield "classes", dataclasses.replace(content, classes=("x", "y", "z"))
+    yield "pixels", packed(paint(COUNT), "png")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_files_that_do_not_go_together(tmp_path: Path, few: None, number: int) -> None:
+    """Many of them are refused as few are."""
+    names = write(tmp_path / "set", packed(paint(COUNT)))
+    other = list(others(packed(paint(COUNT))))[number][1]
+    write_hdf5(names[-1], cut(other, SIZES)[-1])
+    with pytest.raises(FormatError, match="does not go with the first one"):
+        open_source(names)
+
+
+CHILD = """
+import json, os, resource, sys, threading
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), int(sys.argv[2])))
+from asyncreader import AsyncReader
+folder = sys.argv[1]
+most = mapped = 0
+served, labels = [], []
+with AsyncReader(path=folder + "/*.h5", batch_size=16, shuffle="block", shuffle_window=64,
+                 nthread=2, njob=2, epochs=1, last_batch="pad", data_field=["data", "mask"]) as r:
+    for batch in r:
+        most = max(most, len(os.listdir("/proc/self/fd")))
+        with open("/proc/self/maps") as maps:
+            mapped = max(mapped, len({line.split()[-1] for line in maps if folder in line}))
+        served += batch.indices[batch.mask].tolist()
+        labels += batch.labels[batch.mask, 0].tolist()
+    state = r.state_dict()
+with AsyncReader(path=folder + "/*.h5", batch_size=90, workers="process", epochs=1) as r:
+    assert [n for batch in r for n in batch.indices.tolist()] == list(range(180))
+print(json.dumps([served, labels, most, mapped, state["fingerprint"]]))
+"""
+
+
+def test_under_a_low_limit_of_open_files(tmp_path: Path) -> None:
+    """90 files where 80 may be open: all is served, and what is open or mapped stays few."""
+    sizes = [2] * 90
+    content = packed(paint(180))
+    content.fields["mask"] = dataclasses.replace(content, labels=None)
+    for number, part in enumerate(cut(content, sizes)):
+        write_hdf5(tmp_path / f"{number:03d}.h5", part)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(tmp_path), "80"], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    served, labels, most, mapped, print_of_many = json.loads(done.stdout)
+    assert sorted(served) == list(range(180))
+    assert labels == [number % 3 for number in served]
+    assert most < 80
+    assert mapped <= 32 + 2  # shards kept, and one in use by each thread
+    one = open_whole(write_hdf5(tmp_path / "one", content))
+    assert fingerprint(one) == print_of_many
+    one.close()
+
+
+def test_too_many_foreign_files(tmp_path: Path) -> None:
+    """What others packed is all held open: where that cannot be, the error says what to do."""
+    import h5py
+
+    for number in range(60):
+        with h5py.File(tmp_path / f"{number:03d}.h5", "w") as file:
+            file["data"] = np.zeros((2, 4, 4, 3), np.uint8)
+    script = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))\n"
+        "from asyncreader import AsyncReader, SourceError\n"
+        "try: AsyncReader(path=sys.argv[1] + '/*.h5')\n"
+        "except SourceError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert "ulimit -n" in done.stdout.decode()
