@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any, Final
 
@@ -53,6 +54,7 @@ def rank_and_world(p: ReaderParams) -> tuple[int, int]:
                 )
             _check_given(p, rank, world, found)
             return rank, world
+    _refuse_half_a_launcher()
     rank, world = (0 if p.rank == "auto" else int(p.rank)), 1
     if p.world_size != "auto":
         world = int(p.world_size)
@@ -63,6 +65,24 @@ def rank_and_world(p: ReaderParams) -> tuple[int, int]:
             expected=", ".join(" and ".join(pair) for pair in _RANK_VARIABLES),
         )
     return rank, world
+
+
+def _refuse_half_a_launcher() -> None:
+    """ParamsError where a launcher's rank is there without its number of ranks, or the reverse:
+    each rank would take itself for the only one, and read everything.
+
+    SLURM says 0 of no number in a batch script, and how many of no rank in a shell of ``salloc``:
+    both are single processes.
+    """
+    for rank_name, size_name in _RANK_VARIABLES:
+        rank, world = os.environ.get(rank_name), os.environ.get(size_name)
+        alone = rank_name.startswith("SLURM") or world in (None, "1")
+        if (world is None and rank not in (None, "0")) or (rank is None and not alone):
+            raise ParamsError(
+                f'rank="auto": {rank_name} and {size_name} go together',
+                found=f"{rank_name}={rank}" if world is None else f"{size_name}={world}",
+                hint="set both, or pass rank and world_size as numbers",
+            )
 
 
 def _check_given(p: ReaderParams, rank: int, world: int, found: str) -> None:
@@ -86,4 +106,18 @@ def worker_count(p: ReaderParams) -> int:
         local = os.environ.get(name, "")
         if local.isdigit() and int(local) > 0:
             return max(1, usable_cores() // int(local))
-    return usable_cores()
+    return max(1, usable_cores() // _slurm_tasks_here())
+
+
+def _slurm_tasks_here() -> int:
+    """Tasks of this SLURM step on this machine, which lists them by node as ``2(x3),1``; else 1."""
+    if "SLURM_PROCID" not in os.environ:
+        return 1
+    node = os.environ.get("SLURM_NODEID", "0")
+    left = int(node) if node.isdigit() else 0
+    listed = os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?(?:,|$)", listed):
+        left -= int(times or 1)
+        if left < 0:
+            return max(1, int(tasks))
+    return 1

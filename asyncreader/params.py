@@ -340,7 +340,8 @@ def _number(low: float, high: float, optional: bool, above: bool = False) -> Cal
             return None
         good = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         if not good or not (low < value if above else low <= value) or not value <= high:
-            raise _fail(name, value, f"a number from {low} to {high}")
+            limits = f"above {low:g}, at most" if above else f"from {low:g} to"
+            raise _fail(name, value, f"a number {limits} {high:g}")
         return float(value)
 
     return check

@@ -207,8 +207,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("size", (5.0, 5), "from 1"),
     ("size", "224x224", "(H, W)"),
     ("crop", "centre", "'center'"),
-    ("crop_ratio", 0, "0.0 to 1.0"),
-    ("crop_ratio", 1.5, "0.0 to 1.0"),
+    ("crop_ratio", 0, "above 0, at most 1"),
+    ("crop_ratio", 1.5, "above 0, at most 1"),
     ("crop_ratio", None, "number"),
     ("flip", "yes", "True or False"),
     ("postprocess", 5, "function"),
@@ -469,6 +469,33 @@ def test_rank_that_makes_no_sense(rank: str, world: str, no_launcher: pytest.Mon
         rank_and_world(parse(rank="auto", world_size="auto"))
 
 
+@pytest.mark.parametrize(
+    ("half", "says"),
+    [
+        ({"RANK": "3"}, "WORLD_SIZE go together; found RANK=3"),
+        ({"WORLD_SIZE": "4"}, "found WORLD_SIZE=4"),
+        ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE go together"),
+        ({"SLURM_PROCID": "2"}, "SLURM_NTASKS go together"),
+    ],
+)
+def test_half_a_launcher(half: dict[str, str], says: str, no_launcher: pytest.MonkeyPatch) -> None:
+    """A rank without the number of ranks is an error: it would silently read the whole set."""
+    for name, value in half.items():
+        no_launcher.setenv(name, value)
+    with pytest.raises(ParamsError, match=says):
+        rank_and_world(parse(rank="auto", world_size="auto"))
+    assert rank_and_world(parse()) == (0, 1)
+
+
+@pytest.mark.parametrize("alone", [("RANK", "0"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")])
+def test_single_process_of_a_launcher(
+    alone: tuple[str, str], no_launcher: pytest.MonkeyPatch
+) -> None:
+    """A batch script of SLURM, a shell of salloc and rank 0 alone are single processes."""
+    no_launcher.setenv(*alone)
+    assert rank_and_world(parse(rank="auto", world_size="auto")) == (0, 1)
+
+
 def test_rank_against_the_launcher(no_launcher: pytest.MonkeyPatch) -> None:
     """A number given beside "auto" that the launcher contradicts is an error."""
     no_launcher.setenv("RANK", "2")
@@ -502,6 +529,22 @@ def test_automatic_threads(no_launcher: pytest.MonkeyPatch) -> None:
             no_launcher.setenv(name, odd)
             assert worker_count(auto) == threads
         no_launcher.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("listed", "node", "threads"),
+    [("4", "0", 3), ("2(x3),1", "0", 6), ("2(x3),1", "2", 6), ("2(x3),1", "3", 12), ("x", "0", 12)],
+)
+def test_automatic_threads_of_a_slurm_step(
+    listed: str, node: str, threads: int, no_launcher: pytest.MonkeyPatch
+) -> None:
+    """srun lists its tasks by node, also where nobody asked for so many on each node."""
+    no_launcher.setattr(launch, "usable_cores", lambda: 12)
+    no_launcher.setenv("SLURM_STEP_TASKS_PER_NODE", listed)
+    no_launcher.setenv("SLURM_NODEID", node)
+    assert worker_count(parse(nthread="auto")) == 12  # not a task of the step
+    no_launcher.setenv("SLURM_PROCID", "3")
+    assert worker_count(parse(nthread="auto")) == threads
 
 
 def test_nothing_starts_before_the_check(monkeypatch: pytest.MonkeyPatch) -> None:

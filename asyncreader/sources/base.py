@@ -194,7 +194,8 @@ class BaseSource:
         pass
 
     def located(self, error: SampleError, record: int) -> SampleError:
-        """``error`` with this sample's file, number, key and origin filled in."""
+        """``error`` with this sample's file, number, key and origin, and advice, filled in."""
+        error.hint = error.hint or "on_error='skip' leaves such samples out"
         error.path, error.index = self.spec.path, record
         error.key = self.key_of(record)
         error.source_path = shown_path(self.source_path(record))
@@ -392,7 +393,6 @@ class ExtentSource(BaseSource):
                     meter,
                 )
             except DecodeError as exc:
-                exc.hint = exc.hint or "on_error='skip' leaves such samples out"
                 yield RowError(row, self.located(exc, record))
 
 
