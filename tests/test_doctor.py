@@ -413,6 +413,29 @@ def test_a_set_larger_than_memory(
         assert all(p["io"] == "pread" for p in opened)
 
 
+def test_several_fields(tmp_path: Path) -> None:
+    """Pictures with their masks are measured together, and repacked together by the command."""
+    rng = np.random.default_rng(0)
+    for folder, shape in (("in", (40, 60, 3)), ("masks", (40, 60))):
+        (tmp_path / folder).mkdir()
+        for number in range(8):
+            pixels = rng.integers(0, 256, shape, np.uint8)
+            Image.fromarray(pixels).save(tmp_path / folder / f"{number}.png")
+    fields = {"mask": tmp_path / "masks"}
+    path = str(tmp_path / "m.lmdb")
+    converters.convert(tmp_path / "in", path, encoding="original", no_labels=True, fields=fields)
+    given = {"path": path, "data_field": ["data", "mask"], "batch_size": 8, "nthread": 1}
+    found = diagnose(given, seconds=1)
+    assert found.now.batch_bytes == 8 * 40 * 60 * (3 + 1)
+    (raw,) = (change for change in found.tried if change.name == "raw")
+    assert raw.failure is None
+    assert raw.size > 8 * 40 * 60 * (3 + 1)
+    assert raw.command is not None
+    assert CliRunner().invoke(cli.cli, shlex.split(raw.command)[1:]).exit_code == 0
+    with h5py.File(tmp_path / "m-raw.h5") as file:
+        assert file["mask"].shape == (8, 40, 60, 1)
+
+
 def test_several_files(chunked: Path) -> None:
     """A glob is measured as one set; what it would be repacked as is told to go file by file."""
     given = {"path": str(chunked.with_name("my s[e]t.h5")), "data_field": "x"}

@@ -199,6 +199,8 @@ def _gain(change: Tried) -> str:
 def _nothing(found: Diagnosis) -> str:
     if found.limit == "disk":
         return " More memory or a faster disk is what would help."
+    if any(change.failure is not None for change in found.tried):
+        return " What might help could not be tried; the reason is above."
     return " Nothing that was tried gains a quarter or more." if found.tried else ""
 
 

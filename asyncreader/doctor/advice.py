@@ -267,7 +267,7 @@ def limit(
             f"{some(now.nthread, 'thread')}. Nothing in the file slows it down."
         ]
         if served < 0.5 * tops.copy and now.batch_bytes < 2 << 20:
-            words.append("Small batches: what each costs besides its bytes shows.")
+            words.append("Batches are small: the fixed cost of each one shows.")
         return "memory", words
     return "work", [
         "The work on each sample: cutting, resizing, converting. As many threads could copy "
