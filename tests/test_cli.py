@@ -823,3 +823,13 @@ def test_commands_are_those_of_the_contract() -> None:
     """The commands that exist today; each is a plain click command."""
     assert COMMANDS == ["bench", "convert", "demo", "doctor", "info", "preview", "verify"]
     assert all(isinstance(command, click.Command) for command in cli.cli.commands.values())
+
+
+def test_what_cannot_be_read_is_no_misuse(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only opening a file says whether it can be read: that it cannot is a failure, 1, not 2."""
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    assert run("info", packed).exit_code == 0
+    os.mkfifo(tmp_path / "set.h5")
+    assert run("info", tmp_path / "set.h5").exit_code == 1

@@ -447,7 +447,8 @@ def test_a_batch_of_pictures_that_differ_in_size(tmp_path: Path, monkeypatch: An
         ("--batch -p postprocess=f", 2, "not module:function"),
         ("--batch -p nonsense=1", 2, "unknown parameter"),
         ("--batch -p mean=[1,2]", 2, "mean"),
-        ("--output nowhere/s.png", 1, "No such file"),
+        ("--output nowhere/s.png", 1, "cannot be written [nowhere/s.png]; found No such file"),
+        ("--quiet --html no/p.html", 1, "cannot be written [no/p.html]; found No such file"),
     ],
 )
 def test_errors_leave_nothing(

@@ -101,7 +101,8 @@ def folders_of(_: click.Context, _option: click.Parameter, words: Iterable[str])
     return folders
 
 
-PATH = click.Path()
+#: What cannot be read is no misuse: that is found in opening it.
+PATH = click.Path(readable=False)
 
 
 def params_option(text: str) -> Callable[[F], F]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import shown
+from ..errors import SourceError, shown
 from ..terminal import Progress, in_bytes, print_json, say, some
 from .bench import BENCH_SIZE
 from .options import PATH, json_option, number, open_set, param_option, quiet_option, size_of
@@ -181,6 +181,13 @@ def put_file(target: str, data: bytes) -> int:
         with open(part, "xb") as file:
             file.write(data)
         os.replace(part, target)
+    except OSError as exc:
+        raise SourceError(
+            "the file cannot be written",
+            path=target,
+            found=exc.strerror,
+            hint="name another with --output or --html",
+        ) from exc
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part)
