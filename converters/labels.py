@@ -11,9 +11,9 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 from asyncreader.errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 
@@ -27,6 +27,16 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 
 #: After a path's sort key: two NULs (a component is never empty, so none inside), row, line.
 _PLACE: Final = struct.Struct(">QQ")
+
+
+class Pictures(Protocol):
+    """What is asked of the pictures that a CSV names; see :class:`origins.Origin`."""
+
+    def relative(self, name: bytes) -> bytes:
+        """A path below their folder, of a name that may be absolute."""
+
+    def exists(self, path: bytes) -> bool:
+        """Whether there is a file of this name: asked of the first row only, to know a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +66,19 @@ class _Line:
 
 
 def read_labels(
-    path: str, root: str, exists: Callable[[bytes], bool], classes: tuple[str, ...] | None
+    path: str,
+    pictures: Pictures,
+    classes: tuple[str, ...] | None,
+    file: str | None = None,
 ) -> Labels:
-    """Read ``path`` whose pictures lie in the folder ``root``.
+    """Read ``path``, which names ``pictures``; ``classes`` fixes names and numbers.
 
-    ``exists`` tells whether there is a file of that name below it (asked of the first row only, to
-    know a header); ``classes`` fixes names and numbers.
+    ``file``: where it is on this machine, if not at ``path``.
     Raises SourceError for an unreadable file and FormatError, naming the line, for a wrong one.
     """
-    check_regular(path, "the labels CSV")
-    table = _Table(path, root, exists)
+    file = path if file is None else file
+    check_regular(file, "the labels CSV")
+    table = _Table(path, file, pictures)
     kinds = _Kinds(path)
     for line in table.lines():
         kinds.add(line)
@@ -92,16 +105,17 @@ def check_regular(path: str, what: str) -> None:
 class _Table:
     """The data lines of the CSV, without its header if it has one."""
 
-    def __init__(self, path: str, root: str, exists: Callable[[bytes], bool]) -> None:
+    def __init__(self, path: str, file: str, pictures: Pictures) -> None:
         self.path = path
-        self._roots = [os.fsencode(root), os.path.realpath(os.fsencode(root))]
-        self._exists = exists
+        self._file = file
+        self._relative = pictures.relative
+        self._exists = pictures.exists
 
     def lines(self) -> Iterator[_Line]:
         first = True
         try:
             with open(
-                self.path, encoding="utf-8-sig", errors="surrogateescape", newline=""
+                self._file, encoding="utf-8-sig", errors="surrogateescape", newline=""
             ) as file:
                 reader = csv.reader(file, strict=True)
                 for cells in reader:
@@ -138,17 +152,6 @@ class _Table:
         if path.startswith((b"/", b"../")) or path in (b"..", b"."):
             _wrong(self.path, number, "a path out of the folder", repr(cells[0]))
         return _Line(number, path, [cell.strip() for cell in cells[1:]])
-
-    def _relative(self, raw: bytes) -> bytes:
-        path = os.path.normpath(raw)
-        if not path.startswith(b"/"):
-            return path
-        path = b"/" + path.lstrip(b"/")
-        for root in self._roots:
-            top = os.path.abspath(root).rstrip(b"/") + b"/"
-            if path.startswith(top):
-                return path[len(top) :]
-        return path
 
 
 class _Kinds:

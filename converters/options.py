@@ -12,6 +12,8 @@ from asyncreader.errors import ParamsError
 from asyncreader.format import ENCODINGS, is_field_name
 from asyncreader.machine import usable_cores
 from asyncreader.params import ReaderParams, parse_params, snake_case
+from asyncreader.sources.remote import is_url, local_path
+from asyncreader.sources.remote.urls import place_of, without_secrets
 
 PathLike: TypeAlias = str | os.PathLike[str]
 #: (H, W); or the shorter side's length; or either as text, "224x224" or "256".
@@ -114,8 +116,17 @@ def check(
 ) -> Options:
     """The same parameters as one frozen value; ParamsError for what cannot be."""
     target = _path("dst", dst)
+    if is_url(target):
+        local = local_path(target)
+        if local is None:
+            raise ParamsError(
+                "sets are packed to a disk",
+                found=without_secrets(target),
+                hint="pack to a folder, and upload that with the store's own tools",
+            )
+        target = local
     options = Options(
-        src=_path("src", src),
+        src=_place("src", src),
         dst=target,
         format=_format(target, format, shards is not None or shard_size is not None),
         shards=None if shards is None else _whole("shards", shards, 1, MOST_SHARDS),
@@ -126,17 +137,17 @@ def check(
         size=None if size is None else _size(size),
         resize=_one_of("resize", resize, RESIZES),
         quality=_whole("quality", quality, 1, 100),
-        labels=None if labels is None else _path("labels", labels),
+        labels=None if labels is None else _place("labels", labels),
         no_labels=_flag("no_labels", no_labels),
         channels=None if channels is None else _channels(channels),
         shuffle=None if shuffle is None else _whole("shuffle", shuffle, None, None),
         compression=None if compression is None else _one_of("compression", compression, ["gzip"]),
         chunk=1 if chunk is None else _whole("chunk", chunk, 1, 1 << 20),
-        classes=None if classes is None else _path("classes", classes),
+        classes=None if classes is None else _place("classes", classes),
         jobs=_default_jobs(engine) if jobs is None else _whole("jobs", jobs, 1, 1024),
         progress=progress,
-        read=_read(_path("src", src), params),
-        fields=_fields(_path("src", src), fields, labels is not None),
+        read=_read(_place("src", src), params),
+        fields=_fields(_place("src", src), fields, labels is not None),
         **{name: _flag(name, value) for name, value in flags.items()},
     )
     if chunk is not None and compression is None:
@@ -165,6 +176,8 @@ def _check_together(options: Options) -> None:
             "a set of pickles cannot be converted to shards: its classes are known at its end",
             hint="convert it to one file, and that to shards",
         )
+    if options.follow_links and is_url(options.src):
+        raise ParamsError("follow_links is for folders on a disk", found=options.src)
     if options.no_labels and (options.labels or options.classes):
         other = "labels" if options.labels else "classes"
         raise ParamsError(f"no_labels and {other} contradict each other", hint="give one of them")
@@ -225,6 +238,12 @@ def _fields(
                 found=repr(name),
                 expected="letters, digits, _ and -, and none of data, labels, paths, ...",
             )
+        if is_url(_path(f"fields[{name!r}]", folder)):
+            raise ParamsError(
+                f"the folder of field {name!r} must be on this machine",
+                found=without_secrets(_path("fields", folder)),
+                hint="copy it here",
+            )
         inside = os.path.realpath(_path(f"fields[{name!r}]", folder))
         if not listed and inside.startswith(os.path.join(os.path.realpath(src), "")):
             raise ParamsError(
@@ -249,6 +268,17 @@ def _path(name: str, value: Any) -> str:
     if not path or "\0" in path:
         raise ParamsError(f"{name} is not a path", found=repr(path))
     return path
+
+
+def _place(name: str, value: Any) -> str:
+    """A path, or the URL of a store; file:// becomes a path. ParamsError for other URLs."""
+    path = _path(name, value)
+    if not is_url(path):
+        return path
+    local = local_path(path)
+    if local is None:
+        place_of(path)  # refuses what makes no sense, and secrets
+    return path if local is None else local
 
 
 def _format(target: str, value: str | None, sharded: bool) -> str:

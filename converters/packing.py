@@ -7,6 +7,7 @@ one transaction or write buffer (sinks.py), and tables on disk (spool.py).
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -83,6 +84,8 @@ class Packing:
         self._ledger = Ledger(samples.fields, field_encoding(samples.encoding), kinds)
         self._skipped: list[tuple[int, str]] = []
         self._same_shape = True
+        self._announced = 0  # places up to here were announced, or are fetched without that
+        self._lock = threading.Lock()
 
     def run(self) -> PackedFile:
         """Pack all; on an error what was written so far is left to the caller to remove."""
@@ -129,18 +132,36 @@ class Packing:
             cost=lambda sample: sample.size,
             group=self._samples.run,
         ) as pool:
-            for place, result in pool:
-                number = self._order[place]
-                if isinstance(result, Exception):
-                    self._bad(number, result)
-                else:
-                    self._check_shape(number, result)
-                    self._ledger.add(number, result, self._samples.where)
-                    sink.append(result)
-                if self._done is not None:
-                    self._done(place + 1)
+            try:
+                self._append_all(pool, sink)
+            except BaseException:
+                self._samples.give_up()  # the pool waits for its threads
+                raise
+
+    def _append_all(self, pool: Pool[Packed], sink: Sink) -> None:
+        for place, result in pool:
+            number = self._order[place]
+            if isinstance(result, Exception):
+                self._bad(number, result)
+            else:
+                self._check_shape(number, result)
+                self._ledger.add(number, result, self._samples.where)
+                sink.append(result)
+            if self._done is not None:
+                self._done(place + 1)
+
+    def _announce(self, place: int) -> None:
+        """Let the source begin with what comes behind ``place``, as far as it will."""
+        samples = self._samples
+        with self._lock:
+            self._announced = max(self._announced, place + 1)
+            stop = min(place + 1 + samples.ahead, samples.count)
+            while self._announced < stop and samples.will_need(self._order[self._announced]):
+                self._announced += 1
 
     def _fetch(self, place: int, lease: Lease) -> Packed:
+        if self._samples.ahead:
+            self._announce(place)
         return self._samples.fetch(self._order[place], lease.hold)
 
     def _bad(self, number: int, error: Exception) -> None:

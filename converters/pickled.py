@@ -120,6 +120,7 @@ class PickledSamples:
         self.skipped: list[tuple[Any, str, SampleError]] = []
         self.path: PathOf | None = None
         self.run = 1
+        self.ahead = 0
         self.identity = "pickles"
         self.fields: tuple[str, ...] = ()
         self.field_paths: tuple[PathOf | None, ...] = ()
@@ -226,8 +227,18 @@ class PickledSamples:
     def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
         return None if self._labels is None else self._labels.rows(numbers)
 
+    def will_need(self, number: int) -> bool:
+        return True
+
+    def sources(self, numbers: Int64) -> str:
+        """Of shards only, and those of pickles are refused."""
+        return ""
+
     def part(self, numbers: Int64) -> None:
         """Never sent away: shards of pickles are refused."""
+
+    def give_up(self) -> None:
+        pass
 
     def close(self) -> None:
         self._found.file.close()

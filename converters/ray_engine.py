@@ -1,6 +1,7 @@
 """Packs the shards of a set on a Ray cluster: a task for each, done again where a machine dies.
 
-All machines must see source and target under the same paths. A task is a function of the plan and
+All machines must see source and target under the same paths; a source may also be a URL, which
+each task opens for itself. A task is a function of the plan and
 of its share of the listing, so any attempt at it, on any machine, writes the same bytes: under a
 name of its own, and renamed when they are verified (shards.py). The driver keeps the lock, the plan
 and the receipts, and writes the manifest.
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from asyncreader.errors import AsyncReaderError, ParamsError, SourceError
 from asyncreader.params import ReaderParams
+from asyncreader.sources.remote import is_url
 
 from .options import Options
 from .samples import FolderPart, PackedSamples, Samples, View
@@ -168,7 +170,7 @@ def tasks_of(
     """A task for each of ``wanted``: (shard, numbers of its samples)."""
     away = replace(
         options,
-        src=os.path.abspath(options.src),
+        src=_whole(options.src),
         dst=os.path.abspath(options.dst),
         read=None if options.read is None else _absolute(options.read),
         fields=tuple((name, os.path.abspath(folder)) for name, folder in options.fields),
@@ -179,10 +181,14 @@ def tasks_of(
         yield Task(away, plan, number, numbers if part is None else part, root)
 
 
+def _whole(place: str) -> str:
+    return place if is_url(place) else os.path.abspath(place)
+
+
 def _absolute(read: ReaderParams) -> ReaderParams:
     labels = read.labels_path
     return replace(
         read,
-        path=os.path.abspath(os.fspath(read.path)),
+        path=_whole(os.fspath(read.path)),
         labels_path=None if labels is None else os.path.abspath(labels),
     )

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from asyncreader import codec
 from asyncreader import format as fmt
@@ -18,6 +19,7 @@ from asyncreader.manifest import manifest_path
 from asyncreader.sources import (
     FieldsSource,
     Source,
+    expand_paths,
     fields_of,
     fingerprint,
     open_reader_source,
@@ -25,15 +27,18 @@ from asyncreader.sources import (
     open_whole,
 )
 from asyncreader.sources.lmdb import lmdb_data_file
+from asyncreader.sources.remote import is_url
 from asyncreader.sources.shards import ShardLabels
 from asyncreader.sources.subset import resolve_subset
 from asyncreader.values import decode_values
 
 from .fields import MaskFolder, stored_values
 from .options import Options, check_compression
+from .origins import open_origin
 from .picture import Hold, Packed, Recipe, packed
 from .scan import Listing, read_class_names, scan
 from .spool import Numbers, Strings
+from .stores import holds_set
 from .walk import Tree, sort_key
 
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -62,6 +67,8 @@ class Samples(Protocol):
     fields: tuple[str, ...]
     #: Paths of each field's files; None where they are not known.
     field_paths: tuple[PathOf | None, ...]
+    #: Samples that may be announced before they are fetched; 0 where that is of no use.
+    ahead: int
 
     @property
     def identity(self) -> str:
@@ -70,6 +77,9 @@ class Samples(Protocol):
     @property
     def classes(self) -> tuple[str, ...] | None:
         """Class names by number; asked for when all samples were fetched."""
+
+    def will_need(self, number: int) -> bool:
+        """Begin to fetch a sample that is wanted soon; False if too much is under way."""
 
     def fetch(self, number: int, hold: Hold) -> Packed:
         """One sample as it is stored. SampleError if it is bad, SourceError if all is lost."""
@@ -83,8 +93,14 @@ class Samples(Protocol):
     def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
         """Labels of samples: (n, L) int64 or float64; None without labels."""
 
+    def sources(self, numbers: Int64) -> str:
+        """Digest of what samples are made from, as it is now: another when a file was changed."""
+
     def part(self, numbers: Int64) -> FolderPart | None:
         """Some samples to be sent to another machine; None where it can open the source itself."""
+
+    def give_up(self) -> None:
+        """End what is under way: who waits for it gets an error. All that follows is close()."""
 
     def close(self) -> None:
         """Let go of files."""
@@ -109,6 +125,8 @@ def open_samples(options: Options, exclude: str) -> Samples:
 
 def _may_be_packed(path: str) -> bool:
     """Whether ``path`` is a file, an LMDB's folder or a sharded set's; a FIFO is none of them."""
+    if is_url(path):
+        return holds_set(path)
     if os.path.isdir(path):
         return lmdb_data_file(path) is not None or manifest_path(path) is not None
     return os.path.isfile(path)
@@ -122,6 +140,7 @@ class FolderPart:
     """
 
     paths: tuple[bytes, ...]
+    stamps: tuple[bytes, ...]
     masks: tuple[tuple[bytes, ...], ...]
     labels: npt.NDArray[Any] | None
     label_kind: str
@@ -135,9 +154,15 @@ class FolderPart:
             labels = Numbers(kind, self.labels.shape[1])
             labels.extend(self.labels)
             labels.rows()
-        tree = Tree(options.src, options.follow_links)
-        paths = Strings.of(self.paths)
-        listing = Listing(tree, paths, labels, self.label_kind, self.classes, {})
+        listing = Listing(
+            open_origin(options.src, options.follow_links),
+            Strings.of(self.paths),
+            Strings.of(self.stamps),
+            labels,
+            self.label_kind,
+            self.classes,
+            {},
+        )
         named = zip(options.fields, self.masks, strict=True)
         masks = [
             MaskFolder(name, Tree(folder, options.follow_links), Strings.of(paths), 0)
@@ -178,6 +203,7 @@ class FolderSamples:
         ]
         self.path: PathOf | None = self._listing.paths.__getitem__
         self.run = RUN if self.encoding == "original" and not options.check_decode else 1
+        self.ahead = self._listing.tree.ahead
         self.identity = "folder"
         self._masks = list(masks)
         self.fields = tuple(name for name, _ in options.fields)
@@ -194,10 +220,14 @@ class FolderSamples:
             field.paths.__getitem__ for field in self._masks
         )
 
+    def will_need(self, number: int) -> bool:
+        listing = self._listing
+        return listing.tree.will_need(listing.paths[number], listing.stamps[number])
+
     def fetch(self, number: int, hold: Hold) -> Packed:
         path = self._listing.paths[number]
         try:
-            data = self._listing.tree.read(path, hold)
+            data = self._listing.tree.read(path, hold, self._listing.stamps[number])
             sample = self._recipe.from_file(data, hold)
             header = codec.read_header(data) if self._masks else None
         except SampleError as exc:
@@ -219,12 +249,30 @@ class FolderSamples:
     def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
         return self._listing.label_rows(numbers)
 
+    def sources(self, numbers: Int64) -> str:
+        listing = self._listing
+        state = xxhash.xxh3_128()
+        for number in numbers.tolist():
+            path = listing.paths[number]
+            state.update(path + b"\0" + listing.tree.stamp(path, listing.stamps[number]) + b"\0")
+            for field in self._masks:
+                path = field.paths[number]
+                state.update(path + b"\0" + (field.tree.stamp(path, b"") if path else b"") + b"\0")
+        return state.hexdigest()
+
     def part(self, numbers: Int64) -> FolderPart:
         """The pictures ``numbers``, to be sent away."""
-        paths = tuple(self._listing.paths[number] for number in numbers.tolist())
-        masks = (tuple(field.paths[n] for n in numbers.tolist()) for field in self._masks)
-        labels = self.label_rows(numbers)
-        return FolderPart(paths, tuple(masks), labels, self.label_kind, self.classes)
+        listing, wanted = self._listing, numbers.tolist()
+        masks = (tuple(field.paths[number] for number in wanted) for field in self._masks)
+        return FolderPart(
+            tuple(listing.paths[number] for number in wanted),
+            tuple(listing.stamps[number] for number in wanted),
+            tuple(masks),
+            *(self.label_rows(numbers), self.label_kind, self.classes),
+        )
+
+    def give_up(self) -> None:
+        self._listing.tree.close()
 
     def close(self) -> None:
         self._listing.close()
@@ -235,9 +283,12 @@ class FolderSamples:
 class PackedSamples:
     """The samples of a packed set: as they are, unless something else is asked for."""
 
+    ahead = 0
+
     def __init__(self, options: Options) -> None:
         check_packed(options)
         read = options.read
+        self._src = options.src
         self._source: Source
         if read is not None and read.field_names is not None:
             self._source = open_reader_source(read)
@@ -367,8 +418,19 @@ class PackedSamples:
         ]
         return rows
 
+    def will_need(self, number: int) -> bool:
+        return True
+
+    def sources(self, numbers: Int64) -> str:
+        """Of one of ours nothing more: ``identity`` has the digest of all its checksums."""
+        return "" if self._source.spec.meta is not None else files_digest(self._src)
+
     def part(self, numbers: Int64) -> None:
         """Any machine opens the packed set itself."""
+
+    def give_up(self) -> None:
+        if self._source.spec.io == "ranges":
+            self._source.close()
 
     def close(self) -> None:
         for paths in (self._paths, *self._of_fields):
@@ -441,7 +503,7 @@ class View:
         self.count = int(numbers.size)
         self.encoding, self.channels = samples.encoding, samples.channels
         self.label_kind, self.run = samples.label_kind, samples.run
-        self.fields = samples.fields
+        self.fields, self.ahead = samples.fields, samples.ahead
         self.ignored: dict[str, int] = {}
         self.skipped: list[tuple[Any, str, SampleError]] = []
         self.path: PathOf | None = self._of_all(samples.path)
@@ -460,6 +522,9 @@ class View:
     def _of_all(self, path: PathOf | None) -> PathOf | None:
         return None if path is None else lambda number: path(int(self._numbers[number]))
 
+    def will_need(self, number: int) -> bool:
+        return self._samples.will_need(int(self._numbers[number]))
+
     def fetch(self, number: int, hold: Hold) -> Packed:
         return self._samples.fetch(int(self._numbers[number]), hold)
 
@@ -472,12 +537,30 @@ class View:
     def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
         return self._samples.label_rows(self._numbers[numbers])
 
+    def sources(self, numbers: Int64) -> str:
+        return self._samples.sources(self._numbers[numbers])
+
     def part(self, numbers: Int64) -> FolderPart | None:
         """Of all samples."""
         return self._samples.part(self._numbers[numbers])
 
+    def give_up(self) -> None:
+        self._samples.give_up()
+
     def close(self) -> None:
         """The samples are closed by whoever opened them."""
+
+
+def files_digest(path: str) -> str:
+    """Of names, sizes and times of the files that a path to a packed set names."""
+    state = xxhash.xxh3_128()
+    for name in expand_paths(path):
+        file = lmdb_data_file(name) or name
+        state.update(os.fsencode(name) + b"\0")
+        if not is_url(file):
+            facts = os.stat(file)
+            state.update(f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}".encode())
+    return state.hexdigest()
 
 
 def check_packed(options: Options) -> None:
@@ -515,8 +598,12 @@ def _class_names(path: str) -> tuple[str, ...]:
     """Names from a packed set, or from a text file."""
     from asyncreader.sources.hdf5 import is_hdf5
 
-    plain = os.path.isfile(path) and not is_hdf5(path) and manifest_path(path) is None
-    if plain or not _may_be_packed(path):
+    if is_url(path):
+        plain = not holds_set(path)
+    else:
+        plain = os.path.isfile(path) and not is_hdf5(path) and manifest_path(path) is None
+        plain = plain or not _may_be_packed(path)
+    if plain:
         return read_class_names(path)
     source = open_source(path)
     try:

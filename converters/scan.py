@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,25 +12,32 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncreader.errors import FormatError, SampleError, SourceError, SourceNotFoundError
+from asyncreader.sources.remote import is_url
 
 from .labels import Labels, Row, check_regular, read_labels
+from .origins import Origin, open_origin, text_file
 from .spool import Numbers, Strings
-from .walk import NOT_LISTED, Found, Tree, has_image_suffix, sort_key
+from .walk import NOT_LISTED, Found, has_image_suffix, sort_key
 
 #: Missing files of a CSV that an error names.
 _NAMED = 5
+#: Rows of a CSV that are looked up together where the pictures cannot be listed.
+_LOOKED_UP = 4096
 
 
 @dataclass
 class Listing:
-    """The samples of a folder. ``labels``: (N, L) int64 or float64 on disk, None without labels.
+    """The samples of a folder, on disk or in a store. ``labels``: (N, L) int64 or float64, spooled;
+    None without labels.
 
     ``label_kind``: "class", "values" or "none"; ``skipped``: bad ones met on the way, in order
     (empty unless bad ones are to be skipped).
     """
 
-    tree: Tree
+    tree: Origin
     paths: Strings
+    #: What each was when it was found; empty where that is not known before it is read.
+    stamps: Strings
     labels: Numbers | None
     label_kind: str
     classes: tuple[str, ...] | None
@@ -49,8 +57,10 @@ class Listing:
         return rows.reshape(numbers.size, -1)
 
     def close(self) -> None:
-        """Give the temporary files back."""
+        """Give the temporary files back, and what is under way up."""
+        self.tree.close()
         self.paths.close()
+        self.stamps.close()
         if self.labels is not None:
             self.labels.close()
 
@@ -65,31 +75,32 @@ def scan(
     skip_bad: bool = False,
     exclude: str | None = None,
 ) -> Listing:
-    """List the pictures under ``root`` and their labels.
+    """List the pictures under ``root``, a folder or a URL, and their labels.
 
     ``labels``: a CSV that names the set; ``no_labels``: there are none; neither: the class is the
     first folder level. ``classes`` fixes names and numbers. ``exclude``: see :class:`walk.Tree`.
     Raises SampleError (with ``source_path``) for the first thing that looks like a picture and must
     not be opened, unless ``skip_bad``; SourceError for what concerns the whole set.
     """
-    if not os.path.isdir(root):
-        kind = SourceError if os.path.lexists(root) else SourceNotFoundError
-        raise kind("there is no folder of pictures", path=root)
-    tree = Tree(root, follow_links, exclude)
+    tree = open_origin(root, follow_links, exclude)
     builder = _Builder(tree, skip_bad)
     try:
         if labels is not None:
-            return builder.by_csv(labels, classes)
+            with text_file(labels) as file:
+                return builder.by_csv(labels, file, classes)
         return builder.unlabelled() if no_labels else builder.by_folder(classes)
     except BaseException:
+        tree.close()
         builder.paths.close()
+        builder.stamps.close()
         raise
 
 
 class _Builder:
-    def __init__(self, tree: Tree, skip_bad: bool) -> None:
+    def __init__(self, tree: Origin, skip_bad: bool) -> None:
         self.tree = tree
         self.paths = Strings()
+        self.stamps = Strings()
         self._skip_bad = skip_bad
         self._skipped: list[tuple[bytes, SampleError]] = []
         self._unlisted = 0
@@ -97,7 +108,7 @@ class _Builder:
     def unlabelled(self) -> Listing:
         for found in self.tree:
             if self._good(found):
-                self.paths.append(found.path)
+                self._append(found)
         return self._listing(None, "none", None)
 
     def by_folder(self, classes: tuple[str, ...] | None) -> Listing:
@@ -109,14 +120,18 @@ class _Builder:
             if b"/" not in found.path:
                 raise self._without_class(found.path)
             last = len(self.tree.folders) - 1
-            self.paths.append(found.path)
+            self._append(found)
             numbers.append(last if fixed is None else self._known(fixed, found.path))
         if classes is None:
             classes = tuple(map(_name, self.tree.folders))
         return self._listing(numbers, "class", classes)
 
-    def by_csv(self, csv: str, classes: tuple[str, ...] | None) -> Listing:
-        table = read_labels(csv, os.fsdecode(self.tree.root), self._exists, classes)
+    def _append(self, found: Found) -> None:
+        self.paths.append(found.path)
+        self.stamps.append(found.stamp)
+
+    def by_csv(self, csv: str, file: str, classes: tuple[str, ...] | None) -> Listing:
+        table = read_labels(csv, self.tree, classes, file)
         numbers = Numbers("d" if table.labels.dtype.kind == "f" else "q", table.labels.width)
         missing: list[Row] = []
         absent = 0
@@ -125,7 +140,7 @@ class _Builder:
                 absent += 1
                 missing += [row] if len(missing) < _NAMED else []
             elif self._good(found):
-                self.paths.append(found.path)
+                self._append(found)
                 numbers.extend(table.labels.rows()[row.number])
         table.labels.close()
         if absent:
@@ -136,6 +151,10 @@ class _Builder:
 
     def _joined(self, table: Labels) -> Iterator[tuple[Row, Found | None]]:
         """Each row with what the folder has for it; both come in the same order."""
+        if not self.tree.lists:
+            while rows := list(itertools.islice(table.rows, _LOOKED_UP)):
+                yield from zip(rows, self.tree.look_up([row.path for row in rows]), strict=True)
+            return
         walk = iter(self.tree)
         found = next(walk, None)
         for row in table.rows:
@@ -147,20 +166,11 @@ class _Builder:
                 yield row, found
                 found = next(walk, None)
             else:
-                yield row, self._named(row.path)
+                # a file that the walk passes over (hidden, other suffix) and the CSV names
+                yield row, self.tree.look_up([row.path])[0]
         while found is not None:
             self._count_unlisted(found)
             found = next(walk, None)
-
-    def _exists(self, path: bytes) -> bool:
-        return os.path.lexists(self.tree.full(path))
-
-    def _named(self, path: bytes) -> Found | None:
-        """A file that the walk passes over (hidden, other suffix) and the CSV names."""
-        try:
-            return self.tree.inspect(path)
-        except SourceNotFoundError:
-            return None
 
     def _count_unlisted(self, found: Found) -> None:
         self._unlisted += has_image_suffix(found.path)
@@ -176,11 +186,9 @@ class _Builder:
         return False
 
     def _without_class(self, path: bytes) -> FormatError:
-        with os.scandir(self.tree.root) as entries:
-            beside = any(entry.is_dir() for entry in entries if not entry.name.startswith(b"."))
         return FormatError(
             "a picture lies beside the class folders"
-            if beside
+            if self.tree.has_folders()
             else "the folder is flat: its pictures have no class",
             source_path=self.tree.shown(path),
             expected="one folder for each class",
@@ -204,7 +212,7 @@ class _Builder:
         if not len(self.paths) and not self._skipped:
             raise SourceError(
                 "there are no pictures in the folder",
-                path=os.fsdecode(self.tree.root),
+                path=self.tree.name,
                 found=", ".join(f"{n} {kind}" for kind, n in self.tree.ignored.items()),
             )
         if labels is not None:
@@ -212,6 +220,7 @@ class _Builder:
         return Listing(
             self.tree,
             self.paths.freeze(),
+            self.stamps.freeze(),
             labels,
             kind,
             classes,
@@ -239,11 +248,17 @@ def _missing(csv: str, rows: list[Row], count: int) -> SourceNotFoundError:
 
 def read_class_names(path: str) -> tuple[str, ...]:
     """Class names from a text file, one a line, in order of their numbers."""
-    check_regular(path, "the file of class names")
+    if not is_url(path):
+        check_regular(path, "the file of class names")
     try:
-        with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
+        with (
+            text_file(path) as name,
+            open(name, encoding="utf-8-sig", errors="surrogateescape") as file,
+        ):
             names = [line.rstrip("\n") for line in file]
     except OSError as exc:
+        if isinstance(exc, SourceError):
+            raise
         raise SourceError("the file of class names cannot be read", path=path) from exc
     names = [name for name in names if name]
     if not names or any("\0" in name for name in names):

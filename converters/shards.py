@@ -147,6 +147,7 @@ def pack_shard(
     name = plan.name(number, options.format)
     attempt = workspace.attempt(number)
     shown = os.path.join(options.dst, name)
+    sources = _sources(samples)
     try:
         packing = Packing(
             options, samples, attempt, shown, shape=plan.shape, kinds=plan.kinds, done=done
@@ -166,6 +167,7 @@ def pack_shard(
                 fields=tuple(digests[fmt.table_of(name, fmt.CHECKSUMS)] for name in samples.fields),
             )
         receipt = Receipt(
+            sources=sources,
             shard=shard,
             shape=None if packed.meta is None else packed.meta.shape,
             label_dtype="<i8" if packed.meta is None else packed.meta.label_dtype,
@@ -179,6 +181,11 @@ def pack_shard(
     finally:
         workspace.discard(attempt)
     return receipt
+
+
+def _sources(samples: Samples) -> str:
+    """Digest of what all of ``samples`` are made from."""
+    return samples.sources(np.arange(samples.count, dtype=np.int64))
 
 
 # -- all of them ---------------------------------------------------------------------------------
@@ -257,13 +264,21 @@ class _Run:
             check_room(self._target.shown, os.path.dirname(self._target.workspace), needed)
 
     def _kept(self, plan: Plan) -> dict[int, Receipt]:
-        """Receipts of the shards that are finished and whole."""
+        """Receipts of the shards that are finished, whole, and made from what is there now."""
         receipts = {}
         for number in range(plan.shards):
             receipt = self._workspace.receipt(number)
-            if receipt is not None and self._workspace.whole(receipt):
+            if (
+                receipt is not None
+                and receipt.sources == _sources(self._view(plan, number))
+                and self._workspace.whole(receipt)
+            ):
                 receipts[number] = receipt
         return receipts
+
+    def _view(self, plan: Plan, number: int) -> View:
+        """The samples of shard ``number``."""
+        return View(self._samples, self._numbers(plan, number))
 
     def _pack(self, plan: Plan, receipts: dict[int, Receipt]) -> None:
         """Pack what is not in ``receipts`` yet, and add it there."""
@@ -273,7 +288,7 @@ class _Run:
         done = self._before + sum(len(plan.span(number)) for number in receipts)
         for number in range(plan.shards):
             if number not in receipts:
-                samples = View(self._samples, self._numbers(plan, number))
+                samples = self._view(plan, number)
                 receipts[number] = pack_shard(
                     self._options, plan, number, samples, self._workspace, self._told(done)
                 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,10 +36,12 @@ _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A picture's path below the folder, and why it cannot be one if it cannot."""
+    """A picture's path below the folder, why it cannot be one if it cannot, and its stamp where
+    that is known already (origins.py)."""
 
     path: bytes
     problem: SampleError | None = None
+    stamp: bytes = b""
 
 
 def sort_key(path: bytes) -> bytes:
@@ -53,10 +55,14 @@ def has_image_suffix(name: bytes) -> bool:
 
 
 class Tree:
-    """A folder, its rules for links, and counts of what it ignored on the way.
+    """A folder, its rules for links, and counts of what it ignored on the way; see
+    :class:`origins.Origin`.
 
     ``exclude``: a path (absolute, no links) that is never entered: the target, when it lies inside.
     """
+
+    lists = True
+    ahead = 0  # the kernel reads ahead
 
     def __init__(self, root: str, follow_links: bool, exclude: str | None = None) -> None:
         self.root = os.fsencode(root)
@@ -75,6 +81,28 @@ class Tree:
     def shown(self, path: bytes) -> str:
         """The same for messages."""
         return os.fsdecode(self.full(path))
+
+    @property
+    def name(self) -> str:
+        return os.fsdecode(self.root)
+
+    def relative(self, name: bytes) -> bytes:
+        path = os.path.normpath(name)
+        if not path.startswith(b"/"):
+            return path
+        path = b"/" + path.lstrip(b"/")
+        for root in (self.root, self.real):
+            top = os.path.abspath(root).rstrip(b"/") + b"/"
+            if path.startswith(top):
+                return path[len(top) :]
+        return path
+
+    def exists(self, path: bytes) -> bool:
+        return os.path.lexists(self.full(path))
+
+    def has_folders(self) -> bool:
+        with os.scandir(self.root) as entries:
+            return any(entry.is_dir() for entry in entries if not entry.name.startswith(b"."))
 
     # -- walking -----------------------------------------------------------------------------
 
@@ -183,7 +211,30 @@ class Tree:
             return Found(path, target)
         return Found(path, self._problem(path, target))
 
-    def read(self, path: bytes, hold: Callable[[int], None]) -> bytes:
+    def look_up(self, paths: Sequence[bytes]) -> list[Found | None]:
+        found: list[Found | None] = []
+        for path in paths:
+            try:
+                found.append(self.inspect(path))
+            except SourceNotFoundError:
+                found.append(None)
+        return found
+
+    def will_need(self, path: bytes, stamp: bytes) -> bool:
+        return True
+
+    def stamp(self, path: bytes, found: bytes) -> bytes:
+        try:
+            facts = os.stat(self.full(path))
+        except OSError as exc:
+            return f"none: {exc.errno}".encode()
+        # ctime too: what keeps size and mtime (touch -r, cp -p) cannot keep that
+        return f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}".encode()
+
+    def close(self) -> None:
+        pass
+
+    def read(self, path: bytes, hold: Callable[[int], None], stamp: bytes = b"") -> bytes:
         """A picture's whole file; SampleError if it is not regular, SourceError if it changes.
 
         ``hold`` is told the file's size before it is read.

@@ -51,11 +51,14 @@ class Plan:
 class Receipt:
     """What there is to know of a finished shard. ``shard`` is None where all its samples were bad.
 
+    ``sources``: digest of the files it was made from, by name, size and times, before they were
+    read (:meth:`samples.Samples.sources`): it is packed again when they are others;
     ``label_dtype``, ``label_width``, ``data_bytes``, ``fields``, ``field_bytes``: as in the
     manifest; ``skipped``: (place in the
     shard, reason).
     """
 
+    sources: str
     shard: Shard | None
     shape: Shape | None
     label_dtype: str

@@ -18,7 +18,7 @@ from asyncreader.errors import (
 )
 from converters.labels import read_labels
 from converters.scan import scan
-from converters.walk import sort_key
+from converters.walk import Tree, sort_key
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_a_long_csv_is_sorted_on_disk(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     numbers = rng.permutation(5000)
     csv = write(tmp_path / "l.csv", "".join(f"d{n % 7}/{n}.png,{n}\n" for n in numbers))
-    labels = read_labels(csv, str(tmp_path), lambda path: False, None)
+    labels = read_labels(csv, Tree(str(tmp_path), False), None)
     rows = list(labels.rows)
     assert [row.path for row in rows] == sorted(
         (b"d%d/%d.png" % (n % 7, n) for n in numbers), key=sort_key

@@ -61,6 +61,11 @@ FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.spl
 #: The highest floor of asyncreader that a module of converters may use: 1, 2 (the sources) where
 #: one container is converted to the other, 3 where what was packed is verified.
 CONVERTERS_USE = {
+    "converters.options": 2,
+    "converters.origins": 2,
+    "converters.scan": 2,
+    "converters.stores": 2,
+    "converters.ray_engine": 2,
     "converters.packing": 3,
     "converters.samples": 2,
     "converters.shards": 2,

@@ -182,11 +182,11 @@ class ShardSource:
         return tuple(errors)
 
     def announce(self, records: Int64) -> None:
-        self._announce(list(self.split(records)))
+        self._announce(list(self.split(records)), least=1)
 
-    def _announce(self, parts: list[tuple[int, Int64, Int64]]) -> None:
+    def _announce(self, parts: list[tuple[int, Int64, Int64]], least: int = 2) -> None:
         """Far away, rows of all shards are asked for before the first is waited for."""
-        if self.far and len(parts) > 1:
+        if self.far and len(parts) >= least:
             for number, _, local in parts:
                 with self.shelf.use(number) as shard:
                     shard.announce(local)

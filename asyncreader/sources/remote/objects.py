@@ -13,8 +13,9 @@ import functools
 import os
 import random
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -29,6 +30,9 @@ T = TypeVar("T")
 
 #: Requests in flight at most, of all readers of this process.
 IN_FLIGHT: Final = 256
+
+#: Names that one answer to a listing has at most: what S3 gives.
+LISTED: Final = 1000
 
 #: Ranges with less between them are one request, of at most so many bytes: a round trip costs what
 #: some hundred kilobytes cost.
@@ -97,6 +101,43 @@ def requests_loop() -> _Loop:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What tells one version of an object from another: bytes, ETag (None where the store has
+    none) and the second of its last change."""
+
+    size: int
+    tag: str | None
+    modified: int
+
+    @classmethod
+    def of(cls, facts: Any) -> Version:
+        """From obstore's ObjectMeta."""
+        tag = facts["e_tag"]
+        if tag is not None:  # a proxy that compresses marks it as weak (RFC 9110, 8.8.3)
+            tag = tag.removeprefix("W/").strip('"')
+        return cls(int(facts["size"]), tag or None, int(facts["last_modified"].timestamp()))
+
+    @classmethod
+    def from_bytes(cls, text: bytes) -> Version:
+        """From what :meth:`to_bytes` made."""
+        size, modified, tag = text.decode("utf-8", "surrogateescape").split(" ", 2)
+        return cls(int(size), tag or None, int(modified))
+
+    def to_bytes(self) -> bytes:
+        """A few words."""
+        text = f"{self.size} {self.modified} {self.tag or ''}"
+        return text.encode("utf-8", "surrogateescape")
+
+    def same(self, other: Version) -> bool:
+        """Whether both are one version: by the ETags where both have one, else by the time."""
+        if self.size != other.size:
+            return False
+        if self.tag is not None and other.tag is not None:
+            return self.tag == other.tag
+        return self.modified == other.modified
+
+
 class Objects:
     """The objects of one bucket or server. Opened in the process that uses it, and never pickled.
 
@@ -128,16 +169,88 @@ class Objects:
         self._pending: set[Future[Any]] = set()
         self._closed = False
 
-    def size(self, place: Place) -> int:
-        """Bytes of an object. SourceNotFoundError, SourceError."""
+    @property
+    def lists(self) -> bool:
+        """Whether the store tells what is in it: plain HTTP does not."""
+        return type(self._store).__name__ != "HTTPStore"
 
-        async def head() -> int:
+    def listed(self, place: Place) -> Iterator[list[tuple[str, Version]]]:
+        """(key, version) of all objects in the folder ``place``, some at a time.
+
+        Keys are whole, those of the bucket. Where an answer fails for good but names came in order
+        (as those of S3 and Google do), it goes on behind the last one.
+        """
+        last: str | None = None
+        ordered = True
+        stream: Any = None
+        key = place.key.strip("/")
+
+        async def page() -> Any:
+            nonlocal stream
             import obstore
 
-            found = await self._ask(lambda: obstore.head_async(self._store, place.key))
-            return int(found["size"])
+            if stream is None:
+                if not ordered:
+                    raise SourceError("the store could not be listed in one go", path=place.shown)
+                stream = obstore.list(self._store, key or None, offset=last, chunk_size=LISTED)
+            try:
+                return await anext(stream, None)
+            except BaseException:
+                stream = None
+                raise
 
-        return self._wait(head(), place)
+        while (found := self._wait(self._ask(page), place)) is not None:
+            entries = [(str(each["path"]), Version.of(each)) for each in found]
+            for name, _ in entries:
+                ordered &= last is None or last.encode() < name.encode()
+                last = name
+            yield entries
+
+    def size(self, place: Place) -> int:
+        """Bytes of an object. SourceNotFoundError, SourceError."""
+        return self.version(place).size
+
+    def version(self, place: Place) -> Version:
+        """Which version of an object there is. SourceNotFoundError, SourceError."""
+        return self._wait(self._version(place), place)
+
+    def versions(self, folder: Place, places: Sequence[Place]) -> list[Version | None]:
+        """The same of many at once, None of those that are not there."""
+
+        async def all_of_them() -> list[Version | None]:
+            return list(await asyncio.gather(*map(found, places)))
+
+        async def found(place: Place) -> Version | None:
+            try:
+                return await self._version(place)
+            except FileNotFoundError:
+                return None
+
+        return self._wait(all_of_them(), folder)
+
+    async def _version(self, place: Place) -> Version:
+        import obstore
+
+        return Version.of(await self._ask(lambda: obstore.head_async(self._store, place.key)))
+
+    def begin_whole(self, place: Place) -> Callable[[], tuple[memoryview, Version]]:
+        """Ask for a whole object now; what is returned waits for its bytes, and tells of which
+        version they are."""
+        return self._begin(self._whole(place), place)
+
+    async def _whole(self, place: Place) -> tuple[memoryview, Version]:
+        import obstore
+
+        async def ask() -> tuple[memoryview, Version]:
+            answer = await obstore.get_async(self._store, place.key)
+            version = Version.of(answer.meta)
+            got = memoryview(await answer.bytes_async())
+            if got.nbytes != version.size:
+                raise ConnectionError(f"{got.nbytes} bytes instead of {version.size}")
+            return got, version
+
+        found: tuple[memoryview, Version] = await self._ask(ask)
+        return found
 
     def read(self, place: Place, start: int, stop: int) -> memoryview:
         """Bytes ``start`` to ``stop`` of an object."""
@@ -216,7 +329,7 @@ async def _patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
     while True:
         try:
             return await ask()
-        except FileNotFoundError:
+        except (FileNotFoundError, SourceError):
             raise
         except Exception as exc:
             if type(exc).__name__ in _REFUSED or loop.time() + wait > until:
