@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import lmdb
 import numpy as np
 import pytest
 from converter_corpus import image, listed, saved, write_small
+from fake_ray import FakeRay
 
 from asyncreader import DecodeError, FormatError, ParamsError, SourceError
 from asyncreader.format import record_key
@@ -326,6 +328,65 @@ def test_other_sources_are_not_resumed(photos: Path, cut: Path, tmp_path: Path) 
     with pytest.raises(SourceError, match="other sources or options"):
         convert(other, tmp_path / "set", shards=4, resume=True)
     assert len(listed(cut / "set")) == 2
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+@pytest.mark.parametrize("change", ["written", "in place", "moved in", "removed and bad"])
+def test_edited_pictures_are_packed_again(
+    photos: Path, tmp_path: Path, change: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards whose pictures were edited between the runs are packed anew, the others are kept."""
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    folder = shutil.copytree(photos, tmp_path / "photos")
+    paths = sorted(folder.rglob("*.png"), key=lambda path: os.fsencode(path).split(b"/"))
+    good = paths[20].read_bytes()
+    paths[20].write_bytes(b"bad")
+    options: dict[str, Any] = {"shards": 4, "engine": engine, "encoding": "original"}
+    with pytest.raises(DecodeError):
+        convert(folder, tmp_path / "set", **options)
+    paths[20].write_bytes(good)
+    edited, facts = paths[8], paths[8].stat()
+    other = saved(image(20, 30, seed=99), "PNG")
+    if change == "written":
+        edited.write_bytes(other)
+    elif change == "moved in":  # with the time of the old one, and its size
+        (tmp_path / "new").write_bytes(other.ljust(facts.st_size, b"\0"))
+        os.utime(tmp_path / "new", ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        (tmp_path / "new").rename(edited)
+    elif change == "in place":
+        edited.write_bytes(saved(image(20, 30, seed=98), "PNG"))
+        os.utime(edited, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    else:
+        edited.write_bytes(b"bad")
+        with pytest.raises(DecodeError) as caught:
+            convert(folder, tmp_path / "set", resume=True, **options)
+        assert caught.value.source_path == str(edited)
+        edited.write_bytes(other)
+    report = convert(folder, tmp_path / "set", resume=True, **options)
+    # of Ray's tasks the last one was done in the run before
+    assert report.kept == 2 + (engine == "ray" and change == "removed and bad")
+    convert(folder, tmp_path / "whole", shards=4, encoding="original")
+    assert files(tmp_path / "set") == files(tmp_path / "whole")
+
+
+def test_an_edited_packed_source_is_packed_again(tmp_path: Path) -> None:
+    """Of a packed source of others, whose samples have no checksums, the file's time counts."""
+    pixels = np.random.default_rng(0).integers(0, 255, (400, 4, 5, 3), dtype=np.uint8)
+    with h5py.File(tmp_path / "theirs.h5", "w") as file:
+        file["data"] = pixels
+
+    def stop(done: int, _: int) -> None:
+        if done == 250:
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        convert(tmp_path / "theirs.h5", tmp_path / "set", shards=4, progress=stop)
+    with h5py.File(tmp_path / "theirs.h5", "r+") as file:
+        file["data"][7] = 0  # not among the samples that make the fingerprint
+    report = convert(tmp_path / "theirs.h5", tmp_path / "set", shards=4, resume=True)
+    assert report.kept == 0
+    convert(tmp_path / "theirs.h5", tmp_path / "whole", shards=4)
+    assert files(tmp_path / "set") == files(tmp_path / "whole")
 
 
 def test_nothing_to_resume(photos: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from converter_corpus import listed
+from fake_ray import FakeRay
 from fakes import encoded, pictures
 from range_server import server_stats, serving
 
@@ -340,6 +342,29 @@ def test_an_error_gives_up(bucket: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 # -- packed sets, and other machines -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_cut_and_resumed(
+    photos: Path, bucket: str, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both engines go on with a run that was cut; what was uploaded anew is packed anew."""
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    bad, edited = photos / "eel" / "deep" / "3.jpg", photos / "cat" / "0.jpg"
+    good = bad.read_bytes()
+    bad.write_bytes(b"bad")
+    options: dict[str, Any] = {"shards": 4, "encoding": "original", "engine": engine}
+    with pytest.raises(DecodeError, match=r"3 finished shards are kept"):
+        convert("s3://b/photos", tmp_path / "set", **options)
+    bad.write_bytes(good)
+    edited.write_bytes(encoded(pictures(99)[98], "JPEG"))
+    assert convert("s3://b/photos", tmp_path / "set", resume=True, **options).kept == 2
+    convert(photos, tmp_path / "disk", shards=4, encoding="original")
+    assert contents(tmp_path / "set") == contents(tmp_path / "disk")
+    convert("s3://b/photos", photos.parent / "set", **options)
+    convert("s3://b/set", tmp_path / "again", shards=3, engine=engine)
+    convert(tmp_path / "disk", tmp_path / "same", shards=3)
+    assert contents(tmp_path / "again") == contents(tmp_path / "same")
 
 
 @pytest.mark.parametrize("kind", ["raw", "original", "lmdb"])
