@@ -101,6 +101,7 @@ def repacking(folder: Path) -> dict[str, Any]:
     for name, engine in (("one", "local"), ("two", "ray")):
         convert(folder / "few local", folder / name, engine=engine, **options)
     told["from shards"] = same(folder / "one", folder / "two")
+    told["masks"] = _masked(folder, few)
     bad = sorted(few.rglob("*.jpg"))[25]
     bad.write_bytes(b"no picture")
     try:
@@ -112,6 +113,22 @@ def repacking(folder: Path) -> dict[str, Any]:
         told[f"skipped by {engine}"] = [len(report.skipped), report.count]
     told["skipping"] = same(folder / "four", folder / "five")
     return told
+
+
+def _masked(folder: Path, pictures: Path) -> list[bool]:
+    """Pictures with masks: from folders, and from a set that has them."""
+    masks = folder / "masks"
+    for number, path in enumerate(sorted(pictures.rglob("*.jpg"))):
+        place = (masks / path.relative_to(pictures)).with_suffix(".png")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (128, 128), number).save(place)
+    found = []
+    for source, fields in ((pictures, {"mask": masks}), (folder / "masked local0", None)):
+        names = [folder / f"masked {engine}{len(found)}" for engine in ("local", "ray")]
+        for name, engine in zip(names, ("local", "ray"), strict=True):
+            convert(source, name, fields=fields, engine=engine, encoding="jpeg", size=32, shards=3)
+        found.append(same(*names))
+    return found
 
 
 def reading(folder: Path) -> dict[str, Any]:

@@ -67,6 +67,7 @@ class TestCluster:
         """Packed sets are sources, too; errors come typed; skipping gives the same files."""
         repacking = told["repacking"]
         assert repacking["from shards"] is True
+        assert repacking["masks"] == [True, True]
         assert repacking["error names"] is True
         assert repacking["skipped by local"] == repacking["skipped by ray"] == [1, 39]
         assert repacking["skipping"] is True
