@@ -18,7 +18,7 @@ from typing import Final, NoReturn, Protocol
 from asyncreader.errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 
 from .spool import Numbers, sorted_records
-from .walk import has_image_suffix, sort_key
+from .walk import sort_key
 
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _REAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -136,9 +136,12 @@ class _Table:
             ) from exc
 
     def _is_header(self, cells: list[str]) -> bool:
-        """A first row whose path is no picture's and whose labels are no numbers."""
+        """A first row whose path cannot be meant as a file and whose labels are no numbers.
+
+        "cat/1.pgn", say, is a picture's name misspelt: the row must not go missing silently.
+        """
         name = cells[0].encode("utf-8", "surrogateescape")
-        if has_image_suffix(name) or self._exists(self._relative(name)):
+        if b"/" in name or b"." in name or self._exists(self._relative(name)):
             return False
         return len(cells) < 2 or not any(_REAL.fullmatch(cell.strip()) for cell in cells[1:])
 

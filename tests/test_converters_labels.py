@@ -78,6 +78,14 @@ def test_csv_with_fixed_classes(pictures: Path, tmp_path: Path) -> None:
         scan(str(pictures), labels=csv, classes=names)
 
 
+@pytest.mark.parametrize("name", ["a.pgn", "a/1", "zzz.png"])
+def test_a_misspelt_first_row_is_no_header(pictures: Path, tmp_path: Path, name: str) -> None:
+    """A first row that could be meant as a file is not passed over as a header."""
+    csv = write(tmp_path / "l.csv", f"{name},cat\n3.png,dog\n")
+    with pytest.raises(SourceNotFoundError, match=rf"{name}' \(line 1\)"):
+        scan(str(pictures), labels=csv)
+
+
 def test_csv_names_the_set(pictures: Path, tmp_path: Path) -> None:
     """A missing file is an error that names it and its line, even with skip_bad."""
     csv = write(tmp_path / "l.csv", "path,label\na/1.png,1\na/none.png,2\nb/no.png,2\n")
