@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
@@ -11,14 +12,17 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+
 from . import codec
 from . import format as fmt
-from .errors import DecodeError, FormatError, SampleError, SourceError
+from .errors import DecodeError, FormatError, SampleError, SourceError, SourceNotFoundError
 from .machine import usable_cores
 from .manifest import CONTAINERS, file_digest, manifest_path, read_manifest
 from .sources import FieldsSource, Hdf5Fields, Source, container_of, expand_paths, open_whole
 from .sources.digests import WholeDigests
 from .sources.each_shard import EachShard
+from .sources.remote import fetched_shards, is_url
 from .values import check_values, decode_values
 
 #: Samples of a run that are bad, and a line for each problem.
@@ -28,6 +32,8 @@ Found: TypeAlias = tuple[int, list[str]]
 LISTED: Final = 1000
 #: Samples that one task looks at.
 _RUN: Final = 256
+#: Bytes of a store that each thread asks for at once.
+_AHEAD_BYTES: Final = 32 << 20
 #: Runs that wait for each thread.
 _AHEAD: Final = 4
 
@@ -82,9 +88,11 @@ def verify_file(
     axes are not clear.
     """
     names = expand_paths(path)
+    if is_url(names[0]):
+        return _verify_url(path, fields, decode, jobs or usable_cores(), progress)
     manifest = manifest_path(names[0])
     if manifest is not None and len(names) == 1:
-        return _verify_set(path, manifest, decode, jobs or usable_cores(), progress)
+        return _verify_local_set(path, manifest, decode, jobs or usable_cores(), progress)
     container = container_of(names[0])
     try:
         source = open_whole(path, fields)
@@ -96,7 +104,7 @@ def verify_file(
         source.close()
 
 
-def _verify_set(
+def _verify_local_set(
     path: str,
     manifest_file: str,
     decode: bool,
@@ -107,7 +115,45 @@ def _verify_set(
         manifest = read_manifest(manifest_file)
     except SourceError as exc:
         return VerifyReport(path, "?", 0, 0, 0, 0, (str(exc),))
-    each = EachShard(path, os.path.dirname(manifest_file), manifest)
+    each = EachShard.of_folder(path, os.path.dirname(manifest_file), manifest)
+
+    def same(number: int) -> bool:
+        row = manifest.shard(number)
+        return file_digest(each.place(number)) == (row.bytes, row.xxh3)
+
+    return _verify_set(path, manifest_file, each, same, decode, jobs, progress)
+
+
+def _verify_url(
+    path: str,
+    fields: Hdf5Fields | None,
+    decode: bool,
+    jobs: int,
+    progress: Callable[[int, int], None] | None,
+) -> VerifyReport:
+    """What is in a store: shards are fetched one after the other. A store that cannot be reached is
+    an error, and says nothing of the set."""
+    try:
+        with fetched_shards(path) as each:
+            if each is not None:  # what is fetched was held against the manifest already
+                return _verify_set(path, path, each, lambda _: True, decode, jobs, progress)
+        with contextlib.closing(open_whole(path, fields)) as source:
+            return _verify(path, source, decode, jobs, progress)
+    except FormatError as exc:
+        return VerifyReport(path, "?", 0, 0, 0, 0, (str(exc),))
+
+
+def _verify_set(
+    path: str,
+    name: str,
+    each: EachShard,
+    same: Callable[[int], bool],
+    decode: bool,
+    jobs: int,
+    progress: Callable[[int, int], None] | None,
+) -> VerifyReport:
+    """``name``: of the manifest; ``same``: whether a shard's bytes are those it states."""
+    manifest = each.manifest
     digests = WholeDigests(manifest.digests)
     checked = decoded = bad = before = 0
     problems: list[str] = []
@@ -117,18 +163,19 @@ def _verify_set(
             progress(before + done, manifest.count)
 
     for number in range(len(manifest)):
-        row = manifest.shard(number)
-        place = os.path.join(os.path.dirname(manifest_file), row.name)
+        row, place = manifest.shard(number), each.place(number)
         try:
             with each.open(number) as parts:
                 shard: Source = FieldsSource(parts) if len(parts) > 1 else parts[fmt.DATA]
                 found = _verify(place, shard, decode, jobs, told)
                 digests.add(parts)
         except SourceError as exc:
+            if is_url(path) and not isinstance(exc, SourceNotFoundError | FormatError):
+                raise  # the store, not the shard
             found = VerifyReport(place, "", 0, 0, 0, 0, (str(exc),))
         checked, decoded, bad = checked + found.checked, decoded + found.decoded, bad + found.bad
         problems.extend(found.problems)
-        if found.ok and file_digest(place) != (row.bytes, row.xxh3):
+        if found.ok and not same(number):
             problems.append(
                 f"{place}: its bytes are not those that were packed, beside its samples"
             )
@@ -136,7 +183,7 @@ def _verify_set(
         before += row.count
         told(0, 0)
     if not problems and digests.found() != manifest.digests:
-        problems.append(f"{manifest_file}: its digests are not those of its shards' samples")
+        problems.append(f"{name}: its digests are not those of its shards' samples")
     container = CONTAINERS[manifest.common.container]
     return VerifyReport(path, container, manifest.count, checked, decoded, bad, tuple(problems))
 
@@ -205,9 +252,12 @@ def _check_run(source: Source, decode: bool, stop: threading.Event, run: range) 
     if isinstance(source, FieldsSource):
         parts = dict(zip(source.names, source.parts, strict=True))
     bad, found = 0, list[str]()
+    ahead = _ahead(source)
     for index in run:
         if stop.is_set():
             break
+        if ahead and (index - run.start) % ahead == 0:
+            source.announce(np.arange(index, min(index + ahead, run.stop), dtype=np.int64))
         before = len(found)
         for name, part in parts.items():
             try:
@@ -218,6 +268,13 @@ def _check_run(source: Source, decode: bool, stop: threading.Event, run: range) 
                 found.append(f"field {name!r}: {exc}" if name else str(exc))
         bad += len(found) > before
     return bad, found
+
+
+def _ahead(source: Source) -> int:
+    """Samples that a thread asks for at once: of a store, where each costs a round trip."""
+    if source.spec.io != "ranges":
+        return 0
+    return max(1, min(_RUN, int(_AHEAD_BYTES * source.spec.count / source.spec.size_on_disk)))
 
 
 def _decode(source: Source, index: int, data: bytes) -> None:

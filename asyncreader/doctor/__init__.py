@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ceilings import IN_ORDER, copy_ceiling, decode_ceiling, read_ceiling
-from ..errors import AsyncReaderError
+from ..errors import AsyncReaderError, ParamsError
 from ..fill import Fill
 from ..params import ReaderParams, parse_params, snake_case
-from ..sources import Source, fields_of, open_source
+from ..sources import Source, expand_paths, fields_of, open_source
+from ..sources.remote import is_url
 from ..sources.subset import resolve_subset
 from . import advice, measure
 from .advice import Ceilings, Proposal, Tried
@@ -97,6 +98,7 @@ def diagnose(
     given.setdefault("njob", 4)
     given.setdefault("batch_size", 128)
     p = parse_params(given, {})
+    _check_local(p)
     with contextlib.closing(_open(p)) as source:
         notes = []
         high, wide, _ = source.spec.stored.image_shape()
@@ -107,6 +109,18 @@ def diagnose(
             notes.append("the pictures {}: taken to be cut to {}x{}".format(why, *USUAL_SIZE))
             p = parse_params(given, {})
         return _Visit(given, p, source, seconds, memory, progress, notes).run(consumer_seconds)
+
+
+def _check_local(p: ReaderParams) -> None:
+    """ParamsError for a set in a store: what is measured here are a disk and the page cache."""
+    for name in expand_paths(p.path or p.hdf5_path or p.lmdb_path):
+        if is_url(name):
+            raise ParamsError(
+                "the doctor is for sets on this machine: it measures disk and memory",
+                path=name,
+                hint="bench tells how fast a store serves it; or copy some shards here, and ask "
+                "of those",
+            )
 
 
 def _open(p: ReaderParams) -> Source:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
 import re
@@ -63,10 +62,8 @@ def fields_of(p: ReaderParams) -> Hdf5Fields:
 
 
 def container_of(path: str) -> str:
-    """ "HDF5" or "LMDB", by content. SourceNotFoundError or FormatError if neither."""
-    if is_url(path):
-        with contextlib.closing(open_remote(path, Hdf5Fields(labels=None))) as source:
-            return source.spec.container
+    """ "HDF5" or "LMDB", by content, of a path on this machine. SourceNotFoundError or FormatError
+    if neither."""
     if not os.path.lexists(path):
         raise SourceNotFoundError("no such file or folder", path=path)
     try:

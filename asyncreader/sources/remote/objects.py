@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import ParamsError, SourceError, SourceNotFoundError, shown
+from ...errors import FormatError, ParamsError, SourceError, SourceNotFoundError, shown
 from .urls import Place, without_secrets
 
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -279,7 +279,7 @@ class Objects:
         )
         if got.nbytes != stop - start:  # past the end it comes short, without an error
             less = got.nbytes < stop - start
-            raise SourceError(
+            raise FormatError(
                 "the store gave less than was asked for: the object became shorter"
                 if less
                 else "the store gave more than was asked for",

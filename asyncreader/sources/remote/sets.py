@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from ...errors import FormatError, ParamsError, SourceNotFoundError
 from ...manifest import MOST_BYTES, NAME, Manifest
 from ..base import Source
+from ..each_shard import EachShard
 from ..fields import Hdf5Fields
 from ..hdf5 import open_hdf5
 from ..lmdb import open_lmdb
@@ -16,6 +21,9 @@ from .cache import ShardCache, cache_folder
 from .objects import Objects
 from .ranges import RemoteFile
 from .urls import Place, place_of
+
+#: Suffixes of packed files that are no sets of shards.
+_FILES: Final = (".h5", ".hdf5")
 
 
 class RemoteShards:
@@ -46,6 +54,43 @@ class RemoteShards:
             opener = open_lmdb if lmdb else open_hdf5
             source: Source = opener(path, self._fields, io="mmap")
             return source
+
+    def path(self, number: int) -> str:
+        """A shard's name for messages."""
+        return self._place.beside(self._manifest.name(number)).shown
+
+
+@contextmanager
+def fetched_shards(url: str) -> Iterator[EachShard | None]:
+    """The set at ``url``, whose shards are fetched anew when they are opened and held against the
+    manifest byte for byte; None for one HDF5 file. Room for two shards is taken on the cache's
+    disk, for as long as the context lasts.
+    """
+    place = place_of(url)
+    if place.key.endswith(_FILES):
+        yield None
+        return
+    objects = Objects(place.base)
+    try:
+        place = _manifest_place(place)
+        manifest = _manifest(objects, place)
+        parent = cache_folder()
+        if parent is not None:
+            os.makedirs(parent, mode=0o700, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="verify-", dir=parent) as folder:
+            cache = ShardCache(folder, 2 * int(manifest.sizes.max()))
+            yield EachShard(
+                url,
+                manifest,
+                lambda fields: RemoteShards(objects, place, manifest, fields, cache),
+            )
+    finally:
+        objects.close()
+
+
+def _manifest_place(place: Place) -> Place:
+    """Where the manifest of the set is that is named by its folder or by that."""
+    return place if place.key.endswith(".json") else place.inside(NAME)
 
 
 def _opened(file: RemoteFile, fields: Hdf5Fields) -> Source:
@@ -81,7 +126,7 @@ def open_remote(url: str, fields: Hdf5Fields, *, io: str = "auto") -> Source:
     place = place_of(url)
     objects = Objects(place.base)
     try:
-        if place.key.endswith((".h5", ".hdf5")):
+        if place.key.endswith(_FILES):
             if io == "mmap":
                 raise ParamsError(
                     "one file of a store is read by ranges",
@@ -89,8 +134,7 @@ def open_remote(url: str, fields: Hdf5Fields, *, io: str = "auto") -> Source:
                     hint="the cache is for sharded sets: convert --shards",
                 )
             return _single(objects, place, fields)
-        named = place.key.endswith(".json")
-        place = place if named else place.inside(NAME)
+        place = _manifest_place(place)
         manifest = _manifest(objects, place)
     except BaseException:
         objects.close()

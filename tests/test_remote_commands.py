@@ -1,0 +1,182 @@
+"""The commands on a set in a store: they work, or end with one clear line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from fakes import encoded, pictures
+from range_server import server_stats, serving
+
+from asyncreader import SourceError, SourceNotFoundError, cli
+from asyncreader.sources import container_of
+from asyncreader.sources.remote import objects as objects_module
+from asyncreader.verify import verify_file
+from converters import convert
+
+pytest.importorskip("obstore", reason="obstore is not installed")
+
+COUNT = 60
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of HDF5 and of LMDB, and one file."""
+    root = tmp_path_factory.mktemp("commands")
+    for number, image in enumerate(pictures(COUNT)):
+        into = root / "photos" / f"class{number % 3}"
+        into.mkdir(parents=True, exist_ok=True)
+        (into / f"{number}.jpg").write_bytes(encoded(image, "JPEG"))
+    (root / "sets").mkdir()
+    convert(root / "photos", root / "sets" / "hdf5", shards=4, encoding="original")
+    convert(root / "photos", root / "sets" / "lmdb", shards=4, size=16, format="lmdb")
+    convert(root / "photos", root / "sets" / "one.h5", size=(16, 16))
+    return root / "sets"
+
+
+@pytest.fixture
+def copied(sets: Path, tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A copy of all that, to be damaged, and its URL."""
+    for file in sets.rglob("*.*"):
+        target = tmp_path / "sets" / file.relative_to(sets)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
+    with serving(tmp_path / "sets") as url:
+        yield tmp_path / "sets", url
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a folder for what is written."""
+    monkeypatch.setenv("ASYNCREADER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(cli.cli, words)
+
+
+KINDS = ["hdf5", "lmdb", "one.h5"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_verify_finds_nothing(copied: tuple[Path, str], here: Path, kind: str) -> None:
+    """A whole set is found so, of every kind, and what was fetched for it is gone again."""
+    _, url = copied
+    told = run("verify", f"{url}/{kind}", "--decode", "--json", "-q")
+    report = json.loads(told.output)
+    assert (told.exit_code, report["ok"], report["checked"]) == (0, True, COUNT)
+    assert report["decoded"] == (COUNT if kind == "hdf5" else 0)  # of pixels none
+    assert not list((here / "cache").rglob("*"))
+
+
+@pytest.mark.parametrize("damage", ["a byte", "cut", "missing", "manifest", "one file", "no file"])
+def test_verify_finds_damage(
+    copied: tuple[Path, str], damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any damage is reported with the name of the shard; the other shards are checked, too. What
+    the cache of this machine holds does not count."""
+    folder, url = copied
+    if damage in ("one file", "no file"):
+        file = folder / "one.h5"
+        data = bytearray(file.read_bytes())
+        if damage == "no file":
+            data[:8] = b"no HDF5!"
+        else:
+            start = data.index(convert_sample(folder))
+            data[start + 5] ^= 1
+        file.write_bytes(data)
+        report = verify_file(f"{url}/one.h5")
+        assert not report.ok
+        assert report.bad == (damage == "one file")
+        return
+    assert run("bench", f"{url}/hdf5", "--seconds", "0.01", "--nthread", "1").exit_code == 0
+    shard = next(folder.glob("hdf5/*-00002-*"))
+    if damage == "a byte":
+        data = bytearray(shard.read_bytes())
+        data[-1] ^= 1
+        shard.write_bytes(data)
+    elif damage == "cut":
+        os.truncate(shard, 1000)
+    elif damage == "missing":
+        shard.unlink()
+    else:
+        (folder / "hdf5" / "asyncreader.json").write_text("{}")
+    report = verify_file(f"{url}/hdf5")
+    assert len(report.problems) == 1
+    if damage != "manifest":
+        assert f"{url}/hdf5/{shard.name}" in report.problems[0]
+        assert report.checked == COUNT * 3 // 4
+    assert run("verify", f"{url}/hdf5").exit_code == 1
+
+
+def convert_sample(folder: Path) -> bytes:
+    """The pixels of a sample of ``one.h5``."""
+    from asyncreader.sources import open_source
+
+    source = open_source(folder / "one.h5")
+    try:
+        return source.sample_bytes(7)
+    finally:
+        source.close()
+
+
+def test_verify_needs_the_store(copied: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set that is not there, or a store that cannot be reached, is an error and no report."""
+    monkeypatch.setattr(objects_module, "_PATIENCE", 0.0)
+    monkeypatch.setattr(objects_module, "_RETRY", {"max_retries": 0})
+    _, url = copied
+    for name in ("none", "none.h5"):
+        with pytest.raises(SourceNotFoundError, match="none"):
+            verify_file(f"{url}/{name}")
+    for name in ("set", "set.h5"):
+        with pytest.raises(SourceError, match="cannot be reached"):
+            verify_file(f"http://127.0.0.1:9/{name}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_other_commands(copied: tuple[Path, str], here: Path, kind: str) -> None:
+    """info, preview and bench show the set; the doctor, who measures disks, says who helps."""
+    _, url = copied
+    path = f"{url}/{kind}"
+    told = run("info", path, "--json")
+    assert (told.exit_code, json.loads(told.output)["count"]) == (0, COUNT)
+    told = run(
+        "preview", path, "--count", "6", "--html", "page.html", "--output", "sheet.png", "-q"
+    )
+    assert (told.exit_code, told.output) == (0, "")
+    assert (here / "sheet.png").stat().st_size > 1000
+    assert (here / "page.html").stat().st_size > 1000
+    told = run("bench", path, "--seconds", "0.01", "--nthread", "1", "--json")
+    assert json.loads(told.output)["count"] == COUNT
+    told = run("doctor", path)
+    assert told.exit_code == 2
+    assert len(told.output.splitlines()) == 1
+    assert "the doctor is for sets on this machine" in told.output
+    assert "bench" in told.output
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "preview", "bench", "doctor"])
+def test_errors_are_one_line(command: str) -> None:
+    """A URL that makes no sense or holds a password is one line on stderr, without it."""
+    for url in ("https://me:topsecret@host/set", "ftp://host/set"):
+        told = run(command, url)
+        assert told.exit_code == 2
+        assert len(told.output.splitlines()) == 1
+        assert "topsecret" not in told.output
+
+
+def test_the_store_is_asked_once(copied: tuple[Path, str]) -> None:
+    """verify and info open a set once: for one small file its size, and one range at each end."""
+    _, url = copied
+    for command, most in (("info", 4), ("verify", 5)):
+        before = server_stats(url)["requests"]
+        assert run(command, f"{url}/one.h5").exit_code == 0
+        assert server_stats(url)["requests"] - before <= most
+    with pytest.raises(SourceNotFoundError):
+        container_of(f"{url}/one.h5")  # of paths: who opens a URL knows what it is
