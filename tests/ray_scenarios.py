@@ -1,8 +1,9 @@
 """What is tried on Ray, on one cluster of three nodes: run by test_ray.py in a process of its own.
 
 ``python tests/ray_scenarios.py FOLDER [--count 20000]`` packs so many pictures into 16 shards while
-a node is killed, reads them with Ray Data, and with 4 workers of Ray Train that write down what
-they get; it prints a JSON object of what came of it. Needs ``pip install 'asyncreader[ray]'``.
+a node is killed, packs from a bucket (range_server.py), reads with Ray Data, and with 4 workers of
+Ray Train that write down what they get; it prints a JSON object of what came of it. Needs
+``pip install 'asyncreader[ray,store]'``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import ray
 from PIL import Image
+from range_server import serving
 from ray.cluster_utils import Cluster
 
 from asyncreader import AsyncReader, DecodeError
@@ -131,6 +133,28 @@ def _masked(folder: Path, pictures: Path) -> list[bool]:
     return found
 
 
+def from_a_store(folder: Path) -> dict[str, Any]:
+    """From a bucket, which every task opens for itself, with the credentials of its machine."""
+    options: dict[str, Any] = {"encoding": "original", "shards": 5}
+    bad = next((folder / "few").rglob("*.jpg"))
+    convert(folder / "few", folder / "six", skip_bad=True, **options)
+    report = convert("s3://few/", folder / "seven", engine="ray", skip_bad=True, **options)
+    convert("s3://six", folder / "eight", engine="ray", shards=2)
+    convert(folder / "six", folder / "nine", shards=2)
+    bad.write_bytes(b"no picture")
+    error = ""
+    try:
+        convert("s3://few/", folder / "ten", engine="ray", check_decode=True, **options)
+    except DecodeError as exc:
+        error = str(exc.source_path)
+    return {
+        "pictures": same(folder / "six", folder / "seven"),
+        "count": report.count,
+        "shards": same(folder / "eight", folder / "nine"),
+        "error names": error.startswith("s3://few/class"),
+    }
+
+
 def reading(folder: Path) -> dict[str, Any]:
     """Ray Data over the set: in order if that is asked for, and complete in any case."""
     path = str(folder / "ray")
@@ -210,23 +234,37 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=20_000)
     options = parser.parse_args()
+    with serving(options.folder, errors=0.05, cuts=0.05) as url:
+        os.environ |= {  # workers inherit it from the nodes
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": url,
+            "AWS_ALLOW_HTTP": "true",
+        }
+        told = on_a_cluster(options.folder, options.count)
+    (options.folder / "told.json").write_text(json.dumps(told, indent=1))
+    json.dump(told, sys.stdout, indent=1)
+
+
+def on_a_cluster(folder: Path, count: int) -> dict[str, Any]:
+    """All of it, on three nodes."""
     node = {"object_store_memory": 100 << 20, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **node})
     try:
         cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
         victim = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
         ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
-        told = {
-            "packing": packing(options.folder, cluster, victim, options.count),
-            "repacking": repacking(options.folder),
-            "reading": reading(options.folder),
-            "training": training(options.folder),
+        return {
+            "packing": packing(folder, cluster, victim, count),
+            "repacking": repacking(folder),
+            "from a store": from_a_store(folder),
+            "reading": reading(folder),
+            "training": training(folder),
         }
     finally:
         ray.shutdown()
         cluster.shutdown()
-    (options.folder / "told.json").write_text(json.dumps(told, indent=1))
-    json.dump(told, sys.stdout, indent=1)
 
 
 if __name__ == "__main__":

@@ -72,6 +72,11 @@ class TestCluster:
         assert repacking["skipped by local"] == repacking["skipped by ray"] == [1, 39]
         assert repacking["skipping"] is True
 
+    def test_from_a_store(self, told: dict[str, Any]) -> None:
+        """From a bucket whose answers fail: pictures and shards, as from the same on disk."""
+        found = told["from a store"]
+        assert found == {"pictures": True, "count": 39, "shards": True, "error names": True}
+
     def test_ray_data(self, told: dict[str, Any]) -> None:
         """Every record once; in record order with preserve_order; its own pixels and label."""
         assert told["reading"] == {

@@ -20,6 +20,7 @@ from range_server import server_stats, serving
 
 from asyncreader import AsyncReader, SourceError
 from asyncreader.sources.remote import objects as objects_module
+from asyncreader.verify import verify_file
 from converters import convert
 
 pytest.importorskip("obstore", reason="obstore is not installed")
@@ -41,6 +42,13 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "set"
 
 
+#: Keys that a bucket may have and a folder, too; more of them than one answer to a listing lists.
+NAMES = [
+    *(f"cat/{number:04}.jpg" for number in range(1010)),
+    *("cat-2/a b+c.jpg", "cat.d/100%25.jpg", "dög/ü&<>'.jpg", "eel/deep/=?#.jpg", "eel/~.JPG"),
+]
+
+
 @pytest.fixture(scope="module")
 def bucket(packed: Path) -> Iterator[str]:
     """moto with the set in a bucket, behind a proxy: 5 % errors, 5 % answers cut. Its URL."""
@@ -57,6 +65,16 @@ def bucket(packed: Path) -> Iterator[str]:
     client.create_bucket(Bucket="sets")
     for file in packed.iterdir():
         client.upload_file(str(file), "sets", f"train/{file.name}")
+    for name, image in zip(NAMES, pictures(len(NAMES)), strict=True):
+        client.put_object(Bucket="sets", Key=f"tree/{name}", Body=encoded(image, "JPEG"))
+    for name in (
+        "tree/",
+        "tree/empty/",
+        "tree/cat/.hidden/1.jpg",
+        "tree/readme.txt",
+        "trees/1.jpg",
+    ):
+        client.put_object(Bucket="sets", Key=name, Body=b"")
     try:
         with serving(packed, upstream=port, errors=0.05, cuts=0.05) as url:
             yield url
@@ -130,6 +148,22 @@ def test_a_cache_of_a_third(packed: Path, monkeypatch: pytest.MonkeyPatch, tmp_p
         watcher.join()
     assert found == epochs(packed, 1, shuffle="block")
     assert 0 < most[0] <= limit + 4096 * len(sizes)  # whole pages of the file system
+
+
+def test_packing(tmp_path: Path) -> None:
+    """Pictures in a bucket are packed into the files that the same tree on a disk gives."""
+    tree = tmp_path / "tree"
+    for name, image in zip(NAMES, pictures(len(NAMES)), strict=True):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(encoded(image, "JPEG"))
+    options: dict[str, Any] = {"encoding": "original", "shards": 4, "shuffle": 1}
+    report = convert("s3://sets/tree/", tmp_path / "store", **options)
+    convert(tree, tmp_path / "disk", **options)
+    assert report.count == len(NAMES)
+    assert report.ignored["hidden"] == 1
+    for file in (tmp_path / "disk").iterdir():
+        assert (tmp_path / "store" / file.name).read_bytes() == file.read_bytes()
+    assert verify_file("s3://sets/train").ok
 
 
 def test_no_permission(monkeypatch: pytest.MonkeyPatch) -> None:
