@@ -53,6 +53,9 @@ def convert(
 ) -> ConvertReport:
     """Pack ``src``, pictures in a folder or a packed set, into ``dst``, HDF5 file or LMDB folder.
 
+    ``src``, ``labels`` and ``classes`` may be URLs of object stores (s3://, gs://; https:// only
+    what need not be listed); pictures on a web server are named by ``labels``.
+
     ``encoding``: "raw" (pixels, all of one shape), "jpeg", "png" or "original" (the files' own
     bytes); None is "raw" for a folder, and for a packed set what it has. ``size``: (H, W) or
     "HxW", reached by ``resize`` "crop" (centred, as PIL's ImageOps.fit), "pad" (black) or
@@ -67,7 +70,8 @@ def convert(
     ``format``: "hdf5" or "lmdb" where the suffix does not say. ``shards``: so many files in the
     folder ``dst``, and a manifest; or as many as make them about ``shard_size`` bytes each (a
     number, or "500MB", "1GiB"). ``resume``: go on with a run of the same sources and options that
-    was interrupted, whose finished shards are kept once they are found whole. ``engine``: "local",
+    was interrupted, whose finished shards are kept once they are found whole and their pictures
+    not written again since. ``engine``: "local",
     or "ray": shards are packed by the Ray cluster at ``address`` (None: as ``ray.init`` finds one),
     whose machines see ``src`` and ``dst`` under the same paths; the same files come of it.
     ``progress(done, total)`` is called after each sample, by the calling thread. ``params``: how a

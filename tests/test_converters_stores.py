@@ -18,6 +18,7 @@ import pytest
 from converter_corpus import listed
 from fake_ray import FakeRay
 from fakes import encoded, pictures
+from PIL import Image
 from range_server import server_stats, serving
 
 from asyncreader import (
@@ -194,6 +195,26 @@ def test_bad_pictures(photos: Path, bucket: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"size": 16, "encoding": "jpeg", "shards": 3, "skip_bad": True}
     report = convert("s3://b/photos", tmp_path / "store", resume=True, **options)
     assert [name for name, _ in report.skipped] == ["dög 1%/10.jpg"]
+    convert(photos, tmp_path / "disk", **options)
+    assert contents(tmp_path / "store") == contents(tmp_path / "disk")
+
+
+def test_masks_beside_a_store(photos: Path, bucket: str, tmp_path: Path) -> None:
+    """Pictures in a bucket and their masks in a folder go together; an edited mask counts, too."""
+    for picture in photos.rglob("*.jpg"):
+        mask = tmp_path / "masks" / picture.relative_to(photos).with_suffix(".png")
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (20, 24), 3).save(mask)
+    options: dict[str, Any] = {"size": 16, "fields": {"mask": tmp_path / "masks"}, "shards": 3}
+
+    def stop(done: int, total: int) -> None:
+        if done > 2 * COUNT // 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert("s3://b/photos", tmp_path / "store", progress=stop, **options)
+    Image.new("L", (20, 24), 4).save(tmp_path / "masks" / "cat" / "0.png")
+    assert convert("s3://b/photos", tmp_path / "store", resume=True, **options).kept == 1
     convert(photos, tmp_path / "disk", **options)
     assert contents(tmp_path / "store") == contents(tmp_path / "disk")
 

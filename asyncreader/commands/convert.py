@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     "  asyncreader convert photos/ train.lmdb --encoding jpeg --size 256\n"
     "  asyncreader convert photos/ train.h5 --size 512x512 --field mask=masks/\n"
     "  asyncreader convert train.lmdb train.h5\n"
-    "  asyncreader convert photos/ train/ --size 224x224 --shards 64"
+    "  asyncreader convert photos/ train/ --size 224x224 --shards 64\n"
+    "  asyncreader convert s3://bucket/photos/ train/ --size 224x224 --shards 64"
 )
 @click.argument("src", type=PATH)
 @click.argument("dst", type=PATH)
@@ -67,7 +68,8 @@ if TYPE_CHECKING:
 @json_option
 @quiet_option
 def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> int:
-    """Pack the pictures in folder SRC into DST. SRC may be a packed set, too, ours or another's.
+    """Pack the pictures in folder SRC into DST. SRC may be a packed set, too, ours or another's,
+    and either may be a URL of an object store.
 
     DST ends in .h5, .hdf5 or .lmdb, or is a folder for shards, and appears when it is complete and
     verified. A class is a first-level folder, unless --labels or --no-labels is given.
