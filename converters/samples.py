@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeAlias
@@ -280,6 +281,12 @@ class FolderSamples:
             field.close()
 
 
+class _Asked(threading.local):
+    """The samples of a packed set that this thread has asked for."""
+
+    numbers = range(0)
+
+
 class PackedSamples:
     """The samples of a packed set: as they are, unless something else is asked for."""
 
@@ -331,7 +338,11 @@ class PackedSamples:
         self.path: PathOf | None = None if self._paths is None else self._path
         self._of_fields = [_paths(field.part) for field in self._fields]
         self.field_paths = tuple(map(self._field_path, self._of_fields))
-        self.run = RUN if self._recipe is None and not self._check_decode else 1
+        # far away a run of samples is one request; packed in random order there are no runs
+        self._far = spec.io == "ranges" and options.shuffle is None
+        light = self._recipe is None and not self._check_decode
+        self.run = RUN if light or self._far else 1
+        self._asked = _Asked()
 
     @property
     def identity(self) -> str:
@@ -360,8 +371,16 @@ class PackedSamples:
     def _field_path(self, paths: Strings | None) -> PathOf | None:
         return None if paths is None else lambda number: paths[self._record(number)]
 
+    def _ask(self, number: int) -> None:
+        """Ask for the run of samples that this thread fetches from here on."""
+        if number not in self._asked.numbers:
+            self._asked.numbers = range(number, min(number + RUN, self.count))
+            self._source.announce(np.array([self._record(n) for n in self._asked.numbers]))
+
     def fetch(self, number: int, hold: Hold) -> Packed:
         record = self._record(number)
+        if self._far:
+            self._ask(number)
         sample = self._picture(record, hold)
         if not self._fields:
             return sample

@@ -415,6 +415,16 @@ def test_a_packed_set_at_a_url(
         convert("s3://b/other.lmdb", tmp_path / "e.h5")
 
 
+@pytest.mark.parametrize("bucket", [{"latency": 0.01}], indirect=True)
+def test_a_packed_set_is_asked_for_in_runs(photos: Path, bucket: str, tmp_path: Path) -> None:
+    """Samples of a packed set at a URL come many to a request, not one by one."""
+    convert(photos, photos.parent / "set", shards=2, encoding="original")
+    for options in ({}, {"size": 16, "encoding": "png"}):
+        before = server_stats(bucket)["requests"]
+        convert("s3://b/set", tmp_path / f"{len(options)}.h5", jobs=1, **options)
+        assert server_stats(bucket)["requests"] - before < COUNT // 2
+
+
 def test_a_task_opens_its_own_store(photos: Path, bucket: str, tmp_path: Path) -> None:
     """What is sent to a worker of Ray is the URL and what was listed, no credential and no store;
     what comes of it there is what was listed here."""
