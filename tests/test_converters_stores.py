@@ -291,6 +291,14 @@ def test_what_cannot_be(
     assert "topsecret" not in f"{caught.value}{caught.value!r}{caught.value.fields()}"
 
 
+def test_without_obstore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is missing, the error names the command that installs it."""
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(ParamsError, match=r"pip install 'asyncreader\[store\]'"):
+        convert("s3://b/photos", tmp_path / "out.h5")
+    assert listed(tmp_path) == []
+
+
 def test_no_network(monkeypatch: pytest.MonkeyPatch, impatient: None, tmp_path: Path) -> None:
     """A server that is not there is a typed error without credentials; nothing is left behind."""
     for name, value in {
