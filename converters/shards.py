@@ -63,7 +63,8 @@ def make_plan(options: Options, samples: Samples, order: Order) -> Plan:
             found=f"{shards} shards",
             expected=f"at most {samples.count}",
         )
-    return Plan(_source_digest(options, samples), samples.count, shards, shape, kinds)
+    digest, size = _source_digest(options, samples), 0 if shape is None else round(mean)
+    return Plan(digest, samples.count, shards, shape, kinds, size)
 
 
 def _measure(
@@ -256,11 +257,11 @@ class _Run:
         return plan
 
     def _check_room(self, plan: Plan) -> None:
-        if plan.shape is not None and self._options.compression is None:
+        if plan.sample_bytes and self._options.compression is None:
             done = os.path.join(self._target.workspace, "set")
             held = os.scandir(done) if os.path.isdir(done) else ()
             there = sum(entry.stat().st_size for entry in held)
-            needed = plan.count * int(np.prod(plan.shape)) - there
+            needed = plan.count * plan.sample_bytes - there
             check_room(self._target.shown, os.path.dirname(self._target.workspace), needed)
 
     def _kept(self, plan: Plan) -> dict[int, Receipt]:

@@ -24,13 +24,15 @@ from .packing import Shape, data_file
 class Plan:
     """What is packed where. ``source``: digest of the listing and of all that shapes the bytes;
     ``count``: samples listed; ``shape``: (H, W, C) of raw pixels, None of encoded ones; ``kinds``:
-    of the values of further fields."""
+    of the values of further fields; ``sample_bytes``: of a raw sample with all its fields, 0 of
+    encoded ones."""
 
     source: str
     count: int
     shards: int
     shape: Shape | None
     kinds: tuple[str, ...] = ()
+    sample_bytes: int = 0
 
     def span(self, number: int) -> range:
         """Places of the samples of shard ``number``; sizes differ by one at most."""

@@ -134,6 +134,19 @@ def test_verify_and_errors(tmp_path: Path, few: None) -> None:
     source.close()
 
 
+def test_labels_of_another_name(tmp_path: Path, few: None) -> None:
+    """Labels that others added to packed files are read as of few files."""
+    import h5py
+
+    names = write(tmp_path / "set", packed(paint(COUNT)))
+    for number, name in enumerate(names):
+        with h5py.File(name, "r+") as file:
+            file["age"] = np.full(SIZES[number], number, np.float32)
+    with AsyncReader(path=names, labels_field="age", batch_size=COUNT) as reader:
+        labels = next(iter(reader)).labels
+    np.testing.assert_array_equal(labels, np.repeat(np.arange(FILES), SIZES))
+
+
 def others(content: Packed) -> Iterator[tuple[str, Packed]]:
     """What does not go with files of pixels, labels and classes."""
     yield "classes", dataclasses.replace(content, classes=("x", "y", "z"))

@@ -155,9 +155,10 @@ def _open_many(
     names: Sequence[str], fields: Hdf5Fields, io: str, expect: str | None
 ) -> Source | None:
     """More files than may be open, where all are packed by us; None if they are not."""
-    if fields.labels_path is not None or any(
-        is_url(name) or manifest_path(name) is not None for name in names
-    ):
+    plain = fields.labels in (None, fmt.LABELS) and fields.labels_path is None
+    if not plain or fields.dims not in (None, (1, 2, 3, 4)):
+        return None  # what only sets that others packed have
+    if any(is_url(name) or manifest_path(name) is not None for name in names):
         return None
 
     def open_one(name: str) -> Source | None:
