@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from asyncreader import AsyncReader, DecodeError
-from asyncreader.sources.chunks import ChunkCache
+from asyncreader.sources.chunk_cache import ChunkCache
 
 PIXELS = np.random.default_rng(0).integers(0, 40, (37, 12, 9, 3)).astype(np.uint8)
 

@@ -28,8 +28,9 @@ from .base import (
     kept,
     row_size,
 )
-from .chunks import NAMES, ChunkGrid, check_filters
+from .chunks import ChunkGrid
 from .fields import Hdf5Fields, image_axes, stored_rows
+from .filters import NAMES, check_filters
 from .hdf5_file import (
     Hdf5Array,
     Hdf5Chunks,

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from ..errors import FormatError, SourceNotFoundError
 from .base import check_extents
-from .chunks import BUILT_IN_ONLY, DEFLATE, FLETCHER32, LZF, NAMES, SHUFFLE, ChunkGrid, Filter
+from .chunks import ChunkGrid
+from .filters import BUILT_IN_ONLY, DEFLATE, FLETCHER32, LZF, NAMES, SHUFFLE, Filter
 
 #: Soft links that are followed on the way to one object.
 _SOFT: Final = 16

@@ -12,8 +12,9 @@ from ..errors import DecodeError, FormatError
 from ..fill import Stored
 from . import fuel
 from .base import Array, SourceSpec, check_extents, default_block
-from .chunks import ChunkGrid, check_filters, decode_chunk
+from .chunks import ChunkGrid
 from .fields import Hdf5Fields
+from .filters import check_filters, decode_chunk
 from .hdf5_file import Hdf5Extents, Hdf5Images
 from .hdf5_guard import check_stored, pipeline
 from .images import image_kind, same_size
