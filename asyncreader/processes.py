@@ -112,8 +112,18 @@ class ProcessCrew:
         process = self._context.Process(
             target=target, args=(theirs, *arguments), name=f"{self._name}-{number}", daemon=True
         )
-        with theirs:
-            start_child(process)
+        try:
+            with theirs:
+                start_child(process)
+        except (AssertionError, RuntimeError) as exc:  # so multiprocessing refuses
+            raise ParamsError(
+                "this process may not start worker processes",
+                found="a daemonic process, as of a Pool or a DataLoader"
+                if isinstance(exc, AssertionError)
+                else "a process that is only starting itself",
+                hint='start training under if __name__ == "__main__":, and open what has workers '
+                f"in the function that a process runs, not as its argument; or {self.instead}",
+            ) from exc
         self._processes.append(process)
 
     def _help(self, target: Callable[[], None]) -> None:

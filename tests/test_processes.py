@@ -197,6 +197,22 @@ def test_an_unguarded_main_module_is_refused(packed: str, tmp_path: Path) -> Non
     assert 'if __name__ == "__main__"' in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("what", ["daemon", "starting"])
+def test_where_no_process_may_be_started(
+    what: str, packed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a Pool's worker, or while a process is unpickled, the error says what to do."""
+    this = multiprocessing.current_process()
+    if what == "daemon":
+        monkeypatch.setitem(this._config, "daemon", True)  # type: ignore[attr-defined]
+    else:
+        monkeypatch.setattr(this, "_inheriting", True, raising=False)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(ParamsError, match=r'may not start.*workers="thread"'):
+        AsyncReader(path=packed, workers="process")
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
 def test_a_file_that_vanished_is_an_error_at_construction(packed: str, tmp_path: Path) -> None:
     """A worker that cannot open the set says so while the reader is constructed."""
     from asyncreader import processes, reader
