@@ -26,10 +26,18 @@ _UNABLE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 _BUFFER: Final = 1 << 20
 
+#: The end of a hint where it is true.
+NOTHING_LEFT: Final = "nothing was left behind"
 
-def is_full(error: OSError) -> bool:
-    """Whether ``error`` says that there is no room: full disk, quota, or file size limit."""
-    return error.errno in _FULL
+
+def is_full(error: BaseException) -> bool:
+    """Whether ``error`` says that there is no room: full disk, quota, or file size limit. Libraries
+    say it in the system's words."""
+    return any(_tells(error, number) for number in _FULL)
+
+
+def _tells(error: BaseException, number: int) -> bool:
+    return getattr(error, "errno", None) == number or os.strerror(number) in str(error)
 
 
 def free_bytes(path: str) -> int:
@@ -39,14 +47,19 @@ def free_bytes(path: str) -> int:
     return blocks * facts.f_frsize
 
 
-def full_error(target: str, folder: str, needed: int) -> SourceError:
-    """The error for a disk without room for ``needed`` more bytes of ``target``."""
+def full_error(
+    target: str, folder: str, needed: int, error: BaseException | None = None
+) -> SourceError:
+    """The error for a disk without room for ``needed`` more bytes of ``target``; ``error``: what
+    the system said."""
+    limited = error is not None and _tells(error, errno.EFBIG)
     return SourceError(
-        "no room on the disk",
+        "the system lets no file grow so far" if limited else "no room on the disk",
         path=target,
         found=f"{free_bytes(folder)} bytes free",
         expected=f"{needed} more",
-        hint="free some space, or pack elsewhere; nothing was left behind",
+        hint=f"{'raise the limit (ulimit -f)' if limited else 'free some space'}, or pack "
+        f"elsewhere; {NOTHING_LEFT}",
     )
 
 
@@ -101,7 +114,7 @@ class Extent:
                     raise SourceError(
                         "the target cannot be written", path=self._target, found=exc.strerror
                     ) from exc
-                raise full_error(self._target, self._folder, len(data)) from exc
+                raise full_error(self._target, self._folder, len(data), exc) from exc
             self._at += done
             data = data[done:]
 
@@ -123,7 +136,7 @@ class Extent:
                     ) from exc
                 if wanted == end:
                     needed = end - self._reserved
-                    raise full_error(self._target, self._folder, needed) from exc
+                    raise full_error(self._target, self._folder, needed, exc) from exc
             else:
                 self._reserved = wanted
                 break

@@ -91,10 +91,16 @@ class Hdf5File:
         plan.set_fill_time(h5d.FILL_TIME_NEVER)
         return h5d.create(self._h5, name.encode(), dtype, h5s.create_simple(shape), dcpl=plan)
 
+    def settle(self, dataset: Any) -> None:
+        """Let HDF5 write what it holds of a data set that is complete. Where that fails this is an
+        error; h5py drops those of a data set that goes out of use, and HDF5 crashes later."""
+        dataset.flush()
+
     def table(self, name: str, rows: npt.NDArray[Any]) -> None:
         """A contiguous data set of numbers."""
         dataset = self.dataset(name, h5t.py_create(rows.dtype), rows.shape)
         dataset.write(h5s.ALL, h5s.ALL, rows)
+        self.settle(dataset)
 
     def strings(self, name: str, values: list[bytes]) -> None:
         """A contiguous data set of a few fixed-length strings, marked as UTF-8."""
@@ -104,7 +110,9 @@ class Hdf5File:
         dtype.set_size(longest)
         dtype.set_cset(h5t.CSET_UTF8)
         dtype.set_strpad(h5t.STR_NULLPAD)
-        self.dataset(name, dtype, rows.shape).write(h5s.ALL, h5s.ALL, rows, dtype)
+        dataset = self.dataset(name, dtype, rows.shape)
+        dataset.write(h5s.ALL, h5s.ALL, rows, dtype)
+        self.settle(dataset)
 
     def names(
         self,
@@ -124,6 +132,7 @@ class Hdf5File:
         for number, block in enumerate(blocks):
             data = zlib.compress(block.tobytes().ljust(chunk * longest, b"\0"), LEVEL)
             self.chunk(dataset, (number * chunk,), data)
+        self.settle(dataset)
 
     def chunk(self, dataset: Any, place: tuple[int, ...], data: bytes) -> None:
         """One chunk, compressed already."""
@@ -152,6 +161,7 @@ class Hdf5File:
 
     def finish(self) -> None:
         """Close the file and cut what was reserved in vain."""
+        h5f.flush(self._h5)  # fails as an error; where closing fails, the file is half closed
         self._close()
         self.extent.truncate(self._end())
         self.extent.close()
@@ -170,9 +180,17 @@ class Hdf5File:
         return int.from_bytes(head[28:36], "little")
 
     def _close(self) -> None:
+        handle, self._h5 = self._h5, None
+        if handle is not None:
+            handle.close()
+
+    def write_nowhere(self) -> None:
+        """Nobody wants the file any more: what HDF5 writes from now on goes nowhere. It writes what
+        it holds even then, and may crash where that fails."""
         if self._h5 is not None:
-            self._h5.close()
-            self._h5 = None
+            nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(nowhere, self._h5.get_vfd_handle(), inheritable=False)
+            os.close(nowhere)
 
     def abandon(self) -> None:
         """Close as it is."""
@@ -212,6 +230,7 @@ class ContiguousData:
                 expected=f"byte {START}",
                 hint="update h5py",
             )
+        file.settle(dataset)
 
     def abandon(self) -> None:
         """Nothing is held."""
@@ -246,6 +265,7 @@ class SpooledData:
             part = (count, *shape[1:])
             place.select_hyperslab((start, *(0 for _ in shape[1:])), part)
             dataset.write(h5s.create_simple(part), place, piece.reshape(part))
+        self._file.settle(dataset)
         self._spool.close()
 
     def abandon(self) -> None:
@@ -329,6 +349,7 @@ class ChunkedData:
             self._write()
         self._pool.shutdown()
         assert self._dataset.shape == shape
+        self._file.settle(self._dataset)
         self._dataset = None
 
     def abandon(self) -> None:

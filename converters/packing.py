@@ -259,7 +259,7 @@ def sync_set(path: str, kind: str, shown: str) -> None:
             sync(path)
     except OSError as exc:
         if is_full(exc):
-            raise full_error(shown, os.path.dirname(path), ENTRY) from exc
+            raise full_error(shown, os.path.dirname(path), ENTRY, exc) from exc
         what = "what was written does not reach the disk"
         raise SourceError(what, path=shown, found=exc.strerror) from exc
 

@@ -226,7 +226,7 @@ class Target:
 
     def _problem(self, what: str, error: OSError) -> SourceError:
         if is_full(error):
-            return full_error(self.shown, self._folder, ENTRY)
+            return full_error(self.shown, self._folder, ENTRY, error)
         return SourceError(what, path=self.shown, found=error.strerror)
 
 

@@ -31,7 +31,7 @@ from asyncreader.format import FieldMeta
 from asyncreader.manifest import Common, Manifest, Shard, file_digest
 from asyncreader.sources.each_shard import whole_digests
 
-from .disk import check_room
+from .disk import NOTHING_LEFT, check_room
 from .options import Options
 from .packing import Order, Packing, Shape, all_bad, check_skippable, data_file, reason
 from .picture import Packed
@@ -225,7 +225,8 @@ class _Run:
         except AsyncReaderError as exc:
             if target.keep:
                 more = f"{len(receipts)} finished shards are kept: resume (--resume) goes on"
-                exc.hint = more if exc.hint is None else f"{exc.hint}; {more}"
+                hint = (exc.hint or "").removesuffix(NOTHING_LEFT).removesuffix("; ")
+                exc.hint = f"{hint}; {more}" if hint else more
             raise
         target.publish()
         return ConvertReport(

@@ -133,6 +133,8 @@ class Hdf5Sink:
         self._file.names(name, count, paths.longest, rows, paths.blocks(rows))
 
     def abandon(self) -> None:
+        with contextlib.suppress(Exception):
+            self._file.write_nowhere()
         for data in (self._data, *self._fields):
             with contextlib.suppress(Exception):
                 data.abandon()
@@ -148,8 +150,8 @@ def _translated(target: str, folder: str) -> Iterator[None]:
     except (AsyncReaderError, AssertionError, MemoryError):
         raise
     except Exception as exc:
-        if isinstance(exc, OSError) and is_full(exc):
-            raise full_error(target, folder, ENTRY) from exc
+        if is_full(exc):
+            raise full_error(target, folder, ENTRY, exc) from exc
         raise SourceError("HDF5 cannot write the target", path=target, found=str(exc)) from exc
 
 
@@ -298,12 +300,12 @@ class LmdbSink:
         except lmdb.Error as exc:
             # A write cut short by a full disk comes back as "Input/output error".
             needed += PAGES_BESIDE
-            if "No space left" in str(exc) or free_bytes(self._folder) < needed:
-                raise full_error(self._target, self._folder, needed) from exc
+            if is_full(exc) or free_bytes(self._folder) < needed:
+                raise full_error(self._target, self._folder, needed, exc) from exc
             raise SourceError(
                 "LMDB cannot write the target", path=self._target, found=str(exc)
             ) from exc
         except OSError as exc:
             if isinstance(exc, SourceError) or not is_full(exc):
                 raise
-            raise full_error(self._target, self._folder, ENTRY) from exc
+            raise full_error(self._target, self._folder, ENTRY, exc) from exc
