@@ -61,7 +61,7 @@ class BenchReport:
 
     path: str
     count: int
-    data_shape: tuple[int, ...]
+    data_shape: Any
     """Of a batch as handed out."""
     dtype: str
     batch_bytes: int

@@ -6,6 +6,7 @@ imported at once: what a command needs, it imports itself, so that ``--help`` an
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,8 +30,10 @@ from .terminal import USAGE, Cli, say
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="\b\nExample:\n  asyncreader convert photos/ train.h5 --size 224x224\n\n"
-    "\b\nTab completion (bash; also zsh, fish):\n"
-    '  eval "$(_ASYNCREADER_COMPLETE=bash_source asyncreader)"',
+    "\b\nTab completion, in bash, zsh and fish:\n"
+    '  eval "$(_ASYNCREADER_COMPLETE=bash_source asyncreader)"\n'
+    '  eval "$(_ASYNCREADER_COMPLETE=zsh_source asyncreader)"\n'
+    "  _ASYNCREADER_COMPLETE=fish_source asyncreader | source",
 )
 @click.option("--version", is_flag=True, help="Versions of asyncreader and what it stands on.")
 @click.option("--traceback", is_flag=True, help="Show where an error arose, before its line.")
@@ -82,6 +85,8 @@ for command in (convert, info, preview, verify, bench, doctor, demo):
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run the command with ``argv`` (this process's arguments) and exit with its code."""
+    if "_ASYNCREADER_COMPLETE" in os.environ:
+        from . import completion  # noqa: F401 - makes bash's known to click
     cli.main(args=argv, prog_name="asyncreader")
 
 

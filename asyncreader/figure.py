@@ -19,6 +19,7 @@ from .params import parse_params
 from .sources import fields_of, open_source
 from .sources.lmdb import lmdb_data_file
 from .sources.subset import resolve_subset
+from .terminal import times
 
 if TYPE_CHECKING:
     from .bench import BenchReport
@@ -43,7 +44,8 @@ class BenchCeilings:
 
 
 def check_plot(path: str) -> None:
-    """ParamsError unless a figure can be drawn and ``path`` says of which kind (svg, png, pdf)."""
+    """ParamsError unless a figure can be drawn, its folder is there, and ``path`` says of which
+    kind it is (svg, png, pdf)."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in (".svg", ".png", ".pdf"):
         raise ParamsError(
@@ -51,6 +53,9 @@ def check_plot(path: str) -> None:
             found=repr(suffix),
             expected=".svg, .png or .pdf",
         )
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):  # told now, not when all is measured
+        raise ParamsError("there is no folder for the figure", found=repr(folder))
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as exc:
@@ -144,7 +149,7 @@ def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
             zorder=4,
         )
     known = [value for _, _, values in lines for value in values if value == value]
-    known += [row.fastest for row in report.rows]
+    known += [rate for row in report.rows for rate in (row.slowest, row.fastest)]
     if max(known) > _WIDE * min(known):
         axes.set_yscale("log")
         axes.set_ylim(min(known) / 2, max(known) * 3)
@@ -159,7 +164,9 @@ def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     name = os.path.basename(report.path.rstrip(os.sep))
     order = "shuffled" if report.params.get("shuffle") else "in order"
-    shape = " x ".join(map(str, report.data_shape))
+    several = isinstance(report.data_shape[0], tuple)
+    shapes = report.data_shape if several else (report.data_shape,)
+    shape = ", ".join(times(shape) for shape in shapes)
     # a "$" would begin mathematics, and names may hold anything
     axes.set_title(f"{name}: {shape} {report.dtype}, {order}".replace("$", r"\$"), loc="left")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
@@ -171,4 +178,5 @@ def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
     except OSError as exc:
         if os.path.exists(temporary):
             os.unlink(temporary)
-        raise SourceError("the figure cannot be written", path=path, found=str(exc)) from exc
+        found = exc.strerror or str(exc)
+        raise SourceError("the figure cannot be written", path=path, found=found) from exc

@@ -22,6 +22,7 @@ from .device import DeviceRing, open_device
 from .errors import FinishedError, ParamsError, ReaderClosedError
 from .interrupts import after_this
 from .launch import rank_and_world, worker_count
+from .machine import usable_cores
 from .memory import aligned_empty
 from .order import ORDER_VERSION, Cursor
 from .params import ReaderParams, parse_params
@@ -60,7 +61,7 @@ class AsyncReader:
     def __init__(self, params: Mapping[str, Any] | None = None, /, **overrides: Any) -> None:
         self._params = p = parse_params(params, overrides)
         self._rank, world_size = rank_and_world(p)
-        self._nthread = worker_count(p)
+        self._nthread, self._cores = worker_count(p), usable_cores()
         device = None if p.cuda is False else open_device(p.cuda)
         source = assembly.open_set(p)
         self._source: Source | None = source
@@ -372,6 +373,7 @@ class AsyncReader:
             bad_samples=totals.bad,
             bad_list=tuple(totals.bad_listed),
             nthread=self._nthread,
+            cores=self._cores,
         )
 
     def __repr__(self) -> str:

@@ -74,6 +74,8 @@ class ReaderStats:
     """Their record numbers and reasons (the first 1,000)."""
     nthread: int
     """Workers."""
+    cores: int = 0
+    """Processor cores that this program may use; 0: not known."""
 
     @property
     def wait_share(self) -> float:
@@ -99,9 +101,13 @@ class ReaderStats:
         }
         worst = max(work, key=lambda name: work[name])
         busy = self.busy_share
-        advice = (
-            "raise nthread" if busy > 0.7 else "raise njob, so that more batches are fetched ahead"
-        )
+        advice = "raise njob, so that more batches are fetched ahead"
+        if busy > 0.7:
+            advice = "raise nthread"
+            if 0 < self.cores <= self.nthread and worst != "read":  # reading may wait for a disk
+                advice = "every core has a worker already"
+                if worst == "decode":
+                    advice += "; 'asyncreader doctor' tells what repacking gives"
         return (
             f"the loader is the bottleneck: {worst}; {advice} "
             f"(the consumer waited {self.wait_share:.0%} of the time)"

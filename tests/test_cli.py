@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import inspect
 import json
@@ -34,6 +35,8 @@ import converters
 from asyncreader import ParamsError, cli, terminal
 from asyncreader.bench import run_bench
 from asyncreader.commands.options import params_of
+from asyncreader.completion import WORDS
+from asyncreader.params import _CHECKS, ReaderParams
 from converters import ConvertReport
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -791,17 +794,59 @@ def test_output_elsewhere_is_plain(packed: Path, monkeypatch: pytest.MonkeyPatch
         assert max(map(len, table_lines)) <= 80
 
 
-def test_tab_completion_knows_the_commands() -> None:
-    """The shells' completion works through click's own protocol."""
+def completed(line: str, folder: Path) -> list[str]:
+    """What bash itself makes of a Tab at the end of ``line``, in ``folder``."""
+    script = """
+    compopt() { [[ $2 == default ]] && COMPREPLY+=($(compgen -f -- "$CUR")); true; }
+    eval "$(_ASYNCREADER_COMPLETE=bash_source "$PYTHON" -m asyncreader)"
+    COMP_LINE=$1 COMP_POINT=${#1} CUR=${1##*[ =]} COMPREPLY=()
+    _asyncreader_completion asyncreader
+    printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    program = folder / "bin" / "asyncreader"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m asyncreader "$@"\n')
+    program.chmod(0o755)
     env = {
         **os.environ,
-        "_ASYNCREADER_COMPLETE": "bash_complete",
-        "COMP_WORDS": "asyncreader ",
-        "COMP_CWORD": "1",
+        "PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
     }
-    done = start(stdout=-1, env=env)
-    out, _ = done.communicate()
-    assert [line.split(",")[1] for line in out.splitlines()] == COMMANDS
+    words = ["bash", "--norc", "-c", script, "bash", line]
+    done = subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_tab_completes_in_bash(tmp_path: Path) -> None:
+    """bash completes commands, options and their values, files, parameters and their values."""
+    (tmp_path / "train.h5").write_text("")
+    for line, found in {
+        "asyncreader ": COMMANDS,
+        "asyncreader ver": ["verify"],
+        "asyncreader convert a b --enc": ["--encoding"],
+        "asyncreader convert a b --encoding j": ["jpeg"],
+        "asyncreader convert a b --encoding=j": ["jpeg"],
+        "asyncreader info tr": ["train.h5"],
+        "asyncreader bench x.h5 -p shuffle": ["shuffle=", "shuffle_window="],
+        "asyncreader bench x.h5 -p shuffle=b": ["block"],
+        "asyncreader bench x.h5 --param crop=random": ["random", "random-resized"],
+        "asyncreader bench x.h5 -p labels_path=tr": ["train.h5"],
+        "asyncreader bench x.h5 -p nonsense=": [],
+    }.items():
+        assert completed(line, tmp_path) == found, line
+
+
+def test_completion_knows_the_parameters() -> None:
+    """Every parameter that a command line can give, and only values that they may have."""
+    fields = {field.name for field in dataclasses.fields(ReaderParams)}
+    assert set(WORDS) == fields - {"path", "hdf5_path", "lmdb_path", "data", "labels"}
+    for name, words in WORDS.items():
+        for word in words.split():
+            given = params_of(click.Context(cli.cli), cli.cli.params[0], [f"{name}={word}"])
+            _CHECKS[name](name, given[name])
 
 
 # -- the package ---------------------------------------------------------------------------------

@@ -54,7 +54,8 @@ FLOORS = {
     4: "asyncreader.reader asyncreader.faces asyncreader.adapters",
     5: "asyncreader.cli asyncreader.commands asyncreader.bench asyncreader.demo "
     "asyncreader.terminal asyncreader.__main__ asyncreader.ceilings asyncreader.doctor "
-    "asyncreader.figure asyncreader.preview asyncreader.sheet asyncreader.report",
+    "asyncreader.figure asyncreader.preview asyncreader.sheet asyncreader.report "
+    "asyncreader.completion",
 }
 FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.split()}
 

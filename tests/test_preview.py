@@ -447,8 +447,10 @@ def test_a_batch_of_pictures_that_differ_in_size(tmp_path: Path, monkeypatch: An
         ("--batch -p postprocess=f", 2, "not module:function"),
         ("--batch -p nonsense=1", 2, "unknown parameter"),
         ("--batch -p mean=[1,2]", 2, "mean"),
-        ("--output nowhere/s.png", 1, "cannot be written [nowhere/s.png]; found No such file"),
-        ("--quiet --html no/p.html", 1, "cannot be written [no/p.html]; found No such file"),
+        ("--class cat --indices 1", 2, "--class does not go along"),
+        ("--output nowhere/s.png", 2, "there is no folder 'nowhere'"),
+        ("--html nowhere/s.html", 2, "there is no folder 'nowhere'"),
+        ("--html /dev/full/s.html", 2, "there is no folder '/dev/full'"),
     ],
 )
 def test_errors_leave_nothing(

@@ -896,6 +896,10 @@ def stats(**given: Any) -> ReaderStats:
         ({"wait_seconds": 5, "read_seconds": 19}, "bottleneck: read; raise nthread"),
         ({"wait_seconds": 5, "postprocess_seconds": 19}, "bottleneck: postprocess; raise nthread"),
         ({"wait_seconds": 5, "read_seconds": 3}, "raise njob"),
+        ({"wait_seconds": 5, "decode_seconds": 18, "cores": 3}, "decode; raise nthread"),
+        ({"wait_seconds": 5, "decode_seconds": 18, "cores": 2}, "already; 'asyncreader doctor'"),
+        ({"wait_seconds": 5, "postprocess_seconds": 19, "cores": 1}, "has a worker already ("),
+        ({"wait_seconds": 5, "read_seconds": 19, "cores": 2}, "read; raise nthread"),
     ],
 )
 def test_verdict(given: dict[str, Any], says: str) -> None:

@@ -105,6 +105,12 @@ def folders_of(_: click.Context, _option: click.Parameter, words: Iterable[str])
 PATH = click.Path(readable=False)
 
 
+def _complete_param(context: Any, param: Any, typed: str) -> Any:
+    from ..completion import complete_param
+
+    return complete_param(context, param, typed)
+
+
 def params_option(text: str) -> Callable[[F], F]:
     """``--param NAME=VALUE``, any number of times."""
     return click.option(
@@ -114,6 +120,7 @@ def params_option(text: str) -> Callable[[F], F]:
         multiple=True,
         metavar="NAME=VALUE",
         callback=params_of,
+        shell_complete=_complete_param,
         help=text,
     )
 

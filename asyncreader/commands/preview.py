@@ -43,6 +43,9 @@ def suffix_of(*allowed: str) -> Any:
     def check(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
         if value is not None and Path(value).suffix.lower() not in allowed:
             raise click.BadParameter(f"{value!r} does not end in {' or '.join(allowed)}")
+        folder = os.path.dirname(value or "") or "."
+        if not os.path.isdir(folder):  # told now, not when all is made
+            raise click.BadParameter(f"there is no folder {folder!r}")
         return value
 
     return check
@@ -144,6 +147,8 @@ def _sheet(path: str, params: dict[str, Any], options: dict[str, Any]) -> Previe
     given = {"path": path, **params}
     if not options["batch"]:
         _refuse(options, "size", instead="it goes with --batch")
+        if options["indices"] is not None:
+            _refuse(options, "classes", instead="--indices names the samples")
         return preview(
             given,
             count=options["count"],

@@ -480,16 +480,17 @@ def draw(told: list[dict[str, Any]], path: Path) -> None:
     for axis, case in zip(np.atleast_1d(axes), shown, strict=True):
         names = [row["name"] for row in case["contenders"]][::-1]
         rates = [row["median"] for row in case["contenders"]][::-1]
-        limits = ("memcpy", "bare decode", "bare float32 fill", "never", "later epochs, never")
+        limits = ("memcpy", "never", "later epochs, never")
         colours = [
             "#2f6fb0" if "ours" in n or n in ("first", "always", "later epochs, first")
-            else "#b8b8b8" if n in limits else "#d08a4a"
+            else "#b8b8b8" if n in limits or n.startswith("bare ") else "#d08a4a"
             for n in names
         ]  # fmt: skip
         bars = axis.barh(names, rates, color=colours)
         axis.bar_label(bars, [f" {rate:,.0f}" for rate in rates], fontsize=8)
         axis.set_title(f"{case['case']} (samples/s)", fontsize=9, loc="left")
         axis.tick_params(labelsize=8)
+        axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.set_xlim(right=max(rates) * 1.18)
         axis.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
