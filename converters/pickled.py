@@ -22,8 +22,9 @@ from asyncreader.errors import DecodeError, FormatError, ParamsError, SampleErro
 from asyncreader.sources.foreign_lmdb import PickledSet, pickled_set
 
 from .options import Options, check_compression
-from .picture import Hold, Packed
-from .samples import PathOf, check_packed, make_recipe
+from .packed_samples import check_packed
+from .picture import Hold, Packed, make_recipe
+from .spool import PathOf
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 

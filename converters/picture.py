@@ -19,7 +19,7 @@ from asyncreader import codec
 from asyncreader.errors import DecodeError
 from asyncreader.values import encode_values, nearest_places
 
-from .options import MAX_SIDE
+from .options import MAX_SIDE, Options
 
 UInt8: TypeAlias = npt.NDArray[np.uint8]
 #: Told how many bytes the next step needs; may wait until they are free.
@@ -141,6 +141,18 @@ class Recipe:
                 hint="choose encoding 'png', or a smaller size",
             )
         return packed(codec.encode(pixels, self.encoding, self.quality), shape)
+
+
+def make_recipe(options: Options, encoding: str, channels: int) -> Recipe:
+    """What is done to each picture."""
+    return Recipe(
+        encoding=encoding,
+        channels=channels,
+        size=options.size,
+        resize=options.resize,
+        quality=options.quality,
+        check_decode=options.check_decode,
+    )
 
 
 def decoding_bytes(header: codec.ImageHeader) -> int:

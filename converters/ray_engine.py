@@ -21,8 +21,10 @@ from asyncreader.errors import AsyncReaderError, ParamsError, SourceError
 from asyncreader.params import ReaderParams
 from asyncreader.sources.remote import is_url
 
+from .folder_samples import FolderPart
 from .options import Options
-from .samples import FolderPart, PackedSamples, Samples, View
+from .packed_samples import PackedSamples
+from .samples import Samples, View
 from .shards import pack_shard
 from .workspace import Plan, Receipt, Workspace
 

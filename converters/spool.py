@@ -11,11 +11,14 @@ import heapq
 import mmap
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator
-from typing import IO, Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+#: The path of a sample, as bytes, by its number; :class:`Strings` give it.
+PathOf: TypeAlias = Callable[[int], bytes]
 
 #: Records sorted in memory at a time (about 20 MB of short names).
 RUN: Final = 200_000

@@ -69,6 +69,8 @@ CONVERTERS_USE = {
     "converters.ray_engine": 2,
     "converters.packing": 3,
     "converters.samples": 2,
+    "converters.folder_samples": 2,
+    "converters.packed_samples": 2,
     "converters.shards": 2,
     "converters.pickled": 2,
     "converters.__main__": 5,
