@@ -18,7 +18,7 @@ from asyncreader.sources import open_source
 from asyncreader.sources.remote import is_url
 
 from .fields import MaskFolder
-from .options import Options, check_compression
+from .options import Options, check_encoding
 from .origins import open_origin
 from .packed_samples import may_be_packed
 from .picture import Hold, Packed, make_recipe
@@ -82,7 +82,7 @@ class FolderSamples:
     ) -> None:
         self.encoding = options.encoding or "raw"
         self.channels = options.channels or 3
-        check_compression(options, self.encoding)
+        check_encoding(options, self.encoding)
         self._recipe = make_recipe(options, self.encoding, self.channels)
         self._listing: Listing = listing or scan(
             options.src,

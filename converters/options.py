@@ -36,6 +36,9 @@ READ_BY: Final = (
 #: Shards of a set: a manifest of that many is 100 MB.
 MOST_SHARDS: Final = 1_000_000
 
+#: Of JPEG, where the caller says nothing.
+QUALITY: Final = 90
+
 #: The longest side a resized picture may have: JPEG states sides in 16 bits (ITU-T T.81, B.2.2).
 MAX_SIDE: Final = 65_535
 
@@ -151,7 +154,10 @@ def check(
         **{name: _flag(name, value) for name, value in flags.items()},
     )
     if chunk is not None and compression is None:
-        raise ParamsError("chunk is of use with compression only", hint="add compression='gzip'")
+        raise ParamsError(
+            "chunk is of use with compression only",
+            hint="add compression 'gzip' (--compression gzip)",
+        )
     _check_together(options)
     return options
 
@@ -199,8 +205,14 @@ def _check_together(options: Options) -> None:
         )
 
 
-def check_compression(options: Options, encoding: str) -> None:
-    """Raise ParamsError when ``encoding`` is already compressed and a filter is asked too."""
+def check_encoding(options: Options, encoding: str) -> None:
+    """Raise ParamsError for what ``encoding`` has no use for: a filter beside an encoding that is
+    compressed already, a quality of anything but JPEG."""
+    if options.quality != QUALITY and encoding != "jpeg":
+        raise ParamsError(
+            f"quality is of encoding 'jpeg'; the samples are to be {encoding!r}",
+            hint="choose encoding 'jpeg' (--encoding jpeg), or leave quality out",
+        )
     if options.compression is not None and encoding != "raw":
         raise ParamsError(
             f"compression is for raw pixels; encoding {encoding!r} is compressed already",
@@ -287,7 +299,8 @@ def _format(target: str, value: str | None, sharded: bool) -> str:
         raise ParamsError(
             "the target of shards is a folder, and this name is that of one file",
             found=repr(target),
-            hint=f"pass {os.path.splitext(target)[0]!r} and format {_SUFFIXES[suffix]!r}",
+            hint=f"pass {os.path.splitext(target)[0]!r} and format {_SUFFIXES[suffix]!r} "
+            "(--format)",
         )
     if value is not None:
         return _one_of("format", value, FORMATS)
@@ -298,7 +311,7 @@ def _format(target: str, value: str | None, sharded: bool) -> str:
             "the target's suffix does not say what to write",
             found=repr(suffix),
             expected=" or ".join(_SUFFIXES),
-            hint="or pass format 'hdf5' or 'lmdb'",
+            hint="or pass format 'hdf5' or 'lmdb' (--format)",
         )
     return _SUFFIXES[suffix]
 

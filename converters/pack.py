@@ -12,7 +12,7 @@ from typing import Any
 from asyncreader.errors import AsyncReaderError, SourceError
 
 from .disk import free_bytes, is_full
-from .options import Options, PathLike, Progress, Size, check
+from .options import QUALITY, Options, PathLike, Progress, Size, check
 from .packing import Order, Packing, all_bad, data_file, reason
 from .publish import Target
 from .report import ConvertReport
@@ -27,7 +27,7 @@ def convert(
     encoding: str | None = None,
     size: Size | None = None,
     resize: str = "crop",
-    quality: int = 90,
+    quality: int = QUALITY,
     labels: PathLike | None = None,
     no_labels: bool = False,
     channels: int | None = None,

@@ -32,7 +32,7 @@ from asyncreader.sources.subset import resolve_subset
 from asyncreader.values import decode_values
 
 from .fields import stored_values
-from .options import Options, check_compression
+from .options import Options, check_encoding
 from .picture import Hold, Packed, Recipe, make_recipe, packed
 from .pool import RUN
 from .spool import PathOf, Strings
@@ -83,7 +83,7 @@ class PackedSamples:
             self._check_original(options, spec.stored.encoded)
             # what others packed may be damaged or of any size: each is looked at, not only copied
             changed = spec.meta is None
-        check_compression(options, self.encoding)
+        check_encoding(options, self.encoding)
         self._recipe = make_recipe(options, self.encoding, self.channels) if changed else None
         self._check_decode = options.check_decode and spec.stored.encoded
         self._fields = _fields(self._source, make_recipe(options, self.encoding, self.channels))

@@ -21,7 +21,7 @@ from asyncreader import codec
 from asyncreader.errors import DecodeError, FormatError, ParamsError, SampleError
 from asyncreader.sources.foreign_lmdb import PickledSet, pickled_set
 
-from .options import Options, check_compression
+from .options import Options, check_encoding
 from .packed_samples import check_packed
 from .picture import Hold, Packed, make_recipe
 from .spool import PathOf
@@ -113,7 +113,7 @@ class PickledSamples:
                 path=options.src,
                 hint="choose encoding 'jpeg', 'png' or 'raw'",
             )
-        check_compression(options, self.encoding)
+        check_encoding(options, self.encoding)
         self._recipe = make_recipe(options, self.encoding, self.channels)
         self._labels = None if self._label is None else _Labels(self._first_label(), self.count)
         self.label_kind = "none" if self._labels is None else self._labels.kind

@@ -279,6 +279,8 @@ def test_shorter_side_cannot_blow_up(tmp_path: Path) -> None:
         {"quality": 0},
         {"quality": 101},
         {"quality": 9.5},
+        {"quality": 50},
+        {"quality": 50, "encoding": "png"},
         {"channels": 2},
         {"channels": 4},
         {"jobs": 0},

@@ -107,7 +107,7 @@ def test_columns_sort(browser: chromium.Page, report: Path) -> None:
     browser.click(first)
     assert names(browser, "#classes", 0) == by_size
     assert browser.run("document.querySelectorAll('#classes [aria-sort]').length") == 1
-    browser.click("#bad th:nth-child(2) button")
+    browser.click("#bad th:nth-child(2)")  # anywhere in the head, not on its word alone
     assert names(browser, "#bad", 1) == ["19", "5"]
     assert browser.complaints == []
 

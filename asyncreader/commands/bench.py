@@ -34,8 +34,15 @@ BENCH_SIZE: Final = (224, 224)
 @click.argument("path", type=PATH)
 @number("--batch-size", 1, 128, "Samples in a batch.")
 @number("--njob", 1, 4, "Batches in flight.")
-@click.option("--nthread", metavar="N,N...", default="1,2,4", show_default=True, callback=counts_of)
-@click.option("--shuffle/--no-shuffle", default=True, show_default=True)
+@click.option(
+    "--nthread",
+    metavar="N,N...",
+    default="1,2,4",
+    show_default=True,
+    callback=counts_of,
+    help="Threads, one row of the table each.",
+)
+@click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="In random order.")
 @number("--seconds", 0.001, 2.0, "Measured for each number of threads.")
 @number("--consumer-ms", 0, 0.0, "What training takes for a batch.")
 @click.option(

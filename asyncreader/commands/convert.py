@@ -36,13 +36,17 @@ if TYPE_CHECKING:
 @choice("--encoding", "raw jpeg png original", "[raw; of a packed set: what it has]")
 @click.option("--size", metavar="HxW|N", callback=size_of, help="A shape, or the shorter side.")
 @choice("--resize", "crop pad squeeze", "How HxW is reached. [crop: as much as fits, centred]")
-@click.option("--quality", type=click.IntRange(1, 100), help="Of --encoding jpeg. [90]")
+@click.option(
+    "--quality", type=click.IntRange(1, 100), metavar="N", help="Of --encoding jpeg. [90]"
+)
 @click.option("--labels", type=PATH, metavar="CSV", help="Lines of path,label[,label...]")
 @click.option("--no-labels", is_flag=True, help="Pack without labels.")
 @choice("--channels", "1 3", "Grey or RGB. [3]")
 @click.option("--shuffle", type=int, metavar="SEED", help="Pack in random order.")
 @choice("--compression", "gzip", "Of raw HDF5.")
-@click.option("--chunk", type=click.IntRange(1), help="Samples compressed together. [1]")
+@click.option(
+    "--chunk", type=click.IntRange(1), metavar="N", help="Samples compressed together. [1]"
+)
 @click.option("--classes", type=PATH, metavar="SET_OR_FILE", help="Names, in label order.")
 @click.option("--follow-links", is_flag=True, help="Also links out of the folder.")
 @jobs_option

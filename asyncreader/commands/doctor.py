@@ -21,15 +21,20 @@ if TYPE_CHECKING:
 )
 @click.argument("path", type=PATH)
 @number("--batch-size", 1, 128, "Samples in a batch.")
-@click.option("--nthread", type=click.IntRange(1, 1024), help="Threads. [usable cores]")
+@click.option(
+    "--nthread", type=click.IntRange(1, 1024), metavar="N", help="Threads. [usable cores]"
+)
 @number("--njob", 1, 4, "Batches in flight.")
-@click.option("--consumer-ms", type=click.FloatRange(0, min_open=True), help="A training step.")
+@click.option(
+    "--consumer-ms", type=click.FloatRange(0, min_open=True), metavar="N", help="A training step."
+)
 @click.option(
     "--size", metavar="HxW", callback=size_of, help="What training sees. [224x224 if sizes differ]"
 )
 @click.option(
     "--memory-gb",
     type=click.FloatRange(0, min_open=True),
+    metavar="N",
     help="Memory left to the file in training. [what is free now]",
 )
 @number("--seconds", 1.0, 12.0, "Time to take, about.")

@@ -129,7 +129,9 @@ param_option = params_option("Any parameter of AsyncReader, such as data_field=i
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
 brief_option = click.option("--quiet", "-q", is_flag=True, help="No progress, fewer words.")
-jobs_option = click.option("--jobs", type=click.IntRange(1, 1024), help="Threads. [usable cores]")
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Threads. [usable cores]"
+)
 
 
 def choice(name: str, known: str, text: str) -> Callable[[F], F]:
@@ -140,7 +142,7 @@ def choice(name: str, known: str, text: str) -> Callable[[F], F]:
 def number(name: str, low: float, default: float, text: str) -> Callable[[F], F]:
     """An option that takes a number of at least ``low``; whole if ``default`` is."""
     kind: Any = click.IntRange(int(low)) if isinstance(default, int) else click.FloatRange(low)
-    return click.option(name, type=kind, default=default, show_default=True, help=text)
+    return click.option(name, type=kind, metavar="N", default=default, show_default=True, help=text)
 
 
 def open_set(params: dict[str, Any]) -> Source:

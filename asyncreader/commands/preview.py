@@ -61,12 +61,22 @@ def suffix_of(*allowed: str) -> Any:
 @click.option(
     "--output",
     type=PATH,
+    metavar="FILE",
     callback=suffix_of(".png", ".jpg", ".webp"),
     help="The contact sheet. [PATH's name with -preview.png, here]",
 )
-@click.option("--count", type=click.IntRange(1, 1000), default=24, show_default=True)
-@click.option("--columns", type=click.IntRange(1, 1000), help="Pictures in a row. [as fits]")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--count",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    default=24,
+    show_default=True,
+    help="Samples on the sheet.",
+)
+@click.option(
+    "--columns", type=click.IntRange(1, 1000), metavar="N", help="Pictures in a row. [as fits]"
+)
+@number("--seed", 0, 0, "Which are drawn.")
 @click.option("--indices", metavar="N,N-N...", callback=indices_of, help="These records.")
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Of these classes only.")
 @click.option("--batch", is_flag=True, help="The first batch, as training gets it.")
@@ -79,6 +89,7 @@ def suffix_of(*allowed: str) -> Any:
 @click.option(
     "--html",
     type=PATH,
+    metavar="FILE",
     callback=suffix_of(".html", ".htm"),
     help="Write one page about the whole set instead of a sheet.",
 )
@@ -95,7 +106,7 @@ def preview(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Look at PATH: a picture of some samples with their labels and classes.
+    """Look at PATH: a sheet of samples with their labels, or a page.
 
     --batch shows what training gets with the parameters given: cropped, flipped, postprocessed
     (-p postprocess=module:function), and with its normalisation undone. --html writes a page that
