@@ -128,7 +128,8 @@ class ReaderStats:
         return [
             (
                 "handed out",
-                f"{self.batches:,} batches, {self.samples:,} samples, {self.bytes / 1e6:,.1f} MB",
+                f"{self.batches:,} {_batches(self.batches)}, {self.samples:,} samples, "
+                f"{self.bytes / 1e6:,.1f} MB",
             ),
             ("in", f"{self.elapsed_seconds:.2f} s: {self.samples_per_second:,.0f} samples/s"),
             ("consumer", f"waited {self.wait_seconds:.2f} s, {self.wait_share:.0%} of the time"),
@@ -137,7 +138,7 @@ class ReaderStats:
                 f"busy {self.busy_share:.0%} of the time: read {self.read_seconds:.2f} s, decode "
                 f"{self.decode_seconds:.2f} s, postprocess {self.postprocess_seconds:.2f} s",
             ),
-            ("in flight", f"{self.queue_depth:,} batches"),
+            ("in flight", f"{self.queue_depth:,} {_batches(self.queue_depth)}"),
             ("bad samples", bad),
             ("verdict", self.verdict),
         ]
@@ -155,3 +156,7 @@ class ReaderStats:
             for name, text in self._rows()
         )
         return f"<table><caption>ReaderStats</caption>{cells}</table>"
+
+
+def _batches(count: int) -> str:
+    return "batch" if count == 1 else "batches"

@@ -59,7 +59,7 @@ class Trace:
         self._consumer: deque[Span] = deque(maxlen=kept)
         #: of each slot: its state, since when, of which batch
         self._states: dict[int, tuple[SlotState, float, dict[str, Any]]] = {}
-        self._using = ("use", self._began, dict[str, Any]())
+        self._using = ("before the first", self._began, dict[str, Any]())
 
     def slot(self, slot: Slot, state: SlotState, plan: BatchPlan | None) -> None:
         """``slot`` is in ``state`` from now on."""

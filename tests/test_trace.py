@@ -94,6 +94,7 @@ def test_lanes(small: str, tmp_path: Path, workers: str) -> None:
         *("consumer", f"{kind} 0", f"{kind} 1", "slot 0", "slot 1", "slot 2")
     }
     waits = [e["args"]["step"] for e in lanes["consumer"] if e["name"] == "wait"]
+    assert lanes["consumer"][0]["name"] == "before the first"
     used = [e["args"]["step"] for e in lanes["consumer"] if e["name"] == "use" and "args" in e]
     assert waits == used == steps
     batches: dict[tuple[int, int], list[str]] = defaultdict(list)
@@ -280,4 +281,6 @@ def test_stats_of_an_idle_reader(small: str) -> None:
     """Nothing fetched yet: no division by zero."""
     with AsyncReader(path=small, batch_size=32) as reader:
         assert "nothing handed out yet" in repr(reader.stats())
+        reader.fetchData()
+        assert "in flight    1 batch\n" in repr(reader.stats())
         assert "0 samples/s" in reader.stats()._repr_html_()
