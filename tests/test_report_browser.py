@@ -112,6 +112,14 @@ def test_columns_sort(browser: chromium.Page, report: Path) -> None:
     assert browser.complaints == []
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_sizes_stay_on_one_line(browser: chromium.Page, report: Path, width: int) -> None:
+    """A picture's width and height are read at one glance, in a narrow column, too."""
+    browser.open(report, width)
+    heights = "[...document.querySelectorAll('#sizes .one')].map(e => e.getClientRects().length)"
+    assert set(browser.run(heights)) == {1}
+
+
 def test_it_fits_a_phone(browser: chromium.Page, report: Path) -> None:
     """At 360 pixels nothing scrolls sideways, and a finger finds what it can press."""
     browser.open(report, 360, 740)

@@ -195,7 +195,7 @@ def _pictures(facts: Facts) -> Html:
             continue
         title = markup(
             "<h3>{name} <span class=quiet>{shown} of {samples}</span></h3>",
-            name=_class_name(group) if facts.classed else "Samples",
+            name=_class_name(group) if facts.classed else "Drawn at random",
             shown=len(group.thumbs),
             samples=f"{group.tally.samples:,}",
         )
@@ -265,7 +265,7 @@ def _distributions(facts: Facts) -> Html:
             )
         )
     listed = [
-        (w * h, count, Html(f"{w:,}&nbsp;&times;&nbsp;{h:,}"))
+        (w * h, count, Html(f"<span class=one>{w:,} &times; {h:,}</span>"))
         for (w, h), count in sizes[:SIZE_ROWS]
     ]
     parts.append(
