@@ -27,6 +27,7 @@ class Batch:
 
     __slots__ = (
         "__weakref__",
+        "_copied",
         "_generation",
         "_ring",
         "_slot",
@@ -49,6 +50,7 @@ class Batch:
         self.mask = plan.valid
         self.epoch = plan.epoch
         self.step = plan.step
+        self._copied = copy
         self._ring = ring
         self._slot = slot
         self._generation = slot.generation
@@ -67,8 +69,11 @@ class Batch:
     def keep(self) -> Batch:
         """Hold the batch until :meth:`release`; at most ``njob - 1`` can be kept.
 
-        Raises QueueFullError when no more can be kept or the batch was given back already.
+        Raises QueueFullError when no more can be kept or the batch was given back already. With
+        ``copy=True`` there is nothing to hold: the batch is the caller's for ever.
         """
+        if self._copied:
+            return self
         self._ring.keep(self._slot, self._generation)
         return self
 

@@ -417,6 +417,17 @@ def test_debug_overwrites_released_slots() -> None:
         assert first.indices.tolist() == [0, 1, 2, 3]
 
 
+def test_keeping_a_copy() -> None:
+    """With copy=True keep() has nothing to do, whatever njob is: nothing fills up."""
+    with open_reader(copy=True, njob=1, debug=True) as reader:
+        kept = [batch.keep() for batch in reader]
+        assert [batch.labels[0, 0] for batch in kept] == [0, 40, 80, 120, 160]
+        for batch in kept:
+            batch.release()
+        assert [batch.labels[0, 0] for batch in kept] == [0, 40, 80, 120, 160]
+        assert len(list(reader)) == 5
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_copy(layout: str) -> None:
     """With copy=True every batch is the caller's for ever, in the same layout."""
