@@ -18,6 +18,7 @@ import numpy as np
 from asyncreader.errors import AsyncReaderError, FormatError, SampleError, SourceError
 from asyncreader.format import Meta
 from asyncreader.order import permutation
+from asyncreader.sources.base import SKIP_HINT as READER_HINT
 
 from .disk import ENTRY, full_error, is_full, sync
 from .options import Options
@@ -271,7 +272,8 @@ def check_skippable(error: Exception, options: Options, samples: Samples, number
             error.add_note(f"while packing {samples.where(number)!r}")
         raise error
     if not options.skip_bad:
-        error.hint = error.hint or SKIP_HINT
+        hint = error.hint or SKIP_HINT
+        error.hint = hint.replace(READER_HINT, "pass skip_bad (--skip-bad) to leave it out")
         raise error
 
 

@@ -109,8 +109,10 @@ def test_a_damaged_sample_of_a_packed_set(folder: Path, tmp_path: Path, suffix: 
     data = bytearray(data_file(packed).read_bytes())
     data[data.index(contents) + 100] ^= 4
     data_file(packed).write_bytes(data)
-    with pytest.raises(ChecksumError, match="record 4"):
+    with pytest.raises(ChecksumError, match="record 4") as caught:
         convert(packed, tmp_path / "b.h5")
+    assert "--skip-bad" in str(caught.value)
+    assert "on_error" not in str(caught.value)
     report = convert(packed, tmp_path / "b.h5", skip_bad=True)
     assert report.count == 22
     assert [path for path, _ in report.skipped] == [os.fsdecode(victim)]

@@ -33,6 +33,9 @@ KEPT_BYTES: Final = 16 << 20
 #: look at a row finds it in the core's cache (L2 is 0.5 to 2 MiB on today's machines).
 GROUP_BYTES = 320 << 10
 
+#: What a reader can do about a bad sample (the converters say it in their words).
+SKIP_HINT: Final = "on_error='skip' leaves such samples out"
+
 
 @dataclass(frozen=True)
 class RowPlan:
@@ -195,7 +198,7 @@ class BaseSource:
 
     def located(self, error: SampleError, record: int) -> SampleError:
         """``error`` with this sample's file, number, key and origin, and advice, filled in."""
-        error.hint = error.hint or "on_error='skip' leaves such samples out"
+        error.hint = error.hint or SKIP_HINT
         error.path, error.index = self.spec.path, record
         error.key = self.key_of(record)
         error.source_path = shown_path(self.source_path(record))
@@ -213,7 +216,7 @@ class BaseSource:
                 "the stored bytes of a sample are not the bytes that were packed",
                 found=f"XXH3-64 {found:016x}",
                 expected=f"{expected:016x}",
-                hint="convert the set again or restore it; on_error='skip' leaves such samples out",
+                hint=f"convert the set again or restore it; {SKIP_HINT}",
             ),
             record,
         )
