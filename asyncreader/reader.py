@@ -101,7 +101,7 @@ class AsyncReader:
             self._parts = self._choose_parts()
             self._start = self._order.settle(Cursor())
             self._totals = Totals()
-            self._fetching = threading.RLock()
+            self._fetching, self._copying = threading.RLock(), threading.RLock()
             self._pid = os.getpid()
             self._fingerprint: str | None = None
             # before the workers start: whatever comes from then on, Ctrl-C too, ends them. It also
@@ -157,9 +157,16 @@ class AsyncReader:
         """Wait for the oldest queued batch and hand it out; the one before is given back.
 
         Raises NothingQueuedError at once when none is queued, ReaderTimeoutError after ``timeout``
-        seconds, or the error of that batch (the next call goes on behind it).
+        seconds, or the error of that batch (the next call goes on behind it). Since a call gives
+        the batch of the call before back, several threads may take batches with ``copy=True`` only.
         """
         self._check_process()
+        if not self._params.copy:
+            return self._next_batch()
+        with self._copying:  # no other thread gives the batch back before it is copied
+            return self._next_batch()
+
+    def _next_batch(self) -> Batch:
         started = time.perf_counter()
         try:
             slot, error = self._lender.take(self._params.timeout)
@@ -217,12 +224,14 @@ class AsyncReader:
         self._go(Cursor(int(epoch), int(step) * self._order.global_batch, int(step)))
 
     def _go(self, cursor: Cursor) -> None:
-        before, self._start = self._start, self._order.settle(cursor)
-        try:
-            self._lender.drop_queued()
-        except BaseException:
-            self._start = before
-            raise
+        # no other thread fetches or copies meanwhile what is dropped here
+        with self._fetching, self._copying:
+            before, self._start = self._start, self._order.settle(cursor)
+            try:
+                self._lender.drop_queued()
+            except BaseException:
+                self._start = before
+                raise
 
     # The place is read off the ring, which changes it in one step with the queue: nothing can come
     # between them, not even Ctrl-C.

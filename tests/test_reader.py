@@ -222,8 +222,9 @@ def test_misuse_at_once() -> None:
 
 
 def test_several_threads_fetch_and_take() -> None:
-    """However many threads fetch and take, each batch is fetched once and taken once."""
+    """However many threads fetch and take copies, each batch comes once, and is right."""
     seen: list[tuple[int, int]] = []
+    right: list[bool] = []
 
     def consume() -> None:
         with contextlib.suppress(FinishedError):
@@ -233,6 +234,7 @@ def test_several_threads_fetch_and_take() -> None:
                 with contextlib.suppress(NothingQueuedError):
                     batch = reader.getNextBatch()
                     seen.append((batch.epoch, batch.step))
+                    right.append(np.array_equal(batch.data, IMAGES[batch.indices]))
 
     interval = sys.getswitchinterval()
     with open_reader(njob=4, nthread=2, epochs=20, copy=True) as reader:
@@ -250,6 +252,7 @@ def test_several_threads_fetch_and_take() -> None:
                 batch = reader.getNextBatch()
                 seen.append((batch.epoch, batch.step))
     assert sorted(seen) == [(epoch, step) for epoch in range(20) for step in range(5)]
+    assert all(right)
 
 
 @pytest.mark.parametrize("njob", [1, 2, 3])
