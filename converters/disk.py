@@ -6,9 +6,12 @@ what HDF5 makes of it: an error from close() and a crash at exit.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+import tempfile
+from collections.abc import Iterator
 from typing import Final
 
 from asyncreader.errors import SourceError
@@ -61,6 +64,30 @@ def full_error(
         hint=f"{'raise the limit (ulimit -f)' if limited else 'free some space'}, or pack "
         f"elsewhere; {NOTHING_LEFT}",
     )
+
+
+def no_temporary_room() -> SourceError:
+    """The error for a disk without room for the spools."""
+    folder = tempfile.gettempdir()
+    return SourceError(
+        "no room for temporary files",
+        path=folder,
+        found=f"{free_bytes(folder)} bytes free",
+        expected="about 200 more for each picture",
+        hint=f"free some space, or let TMPDIR name another folder; {NOTHING_LEFT}",
+    )
+
+
+@contextlib.contextmanager
+def in_room(target: str, folder: str) -> Iterator[None]:
+    """Small files and names of ``target`` are written to ``folder``: a full disk is the error that
+    says so."""
+    try:
+        yield
+    except OSError as exc:
+        if isinstance(exc, SourceError) or not is_full(exc):
+            raise
+        raise full_error(target, folder, ENTRY, exc) from exc
 
 
 def check_room(target: str, folder: str, needed: int) -> None:

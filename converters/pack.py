@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from asyncreader.errors import AsyncReaderError, SourceError
 
-from .disk import free_bytes, is_full
+from .disk import is_full, no_temporary_room
 from .options import QUALITY, Options, PathLike, Progress, Size, check
 from .packing import Order, Packing, all_bad, data_file, reason
 from .publish import Target
@@ -134,14 +133,7 @@ def convert(
         if isinstance(exc, AsyncReaderError):
             raise
         if is_full(exc):  # all that is written but by a sink, and by publishing, are the spools
-            folder = tempfile.gettempdir()
-            raise SourceError(
-                "no room for temporary files",
-                path=folder,
-                found=f"{free_bytes(folder)} bytes free",
-                expected="about 200 more for each picture",
-                hint="free some space, or let TMPDIR name another folder; nothing was left behind",
-            ) from exc
+            raise no_temporary_room() from exc
         raise SourceError(
             "the set cannot be packed", path=exc.filename, found=exc.strerror or str(exc)
         ) from exc

@@ -31,7 +31,7 @@ from asyncreader.format import FieldMeta
 from asyncreader.manifest import Common, Manifest, Shard, file_digest
 from asyncreader.sources.each_shard import whole_digests
 
-from .disk import NOTHING_LEFT, check_room
+from .disk import NOTHING_LEFT, check_room, in_room, is_full, no_temporary_room
 from .options import Options
 from .packing import Order, Packing, Shape, all_bad, check_skippable, data_file, reason
 from .picture import Packed
@@ -178,7 +178,8 @@ def pack_shard(
             field_bytes=packed.field_bytes,
             skipped=packed.skipped,
         )
-        workspace.finish(number, attempt, receipt)
+        with in_room(shown, workspace.root):
+            workspace.finish(number, attempt, receipt)
     finally:
         workspace.discard(attempt)
     return receipt
@@ -214,21 +215,25 @@ class _Run:
         target.keep = workspace.plan() is not None  # an error from here on loses nothing
         plan = self._plan()
         self._check_room(plan)
-        workspace.prepare()
-        workspace.keep_plan(plan)
+        with in_room(target.shown, workspace.root):
+            workspace.prepare()
+            workspace.keep_plan(plan)
         receipts = self._kept(plan)
         kept = sum(receipt.shard is not None for receipt in receipts.values())
         target.keep = kept > 0
         try:
             self._pack(plan, receipts)
             manifest, skipped = self._finish(plan, [receipts[n] for n in range(plan.shards)])
+            target.publish()
         except AsyncReaderError as exc:
-            if target.keep:
-                more = f"{len(receipts)} finished shards are kept: resume (--resume) goes on"
-                hint = (exc.hint or "").removesuffix(NOTHING_LEFT).removesuffix("; ")
-                exc.hint = f"{hint}; {more}" if hint else more
+            self._say_what_is_kept(exc, len(receipts))
             raise
-        target.publish()
+        except OSError as exc:
+            if not is_full(exc):
+                raise
+            error = no_temporary_room()  # all else that is written says so itself
+            self._say_what_is_kept(error, len(receipts))
+            raise error from exc
         return ConvertReport(
             target=self._options.dst,
             format=self._options.format,
@@ -242,6 +247,13 @@ class _Run:
             shards=len(manifest),
             kept=kept,
         )
+
+    def _say_what_is_kept(self, error: AsyncReaderError, finished: int) -> None:
+        """Add it to an error's hint."""
+        if self._target.keep:
+            more = f"{finished} finished shards are kept: resume (--resume) goes on"
+            hint = (error.hint or "").removesuffix(NOTHING_LEFT).removesuffix("; ")
+            error.hint = f"{hint}; {more}" if hint else more
 
     def _plan(self) -> Plan:
         """The plan of this run; SourceError if an interrupted one had another."""
@@ -362,7 +374,8 @@ class _Run:
         )
         manifest = Manifest.of(common, [r.shard for r in good if r.shard is not None])
         manifest = replace(manifest, digests=whole_digests(self._workspace.set, manifest))
-        self._workspace.seal(manifest)
+        with in_room(self._target.shown, self._workspace.root):
+            self._workspace.seal(manifest)
         return manifest, tuple((name, why) for _, name, why in sorted(skipped))
 
 

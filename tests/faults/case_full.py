@@ -10,25 +10,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faults.case import Case, Figures
-from faults.case_kill import SUFFIXES, Packer, bytes_of, listed
-from faults.nursery import End, nursery
+from faults.case_kill import SHARDS, SUFFIXES, Packer, bytes_of, listed
+from faults.nursery import End, Nursery, nursery
 
 #: Encodings and options that write in different ways.
 KINDS = {
     "HDF5": (["raw"], ["png"], ["raw", "--compression", "gzip", "--chunk", "8"]),
     "LMDB": (["raw"], ["png"]),
 }
+#: KiB between two disks: a page of tmpfs is the least that it gives.
+STEP = 4
+#: Calls and disks that are tried at most for one kind of set; the table says so.
+MOST_CALLS = 400
+MOST_DISKS = 60
 
 
-def trouble(packer: Packer, end: End, full: bool) -> str | None:
-    """What was not as promised; ``full``: the error must be that there is no room."""
+def trouble(packer: Packer, end: End) -> str | None:
+    """What was not as promised."""
     if end.hung or end.left or end.code != 1:
         return f"{end.how}: {end.said[-600:]}"
     if "Traceback" in end.said:
         return f"a traceback: {end.said[-900:]}"
-    if full and not ("bytes free" in end.said and "more" in end.said):
-        return f"no needed and free bytes: {end.said[-300:]}"
-    if listed(packer.folder):
+    last = end.said.strip().rpartition("\n")[2]
+    if not ("error: " in last and "bytes free" in last and "more" in last):
+        return f"no line with needed and free bytes: {end.said[-300:]}"
+    kept = "finished shards are kept" in last
+    if ("nothing was left behind" in last) == kept:
+        return f"it says neither or both of nothing left and shards kept: {last}"
+    if listed(packer.folder) != ([packer.workspace] if kept else []):
         return f"left behind: {listed(packer.folder)}"
     if listed(packer.temporary):
         return f"temporary files: {listed(packer.temporary)}"
@@ -50,7 +59,8 @@ def disk(place: Path, kib: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Full:
-    """``rounds``: how many of the calls that could fail are tried at most, evenly spread."""
+    """``rounds``: how many of the calls that could fail are tried at most, evenly spread: all of
+    them in the long form, but for ``MOST_CALLS`` and ``MOST_DISKS``."""
 
     name: str = "full"
     row: str = "disk full: the k-th write fails"
@@ -59,95 +69,114 @@ class Full:
     long: int = 100_000
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
-        """Three lines to a container: how the disk comes to be full."""
+        """Three lines to each kind of set: how the disk comes to be full."""
         with nursery("faults.packing") as place:
-            for container in SUFFIXES:
-                packers = []
-                for number, options in enumerate(KINDS[container]):
+            for packer, options, what in self._packers(place, rounds, scratch):
+                yield self._failing(packer, options, what, rounds)
+                yield self._limited(packer, options, what, rounds)
+                yield self._small_disks(packer, options, what, rounds)
+
+    def _packers(
+        self, place: Nursery, rounds: int, scratch: Path
+    ) -> Iterator[tuple[Packer, list[str], str]]:
+        """Each kind of set; the short form is of one for each container."""
+        short = rounds <= self.short
+        number = 0
+        for container in SUFFIXES:
+            kinds = KINDS[container][: 1 if short else None]
+            for sharded, masks in ((False, False), (True, False), (False, True)):
+                if short and (sharded or masks):
+                    continue
+                for options in kinds if not sharded and not masks else kinds[:1]:
                     folder = scratch / f"{container} {number}"
                     folder.mkdir()
-                    packers.append((Packer(place, folder, container), options))
-                    if rounds <= self.short:
-                        break
-                yield self._failing(packers, container, rounds)
-                yield self._limited(packers, container, rounds)
-                yield self._small_disks(packers, container, rounds)
+                    number += 1
+                    packer = Packer(place, folder, container, sharded, masks)
+                    words = [word.lstrip("-") for word in options]
+                    words += [f"{SHARDS} shards"] * sharded + ["with masks"] * masks
+                    yield packer, options, f"{container} {' '.join(words)}"
 
-    def _failing(
-        self, packers: list[tuple[Packer, list[str]]], container: str, rounds: int
-    ) -> Figures:
+    def _failing(self, packer: Packer, options: list[str], what: str, rounds: int) -> Figures:
         """Each call of ours that writes is ENOSPC; then that one alone."""
+        writes = int(run(packer, options, fail_at=1 << 30).report["writes"])
+        packer.clear()
+        chosen = spread(writes, rounds)
 
-        def tries(packer: Packer, options: list[str]) -> Iterator[tuple[str, End, bool]]:
-            whole = run(packer, options, fail_at=1 << 30)
-            writes = int(whole.report["writes"])
-            packer.clear()
-            for at in spread(writes, rounds):
+        def tries() -> Iterator[tuple[str, End]]:
+            for at in chosen:
                 for for_good in (True, False):
                     end = run(packer, options, fail_at=at, for_good=for_good)
-                    what = f"write {at} of {writes}, {end.report.get('at')}"
-                    yield f"{what}{', and all behind it' if for_good else ''}", end, True
+                    said = f"write {at} of {writes}, {end.report.get('at')}"
+                    yield f"{said}{', and all behind it' if for_good else ''}", end
 
-        return self._count(packers, f"{container}, a write of ours fails", tries)
+        words = f"{what}: a write of ours fails, {of_all(chosen, writes)}, alone and for good"
+        return self._count(packer, options, words, tries)
 
-    def _limited(
-        self, packers: list[tuple[Packer, list[str]]], container: str, rounds: int
-    ) -> Figures:
+    def _limited(self, packer: Packer, options: list[str], what: str, rounds: int) -> Figures:
         """No file may grow from some call on, by RLIMIT_FSIZE: writes of HDF5 and LMDB fail too."""
+        calls = int(run(packer, options).report["calls"])
+        packer.clear()
+        chosen = spread(calls, min(rounds, MOST_CALLS))
 
-        def tries(packer: Packer, options: list[str]) -> Iterator[tuple[str, End, bool]]:
-            calls = int(run(packer, options).report["calls"])
-            packer.clear()
-            for at in spread(calls, min(rounds, 120)):
+        def tries() -> Iterator[tuple[str, End]]:
+            for at in chosen:
                 end = run(packer, options, full_at=at)
-                yield f"from call {at} of {calls} on, {end.report.get('at')}", end, False
+                yield f"from call {at} of {calls} on, {end.report.get('at')}", end
 
-        return self._count(packers, f"{container}, no write succeeds from some call on", tries)
+        words = f"{what}: no write succeeds from some call on, {of_all(chosen, calls)}"
+        return self._count(packer, options, words, tries)
 
-    def _small_disks(
-        self, packers: list[tuple[Packer, list[str]]], container: str, rounds: int
-    ) -> Figures:
+    def _small_disks(self, packer: Packer, options: list[str], what: str, rounds: int) -> Figures:
         """A real file system of every size up to what is needed."""
+        run(packer, options)
+        files = [file for file in packer.folder.rglob("*") if file.is_file()]
+        sizes = (sum(file.stat().st_size for file in files) // 1024 + 512) // STEP
+        packer.empty()
+        chosen = spread(sizes, min(rounds, MOST_DISKS))
 
-        def tries(packer: Packer, options: list[str]) -> Iterator[tuple[str, End, bool]]:
-            run(packer, options)
-            size = sum(file.stat().st_size for file in packer.folder.rglob("*")) // 1024
-            packer.empty()
-            for kib in spread(size + 512, min(rounds, 40)):
-                with disk(packer.folder, max(8, kib)):
+        def tries() -> Iterator[tuple[str, End]]:
+            for size in chosen:
+                with disk(packer.folder, max(8, size * STEP)):
                     end = run(packer, options)
-                    yield f"a disk of {kib} KiB", end, True
+                    yield f"a disk of {size * STEP} KiB", end
 
-        what = f"{container}, on disks of all sizes"
+        words = f"{what}: disks of {STEP} KiB and up, {of_all(chosen, sizes)} sizes"
         try:
-            return self._count(packers, what, tries)
+            return self._count(packer, options, words, tries)
         except OSError as exc:
-            return Figures(what, 0, {str(exc): 1})
+            return Figures(words, 0, {str(exc): 1})
 
     def _count(
         self,
-        packers: list[tuple[Packer, list[str]]],
+        packer: Packer,
+        options: list[str],
         what: str,
-        tries: Callable[[Packer, list[str]], Iterator[tuple[str, End, bool]]],
+        tries: Callable[[], Iterator[tuple[str, End]]],
     ) -> Figures:
         counts: Counter[str] = Counter()
         broken: list[str] = []
-        for packer, options in packers:
-            for said, end, full in tries(packer, options):
-                if end.code == 0 and bytes_of(packer.target) is not None:
-                    # nothing that it needed failed: then the set is whole
-                    counts["packed whole"] += 1
-                    found = None
-                    if listed(packer.folder) != [packer.target.name]:
-                        found = f"left {listed(packer.folder)}"
-                else:
-                    found = trouble(packer, end, full)
-                    no_room = "bytes free" in end.said
-                    counts["no room, exit code 1" if no_room else f"exit code {end.code}"] += 1
-                if found is not None:
-                    broken.append(f"{' '.join(options)}: {said}: {found}")
-                packer.clear()
+        for said, end in tries():
+            if end.code == 0 and bytes_of(packer.target) is not None:
+                # nothing that it needed failed: then the set is whole
+                counts["packed whole"] += 1
+                found = None
+                if listed(packer.folder) != [packer.target.name]:
+                    found = f"left {listed(packer.folder)}"
+            else:
+                found = trouble(packer, end)
+                no_room = "bytes free" in end.said
+                counts["no room, exit code 1" if no_room else end.how] += 1
+            if found is not None:
+                broken.append(f"{' '.join(options)}: {said}: {found}")
+            packer.clear()
         return Figures(what, counts.total(), dict(counts), tuple(broken))
+
+
+def of_all(chosen: list[int], count: int) -> str:
+    """ "all of 12", or "5 of 12 evenly spread"."""
+    if len(chosen) == count:
+        return f"all of {count}"
+    return f"{len(chosen)} of {count} evenly spread"
 
 
 def spread(count: int, rounds: int) -> list[int]:

@@ -22,22 +22,30 @@ from faults.sets import painted
 
 PICTURES = 40
 SUFFIXES = {"HDF5": ".h5", "LMDB": ".lmdb"}
+#: Shards of a set of shards.
+SHARDS = 3
 
 
-def photos(folder: Path) -> Path:
+def photos(folder: Path, mode: str = "RGB") -> Path:
     """Pictures in two classes: noise, so that encoding takes a while."""
     for number in range(PICTURES):
         place = folder / f"class {number % 2}"
         place.mkdir(parents=True, exist_ok=True)
-        noise = painted(number, 48, 5)
-        Image.fromarray(np.tile(noise, (1, 2, 1))).save(place / f"{number:03}.png")
+        noise = Image.fromarray(np.tile(painted(number, 48, 5), (1, 2, 1)))
+        noise.convert(mode).save(place / f"{number:03}.png")
     return folder
 
 
 def bytes_of(target: Path) -> str | None:
-    """Digest of a set's file; None where there is none."""
-    file = target / "data.mdb" if target.suffix == ".lmdb" else target
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else None
+    """Digest of a set: of its file, or of all files in its folder; None where there is none."""
+    if not os.path.lexists(target):
+        return None
+    files = [target] if target.is_file() else sorted(target.rglob("*"))
+    state = hashlib.sha256()
+    for file in files:
+        if file.name != "lock.mdb":
+            state.update(f"{file.name} {file.stat().st_size}\n".encode() + file.read_bytes())
+    return state.hexdigest() if files else None
 
 
 def listed(folder: Path) -> list[str]:
@@ -45,14 +53,28 @@ def listed(folder: Path) -> list[str]:
 
 
 class Packer:
-    """Conversions of the same pictures to the same target."""
+    """Conversions of the same pictures to the same target: a file, or ``sharded`` a folder."""
 
-    def __init__(self, place: Nursery, scratch: Path, container: str) -> None:
+    def __init__(
+        self,
+        place: Nursery,
+        scratch: Path,
+        container: str,
+        sharded: bool = False,
+        masks: bool = False,
+    ) -> None:
         self.place = place
         self.source = photos(scratch / f"photos {container}")
+        self.always: tuple[str, ...] = ()
+        if sharded:
+            kind = "hdf5" if container == "HDF5" else "lmdb"
+            self.always = ("--shards", str(SHARDS), "--format", kind)
+        if masks:
+            self.always = ("--field", f"mask={photos(scratch / f'masks {container}', 'L')}")
+        self.sharded = sharded
         self.folder = scratch / f"to {container}"
         self.temporary = scratch / f"temporary {container}"
-        self.target = self.folder / f"set{SUFFIXES[container]}"
+        self.target = self.folder / ("set" if sharded else f"set{SUFFIXES[container]}")
         self.workspace = f".{self.target.name}.asyncreader-tmp"
         self.temporary.mkdir()
         self.empty()
@@ -104,6 +126,7 @@ class Packer:
             arguments=[
                 *(str(self.source), str(self.target), "--encoding", encoding, "--jobs", "2"),
                 *(["--overwrite"] if overwrite else []),
+                *self.always,
                 *more,
             ],
             temporary=str(self.temporary),
@@ -122,12 +145,17 @@ class Kill:
     long: int = 200
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
-        """A line to each container."""
+        """A line to each container, and to shards of each; the short form of shards is of one."""
         with nursery("faults.packing") as place:
             for container in SUFFIXES:
                 yield self._kills(Packer(place, scratch, container), container, rounds, seed)
+            for container in list(SUFFIXES)[: 1 if rounds <= self.short else None]:
+                folder = scratch / "shards"
+                folder.mkdir(exist_ok=True)
+                packer = Packer(place, folder, container, sharded=True)
+                yield self._kills(packer, f"{container}, {SHARDS} shards", rounds, seed)
 
-    def _kills(self, packer: Packer, container: str, rounds: int, seed: int) -> Figures:
+    def _kills(self, packer: Packer, what: str, rounds: int, seed: int) -> Figures:
         rng = random.Random(seed)
         plain = packer.run({})
         calls = int(plain.report["calls"])
@@ -149,22 +177,28 @@ class Kill:
             found, problem = self._found(packer, end, overwrite)
             counts[found] += 1
             if problem is None:
-                problem = self._next(packer)
+                problem = self._next(packer, counts)
             if problem is not None:
                 broken.append(f"{said}, {'overwrite' if overwrite else 'fresh'}: {problem}")
         broken += [] if (held := refused(packer)) is None else [held]
         counts["a second run at the same time refused"] = int(held is None)
-        return Figures(container, rounds, dict(counts), tuple(broken))
+        return Figures(what, rounds, dict(counts), tuple(broken))
 
     def _found(self, packer: Packer, end: End, overwrite: bool) -> tuple[str, str | None]:
         """What the target is, and what is wrong."""
         digest = bytes_of(packer.target)
         names = {packer.old: "old", packer.new: "complete", None: "absent"}
         kind = names.get(digest, "neither")
-        others = [name for name in listed(packer.folder) if name not in ("set.h5", "set.lmdb")]
+        others = [name for name in listed(packer.folder) if name != packer.target.name]
         if end.code not in (0, -9) or end.hung or end.left:
             return kind, f"{end.how}: {end.said[-300:]} {end.left}"
-        if kind == "neither" or kind == ("absent" if overwrite else "old"):
+        # a folder cannot be renamed over another: for a moment there is none, and the next run puts
+        # the old one back
+        held = packer.folder / packer.workspace / "old"
+        moved = packer.sharded and overwrite and bytes_of(held) == packer.old
+        if kind == "absent" and moved:
+            kind = "absent, the old one put back by the next run"
+        elif kind == "neither" or kind == ("absent" if overwrite else "old"):
             return kind, f"the target is {kind}"
         if end.code == 0 and kind != "complete":
             return kind, f"exit code 0, and the target is {kind}"
@@ -174,9 +208,19 @@ class Kill:
             return kind, f"temporary files: {listed(packer.temporary)}"
         return kind, None
 
-    def _next(self, packer: Packer) -> str | None:
-        """What is wrong behind the next conversion to that target."""
-        end = packer.run({}, overwrite=packer.target.exists())
+    def _next(self, packer: Packer, counts: Counter[str]) -> str | None:
+        """What is wrong behind the next conversion to that target: a plain one, where finished
+        shards were left refused, and then the same with --resume; of shards every other one has
+        that at once."""
+        there = packer.target.exists() or (packer.folder / packer.workspace / "old").exists()
+        half = packer.folder / packer.workspace / "set"
+        if half.is_dir() and (problem := readable(packer, half)) is not None:
+            return problem
+        at_once = ["--resume"] if packer.sharded and counts.total() % 2 else []
+        end = packer.run({}, overwrite=there, more=at_once)
+        if packer.sharded and end.code == 1 and "pass resume (--resume)" in end.said:
+            counts["finished shards kept, resumed"] += 1
+            end = packer.run({}, overwrite=there, more=["--resume"])
         if end.code != 0:
             return f"the next run: {end.how}, {end.said[-300:]}"
         if bytes_of(packer.target) != packer.new:
@@ -186,6 +230,23 @@ class Kill:
         return None
 
 
+def readable(packer: Packer, half: Path) -> str | None:
+    """What is wrong with the folder that a set of shards was being written to: read as one it is
+    refused, or whole."""
+    from asyncreader import AsyncReader
+    from asyncreader.errors import SourceError
+
+    if not packer.sharded:
+        return None
+    try:
+        with AsyncReader(path=str(half), batch_size=PICTURES) as reader:
+            count = reader.count
+    except SourceError:
+        return None
+    whole = bytes_of(half) == packer.new
+    return None if whole else f"half a set is read as {count} samples: {listed(half)}"
+
+
 def refused(packer: Packer) -> str | None:
     """A conversion to a target that another one is writing; what is wrong with that."""
     packer.empty()
@@ -193,7 +254,7 @@ def refused(packer: Packer) -> str | None:
     gate = packer.temporary.with_name("gate")
     os.mkfifo(gate)
     given = {
-        "arguments": [str(packer.source), str(packer.target)],
+        "arguments": [str(packer.source), str(packer.target), *packer.always],
         "temporary": str(packer.temporary),
         "wait_at": 60,
         "gate": str(gate),
