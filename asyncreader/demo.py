@@ -25,6 +25,7 @@ Labels = NDArray[np.int64]
 IMAGE_SIZE = (48, 48)  # (height, width) the pictures are converted to
 BATCH_SIZE = 32
 EPOCHS = 40
+EVERY = 5  # epochs to a line of progress
 LEARNING_RATE = 4e-3
 MAX_SHIFT = 3  # pixels, see augment()
 
@@ -245,7 +246,8 @@ def train(
 ) -> float:
     """Train a new network for ``epochs`` over ``reader``; returns the accuracy on ``heldout``.
 
-    Every epoch echoes one line that starts with ``label``. ``seed`` draws the first weights.
+    The first epoch and every fifth echo one line that starts with ``label``, of what went on since
+    the line before. ``seed`` draws the first weights.
     """
     rng = np.random.default_rng(seed)
     network: Network | None = None
@@ -266,12 +268,13 @@ def train(
         rate = LEARNING_RATE * (1 - (step - 1) / steps)  # falls to 0, so that the end is calm
         losses.append(train_step(network, images, labels[:, 0], rate))
         samples += len(labels)
-        if step % per_epoch == 0:
+        epoch, behind = divmod(step, per_epoch)
+        if behind == 0 and (epoch == 1 or epoch % EVERY == 0 or epoch == epochs):
             seconds = time.perf_counter() - started
             waiting = reader.stats().wait_seconds - waited
             score = accuracy(network, heldout)
             echo(
-                f"{label} epoch {step // per_epoch:2d}/{epochs}  loss {np.mean(losses):.3f}"
+                f"{label} epoch {epoch:2d}/{epochs}  loss {np.mean(losses):.3f}"
                 f"  held-out accuracy {score:.3f}  {samples / seconds:5.0f} samples/s"
                 f"  waiting {waiting / seconds:4.0%}"
             )
