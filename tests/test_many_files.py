@@ -155,11 +155,15 @@ def others(content: Packed) -> Iterator[tuple[str, Packed]]:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_files_that_do_not_go_together(tmp_path: Path, few: None, number: int) -> None:
-    """Many of them are refused as few are."""
+    """Many of them are refused as few are, and the error says in what they differ."""
     names = write(tmp_path / "set", packed(paint(COUNT)))
     other = list(others(packed(paint(COUNT))))[number][1]
     write_hdf5(names[-1], cut(other, SIZES)[-1])
-    with pytest.raises(FormatError, match="does not go with the first one"):
+    said = (
+        "classes \\('x', 'y', 'z'\\); expected.*classes \\('",
+        "uint8 png, 3 classes.*uint8 raw, 3 classes",
+    )
+    with pytest.raises(FormatError, match=f"does not go with the first one.*{said[number]}"):
         open_source(names)
 
 

@@ -188,8 +188,17 @@ def _check_alike(first: SourceSpec, part: Source) -> None:
         raise FormatError(
             "this file does not go with the first one",
             path=part.spec.path,
-            found=f"{other.shape} {other.dtype} {part.spec.encoding}, "
-            f"{len(part.spec.classes or ())} classes",
-            expected=f"{one.shape} {one.dtype} {first.encoding}, "
-            f"{len(first.classes or ())} classes",
+            found=_kind(part.spec),
+            expected=_kind(first),
+            hint="files of one set hold samples of one kind, and the same classes: pack them so "
+            "(--classes takes those of another set)",
         )
+
+
+def _kind(spec: SourceSpec) -> str:
+    """What all files of a set have in common, in words."""
+    shape = "pictures of many sizes" if spec.stored.shape is None else f"{spec.stored.shape}"
+    names = spec.classes or ()
+    listed = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
+    classes = f"{len(names)} classes" + (f" ({listed})" if names else "")
+    return f"{shape} {spec.stored.dtype} {spec.encoding}, {classes}"
