@@ -251,7 +251,7 @@ class _Run:
     def _say_what_is_kept(self, error: AsyncReaderError, finished: int) -> None:
         """Add it to an error's hint."""
         if self._target.keep:
-            more = f"{finished} finished shards are kept: resume (--resume) goes on"
+            more = f"finished shards are kept ({finished:,}): resume (--resume) goes on"
             hint = (error.hint or "").removesuffix(NOTHING_LEFT).removesuffix("; ")
             error.hint = f"{hint}; {more}" if hint else more
 
