@@ -338,6 +338,30 @@ def test_closing_ends_a_read_that_waits(root: Path) -> None:
     assert not any(name.startswith("asyncreader-fill") for name in names)
 
 
+def requesting() -> int:
+    """Threads of this process that wait for a store."""
+    return sum(thread.name == "asyncreader-requests" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("name", ["raw", "one.h5"])
+def test_no_thread_is_left(name: str, root: Path) -> None:
+    """One thread waits for the answers to all readers, and ends with the last of them; the next one
+    starts it again."""
+    with serving(root) as url:
+        for _ in range(3):
+            one = AsyncReader(path=f"{url}/{name}", batch_size=8)
+            two = AsyncReader(path=f"{url}/{name}", batch_size=8)
+            assert requesting() == 1
+            one.close()
+            assert len(list(two)) == 4
+            assert requesting() == 1
+            two.close()
+            assert requesting() == 0
+            with pytest.raises(SourceNotFoundError):
+                AsyncReader(path=f"{url}/nothing", batch_size=8)
+            assert requesting() == 0
+
+
 # -- ranges --------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ import functools
 import os
 import random
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
@@ -61,43 +62,76 @@ _CLIENT: Final[dict[str, Any]] = {
 
 
 class _Loop:
-    """One thread of this process that waits for all answers."""
+    """Where this process waits for all answers: in one thread, as long as anybody asks.
+
+    The loop itself is kept: an answer that comes too late finds it there, and is forgotten.
+    """
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.gate = asyncio.Semaphore(IN_FLIGHT)
         self.peak = self.now = 0
-        self._thread = threading.Thread(
-            target=self.loop.run_forever, name="asyncreader-requests", daemon=True
-        )
-        self._thread.start()
+        self.pid = os.getpid()
+        self._users = 0
+        self._thread: threading.Thread | None = None
+        atexit.register(self._stop)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
-    def stop(self) -> None:
-        """At exit: no request may come back to an interpreter that is being taken down."""
+    def enter(self) -> None:
+        """One more asks, until it calls :meth:`leave`."""
+        with _lock:
+            if self._users == 0:
+                if self._thread is not None:  # it was told to end, and could not be waited for
+                    self._thread.join(_PATIENCE)
+                    if self._thread.is_alive():
+                        raise SourceError("earlier requests to a store do not end")
+                self._thread = threading.Thread(
+                    target=self.loop.run_forever, name="asyncreader-requests", daemon=True
+                )
+                self._thread.start()
+            self._users += 1
 
-        def end() -> None:
-            for task in asyncio.all_tasks(self.loop):
+    def leave(self) -> None:
+        """One less; the thread ends with the last."""
+        if os.getpid() != self.pid:
+            return  # a forked child: the thread is the parent's
+        with _lock:
+            self._users -= 1
+            if self._users == 0:
+                self._stop()
+
+    def _stop(self) -> None:
+        """Give up what is under way, and end the thread. Also at exit: no request may come back to
+        an interpreter that is being taken down."""
+        thread = self._thread
+        if thread is None or os.getpid() != self.pid:
+            return
+
+        async def end() -> None:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
                 task.cancel()
-            self.loop.call_soon(self.loop.stop)
+            await asyncio.gather(*others, return_exceptions=True)
+            self.loop.stop()
 
-        self.loop.call_soon_threadsafe(end)
-        self._thread.join(2.0)
+        asyncio.run_coroutine_threadsafe(end(), self.loop)
+        if thread is not threading.current_thread():  # collected by it: then it ends by itself
+            thread.join(2.0)
+            self._thread = None if not thread.is_alive() else thread
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # whoever holds it may be made to collect an Objects
 _loops: dict[int, _Loop] = {}  # by process: a thread and its sockets do not cross a fork
 
 
 def requests_loop() -> _Loop:
-    """The loop of this process, started with the first request."""
+    """The loop of this process."""
     with _lock:
         found = _loops.get(os.getpid())
         if found is None:
             found = _loops[os.getpid()] = _Loop()
-            atexit.register(found.stop)
         return found
 
 
@@ -166,6 +200,9 @@ class Objects:
                 hint="is its configuration (region, credentials, endpoint) in the environment?",
             ) from exc
         self._loop = requests_loop()
+        self._loop.enter()
+        self._leave = weakref.finalize(self, self._loop.leave)
+        self._leave.atexit = False  # the loop ends then anyway
         self._pending: set[Future[Any]] = set()
         self._closed = False
 
@@ -320,6 +357,7 @@ class Objects:
         self._closed = True
         for future in list(self._pending):
             future.cancel()
+        self._leave()
 
 
 async def _patiently(ask: Callable[[], Awaitable[Any]]) -> Any:

@@ -126,19 +126,23 @@ def open_remote(url: str, fields: Hdf5Fields, *, io: str = "auto") -> Source:
     place = place_of(url)
     objects = Objects(place.base)
     try:
-        if place.key.endswith(_FILES):
-            if io == "mmap":
-                raise ParamsError(
-                    "one file of a store is read by ranges",
-                    found=f'io="mmap" of {place.shown}',
-                    hint="the cache is for sharded sets: convert --shards",
-                )
-            return _single(objects, place, fields)
-        place = _manifest_place(place)
-        manifest = _manifest(objects, place)
+        return _opened_set(objects, place, fields, io)
     except BaseException:
         objects.close()
         raise
+
+
+def _opened_set(objects: Objects, place: Place, fields: Hdf5Fields, io: str) -> Source:
+    if place.key.endswith(_FILES):
+        if io == "mmap":
+            raise ParamsError(
+                "one file of a store is read by ranges",
+                found=f'io="mmap" of {place.shown}',
+                hint="the cache is for sharded sets: convert --shards",
+            )
+        return _single(objects, place, fields)
+    place = _manifest_place(place)
+    manifest = _manifest(objects, place)
     lmdb = manifest.common.container == "lmdb"
     cached = io == "mmap" or (io == "auto" and (lmdb or cache_folder() is not None))
     if lmdb and not cached:
