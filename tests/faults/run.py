@@ -1,8 +1,8 @@
 """Runs the fault cases and writes their figures: ``python tests/faults/run.py --long``.
 
-Without ``--long`` the short form, which pytest runs too. ``--markdown FILE`` and ``--json FILE``
-write the table; ``--only flips,kills`` picks cases, ``--list`` names them. The exit code is 1 when
-a promise was broken.
+Without ``--long`` the short form, which pytest runs too. ``--json FILE`` writes them to a file, for
+publish.py; ``--only flips,kill`` picks cases, ``--list`` names them. The exit code is 1 when a
+promise was broken.
 """
 
 from __future__ import annotations
@@ -74,19 +74,6 @@ def outcomes(counts: dict[str, int]) -> str:
     return ", ".join(f"{n:,} {name}" for name, n in sorted(some.items(), key=lambda x: -x[1]))
 
 
-def markdown(results: Sequence[dict[str, Any]]) -> str:
-    """The figures as a table: a line to each thing that a case was tried on."""
-    lines = ["| case | tried on | trials | outcomes | broken promises |", "|---|---|--:|---|--:|"]
-    for case in results:
-        row = f"{case['row']}: {case['promise']}"
-        for line in case["figures"]:
-            said = outcomes(line["counts"]) + (f"; {line['note']}" if line["note"] else "")
-            cells = (row, line["what"], f"{line['trials']:,}", said)
-            lines.append(f"| {' | '.join(cells)} | {len(line['broken'])} |")
-            row = ""
-    return "\n".join(lines) + "\n"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; 0 when every promise was kept."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
@@ -96,7 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, help="another number of rounds for every case")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--json", type=Path, help="write all figures there")
-    parser.add_argument("--markdown", type=Path, help="write the table there")
     parser.add_argument("--scratch", type=Path, help="a folder to work in (default: a temporary)")
     asked = parser.parse_args(arguments)
 
@@ -142,8 +128,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     if asked.json:
         asked.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    if asked.markdown:
-        asked.markdown.write_text(markdown(results), encoding="utf-8")
     return int(any(line["broken"] for case in results for line in case["figures"]))
 
 

@@ -1,0 +1,139 @@
+"""Puts the figures of a long run where they are shown: ``python tests/faults/publish.py FIGURES``.
+
+FIGURES is what ``run.py --long --json`` wrote: all cases, whole. The table goes into SECURITY.md,
+a sentence into README, each between its two marks. Refused where a promise was broken.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT / "tests") not in sys.path:  # run as a file: faults.* by the same name as in pytest
+    sys.path.insert(0, str(ROOT / "tests"))
+
+from faults.run import cases  # noqa: E402
+
+BEGIN, END = (f"<!-- figures of the long run: {word} -->\n" for word in ("begin", "end"))
+
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
+
+
+def between_marks(text: str, new: str) -> str:
+    """``text`` with ``new`` between its marks. ValueError unless each mark is there once."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ValueError(f"no place for figures between {BEGIN!r} and {END!r}")
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + new + END + rest.split(END)[1]
+
+
+def largest(notes: Iterable[str]) -> list[str]:
+    """Of notes that differ in a number only, the one with the largest."""
+    found: dict[str, str] = {}
+    for note in filter(None, notes):
+        words, number = _NUMBER.sub("#", note), _NUMBER.search(note)
+        before = found.get(words)
+        if before is None or number is None or float(number[0]) > _first(before):
+            found[words] = note
+    return list(found.values())
+
+
+def _first(note: str) -> float:
+    number = _NUMBER.search(note)
+    assert number is not None
+    return float(number[0])
+
+
+def row(case: Mapping[str, Any]) -> str:
+    """A case as one line of the table."""
+    lines = case["figures"]
+    # "LMDB raw, process workers": each word once
+    things = dict.fromkeys(part for line in lines for part in line["what"].split(", "))
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update({name: n for name, n in line["counts"].items() if n})
+    said = [f"{n:,} {name}" for name, n in counts.most_common()]
+    notes = largest(line["note"] for line in lines)
+    cells = (
+        f"{case['row']}: {case['promise']}",
+        ", ".join(things),
+        f"{trials(case):,}",
+        "; ".join([", ".join(said), *notes]),
+        f"{sum(len(line['broken']) for line in lines)}",
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+def trials(case: Mapping[str, Any]) -> int:
+    """Of all lines of a case."""
+    total: int = sum(line["trials"] for line in case["figures"])
+    return total
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """What SECURITY.md shows."""
+    made = record["machine"]
+    head = (
+        f"One run of {record['date']} on {made['cores']} cores, Python {made['python']}, h5py "
+        f"{made['h5py']}, lmdb {made['lmdb']}:\n\n"
+        "| case | tried on | trials | outcomes | broken promises |\n|---|---|--:|---|--:|\n"
+    )
+    return head + "".join(map(row, record["cases"]))
+
+
+def sentence(record: Mapping[str, Any]) -> str:
+    """What README shows."""
+    of = {case["name"]: trials(case) for case in record["cases"]}
+    damaged = of["flips"] + of["structure"] + of["live"]
+    words = (
+        f"One run of it: {damaged:,} damaged files and {of['truncations']:,} truncated ones "
+        "without a wrong sample, a signal or a hang; "
+        f"{of['kill']:,} conversions killed and {of['full']:,} out of room without a half-written "
+        f"set; {of['attacks']:,} visits of hostile files, none successful; {of['stress']:,} "
+        f"batches under stress, none mixed; {of['exits']:,} exits and {of['ctrl-c']:,} times "
+        "Ctrl-C, each below 2 s, with nothing left behind."
+    )
+    lines = textwrap.wrap(words, 100, break_on_hyphens=False)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def problems(record: Mapping[str, Any]) -> list[str]:
+    """Why a record is not one of a whole long run that kept all promises."""
+    found = [] if record["form"] == "long" else ["it is the short form"]
+    if record["rounds"] is not None:
+        found.append(f"it has {record['rounds']} rounds of each case")
+    lacking = {case.name for case in cases()} - {case["name"] for case in record["cases"]}
+    if lacking:
+        found.append(f"cases are missing: {', '.join(sorted(lacking))}")
+    for case in record["cases"]:
+        for line in case["figures"]:
+            found += [f"{case['name']}, {line['what']}: {promise}" for promise in line["broken"]]
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 when the figures stand where they are shown."""
+    if len(arguments) != 1:
+        print(__doc__)
+        return 2
+    record = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    wrong = problems(record)
+    if wrong:
+        print("not published:", *wrong, sep="\n  ")
+        return 1
+    for name, new in (("SECURITY.md", table(record)), ("README.md", sentence(record))):
+        path = ROOT / name
+        path.write_text(between_marks(path.read_text(encoding="utf-8"), new), encoding="utf-8")
+        print(f"{name}: written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
