@@ -15,7 +15,6 @@ from typing import Final, TypeAlias
 
 from asyncreader.errors import (
     ParamsError,
-    SampleError,
     SourceError,
     SourceNotFoundError,
 )
@@ -25,7 +24,7 @@ from asyncreader.sources.remote.urls import Place, place_of
 
 from .picture import Hold
 from .spool import sorted_records
-from .walk import HIDDEN, MAX_FILE, OTHER_SUFFIX, Found, has_image_suffix, sort_key
+from .walk import HIDDEN, OTHER_SUFFIX, Found, check_file_size, has_image_suffix, sort_key
 
 #: Bytes of pictures that are asked for ahead, of all threads together.
 AHEAD_BYTES: Final = 128 << 20
@@ -149,12 +148,7 @@ class StoreFolder:
 
     def read(self, path: bytes, hold: Hold, stamp: bytes = b"") -> bytes:
         listed = Version.from_bytes(stamp)
-        if listed.size > MAX_FILE:
-            raise SampleError(
-                "too large to be a picture",
-                found=f"{listed.size} bytes",
-                expected=f"at most {MAX_FILE}",
-            )
+        check_file_size(listed.size)
         hold(listed.size)
         with self._lock:
             answer, size = self._asked.pop(path, (None, 0))

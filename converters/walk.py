@@ -49,6 +49,16 @@ def sort_key(path: bytes) -> bytes:
     return path.replace(b"/", b"\0")
 
 
+def check_file_size(size: int) -> None:
+    """SampleError for a file (bytes) that is larger than any picture."""
+    if size > MAX_FILE:
+        raise SampleError(
+            "too large to be a picture",
+            found=f"{size} bytes",
+            expected=f"at most {MAX_FILE}",
+        )
+
+
 def has_image_suffix(name: bytes) -> bool:
     """Whether a file's name says that it is a picture."""
     return os.path.splitext(name)[1].lower() in _SUFFIXES
@@ -257,12 +267,7 @@ class Tree:
         before = os.fstat(file)
         if not stat.S_ISREG(before.st_mode):
             raise _not_regular(before)
-        if before.st_size > MAX_FILE:
-            raise SampleError(
-                "too large to be a picture",
-                found=f"{before.st_size} bytes",
-                expected=f"at most {MAX_FILE}",
-            )
+        check_file_size(before.st_size)
         hold(before.st_size)
         data = _read_all(file, before.st_size)
         after = os.fstat(file)

@@ -216,14 +216,7 @@ class _Opener(VlenOpener):
         source = Hdf5Extents(
             self._spec(
                 meta.count,
-                Stored(
-                    meta.shape,
-                    np.dtype(meta.dtype),
-                    "HWC",
-                    True,
-                    meta.channels,
-                    values=self.further is not None,
-                ),
+                Stored.packed(meta, self.further is not None),
                 meta.encoding,
                 "asyncreader, encoded images in one blob",
                 default_block(data.shape[0] // meta.count),

@@ -281,20 +281,12 @@ def _spec(manifest: Manifest, path: str, io: str, column: int | None) -> SourceS
     if column is not None:
         size = common.field_bytes[column]
         meta = meta.field(common.fields[column].name) or meta
-    encoded = meta.encoding != "raw"
     return SourceSpec(
         path=path,
         container=CONTAINERS[common.container],
         layout=f"asyncreader, {len(manifest)} shards",
         count=manifest.count,
-        stored=Stored(
-            meta.shape,
-            np.dtype(meta.dtype),
-            "HWC",
-            encoded,
-            meta.channels,
-            values=encoded and column is not None,
-        ),
+        stored=Stored.packed(meta, column is not None),
         encoding=meta.encoding,
         block=common.chunk or default_block(size // manifest.count),
         meta=meta,
