@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +259,7 @@ def on_a_cluster(folder: Path, count: int) -> dict[str, Any]:
         return {
             "packing": packing(folder, cluster, victim, count),
             "repacking": repacking(folder),
-            "from a store": from_a_store(folder),
+            "from a store": from_a_store(folder) if find_spec("obstore") else None,
             "reading": reading(folder),
             "training": training(folder),
         }

@@ -75,6 +75,8 @@ class TestCluster:
     def test_from_a_store(self, told: dict[str, Any]) -> None:
         """From a bucket whose answers fail: pictures and shards, as from the same on disk."""
         found = told["from a store"]
+        if found is None:
+            pytest.skip("obstore is not installed: pip install 'asyncreader[store]'")
         assert found == {"pictures": True, "count": 39, "shards": True, "error names": True}
 
     def test_ray_data(self, told: dict[str, Any]) -> None:
