@@ -34,36 +34,56 @@ def between_marks(text: str, new: str) -> str:
     return before + BEGIN + new + END + rest.split(END)[1]
 
 
-def largest(notes: Iterable[str]) -> list[str]:
-    """Of notes that differ in a number only, the one with the largest."""
-    found: dict[str, str] = {}
+def joined(notes: Iterable[str]) -> list[str]:
+    """Notes that differ in their first number, and in what stands in brackets, as one: the sum of
+    those that begin with it ("72 attacks"), else the one with the largest."""
+    found: dict[str, list[str]] = {}
     for note in filter(None, notes):
-        words, number = _NUMBER.sub("#", note), _NUMBER.search(note)
-        before = found.get(words)
-        if before is None or number is None or float(number[0]) > _first(before):
-            found[words] = note
-    return list(found.values())
+        words = _NUMBER.sub("#", re.sub(r" \(.*\)$", "", note), count=1)
+        found.setdefault(words, []).append(note)
+    return [
+        words.replace("#", f"{sum(map(_first, alike)):,.0f}", 1)
+        if words.startswith("#")
+        else max(alike, key=_first)
+        for words, alike in found.items()
+    ]
 
 
 def _first(note: str) -> float:
     number = _NUMBER.search(note)
-    assert number is not None
-    return float(number[0])
+    return 0.0 if number is None else float(number[0])
+
+
+def things(lines: Sequence[Mapping[str, Any]]) -> str:
+    """What a case was tried on, each once: "LMDB raw, thread workers, process workers". Where it is
+    "HDF5 raw: disks of 4 KiB, 60 of 241 sizes" the ways stand behind, with ranges of numbers."""
+    whats = [line["what"] for line in lines]
+    if not all(": " in what for what in whats):
+        return ", ".join(dict.fromkeys(part for what in whats for part in what.split(", ")))
+    heads, ways = zip(*(what.split(": ", 1) for what in whats), strict=True)
+    alike: dict[str, list[list[str]]] = {}
+    for way in ways:
+        alike.setdefault(_NUMBER.sub("#", way), []).append(_NUMBER.findall(way))
+    shown = []
+    for words, numbers in alike.items():
+        for column in zip(*numbers, strict=True):
+            low, high = min(column, key=float), max(column, key=float)
+            words = words.replace("#", low if low == high else f"{low}-{high}", 1)
+        shown.append(words)
+    return f"{', '.join(dict.fromkeys(heads))}; {'; '.join(shown)}"
 
 
 def row(case: Mapping[str, Any]) -> str:
     """A case as one line of the table."""
     lines = case["figures"]
-    # "LMDB raw, process workers": each word once
-    things = dict.fromkeys(part for line in lines for part in line["what"].split(", "))
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update({name: n for name, n in line["counts"].items() if n})
     said = [f"{n:,} {name}" for name, n in counts.most_common()]
-    notes = largest(line["note"] for line in lines)
+    notes = joined(line["note"] for line in lines)
     cells = (
         f"{case['row']}: {case['promise']}",
-        ", ".join(things),
+        things(lines),
         f"{trials(case):,}",
         "; ".join([", ".join(said), *notes]),
         f"{sum(len(line['broken']) for line in lines)}",

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from faults.publish import BEGIN, END, between_marks, largest, problems, row, sentence, table
+from faults.publish import (
+    BEGIN,
+    END,
+    between_marks,
+    joined,
+    problems,
+    row,
+    sentence,
+    table,
+    things,
+)
 from faults.run import cases
 
 
@@ -44,7 +54,17 @@ def test_a_line_for_each_case() -> None:
     assert "4,800 damaged" not in sentence(made)
     assert "7,200 damaged files and 2,400 truncated ones" in " ".join(sentence(made).split())
     assert max(map(len, sentence(made).splitlines())) <= 100
-    assert largest(["", "+0.2 MB", "-3 MB", "other"]) == ["+0.2 MB", "other"]
+
+
+def test_things_and_notes() -> None:
+    """Notes of one kind are one: counts are added, of others the largest stands; numbers of
+    several ways are ranges."""
+    notes = ["", "the slowest 0.2 s (a)", "72 attacks", "the slowest 1.3 s (b)", "8 attacks", "x"]
+    assert joined(notes) == ["the slowest 1.3 s (b)", "80 attacks", "x"]
+    whats = ["raw: a write, all of 10", "png: a write, all of 7", "png: disks, 60 of 90"]
+    assert things([{"what": what} for what in whats]) == (
+        "raw, png; a write, all of 7-10; disks, 60 of 90"
+    )
 
 
 def test_what_is_not_published() -> None:
