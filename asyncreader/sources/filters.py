@@ -37,6 +37,8 @@ NAMES: Final = {
     ZSTD: "zstd",
     **BUILT_IN_ONLY,
 }
+#: What HDF5 undoes itself; for the others it looks for plugins, which are programs.
+LIBRARY: Final = frozenset({DEFLATE, SHUFFLE, FLETCHER32, LZF, *BUILT_IN_ONLY})
 
 
 @dataclass(frozen=True)
@@ -206,23 +208,26 @@ _UNDO: Final[dict[int, Callable[[UInt8, Filter, int, int], UInt8]]] = {
 READABLE: Final = frozenset(_UNDO)
 
 
-def check_filters(filters: tuple[Filter, ...], path: str, name: str) -> bool:
-    """True when all filters are decoded here, False when HDF5 itself must; else FormatError."""
-    codes = {step.code for step in filters}
-    unknown = sorted(codes - READABLE - set(BUILT_IN_ONLY))
+def check_known(filters: tuple[Filter, ...], known: frozenset[int], path: str, name: str) -> None:
+    """FormatError unless all filters are among ``known``."""
+    unknown = sorted({step.code for step in filters} - known)
     if unknown:
         raise FormatError(
             f"data set {name!r} needs a filter that is not read",
             path=path,
             found=f"filter {unknown[0]}",
-            expected=f"one of {', '.join(sorted(NAMES.values()))}",
+            expected=f"one of {', '.join(sorted(NAMES[code] for code in known))}",
             hint="repack it, for example with h5repack -f GZIP=4",
         )
+
+
+def check_filters(filters: tuple[Filter, ...], path: str, name: str) -> bool:
+    """True when all filters are decoded here, False when HDF5 itself must; else FormatError."""
+    check_known(filters, READABLE | set(BUILT_IN_ONLY), path, name)
+    codes = {step.code for step in filters}
     if not codes & set(BUILT_IN_ONLY):
         return True
-    # HDF5 would look for the others among plugins, which are programs
-    mixed = sorted(codes - set(BUILT_IN_ONLY) - {DEFLATE, SHUFFLE, FLETCHER32, LZF})
-    if mixed:
+    if codes - LIBRARY:
         raise FormatError(
             f"data set {name!r} needs filters that are not read together",
             path=path,

@@ -20,14 +20,12 @@ import numpy.typing as npt
 from ..errors import FormatError, SourceNotFoundError
 from .base import check_extents
 from .chunks import ChunkGrid
-from .filters import BUILT_IN_ONLY, DEFLATE, FLETCHER32, LZF, NAMES, SHUFFLE, Filter
+from .filters import LIBRARY, Filter, check_known
 
 #: Soft links that are followed on the way to one object.
 _SOFT: Final = 16
 #: Data sets that an error lists, and members of a group that are looked at to find them.
 _LISTED, _VISITED = 20, 200
-#: Filters that HDF5 and h5py undo without looking for a plugin.
-_LIBRARY: Final = frozenset({DEFLATE, SHUFFLE, FLETCHER32, LZF, *BUILT_IN_ONLY})
 #: What is stored may declare this much of itself; more must be at least 1/BOMB_RATIO of it on disk.
 #: (deflate reaches 1/1032, on nothing but zeros).
 BOMB_BYTES: Final = 256 << 20
@@ -214,15 +212,7 @@ def pipeline(plist: Any) -> tuple[Filter, ...]:
 
 def check_library_filters(steps: tuple[Filter, ...], path: str, name: str) -> None:
     """FormatError unless HDF5 itself undoes all filters: else it would look for a plugin."""
-    unknown = sorted({step.code for step in steps} - _LIBRARY)
-    if unknown:
-        raise FormatError(
-            f"data set {name!r} needs a filter that is not read",
-            path=path,
-            found=f"filter {unknown[0]}",
-            expected=f"one of {', '.join(sorted(NAMES[code] for code in _LIBRARY))}",
-            hint="repack it, for example with h5repack -f GZIP=4",
-        )
+    check_known(steps, LIBRARY, path, name)
 
 
 # -- types ---------------------------------------------------------------------------------------
