@@ -327,11 +327,19 @@ def test_info_of_a_packed_set(packed: Path) -> None:
     assert facts["count"] == "20 samples"
     assert facts["shape"] == "12 x 10 x 3 (H, W, C)"
     assert (facts["dtype"], facts["encoding"]) == ("uint8", "raw")
-    assert (facts["chunks"], facts["compression"]) == ("none", "none")
     assert facts["labels"] == "20 x 1 int64, 0 to 1, 2 classes"
     assert facts["checksums"] == "XXH3-64 of each sample"
     rows = [line.split() for line in result.stdout.split("\n\n")[1].splitlines()]
     assert rows == [["label", "samples", "class"], ["0", "15", "cat"], ["1", "5", "dog"]]
+
+
+def test_info_has_no_line_for_what_a_set_lacks(packed: Path, foreign: Path) -> None:
+    """No line of info says "none": chunks, compression and splits stand there if the set has them,
+    and labels or checksums that it lacks are said in words."""
+    for words in ([packed], [foreign, "-p", "data_field=images", "-p", "labels_field="]):
+        printed = run("info", *words).stdout
+        assert "none" not in printed
+        assert not {"chunks", "compression", "splits"} & set(table(printed))
 
 
 def test_info_json(packed: Path) -> None:
@@ -359,7 +367,7 @@ def test_info_of_pictures_that_differ_in_size(tmp_path: Path) -> None:
     converters.convert(path.parent, target, encoding="original", no_labels=True)
     facts = table(run("info", target).stdout)
     assert facts["shape"] == "differs"
-    assert facts["labels"] == "none"
+    assert facts["labels"] == "read without labels"
     assert facts["format"].startswith("LMDB: ")
 
 
@@ -367,7 +375,7 @@ def test_info_of_a_foreign_set(foreign: Path) -> None:
     """--param names the fields; without checksums the set is called unverified."""
     result = run("info", foreign, "-p", "data_field=images", "-p", "labels_field=y")
     facts = table(result.stdout)
-    assert facts["checksums"] == "none: unverified"
+    assert facts["checksums"] == "not recorded: served unverified"
     assert facts["labels"] == "30 int64, -1 to 1, 3 different"
     rows = [line.split() for line in result.stdout.split("\n\n")[1].splitlines()]
     assert rows == [["label", "samples"], ["-1", "10"], ["0", "10"], ["1", "10"]]

@@ -103,7 +103,7 @@ def _describe_labels(source: Source) -> dict[str, Any] | None:
 def _print_facts(facts: dict[str, Any]) -> None:
     labels, count, stored = facts["labels"], facts["count"], facts["bytes_on_disk"]
     counts = None if labels is None else labels["counts"]
-    words = "none"
+    words = "read without labels"
     if labels is not None:
         ends = ("?" if end is None else f"{end:.6g}" for end in (labels["min"], labels["max"]))
         words = f"{times(labels['shape'])} {labels['dtype']}, {' to '.join(ends)}"
@@ -121,8 +121,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "shape": shape,
         "dtype": facts["dtype"],
         "encoding": facts["encoding"],
-        "chunks": "none" if facts["chunk"] is None else f"{some(facts['chunk'], 'sample')} each",
-        "compression": facts["compression"] or "none",
+        "chunks": facts["chunk"] and f"{some(facts['chunk'], 'sample')} each",
+        "compression": facts["compression"],
         **{
             f"field {shown(field['name'])}": (
                 f"{'differs' if field['shape'] is None else times(field['shape'])} "
@@ -131,13 +131,14 @@ def _print_facts(facts: dict[str, Any]) -> None:
             for field in facts["fields"]
         },
         "labels": words,
-        "splits": ", ".join(f"{shown(name)} {n:,}" for name, n in facts["splits"].items())
-        or "none",
-        "checksums": "XXH3-64 of each sample" if facts["checksums"] else "none: unverified",
+        "splits": ", ".join(f"{shown(name)} {n:,}" for name, n in facts["splits"].items()),
+        "checksums": "XXH3-64 of each sample"
+        if facts["checksums"]
+        else "not recorded: served unverified",
         "fingerprint": facts["fingerprint"],
         "on disk": f"{in_bytes(stored)}, {in_bytes(stored / count)} a sample",
     }
-    print_table(rows.items())
+    print_table((name, value) for name, value in rows.items() if value)
     if not counts:
         return
     click.echo()
