@@ -1,5 +1,9 @@
 """Reads a labels CSV: which pictures there are, and the row of labels of each.
 
+Each column has its own type. Whole numbers and fractions keep their values; text becomes the number
+of its name among the sorted names of all text columns. Stored is one table: int64, or float64 where
+a column has fractions.
+
 Two passes over the file, so that no row is kept in memory: the first finds out what the labels
 are, the second spools the rows and sorts their paths.
 """
@@ -7,6 +11,7 @@ are, the second spools the rows and sorts their paths.
 from __future__ import annotations
 
 import csv
+import math
 import os
 import re
 import stat
@@ -50,7 +55,8 @@ class Row:
 
 @dataclass
 class Labels:
-    """A labels CSV, read. ``kind``: "class" or "values"; ``rows`` comes sorted by path."""
+    """A labels CSV, read. ``kind``: "class" where every label is the number of one of ``classes``,
+    else "values"; ``rows`` comes sorted by path."""
 
     rows: Iterator[Row]
     labels: Numbers
@@ -79,15 +85,14 @@ def read_labels(
     file = path if file is None else file
     check_regular(file, "the labels CSV")
     table = _Table(path, file, pictures)
-    kinds = _Kinds(path)
-    for line in table.lines():
-        kinds.add(line)
+    kinds = _kinds(table, classes)
     names = _names(table, kinds, classes)
     cells = _Cells(path, kinds, names)
-    labels = Numbers(cells.kind, kinds.width)
+    labels = Numbers(cells.kind, len(kinds))
     # Lazy: the first row comes when all of them are spooled and sorted.
     rows = _unique(path, sorted_records(_spooled(table, cells, labels)))
-    return Labels(rows, labels, "values" if names is None else "class", names)
+    named = names is not None and len({kind == "text" for kind in kinds}) == 1
+    return Labels(rows, labels, "class" if named else "values", names)
 
 
 def check_regular(path: str, what: str) -> None:
@@ -147,7 +152,11 @@ class _Table:
 
     def _line(self, number: int, cells: list[str]) -> _Line:
         raw = cells[0].encode("utf-8", "surrogateescape")
-        if not raw or b"\0" in raw:
+        for cell in cells:
+            if "\0" in cell:
+                expected = "text in UTF-8: save it so if it is UTF-16"
+                _wrong(self.path, number, "a NUL character", repr(cell[:80]), expected)
+        if not raw:
             _wrong(self.path, number, "a row without a path", repr(cells[0]))
         if len(cells) < 2:
             _wrong(self.path, number, "a row without a label", repr(cells[0]), "path,label")
@@ -157,92 +166,149 @@ class _Table:
         return _Line(number, path, [cell.strip() for cell in cells[1:]])
 
 
-class _Kinds:
-    """What the cells of all rows have in common."""
+class _Column:
+    """What the cells of one column have in common. ``number``: as people count, the path is 1."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, number: int) -> None:
         self._path = path
-        self.width = 0
-        self.integers = True
-        self.numbers = True
+        self._number = number
+        self._integers = self._reals = self._texts = 0
+        self._text: tuple[int, str] = (0, "")  # the first one: line and cell
 
-    def add(self, line: _Line) -> None:
-        self.width = self.width or len(line.cells)
-        if len(line.cells) != self.width:
+    def add(self, line: int, cell: str) -> None:
+        if _INTEGER.fullmatch(cell):
+            self._integers += 1
+        elif _is_number(cell):
+            self._reals += 1
+        else:
+            self._texts += 1
+            if self._texts == 1:
+                self._text = line, cell
+
+    def kind(self, names_like_numbers: bool) -> str:
+        """ "integer", "real" or "text": the last where most cells are text, or some are and class
+        names are given that look like numbers. FormatError for text in a column of numbers."""
+        if not self._texts:
+            return "real" if self._reals else "integer"
+        numbers = self._integers + self._reals
+        if self._texts > numbers or names_like_numbers:
+            return "text"
+        line, cell = self._text
+        raise FormatError(
+            f"line {line} of the labels CSV: text in a column of numbers",
+            path=self._path,
+            found=f"{cell[:80]!r}, column {self._number} ({numbers:,} cells of it are numbers, "
+            f"{self._texts:,} text)",
+            expected="a number",
+            hint="correct the cell; if all of them are names of classes, list those in a file, "
+            "one a line (classes, --classes FILE)",
+        )
+
+
+def _is_number(text: str) -> bool:
+    return bool(_REAL.fullmatch(text) or _NOT_FINITE.fullmatch(text))
+
+
+def _kinds(table: _Table, classes: tuple[str, ...] | None) -> list[str]:
+    """The kind of each column; FormatError, naming the line, for rows that have no such."""
+    columns: list[_Column] = []
+    for line in table.lines():
+        if not columns:
+            columns = [_Column(table.path, 2 + n) for n in range(len(line.cells))]
+        if len(line.cells) != len(columns):
             _wrong(
-                self._path,
+                table.path,
                 line.number,
                 "a row with another number of labels",
                 str(len(line.cells)),
-                f"{self.width}, as in the first row",
+                f"{len(columns)}, as in the first row",
             )
-        for cell in line.cells:
+        for column, cell in zip(columns, line.cells, strict=True):
             if not cell:
-                _wrong(self._path, line.number, "an empty label", repr(os.fsdecode(line.path)))
-            if not _INTEGER.fullmatch(cell):
-                self.integers = False
-                self.numbers = self.numbers and bool(
-                    _REAL.fullmatch(cell) or _NOT_FINITE.fullmatch(cell)
-                )
-
-
-def _names(table: _Table, kinds: _Kinds, classes: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """The class names; None where the labels are plain values."""
-    if not kinds.width:
+                _wrong(table.path, line.number, "an empty label", repr(os.fsdecode(line.path)))
+            column.add(line.number, cell)
+    if not columns:
         raise FormatError("the labels CSV has no rows", path=table.path)
-    if kinds.integers:
-        return classes
-    if kinds.numbers:
-        if classes is not None:
+    names_like_numbers = classes is not None and any(map(_is_number, classes))
+    return [column.kind(names_like_numbers) for column in columns]
+
+
+def _names(
+    table: _Table, kinds: list[str], classes: tuple[str, ...] | None
+) -> tuple[str, ...] | None:
+    """The class names; None where the labels are plain values.
+
+    All text columns share them, so that a name has one number, and a number one name.
+    """
+    if "text" not in kinds:
+        if "real" in kinds and classes is not None:
             raise ParamsError(
                 "classes are given, and the labels in the CSV are fractions", path=table.path
             )
-        return None
+        return classes
     if classes is not None:
         return classes
     # A set of a million regression targets would be of no use, so names are gathered only now.
-    found = {cell for line in table.lines() for cell in line.cells}
+    found = {
+        cell
+        for line in table.lines()
+        for kind, cell in zip(kinds, line.cells, strict=True)
+        if kind == "text"
+    }
     return tuple(sorted(found, key=lambda name: name.encode("utf-8", "surrogateescape")))
 
 
 class _Cells:
-    """From a cell to the number that is stored."""
+    """From the cells of a row to the numbers that are stored."""
 
-    def __init__(self, path: str, kinds: _Kinds, names: tuple[str, ...] | None) -> None:
+    def __init__(self, path: str, kinds: list[str], names: tuple[str, ...] | None) -> None:
         self._path = path
-        self.kind = "q" if kinds.integers or not kinds.numbers else "d"
-        self._count = None if names is None else len(names)
-        self._numbers: dict[str, int] | None = None
-        if names is not None and not kinds.integers:
-            self._numbers = {name: number for number, name in enumerate(names)}
+        self._kinds = kinds
+        #: Of the table, as of :class:`Numbers`: one point anywhere makes all of it float64.
+        self.kind = "d" if "real" in kinds else "q"
+        self._classes = {name: number for number, name in enumerate(names or ())}
+        # beside text, whole numbers are values: the classes are the text's
+        self._numbered = names is not None and "text" not in kinds
 
-    def number(self, line: int, cell: str) -> float:
-        """The stored number; FormatError, naming the line, for one that is not to be had."""
-        if self.kind == "d":
-            return float(cell)
-        if self._numbers is not None:
-            if cell not in self._numbers:
-                _wrong(
-                    self._path,
-                    line,
-                    "an unknown class",
-                    repr(cell),
-                    f"one of the {len(self._numbers)} given by classes",
-                )
-            return self._numbers[cell]
+    def numbers(self, line: _Line) -> Iterator[float]:
+        """The stored numbers; FormatError, naming the line, for one that is not to be had."""
+        for kind, cell in zip(self._kinds, line.cells, strict=True):
+            if kind == "text":
+                yield self._class(line.number, cell)
+            elif self.kind == "d":
+                yield self._float(line.number, cell)
+            else:
+                yield self._integer(line.number, cell)
+
+    def _class(self, line: int, name: str) -> int:
+        if name not in self._classes:
+            expected = f"one of the {len(self._classes)} given by classes"
+            _wrong(self._path, line, "an unknown class", repr(name), expected)
+        return self._classes[name]
+
+    def _float(self, line: int, cell: str) -> float:
+        number = float(cell)
+        exact = not _INTEGER.fullmatch(cell) or (len(cell) < 400 and int(cell) == number)
+        if not exact or (math.isinf(number) and not _NOT_FINITE.fullmatch(cell)):
+            what = "a label that float64, which fractions make of all of them, cannot hold"
+            _wrong(self._path, line, what, cell[:40])
+        return number
+
+    def _integer(self, line: int, cell: str) -> int:
         # longer than any of 64 bits, and int() refuses thousands of digits in its own words
         if len(cell) > 1000 or (number := int(cell)) not in _INT64:
             _wrong(self._path, line, "a label beyond 64 bits", cell[:40])
-        if self._count is not None and not 0 <= number < self._count:
-            _wrong(self._path, line, "a class number out of range", cell, f"0 to {self._count - 1}")
+        count = len(self._classes)
+        if self._numbered and not 0 <= number < count:
+            _wrong(self._path, line, "a class number out of range", cell, f"0 to {count - 1}")
         return number
 
 
 def _spooled(table: _Table, cells: _Cells, labels: Numbers) -> Iterator[bytes]:
     """Fill ``labels`` row by row; the records to be sorted."""
     for number, line in enumerate(table.lines()):
-        for cell in line.cells:
-            labels.append(cells.number(line.number, cell))
+        for value in cells.numbers(line):
+            labels.append(value)
         yield sort_key(line.path) + b"\0\0" + _PLACE.pack(number, line.number)
 
 

@@ -58,6 +58,72 @@ def test_csv_of_names(pictures: Path, tmp_path: Path) -> None:
     assert listing.label_kind == "class"
 
 
+def test_each_column_has_its_own_type(pictures: Path, tmp_path: Path) -> None:
+    """Numbers beside a text column keep their values; its text becomes sorted class numbers."""
+    csv = write(tmp_path / "l.csv", "path,age,species\na/1.png,31,cat\nb/2.png,7,ant\n")
+    listing = scan(str(pictures), labels=csv)
+    assert labels_of(listing) == [[31, 1], [7, 0]]
+    assert listing.labels is not None
+    assert listing.labels.rows().dtype == np.int64
+    assert (listing.classes, listing.label_kind) == (("ant", "cat"), "values")
+
+
+def test_a_point_beside_text_makes_all_float64(pictures: Path, tmp_path: Path) -> None:
+    """Whole numbers, fractions and text in one CSV: one float64 table, each value exact."""
+    csv = write(tmp_path / "l.csv", "a/1.png,31,cat,0.25\nb/2.png,9007199254740992,ant,nan\n")
+    listing = scan(str(pictures), labels=csv)
+    assert listing.labels is not None
+    assert listing.labels.rows().dtype == np.float64
+    np.testing.assert_array_equal(
+        listing.labels.rows(), [[31, 1, 0.25], [9007199254740992, 0, np.nan]]
+    )
+    assert listing.classes == ("ant", "cat")
+
+
+def test_text_columns_share_their_classes(pictures: Path, tmp_path: Path) -> None:
+    """A name has one number in all text columns: ``classes[label]`` is its text in each."""
+    csv = write(tmp_path / "l.csv", "a/1.png,cat,red\nb/2.png,ant,cat\n3.png,dog,blue\n")
+    listing = scan(str(pictures), labels=csv)
+    assert listing.classes == ("ant", "blue", "cat", "dog", "red")
+    assert labels_of(listing) == [[3, 1], [2, 4], [0, 2]]
+    assert listing.label_kind == "class"
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("a/1.png,1\nb/2.png,2\n3.png,n/a\n", r"line 3.*text in a column of numbers.*'n/a'"),
+        ("a/1.png,x\nb/2.png,2\n3.png,3\n", r"line 1.*'x', column 2.*--classes"),
+        ("a/1.png,1\nb/2.png,two\n", r"line 2.*'two'"),
+        ("a/1.png,0.5\nb/2.png,-\n", r"line 2.*'-'"),
+        ("a/1.png,cat,1\nb/2.png,ant,2\n3.png,dog,?\n", r"line 3.*'\?', column 3"),
+    ],
+)
+def test_a_stray_text_renumbers_no_column(
+    pictures: Path, tmp_path: Path, rows: str, said: str
+) -> None:
+    """Text in a column of numbers is an error with its line, and the numbers stay what they are."""
+    with pytest.raises(FormatError, match=said):
+        scan(str(pictures), labels=write(tmp_path / "l.csv", rows))
+
+
+def test_classes_say_that_numbers_are_names(pictures: Path, tmp_path: Path) -> None:
+    """Names that look like numbers are names where the given classes have some of them."""
+    csv = write(tmp_path / "l.csv", "a/1.png,1\nb/2.png,b\n3.png,7\n")
+    listing = scan(str(pictures), labels=csv, classes=("7", "1", "b"))
+    assert labels_of(listing) == [[0], [1], [2]]
+    with pytest.raises(FormatError, match=r"line 2.*text in a column of numbers.*'b'"):
+        scan(str(pictures), labels=csv, classes=("cat", "dog"))
+
+
+def test_given_classes_leave_numbers_beside_them(pictures: Path, tmp_path: Path) -> None:
+    """With classes given, a text column is looked up and whole numbers beside it are values."""
+    csv = write(tmp_path / "l.csv", "a/1.png,31,cat\nb/2.png,7,ant\n")
+    listing = scan(str(pictures), labels=csv, classes=("cat", "ant"))
+    assert labels_of(listing) == [[31, 0], [7, 1]]
+    assert listing.label_kind == "values"
+
+
 def test_csv_with_fixed_classes(pictures: Path, tmp_path: Path) -> None:
     """classes gives names their numbers; unknown names and numbers out of range are errors."""
     names = ("dog", "cat", "ant")
@@ -125,6 +191,10 @@ def test_csv_may_name_what_the_walk_passes_over(tmp_path: Path) -> None:
         ("/etc/x.png,1\n", "line 1.*out of the folder"),
         ("a/1.png,99999999999999999999\n", "line 1.*64 bits"),
         ('a/1.png,"x\n', "not a CSV"),
+        ("a/1.png,9007199254740993\nb/2.png,0.5\n", "line 1.*float64.*9007199254740993"),
+        ("a/1.png,0.5\nb/2.png,1e400\n", "line 2.*float64.*1e400"),
+        ("a/1.png,cat\nb/2.png,do\0g\n", "line 2.*NUL.*UTF-8"),
+        ("a/1.png,cat\nb/\0.png,dog\n", "line 2.*NUL.*UTF-8"),
     ],
 )
 def test_a_wrong_csv_names_its_line(pictures: Path, tmp_path: Path, text: str, said: str) -> None:
