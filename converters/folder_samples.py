@@ -26,6 +26,7 @@ from .pool import RUN
 from .scan import Listing, read_class_names, scan
 from .spool import Numbers, PathOf, Strings
 from .stores import holds_set
+from .tables import check_class_names
 from .walk import Tree, sort_key
 
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -194,6 +195,7 @@ def _class_names(path: str) -> tuple[str, ...]:
     try:
         if source.spec.classes is None:
             raise FormatError("this set has no class names", path=path)
+        check_class_names(source.spec.classes, path)
         return source.spec.classes
     finally:
         source.close()

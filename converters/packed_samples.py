@@ -37,6 +37,7 @@ from .picture import Hold, Packed, Recipe, make_recipe, packed
 from .pool import RUN
 from .spool import PathOf, Strings
 from .stores import holds_set
+from .tables import check_class_names
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -91,6 +92,7 @@ class PackedSamples:
         labels = None if options.no_labels else self._source.labels
         self._labels = None if labels is None else _label_table(labels, options.src)
         self.classes = None if labels is None else spec.classes
+        check_class_names(self.classes, options.src)
         self.label_kind = _label_kind(self._source, labels is not None)
         self.ignored: dict[str, int] = {}
         self.skipped: list[tuple[Any, str, SampleError]] = []

@@ -264,6 +264,8 @@ class _Labels:
                 label = label.decode("utf-8", "backslashreplace")
             if not isinstance(label, str):
                 return "a label that is not text, as the first one is"
+            if "\0" in label:
+                return "a label with a NUL character, which cannot be packed"
             with self._lock:
                 self._rows[number] = self._numbers.setdefault(label, len(self._numbers))
             return None

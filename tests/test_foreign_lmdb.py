@@ -84,6 +84,17 @@ def test_pyxis_labels_of_any_kind(tmp_path: Path) -> None:
     assert open_source(path, Hdf5Fields("x", None)).labels is None
 
 
+def test_a_class_name_with_a_nul_is_not_packed(tmp_path: Path) -> None:
+    """Such a name, which no packed set can hold, is named; it is not blamed on the disk."""
+    samples = [
+        foreign.pyxis_sample({"x": image, "name": "n" + "\0" * (n == 3)})
+        for n, image in enumerate(IMAGES)
+    ]
+    path = foreign.write_pyxis(tmp_path / "set", samples)
+    with pytest.raises(FormatError, match=r"NUL.*'n\\x00'.*no_labels"):
+        convert(path, tmp_path / "out.h5", params={"data_field": "x", "labels_field": "name"})
+
+
 def test_pyxis_axes(tmp_path: Path) -> None:
     """Pixels stored CHW are not guessed; named axes are used."""
     samples = [foreign.pyxis_sample({"x": i.transpose(2, 0, 1).copy()}) for i in IMAGES]

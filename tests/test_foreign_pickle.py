@@ -84,6 +84,17 @@ def test_labels_of_all_kinds(tmp_path: Path) -> None:
     assert packed(path, tmp_path / "d.h5", params={"labels_field": None})[1] is None
 
 
+def test_a_nul_in_a_label_is_not_the_disks_fault(tmp_path: Path) -> None:
+    """A class name with a NUL, which no packed set can hold, is named with its record."""
+    path = write(tmp_path, [(f, "kind" + "\0" * (i == 7)) for i, f in enumerate(FILES)])
+    with (
+        pytest.warns(UserWarning, match="pickle"),
+        pytest.raises(SampleError, match="NUL") as caught,
+    ):
+        convert(path, tmp_path / "a.h5", allow_pickle=True)
+    assert caught.value.index == 7
+
+
 def test_processed_like_a_folder(tmp_path: Path) -> None:
     """Encoding, size and channels can be had; fields go by number or name."""
     points = [{"y": i, "x": image} for i, image in enumerate(IMAGES)]
