@@ -6,8 +6,9 @@ The reader puts them together, and each worker process once more for itself.
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +21,13 @@ from .memory import aligned_empty
 from .order import Cursor, EpochOrder, subset_count
 from .params import WINDOW_BYTES, ReaderParams
 from .slots import Slot, SlotLayout
-from .sources import FieldsSource, Source, open_reader_source
+from .sources import FieldsSource, RowPlan, Source, open_reader_source
 from .sources.subset import resolve_subset
 from .stats import Meter
 from .trace import TracedFiller
+
+#: Samples, spread over a set, that are looked at to see whether ``dtype`` can hold their values.
+LOOKED_AT: Final = 16
 
 
 def make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> BatchFiller:
@@ -60,6 +64,53 @@ def make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> 
         postprocess=p.postprocess,
         further=further,
     )
+
+
+def check_values(p: ReaderParams, filler: BatchFiller) -> None:
+    """What only the stored values tell: that ``dtype`` can hold them, and that mean and std are of
+    their scale.
+
+    ParamsError where ``dtype`` cannot hold one of some samples; it looks at none where it holds
+    all that they may have. What is not seen here fails its batch.
+    """
+    fill, order = filler.fill, filler.order
+    _warn_of_scale(p, fill)
+    if not fill.narrows:
+        return
+    positions = np.unique(np.linspace(0, order.count - 1, LOOKED_AT).astype(np.int64))
+    row, key = np.zeros(1, np.int64), np.zeros(1, np.uint64)
+    out = aligned_empty((1, *fill.row_shape), fill.dtype)
+    for record in order.records(0, positions):
+        # what is damaged is no matter of the dtype: that is found when its batch is filled
+        filler.source.read_into(RowPlan(record.reshape(1), row, key), fill, out, Meter())
+
+
+def _warn_of_scale(p: ReaderParams, fill: Fill) -> None:
+    """Warn of mean and std that are of another scale than whole-number pixels are."""
+    dtype = fill.stored.dtype
+    if dtype.kind != "u" or (p.mean is None and p.std is None):
+        return
+    limit = int(np.iinfo(dtype).max)
+    mean, std = p.mean or (0.0,), p.std or (1.0,)
+    top = limit * abs(1.0 if p.scale is None else p.scale)
+    changes = any(mean) or any(value != 1.0 for value in std)
+    if p.scale is None and changes and max(map(abs, mean)) <= 1 and max(map(abs, std)) <= 1:
+        cure = f"pass scale=1/{limit} as well (or scale=1, if this is meant)"
+    elif max(mean) > top:
+        cure = "leave scale out" if p.scale is not None else "give both in the scale of the pixels"
+    else:
+        return
+    scaled = "" if p.scale is None else f" with scale={p.scale:.6g}"
+    warnings.warn(
+        f"mean={_shortly(mean)} and std={_shortly(std)} are not of the scale of {dtype} pixels"
+        f"{scaled}, which are 0 to {top:.6g}: {cure}",
+        stacklevel=4,
+    )
+
+
+def _shortly(values: tuple[float, ...]) -> str:
+    shown = ", ".join(f"{value:.6g}" for value in values)
+    return shown if len(values) == 1 else f"({shown})"
 
 
 def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:

@@ -7,9 +7,11 @@ whole batch, or a pass per image where a resize or an odd dtype needs one.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -128,7 +130,10 @@ class Fill:
         self.stored = stored
         self.wanted = wanted
         self._frame = frame
+        self._path = path
         self.dtype = wanted.dtype or stored.dtype.newbyteorder("=")
+        #: whether a stored value may be one that ``dtype`` cannot hold
+        self.narrows = not _holds_all(stored.dtype, self.dtype)
         self.random = wanted.flip or (
             wanted.size is not None and wanted.crop in ("random", "random-resized")
         )
@@ -319,11 +324,15 @@ class Fill:
         return out.view(np.uint16) if self.dtype == np.float16 else out
 
     def put(self, sample: Array, places: Array | None, flip: bool, out: Array) -> None:
-        """Fill one row from a raw sample in stored axis order (any strides)."""
-        if self._to_hwc is None:
-            self._finish_other(sample, out)
-            return
-        self._put_hwc(sample.transpose(self._to_hwc), None, places, flip, out)
+        """Fill one row from a raw sample in stored axis order (any strides).
+
+        ParamsError where ``dtype`` cannot hold one of its values.
+        """
+        with self._checked(sample):
+            if self._to_hwc is None:
+                self._finish_other(sample, out)
+            else:
+                self._put_hwc(sample.transpose(self._to_hwc), None, places, flip, out)
 
     def put_encoded(
         self,
@@ -333,7 +342,10 @@ class Fill:
         out: Array,
         meter: Meter,
     ) -> None:
-        """Decode image bytes into one row; DecodeError if they are not what was declared."""
+        """Decode image bytes into one row; DecodeError if they are not what was declared.
+
+        ParamsError where ``dtype`` cannot hold one of the values.
+        """
         started = time.perf_counter()
         stored, wanted = self.stored, self.wanted
         header = codec.read_header(data)
@@ -368,7 +380,38 @@ class Fill:
         meter.decode += time.perf_counter() - started
         if rect is not None:
             rect = rect.scaled(full, (pixels.shape[0], pixels.shape[1]))
-        self._put_hwc(pixels, rect, places, flip, out)
+        with self._checked(pixels):
+            self._put_hwc(pixels, rect, places, flip, out)
+
+    def _checked(self, values: Array) -> contextlib.AbstractContextManager[None]:
+        """What casts a sample's ``values`` goes in here: ParamsError where one does not fit."""
+        return self._checking(values) if self.narrows else _UNCHECKED
+
+    @contextlib.contextmanager
+    def _checking(self, values: Array) -> Iterator[None]:
+        if self.dtype.kind != "f":
+            with np.errstate(invalid="ignore"):
+                wrong = values.astype(self.dtype) != values
+            if wrong.any():
+                raise self._does_not_fit(values[wrong])
+            yield
+            return
+        try:
+            with np.errstate(over="raise"):
+                yield
+        except FloatingPointError:
+            raise self._does_not_fit(values[np.isfinite(values)]) from None
+
+    def _does_not_fit(self, values: Array) -> ParamsError:
+        return ParamsError(
+            f'dtype="{self.dtype}" cannot hold the values that are stored',
+            path=self._path,
+            found=f"{values.flat[int(np.argmax(np.abs(values.astype(np.float64))))]} as "
+            f"{self.stored.dtype.newbyteorder('=')}",
+            expected=_range_of(self.dtype),
+            hint="leave dtype out to get them as stored, or ask for a wider one"
+            + (' (with scale, say, "float32")' if self.dtype.kind != "f" else ""),
+        )
 
     def _put_hwc(
         self,
@@ -404,6 +447,8 @@ class Fill:
                 return
             resized = SCRATCH.array("resize", (*wanted.size, pixels.shape[2]), native)
             geometry.resize_into(cut, resized)
+            if self.narrows and self.dtype.kind != "f" and native.kind == "f":
+                np.rint(resized, out=resized)  # whole numbers, but for what the resize mixed
             pixels = resized
         self._finish(pixels, flip, out)
 
@@ -457,6 +502,31 @@ class Fill:
         np.copyto(out, work, casting="unsafe")
 
 
+def _holds_all(stored: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether ``dtype`` has every value of ``stored``: for a float dtype, to its precision."""
+    if dtype.kind == "f":
+        top = np.finfo(stored).max if stored.kind == "f" else _limits(stored)[1]
+        return float(top) <= float(np.finfo(dtype).max)
+    if stored.kind == "f":
+        return False
+    (low, high), (least, most) = _limits(stored), _limits(dtype)
+    return least <= low and high <= most
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    if dtype.kind == "b":
+        return 0, 1
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
+
+
+def _range_of(dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "f":
+        return f"at most {np.finfo(dtype).max:g}"
+    return "whole numbers from {} to {}".format(*_limits(dtype))
+
+
+_UNCHECKED: Final = contextlib.nullcontext()
 _ZERO: Final = np.zeros(1, np.int64)
 _FLIP: Final = np.ones(1, np.uint8)
 _NO_FLIP: Final = np.zeros(1, np.uint8)

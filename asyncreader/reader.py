@@ -74,6 +74,7 @@ class AsyncReader:
             first = source.first if isinstance(source, FieldsSource) else source
             if self._order.shuffle in (True, "replacement") and isinstance(first, ShardSource):
                 first.warn_if_scattered()
+            assembly.check_values(p, filler)
             layout = assembly.slot_layout(p, filler)
             if p.workers == "process":
                 arena = Arena(assembly.shared_size(p, layout, filler))

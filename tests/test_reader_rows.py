@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from asyncreader import (
     Batch,
     ChecksumError,
     DecodeError,
+    ParamsError,
     ReaderTimeoutError,
     SampleError,
     SourceError,
@@ -155,6 +157,127 @@ def last(reader: AsyncReader) -> Batch:
         if batch.step == len(reader) - 1:
             break
     return batch
+
+
+#: A stored value, the dtype it is stored as, and one that cannot hold it.
+TOO_NARROW: list[tuple[Any, str, str]] = [
+    (200, "uint8", "int8"),
+    (-1, "int8", "uint8"),
+    (300, "uint16", "uint8"),
+    (-1, "int64", "uint64"),
+    (2**63, "uint64", "int64"),
+    (2**40, ">i8", "int32"),
+    (2, "uint8", "bool"),
+    (0.5, "float32", "int16"),
+    (256.0, "float64", "uint8"),
+    (float("nan"), "float64", "int64"),
+    (2.0**63, "float64", "int64"),
+    (70_000, "int32", "float16"),
+    (65_535, "uint16", "float16"),
+    (1e300, ">f8", "float32"),
+    (1e5, "float32", "float16"),
+]
+
+
+@pytest.mark.parametrize("shape", [(6, 5, 3), (7,)])
+@pytest.mark.parametrize(("value", "stored", "dtype"), TOO_NARROW)
+def test_a_dtype_that_cannot_hold_a_stored_value(
+    value: Any, stored: str, dtype: str, shape: tuple[int, ...]
+) -> None:
+    """A value that dtype cannot hold is a ParamsError that names it, never another value.
+
+    Where all values fit they are served, and a value that only a later batch meets fails that one.
+    """
+    data = np.ones((40, *shape), stored)
+    params: dict[str, Any] = {"data": data, "batch_size": 5, "dtype": dtype}
+    with AsyncReader(params) as reader:
+        assert all(np.array_equal(batch.data, np.ones_like(batch.data)) for batch in reader)
+        data[1] = value  # not one of the samples that are looked at when a reader opens
+        reader.seek(0)
+        reader.fetchData()
+        with pytest.raises(ParamsError, match=r"record 1.*cannot hold|cannot hold.*record 1"):
+            reader.getNextBatch()
+        reader.fetchData()
+        assert reader.getNextBatch().indices[0] == 5
+    data[:] = value
+    with pytest.raises(ParamsError, match="cannot hold") as caught:
+        AsyncReader(params, size=None if len(shape) == 1 else (3, 3))
+    assert str(caught.value.found).startswith(str(np.array(value, stored).reshape(1)[0]))
+
+
+def test_a_dtype_that_holds_what_is_stored() -> None:
+    """Wide or float storage of small whole numbers is served as a narrow dtype, resized or not."""
+    for stored in ("float64", "int64", "uint16", ">f4"):
+        plain = np.moveaxis(IMAGES, -1, 1)
+        with AsyncReader(data=IMAGES.astype(stored), dtype="uint8", batch_size=22) as reader:
+            np.testing.assert_array_equal(first(reader).data, plain)
+        with (
+            AsyncReader(data=IMAGES.astype(stored), dtype="uint8", size=(3, 3)) as reader,
+            AsyncReader(data=IMAGES, size=(3, 3)) as other,
+        ):
+            off = first(reader).data.astype(int) - first(other).data.astype(int)
+            assert abs(off).max() <= 1
+    with AsyncReader(data=np.array([[np.inf], [np.nan]]), dtype="float32", batch_size=2) as reader:
+        np.testing.assert_array_equal(first(reader).data, [[np.inf], [np.nan]])
+
+
+@pytest.mark.parametrize("encoding", ["png", "jpeg"])
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_encoded_pictures_as_int8(encoding: str, workers: str, tmp_path: Path) -> None:
+    """Decoded pixels are checked as raw ones are, in whatever worker."""
+    images = [np.full((8, 8, 3), 100, np.uint8) for _ in range(40)]
+    images[1][:] = 200
+    path = write_hdf5(tmp_path / "a.h5", packed(images, encoding))
+    with AsyncReader(path=path, dtype="int8", workers=workers) as reader:
+        assert first(reader).data.max() == 100
+        reader.fetchData()
+        with pytest.raises(ParamsError, match="record 1.*cannot hold|cannot hold.*record 1"):
+            reader.getNextBatch()
+    images[0][:] = 200
+    path = write_hdf5(tmp_path / "b.h5", packed(images, encoding))
+    with pytest.raises(ParamsError, match=r"a wider one"):
+        AsyncReader(path=path, dtype="int8")
+
+
+@pytest.mark.parametrize(
+    ("given", "cure"),
+    [
+        ({"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}, r"scale=1/255"),
+        ({"mean": 0.5, "std": 0.5}, r"scale=1/255"),
+        ({"mean": 0.5}, r"scale=1/255"),
+        ({"std": 0.25}, r"scale=1/255"),
+        ({"mean": 0.5, "std": 0.5, "data": IMAGES.astype("uint16")}, r"scale=1/65535"),
+        ({"mean": (123.7, 116.3, 103.5), "std": 58.0, "scale": 1 / 255}, "leave scale out"),
+        ({"mean": 0.5, "std": 0.5, "workers": "process", "nthread": 2}, r"scale=1/255"),
+    ],
+)
+def test_mean_and_std_of_another_scale(given: dict[str, Any], cure: str) -> None:
+    """mean and std that are not of the pixels' scale: one warning for a reader, with the cure."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with open_reader(dtype="float32", **given) as reader:
+            list(reader)
+    (warning,) = said
+    assert cure in str(warning.message)
+    assert warning.filename == __file__
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "scale": 1 / 255},
+        {"mean": (123.7, 116.3, 103.5), "std": (58.4, 57.1, 57.4)},
+        {"mean": 127.5, "std": 127.5},
+        {"std": 255},
+        {"mean": 0.0, "std": 1.0},
+        {"mean": 0.5, "std": 0.5, "scale": 1},
+        {"mean": 0.5, "std": 0.5, "data": IMAGES / 255},
+    ],
+)
+def test_mean_and_std_of_the_right_scale(given: dict[str, Any]) -> None:
+    """No word where mean and std are of the scale of what is normalised, or scale says so."""
+    with open_reader(dtype="float32", **given) as reader:
+        first(reader)
 
 
 @pytest.mark.parametrize("nthread", [1, 3])

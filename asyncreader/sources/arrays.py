@@ -68,12 +68,16 @@ class ArraySource(BaseSource):
             if fill.mode == "copy":
                 np.copyto(out[row, ...], sample)
                 continue
-            fill.put(
-                sample,
-                None if places is None else places[i],
-                flips is not None and bool(flips[i]),
-                out[row, ...],
-            )
+            try:
+                fill.put(
+                    sample,
+                    None if places is None else places[i],
+                    flips is not None and bool(flips[i]),
+                    out[row, ...],
+                )
+            except ParamsError as exc:
+                exc.index = record
+                raise
         return tuple(errors)
 
 

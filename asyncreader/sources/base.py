@@ -14,7 +14,7 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from .. import codec
-from ..errors import ChecksumError, DecodeError, FormatError, SampleError
+from ..errors import ChecksumError, DecodeError, FormatError, ParamsError, SampleError
 from ..fill import SCRATCH, Fill, Stored
 from ..format import FieldMeta, Meta
 from ..stats import Meter
@@ -252,13 +252,17 @@ class BaseSource:
         places, flips = fill.draws(plan.keys)
         for i, (sample, row) in enumerate(zip(samples, plan.rows.tolist(), strict=True)):
             pixels = sample.view(dtype).reshape(shape)
-            fill.put(
-                # inside an LMDB value numbers may begin anywhere
-                pixels if pixels.flags.aligned else pixels.copy(),
-                None if places is None else places[i],
-                flips is not None and bool(flips[i]),
-                out[row, ...],
-            )
+            try:
+                fill.put(
+                    # inside an LMDB value numbers may begin anywhere
+                    pixels if pixels.flags.aligned else pixels.copy(),
+                    None if places is None else places[i],
+                    flips is not None and bool(flips[i]),
+                    out[row, ...],
+                )
+            except ParamsError as exc:
+                exc.index = int(plan.records[i])
+                raise
 
     def _read_checked(
         self, store: ByteStore, offsets: Int64, plan: RowPlan, fill: Fill, out: Array
@@ -397,6 +401,9 @@ class ExtentSource(BaseSource):
                 )
             except DecodeError as exc:
                 yield RowError(row, self.located(exc, record))
+            except ParamsError as exc:
+                exc.index = record
+                raise
 
 
 def fingerprint(source: Source, digests: Mapping[str, str] | None) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import ParamsError
 from ..fill import Fill
 from ..stats import Meter
 from .base import Array, ExtentSource, RowError, RowPlan
@@ -81,9 +82,13 @@ class RawImages(ExtentSource):
         for i, (offset, record, row) in enumerate(
             zip(offsets.tolist(), plan.records.tolist(), plan.rows.tolist(), strict=True)
         ):
-            fill.put(
-                self.values(self.store.view(offset, self.length(record)), record),
-                None if places is None else places[i],
-                flips is not None and bool(flips[i]),
-                out[row, ...],
-            )
+            try:
+                fill.put(
+                    self.values(self.store.view(offset, self.length(record)), record),
+                    None if places is None else places[i],
+                    flips is not None and bool(flips[i]),
+                    out[row, ...],
+                )
+            except ParamsError as exc:
+                exc.index = record
+                raise
