@@ -45,6 +45,7 @@ class Page:
         words = [
             *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
             *("--no-first-run", "--disable-extensions", "--disable-background-networking"),
+            *("--disable-component-update", "--disable-sync", "--disable-quic"),
             *("--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"),
         ]
         self._process = subprocess.Popen(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -17,13 +18,14 @@ import pytest
 from click.testing import CliRunner
 from fakes import paint
 from PIL import Image
-from report_sets import HOSTILE, damaged, pets
+from report_sets import HOSTILE, damaged, grainy, pets
 
 import converters
 from asyncreader import FormatError, ParamsError, cli
 from asyncreader.labels import count_labels
 from asyncreader.report import Facts, gather, html, looking, page
 from asyncreader.report.charts import histogram, ratios
+from asyncreader.thumbs import Looker
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -136,8 +138,31 @@ def test_damage_is_a_fact(set_of_pets: Path, tmp_path: Path) -> None:
         (19, "eel", "eel/19.png"),
     ]
     assert states(facts)["Checksums"] == "bad"
-    assert states(facts)["Pictures"] == "ok"
     assert "the bytes that were packed" in page(facts)
+
+
+def test_what_cannot_be_shown_has_not_passed(set_of_pets: Path, tmp_path: Path) -> None:
+    """A check of pictures passes only if every one that was looked at can be shown, and a check of
+    what is in them only if there is one."""
+    facts = gather({"path": damaged(set_of_pets, tmp_path / "d.h5", 5, 19)})
+    found = {check.name: check for check in facts.checks}
+    assert (found["Pictures"].state, found["Pictures"].words) == (
+        "bad",
+        "2 of 24 samples cannot be shown",
+    )
+    assert facts.verdict == "24 of 24 samples: 2 checks passed, 4 to look at"
+    none = gather({"path": damaged(set_of_pets, tmp_path / "n.h5", *range(24))})
+    assert (none.bad_count, len(none.bytes_each)) == (24, 0)
+    assert {name for name, state in states(none).items() if state == "ok"} == {
+        "Structure",
+        "Classes",
+    }
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.png")
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        data = file.create_dataset("data", (2,), h5py.vlen_dtype(np.uint8))
+        for n in range(2):
+            data[n] = np.frombuffer((tmp_path / "x.png").read_bytes()[:-20], np.uint8)
+    assert states(gather({"path": tmp_path / "f.h5"}))["Duplicates"] == "look"
 
 
 def test_what_cannot_be_decoded_is_a_fact(tmp_path: Path) -> None:
@@ -158,26 +183,58 @@ def test_what_cannot_be_decoded_is_a_fact(tmp_path: Path) -> None:
     assert [[row.record for row in c.rows] for c in facts.copies] == [[0, 2]]
 
 
-def test_only_so_many_are_looked_at(set_of_pets: Path, monkeypatch: Any) -> None:
-    """With a limit a random part is looked at, and thumbnails are bounded: the page says both."""
-    monkeypatch.setattr(looking, "THUMBS", 2)
-    monkeypatch.setattr(looking, "OF_A_CLASS", 1)
+@pytest.mark.parametrize("limit", [1, 2, 5, 23])
+def test_only_so_many_are_looked_at(limit: int, set_of_pets: Path, monkeypatch: Any) -> None:
+    """With a limit exactly so many samples are read, those of thumbnails and of the table of
+    duplicates included; which, depends on the seed only."""
+    read: set[int] = set()
+    look = Looker.look
+
+    def noted(self: Looker, record: int, side: int) -> Any:
+        read.add(record)
+        return look(self, record, side)
+
+    monkeypatch.setattr(Looker, "look", noted)
     seen: list[tuple[int, int]] = []
     facts = gather(
-        {"path": set_of_pets}, limit=5, progress=lambda done, total: seen.append((done, total))
+        {"path": set_of_pets}, limit=limit, progress=lambda done, total: seen.append((done, total))
     )
-    assert 5 <= facts.looked <= 7
-    assert seen[-1] == (facts.looked, facts.looked)
-    assert len(facts.bytes_each) == facts.looked
-    assert [len(group.thumbs) for group in facts.groups] == [1, 1, 0]
+    assert facts.looked == len(read) == len(facts.bytes_each) == limit
+    assert seen[-1] == (limit, limit)
+    assert 1 <= sum(len(group.thumbs) for group in facts.groups) <= limit
     assert facts.compared == 24  # recorded checksums cost no reading
     text = " ".join(Parsed(page(facts)).text)
-    assert f"{facts.looked} of 24 samples were looked at, drawn at random" in text
-    assert "1 classes are not shown here" in text
-    assert gather({"path": set_of_pets}, limit=5).looked == facts.looked
+    assert f"{limit} of 24 samples were looked at" in text
+    first = set(read)
+    read.clear()
+    gather({"path": set_of_pets}, limit=limit)
+    assert read == first
+
+
+def test_duplicates_of_a_large_set_are_shown(tmp_path: Path) -> None:
+    """Of a set that is looked at in part, recorded duplicates still have their pictures."""
+    pixels = np.random.default_rng(0).integers(0, 256, (400, 8, 8, 3), np.uint8)
+    pixels[390:] = pixels[:10]
+    for number, picture in enumerate(pixels):
+        path = tmp_path / "in" / f"{number % 2}" / f"{number:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(path)
+    converters.convert(tmp_path / "in", tmp_path / "many.h5", encoding="original")
+    facts = gather({"path": tmp_path / "many.h5"}, limit=60)
+    assert facts.looked == 60
+    assert [group.rows[0].thumb is not None for group in facts.copies] == [True] * 10
+
+
+def test_thumbnails_are_bounded(set_of_pets: Path, monkeypatch: Any) -> None:
+    """So many thumbnails in all and of a class, and the page says how many classes have none."""
+    monkeypatch.setattr(looking, "THUMBS", 2)
+    monkeypatch.setattr(looking, "OF_A_CLASS", 1)
+    facts = gather({"path": set_of_pets}, limit=5)
+    assert [len(group.thumbs) for group in facts.groups] == [1, 1, 0]
+    assert "1 class has no picture here." in " ".join(Parsed(page(facts)).text)
     monkeypatch.setattr(looking, "IN_FULL", 10)
     bounded = gather({"path": set_of_pets}, limit=5)
-    assert bounded.compared == bounded.looked
+    assert bounded.compared == bounded.looked == 5
 
 
 @pytest.mark.parametrize(
@@ -232,6 +289,19 @@ def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
 
 
 # -- charts --------------------------------------------------------------------------------------
+
+
+def test_shares_are_of_all_samples(tmp_path: Path) -> None:
+    """A share in a table is of all samples, those of rows that are left out included."""
+    for number in range(100):
+        path = tmp_path / "in" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (10 + number, 9)).save(path)
+    converters.convert(tmp_path / "in", tmp_path / "s.h5", encoding="original", no_labels=True)
+    (table,) = re.findall(
+        "Width \u00d7 height.*?</table>", page(gather({"path": tmp_path / "s.h5"}))
+    )
+    assert re.findall(r"[\d.]+%", table) == ["1.0%"] * 50
 
 
 def test_histograms_hold_every_value() -> None:
@@ -292,6 +362,21 @@ def test_names_cannot_break_the_page(hostile: Path) -> None:
     for name in HOSTILE:
         assert name in text or name.encode("unicode_escape").decode() in text
     assert "\u202e" not in made
+
+
+@pytest.mark.parametrize("make", [pets, grainy])
+def test_every_picture_of_a_page_decodes(make: Any, tmp_path: Path) -> None:
+    """Pillow decodes every picture of a page to the size that its tag says: none is cut short,
+    however large its data: URI is."""
+    facts = gather({"path": make(tmp_path)})
+    images = list(Parsed(page(facts)).every("img"))
+    assert len(images) >= facts.count
+    for image in images:
+        head, _, data = (image["src"] or "").partition(",")
+        assert head in ("data:image/png;base64", "data:image/jpeg;base64")
+        with Image.open(io.BytesIO(base64.b64decode(data, validate=True))) as picture:
+            picture.load()
+            assert picture.size == (int(image["width"] or 0), int(image["height"] or 0))
 
 
 def test_a_name_of_megabytes_is_cut() -> None:

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 from fakes import paint
-from report_sets import HOSTILE, damaged, pets
+from report_sets import HOSTILE, damaged, grainy, pets
 
 from asyncreader.report import gather, page
 
@@ -54,6 +54,19 @@ def test_it_loads_and_asks_nobody(browser: chromium.Page, report: Path) -> None:
     # the style was let in by the policy, too
     assert browser.run("getComputedStyle(document.querySelector('.tiles')).display") == "grid"
     assert browser.requests == []
+    assert browser.complaints == []
+
+
+def test_large_thumbnails_are_shown(browser: chromium.Page, tmp_path: Path) -> None:
+    """The browser shows every picture of a page of photographs, in the size that its tag says."""
+    target = tmp_path / "grain.html"
+    target.write_text(page(gather({"path": grainy(tmp_path)})), encoding="utf-8")
+    browser.open(target)
+    assert browser.run("document.images.length") == 16
+    assert browser.run(
+        "[...document.images].every(i => i.complete && i.naturalWidth === +i.getAttribute('width')"
+        " && i.naturalHeight === +i.getAttribute('height'))"
+    )
     assert browser.complaints == []
 
 

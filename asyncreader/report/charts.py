@@ -86,7 +86,7 @@ def histogram(values: Array, what: str, *, sizes: bool = True) -> Html:
     return markup(
         '<svg class=chart viewBox="0 0 {w} {h}" role="img" aria-label="{label}">'
         '{bars}<line x1="0" x2="{w}" y1="{y}" y2="{y}"/>{labels}'
-        '<text x="{left}" y="11">{most} at most</text></svg>'
+        '<text x="{left}" y="11">highest bar: {most}</text></svg>'
         "<p class=quiet>{what}; median {median}{note}</p>",
         w=_WIDE,
         h=_HIGH,
@@ -98,7 +98,7 @@ def histogram(values: Array, what: str, *, sizes: bool = True) -> Html:
         label=f"{what}: {number(low)} to {number(high)}, {len(values):,} values",
         what=what,
         median=number(float(np.median(values))),
-        note="; each bar spans the same factor" if wide else "",
+        note="; logarithmic axis" if wide else "",
     )
 
 
@@ -120,10 +120,12 @@ def bar(share: float) -> Html:
     )
 
 
-def bar_table(head: Sequence[str], rows: Sequence[tuple[object, int, Html]]) -> Html:
-    """Kinds with counts and bars: (value to sort by, count, what the first cell shows)."""
+def bar_table(head: Sequence[str], rows: Sequence[tuple[object, int, Html]], total: int) -> Html:
+    """Kinds with counts and bars: (value to sort by, count, what the first cell shows).
+
+    ``total``: what the shares are of: the samples of all kinds, also of those that have no row.
+    """
     most = max((count for _, count, _ in rows), default=1) or 1
-    total = sum(count for _, count, _ in rows) or 1
     body = join(
         markup(
             '<tr><td data-v="{v}">{cell}</td><td class=n data-v="{n}">{count}</td>'
@@ -132,7 +134,7 @@ def bar_table(head: Sequence[str], rows: Sequence[tuple[object, int, Html]]) -> 
             cell=cell,
             n=count,
             count=f"{count:,}",
-            share=f"{count / total:.1%}",
+            share=f"{count / max(1, total):.1%}",
             bar=bar(count / most),
         )
         for value, count, cell in rows

@@ -30,7 +30,9 @@ def checks_of(
 ) -> tuple[Check, ...]:
     """All checks. ``wrong_bytes``: samples whose checksum failed; ``paths``: their problem."""
     looked, whole = facts.looked, facts.looked == facts.count
-    part = f"{looked:,} samples" if whole else f"{looked:,} of {facts.count:,} samples"
+    good = looked - facts.bad_count
+    part, seen = _of(looked, facts.count), _of(good, facts.count)
+    among = some(looked, "sample") if whole else f"the {looked:,} looked at"
     rest = "" if whole else "; 'asyncreader verify' checks all"
     found = []
     tables = "its structure is whole"
@@ -42,31 +44,41 @@ def checks_of(
     if not spec.checksums:
         found.append(Check("look", "Checksums", "none recorded: the set is served unverified"))
     elif wrong_bytes:
-        words = f"{wrong_bytes:,} of {part} are not the bytes that were packed{rest}"
+        words = f"{wrong_bytes:,} of {among} are not the bytes that were packed{rest}"
         found.append(Check("bad", "Checksums", words, "bad"))
+    elif facts.bad_count:  # what cannot be read may not have been compared
+        words = f"{seen}: the bytes that were packed; {facts.bad_count:,} cannot be shown{rest}"
+        found.append(Check("look", "Checksums", words, "bad"))
     else:
         found.append(Check("ok", "Checksums", f"{part}: the bytes that were packed{rest}"))
-    damaged = facts.bad_count - wrong_bytes
-    if damaged:
-        found.append(Check("bad", "Pictures", f"{damaged:,} of {part} cannot be decoded", "bad"))
+    if facts.bad_count:
+        words = f"{facts.bad_count:,} of {among} cannot be shown"
+        found.append(Check("bad", "Pictures", words, "bad"))
     else:
         words = "decoded" if spec.stored.encoded else "read"
-        found.append(Check("ok", "Pictures", f"{looked - wrong_bytes:,} {words}"))
+        found.append(Check("ok", "Pictures", f"{part} {words}"))
     found.append(_copies(facts))
     if facts.flat_count:
-        words = f"{facts.flat_count:,} of {part} show (almost) one colour only"
+        words = f"{facts.flat_count:,} of {among} show (almost) one colour only"
         found.append(Check("look", "Content", words, "flat"))
+    elif not good:
+        found.append(Check("look", "Content", "no picture could be looked at", "bad"))
     else:
-        found.append(Check("ok", "Content", f"none of {part} is of one colour"))
+        found.append(Check("ok", "Content", f"none of {seen} is of one colour"))
     if facts.classed and len(facts.groups) > 1:
         found.append(_classes(facts))
     return tuple(found)
 
 
+def _of(part: int, count: int) -> str:
+    """ "1 sample", or "5 of 24 samples" where there are more."""
+    return some(part, "sample") if part == count else f"{part:,} of {some(count, 'sample')}"
+
+
 def _copies(facts: Facts) -> Check:
-    part = f"{facts.compared:,} samples"
-    if facts.compared < facts.count:
-        part = f"{facts.compared:,} of {facts.count:,} samples"
+    part = _of(facts.compared, facts.count)
+    if not facts.compared:
+        return Check("look", "Duplicates", "no sample could be compared", "bad")
     if not facts.extra_copies:
         return Check("ok", "Duplicates", f"no two of {part} have the same bytes")
     torn = facts.torn_groups

@@ -19,8 +19,8 @@ class Html(str):
 
 
 def text(value: object) -> Html:
-    """Any value as HTML text, also fit for a quoted attribute: controls and surrogates shown, and
-    of what is longer than ``LONGEST`` the beginning."""
+    """Words as HTML text, also fit for a quoted attribute: controls and surrogates shown, and of
+    what is longer than ``LONGEST`` the beginning. What a browser must have whole is Html."""
     if isinstance(value, Html):
         return value
     line = str(value)

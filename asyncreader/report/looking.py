@@ -59,7 +59,7 @@ def gather(
 ) -> Facts:
     """Find out what the page says of the set that ``params`` (as for AsyncReader) name.
 
-    At most ``limit`` samples are looked at besides those whose thumbnails are shown; which, is
+    At most ``limit`` samples are looked at, those whose thumbnails are shown included; which, is
     drawn by ``seed``. Bad samples are facts, not errors. Raises ParamsError, SourceNotFoundError,
     or FormatError where the set cannot be opened or holds no pictures.
     """
@@ -93,6 +93,19 @@ def spread_of(pixels: npt.NDArray[np.uint8]) -> float:
     return float(cv2.meanStdDev(np.ascontiguousarray(pixels[::step, ::step]))[1].max())
 
 
+class _Equal(NamedTuple):
+    """Groups of samples with equal checksums."""
+
+    listed: tuple[Int64, ...]
+    """Record numbers of the first hundred groups, those with several labels first, then by size."""
+    extra: int
+    """Samples beyond one of each group."""
+    compared: int
+    groups: int
+    torn: int
+    """Groups with several labels."""
+
+
 class _Gathering:
     def __init__(self, source: Source, limit: int, seed: int) -> None:
         self.source = source
@@ -106,10 +119,20 @@ class _Gathering:
         # of shards they are read now, all of them
         self.labels = None if source.labels is None else np.asarray(source.labels)
         self.counts = count_labels(self.labels, self.names)
-        self.shown = self._choose_shown()
+        # half of what may be looked at stays drawn from all samples alike
+        most = THUMBS if self.count <= limit else min(THUMBS, max(1, limit // 2))
+        self.shown = self._choose_shown(most)
         chosen = [record for records in self.shown for record in records]
-        self.records = np.union1d(self.sample, np.array(chosen, np.int64))
         self.side = 128 if len(chosen) <= 300 else 96
+        self.equal: _Equal | None = None  # without recorded checksums known after the pass
+        if spec.checksums and self.count <= IN_FULL:
+            self.equal = self._find_equal(np.arange(self.count), self._recorded())
+            firsts = [int(group[0]) for group in self.equal.listed]
+            chosen += firsts[: max(0, limit - len(chosen)) // 2]
+        self.wanted = set(chosen)
+        others = self.sample[~np.isin(self.sample, chosen)]
+        others = self.rng.permutation(others)[: max(0, limit - len(self.wanted))]
+        self.records = np.union1d(others, np.array(chosen, np.int64))
         self.scale = Scale()
         if spec.stored.dtype != np.uint8:
             self.scale = scale_of(self._probe())
@@ -119,16 +142,16 @@ class _Gathering:
             with contextlib.suppress(SampleError):
                 yield self.looker.look(record, self.side).pixels
 
-    def _choose_shown(self) -> list[list[int]]:
-        """Records to show of each label, drawn at random."""
+    def _choose_shown(self, most: int) -> list[list[int]]:
+        """Records to show of each label, drawn at random, ``most`` in all."""
         pool = self.sample if self.count > IN_FULL else np.arange(self.count)
         if self.counts is None:
-            return [self._draw(self.sample, WITHOUT_CLASSES)]
+            return [self._draw(self.sample, min(WITHOUT_CLASSES, most))]
         column = single(self.labels)
         assert column is not None
-        each = min(OF_A_CLASS, max(1, THUMBS // len(self.counts)))
+        each = min(OF_A_CLASS, max(1, most // len(self.counts)))
         order = pool[np.argsort(column[pool], kind="stable")]
-        values = [count.label for count in self.counts[:THUMBS]]
+        values = [count.label for count in self.counts[:most]]
         starts = np.searchsorted(column[order], values, side="left").tolist()
         stops = np.searchsorted(column[order], values, side="right").tolist()
         found = [self._draw(order[lo:hi], each) for lo, hi in zip(starts, stops, strict=True)]
@@ -141,7 +164,6 @@ class _Gathering:
     # -- the pass --------------------------------------------------------------------------
 
     def run(self, jobs: int, progress: Callable[[int, int], None] | None) -> Facts:
-        wanted = {record for records in self.shown for record in records}
         seen: list[_Seen] = []
         bad: list[Row] = []
         bad_count = wrong_bytes = done = 0
@@ -150,7 +172,7 @@ class _Gathering:
         stop = threading.Event()
         with ThreadPoolExecutor(jobs, thread_name_prefix="asyncreader-report") as pool:
             try:
-                for results in pool.map(lambda run: self._look_at(run, wanted, stop), runs):
+                for results in pool.map(lambda run: self._look_at(run, stop), runs):
                     for result in results:
                         done += 1
                         if isinstance(result, _Seen):
@@ -169,7 +191,7 @@ class _Gathering:
         return self._facts(seen, bad, bad_count, wrong_bytes)
 
     def _look_at(
-        self, run: Sequence[int], wanted: set[int], stop: threading.Event
+        self, run: Sequence[int], stop: threading.Event
     ) -> list[_Seen | tuple[int, SampleError]]:
         found: list[_Seen | tuple[int, SampleError]] = []
         for record in run:
@@ -182,7 +204,7 @@ class _Gathering:
                 continue
             pixels = to_rgb(look.pixels, self.scale)
             spread = spread_of(pixels)
-            needed = record in wanted or spread < FLAT
+            needed = record in self.wanted or spread < FLAT
             thumb = thumb_of(record, pixels, self.side) if needed else None
             checksum = 0 if self.source.spec.checksums else look.checksum
             found.append(_Seen(record, look.height, look.width, look.size, spread, checksum, thumb))
@@ -197,7 +219,7 @@ class _Gathering:
             held = [thumbs[record] for record in records if record in thumbs]
             groups.append(Group(count, tuple(self._captioned(thumb) for thumb in held)))
         flat = [entry for entry in seen if entry.spread < FLAT]
-        copies, extra, compared, groups_of_copies, torn = self._copies(seen)
+        equal = self.equal or self._equal_of(seen)
         channels = spec.channels if spec.stored.axes is not None else 1
         notes = list(self.scale.notes)
         if channels == 2 or channels > 3:
@@ -222,11 +244,11 @@ class _Gathering:
             heights=np.array([entry.height for entry in seen], np.int64),
             widths=np.array([entry.width for entry in seen], np.int64),
             bytes_each=np.array([entry.size for entry in seen], np.int64),
-            copies=copies,
-            extra_copies=extra,
-            copy_groups=groups_of_copies,
-            torn_groups=torn,
-            compared=compared,
+            copies=tuple(self._copies(group, thumbs) for group in equal.listed),
+            extra_copies=equal.extra,
+            copy_groups=equal.groups,
+            torn_groups=equal.torn,
+            compared=equal.compared,
             flat=tuple(
                 self._row(e.record, f"{e.spread:.1f} of 255", e.thumb) for e in flat[:LISTED]
             ),
@@ -257,43 +279,52 @@ class _Gathering:
             for n in range(min(8, columns.shape[1]))
         )
 
-    def _copies(self, seen: list[_Seen]) -> tuple[tuple[Copies, ...], int, int, int, int]:
-        """Groups of samples with equal checksums, those with several labels first, then by size.
+    def _recorded(self) -> npt.NDArray[np.uint64]:
+        """The recorded checksums of all samples."""
+        parts = [
+            self.source.checksum_rows(lo, min(lo + 65_536, self.count))
+            for lo in range(0, self.count, 65_536)
+        ]
+        return np.concatenate([part for part in parts if part is not None])
 
-        Also copies beyond one each, samples compared, and how many groups there are in all and
-        with several labels.
-        """
-        if self.source.spec.checksums and self.count <= IN_FULL:
-            records = np.arange(self.count)
-            parts = [
-                self.source.checksum_rows(lo, min(lo + 65_536, self.count))
-                for lo in range(0, self.count, 65_536)
-            ]
-        else:
-            records = np.array([entry.record for entry in seen], np.int64)
-            parts = [np.array([entry.checksum for entry in seen], np.uint64)]
-            if self.source.spec.checksums:
-                parts = [self.source.checksum_rows(n, n + 1) for n in records.tolist()]
-        known = [part for part in parts if part is not None and part.size]
-        if not known:
-            return (), 0, 0, 0, 0
-        sums = np.concatenate(known)
+    def _equal_of(self, seen: list[_Seen]) -> _Equal:
+        """Equal samples among those that were looked at."""
+        records = np.array([entry.record for entry in seen], np.int64)
+        sums = np.array([entry.checksum for entry in seen], np.uint64)
+        if self.source.spec.checksums:
+            rows = [self.source.checksum_rows(n, n + 1) for n in records.tolist()]
+            sums = np.concatenate([sums[:0], *(row for row in rows if row is not None)])
+        return self._find_equal(records, sums)
+
+    def _find_equal(self, records: Int64, sums: npt.NDArray[np.uint64]) -> _Equal:
+        if not sums.size:
+            return _Equal((), 0, 0, 0, 0)
         order = np.argsort(sums, kind="stable")
         edges = np.flatnonzero(np.diff(sums[order])) + 1
         starts = np.concatenate(([0], edges))
         lengths = np.diff(np.concatenate((starts, [sums.size])))
         several = np.flatnonzero(lengths > 1)
-        extra = int((lengths[several] - 1).sum())
         torn = self._torn(records[order], starts[several], lengths[several])
-        found = []
-        for group in several[np.lexsort((-lengths[several], ~torn))][:LISTED].tolist():
-            members = records[order[starts[group] : starts[group] + lengths[group]]]
-            labels = self.labels
-            kinds = 1 if labels is None else len(np.unique(labels[members], axis=0))
-            rows = [self._row(record, "") for record in members[:MEMBERS].tolist()]
-            rows[0] = rows[0]._replace(thumb=self._thumb(rows[0].record))
-            found.append(Copies(len(members), tuple(rows), kinds))
-        return tuple(found), extra, int(sums.size), int(several.size), int(torn.sum())
+        first = several[np.lexsort((-lengths[several], ~torn))][:LISTED].tolist()
+        return _Equal(
+            tuple(records[order[starts[n] : starts[n] + lengths[n]]] for n in first),
+            int((lengths[several] - 1).sum()),
+            int(sums.size),
+            int(several.size),
+            int(torn.sum()),
+        )
+
+    def _copies(self, group: Int64, thumbs: dict[int, Thumb]) -> Copies:
+        """A group as it stands in the table, with the picture of a member that was looked at."""
+        labels = self.labels
+        kinds = 1 if labels is None else len(np.unique(labels[group], axis=0))
+        rows = [self._row(record, "") for record in group[:MEMBERS].tolist()]
+        thumb = next((thumbs[row.record] for row in rows if row.record in thumbs), None)
+        looked = np.intersect1d(group[:MEMBERS], self.records).tolist()
+        if thumb is None and looked:
+            thumb = self._thumb(looked[0])
+        rows[0] = rows[0]._replace(thumb=thumb)
+        return Copies(len(group), tuple(rows), kinds)
 
     def _torn(self, records: Int64, starts: Int64, lengths: Int64) -> npt.NDArray[np.bool_]:
         """Of each run of ``records``, ``lengths`` from ``starts``: whether its labels differ."""

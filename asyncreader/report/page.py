@@ -16,11 +16,10 @@ from typing import Final
 import numpy as np
 
 from .. import __version__
-from ..terminal import in_bytes
+from ..terminal import in_bytes, some
 from .charts import bar_table, histogram, ratios, sortable
 from .facts import MEMBERS, Facts, Group, Row
 from .html import Html, join, markup, text
-from .looking import THUMBS
 from .pictures import Thumb
 
 #: Rows of the tables of classes and of picture sizes.
@@ -132,8 +131,9 @@ def _scope(facts: Facts) -> Html:
         words = f"All {facts.count:,} samples were looked at."
     else:
         words = (
-            f"{facts.looked:,} of {facts.count:,} samples were looked at, drawn at random: sizes, "
-            "contents and bad samples are theirs. Labels were counted in full."
+            f"{facts.looked:,} of {facts.count:,} samples were looked at, those shown and others "
+            "drawn at random: sizes, contents and bad samples are theirs. Labels were counted in "
+            "full."
         )
     notes = "".join(f" {note[0].upper()}{note[1:]}." for note in facts.notes)
     return markup("<p class=quiet>{words}</p>", words=words + notes)
@@ -167,7 +167,9 @@ def _classes(facts: Facts) -> Html:
         )
         if len(shown) > 20
         else Html(""),
-        table=bar_table(("Class", "Samples", "Share"), rows),
+        table=bar_table(
+            ("Class", "Samples", "Share"), rows, sum(g.tally.samples for g in facts.groups)
+        ),
         more=_more(more, "classes"),
     )
 
@@ -212,7 +214,8 @@ def _pictures(facts: Facts) -> Html:
     without = sum(not group.thumbs and group.tally.samples > 0 for group in facts.groups)
     more = ""
     if without:
-        more = f"{without:,} classes are not shown here: there is room for {THUMBS} pictures."
+        has = "has" if without == 1 else "have"
+        more = f"{some(without, 'class')} {has} no picture here."
     return markup(
         '<section id="pictures"><h2>Samples</h2><p id=chosen hidden><button type=button id=all>'
         '</button></p><div class="{kind}">{sheets}</div><p class=quiet>{more}</p></section>',
@@ -261,7 +264,7 @@ def _distributions(facts: Facts) -> Html:
         parts.append(
             markup(
                 "<div><h3>Width : height, nearest</h3>{table}</div>",
-                table=bar_table(("Ratio", "Samples", "Share"), rows),
+                table=bar_table(("Ratio", "Samples", "Share"), rows, facts.widths.size),
             )
         )
     listed = [
@@ -271,7 +274,7 @@ def _distributions(facts: Facts) -> Html:
     parts.append(
         markup(
             "<div><h3>Width \u00d7 height</h3>{table}{more}</div>",
-            table=bar_table(("Size", "Samples", "Share"), listed),
+            table=bar_table(("Size", "Samples", "Share"), listed, facts.widths.size),
             more=_more(len(sizes) - len(listed), "sizes"),
         )
     )
