@@ -1,30 +1,140 @@
-"""The kernels of kernels.py compiled by numba; importable only where numba is.
+"""The kernels of kernels.py as numba compiles them; importable only where numba is.
 
-Signatures are explicit, so that nothing compiles in the middle of training, and results are cached
-on disk. memcpy is LLVM's own (``cgutils.raw_memcpy``): unlike a ctypes pointer it can be cached.
+A kernel is a function under ``@_kernel`` with the types of its arguments. Importing this module
+compiles nothing: :func:`load` does, one kernel at a time, and keeps the code on disk. memcpy is
+LLVM's own (``cgutils.raw_memcpy``): unlike a ctypes pointer it can be kept.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import platform
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from llvmlite.binding import get_host_cpu_features
-from numba import njit, types
-from numba.core import cgutils
+from numba import config, njit, types
+from numba.core import caching, cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
+#: The kernels by name: the function, and its signature.
+KERNELS: dict[str, tuple[Callable[..., None], Any]] = {}
 
-def _compile(signature: Any, **options: Any) -> Any:
+
+def _kernel(*arguments: Any, name: str | None = None) -> Any:
+    """Enter a function into the table, by its own name or another."""
+
     def decorate(function: Any) -> Any:
-        try:
-            return njit(signature, nogil=True, cache=True, **options)(function)
-        except RuntimeError:  # neither this folder nor a user cache folder is writable
-            return njit(signature, nogil=True, **options)(function)
+        KERNELS[name or function.__name__] = (function, types.void(*arguments))
+        return function
 
     return decorate
+
+
+# -- compiling and keeping -----------------------------------------------------------------------
+
+
+class Caches:
+    """What numba asks for kept code: several folders. What goes wrong with one stays in here.
+
+    numba's own choice comes first (``NUMBA_CACHE_DIR``, ``__pycache__`` beside this file, the
+    user's cache folder: the first that is writable), then the same folders where they can only be
+    read, as in a container, then ``folder``, which a parent process shares with its workers.
+    """
+
+    def __init__(self, function: Any, folder: str | None) -> None:
+        #: Whether the code lies in one of the folders.
+        self.kept = False
+        self._caches: list[Any] = []
+        with contextlib.suppress(Exception):
+            self._caches.append(caching.FunctionCache(function))
+        for path in (*_readable_folders(), *([folder] if folder else ())):
+            with contextlib.suppress(Exception):
+                self._caches.append(_cache_in(path, function))
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        """The compiled function from the first folder that has it whole, or None."""
+        for cache in self._caches:
+            with contextlib.suppress(Exception):  # truncated, or of another version
+                found = cache.load_overload(signature, target)
+                if found is not None:
+                    self.kept = True
+                    return found
+        return None
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Keep a compiled function in the first folder that takes it, if any does."""
+        for cache in self._caches:
+            for before in (lambda: None, cache.flush):  # a damaged index is written anew
+                with contextlib.suppress(Exception):  # read-only, full, over quota
+                    before()
+                    cache.save_overload(signature, compiled)
+                    self.kept = True
+                    return
+
+    @property
+    def cache_path(self) -> str:
+        """The folder that is asked first, for numba's statistics."""
+        return str(self._caches[0].cache_path) if self._caches else ""
+
+
+def _readable_folders() -> Sequence[str]:
+    folders = [os.path.join(os.path.dirname(__file__), "__pycache__")]
+    if config.CACHE_DIR:
+        inner = caching._CacheLocator.get_suitable_cache_subpath(__file__)
+        folders.insert(0, os.path.join(config.CACHE_DIR, inner))
+    return folders
+
+
+def _cache_in(folder: str, function: Any) -> Any:
+    """numba's cache of a function, in a folder that need not be writable."""
+
+    class Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):
+        def __init__(self, function: Any, file: str) -> None:
+            self._py_file = file
+            self._lineno = function.__code__.co_firstlineno
+
+        def get_cache_path(self) -> str:
+            return folder
+
+        @classmethod
+        def from_function(cls, function: Any, file: str) -> Any:
+            return cls(function, file)
+
+    class Impl(caching.CompileResultCacheImpl):
+        _locator_classes = (Locator,)
+
+    class Cache(caching.FunctionCache):
+        _impl_class = Impl
+
+    return Cache(function)
+
+
+def load(name: str, folder: str | None = None) -> Any:
+    """Kernel ``name``, from a cache on disk or compiled and kept there (see :class:`Caches`)."""
+    function, signature = KERNELS[name]
+    dispatcher = njit(nogil=True)(function)
+    dispatcher._cache = Caches(function, folder)
+    dispatcher.compile(signature)
+    dispatcher.disable_compile()
+    return dispatcher
+
+
+def is_kept(kernel: Any) -> bool:
+    """Whether another process finds this kernel on disk."""
+    return bool(kernel._cache.kept)
+
+
+def keep_in(folder: str, name: str, kernel: Any) -> None:
+    """Write a loaded kernel to ``folder`` as well."""
+    function, signature = KERNELS[name]
+    _cache_in(folder, function).save_overload(signature, kernel.overloads[signature.args])
+
+
+# -- what the kernels are made of ----------------------------------------------------------------
 
 
 @intrinsic
@@ -48,7 +158,7 @@ _i8 = types.int64
 _offsets = types.int64[::1]
 
 
-@_compile(types.void(_offsets, _i8, _i8, _i8, types.uint64[::1], _offsets))
+@_kernel(_offsets, _i8, _i8, _i8, types.uint64[::1], _offsets)
 def feistel_rows(positions, count, left, right, keys, out):  # type: ignore[no-untyped-def]
     lmask = (np.uint64(1) << np.uint64(left)) - np.uint64(1)
     rmask = (np.uint64(1) << np.uint64(right)) - np.uint64(1)
@@ -74,7 +184,7 @@ def feistel_rows(positions, count, left, right, keys, out):  # type: ignore[no-u
         out[i] = np.int64(x)
 
 
-@_compile(types.void(types.uintp, _offsets, _i8, types.uintp, _offsets))
+@_kernel(types.uintp, _offsets, _i8, types.uintp, _offsets)
 def gather_rows(source, offsets, row_bytes, out, rows):  # type: ignore[no-untyped-def]
     for i in range(offsets.size):
         _memcpy(
@@ -107,14 +217,16 @@ def _like(typingctx: Any, row: Any, value: Any) -> Any:
 
 
 def _has_half() -> bool:
-    """Whether this processor converts to float16 itself (else LLVM calls a missing function)."""
+    """Whether the processor compiled for converts to float16 itself.
+
+    Otherwise LLVM calls a function that is missing, and ends the process. The processor is not
+    always this machine's: NUMBA_CPU_NAME=generic makes code for all of a kind.
+    """
     if platform.machine().lower() in ("aarch64", "arm64"):
         return True
-    return bool(get_host_cpu_features().get("f16c", False))
+    features = cpu_target.target_context.codegen().magic_tuple()[2]
+    return "+f16c" in features.split(",")
 
-
-#: Whether affine_rows takes float16 output (as uint16 bits).
-HALF = _has_half()
 
 #: Pixels taken apart at a time: their bytes and floats fit the first-level cache.
 _TILE = 1024
@@ -122,24 +234,14 @@ _TILE = 1024
 _f4 = types.float32[::1]
 
 
-def _affine_signature(element: Any) -> Any:
-    return types.void(
-        types.uintp,
-        _offsets,
-        _i8,
-        _f4,
-        _f4,
-        _i8,
-        types.uint8[::1],
-        types.boolean,
-        element[:, ::1],
-        _offsets,
-    )
+def _affine(element: Any) -> tuple[Any, ...]:
+    head = (types.uintp, _offsets, _i8, _f4, _f4, _i8)
+    return (*head, types.uint8[::1], types.boolean, element[:, ::1], _offsets)
 
 
 # LLVM turns loads and stores with a stride of 3 into vector shuffles, but only where it sees the 3:
 # hence the branch for RGB. Lines are taken apart into planes of bytes first, which stay in cache.
-@_compile([_affine_signature(types.float32)] + [_affine_signature(types.uint16)] * HALF)
+@_kernel(*_affine(types.float32))
 def affine_rows(  # type: ignore[no-untyped-def]
     source, offsets, pixels, scale, shift, width, flips, planar, out, rows
 ):
@@ -208,7 +310,11 @@ def affine_rows(  # type: ignore[no-untyped-def]
                         dst[go] = _like(dst, np.float32(src[come + c]) * scale[c] + shift[c])
 
 
-@_compile(types.void(types.uintp, _offsets, _i8, _i8, _i8, types.uint8[::1], types.uintp, _offsets))
+if _has_half():  # otherwise the twin serves
+    _kernel(*_affine(types.uint16), name="affine_rows_half")(affine_rows)
+
+
+@_kernel(types.uintp, _offsets, _i8, _i8, _i8, types.uint8[::1], types.uintp, _offsets)
 def mirror_rows(  # type: ignore[no-untyped-def]
     source, offsets, height, width, pixel, flips, out, rows
 ):
@@ -234,7 +340,7 @@ def mirror_rows(  # type: ignore[no-untyped-def]
                         dst[base + x * pixel + k] = src[base + (width - 1 - x) * pixel + k]
 
 
-@_compile(types.void(types.uintp, _offsets, _i8, _i8, _i8, types.uintp, _offsets))
+@_kernel(types.uintp, _offsets, _i8, _i8, _i8, types.uintp, _offsets)
 def transpose_rows(  # type: ignore[no-untyped-def]
     source, offsets, pixels, channels, item, out, rows
 ):

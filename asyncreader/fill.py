@@ -11,7 +11,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -134,6 +134,8 @@ class Fill:
         self.dtype = wanted.dtype or stored.dtype.newbyteorder("=")
         #: whether a stored value may be one that ``dtype`` cannot hold
         self.narrows = not _holds_all(stored.dtype, self.dtype)
+        #: the compiled pass to float32 or float16, where it serves
+        self._affine_rows: Callable[..., None] | None = None
         self.random = wanted.flip or (
             wanted.size is not None and wanted.crop in ("random", "random-resized")
         )
@@ -238,11 +240,15 @@ class Fill:
             self.mode = "affine"
         else:
             self.mode = "each"
+        upright = stored.encoded or self.geometry or stored.axes == "HWC"
+        if self._compiled_affine and upright and memory in ("HWC", "CHW"):
+            # compiled now, by the thread that opens the reader, not during its first batch
+            half = self.dtype == np.float16
+            self._affine_rows = kernels.affine_rows_half if half else kernels.affine_rows
 
     @property
     def _compiled_affine(self) -> bool:
-        floats = self.dtype == np.float32 or (self.dtype == np.float16 and kernels.HALF)
-        return self.stored.dtype == np.uint8 and floats
+        return self.stored.dtype == np.uint8 and self.dtype in (np.float32, np.float16)
 
     def allocate_shape(self, batch: int) -> tuple[int, ...]:
         """Shape of a slot's memory."""
@@ -306,7 +312,8 @@ class Fill:
                 rows,
             )
             return
-        kernels.affine_rows(
+        assert self._affine_rows is not None
+        self._affine_rows(
             address,
             offsets,
             height * width,
@@ -467,8 +474,8 @@ class Fill:
 
     def _finish(self, hwc: Array, flip: bool, out: Array) -> None:
         """Flip, cast, normalise and reorder (H, W, C) pixels into a slot row."""
-        if self._compiled_affine and self._memory in ("HWC", "CHW") and hwc.flags.c_contiguous:
-            kernels.affine_rows(
+        if self._affine_rows is not None and hwc.flags.c_contiguous:
+            self._affine_rows(
                 hwc.ctypes.data,
                 _ZERO,
                 hwc.shape[0] * hwc.shape[1],

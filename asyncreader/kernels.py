@@ -1,8 +1,21 @@
 """The hot loops: one call, and one release of the GIL, for a whole batch.
 
-Each kernel is compiled by numba where numba can be imported and has a plain numpy twin
-(``*_numpy``), which is the oracle of its test and the way without numba. Compiled code is kept on
-disk beside this file, or in the user's cache folder where that is not writable.
+Each kernel has a plain numpy twin (``*_numpy``) here, which is the oracle of its test, and a
+function in ``_compiled.py`` that numba compiles. A kernel is loaded or compiled when its name is
+first read (``kernels.gather_rows``); from then on the name is an ordinary global, so that a call
+costs nothing more. Therefore write ``kernels.gather_rows(...)``: ``from .kernels import
+gather_rows`` would load numba with the module. Without numba the twins do the work.
+
+A new kernel is a function under ``@_kernel`` in ``_compiled.py``, its twin in ``_TWINS`` and a line
+of annotation here.
+
+Compiled code is kept on disk: in ``NUMBA_CACHE_DIR``, in ``__pycache__`` beside this file or in the
+user's cache folder, whichever can be written. Worker processes get what cannot be kept from a
+folder that their parent makes. An image whose files cannot be written later is warmed by one line,
+run while it is built, for machines with the processor of the one that builds it (or for all, where
+NUMBA_CPU_NAME=generic is set at both times)::
+
+    python -c "from asyncreader import kernels; kernels.compile_all()"
 
 Addresses are integers: the caller guarantees that every row lies inside the memory it names
 (sources check their offset tables against the file once, when they open it).
@@ -10,9 +23,14 @@ Addresses are integers: the caller guarantees that every row lies inside the mem
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable
-from typing import Any
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +40,10 @@ UInt8 = npt.NDArray[np.uint8]
 UInt64 = npt.NDArray[np.uint64]
 
 _M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+#: Elements that the twin of affine_rows takes at a time: they stay in the first-level cache.
+_TILE: Final = 8192
 
 
 # -- plain twins ---------------------------------------------------------------------------------
@@ -84,15 +106,36 @@ def affine_rows_numpy(
     ``out``: (B, H*W*C), C-contiguous, float32, or uint16 to get float16 bits; its rows are
     (H, W, C), or (C, H, W) when ``planar``.
     """
-    channels = scale.size
-    for i in range(offsets.size):
-        pixel = bytes_at(source + int(offsets[i]), pixels * channels)
-        image = pixel.reshape(pixels // width, width, channels)
-        if flips[i]:
+    channels, height = scale.size, pixels // width
+    lines = max(1, _TILE // (width * channels))
+    half = out.dtype == np.uint16
+    target = out.view(np.float16) if half else out
+    work = np.empty((lines, width * channels), np.float32)
+    # a whole line's coefficients: the inner loops run over contiguous elements
+    a, b = np.tile(scale, width), np.tile(shift, width)
+    for offset, row, flip in zip(offsets.tolist(), rows.tolist(), flips.tolist(), strict=True):
+        image = bytes_at(source + offset, pixels * channels).reshape(height, width, channels)
+        if flip:
             image = image[:, ::-1]
-        done = image.astype(np.float32) * scale + shift
-        flat = (done.transpose(2, 0, 1) if planar else done).reshape(-1)
-        out[rows[i]] = flat.astype(np.float16).view(np.uint16) if out.dtype == np.uint16 else flat
+        for top in range(0, height, lines):
+            tile = image[top : top + lines]
+            count = tile.shape[0]
+            if not planar:
+                done = work[:count] if half else target[row].reshape(height, -1)[top : top + count]
+                np.copyto(done.reshape(tile.shape), tile)
+                done *= a
+                done += b
+                if half:
+                    target[row].reshape(height, -1)[top : top + count] = done
+                continue
+            planes = target[row].reshape(channels, height, width)[:, top : top + count]
+            for c in range(channels):
+                done = work[:count, :width] if half else planes[c]
+                np.copyto(done, tile[..., c])
+                done *= scale[c]
+                done += shift[c]
+                if half:
+                    planes[c] = done
 
 
 def mirror_rows_numpy(
@@ -123,23 +166,170 @@ def transpose_rows_numpy(
         bytes_at(out + row * size, size).reshape(channels, pixels, item)[:] = src.transpose(1, 0, 2)
 
 
-try:
-    from . import _compiled
-except ImportError:  # no numba on this Python: the twins do the work
-    #: Whether the compiled kernels are in use.
-    COMPILED = False
-    #: Whether affine_rows takes float16 output.
-    HALF = True
-    feistel_rows: Callable[..., None] = feistel_rows_numpy
-    gather_rows: Callable[..., None] = gather_rows_numpy
-    affine_rows: Callable[..., None] = affine_rows_numpy
-    mirror_rows: Callable[..., None] = mirror_rows_numpy
-    transpose_rows: Callable[..., None] = transpose_rows_numpy
-else:
-    COMPILED = True
-    HALF = _compiled.HALF
-    feistel_rows = _compiled.feistel_rows
-    gather_rows = _compiled.gather_rows
-    affine_rows = _compiled.affine_rows
-    mirror_rows = _compiled.mirror_rows
-    transpose_rows = _compiled.transpose_rows
+# -- the kernels, loaded when they are first used --------------------------------------------------
+
+feistel_rows: Callable[..., None]
+gather_rows: Callable[..., None]
+affine_rows: Callable[..., None]
+affine_rows_half: Callable[..., None]
+mirror_rows: Callable[..., None]
+transpose_rows: Callable[..., None]
+
+_TWINS: Final[dict[str, Callable[..., None]]] = {
+    "feistel_rows": feistel_rows_numpy,
+    "gather_rows": gather_rows_numpy,
+    "affine_rows": affine_rows_numpy,
+    "affine_rows_half": affine_rows_numpy,
+    "mirror_rows": mirror_rows_numpy,
+    "transpose_rows": transpose_rows_numpy,
+}
+
+#: Those whose twins take so much longer that the user is told.
+_SLOW: Final = frozenset({"affine_rows", "affine_rows_half"})
+
+_NOT_INSTALLED: Final = "numba is not installed"
+
+
+class _State:
+    """What this process knows of numba and of compiled code."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        #: _compiled, once it has been tried; None where numba does not serve, and why.
+        self.module: ModuleType | None = None
+        self.reason: str | None = None
+        self.tried = False
+        #: A folder of the process that started this one, or of this one for those it starts.
+        self.folder: str | None = None
+        #: Whether the user has been told that twins do the work.
+        self.told = False
+
+
+_state: Final = _State()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _TWINS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with _state.lock:
+        if name not in globals():
+            globals()[name] = _load(name)
+        kernel = globals()[name]
+    if kernel is _TWINS[name]:
+        _tell(name)
+    return kernel
+
+
+def _load(name: str) -> Callable[..., None]:
+    module = _module()
+    if module is not None:
+        try:
+            kernel: Callable[..., None] = module.load(name, _state.folder)
+            return kernel
+        except Exception as exc:
+            _state.reason = f"numba cannot compile {name} ({type(exc).__name__}: {exc})"
+    return _TWINS[name]
+
+
+def _module() -> ModuleType | None:
+    """numba's side of the kernels, or None where numba does not serve."""
+    with _state.lock:
+        if not _state.tried:
+            try:
+                from numba import config
+
+                if config.DISABLE_JIT:
+                    _state.reason = "NUMBA_DISABLE_JIT is set"
+                else:
+                    from . import _compiled
+
+                    _state.module = _compiled
+            except ModuleNotFoundError as exc:
+                absent = exc.name == "numba"
+                _state.reason = _NOT_INSTALLED if absent else f"numba cannot be imported ({exc})"
+            except Exception as exc:
+                _state.reason = f"numba cannot be imported ({type(exc).__name__}: {exc})"
+            _state.tried = True
+        return _state.module
+
+
+def _tell(name: str) -> None:
+    """Say once that the work is done without numba, where that is a surprise or slow."""
+    if _state.told or (_state.reason == _NOT_INSTALLED and name not in _SLOW):
+        return
+    _state.told = True
+    warnings.warn(
+        f"{_state.reason}: numpy does the work of the compiled kernels, with the same results; "
+        "float output takes longer",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def compiled() -> bool:
+    """Whether compiled kernels are in use (imports numba)."""
+    return _module() is not None
+
+
+def compile_all() -> None:
+    """Compile every kernel and keep the code on disk; RuntimeError where that cannot be done."""
+    module = _module()
+    if module is None:
+        raise RuntimeError(f"nothing to compile with: {_state.reason}")
+    kernels = {name: __getattr__(name) for name in module.KERNELS}
+    lost = [name for name, kernel in kernels.items() if not _kept(module, kernel)]
+    if lost:
+        raise RuntimeError(
+            f"not kept on disk: {', '.join(lost)}; set NUMBA_CACHE_DIR to a folder that can be "
+            "written"
+        )
+
+
+def _kept(module: ModuleType, kernel: Callable[..., None]) -> bool:
+    return kernel not in _TWINS.values() and bool(module.is_kept(kernel))
+
+
+def share(names: Iterable[str] = ()) -> str | None:
+    """A folder with what no cache on disk holds, for processes to be started; None for nothing.
+
+    ``names``: kernels that they will use, compiled here once and not in each of them. They hand
+    the folder to :func:`share_of`; it is removed when this process ends.
+    """
+    for name in names:
+        __getattr__(name)
+    with _state.lock:
+        module = _state.module
+        loaded = {name: globals()[name] for name in _TWINS if name in globals()}
+        lost = {
+            name: kernel
+            for name, kernel in loaded.items()
+            if kernel is not _TWINS[name] and module is not None and not module.is_kept(kernel)
+        }
+        if lost and module is not None:
+            with contextlib.suppress(Exception):  # they compile it themselves, then
+                if _state.folder is None:
+                    _state.folder = _own_folder()
+                for name, kernel in lost.items():
+                    module.keep_in(_state.folder, name, kernel)
+        return _state.folder
+
+
+def _own_folder() -> str:
+    """A new folder that is removed when this process ends, not a fork of it."""
+    import atexit
+    import shutil
+    import tempfile
+
+    folder, owner = tempfile.mkdtemp(prefix="asyncreader-kernels-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
+def share_of(folder: str | None) -> None:
+    """In a worker process: load kernels from that folder too; the parent has told the user."""
+    _state.folder, _state.told = folder, True

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from .kernels import feistel_rows
+from . import kernels
 
 #: Part of a saved state: another version means another order, and the state is refused.
 ORDER_VERSION: Final = 2
@@ -125,7 +125,7 @@ class Permutation:
             small: Int64 = self._table[positions]  # type: ignore[attr-defined]
             return small
         out = np.empty(positions.shape, np.int64)
-        feistel_rows(
+        kernels.feistel_rows(
             np.ascontiguousarray(positions),
             self.count,
             self._left,  # type: ignore[attr-defined]

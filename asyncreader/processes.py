@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
+from . import kernels
 from .arena import Arena
 from .errors import AsyncReaderError, ParamsError, WorkerError
 from .filling import BatchFiller
@@ -64,6 +65,8 @@ class ProcessCrew:
 
     #: What to do instead where processes cannot be had.
     instead = 'workers="thread"'
+    #: Kernels that every process will use.
+    kernels: tuple[str, ...] = ()
 
     def __init__(self, count: int, ring: SlotRing, name: str) -> None:
         self._count = count
@@ -86,6 +89,7 @@ class ProcessCrew:
         try:
             self._check_picklable()
             self._wake_read, self._wake_write = os.pipe()
+            self._kernels_folder = kernels.share(self.kernels)
             for number in range(self._count):
                 self._spawn(number)
             for process, pipe in zip(self._processes, self._pipes, strict=True):
@@ -110,7 +114,10 @@ class ProcessCrew:
         self._pipes.append(ours)
         target, arguments = self._started_with(number)
         process = self._context.Process(
-            target=target, args=(theirs, *arguments), name=f"{self._name}-{number}", daemon=True
+            target=_begin,
+            args=(self._kernels_folder, target, theirs, *arguments),
+            name=f"{self._name}-{number}",
+            daemon=True,
         )
         try:
             with theirs:
@@ -261,6 +268,8 @@ class ProcessWorkers(ProcessCrew):
     worker with the fewest, the other waits on all pipes and sentinels.
     """
 
+    kernels = ("feistel_rows", "gather_rows")
+
     def __init__(self, count: int, ring: SlotRing, recipe: Recipe, rank: int, batch: int) -> None:
         super().__init__(count, ring, "asyncreader-fill")
         self.meters = [Meter() for _ in range(count)]
@@ -375,6 +384,11 @@ def _death(process: Any) -> WorkerError:
 
 
 # -- in the worker -------------------------------------------------------------------------------
+
+
+def _begin(folder: str | None, target: Callable[..., None], *arguments: Any) -> None:
+    kernels.share_of(folder)
+    target(*arguments)
 
 
 def _main(pipe: Connection, recipe: Recipe) -> None:
