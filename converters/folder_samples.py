@@ -93,11 +93,13 @@ class FolderSamples:
             follow_links=options.follow_links,
             skip_bad=options.skip_bad,
             exclude=exclude,
+            classes_from_folders=options.classes_from_folders,
         )
         self.count = self._listing.count
         self.classes = self._listing.classes
         self.label_kind = self._listing.label_kind
         self.ignored = self._listing.ignored
+        self.notes = self._listing.notes
         self.skipped = [
             (sort_key(path), os.fsdecode(path), problem) for path, problem in self._listing.skipped
         ]

@@ -79,6 +79,7 @@ class Options:
     read: ReaderParams | None
     #: Names and folders of further fields.
     fields: tuple[tuple[str, str], ...]
+    classes_from_folders: bool = False
 
     @property
     def sharded(self) -> bool:
@@ -187,6 +188,11 @@ def _check_together(options: Options) -> None:
     if options.no_labels and (options.labels or options.classes):
         other = "labels" if options.labels else "classes"
         raise ParamsError(f"no_labels and {other} contradict each other", hint="give one of them")
+    if options.classes_from_folders and (options.labels or options.no_labels):
+        other = "labels" if options.labels else "no_labels"
+        raise ParamsError(
+            f"classes_from_folders and {other} contradict each other", hint="give one of them"
+        )
     if options.encoding == "original" and options.size is not None:
         raise ParamsError(
             "size cannot be had with encoding 'original', which keeps the files' own bytes",

@@ -34,6 +34,7 @@ def convert(
     compression: str | None = None,
     chunk: int | None = None,
     classes: PathLike | None = None,
+    classes_from_folders: bool = False,
     follow_links: bool = False,
     jobs: int | None = None,
     skip_bad: bool = False,
@@ -59,9 +60,14 @@ def convert(
     bytes); None is "raw" for a folder, and for a packed set what it has. ``size``: (H, W) or
     "HxW", reached by ``resize`` "crop" (centred, as PIL's ImageOps.fit), "pad" (black) or
     "squeeze"; or one number, the length of the shorter side. ``quality``: of "jpeg".
-    ``labels``: a CSV of path,label[,label...] that names the set; ``no_labels``: none; neither: the
-    class is the first folder level, numbered as sorted or by ``classes`` (a packed set, or a text
-    file with a name on each line). ``channels``: 3 or 1; None is 3 for a folder.
+    ``labels``: a CSV of path,label[,label...] that names the set. Each of its columns has its own
+    type: numbers keep their values, text becomes the number of its name among the sorted names of
+    all text columns. Labels are (N, L) int64, or float64 where a column has fractions.
+    ``no_labels``: none; neither: the class is the first folder level, numbered as sorted or by
+    ``classes`` (a packed set, or a text file with a name on each line). Folders called train, val,
+    test or the like are refused as classes, unless ``classes_from_folders`` says that they are
+    meant; it also takes folders inside classes as meant, which ``report.notes`` tells otherwise.
+    ``channels``: 3 or 1; None is 3 for a folder.
     ``shuffle``: a seed to pack in random order. ``compression``: "gzip" for raw HDF5, ``chunk``
     samples (1) to a chunk. ``follow_links``: also links out of the folder. ``jobs``: threads; the
     file does not depend on it. ``skip_bad``: leave bad pictures out and report them.
@@ -107,6 +113,7 @@ def convert(
         compression=compression,
         chunk=chunk,
         classes=classes,
+        classes_from_folders=classes_from_folders,
         follow_links=follow_links,
         jobs=jobs,
         skip_bad=skip_bad,
@@ -171,4 +178,5 @@ def _pack_one(options: Options, samples: Samples, target: Target) -> ConvertRepo
         classes=packed.meta.classes,
         bytes=size,
         seconds=time.perf_counter() - begun,
+        notes=samples.notes,
     )

@@ -95,6 +95,7 @@ class PackedSamples:
         check_class_names(self.classes, options.src)
         self.label_kind = _label_kind(self._source, labels is not None)
         self.ignored: dict[str, int] = {}
+        self.notes: tuple[str, ...] = ()
         self.skipped: list[tuple[Any, str, SampleError]] = []
         self._paths = _paths(self._source)
         self.path: PathOf | None = None if self._paths is None else self._path
@@ -290,6 +291,7 @@ def check_packed(options: Options) -> None:
         ("labels", options.labels),
         ("classes", options.classes),
         ("follow_links", options.follow_links),
+        ("classes_from_folders", options.classes_from_folders),
     ):
         if value:
             raise ParamsError(

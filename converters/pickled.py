@@ -116,6 +116,7 @@ class PickledSamples:
         check_encoding(options, self.encoding)
         self._recipe = make_recipe(options, self.encoding, self.channels)
         self._labels = None if self._label is None else _Labels(self._first_label(), self.count)
+        self.notes: tuple[str, ...] = ()
         self.label_kind = "none" if self._labels is None else self._labels.kind
         self.ignored: dict[str, int] = {}
         self.skipped: list[tuple[Any, str, SampleError]] = []

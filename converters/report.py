@@ -15,7 +15,8 @@ class ConvertReport:
     that count + len(skipped) is what was found; ``ignored``: files that were not candidates, by
     kind ("hidden", "other suffix", "not in the CSV"); ``bytes``: size of the target on disk;
     ``shards``: files of a sharded set, None of one file; ``kept``: those of them that an
-    interrupted run had finished.
+    interrupted run had finished; ``notes``: what may not be expected, such as folders inside
+    classes, and classes without pictures.
     Names that are not UTF-8 carry surrogate escapes, as everywhere in Python.
     """
 
@@ -30,11 +31,13 @@ class ConvertReport:
     seconds: float
     shards: int | None = None
     kept: int = 0
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The same facts as plain lists and dicts, for JSON."""
         facts = asdict(self)
         facts["skipped"] = [{"path": path, "reason": reason} for path, reason in self.skipped]
         facts["classes"] = None if self.classes is None else list(self.classes)
+        facts["notes"] = list(self.notes)
         facts["ignored"] = dict(self.ignored)
         return facts

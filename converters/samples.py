@@ -26,6 +26,8 @@ class Samples(Protocol):
     channels: int
     label_kind: str
     ignored: dict[str, int]
+    #: What a user may not expect of the source.
+    notes: tuple[str, ...]
     #: Bad ones found before any was fetched: where each sorts, its name, and why.
     skipped: list[tuple[Any, str, SampleError]]
     #: None where paths are not known.
@@ -103,6 +105,7 @@ class View:
         self.label_kind, self.run = samples.label_kind, samples.run
         self.fields, self.ahead = samples.fields, samples.ahead
         self.ignored: dict[str, int] = {}
+        self.notes: tuple[str, ...] = ()
         self.skipped: list[tuple[Any, str, SampleError]] = []
         self.path: PathOf | None = self._of_all(samples.path)
         self.field_paths = tuple(map(self._of_all, samples.field_paths))

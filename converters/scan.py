@@ -14,6 +14,7 @@ import numpy.typing as npt
 from asyncreader.errors import FormatError, SampleError, SourceError, SourceNotFoundError
 from asyncreader.sources.remote import is_url
 
+from .class_folders import ClassFolders, is_part
 from .labels import Labels, Row, check_regular, read_labels
 from .origins import Origin, open_origin, text_file
 from .spool import Numbers, Strings
@@ -43,6 +44,8 @@ class Listing:
     classes: tuple[str, ...] | None
     ignored: dict[str, int]
     skipped: list[tuple[bytes, SampleError]] = field(default_factory=list)
+    #: What a user may not expect of the folders.
+    notes: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -74,11 +77,14 @@ def scan(
     follow_links: bool = False,
     skip_bad: bool = False,
     exclude: str | None = None,
+    classes_from_folders: bool = False,
 ) -> Listing:
     """List the pictures under ``root``, a folder or a URL, and their labels.
 
     ``labels``: a CSV that names the set; ``no_labels``: there are none; neither: the class is the
-    first folder level. ``classes`` fixes names and numbers. ``exclude``: see :class:`walk.Tree`.
+    first folder level, also (``classes_from_folders``) where the folders are called train and val
+    or have folders inside. ``classes`` fixes names and numbers.
+    ``exclude``: see :class:`walk.Tree`.
     Raises SampleError (with ``source_path``) for the first thing that looks like a picture and must
     not be opened, unless ``skip_bad``; SourceError for what concerns the whole set.
     """
@@ -88,7 +94,9 @@ def scan(
         if labels is not None:
             with text_file(labels) as file:
                 return builder.by_csv(labels, file, classes)
-        return builder.unlabelled() if no_labels else builder.by_folder(classes)
+        return (
+            builder.unlabelled() if no_labels else builder.by_folder(classes, classes_from_folders)
+        )
     except BaseException:
         tree.close()
         builder.paths.close()
@@ -111,20 +119,31 @@ class _Builder:
                 self._append(found)
         return self._listing(None, "none", None)
 
-    def by_folder(self, classes: tuple[str, ...] | None) -> Listing:
+    def by_folder(self, classes: tuple[str, ...] | None, meant: bool) -> Listing:
         fixed = None if classes is None else {name: n for n, name in enumerate(classes)}
         numbers = Numbers("q")
+        folders = ClassFolders(self.tree)
         for found in self.tree:
+            folders.add(found.path)
             if not self._good(found):
                 continue
             if b"/" not in found.path:
                 raise self._without_class(found.path)
             last = len(self.tree.folders) - 1
             self._append(found)
-            numbers.append(last if fixed is None else self._known(fixed, found.path))
+            if fixed is None:
+                numbers.append(last)
+            elif not meant and self._is_unknown_part(fixed, found.path):
+                raise folders.refusal()
+            else:
+                numbers.append(self._known(fixed, found.path))
         if classes is None:
+            if not meant:
+                folders.check()
             classes = tuple(map(_name, self.tree.folders))
-        return self._listing(numbers, "class", classes)
+        listing = self._listing(numbers, "class", classes)
+        listing.notes = folders.notes(deep=not meant)
+        return listing
 
     def _append(self, found: Found) -> None:
         self.paths.append(found.path)
@@ -194,6 +213,10 @@ class _Builder:
             expected="one folder for each class",
             hint="give labels (--labels CSV) or no_labels (--no-labels), or move the files",
         )
+
+    def _is_unknown_part(self, fixed: dict[str, int], path: bytes) -> bool:
+        top = path.split(b"/", 1)[0]
+        return is_part(top) and _name(top) not in fixed
 
     def _known(self, fixed: dict[str, int], path: bytes) -> int:
         name = _name(path.split(b"/", 1)[0])

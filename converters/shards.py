@@ -246,6 +246,7 @@ class _Run:
             seconds=time.perf_counter() - self._begun,
             shards=len(manifest),
             kept=kept,
+            notes=self._samples.notes,
         )
 
     def _say_what_is_kept(self, error: AsyncReaderError, finished: int) -> None:

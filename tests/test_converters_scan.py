@@ -59,6 +59,62 @@ def test_class_is_the_first_level(tmp_path: Path) -> None:
     assert listing.label_kind == "class"
 
 
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (
+            ["train/cat/1.png", "train/dog/1.png", "val/cat/1.png"],
+            r"'train' and 'val'.*train/cat.*/train'",
+        ),
+        (["Training/0/1.png", "Testing/0/1.png"], "'Testing' and 'Training'"),
+        (["train/a/1.png", "valid/a/1.png", "zoo/1.png"], "'train' and 'valid'"),
+        (["train/a/1.png"], "'train'"),
+        (["train2017/1.png", "val2017/1.png"], r"'train2017' and 'val2017'.*--no-labels"),
+        (["test/a/1.png", "train/.keep", "validation/a/1.png"], "'test' and 'validation'"),
+    ],
+)
+def test_parts_of_a_set_are_no_classes(tmp_path: Path, files: list[str], said: str) -> None:
+    """Folders called train, val or test are refused with the ways on, and can be meant."""
+    tree(tmp_path, *files)
+    with pytest.raises(FormatError, match=rf"{said}.*--classes-from-folders") as caught:
+        scan(str(tmp_path))
+    assert caught.value.path == str(tmp_path)
+    names = sorted({name.split("/", 1)[0] for name in files})
+    listing = scan(str(tmp_path), classes_from_folders=True)
+    assert listing.classes == tuple(names)
+    assert scan(str(tmp_path), classes=tuple(names)).classes == tuple(names)
+    with pytest.raises(FormatError, match="--classes-from-folders"):
+        scan(str(tmp_path), classes=("cat", "dog"))
+    assert scan(str(tmp_path), no_labels=True).label_kind == "none"
+
+
+def test_a_train_is_a_class_among_others(tmp_path: Path) -> None:
+    """Pascal VOC's class ``train``, among classes that are no parts of a set, stays one."""
+    tree(tmp_path, "bus/1.png", "train/1.png", "tvmonitor/1.png", "test/.keep")
+    assert scan(str(tmp_path)).classes == ("bus", "test", "train", "tvmonitor")
+
+
+def test_what_folders_lose_is_said(tmp_path: Path) -> None:
+    """A second level that is dropped, pictures mixed with it and empty classes are notes."""
+    tree(tmp_path, "animal/cat/1.png", "animal/dog/1.png", "animal/x.png", "car/1.png", "zoo/.k")
+    deep, empty = scan(str(tmp_path)).notes
+    assert "'animal/cat', 'animal/dog'" in deep
+    assert "1 picture " in deep
+    assert "--classes-from-folders" in deep
+    assert "'zoo'" in empty
+    (empty,) = scan(str(tmp_path), classes_from_folders=True).notes
+    assert "'zoo'" in empty
+    assert scan(str(tmp_path), no_labels=True).notes == ()
+
+
+def test_one_folder_of_the_same_name_in_each_class_is_no_level(tmp_path: Path) -> None:
+    """tiny-imagenet's class/images/picture loses nothing, so nothing is said."""
+    tree(tmp_path, "n1/images/1.png", "n1/images/deeper/1.png", "n2/images/1.png")
+    assert scan(str(tmp_path)).notes == ()
+    tree(tmp_path, "n2/pictures/1.png")
+    assert len(scan(str(tmp_path)).notes) == 1
+
+
 def test_a_flat_folder_needs_a_word(tmp_path: Path) -> None:
     """Pictures without a class folder are an error that names the ways out."""
     tree(tmp_path, "1.png")

@@ -268,6 +268,22 @@ def test_a_flat_bucket_and_an_empty_one(photos: Path, bucket: str, tmp_path: Pat
     assert not list(tmp_path.glob("*out*"))
 
 
+def test_parts_of_a_set_in_a_bucket(photos: Path, bucket: str, tmp_path: Path) -> None:
+    """train and val in a bucket are refused as on a disk; what folders lose is in the report."""
+    report = convert("s3://b/photos", tmp_path / "all.h5", size=(8, 8))
+    deep, empty = report.notes
+    assert "'eel/deep'" in deep
+    assert "'s3://b/photos/eel'" in deep
+    assert "'notes'" in empty
+    for part, name in (("train", "cat"), ("val", "cat-2")):
+        (photos.parent / "parts" / part).mkdir(parents=True)
+        (photos / name).rename(photos.parent / "parts" / part / name)
+    with pytest.raises(FormatError, match=r"'train' and 'val'.*'s3://b/parts/train'"):
+        convert("s3://b/parts", tmp_path / "out.h5", size=(8, 8))
+    report = convert("s3://b/parts", tmp_path / "out.h5", size=(8, 8), classes_from_folders=True)
+    assert report.classes == ("train", "val")
+
+
 @pytest.mark.parametrize(
     ("src", "dst", "options", "words"),
     [

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     "--chunk", type=click.IntRange(1), metavar="N", help="Samples compressed together. [1]"
 )
 @click.option("--classes", type=PATH, metavar="SET_OR_FILE", help="Names, in label order.")
+@click.option(
+    "--classes-from-folders", is_flag=True, help="Also folders called train or val are classes."
+)
 @click.option("--follow-links", is_flag=True, help="Also links out of the folder.")
 @jobs_option
 @click.option("--skip-bad", is_flag=True, help="Leave bad pictures out and list them (exit 3).")
@@ -87,6 +90,8 @@ def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> i
         given["channels"] = int(given["channels"])
     with Progress("packing", quiet) as progress:
         report = converters.convert(src, dst, progress=progress, **given)
+    for note in report.notes:
+        say(f"note: {shown(note)}")
     if as_json:
         print_json(report.to_dict())
     else:
