@@ -182,7 +182,7 @@ class Packing:
                     source_path=self._samples.where(number),
                     found="{} x {} pixels (height x width)".format(*sample.shape),
                     expected="{} x {}, as the first picture".format(*self._shape),
-                    hint="pass a size (--size HxW), or choose encoding 'jpeg' or 'original'",
+                    hint=f"{_one_size(self._options)}, or choose encoding 'jpeg' or 'original'",
                 )
             self._same_shape = False
 
@@ -263,6 +263,15 @@ def sync_set(path: str, kind: str, shown: str) -> None:
             raise full_error(shown, os.path.dirname(path), ENTRY, exc) from exc
         what = "what was written does not reach the disk"
         raise SourceError(what, path=shown, found=exc.strerror) from exc
+
+
+def _one_size(options: Options) -> str:
+    """How to bring all pictures to one size."""
+    side = options.size
+    if not isinstance(side, int):
+        return "pass a size (--size HxW)"
+    both = f"{side}x{side}"
+    return f"size {side} is the length of the shorter side: pass size {both!r} (--size {both})"
 
 
 def check_skippable(error: Exception, options: Options, samples: Samples, number: int) -> None:

@@ -266,6 +266,7 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     words = (
         "--encoding jpeg --size 256 --resize pad --quality 80 --labels l.csv --no-labels "
         "--channels 1 --shuffle 7 --compression gzip --chunk 16 --classes c.txt --follow-links "
+        "--classes-from-folders "
         "--jobs 3 --skip-bad --overwrite --check-decode --format lmdb --allow-pickle "
         "--shards 3 --shard-size 1GB --resume --engine ray --address auto "
         "-p data_field=x --param num_dim=1 --field mask=m --field depth=d/e"
@@ -287,6 +288,7 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "chunk": 16,
         "classes": "c.txt",
         "follow_links": True,
+        "classes_from_folders": True,
         "params": {"data_field": "x", "num_dim": 1},
         "allow_pickle": True,
         "fields": {"mask": "m", "depth": "d/e"},
