@@ -8,9 +8,13 @@ from typing import Any, TypeAlias
 import numpy.typing as npt
 
 from .device import DeviceRing
-from .slots import Slot, SlotRing, arrays_of
+from .errors import ReaderClosedError
+from .slots import Slot, SlotRing, SlotState, arrays_of
 
 Array: TypeAlias = npt.NDArray[Any]
+
+# looked up through the class, a member is a call of Python
+_HELD = SlotState.HELD
 
 
 class Batch:
@@ -23,18 +27,21 @@ class Batch:
     caller's, to read and write, until the next successful ``getNextBatch()`` (or loop step),
     unless :meth:`keep` was called or the reader was opened with ``copy=True``. With ``cuda`` they
     are torch tensors on the device, valid until then in the order of the stream current then.
+
+    Reading ``data`` or ``labels`` of a batch that was given back raises ReaderClosedError; arrays
+    that were taken out before stay what they are: the slot's memory, which later batches fill.
     """
 
     __slots__ = (
         "__weakref__",
         "_copied",
+        "_data",
         "_generation",
+        "_labels",
         "_ring",
         "_slot",
-        "data",
         "epoch",
         "indices",
-        "labels",
         "mask",
         "step",
     )
@@ -42,10 +49,7 @@ class Batch:
     def __init__(self, ring: SlotRing | DeviceRing, slot: Slot, copy: bool) -> None:
         plan = slot.plan
         assert plan is not None
-        data, labels = ring.hand_out(slot, copy)
-        #: Any: an array, or a tuple of arrays where the caller named several fields
-        self.data: Any = data
-        self.labels: Array | None = labels
+        self._data, self._labels = ring.hand_out(slot, copy)
         self.indices = plan.indices
         self.mask = plan.valid
         self.epoch = plan.epoch
@@ -55,9 +59,33 @@ class Batch:
         self._slot = slot
         self._generation = slot.generation
 
+    # Any: an array, or a tuple of arrays where the caller named several fields
+    @property
+    def data(self) -> Any:
+        """The batch's data; ReaderClosedError once it was given back."""
+        self._check_held()
+        return self._data
+
+    @property
+    def labels(self) -> Array | None:
+        """The batch's labels, None without any; ReaderClosedError once it was given back."""
+        self._check_held()
+        return self._labels
+
     def __iter__(self) -> Iterator[Any]:
-        yield self.data
-        yield self.labels
+        self._check_held()
+        return iter((self._data, self._labels))
+
+    def _check_held(self) -> None:
+        # without the lock: the state is HELD with this generation from take() to release() only
+        slot = self._slot
+        if (slot.state is not _HELD or slot.generation != self._generation) and not self._copied:
+            raise ReaderClosedError(
+                "this batch was given back: its memory holds another one by now, or soon will",
+                found=f"epoch {self.epoch} step {self.step}",
+                hint="a batch is valid until the next getNextBatch() or step of the loop: use it "
+                "before that, keep() it, or open the reader with copy=True",
+            )
 
     def __len__(self) -> int:
         return int(self.indices.size)
@@ -80,6 +108,6 @@ class Batch:
     def __repr__(self) -> str:
         shapes = (
             f"{'x'.join(str(n) for n in array.shape)} {array.dtype}"
-            for array in arrays_of(self.data)
+            for array in arrays_of(self._data)
         )
         return f"<Batch epoch {self.epoch} step {self.step}: {', '.join(shapes)}>"

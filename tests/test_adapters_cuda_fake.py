@@ -219,7 +219,19 @@ def test_release(on: Opener, pace: str | int) -> None:
             batch.release()
             batch.release()
             assert reader._ring.counts()["held"] == 0
+            with pytest.raises(ReaderClosedError, match="copy=True"):
+                _ = batch.data
         assert consumer.records() == expected(1)
+
+
+def test_a_batch_that_was_given_back(on: Opener) -> None:
+    """A batch on the device raises, too, when its data is read after the next one was taken."""
+    with on(FakeDevice("late"), njob=2) as reader:
+        loop = iter(reader)
+        first, second = next(loop), next(loop)
+        with pytest.raises(ReaderClosedError, match="given back"):
+            _ = first.labels
+        assert len(second.data) == len(second.labels) == 4
 
 
 def test_poison(on: Opener) -> None:

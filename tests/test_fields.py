@@ -265,7 +265,7 @@ def test_a_list_of_one_name_is_a_tuple_of_one(tmp_path: Path) -> None:
     """What was asked for as a list comes as a tuple; what was asked for as a name, as an array."""
     path = write_plain(tmp_path / "set.h5")
     with AsyncReader(path=path, data_field=["mask"], batch_size=2) as reader:
-        (batch, *_) = reader
+        batch = next(iter(reader))
         assert isinstance(batch.data, tuple)
         assert batch.data[0].shape == reader.data_shape[0] == (2, 1, HIGH, WIDE)
     with AsyncReader(path=path, data_field="mask", batch_size=2) as reader:
@@ -555,8 +555,9 @@ def test_buffers(tmp_path: Path) -> None:
             other.keep()
         for array, before in zip(batch.data, held, strict=True):
             np.testing.assert_array_equal(array, before)
+        arrays = batch.data
         batch.release()
-        for array in batch.data:
+        for array in arrays:
             assert (np.ascontiguousarray(array).view(np.uint8) == POISON).all()
         assert (other.data[1][:, 0] == MASKS[4:8]).all()
     with AsyncReader(path=path, data_field=FIELDS, batch_size=4, copy=True) as reader:

@@ -327,9 +327,10 @@ def test_held_through_errors_and_seek(monkeypatch: pytest.MonkeyPatch) -> None:
         gate.set()
         reader.seek(0)
         np.testing.assert_array_equal(held.data, IMAGES[:4])
+        data = held.data
         reader.fetchData()
         until_done(reader)
-        assert (held.data == POISON).all()
+        assert (data == POISON).all()
 
 
 def until_done(reader: AsyncReader) -> Batch:
@@ -397,8 +398,9 @@ def test_early_release() -> None:
         reader.fetchData()
         first = reader.getNextBatch()
         reader.fetchData()
+        data = first.data
         first.release()
-        assert (first.data == POISON).all()
+        assert (data == POISON).all()
         second = reader.getNextBatch()
         reader.fetchData()
         until(lambda: all_ready(reader))
@@ -407,16 +409,58 @@ def test_early_release() -> None:
         assert reader.getNextBatch().step == 2
 
 
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_a_batch_that_was_given_back(workers: str, debug: bool) -> None:
+    """data and labels of a batch given back raise and name copy=True; arrays taken out stay."""
+    with open_reader(njob=3, workers=workers, debug=debug) as reader:
+        loop = iter(reader)
+        kept = next(loop).keep()
+        batch = next(loop)
+        data, labels = batch
+        assert batch.data is data
+        assert batch.labels is labels
+        with pytest.raises(ParamsError):
+            reader.seek(-1)
+        assert batch.data is data  # what failed gave nothing back
+        next(loop)
+        for read in (lambda: batch.data, lambda: batch.labels, lambda: tuple(batch)):
+            with pytest.raises(ReaderClosedError, match="copy=True"):
+                read()
+        assert (batch.epoch, batch.step, len(batch), batch.mask.all()) == (0, 1, len(data), True)
+        assert "step 1" in repr(batch)
+        assert data.shape == reader.data_shape  # the array is the caller's, whatever fills it
+        assert kept.data.shape == data.shape
+        kept.release()
+        with pytest.raises(ReaderClosedError, match="given back"):
+            _ = kept.data
+        reader.seek(0)
+        listed = list(reader)
+        assert listed[-1].data is not None
+        with pytest.raises(ReaderClosedError, match="epoch 0 step 0"):
+            _ = [data for data, _ in listed]
+
+
+def test_a_held_batch_outlives_its_reader() -> None:
+    """Closing the reader gives no batch back; a copy is the caller's for ever."""
+    with open_reader() as reader, open_reader(copy=True) as copies:
+        held = next(iter(reader))
+        listed = list(copies)
+        listed[0].release()
+    assert held.data.shape == reader.data_shape
+    assert [data.shape for data, _ in listed] == [reader.data_shape] * len(listed)
+
+
 def test_debug_overwrites_released_slots() -> None:
     """With debug=True a batch used too late shows a pattern, not another batch's images."""
     with open_reader(debug=True, layout="NCHW", njob=2) as reader:
         reader.fetchData()
         reader.fetchData()
         first = reader.getNextBatch()
+        data, labels = first
         reader.getNextBatch()
-        assert first.labels is not None
-        assert (first.data == POISON).all()
-        assert (first.labels.view(np.uint8) == POISON).all()
+        assert (data == POISON).all()
+        assert (labels.view(np.uint8) == POISON).all()
         assert first.indices.tolist() == [0, 1, 2, 3]
 
 

@@ -231,7 +231,7 @@ def test_encoded_pictures_as_int8(encoding: str, workers: str, tmp_path: Path) -
     with AsyncReader(path=path, dtype="int8", workers=workers) as reader:
         assert first(reader).data.max() == 100
         reader.fetchData()
-        with pytest.raises(ParamsError, match="record 1.*cannot hold|cannot hold.*record 1"):
+        with pytest.raises(ParamsError, match=r"record 1.*cannot hold|cannot hold.*record 1"):
             reader.getNextBatch()
     images[0][:] = 200
     path = write_hdf5(tmp_path / "b.h5", packed(images, encoding))
