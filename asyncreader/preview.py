@@ -17,7 +17,7 @@ from .errors import ParamsError, SampleError
 from .labels import class_of, in_words, records_of, row_of
 from .params import ReaderParams, parse_params
 from .reader import AsyncReader
-from .sheet import Tile, draw_sheet
+from .sheet import Tile, draw_sheet, undrawn
 from .sources import FieldsSource, Source, open_reader_source
 from .sources.subset import resolve_subset
 from .terminal import some
@@ -355,6 +355,8 @@ def _done(
     notes: Sequence[str],
 ) -> Preview:
     columns = columns or _fitting(len(tiles))
+    lacking = undrawn([title, *(tile.name for tile in tiles)])
+    notes = [*notes, lacking] if lacking else notes
     sheet = draw_sheet(
         tiles, side=SIDE, columns=columns, title=title, subtitle=subtitle, notes=notes
     )

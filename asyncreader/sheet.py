@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Sequence
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,8 +31,9 @@ _MARGIN: Final = 20
 _GAP: Final = 12
 _TITLE, _TEXT, _SMALL = 18, 14, 12
 
-#: Where the letters are that Pillow's own font lacks; the first that is installed and has them.
-_WIDER_FONTS: Final = (
+#: Fonts that are asked first for letters that Pillow's own font lacks: they have many, and are
+#: upright and of ordinary weight.
+_FIRST_FONTS: Final = (
     "DejaVuSans.ttf",
     "NotoSans-Regular.ttf",
     "NotoSansCJK-Regular.ttc",
@@ -38,6 +41,12 @@ _WIDER_FONTS: Final = (
     "wqy-microhei.ttc",
     "FreeSans.ttf",
 )
+
+#: Most fonts that are asked for a letter: each takes about half a millisecond to open.
+_MOST_FONTS: Final = 400
+
+#: What a letter lacks that can be drawn without it.
+_ACCENTS: Final = "accents"
 
 
 @dataclass(frozen=True)
@@ -112,21 +121,21 @@ def _write(
     room: int,
 ) -> None:
     """One line that keeps to ``room`` pixels: what does not fit becomes "..." in its middle."""
-    text = shown(text)
     if len(text) > room:  # a letter takes a pixel: megabytes of them need not be measured
         text = _cut(text, room)
-    font = _font(size, text)
-    if font is None:  # no font has these letters
-        text = text.encode("ascii", "backslashreplace").decode()
-        font = _font(size, "")
-    length = font.getlength(text)
+    text = _in_words(text)
+    length = _length(text, size)
     if length > room:
         # the end tells long names apart as often as the beginning
         keep = int(len(text) * room / length)
-        while keep > 2 and font.getlength(_cut(text, keep)) > room:
+        while keep > 2 and _length(_cut(text, keep), size) > room:
             keep -= 1
         text = _cut(text, keep)
-    draw.text(place, text, fill=colour, font=font)
+    left, top = place
+    base = top + _font("", size).getmetrics()[0]  # of all fonts of a line, so that it is one line
+    for font, run in _runs(text, size):
+        draw.text((left, base), run, fill=colour, font=font, anchor="ls")
+        left += font.getlength(run)
 
 
 def _cut(text: str, keep: int) -> str:
@@ -135,41 +144,146 @@ def _cut(text: str, keep: int) -> str:
 
 
 def _wrapped(text: str, room: int) -> list[str]:
-    font = _font(_SMALL, text) or _font(_SMALL, "")
     lines = [""]
-    for word in shown(text).split(" "):
+    for word in _in_words(text).split(" "):
         longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and font.getlength(longer) > room:
+        if lines[-1] and _length(longer, _SMALL) > room:
             lines.append(word)
         else:
             lines[-1] = longer
     return [line for line in lines if line]
 
 
-def _font(size: int, text: str) -> Any:
-    """A font with every letter of ``text``; None if none is installed. Pillow brings one along."""
-    fonts = _fonts(size)
-    return fonts[0] if text.isascii() else next((f for f in fonts if _has(f, text)), None)
+# -- fonts ---------------------------------------------------------------------------------------
 
 
-@functools.cache
-def _fonts(size: int) -> list[Any]:
-    from PIL import ImageFont
-
-    found: list[Any] = [ImageFont.load_default(size)]
-    for name in _WIDER_FONTS:
-        with contextlib.suppress(OSError):
-            found.append(ImageFont.truetype(name, size))
-    return found
+def undrawn(texts: Iterable[str]) -> str | None:
+    """What the foot of a sheet says of letters in ``texts`` that no font has; None if all are."""
+    letters = {letter for text in texts for letter in _composed(text)}
+    lacking = sorted({_lacking(letter) for letter in letters if _file_of(letter) is None})
+    if not lacking:
+        return None
+    return f"no installed font has: {', '.join(lacking)}; one such as Noto Sans may have them"
 
 
-def _has(font: Any, text: str) -> bool:
-    """Whether no letter of ``text`` is drawn as the box that stands for a missing one."""
-    missing = _drawn(font, "\U0010ffff")
-    return all(_drawn(font, letter) != missing for letter in set(text) if not letter.isspace())
+def _composed(text: str) -> str:
+    """Fit to be shown, and each accent one with its letter: some systems keep names in two."""
+    return unicodedata.normalize("NFC", shown(text))
+
+
+def _in_words(text: str) -> str:
+    """``text`` with letters that no font has in words, "[CJK letters]", or without accents."""
+    text = _composed(text)
+    if text.isascii():
+        return text
+    parts: list[str] = []
+    for letter in text:
+        if _file_of(letter) is not None:
+            parts.append(letter)
+        elif _lacking(letter) == _ACCENTS:
+            parts += filter(str.isascii, unicodedata.normalize("NFD", letter))
+        elif parts[-1:] != [words := f"[{_lacking(letter)}]"]:
+            parts.append(words)
+    return "".join(parts)
+
+
+def _lacking(letter: str) -> str:
+    """A letter that no font has in words: "Thai letters", or what another sign is called: "cat"."""
+    name = unicodedata.name(letter, "UNNAMED SIGN")
+    if name.startswith("COMBINING") or unicodedata.normalize("NFD", letter)[0].isascii():
+        return _ACCENTS
+    if unicodedata.category(letter)[0] not in "LM":
+        return name.lower()
+    first = name.split()[0]
+    return f"{first if first == 'CJK' else first.capitalize()} letters"
+
+
+def _length(text: str, size: int) -> float:
+    return float(sum(font.getlength(run) for font, run in _runs(text, size)))
+
+
+def _runs(text: str, size: int) -> list[tuple[Any, str]]:
+    """``text`` in pieces, each with a font that has all its letters."""
+    file, begun, found = "", 0, []
+    if not text.isascii():
+        for at, letter in enumerate(text):
+            if not letter.isspace() and not _has(file, letter):
+                found.append((file, text[begun:at]))
+                file, begun = _file_of(letter) or "", at
+    found.append((file, text[begun:]))
+    return [(_font(file, size) or _font("", size), run) for file, run in found if run]
 
 
 @functools.lru_cache(4096)
-def _drawn(font: Any, letter: str) -> tuple[Any, bytes]:
-    mask = font.getmask(letter)
+def _file_of(letter: str) -> str | None:
+    """The first font file that has a letter; "" is Pillow's own, None if none has it."""
+    if letter.isascii() or letter.isspace():
+        return ""
+    return next((file for file in ("", *_font_files()) if _has(file, letter)), None)
+
+
+@functools.cache
+def _font_files() -> tuple[str, ...]:
+    """Fonts in the folders where systems keep them, the likeliest to be of use first."""
+    home = os.path.expanduser("~")
+    shared = os.environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
+    own = os.environ.get("XDG_DATA_HOME") or f"{home}/.local/share"
+    folders = [f"{folder}/fonts" for folder in (own, *shared.split(":"))]
+    folders += [
+        f"{home}/.fonts",
+        f"{home}/Library/Fonts",
+        "/Library/Fonts",
+        "/System/Library/Fonts",
+    ]
+    found = {
+        os.path.join(folder, name)
+        for top in folders
+        for folder, _, names in os.walk(top)
+        for name in names
+        if name.lower().endswith((".ttf", ".otf", ".ttc")) and "LastResort" not in name
+    }
+
+    def order(file: str) -> tuple[int, bool, str]:
+        name = os.path.basename(file)
+        first = _FIRST_FONTS.index(name) if name in _FIRST_FONTS else len(_FIRST_FONTS)
+        slanted = re.search("bold|italic|oblique|light|thin|black|mono|serif", name.lower())
+        return first, slanted is not None, file
+
+    return tuple(sorted(found, key=order)[:_MOST_FONTS])
+
+
+@functools.lru_cache(2048)
+def _font(file: str, size: int) -> Any:
+    """A font by its file, "" for the one that Pillow brings along; None if it cannot be used."""
+    from PIL import ImageFont
+
+    if not file:
+        return ImageFont.load_default(size)
+    try:
+        return ImageFont.truetype(file, size)
+    except OSError:
+        return None
+
+
+@functools.lru_cache(65_536)
+def _has(file: str, letter: str) -> bool:
+    """Whether a font draws a letter otherwise than the box that stands for a missing one."""
+    return _font(file, _TEXT) is not None and _drawn(file, letter) != _missing(file)
+
+
+@functools.cache
+def _missing(file: str) -> tuple[Any, bytes]:
+    return _drawn(file, "\U0010ffff")
+
+
+def _drawn(file: str, letter: str) -> tuple[Any, bytes]:
+    mask = _unshaped(file).getmask(letter)
     return mask.size, bytes(mask)
+
+
+@functools.cache
+def _unshaped(file: str) -> Any:
+    """A font that draws a vowel sign alone as it is: shaping would put it on a dotted circle."""
+    from PIL import ImageFont
+
+    return _font(file, _TEXT).font_variant(layout_engine=ImageFont.Layout.BASIC)

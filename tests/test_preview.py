@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fakes import paint, pictures
 from PIL import Image
 
 import converters
-from asyncreader import AsyncReader, FormatError, ParamsError, WorkerError, cli
+from asyncreader import AsyncReader, FormatError, ParamsError, WorkerError, cli, sheet
 from asyncreader.preview import MOST, SIDE, preview, preview_batch, undone
 from asyncreader.sheet import Tile, draw_sheet
 from asyncreader.thumbs import Scale, as_mask, fit, scale_of, tinted, to_rgb
@@ -374,6 +375,88 @@ def test_sheets_of_any_number(tiles: int) -> None:
         [tile] * tiles, side=8, columns=7, title=name, subtitle="s", notes=["n " * 500]
     )
     assert (np.asarray(sheet) == 9).all(axis=2).sum() >= tiles * 64
+
+
+# -- letters -------------------------------------------------------------------------------------
+
+
+def font_of(letter: str, target: Path) -> None:
+    """A font with one letter, a filled square from the baseline up, as wide as it is high."""
+    builder = pytest.importorskip("fontTools.fontBuilder").FontBuilder(1000, isTTF=True)
+    pen = pytest.importorskip("fontTools.pens.ttGlyphPen").TTGlyphPen(None)
+    empty = pen.glyph()
+    pen.moveTo((0, 0))
+    for corner in ((0, 1000), (1000, 1000), (1000, 0)):
+        pen.lineTo(corner)
+    pen.closePath()
+    builder.setupGlyphOrder([".notdef", "square"])
+    builder.setupCharacterMap({ord(letter): "square"})
+    builder.setupGlyf({".notdef": empty, "square": pen.glyph()})
+    builder.setupHorizontalMetrics({".notdef": (500, 0), "square": (1000, 0)})
+    builder.setupHorizontalHeader(ascent=1300, descent=-300)
+    builder.setupNameTable({"familyName": "Square", "styleName": "Regular"})
+    builder.setupOS2()
+    builder.setupPost()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    builder.save(target)
+
+
+@pytest.fixture
+def fonts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that is the only one with fonts."""
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_DATA_DIRS"):
+        monkeypatch.setenv(name, str(tmp_path / "data"))
+
+    def forget() -> None:
+        for known in (sheet._font_files, sheet._file_of, sheet._has, sheet._font):
+            known.cache_clear()
+
+    forget()
+    yield tmp_path / "data" / "fonts"
+    forget()
+
+
+def captioned(name: str) -> np.ndarray:
+    """The line below the one picture of a sheet, (H, W) of brightness; the baseline is row 14."""
+    tile = Tile(np.full((SIDE, SIDE, 3), 9, np.uint8), name, "", None)
+    drawn = draw_sheet([tile], side=SIDE, columns=1, title="t", subtitle="s")
+    top = 20 + 18 + 14 + 24 + SIDE + 4
+    return np.asarray(drawn.convert("L"))[top : top + 22, 20 : 20 + SIDE]
+
+
+def test_an_installed_font_is_found_for_any_letter(fonts: Path) -> None:
+    """A letter that only one installed font has is drawn with it, wherever below the folders of
+    fonts it lies, on one line with the letters before and after it."""
+    font_of("\u732b", fonts / "deep" / "er" / "Odd.ttf")
+    dark = captioned("\u732b") < 60
+    rows, columns = np.flatnonzero(dark.any(axis=1)), np.flatnonzero(dark.any(axis=0))
+    assert (rows.size, columns.size) == (14, 14)
+    assert dark[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
+    flat = np.flatnonzero((captioned("HHH") < 60).any(axis=1))
+    assert rows[-1] == flat[-1]  # the baseline of other letters
+    mixed = captioned("H\u732bH") < 60
+    assert mixed.sum() > dark.sum()
+    assert sheet.undrawn(["H\u732b"]) is None
+
+
+def test_what_no_font_has_is_said_in_words(fonts: Path, tmp_path: Path) -> None:
+    """Letters that no installed font has are named where they stand, and by the foot of the sheet:
+    neither an escape nor a box is drawn for them."""
+    for name, words in (
+        ("\u732b", "[CJK letters]"),
+        ("a \u732b\u732b b", "a [CJK letters] b"),
+        ("\u0939\u093f\u0928\u094d\u0926\u0940", "[Devanagari letters]"),
+        ("\u0e44 \U0001f408", "[Thai letters] [cat]"),
+        ("caf\u00e9 cafe\u0301", "cafe cafe"),
+    ):
+        np.testing.assert_array_equal(captioned(name), captioned(words))
+    assert sheet.undrawn(["x", "\u732b", "\u0e44"]) == (
+        "no installed font has: CJK letters, Thai letters; one such as Noto Sans may have them"
+    )
+    assert "has: accents;" in (sheet.undrawn(["caf\u00e9"]) or "")
+    assert sheet.undrawn(["\x1b[31m"]) is None
+    made = preview({"path": hdf5(tmp_path / "\u732b.h5", paint(2, (8, 8, 3)))})
+    assert made.notes[-1].startswith("no installed font has: CJK letters;")
 
 
 # -- the command ---------------------------------------------------------------------------------
