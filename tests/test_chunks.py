@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+import sweep_chunks
 
-from asyncreader import AsyncReader, DecodeError
+from asyncreader import AsyncReader, DecodeError, FormatError
+from asyncreader.sources import Hdf5Fields, hdf5_guard, open_source
 from asyncreader.sources.chunk_cache import ChunkCache
+from converters import convert
 
 PIXELS = np.random.default_rng(0).integers(0, 40, (37, 12, 9, 3)).astype(np.uint8)
 
@@ -83,6 +87,123 @@ def test_damaged_chunks_of_users(tmp_path: Path, name: str) -> None:
             assert batch.mask[others].all()
             if not batch.mask[3]:
                 assert not batch.data[3].any()
+
+
+# -- where chunks lie ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", sweep_chunks.drawn(80), ids=str)
+def test_chunks_of_every_index(tmp_path: Path, layout: sweep_chunks.Layout) -> None:
+    """A chunked set is read as h5py reads it, whatever index lists its chunks, whatever axes may
+    grow and whatever filters it has; ``python tests/sweep_chunks.py`` tries many more."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*scaleoffset can only be undone")
+        assert sweep_chunks.differs(layout, tmp_path / "set.h5") == "equal"
+
+
+def growing(path: Path, **more: Any) -> np.ndarray:
+    """A set that grows along its last axis, the samples; HDF5 2.0 lists its chunks wrongly."""
+    pixels = np.random.default_rng(3).integers(0, 256, (8, 8, 3, 40)).astype(np.uint8)
+    with h5py.File(path, "w", libver="latest") as file:
+        storage: Any = {"maxshape": (8, 8, 3, None), "chunks": (4, 8, 1, 7), "compression": "gzip"}
+        file.create_dataset("data", data=pixels, **storage)
+        file.create_dataset("more", data=pixels[::-1], **storage)
+        labels = np.arange(40 * 6).reshape(40, 6)
+        file.create_dataset("labels", data=labels, maxshape=(40, None), chunks=(9, 2))
+    return pixels.transpose(3, 0, 1, 2)
+
+
+DIMS = {"num_dim": 4, "h_dim": 1, "w_dim": 2, "cha_dim": 3}
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_a_set_that_grows_along_its_last_axis(tmp_path: Path, workers: str) -> None:
+    """Data, a second field and labels whose growing axis is the last are served as h5py reads
+    them, by threads and by worker processes."""
+    images = growing(tmp_path / "set.h5")
+    params = {"path": tmp_path / "set.h5", "data_field": ["data", "more"], "workers": workers}
+    with AsyncReader(params, batch_size=40, layout="NHWC", **DIMS) as reader:
+        data, labels = next(iter(reader))
+        np.testing.assert_array_equal(data[0], images)
+        np.testing.assert_array_equal(data[1], images[:, ::-1])
+        np.testing.assert_array_equal(labels, np.arange(240).reshape(40, 6))
+
+
+def test_a_growing_set_is_converted(tmp_path: Path) -> None:
+    """What convert makes of a set whose last axis grows holds the values that h5py reads."""
+    images = growing(tmp_path / "set.h5")
+    convert(tmp_path / "set.h5", tmp_path / "out.h5", params=DIMS)
+    with h5py.File(tmp_path / "out.h5") as file:
+        np.testing.assert_array_equal(file["data"][()], images)
+
+
+def test_a_wrong_list_of_chunks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the list of chunks and h5py's own read disagree, in places or in values, opening the
+    set is an error."""
+    path = tmp_path / "set.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=PIXELS, chunks=(5, 12, 9, 3), compression="gzip")
+    open_source(path).close()
+    with monkeypatch.context() as patch:
+        patch.setattr(hdf5_guard, "_unrotated", lambda at, *_: at[::-1])
+        with pytest.raises(FormatError, match="not what the HDF5 library reads there"):
+            open_source(path)
+    decode = hdf5_guard.decode_chunk
+    monkeypatch.setattr(hdf5_guard, "decode_chunk", lambda *given: decode(*given) ^ 1)
+    with pytest.raises(FormatError, match="not what the HDF5 library reads there"):
+        open_source(path)
+
+
+def test_a_list_of_chunks_outside_the_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that names chunks outside the shape, or one twice, is an error, not a guess."""
+    path = tmp_path / "set.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=PIXELS, chunks=(5, 12, 9, 3))
+    for wrong in (lambda at, *_: at + 1, lambda at, *_: at * 0, lambda at, *_: at[1:]):
+        monkeypatch.setattr(hdf5_guard, "_unrotated", wrong)
+        with pytest.raises(FormatError, match="chunk index of data set 'data'"):
+            open_source(path)
+
+
+def odd_type(name: str) -> Any:
+    """A number of other bits than numpy's."""
+    kind = {"bfloat16": h5py.h5t.IEEE_F32LE, "10 bits": h5py.h5t.STD_I16LE}.get(
+        name, h5py.h5t.STD_U16LE
+    )
+    kind = kind.copy()
+    if name == "bfloat16":
+        kind.set_fields(15, 7, 8, 0, 7)
+        kind.set_size(2)
+    else:
+        kind.set_precision(10)
+        kind.set_offset(4 if name == "shifted" else 0)
+    return kind
+
+
+@pytest.mark.parametrize("chunk", [None, (2, 4)])
+@pytest.mark.parametrize("name", ["bfloat16", "10 bits", "shifted"])
+def test_numbers_of_other_bits(tmp_path: Path, name: str, chunk: Any) -> None:
+    """Numbers whose stored bits are not numpy's, which HDF5 converts, are refused as data and
+    converted as labels."""
+    path, values = tmp_path / "set.h5", np.arange(40).reshape(10, 4)
+    with h5py.File(path, "w") as file:
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        if chunk is not None:
+            plist.set_chunk(chunk)
+        space = h5py.h5s.create_simple(values.shape)
+        made = h5py.h5d.create(file.id, b"odd", odd_type(name), space, plist)
+        kind = "f4" if name == "bfloat16" else "i2"
+        made.write(h5py.h5s.ALL, h5py.h5s.ALL, values.astype(kind))
+        file["data"] = values
+    with pytest.raises(FormatError, match="bits of their own"):
+        open_source(path, Hdf5Fields(data="odd", labels=None))
+    with AsyncReader(path=path, labels_field="odd", batch_size=10) as reader:
+        np.testing.assert_array_equal(next(iter(reader)).labels, values)
+
+
+# -- the cache -------------------------------------------------------------------------------------
 
 
 def filled(memory: np.ndarray, number: int) -> None:

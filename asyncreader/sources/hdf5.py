@@ -41,7 +41,15 @@ from .hdf5_file import (
     read_meta,
     translated,
 )
-from .hdf5_guard import chunk_grid, find_dataset, pipeline, reach, read_table
+from .hdf5_guard import (
+    chunk_grid,
+    compare_chunks,
+    find_dataset,
+    odd_bits,
+    pipeline,
+    reach,
+    read_table,
+)
 from .hdf5_loops import check_loops
 from .hdf5_vlen import VlenOpener
 from .known_hdf5 import Known, recognise
@@ -168,6 +176,7 @@ class _Opener(VlenOpener):
             and dataset.chunks is None
             and dataset.dtype.isnative
             and dataset.dtype != np.bool_
+            and odd_bits(dataset) is None
         ):
             if offset + size > self.file.size:
                 raise FormatError(f"{name} lies outside the file", path=self.path, hint=_AGAIN)
@@ -234,6 +243,15 @@ class _Opener(VlenOpener):
     def _raw(self, data: Any) -> Any:
         name = self.fields.data
         _check_numeric(data, name, self.path)
+        odd = odd_bits(data)
+        if odd is not None:
+            raise FormatError(
+                f"data set {name!r} keeps its numbers in bits of their own",
+                path=self.path,
+                found=odd,
+                expected="whole integers, or floats of IEEE 754",
+                hint="write it again with a usual dtype, for example through h5py",
+            )
         if data.ndim == 0 or data.shape[0] == 0 or 0 in data.shape:
             raise FormatError(
                 f"data set {name!r} has no samples", path=self.path, found=f"shape {data.shape}"
@@ -352,7 +370,12 @@ class _Opener(VlenOpener):
         )
 
     def _grid(self, data: Any, dtype: np.dtype[Any] | None = None) -> ChunkGrid:
-        return chunk_grid(self.h5, data, self.fields.data, self.path, self.file.size, dtype)
+        name = self.fields.data
+        grid = chunk_grid(self.h5, data, name, self.path, self.file.size, dtype)
+        if self.meta is None:  # what we packed has checksums
+            view = self.file.mapped.view
+            compare_chunks(data, grid, view, name, self.path, decoded=dtype is None)
+        return grid
 
     # -- finishing -------------------------------------------------------------------------
 

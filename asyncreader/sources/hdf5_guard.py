@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import FormatError, SourceNotFoundError
+from ..errors import DecodeError, FormatError, SourceNotFoundError
 from .base import check_extents
 from .chunks import ChunkGrid
-from .filters import LIBRARY, Filter, check_known
+from .filters import BUILT_IN_ONLY, LIBRARY, Filter, check_known, decode_chunk
 
 #: Soft links that are followed on the way to one object.
 _SOFT: Final = 16
@@ -34,6 +35,8 @@ BOMB_RATIO: Final = 200
 _ATTRIBUTE: Final = 1 << 16
 #: Members of a compound type that are looked at.
 _MEMBERS: Final = 64
+#: Chunks that are drawn to be compared with the library's own read, and decoded bytes of them.
+_DRAWN, _COMPARED_BYTES = 4, 64 << 20
 
 AGAIN: Final = "copy or convert it again"
 
@@ -248,6 +251,27 @@ def odd_type(kind: Any, vlen: bool = False, compound: bool = False) -> str | Non
 _CLASSES: Final = {2: "a time type", 5: "an opaque type", 9: "nested variable length", 10: "arrays"}
 
 
+def odd_bits(dataset: Any) -> str | None:
+    """Why the stored bytes are not the values that h5py gives for them; None where they are.
+
+    h5py makes int16 of an integer of 12 bits, wherever in its bytes they lie, and float32 of a
+    bfloat16: right for what it reads itself, which HDF5 converts.
+    """
+    import h5py
+
+    kind, dtype = dataset.id.get_type(), dataset.dtype
+    if kind.get_class() == h5py.h5t.ENUM:
+        kind, dtype = kind.get_super(), np.dtype("i1") if dtype == np.bool_ else dtype
+    if kind.get_class() == h5py.h5t.BITFIELD:
+        letters = "BE" if dtype.byteorder == ">" else "LE"
+        plain = getattr(h5py.h5t, f"STD_B{8 * dtype.itemsize}{letters}")
+    else:
+        plain = h5py.h5t.py_create(np.dtype(dtype.str))
+    if kind.equal(plain):
+        return None
+    return f"{kind.get_precision()} bits in {kind.get_size()} bytes, as {dtype} in other bits"
+
+
 def attribute(item: Any, name: str, compound: bool = False) -> Any:
     """The value of a small attribute of a plain type, as h5py gives it; None for any other."""
     import h5py
@@ -311,19 +335,30 @@ def chunk_grid(
             expected=f"{total} chunks for shape {shape}",
             hint="it was not written to its end: convert it again",
         )
-    offsets = np.full(total, -1, np.int64)
-    sizes = np.zeros(total, np.int64)
-    masks = np.zeros(total, np.uint32)
-    strides = [math.prod(counts[i + 1 :]) for i in range(len(counts))]
-    pairs = list(zip(chunk, strides, strict=True))
+    # plain numbers, for there may be millions of chunks
+    starts, extents, marks = array("q"), array("q"), array("Q")
 
     def note(info: Any) -> None:
-        number = sum(at // c * s for at, (c, s) in zip(info.chunk_offset, pairs, strict=True))
-        offsets[number] = info.byte_offset
-        sizes[number] = info.size
-        masks[number] = info.filter_mask
+        starts.extend(info.chunk_offset)
+        extents.extend((info.byte_offset, info.size))
+        marks.append(info.filter_mask)
 
     data.id.chunk_iter(note)
+    corners = np.array(starts, np.int64).reshape(-1, len(shape))
+    at = _unrotated(corners // np.array(chunk), counts, chunk, tuple(data.maxshape))
+    inside = bool(((at >= 0) & (at < np.array(counts))).all())
+    numbers = np.ravel_multi_index(tuple(at.T), counts) if inside else None
+    if numbers is None or np.unique(numbers).size != total or numbers.size != total:
+        raise FormatError(
+            f"the chunk index of data set {name!r} is not one of its shape",
+            path=path,
+            found=f"{len(at)} chunks, some outside it or twice",
+            expected=f"{total} chunks for shape {shape}",
+            hint=AGAIN,
+        )
+    order = np.argsort(numbers)
+    offsets, sizes = np.array(extents, np.int64).reshape(-1, 2)[order].T.copy()
+    masks = np.array(marks, np.uint32)[order]
     if h5py.version.hdf5_version_tuple < (1, 14, 4):
         # these say where chunks are without the user block (HDFGroup/hdf5#3003)
         offsets += h5.id.get_create_plist().get_userblock()
@@ -335,6 +370,91 @@ def chunk_grid(
     return grid
 
 
+def _unrotated(
+    at: npt.NDArray[np.int64],
+    counts: tuple[int, ...],
+    chunk: tuple[int, ...],
+    most: tuple[int | None, ...],
+) -> npt.NDArray[np.int64]:
+    """Where chunks lie in the grid, of where HDF5's iteration says that they do.
+
+    An extensible array numbers the chunks with the growing axis moved to the front and the other
+    axes at their greatest extent (H5D__earray_idx_get_addr). HDF5 1.10 to 2.0, at least, count them
+    up as if that axis were where it is (H5D__earray_idx_iterate_cb, and H5Dget_chunk_info with it):
+    the axes before it then stay 0 and it runs out of the shape, which nothing else does.
+    """
+    growing = [axis for axis, extent in enumerate(most) if extent is None]
+    if len(growing) != 1 or growing[0] == 0 or not at.size:
+        return at
+    axis = growing[0]
+    largest = int(at[:, axis].max())
+    if at[:, :axis].any() or largest < counts[axis]:
+        return at
+    fixed = [i for i in range(len(most)) if i != axis]
+    grid = [-(-int(most[i] or 0) // chunk[i]) for i in fixed]
+    behind = grid[axis:]
+    if (largest + 1) * math.prod(behind) >= 1 << 62 or (at[:, axis + 1 :] >= behind).any():
+        return at
+    place = at[:, axis]
+    for extent, column in zip(behind, at[:, axis + 1 :].T, strict=True):
+        place = place * extent + column
+    right = np.empty_like(at)
+    for i, extent in zip(reversed(fixed), reversed(grid), strict=True):
+        place, right[:, i] = np.divmod(place, extent)
+    right[:, axis] = place
+    return right
+
+
+def compare_chunks(
+    data: Any,
+    grid: ChunkGrid,
+    view: Callable[[int, int], npt.NDArray[np.uint8]],
+    name: str,
+    path: str,
+    decoded: bool = True,
+) -> None:
+    """FormatError unless some chunks are what the HDF5 library itself reads there.
+
+    The library's list of chunks and its reads do not share all of their code, and one of them has
+    been wrong. Compared are the first chunk, the last, the next one along each axis and some drawn;
+    as they are stored and, with ``decoded``, the values where the library has their filters.
+    ``view``: bytes of the file by offset and length.
+    """
+    total = grid.offsets.size
+    counts = grid.grid
+    steps = [math.prod(counts[i + 1 :]) for i, count in enumerate(counts) if count > 1]
+    drawn = np.random.default_rng(total).integers(total, size=_DRAWN).tolist()
+    left = max(2, _COMPARED_BYTES // grid.chunk_bytes)
+    codes = {step.code for step in grid.filters}
+    decoded = decoded and codes <= LIBRARY - BUILT_IN_ONLY.keys()
+    for number in list(dict.fromkeys((0, total - 1, *steps, *drawn)))[:left]:
+        at = np.unravel_index(number, counts)
+        corner = tuple(int(a) * c for a, c in zip(at, grid.chunk, strict=True))
+        stored = view(int(grid.offsets[number]), int(grid.sizes[number])).copy()
+        mask, read = data.id.read_direct_chunk(corner)
+        same = mask == grid.masks[number] and read == stored.tobytes()
+        if same and decoded:
+            try:
+                values = decode_chunk(
+                    stored, grid.filters, mask, grid.chunk_bytes, grid.dtype.itemsize
+                )
+            except DecodeError:
+                continue  # a damaged chunk: an error of its samples, when they are read
+            zipped = zip(corner, grid.chunk, grid.shape, strict=True)
+            where = tuple(slice(lo, min(lo + step, end)) for lo, step, end in zipped)
+            part = values.view(grid.dtype).reshape(grid.chunk)
+            part = part[tuple(slice(0, w.stop - w.start) for w in where)]
+            same = part.tobytes() == data[where].tobytes()
+        if not same:
+            raise FormatError(
+                f"a chunk of data set {name!r} is not what the HDF5 library reads there",
+                path=path,
+                found=f"other bytes for the chunk at {corner}",
+                hint="the HDF5 library may list its chunks wrongly: write it again without "
+                "unlimited axes, for example with h5repack, and report this file's layout",
+            )
+
+
 def read_table(h5: Any, data: Any, name: str, path: str, size: int) -> npt.NDArray[Any]:
     """All of a data set, in memory and in C order, after it was held against its file.
 
@@ -342,13 +462,16 @@ def read_table(h5: Any, data: Any, name: str, path: str, size: int) -> npt.NDArr
     """
     import h5py
 
-    declared = math.prod(data.shape) * data.dtype.itemsize
+    stored = data.dtype
+    if stored.kind in "iuf":  # h5py may have made wider numbers of them
+        stored = np.dtype((np.void, data.id.get_type().get_size()))
+    declared = math.prod(data.shape) * stored.itemsize
     plist = data.id.get_create_plist()
     layout = plist.get_layout()
     if layout == h5py.h5d.CHUNKED:
         steps = pipeline(plist)
         check_library_filters(steps, path, name)
-        grid = chunk_grid(h5, data, name, path, size)
+        grid = chunk_grid(h5, data, name, path, size, stored)
         check_bomb(declared, int(grid.sizes.sum()), name, path)
     elif layout == h5py.h5d.CONTIGUOUS and declared:
         offset = data.id.get_offset()
