@@ -192,6 +192,8 @@ class SlotRing:
         self._cond = threading.Condition(self._lock)
         self._work = threading.Condition(self._lock)
         self._free = list(slots)
+        self._used: list[Slot] = []  # given back, to be poisoned before they are free
+        self._poisoning = threading.RLock()  # entered before the other lock
         self._queue: deque[Slot] = deque()
         self._tasks: deque[Task] = deque()
         self._held: Slot | None = None
@@ -214,6 +216,8 @@ class SlotRing:
 
     def has_room(self) -> bool:
         """Whether one more batch can be begun now."""
+        if self._used:
+            self._free_used()  # Ctrl-C came before
         with self._lock:
             self._check_open()
             return self._room()
@@ -223,6 +227,8 @@ class SlotRing:
 
         Raises QueueFullError without a free slot, ReaderClosedError after close().
         """
+        if self._used:
+            self._free_used()  # Ctrl-C came before
         with self._lock:
             self._check_open()
             if not self._room():
@@ -288,12 +294,14 @@ class SlotRing:
                 retired, self._held = self._held, slot
             self.left = slot.plan
             del self._queue[0]
-            if retired is not None and not self._debug:
+            if retired is not None and self._debug:
+                retired.state = _READY  # ours again, not free before it is poisoned
+                self._used += (retired,)
+            elif retired is not None:
                 retired.state = _FREE
                 self._free += (retired,)
-                retired = None
-        if retired is not None:
-            self._retire(retired)
+        if self._used:
+            self._free_used()
         return slot, error
 
     def newest(self) -> BatchPlan | None:
@@ -310,12 +318,14 @@ class SlotRing:
                 self._held = None
             else:
                 self._kept -= 1
-            slot.state = _READY  # ours again, not free before it is poisoned
-            if not self._debug:
+            if self._debug:
+                slot.state = _READY  # ours again, not free before it is poisoned
+                self._used += (slot,)
+            else:
                 slot.state = _FREE
                 self._free += (slot,)
-                return
-        self._retire(slot)
+        if self._used:
+            self._free_used()
 
     def keep(self, slot: Slot, generation: int) -> None:
         """Hold a batch beyond the next take(), until release()."""
@@ -381,20 +391,20 @@ class SlotRing:
             finally:
                 self._waiting -= 1
             self._check_open()
-            dropped = list(self._queue)
-        if self._debug:
-            for slot in dropped:
-                slot.poison()
-        with self._lock:
             if self._waiting:
                 self._cond.notify_all()
             while self._queue:
                 slot = self._queue[-1]
                 slot.error = None
-                slot.state = _FREE
-                self._free += (slot,)
+                if self._debug:
+                    self._used += (slot,)
+                else:
+                    slot.state = _FREE
+                    self._free += (slot,)
                 del self._queue[-1]
             self.left = None
+        if self._used:
+            self._free_used()
 
     # -- worker side -----------------------------------------------------------------------
 
@@ -473,12 +483,17 @@ class SlotRing:
     def _head_is_ready(self) -> bool:
         return self._closed or (bool(self._queue) and self._queue[0].state is _READY)
 
-    def _retire(self, slot: Slot) -> None:
-        """Free a slot that is nobody's, poisoned first."""
-        slot.poison()
-        with self._lock:
-            slot.state = _FREE
-            self._free += (slot,)
+    def _free_used(self) -> None:
+        """Poison and free what was given back. What Ctrl-C leaves here, the next call frees."""
+        with self._poisoning:
+            while self._used:
+                slot = self._used[0]
+                slot.poison()
+                with self._lock:
+                    # no call from here on
+                    del self._used[0]
+                    slot.state = _FREE
+                    self._free += (slot,)
 
     def _check_open(self) -> None:
         if self._closed:

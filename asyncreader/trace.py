@@ -65,18 +65,20 @@ class Trace:
         """``slot`` is in ``state`` from now on."""
         now = time.perf_counter()
         was, since, batch = self._states.get(slot.number, (SlotState.FREE, self._began, {}))
-        self._states[slot.number] = (state, now, _named(plan))
-        self._slots.append((slot.number, (was.name, since, now, batch)))
+        span, named = (was.name, since, now, batch), _named(plan)
+        # no call from here on: Ctrl-C comes between none of them
+        self._states[slot.number] = (state, now, named)
+        self._slots += ((slot.number, span),)
 
     def taken(self, asked: float, plan: BatchPlan | None) -> None:
         """The consumer asked for a batch at ``asked`` and has it (None: an error) now."""
         now = time.perf_counter()
         with self._lock:  # two threads may take; their spans must not cross in one lane
             name, since, batch = self._using
-            asked = min(max(asked, since), now)
-            self._consumer.append((name, since, asked, batch))
-            self._consumer.append(("wait", asked, now, _named(plan)))
-            self._using = ("use" if plan is not None else "after an error", now, _named(plan))
+            asked, named = min(max(asked, since), now), _named(plan)
+            # no call from here on
+            self._consumer += ((name, since, asked, batch), ("wait", asked, now, named))
+            self._using = ("use" if plan is not None else "after an error", now, named)
 
     def write(self, meters: Sequence[Meter], workers: str, slots: int) -> None:
         """Write the file, whole or not at all; a warning says where that fails.
@@ -146,7 +148,7 @@ class TracedRing(SlotRing):
         self._trace = trace
 
     def begin(self, plan: BatchPlan, parts: int = 1) -> Slot:
-        with self._cond:  # no worker has it before it is noted
+        with self._poisoning, self._lock:  # no worker has it before it is noted
             slot = super().begin(plan, parts)
             self._trace.slot(slot, SlotState.FILLING, plan)
         return slot
@@ -157,19 +159,31 @@ class TracedRing(SlotRing):
 
     def take(self, timeout: float | None = None) -> tuple[Slot, BaseException | None]:
         asked = time.perf_counter()
-        plan = None
+        plan, before = None, self._held
         try:
             slot, error = super().take(timeout)
             if error is None:
                 plan = slot.plan
                 self._trace.slot(slot, SlotState.HELD, plan)
+                if before is not None:
+                    self._trace.slot(before, SlotState.FREE, None)
+            else:
+                self._trace.slot(slot, SlotState.FREE, None)
             return slot, error
         finally:
             self._trace.taken(asked, plan)
 
-    def _retire(self, slot: Slot) -> None:
-        self._trace.slot(slot, SlotState.FREE, None)
-        super()._retire(slot)
+    def release(self, slot: Slot, generation: int) -> None:
+        held = slot.generation == generation and slot.state is SlotState.HELD
+        super().release(slot, generation)
+        if held:
+            self._trace.slot(slot, SlotState.FREE, None)
+
+    def drop_queued(self) -> None:
+        dropped = list(self._queue)
+        super().drop_queued()
+        for slot in dropped:
+            self._trace.slot(slot, SlotState.FREE, None)
 
 
 class TracedFiller(BatchFiller):

@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
+from ..interrupts import after_this
 from ..processes import ProcessCrew
 from ..workers import join_or_leave
 from .jobs import RENEW, Ended, Job, unpacked_error, worker_main
@@ -52,8 +53,9 @@ class ThreadCrew:
         ]
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        with after_this():
+            for thread in self._threads:
+                thread.start()
 
     def give(self, slot: Lendable, lane: int) -> None:
         self._ring.assign(slot, lane)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..errors import NothingQueuedError, ParamsError
+from ..interrupts import after_this
 from .jobs import (
     Job,
     MadeIterator,
@@ -47,29 +48,29 @@ class _Run:
         self.ring = ring
         self._crew = crew
         self._pid = os.getpid()
+        self._stopping = threading.RLock()
         self._dispatcher = threading.Thread(
             target=_dispatch, args=(ring, crew, tasks), name="asyncreader-dispatch", daemon=True
         )
 
     def start(self) -> None:
-        try:
-            self._crew.start()
+        self._crew.start()
+        with after_this():
             self._dispatcher.start()
-        except BaseException:
-            self.ring.close()
-            raise
 
     def stop(self, seconds: float) -> None:
-        """End everything; harmless in a forked child, where there are no threads to end."""
+        """End everything; again where Ctrl-C came before. Harmless in a forked child, where there
+        are no threads to end."""
         if os.getpid() != self._pid:
             return
         from ..workers import join_or_leave
 
         self.ring.close()
-        try:
-            self._crew.stop(seconds)
-        finally:  # also where its warning is an error
-            join_or_leave([self._dispatcher], seconds)
+        with self._stopping:
+            try:
+                self._crew.stop(seconds)
+            finally:  # also where its warning is an error
+                join_or_leave([self._dispatcher], seconds)
 
 
 def _dispatch(ring: LendingRing, crew: Crew, tasks: Iterator[tuple[int, Any]]) -> None:
@@ -112,10 +113,13 @@ class _Enqueuer:
                 raise ParamsError("it is running already", hint="call stop() before start()")
             self.stop()
         run = self._make_run(count, depth)
-        run.start()
-        self._run = run
-        # also where the enqueuer is forgotten: what runs knows the ring, not the enqueuer
-        self._finalizer = weakref.finalize(self, run.stop, STOP_AFTER)
+        try:
+            run.start()
+            # also where the enqueuer is forgotten: what runs knows the ring, not the enqueuer
+            self._run, self._finalizer = run, weakref.finalize(self, run.stop, STOP_AFTER)
+        except BaseException:  # Ctrl-C, too
+            run.stop(STOP_AFTER)
+            raise
 
     def _make_run(self, workers: int, depth: int) -> _Run:
         raise NotImplementedError
@@ -147,9 +151,14 @@ class _Enqueuer:
         a warning, a process is killed.
         """
         run, finalizer = self._run, self._finalizer
-        if finalizer is not None and finalizer.detach() is not None:
+        if finalizer is not None and finalizer.alive:
             assert run is not None
-            run.stop(STOP_AFTER if timeout is None else max(0.0, timeout))
+            try:
+                run.stop(STOP_AFTER if timeout is None else max(0.0, timeout))
+            except Exception:  # its warning; after Ctrl-C the rest is for the next call, or the end
+                finalizer.detach()
+                raise
+            finalizer.detach()
 
     def __enter__(self) -> Self:
         return self

@@ -6,8 +6,9 @@
     ring                 | worker          ring             caller                 ring
                          `---void()---> FREE
 
-States, queue and Condition are those of :class:`~asyncreader.slots.SlotRing`; here the order of
-begin is the workers', and "no more to come" is a state of its own.
+States, queue and lock are those of :class:`~asyncreader.slots.SlotRing`, and its habits against
+Ctrl-C in the consumer's thread; here the order of begin is the workers', and "no more to come" is a
+state of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ import numpy as np
 from ..slots import Slot, SlotRing, SlotState
 
 _NOTHING: Final = np.empty(0, np.uint8)
+
+# looked up through the class, a member is a call of Python
+_FREE, _FILLING, _, _HELD = SlotState
 
 
 class Lendable(Slot):
@@ -56,12 +60,12 @@ class LendingRing(SlotRing):
 
     def claim(self) -> Lendable | None:
         """Wait for a free slot and begin the next item in it; None when no more are wanted."""
-        with self._cond:
+        with self._lock:
             self._cond.wait_for(lambda: self._stopping or bool(self._free))
             if self._stopping:
                 return None
             slot = _lendable(self._free.pop())
-            slot.state = SlotState.FILLING
+            slot.state = _FILLING
             slot.generation += 1
             slot.step = self._begun
             self._begun += 1
@@ -70,7 +74,7 @@ class LendingRing(SlotRing):
 
     def assign(self, slot: Lendable, lane: int) -> None:
         """Leave a claimed slot to the workers of a lane."""
-        with self._cond:
+        with self._lock:
             if self._stopping:  # they may have left: nobody would ever fill it
                 self.void(slot)
                 return
@@ -79,7 +83,7 @@ class LendingRing(SlotRing):
 
     def next_in(self, lane: int) -> Lendable | None:
         """Wait for a slot assigned to this lane; None when none is to come."""
-        with self._cond:
+        with self._lock:
             mine = self._lanes[lane]
             self._cond.wait_for(lambda: self._stopping or bool(mine))
             return None if self._closed or not mine else mine.popleft()
@@ -91,21 +95,21 @@ class LendingRing(SlotRing):
 
     def void(self, slot: Lendable) -> None:
         """The step brought no item: its slot is free again, and nobody will see it."""
-        with self._cond:
+        with self._lock:
             self._queue.remove(slot)
             self._free_now(slot)
 
     def finish(self, end: BaseException | None = None) -> None:
         """Nothing is begun from now on; behind the last item comes ``end``, if given."""
-        with self._cond:
+        with self._lock:
             self._finished = True
             self._end = self._end or end
             self._cond.notify_all()
 
     def wait_filled(self) -> bool:
         """Wait until no item is being made; False where the ring closed meanwhile."""
-        with self._cond:
-            self._wait(lambda: all(s.state is not SlotState.FILLING for s in self._queue))
+        with self._lock:
+            self._wait(lambda: all(s.state is not _FILLING for s in self._queue))
             return not self._closed
 
     # -- consumer side ---------------------------------------------------------------------
@@ -116,37 +120,45 @@ class LendingRing(SlotRing):
         None behind the last one, and when the ring is closed. Raises the item's error: the next
         call goes on behind it.
         """
-        with self._cond:
-            self._wait(lambda: self._head_is_ready() or (self._finished and not self._queue))
-            if self._closed or not self._queue:
-                failure = self._failure if self._closed else self._end
-                if failure is not None:
-                    raise failure
+        with self._lock:
+            slot = self._oldest()
+            if slot is None:
                 return None
-            slot = _lendable(self._queue.popleft())
-            error, slot.error = slot.error, None
-            if error is not None:
-                self._free_now(slot)
-                raise error
-            slot.state = SlotState.HELD
-            if self._finished and not self._queue:
-                self._cond.notify_all()  # other consumers: that was the last
-            return slot
+            error = slot.error
+            if error is not None or (self._finished and len(self._queue) == 1):
+                self._cond.notify_all()  # a slot is free, or other consumers: that was the last
+            # no call from here on
+            slot.error = None
+            del self._queue[0]
+            if error is None:
+                slot.state = _HELD
+                return slot
+            slot.state = _FREE
+            self._free += (slot,)
+        raise error
 
     def take_item(self) -> tuple[Any] | None:
-        """Wait for the oldest item and free its slot at once; None as lend()."""
-        slot = self.lend()
-        if slot is None:
-            return None
-        item, slot.item = slot.item, None
-        self.give_back(slot.number)
+        """Wait for the oldest item and free its slot at once; None and errors as lend()."""
+        with self._lock:
+            slot = self._oldest()
+            if slot is None:
+                return None
+            item, error = slot.item, slot.error
+            self._cond.notify_all()  # they find the free slot when the lock is free
+            # no call from here on
+            slot.item = slot.error = None
+            del self._queue[0]
+            slot.state = _FREE
+            self._free += (slot,)
+        if error is not None:
+            raise error
         return (item,)
 
     def give_back(self, number: int) -> bool:
         """Free a lent slot; False if it is not lent."""
-        with self._cond:
+        with self._lock:
             slot = self.lendable[number]
-            if slot.state is not SlotState.HELD:
+            if slot.state is not _HELD:
                 return False
             self._free_now(slot)
             return True
@@ -156,7 +168,7 @@ class LendingRing(SlotRing):
     @property
     def over(self) -> bool:
         """Whether nothing is to come any more."""
-        with self._cond:
+        with self._lock:
             return self._closed or (self._finished and not self._queue)
 
     @property
@@ -166,14 +178,25 @@ class LendingRing(SlotRing):
     def _wait(self, condition: Callable[[], bool]) -> None:
         self._waiting += 1  # ready() only wakes whoever is counted here
         try:
-            self._cond.wait_for(lambda: self._closed or condition())
+            self._wait_for(lambda: self._closed or condition())
         finally:
             self._waiting -= 1
 
+    def _oldest(self) -> Lendable | None:
+        """The oldest item's slot, waited for; None where there is none, or the error of the end."""
+        self._wait(lambda: self._head_is_ready() or (self._finished and not self._queue))
+        if not self._closed and self._queue:
+            return _lendable(self._queue[0])
+        failure = self._failure if self._closed else self._end
+        if failure is not None:
+            raise failure
+        return None
+
     def _free_now(self, slot: Lendable) -> None:
-        slot.state = SlotState.FREE
-        self._free.append(slot)
-        self._cond.notify_all()
+        self._cond.notify_all()  # they find it when the lock is free
+        # no call from here on
+        slot.state = _FREE
+        self._free += (slot,)
 
 
 def _lendable(slot: Slot) -> Lendable:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import NothingQueuedError, ParamsError, ReaderClosedError
+from ..interrupts import after_this
 from ..workers import join_or_leave
 from .jobs import asked_for, whole
 from .lending import Lendable, LendingRing
@@ -56,15 +57,16 @@ class ParaLoad:
             raise ReaderClosedError("this ParaLoad was stopped", hint="make a new one")
         if self._ring.over:
             return
-        for _ in range(count):
-            thread = threading.Thread(
-                target=_load,
-                args=(self._ring, self._callback, self._numbered),
-                name=f"asyncreader-load-{len(self._threads)}",
-                daemon=True,
-            )
-            self._threads.append(thread)
-            thread.start()
+        with after_this():
+            for _ in range(count):
+                thread = threading.Thread(
+                    target=_load,
+                    args=(self._ring, self._callback, self._numbered),
+                    name=f"asyncreader-load-{len(self._threads)}",
+                    daemon=True,
+                )
+                self._threads.append(thread)
+                thread.start()
 
     def get_available_data_index(self) -> int:
         """Wait for the next filled batch: its place in ``buffer``, or -1 when there are no more.
@@ -102,7 +104,8 @@ class ParaLoad:
 
         A callback that does not return within a second is left behind with a warning.
         """
-        self._finalizer()
+        with after_this():
+            self._finalizer()
 
     def __enter__(self) -> ParaLoad:
         return self

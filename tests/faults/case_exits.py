@@ -123,17 +123,16 @@ class CtrlC:
     long: int = 200
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
-        """A line to each format and kind of workers; the short form is of one of each."""
+        """A line to each format and kind of workers, then those with a trace and of the drop-in
+        classes; the short form is of one of each, with threads."""
         formats = INTERRUPTED[:1] if rounds <= self.short else INTERRUPTED
         made = build(formats, scratch)
+        ways = [(name, "all phases") for name in formats]
+        ways += [(formats[0], "all phases, traced"), (formats[0], "all phases, drop-ins")]
         with nursery("faults.leaving") as place:
-            for name in formats:
+            for name, way in ways:
                 for workers in WORKERS[:1] if rounds <= self.short else WORKERS:
-                    given = {
-                        "way": "all phases",
-                        "path": made[name][0].path,
-                        "workers": workers,
-                    }
+                    given = {"way": way, "path": made[name][0].path, "workers": workers}
                     command = [sys.executable, "-m", "faults.leaving", json.dumps(given)]
                     counts, broken, slowest = _moments(
                         [
@@ -143,7 +142,7 @@ class CtrlC:
                         random.Random(seed),
                         rounds,
                     )
-                    what = f"{name}, {workers} workers"
+                    what = f"{name}, {workers} workers{way.removeprefix('all phases')}"
                     yield Figures(what, rounds, counts, broken, note=f"the slowest {slowest:.2f} s")
 
 
@@ -209,15 +208,21 @@ class Interrupts:
     long: int = 20_000
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
-        """One line."""
+        """A reader, a reader with a trace, and the drop-in classes."""
         path = build(FORMATS[:1], scratch)[FORMATS[0]][0].path
+        given = {"path": path, "workers": "thread", "rounds": rounds, "seed": seed}
+        kinds: dict[str, dict[str, str]] = {
+            FORMATS[0]: {"what": "interrupts"},
+            f"{FORMATS[0]}, traced": {"what": "interrupts", "trace": str(scratch / "trace.json")},
+            "drop-in classes": {"what": "drop_ins"},
+        }
         with nursery("faults.soaking") as place:
-            given = {"path": path, "workers": "thread", "rounds": rounds, "seed": seed}
-            end = place.run({"patience": 60 + rounds / 10}, what="interrupts", **given)
-        broken = list(end.report.get("found", ()))
-        if end.code or end.left:
-            broken.append(f"{end.how}, left {end.left}: {end.said[-2500:]}")
-        yield Figures(FORMATS[0], rounds, end.report.get("counts", {}), tuple(broken))
+            for name, kind in kinds.items():
+                end = place.run({"patience": 60 + rounds / 10}, **given, **kind)
+                broken = list(end.report.get("found", ()))
+                if end.code or end.left:
+                    broken.append(f"{end.how}, left {end.left}: {end.said[-2500:]}")
+                yield Figures(name, rounds, end.report.get("counts", {}), tuple(broken))
 
 
 CASES: tuple[Case, ...] = (Exits(), CtrlC(), Interrupts())

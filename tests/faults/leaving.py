@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -466,11 +468,11 @@ def children_reaped_by_others(trial: Trial) -> int:
     return 0
 
 
-def all_phases(trial: Trial) -> int:
+def all_phases(trial: Trial, **params: Any) -> int:
     """Opening, fetching, waiting, looping, closing, twice: for a signal at any moment."""
     for _ in range(2 if trial.workers == "thread" else 1):
         tell(phase="open")
-        reader = trial.open(postprocess=slow)
+        reader = trial.open(postprocess=slow, **params)
         tell(phase="loop")
         reader.fetchData()
         reader.getNextBatch()
@@ -480,6 +482,50 @@ def all_phases(trial: Trial) -> int:
         reader.close()
     tell(phase="end")
     return 0
+
+
+def all_phases_traced(trial: Trial) -> int:
+    """The same with a trace."""
+    with tempfile.TemporaryDirectory() as folder:
+        return all_phases(trial, trace=f"{folder}/trace.json")
+
+
+def all_phases_of_drop_ins(trial: Trial) -> int:
+    """The same of an enqueuer and a ParaLoad, which has threads only."""
+    from asyncreader.faces import OrderedEnqueuer, ParaLoad
+
+    for _ in range(2 if trial.workers == "thread" else 1):
+        tell(phase="open")
+        enqueuer = OrderedEnqueuer(Slowly(), trial.workers == "process")
+        enqueuer.start(2, 3)
+        loader = ParaLoad([[0], [0]], fetch)
+        loader.start_loaders()
+        tell(phase="loop")
+        for number in itertools.islice(enqueuer.get(), 20):
+            assert number >= 0
+            loader.return_back_for_refill(loader.get_available_data_index())
+        tell(phase="close")
+        enqueuer.stop()
+        loader.stop()
+    tell(phase="end")
+    return 0
+
+
+class Slowly:
+    """A sequence that takes a little while."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.002)
+        return index
+
+
+def fetch(batch: list[int], number: int) -> None:
+    """Fill a batch of a ParaLoad."""
+    time.sleep(0.002)
+    batch[0] = number
 
 
 #: The ways that end by themselves: function, exit code, and how its last line on standard error
@@ -528,6 +574,8 @@ _FUNCTIONS = {
     **{name: way for name, (way, _, _) in {**WAYS, **OF_PROCESSES}.items()},
     **{name: way for name, (way, _, _) in BY_SIGNAL.items()},
     "all phases": all_phases,
+    "all phases, traced": all_phases_traced,
+    "all phases, drop-ins": all_phases_of_drop_ins,
 }
 
 

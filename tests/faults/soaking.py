@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import os
 import random
@@ -115,13 +116,15 @@ def stress(path: str, workers: str, batches: int, seed: int) -> None:
     tell(found=found, batches=batches)
 
 
-def interrupts(path: str, workers: str, rounds: int, seed: int) -> None:
+def interrupts(path: str, workers: str, rounds: int, seed: int, trace: str | None = None) -> None:
     """Ctrl-C at random moments of opening, looping, seeking and closing, and on with the reader."""
     from asyncreader import AsyncReader
 
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     rng = random.Random(seed)
     given = {"path": path, "batch_size": 4, "nthread": 2, "njob": 2, "shuffle": True}
+    if trace is not None:
+        given["trace"] = trace
     with AsyncReader(given) as reader:
         steps, whole = len(reader), [batch.indices.tolist() for batch in reader]
     before = usage()
@@ -161,6 +164,125 @@ def interrupts(path: str, workers: str, rounds: int, seed: int) -> None:
         if after[name] != before[name]:
             found.append(f"{name}: {before[name]} before, {after[name]} behind: {_files()}")
     tell(found=found, counts=dict(counts), steps=steps)
+
+
+def drop_ins(path: str, workers: str, rounds: int, seed: int) -> None:
+    """Ctrl-C at random moments of starting, taking, giving back and stopping, and on with the same
+    enqueuer or ParaLoad: items come in order, and all slots go round."""
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    rng = random.Random(seed)
+    for kind in (Enqueued, Loaded):  # what is imported late
+        kind().take_all([], 3)
+    before = usage()
+    counts: Counter[str] = Counter()
+    found: list[str] = []
+    for number in range(rounds):
+        box: list[Any] = []
+        got: list[int] = []
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1e-6 + rng.random() * 0.004)
+            box.append((Enqueued, Loaded)[number % 2]())
+            box[0].take_all(got, 40)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            counts["over before"] += 1
+        except KeyboardInterrupt:
+            counts["interrupted"] += 1
+        for left in box:
+            if left.runs():
+                left.take(got, 10)
+            left.stop()
+        # what was on its way to the caller when Ctrl-C came is gone, and nothing else
+        gaps = [b - a for a, b in itertools.pairwise([-1, *got]) if b - a != 1]
+        if gaps not in ([], [2]):
+            found.append(f"round {number}: {got}")
+        box.clear()
+        left = None
+    after = settled(before)
+    for name in ("threads", "descriptors"):
+        if after[name] != before[name]:
+            found.append(f"{name}: {before[name]} before, {after[name]} behind: {_files()}")
+    tell(found=found, counts=dict(counts))
+
+
+class _Numbers:
+    """A sequence of a thousand numbers."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Enqueued:
+    """The numbers from 0 on, by an OrderedEnqueuer."""
+
+    def __init__(self) -> None:
+        from asyncreader.faces import OrderedEnqueuer
+
+        self._made = OrderedEnqueuer(_Numbers())
+
+    def take_all(self, got: list[int], count: int) -> None:
+        """Start, take that many, and stop."""
+        self._made.start(2, 3)
+        self.take(got, count)
+        self.stop()
+
+    def take(self, got: list[int], count: int) -> None:
+        """Take that many."""
+        for number in self._made.get():
+            got += (number,)
+            count -= 1
+            if count == 0:
+                return
+
+    def runs(self) -> bool:
+        """Whether it was started and not stopped."""
+        return self._made.is_running()
+
+    def stop(self) -> None:
+        """End it."""
+        self._made.stop()
+
+
+class Loaded:
+    """The numbers from 0 on, by a ParaLoad."""
+
+    def __init__(self) -> None:
+        from asyncreader.faces import ParaLoad
+
+        self._buffer = [[0], [0], [0]]
+        self._made = ParaLoad(self._buffer, self._load)
+
+    @staticmethod
+    def _load(batch: list[int], number: int) -> None:
+        batch[0] = number
+
+    def take_all(self, got: list[int], count: int) -> None:
+        """Start, take that many, and stop."""
+        self._made.start_loaders(2)
+        self.take(got, count)
+        self.stop()
+
+    def take(self, got: list[int], count: int) -> None:
+        """Take that many, giving back what is lent."""
+        from asyncreader.slots import SlotState
+
+        for slot in self._made._ring.lendable:
+            if slot.state is SlotState.HELD:
+                self._made.return_back_for_refill(slot.number)
+        for _ in range(count):
+            index = self._made.get_available_data_index()
+            got += self._buffer[index]
+            self._made.return_back_for_refill(index)
+
+    def runs(self) -> bool:
+        """Whether it was started and not stopped."""
+        return bool(self._made._threads) and not self._made._ring.closed
+
+    def stop(self) -> None:
+        """End it."""
+        self._made.stop()
 
 
 def _files() -> list[str]:
@@ -288,7 +410,7 @@ def openings(path: str, workers: str, rounds: int) -> None:
 
 def trial(what: str, **given: Any) -> int:
     """Run one of these functions."""
-    functions = (stress, epochs, openings, interrupts)
+    functions = (stress, epochs, openings, interrupts, drop_ins)
     {function.__name__: function for function in functions}[what](**given)
     leaving()
     return 0
