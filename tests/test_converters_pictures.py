@@ -194,7 +194,7 @@ def test_raw_needs_one_shape(tmp_path: Path) -> None:
 def test_one_length_for_raw_pixels_suggests_two(tmp_path: Path, more: dict[str, Any]) -> None:
     """size=4 leaves pictures of two shapes: the error says that 4x4 makes one shape of them."""
     (tmp_path / "in" / "c").mkdir(parents=True)
-    for name, shape in (("a", (8, 9)), ("b", (9, 8))):
+    for name, shape in (("a", (8, 16)), ("b", (16, 8))):
         (tmp_path / "in" / "c" / f"{name}.png").write_bytes(saved(image(*shape), "PNG"))
     with pytest.raises(FormatError, match=r"shorter side.*'4x4' \(--size 4x4\)"):
         convert(tmp_path / "in", tmp_path / "out", size=4, format="hdf5", **more)
