@@ -142,7 +142,10 @@ def convert(
         if is_full(exc):  # all that is written but by a sink, and by publishing, are the spools
             raise no_temporary_room() from exc
         raise SourceError(
-            "the set cannot be packed", path=exc.filename, found=exc.strerror or str(exc)
+            "the set cannot be packed",
+            path=exc.filename,
+            found=exc.strerror or str(exc),
+            hint="; ".join(getattr(exc, "__notes__", ())) or None,
         ) from exc
 
 

@@ -12,18 +12,20 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 from types import TracebackType
 from typing import Final
 
 from asyncreader import manifest
-from asyncreader.errors import SourceError, SourceNotFoundError
+from asyncreader.errors import AsyncReaderError, SourceError, SourceNotFoundError
 
-from .disk import ENTRY, full_error, is_full, sync
+from .disk import ENTRY, NOTHING_LEFT, full_error, is_full, sync
 
 SUFFIX: Final = ".asyncreader-tmp"
 _LOCK: Final = "lock"
+_SHARD: Final = re.compile(r"shard-(\d+)-of-(\d+)\.")
 _MEMBERS: Final = frozenset(("data.mdb", "lock.mdb"))
 _HDF5_SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 #: lmdb.h: MDB_MAGIC, behind the 16 bytes of the first page's header (8 of them in 32-bit builds).
@@ -93,7 +95,9 @@ class Target:
             while not self._acquire():
                 pass
             self._put_back()
-            if not self._resume:
+            if self._resume:
+                self.keep = bool(self._finished())
+            else:
                 self._check_finished()
                 _clear(self._workspace, keep=_LOCK)
         except BaseException as exc:  # Ctrl-C too: the lock lives as long as the process
@@ -172,7 +176,32 @@ class Target:
         trace: TracebackType | None,
     ) -> None:
         self.keep = self.keep and error is not None
+        if error is not None and self.kind == "shards":
+            self._say_what_is_kept(error)
         self._release()
+
+    def _say_what_is_kept(self, error: BaseException) -> None:
+        """Add it to the hint of an error of ours, or to another exception as a note."""
+        numbers = sorted(int(found[1]) for found in self._names())
+        words = "no shard was finished, nothing is kept"
+        if self.keep and numbers:
+            words = (
+                f"finished shards are kept ({len(numbers):,}): resume (--resume) goes on with "
+                f"them, {_ranges(numbers)} of {int(self._names()[0][2]):,} in {self._workspace!r}"
+            )
+        elif isinstance(error, AsyncReaderError):
+            return  # that nothing is left is the rule
+        if isinstance(error, AsyncReaderError):
+            hint = (error.hint or "").removesuffix(NOTHING_LEFT).removesuffix("; ")
+            error.hint = f"{hint}; {words}" if hint else words
+        else:
+            error.add_note(words)
+
+    def _names(self) -> list[re.Match[str]]:
+        """Names of finished shards: number, and how many there are to be."""
+        done = os.path.join(self._workspace, _WORK["shards"])
+        names = os.listdir(done) if os.path.isdir(done) else []
+        return [found for found in map(_SHARD.match, names) if found is not None]
 
     def _release(self) -> None:
         if self._lock < 0:
@@ -295,6 +324,18 @@ _PROBLEM: Final = {"hdf5": _no_file, "lmdb": _no_lmdb, "shards": _no_set}
 _OLD: Final = "old"
 #: A second name of the old file, until the new one is on the disk.
 _LINK: Final = "link"
+
+
+def _ranges(numbers: list[int]) -> str:
+    """ "0 to 3, 7" of sorted numbers."""
+    words: list[str] = []
+    start = 0
+    for end in range(1, len(numbers) + 1):
+        if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:
+            first, last = numbers[start], numbers[end - 1]
+            words.append(f"{first}" if first == last else f"{first} to {last}")
+            start = end
+    return ", ".join(words)
 
 
 def _unlink(path: str) -> None:

@@ -31,7 +31,7 @@ from asyncreader.format import FieldMeta
 from asyncreader.manifest import Common, Manifest, Shard, file_digest
 from asyncreader.sources.each_shard import whole_digests
 
-from .disk import NOTHING_LEFT, check_room, in_room, is_full, no_temporary_room
+from .disk import check_room, in_room, is_full, no_temporary_room
 from .options import Options
 from .packing import Order, Packing, Shape, all_bad, check_skippable, data_file, reason
 from .picture import Packed
@@ -225,15 +225,10 @@ class _Run:
             self._pack(plan, receipts)
             manifest, skipped = self._finish(plan, [receipts[n] for n in range(plan.shards)])
             target.publish()
-        except AsyncReaderError as exc:
-            self._say_what_is_kept(exc, len(receipts))
-            raise
         except OSError as exc:
-            if not is_full(exc):
+            if isinstance(exc, AsyncReaderError) or not is_full(exc):
                 raise
-            error = no_temporary_room()  # all else that is written says so itself
-            self._say_what_is_kept(error, len(receipts))
-            raise error from exc
+            raise no_temporary_room() from exc  # all else that is written says so itself
         return ConvertReport(
             target=self._options.dst,
             format=self._options.format,
@@ -248,13 +243,6 @@ class _Run:
             kept=kept,
             notes=self._samples.notes,
         )
-
-    def _say_what_is_kept(self, error: AsyncReaderError, finished: int) -> None:
-        """Add it to an error's hint."""
-        if self._target.keep:
-            more = f"finished shards are kept ({finished:,}): resume (--resume) goes on"
-            hint = (error.hint or "").removesuffix(NOTHING_LEFT).removesuffix("; ")
-            error.hint = f"{hint}; {more}" if hint else more
 
     def _plan(self) -> Plan:
         """The plan of this run; SourceError if an interrupted one had another."""

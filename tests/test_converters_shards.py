@@ -15,10 +15,11 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 from converter_corpus import image, listed, saved, write_small
 from fake_ray import FakeRay
 
-from asyncreader import DecodeError, FormatError, ParamsError, SourceError
+from asyncreader import DecodeError, FormatError, ParamsError, SourceError, cli
 from asyncreader.format import record_key
 from asyncreader.manifest import NAME, Manifest, read_manifest
 from asyncreader.sources import open_source
@@ -292,6 +293,70 @@ def cut(photos: Path, tmp_path: Path) -> Path:
     with pytest.raises(_Stop):
         convert(photos, tmp_path / "set", shards=4, progress=stop)
     return tmp_path / ".set.asyncreader-tmp"
+
+
+def stopped(photos: Path, target: Path, at: int, *words: str) -> Result:
+    """``asyncreader convert --shards 4``, with Ctrl-C behind picture ``at``."""
+
+    def stop(_: object, done: int, __: int) -> None:
+        if done == at:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("asyncreader.terminal.Progress.__call__", stop)
+        command = ["convert", str(photos), str(target), "--shards", "4", *words]
+        return CliRunner().invoke(cli.cli, command)
+
+
+def test_ctrl_c_says_which_shards_are_kept(photos: Path, tmp_path: Path) -> None:
+    """It ends with 130 and names the finished shards, their folder and --resume."""
+    target = tmp_path / "set"
+    work = tmp_path / ".set.asyncreader-tmp"
+    result = stopped(photos, target, 3)
+    assert result.exit_code == 130
+    assert result.stderr == "interrupted: no shard was finished, nothing is kept\n"
+    assert not work.exists()
+    result = stopped(photos, target, 13)
+    assert result.exit_code == 130
+    assert result.stderr == (
+        "interrupted: finished shards are kept (2): resume (--resume) goes on with them, "
+        f"0 to 1 of 4 in '{work}'\n"
+    )
+    assert len(listed(work / "set")) == 2
+    result = stopped(photos, target, 20, "--resume")
+    assert "(3): resume (--resume) goes on with them, 0 to 2 of 4 in" in result.stderr
+    assert stopped(photos, target, -1, "--resume").exit_code == 0
+    assert manifest(target).count == COUNT
+
+
+def test_any_interruption_says_what_is_kept(photos: Path, tmp_path: Path) -> None:
+    """An exception that is not ours, from the caller's progress, carries the words as a note."""
+
+    def stop(done: int, _: int) -> None:
+        if done == 13:
+            raise _Stop
+
+    with pytest.raises(_Stop) as caught:
+        convert(photos, tmp_path / "set", shards=4, progress=stop)
+    (note,) = caught.value.__notes__
+    assert note.startswith("finished shards are kept (2): resume (--resume) goes on")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SourceError("a folder cannot be read")])
+def test_an_error_while_listing_keeps_what_was_finished(
+    photos: Path, cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """A resumed run that ends before it begins to pack, by Ctrl-C or an error, clears nothing."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("converters.folder_samples.scan", stop)
+    with pytest.raises(type(error)):
+        convert(photos, tmp_path / "set", shards=4, resume=True)
+    assert len(listed(cut / "set")) == 2
+    monkeypatch.undo()
+    assert convert(photos, tmp_path / "set", shards=4, resume=True).kept == 2
 
 
 def test_a_damaged_shard_is_packed_again(photos: Path, cut: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import shown
-from ..terminal import OK, SOME_SKIPPED, Progress, in_bytes, print_json, say, some
+from ..terminal import INTERRUPTED, OK, SOME_SKIPPED, Progress, in_bytes, print_json, say, some
 from .options import (
     PATH,
     choice,
@@ -88,8 +88,14 @@ def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> i
     given = {name: value for name, value in options.items() if value not in (None, {})}
     if "channels" in given:
         given["channels"] = int(given["channels"])
-    with Progress("packing", quiet) as progress:
-        report = converters.convert(src, dst, progress=progress, **given)
+    try:
+        with Progress("packing", quiet) as progress:
+            report = converters.convert(src, dst, progress=progress, **given)
+    except KeyboardInterrupt as exc:
+        for note in getattr(exc, "__notes__", ()):  # of shards: which are kept
+            say(f"interrupted: {shown(note)}")
+            return INTERRUPTED
+        raise
     for note in report.notes:
         say(f"note: {shown(note)}")
     if as_json:
