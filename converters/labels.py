@@ -62,6 +62,8 @@ class Labels:
     labels: Numbers
     kind: str
     classes: tuple[str, ...] | None
+    #: What a user may not expect of them.
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +88,13 @@ def read_labels(
     check_regular(file, "the labels CSV")
     table = _Table(path, file, pictures)
     kinds = _kinds(table, classes)
-    names = _names(table, kinds, classes)
+    names, notes = _names(table, kinds, classes)
     cells = _Cells(path, kinds, names)
     labels = Numbers(cells.kind, len(kinds))
     # Lazy: the first row comes when all of them are spooled and sorted.
     rows = _unique(path, sorted_records(_spooled(table, cells, labels)))
     named = names is not None and len({kind == "text" for kind in kinds}) == 1
-    return Labels(rows, labels, "class" if named else "values", names)
+    return Labels(rows, labels, "class" if named else "values", names, notes)
 
 
 def check_regular(path: str, what: str) -> None:
@@ -157,9 +159,12 @@ class _Table:
                 expected = "text in UTF-8: save it so if it is UTF-16"
                 _wrong(self.path, number, "a NUL character", repr(cell[:80]), expected)
         if not raw:
-            _wrong(self.path, number, "a row without a path", repr(cells[0]))
+            hint = "an index that pandas wrote? to_csv(..., index=False) leaves it out"
+            _wrong(self.path, number, "a row without a path", repr(cells[0]), hint=hint)
         if len(cells) < 2:
-            _wrong(self.path, number, "a row without a label", repr(cells[0]), "path,label")
+            marks = [mark for mark in ";\t|" if mark in cells[0]]
+            mend = f"its cells look separated by {marks[0]!r}: write commas" if marks else None
+            _wrong(self.path, number, "a row without a label", repr(cells[0]), "path,label", mend)
         path = self._relative(raw)
         if path.startswith((b"/", b"../")) or path in (b"..", b"."):
             _wrong(self.path, number, "a path out of the folder", repr(cells[0]))
@@ -197,8 +202,8 @@ class _Column:
         raise FormatError(
             f"line {line} of the labels CSV: text in a column of numbers",
             path=self._path,
-            found=f"{cell[:80]!r}, column {self._number} ({numbers:,} cells of it are numbers, "
-            f"{self._texts:,} text)",
+            found=f"{cell[:80]!r}, column {self._number} (numbers: {numbers:,}, "
+            f"text: {self._texts:,})",
             expected="a number",
             hint="correct the cell; if all of them are names of classes, list those in a file, "
             "one a line (classes, --classes FILE)",
@@ -235,8 +240,8 @@ def _kinds(table: _Table, classes: tuple[str, ...] | None) -> list[str]:
 
 def _names(
     table: _Table, kinds: list[str], classes: tuple[str, ...] | None
-) -> tuple[str, ...] | None:
-    """The class names; None where the labels are plain values.
+) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """The class names, None where the labels are plain values; and what to tell of them.
 
     All text columns share them, so that a name has one number, and a number one name.
     """
@@ -245,17 +250,23 @@ def _names(
             raise ParamsError(
                 "classes are given, and the labels in the CSV are fractions", path=table.path
             )
-        return classes
+        return classes, ()
     if classes is not None:
-        return classes
+        return classes, ()
     # A set of a million regression targets would be of no use, so names are gathered only now.
-    found = {
-        cell
-        for line in table.lines()
-        for kind, cell in zip(kinds, line.cells, strict=True)
-        if kind == "text"
-    }
-    return tuple(sorted(found, key=lambda name: name.encode("utf-8", "surrogateescape")))
+    found: dict[int, set[str]] = {n: set() for n, kind in enumerate(kinds) if kind == "text"}
+    for line in table.lines():
+        for n, names in found.items():
+            names.add(line.cells[n])
+    union = set().union(*found.values())
+    notes: tuple[str, ...] = ()
+    if any(names != union for names in found.values()):
+        columns = " and ".join(str(2 + n) for n in found)
+        notes = (
+            f"the text columns of the labels CSV (columns {columns}) share one list of "
+            f"{len(union):,} names: a label is the number of its name in it",
+        )
+    return tuple(sorted(union, key=lambda name: name.encode("utf-8", "surrogateescape"))), notes
 
 
 class _Cells:
@@ -329,7 +340,13 @@ def _unique(path: str, records: Iterator[bytes]) -> Iterator[Row]:
         yield row
 
 
-def _wrong(path: str, line: int, what: str, found: str, expected: str | None = None) -> NoReturn:
-    raise FormatError(
-        f"line {line} of the labels CSV: {what}", path=path, found=found, expected=expected
-    )
+def _wrong(
+    path: str,
+    line: int,
+    what: str,
+    found: str,
+    expected: str | None = None,
+    hint: str | None = None,
+) -> NoReturn:
+    what = f"line {line} of the labels CSV: {what}"
+    raise FormatError(what, path=path, found=found, expected=expected, hint=hint)

@@ -163,9 +163,10 @@ class _Builder:
                 numbers.extend(table.labels.rows()[row.number])
         table.labels.close()
         if absent:
-            raise _missing(csv, missing, absent)
+            raise _missing(csv, self.tree.name, missing, absent)
         listing = self._listing(numbers, table.kind, table.classes)
         listing.ignored[NOT_LISTED] = self._unlisted
+        listing.notes = table.notes
         return listing
 
     def _joined(self, table: Labels) -> Iterator[tuple[Row, Found | None]]:
@@ -259,13 +260,13 @@ def _name(folder: bytes) -> str:
     return folder.decode("utf-8", "surrogateescape")
 
 
-def _missing(csv: str, rows: list[Row], count: int) -> SourceNotFoundError:
+def _missing(csv: str, root: str, rows: list[Row], count: int) -> SourceNotFoundError:
     named = ", ".join(f"{os.fsdecode(row.path)!r} (line {row.line})" for row in rows)
     return SourceNotFoundError(
         f"{count} of the files that the labels CSV names are not there",
         path=csv,
         found=named + (", ..." if count > len(rows) else ""),
-        hint="correct the CSV",
+        hint=f"a row begins with a path below {root!r}, suffix included: correct the CSV",
     )
 
 

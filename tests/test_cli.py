@@ -252,6 +252,23 @@ def test_convert_fails_in_one_line(photos: Path, tmp_path: Path) -> None:
     assert (tmp_path / "there.h5").read_text() == "mine"
 
 
+def test_convert_notes_what_folders_lose(photos: Path, tmp_path: Path) -> None:
+    """A dropped level is a line on stderr, with --quiet too; --classes-from-folders means it."""
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / "things").symlink_to(photos)
+    words = ["convert", tmp_path / "all", tmp_path / "out.h5", "--follow-links", "--overwrite"]
+    result = run(*words, "--quiet")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("note: a class is a first-level folder: folders inside")
+    assert len(result.stderr.splitlines()) == 1
+    result = run(*words, "--quiet", "--classes-from-folders")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    (tmp_path / "all" / "things").rename(tmp_path / "all" / "train")
+    result = run(*words)
+    assert result.exit_code == 1
+    assert "--classes-from-folders" in result.stderr
+
+
 def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each parameter of converters.convert has an option, and what is not given is left to it."""
     calls: list[dict[str, Any]] = []

@@ -87,6 +87,16 @@ def test_text_columns_share_their_classes(pictures: Path, tmp_path: Path) -> Non
     assert listing.classes == ("ant", "blue", "cat", "dog", "red")
     assert labels_of(listing) == [[3, 1], [2, 4], [0, 2]]
     assert listing.label_kind == "class"
+    (note,) = listing.notes
+    assert "columns 2 and 3" in note
+    assert "5 names" in note
+
+
+def test_text_columns_of_the_same_names_are_no_surprise(pictures: Path, tmp_path: Path) -> None:
+    """True and False in two columns are 1 and 0 in both, and nothing is said."""
+    csv = write(tmp_path / "l.csv", "path,old,big\na/1.png,True,False\nb/2.png,False,True\n")
+    listing = scan(str(pictures), labels=csv)
+    assert (labels_of(listing), listing.notes) == ([[1, 0], [0, 1]], ())
 
 
 @pytest.mark.parametrize(
@@ -155,7 +165,7 @@ def test_a_misspelt_first_row_is_no_header(pictures: Path, tmp_path: Path, name:
 def test_csv_names_the_set(pictures: Path, tmp_path: Path) -> None:
     """A missing file is an error that names it and its line, even with skip_bad."""
     csv = write(tmp_path / "l.csv", "path,label\na/1.png,1\na/none.png,2\nb/no.png,2\n")
-    with pytest.raises(SourceNotFoundError, match=r"2 of the files.*'a/none.png' \(line 3\)"):
+    with pytest.raises(SourceNotFoundError, match=r"2 of the files.*'a/none.png' \(line 3\).*/in"):
         scan(str(pictures), labels=csv, skip_bad=True)
 
 
@@ -193,6 +203,9 @@ def test_csv_may_name_what_the_walk_passes_over(tmp_path: Path) -> None:
         ('a/1.png,"x\n', "not a CSV"),
         ("a/1.png,9007199254740993\nb/2.png,0.5\n", "line 1.*float64.*9007199254740993"),
         ("a/1.png,0.5\nb/2.png,1e400\n", "line 2.*float64.*1e400"),
+        (",path,label\n0,a/1.png,cat\n", "line 1.*without a path.*index=False"),
+        ("path;label\na/1.png;cat\n", "line 2.*without a label.*';'.*commas"),
+        ("path\tlabel\na/1.png\tcat\n", r"line 2.*without a label.*'\\t'.*commas"),
         ("a/1.png,cat\nb/2.png,do\0g\n", "line 2.*NUL.*UTF-8"),
         ("a/1.png,cat\nb/\0.png,dog\n", "line 2.*NUL.*UTF-8"),
     ],

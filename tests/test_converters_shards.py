@@ -244,6 +244,24 @@ def test_raw_pictures_of_another_size(photos: Path, tmp_path: Path) -> None:
     assert manifest(tmp_path / "png").common.shape is None
 
 
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_folders_of_shards_are_judged_alike(
+    photos: Path, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards, Ray's too, refuse train/ and val/ as classes, and report what folders lose."""
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    for part in ("train", "val"):
+        shutil.copytree(photos, tmp_path / "in" / part)
+    options: dict[str, Any] = {"shards": 2, "engine": engine, "encoding": "original"}
+    with pytest.raises(FormatError, match=r"'train' and 'val'.*--classes-from-folders"):
+        convert(tmp_path / "in", tmp_path / "set", **options)
+    report = convert(tmp_path / "in", tmp_path / "set", classes_from_folders=True, **options)
+    assert (report.classes, report.notes) == (("train", "val"), ())
+    (tmp_path / "in" / "val").rename(tmp_path / "in" / "animals")
+    report = convert(tmp_path / "in", tmp_path / "two", **options)
+    assert ["'animals/class 0'" in note for note in report.notes] == [True]
+
+
 # -- cut and resumed -----------------------------------------------------------------------------
 
 KILLED = """
