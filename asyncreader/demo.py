@@ -24,9 +24,10 @@ Labels = NDArray[np.int64]
 
 IMAGE_SIZE = (48, 48)  # (height, width) the pictures are converted to
 BATCH_SIZE = 32
-EPOCHS = 40
-EVERY = 5  # epochs to a line of progress
-LEARNING_RATE = 4e-3
+EPOCHS = 24  # at most
+CONVERGED = 0.2  # mean loss of an epoch below which there is nothing left to see
+EVERY = 2  # epochs to a line of progress
+LEARNING_RATE = 6e-3
 MAX_SHIFT = 3  # pixels, see augment()
 
 
@@ -244,10 +245,11 @@ def train(
     label: str,
     seed: int = 0,
 ) -> float:
-    """Train a new network for ``epochs`` over ``reader``; returns the accuracy on ``heldout``.
+    """Train a new network over ``reader``; returns the accuracy on ``heldout``.
 
-    The first epoch and every fifth echo one line that starts with ``label``, of what went on since
-    the line before. ``seed`` draws the first weights.
+    It ends with the first epoch whose mean loss is below ``CONVERGED``, after ``epochs`` at most.
+    The first epoch, every second and the last echo one line that starts with ``label``: the loss
+    of that epoch, and how fast it went since the line before. ``seed`` draws the first weights.
     """
     rng = np.random.default_rng(seed)
     network: Network | None = None
@@ -258,7 +260,7 @@ def train(
     reader.fetchData()
     for step in range(1, steps + 1):
         images, labels = reader.getNextBatch()
-        if step < steps:  # no batch is left behind in the queue at the end
+        if step < steps:  # the next batch fills while this one is used
             reader.fetchData()
         if network is None:
             if reader.classes is None:
@@ -269,17 +271,25 @@ def train(
         losses.append(train_step(network, images, labels[:, 0], rate))
         samples += len(labels)
         epoch, behind = divmod(step, per_epoch)
-        if behind == 0 and (epoch == 1 or epoch % EVERY == 0 or epoch == epochs):
+        if behind:
+            continue
+        loss, losses = float(np.mean(losses)), []
+        done = loss < CONVERGED or epoch == epochs
+        if epoch == 1 or epoch % EVERY == 0 or done:
             seconds = time.perf_counter() - started
             waiting = reader.stats().wait_seconds - waited
             score = accuracy(network, heldout)
             echo(
-                f"{label} epoch {epoch:2d}/{epochs}  loss {np.mean(losses):.3f}"
-                f"  held-out accuracy {score:.3f}  {samples / seconds:5.0f} samples/s"
-                f"  waiting {waiting / seconds:4.0%}"
+                f"{label} epoch {epoch:2d}/{epochs}  loss {loss:.2f}"
+                f"  held-out accuracy {score:.3f}  {samples / seconds:4.0f} samples/s"
+                f"  wait {waiting / seconds:3.0%}"
             )
-            losses, samples = [], 0
+            samples = 0
             started, waited = time.perf_counter(), reader.stats().wait_seconds
+        if done:
+            why = f"converged, the loss is below {CONVERGED}" if loss < CONVERGED else "stopped"
+            echo(f"{label} {why} after {epoch} epochs")
+            break
     return score
 
 
@@ -292,11 +302,20 @@ def run_demo(sample_data: Path, echo: Callable[[str], None]) -> float:
     from converters import convert
 
     scores: dict[str, float] = {}
+    kinds = {"h5": "HDF5", "lmdb": "LMDB"}
     with tempfile.TemporaryDirectory(prefix="asyncreader-demo-") as folder:
-        for suffix in ("h5", "lmdb"):
+        for number, (suffix, kind) in enumerate(kinds.items(), 1):
+            echo(f"{number} of {len(kinds)}: pack the pictures into {kind}, then train on them")
             paths = {split: Path(folder) / f"{split}.{suffix}" for split in ("train", "test")}
-            for split, path in paths.items():
-                convert(sample_data / split, path, size=IMAGE_SIZE)
+            begun = time.perf_counter()
+            counts = [
+                convert(sample_data / split, path, size=IMAGE_SIZE).count
+                for split, path in paths.items()
+            ]
+            echo(
+                f"{suffix:4s} {counts[0]} pictures to train on, {counts[1]} held out, packed in "
+                f"{time.perf_counter() - begun:.1f} s"
+            )
             common: dict[str, Any] = {
                 "batchSize": BATCH_SIZE,
                 "nthread": 2,
@@ -309,6 +328,10 @@ def run_demo(sample_data: Path, echo: Callable[[str], None]) -> float:
                 ) as reader,
                 AsyncReader(common, path=paths["test"], last_batch="short") as heldout,
             ):
+                echo(
+                    f"{suffix:4s} now a small network learns {len(reader.classes or ())} classes, "
+                    f"{EPOCHS} epochs at most; wait: for data"
+                )
                 scores[suffix] = train(reader, heldout, EPOCHS, echo, f"{suffix:4s}")
     for suffix, score in scores.items():
         echo(f"{suffix:4s} held-out accuracy {score:.3f}")

@@ -615,8 +615,38 @@ def test_demo_fails_below_its_bar(score: float, code: int, monkeypatch: pytest.M
     monkeypatch.setattr(asyncreader.demo, "run_demo", fake)
     result = run("demo")
     assert (result.exit_code, result.stdout) == (code, "a line\n")
+    assert result.stderr == (
+        f"error: held-out accuracy {score:.3f}, expected at least 0.9\n"
+        if code
+        else "next: asyncreader convert YOUR_PICTURES/ train.h5 --size 224x224\n"
+    )
     assert run("demo", "--sample-data", "elsewhere").exit_code == code
     assert folders == [ROOT / "sample_data", Path("elsewhere")]
+
+
+def test_demo_says_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """demo says which of its parts begins and what it does next, in lines of at most 80 columns,
+    and stops when it has converged: long before its most epochs."""
+    monkeypatch.setattr(asyncreader.demo, "EVERY", 1)
+    result = run("demo")
+    lines = result.stdout.splitlines()
+    assert (result.exit_code, max(map(len, lines)) <= 80) == (0, True)
+    assert [line for line in lines if " of 2: " in line] == [
+        "1 of 2: pack the pictures into HDF5, then train on them",
+        "2 of 2: pack the pictures into LMDB, then train on them",
+    ]
+    for kind in ("h5  ", "lmdb"):
+        mine = [line for line in lines if line.startswith(f"{kind} ")]
+        assert mine[0].startswith(f"{kind} 352 pictures to train on, 112 held out, packed in")
+        assert mine[1] == (
+            f"{kind} now a small network learns 4 classes, 24 epochs at most; wait: for data"
+        )
+        epochs = [int(part) for part in re.findall(r"epoch +(\d+)/24 ", "\n".join(mine))]
+        assert epochs == list(range(1, len(epochs) + 1))
+        assert len(epochs) < 20
+        assert mine[-2] == f"{kind} converged, the loss is below 0.2 after {len(epochs)} epochs"
+    assert re.fullmatch(r"h5   held-out accuracy [\d.]+", lines[-2])
+    assert re.fullmatch(r"lmdb held-out accuracy [\d.]+", lines[-1])
 
 
 def test_demo_without_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -752,7 +782,7 @@ def test_ctrl_c_while_training() -> None:
     """Ctrl-C in the middle of the demo, with workers running, ends at once in the same way."""
     done = start("demo", stdout=-1, stderr=-1)
     assert done.stdout is not None
-    assert "epoch  1/" in done.stdout.readline()
+    assert any("epoch  1/" in line for line in done.stdout)
     done.send_signal(signal.SIGINT)
     _, err = done.communicate(timeout=30)
     assert (done.returncode, err) == (130, "interrupted\n")
