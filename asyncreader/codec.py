@@ -1,19 +1,23 @@
 """Image bytes <-> upright pixels.
 
-Every encoding decodes to the same picture: (H, W, 3) RGB or (H, W, 1) grey, uint8, turned as its
-EXIF orientation says (CIPA DC-008, tag 0x0112). Alpha is dropped, 16-bit samples keep their high
-byte, palettes are looked up, CMYK is converted as Pillow does, and of an animation the first frame
-is taken. Dimensions come from the header and are held against ``MAX_PIXELS`` before any decoding,
-and decoders are strict: a damaged file is a DecodeError, never a partly grey picture.
+Every encoding decodes to the same picture: (H, W, 3) RGB or (H, W, 1) grey, uint8, turned as
+Pillow's ``ImageOps.exif_transpose`` turns it: by the orientation in EXIF (CIPA DC-008, tag 0x0112),
+in ImageMagick's profile fields of a PNG, or in XMP. Alpha is dropped, 16-bit samples keep their
+high byte, palettes are looked up, CMYK is converted as Pillow does, and of an animation the first
+frame is taken. Dimensions come from the header and are compared with ``MAX_PIXELS`` before any
+decoding, and decoders are strict: a damaged file is a DecodeError, never a partly grey picture.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import re
 import struct
+import threading
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -45,7 +49,11 @@ IMAGE_SUFFIXES: Final = frozenset(
     for suffix in "jpg jpeg jpe jfif png webp gif bmp dib tif tiff ppm pgm pbm pnm".split()  # noqa: SIM905
 )
 
-_JPEG_FILL: Final = re.compile(rb"\xff+")
+#: The next marker, as libjpeg finds it: any number of fill bytes may stand in front.
+_JPEG_HEAD: Final = re.compile(rb"\xff[^\x00\xff]")
+_JFIF: Final = b"\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0"
+_XMP_SEGMENT: Final = b"http://ns.adobe.com/xap/1.0/\0"
+_XMP_ORIENTATION: Final = re.compile(rb'tiff:Orientation(="|>)([0-9])')
 #: Width and height of a PPM, after any white space and comments.
 _PPM_HEADER: Final = re.compile(
     rb"P\d(?:\s|#[^\r\n]*[\r\n])+\d{1,9}(?:\s|#[^\r\n]*[\r\n])+\d{1,9}\s"
@@ -53,23 +61,18 @@ _PPM_HEADER: Final = re.compile(
 _PPM_LONGEST: Final = 1 << 14
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 
-#: What Pillow raises for damaged files (found by flipping bytes), and its warnings where they are
-#: errors.
-_DAMAGE: Final = (
-    OSError,
-    ValueError,
-    SyntaxError,
-    EOFError,
-    TypeError,
-    KeyError,
-    IndexError,
-    OverflowError,
-    RuntimeError,
-    AttributeError,
-    struct.error,
-    zlib.error,
-    Warning,
-)
+
+@contextlib.contextmanager
+def _damage(what: str) -> Iterator[None]:
+    """Whatever a decoder raises about the data is a DecodeError (Pillow's errors have a dozen
+    types, and simplejpeg has raised KeyError). A decoder that cannot be loaded, or memory that
+    runs out, says nothing about the data."""
+    try:
+        yield
+    except (DecodeError, ImportError, MemoryError):
+        raise
+    except Exception as exc:
+        raise DecodeError(what, found=str(exc) or type(exc).__name__) from exc
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,9 @@ class ImageHeader:
     orientation: int = 1
     #: Decoded by Pillow (slow) because the fast decoder does not do this variety.
     odd: bool = False
+    #: A JPEG whose header the fast decoder does not take as it is: harmless junk stands in it, or
+    #: its sampling is unusual.
+    loose: bool = False
 
 
 def sniff(data: Buffer) -> str:
@@ -124,14 +130,13 @@ def read_header(data: Buffer) -> ImageHeader:
             raise DecodeError("damaged image header")  # Pillow reads it letter by letter
         with _pillow_open(data) as image:
             width, height = image.size
-            turned = 1
-            if kind != "tiff":  # which Pillow turns by itself, and states the size of so
-                with contextlib.suppress(*_DAMAGE):
-                    turned = image.getexif().get(0x0112, 1)
-        turned = turned if turned in range(1, 9) else 1
-        if turned >= 5:
+            turned = _pillow_orientation(image) or 1
+            # Pillow turns a TIFF by itself; the size that it states is that of the upright picture
+            # only where the orientation is in a tag of its own.
+            in_tag = kind == "tiff" and 0x0112 in image.tag_v2
+        if turned >= 5 and not in_tag:
             height, width = width, height
-        header = ImageHeader(kind, height, width, turned, odd=True)
+        header = ImageHeader(kind, height, width, 1 if kind == "tiff" else turned, odd=True)
     _check_size(header.height, header.width)
     return header
 
@@ -148,22 +153,36 @@ def _check_size(height: int, width: int) -> None:
 def _jpeg_header(data: Buffer) -> ImageHeader:
     import simplejpeg
 
-    try:
-        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-    except ValueError as exc:
-        raise DecodeError("damaged JPEG header", found=str(exc)) from exc
     facts = _walk_jpeg(data)
+    odd = loose = False
+    with _damage("damaged JPEG header"):
+        try:
+            height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+            odd = colorspace in ("CMYK", "YCCK")
+        except (ValueError, KeyError):
+            if facts.unusual:
+                _check_sampling(facts.sampling)
+                height, width = facts.size
+                odd = loose = True
+            else:
+                # what is wrong before the first scan, and not fatal, does not touch the pixels
+                height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)
+                odd = colorspace in ("CMYK", "YCCK")
+                loose = True
     _check_scans(data, facts, height * width)
-    orientation = facts.orientation
-    if orientation >= 5:
+    if facts.orientation >= 5:
         height, width = width, height
-    odd = colorspace in ("CMYK", "YCCK")
-    return ImageHeader("jpeg", int(height), int(width), orientation, odd)
+    return ImageHeader("jpeg", int(height), int(width), facts.orientation, odd, loose)
 
 
 def jpeg_orientation(data: Buffer) -> int:
-    """EXIF orientation, 1 to 8, of a JPEG; 1 where there is none or it makes no sense."""
+    """Orientation, 1 to 8, of a JPEG; 1 where there is none or it makes no sense."""
     return _walk_jpeg(data).orientation
+
+
+def is_grey_jpeg(data: Buffer) -> bool:
+    """Whether a JPEG stores one channel."""
+    return len(_walk_jpeg(data).sampling) == 1
 
 
 @dataclass(frozen=True)
@@ -171,47 +190,123 @@ class _Jpeg:
     """What stands before a JPEG's first scan, which begins at ``scan``.
 
     ``several``: it may have more than one scan (progressive, its channels apart, or odd).
+    ``size``: (H, W) as stored; ``sampling``: a byte for each channel, horizontal and vertical
+    factor in its high and low half.
     """
 
     orientation: int
     several: bool
     scan: int
+    size: tuple[int, int]
+    sampling: bytes
+
+    @property
+    def unusual(self) -> bool:
+        """Whether its sampling is valid (T.81, B.2.2) and turbojpeg has no name for it."""
+        first, others = self.sampling[:1], set(self.sampling[1:])
+        valid = all(1 <= factor >> 4 <= 4 and 1 <= factor & 15 <= 4 for factor in self.sampling)
+        count = len(self.sampling)
+        named = count == 3 and others == {0x11} and first in _NAMED_SAMPLING
+        return valid and 2 <= count <= 4 and not named
 
 
-def _walk_jpeg(data: Buffer) -> _Jpeg:
-    """The marker segments up to the first scan (ITU-T T.81, B.1.1); APP1 "Exif" turns the picture.
+#: 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1. What else there is, 4:4:1 too, is known to some versions only.
+_NAMED_SAMPLING: Final = (b"\x11", b"\x21", b"\x22", b"\x12", b"\x41")
 
-    DecodeError where there are more of them than any camera or program writes.
+
+def _check_sampling(sampling: bytes) -> None:
+    """DecodeError for what libjpeg, which is in all our decoders, does not decode."""
+    if len(sampling) == 2:
+        raise DecodeError("a JPEG of 2 channels is not read", expected="1, 3 or 4 channels")
+    axes = [factor >> 4 for factor in sampling], [factor & 15 for factor in sampling]
+    if any(max(axis) % factor for axis in axes for factor in axis):
+        raise DecodeError(
+            "a JPEG with sampling that is not read",
+            found=", ".join(f"{across}x{down}" for across, down in zip(*axes, strict=True)),
+            expected="factors that divide the largest of them",
+            hint="convert it to a usual JPEG or PNG",
+        )
+
+
+def _segments(data: Buffer) -> Iterator[tuple[int, int, int]]:
+    """(marker, start, end) of a JPEG's segments up to its first scan or its end (T.81, B.1.1).
+
+    Bytes between segments are passed over, as libjpeg and Pillow do. The last one is (0, start,
+    start) where no segment can be made out. DecodeError where there are more of them than any
+    camera or program writes.
     """
     view = memoryview(data)
     at, end = 2, len(view)
-    orientation, several, channels = 1, False, 0
     for _ in range(_JPEG_SEGMENTS):
-        if at + 4 > end or view[at] != 0xFF:
-            return _Jpeg(orientation, True, at)  # whatever the decoder makes of it
-        marker = view[at + 1]
-        if marker == 0xFF:  # fill bytes: any number of them, passed over in one go
-            found = _JPEG_FILL.match(view, at)
-            if found is None or found.end() + 3 > end:
-                return _Jpeg(orientation, True, at)
-            at = found.end() - 1
-            marker = view[at + 1]
+        if at + 4 > end:
+            break
+        start, marker = at, view[at + 1]
+        if view[at] != 0xFF or marker in (0x00, 0xFF):
+            found = _JPEG_HEAD.search(view, at)
+            if found is None or found.end() + 2 > end:
+                break
+            start = found.end() - 2
+            marker = view[start + 1]
         if marker == 0x01 or 0xD0 <= marker <= 0xD7:  # these stand alone
-            at += 2
+            at = start + 2
             continue
-        size = (view[at + 2] << 8) | view[at + 3]
-        if orientation == 1 and marker == 0xE1 and bytes(view[at + 4 : at + 10]) == b"Exif\0\0":
-            orientation = _tiff_orientation(bytes(view[at + 10 : at + 2 + size]))
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and at + 10 <= end:
-            several, channels = marker & 3 == 2, view[at + 9]
-        if marker == 0xDA and at + 5 <= end and view[at + 4] < channels:
-            several = True
-        if marker in (0xDA, 0xD9) or size < 2:
-            return _Jpeg(orientation, several or marker != 0xDA, at)
-        at += 2 + size
-    raise DecodeError(
-        "a JPEG with too many segments before its picture", expected=f"at most {_JPEG_SEGMENTS}"
-    )
+        size = (view[start + 2] << 8) | view[start + 3]
+        if size < 2:
+            break
+        yield marker, start, start + 2 + size
+        at = start + 2 + size
+        if marker in (0xDA, 0xD9):
+            return
+    else:
+        raise DecodeError(
+            "a JPEG with too many segments before its picture", expected=f"at most {_JPEG_SEGMENTS}"
+        )
+    yield 0, at, at
+
+
+def _walk_jpeg(data: Buffer) -> _Jpeg:
+    """The facts of the segments up to the first scan; APP1 "Exif" or XMP turn the picture."""
+    view = memoryview(data)
+    exif: list[bytes] = []
+    xmp = b""
+    several, size, sampling = False, (0, 0), b""
+    for marker, start, end in _segments(data):
+        if marker == 0xE1:
+            body = bytes(view[start + 4 : end])
+            if body.startswith(b"Exif\0\0"):
+                exif.append(body[6:])
+            elif body.startswith(_XMP_SEGMENT):
+                xmp = body[len(_XMP_SEGMENT) :]
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            body = bytes(view[start + 4 : end])
+            several = marker & 3 == 2
+            if len(body) >= 6:
+                size = ((body[1] << 8) | body[2], (body[3] << 8) | body[4])
+                sampling = body[7 : 6 + 3 * body[5] : 3]
+        elif marker == 0xDA:
+            several = several or len(view) <= start + 4 or view[start + 4] < len(sampling)
+    several = several or marker != 0xDA
+    return _Jpeg(_orientation(b"".join(exif), xmp), several, start, size, sampling)
+
+
+def _plain_jpeg(data: Buffer) -> bytes:
+    """A JPEG without the bytes between its segments, and without the segments that say nothing
+    about its pixels."""
+    view = memoryview(data)
+    parts = [b"\xff\xd8"]
+    for marker, start, end in _segments(data):
+        if marker in (0x00, 0xDA, 0xD9):
+            parts.append(bytes(view[start:]))
+        elif marker == 0xE0 and bytes(view[start + 4 : start + 9]) == b"JFIF\0":
+            parts.append(_JFIF)  # that it is there says which colours; its version does not matter
+        elif marker == 0xEE:
+            adobe = bytearray(view[start:end])
+            if len(adobe) > 15 and adobe[15] > 1:  # no such colours: YCbCr, as libjpeg takes it
+                adobe[15] = 1
+            parts.append(bytes(adobe))
+        elif not (0xE0 <= marker <= 0xEF or marker == 0xFE):
+            parts.append(bytes(view[start:end]))
+    return b"".join(parts)
 
 
 def _check_scans(data: Buffer, facts: _Jpeg, pixels: int) -> None:
@@ -228,19 +323,55 @@ def _check_scans(data: Buffer, facts: _Jpeg, pixels: int) -> None:
         )
 
 
+def _orientation(exif: bytes, xmp: bytes) -> int:
+    """1 to 8: what EXIF says, or where that does not speak of it, what XMP says."""
+    turned = _tiff_orientation(exif) if exif else 0
+    if turned == 0 and (found := _XMP_ORIENTATION.search(xmp)) is not None:
+        turned = int(found[2])
+    return turned if 1 <= turned <= 8 else 1
+
+
 def _tiff_orientation(tiff: bytes) -> int:
-    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
-    if order is None or len(tiff) < 8:
-        return 1
-    (ifd,) = struct.unpack_from(order + "I", tiff, 4)
-    if ifd + 2 > len(tiff):
-        return 1
+    """The orientation in EXIF data; 0 where it has none, 1 where it makes no sense."""
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    (ifd,) = struct.unpack_from(order + "I", tiff, 4) if order and len(tiff) >= 8 else (len(tiff),)
+    if order is None or ifd + 2 > len(tiff):
+        return _odd_orientation(tiff)
     (entries,) = struct.unpack_from(order + "H", tiff, ifd)
+    turned = 0
     for entry in range(ifd + 2, min(ifd + 2 + 12 * entries, len(tiff) - 11), 12):
         tag, kind, count, value = struct.unpack_from(order + "HHIH", tiff, entry)
-        if tag == 0x0112 and kind == 3 and count == 1:
-            return value if 1 <= value <= 8 else 1
-    return 1
+        if tag == 0x0112:
+            if kind != 3 or count != 1:
+                return _odd_orientation(tiff)
+            turned = value if 1 <= value <= 8 else 1
+    return turned
+
+
+def _odd_orientation(tiff: bytes) -> int:
+    """The same for EXIF data that are not as they should be: whatever Pillow makes of them."""
+    from PIL import Image
+
+    exif = Image.Exif()
+    try:
+        exif.load(tiff)
+        turned = exif.get(0x0112, 0)
+    except (ImportError, MemoryError):
+        raise
+    except Exception:
+        return 1
+    return int(turned) if turned in range(9) else 1
+
+
+def _pillow_orientation(image: Any) -> int:
+    """The orientation of an opened image, 1 where it makes no sense."""
+    try:
+        turned = image.getexif().get(0x0112, 1)
+    except (ImportError, MemoryError):
+        raise
+    except Exception:
+        return 1
+    return int(turned) if turned in range(1, 9) else 1
 
 
 def _png_header(data: Buffer) -> ImageHeader:
@@ -249,21 +380,44 @@ def _png_header(data: Buffer) -> ImageHeader:
         raise DecodeError("damaged PNG header")
     width, height, depth, colour = struct.unpack_from(">IIBB", view, 16)
     odd = depth != 8 or colour not in (0, 2)
-    orientation = 1
+    exif = b""
+    texts: list[memoryview] = []
     at = 33
     while at + 8 <= len(view):
-        size = int.from_bytes(view[at : at + 4], "big")
-        name = bytes(view[at + 4 : at + 8])
-        if name in (b"IDAT", b"IEND"):
+        size, name = struct.unpack_from(">I4s", view, at)
+        if name == b"IDAT":
+            pass
+        elif name == b"IEND":
             break
-        if name == b"eXIf":
-            orientation = _tiff_orientation(bytes(view[at + 8 : at + 8 + size]))
-        if name == b"tRNS":
+        elif name == b"eXIf":
+            exif = bytes(view[at + 8 : at + 8 + size])
+            texts.append(view[at : at + 12 + size])
+        elif name == b"tRNS":
             odd = True
+        elif name in _PNG_TEXTS:
+            keyword = bytes(view[at + 8 : at + 8 + min(size, 80)]).split(b"\0", 1)[0]
+            if keyword in _PNG_KEYWORDS:
+                texts.append(view[at : at + 12 + size])
         at += 12 + size
+    if all(bytes(chunk[4:8]) == b"eXIf" for chunk in texts):
+        orientation = _orientation(exif, b"")
+    else:
+        # Pillow's rules of what counts for more, and its limits: asked about a picture of one pixel
+        with _pillow_open(b"".join((_PIXEL[:33], *texts, _PIXEL[33:]))) as image:
+            orientation = _pillow_orientation(image)
     if orientation >= 5:
         height, width = width, height
     return ImageHeader("png", height, width, orientation, odd or orientation != 1)
+
+
+#: Text chunks of a PNG, and the keywords under which Pillow finds an orientation.
+_PNG_TEXTS: Final = (b"tEXt", b"zTXt", b"iTXt")
+_PNG_KEYWORDS: Final = (b"Raw profile type exif", b"XML:com.adobe.xmp", b"exif", b"xmp")
+#: A PNG of one grey pixel.
+_PIXEL: Final = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
+    "0000000a49444154789c636000000002000148afa4710000000049454e44ae426082"
+)
 
 
 def _check_webp(data: Buffer) -> None:
@@ -280,14 +434,13 @@ def _pillow_open(data: Buffer) -> Any:
     import PIL.WebPImagePlugin  # noqa: F401
     from PIL import Image, UnidentifiedImageError
 
-    try:
-        return Image.open(io.BytesIO(bytes(data)), formats=PILLOW_FORMATS)
-    except UnidentifiedImageError as exc:
-        raise DecodeError("damaged image header") from exc
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
-        raise DecodeError("image dimensions out of range", found=str(exc)) from exc
-    except _DAMAGE as exc:
-        raise DecodeError("damaged image header", found=str(exc)) from exc
+    with _damage("damaged image header"):
+        try:
+            return Image.open(io.BytesIO(bytes(data)), formats=PILLOW_FORMATS)
+        except UnidentifiedImageError as exc:  # its text names an object of ours, and no reason
+            raise DecodeError("damaged image header") from exc
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
+            raise DecodeError("image dimensions out of range", found=str(exc)) from exc
 
 
 def decode(
@@ -317,79 +470,109 @@ def decode(
     low_h, low_w = (min_size[::-1] if turned else min_size) if min_size else (0, 0)
     if scratch is not None and scratch.size < header.height * header.width * 3:
         scratch = None
-    try:
+    with _damage("damaged JPEG"):
         pixels: UInt8 = simplejpeg.decode_jpeg(
-            data,
+            _plain_jpeg(data) if header.loose else data,
             colorspace="RGB",
             min_height=low_h,
             min_width=low_w,
             min_factor=min_factor if min_size else 1,
             buffer=scratch,
         )
-    except ValueError as exc:
-        raise DecodeError("damaged JPEG", found=str(exc)) from exc
     return _grey_or_rgb(upright(pixels, header.orientation), channels)
+
+
+def reduction(header: ImageHeader, shape: tuple[int, ...]) -> tuple[float, float, float]:
+    """(s, y, x) of a picture that :func:`decode` gave at ``shape`` (H, W, C): what lies at
+    (row, column) of the full picture lies at (row * s + y, column * s + x) of those pixels.
+
+    The JPEG decoder rounds the size up: its last pixels stand for more than there is of the
+    picture, and are the first ones where it was turned.
+    """
+    full, actual = (header.height, header.width), (shape[0], shape[1])
+    if full == actual:
+        return 1.0, 0.0, 0.0
+    eighths = (n for n in range(1, 8) if tuple(-(-side * n // 8) for side in full) == actual)
+    scale = next(eighths) / 8  # the decoder takes the smallest that is enough
+    rows_turned = header.orientation in (3, 4, 7, 8)
+    columns_turned = header.orientation in (2, 3, 6, 7)
+    return (
+        scale,
+        actual[0] - full[0] * scale if rows_turned else 0.0,
+        actual[1] - full[1] * scale if columns_turned else 0.0,
+    )
 
 
 def png_pixels(data: Buffer) -> UInt8:
     """Stored pixels (H, W, C) of a PNG; DecodeError for a damaged one."""
     import imagecodecs
 
+    _UNLOGGED.decoding = True
     try:
-        pixels: UInt8 = imagecodecs.png_decode(data)
-    except (imagecodecs.PngError, ValueError) as exc:
-        raise DecodeError("damaged PNG", found=str(exc)) from exc
+        with _damage("damaged PNG"):
+            pixels: UInt8 = imagecodecs.png_decode(data)
+    finally:
+        _UNLOGGED.decoding = False
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
+class _Unlogged(threading.local):
+    """Drops what imagecodecs logs in a thread while it decodes a PNG here: libpng's warnings about
+    chunks that are no part of the pixels (a sloppy colour profile), for every picture again. What
+    is wrong with the pixels is an error. What others have imagecodecs do is logged as ever."""
+
+    decoding = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether ``record`` is logged."""
+        return not self.decoding
+
+
+_UNLOGGED: Final = _Unlogged()
+logging.getLogger("imagecodecs").addFilter(_UNLOGGED)
+
+
 def _pillow_pixels(data: Buffer, channels: int, header: ImageHeader) -> UInt8:
+    with _damage(f"damaged {header.kind.upper()}"), _pillow_open(data) as image:
+        _load(image)
+        mode = image.mode
+        if mode.startswith("I"):  # 16-bit grey: Pillow's own conversion would clip at 255
+            if header.kind == "tiff" and not mode.startswith("I;16"):
+                raise DecodeError("32-bit pixels are not read", found=f"mode {mode}")
+            grey = (np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8)
+            pixels: UInt8 = grey[:, :, None]
+        elif mode == "F":
+            raise DecodeError("floating-point pixels are not read", found="mode F")
+        else:
+            if mode in ("P", "PA"):  # a palette's transparency goes by way of RGBA
+                image = image.convert("RGBA")
+            target = "L" if mode in ("1", "L", "LA", "La") else "RGB"
+            pixels = np.asarray(image.convert(target))
+            if pixels.ndim == 2:
+                pixels = pixels[:, :, None]
+    return _grey_or_rgb(upright(pixels, header.orientation), channels)
+
+
+def _load(image: Any) -> None:
     from PIL import Image
 
     try:
-        with _pillow_open(data) as image:
-            image.load()
-            mode = image.mode
-            if mode.startswith("I"):  # 16-bit grey: Pillow's own conversion would clip at 255
-                if header.kind != "png" and not mode.startswith("I;16"):
-                    raise DecodeError("32-bit pixels are not read", found=f"mode {mode}")
-                grey = (np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8)
-                pixels: UInt8 = grey[:, :, None]
-            elif mode == "F":
-                raise DecodeError("floating-point pixels are not read", found="mode F")
-            else:
-                if mode in ("P", "PA"):  # a palette's transparency goes by way of RGBA
-                    image = image.convert("RGBA")
-                target = "L" if mode in ("1", "L", "LA", "La") else "RGB"
-                pixels = np.asarray(image.convert(target))
-                if pixels.ndim == 2:
-                    pixels = pixels[:, :, None]
-    except DecodeError:
-        raise
-    except _DAMAGE as exc:
-        raise DecodeError(f"damaged {header.kind.upper()}", found=str(exc)) from exc
+        image.load()
     except Image.DecompressionBombError as exc:
         raise DecodeError("image dimensions out of range", found=str(exc)) from exc
-    return _grey_or_rgb(upright(pixels, header.orientation), channels)
 
 
 def stored_pixels(data: Buffer, header: ImageHeader) -> Pixels:
     """What Pillow finds stored, not turned: (H, W, 1) palette indices or grey (uint16 above 8 bits,
     0 and 1 of one bit), else (H, W, 3) RGB. DecodeError for what is damaged or beyond uint16."""
-    from PIL import Image
-
-    try:
-        with _pillow_open(data) as image:
-            image.load()
-            mode = image.mode
-            if mode in ("LA", "La", "PA"):
-                image = image.getchannel(0)
-            elif mode not in ("1", "L", "P", "I", "F") and not mode.startswith("I;16"):
-                image = image.convert("RGB")
-            pixels: Pixels = np.asarray(image)
-    except _DAMAGE as exc:
-        raise DecodeError(f"damaged {header.kind.upper()}", found=str(exc)) from exc
-    except Image.DecompressionBombError as exc:
-        raise DecodeError("image dimensions out of range", found=str(exc)) from exc
+    with _damage(f"damaged {header.kind.upper()}"), _pillow_open(data) as image:
+        _load(image)
+        mode = image.mode
+        if mode in ("LA", "La", "PA"):
+            image = image.getchannel(0)
+        elif mode not in ("1", "L", "P", "I", "F") and not mode.startswith("I;16"):
+            image = image.convert("RGB")
+        pixels: Pixels = np.asarray(image)
     if pixels.dtype == np.bool_:
         pixels = pixels.astype(np.uint8)
     elif pixels.dtype != np.uint8:
@@ -459,6 +642,8 @@ def check_structure(data: bytes) -> ImageHeader:
     header = read_header(data)
     if header.kind == "jpeg":
         _check_jpeg(data)
+        if header.loose and header.odd:  # its tables have not been looked at
+            decode(data, 3, header=header)
     elif header.kind == "png":
         _check_png(data)
     elif header.kind == "webp":
@@ -481,7 +666,8 @@ def check_structure(data: bytes) -> ImageHeader:
 def _check_jpeg(data: bytes) -> None:
     at, scans = 2, 0
     while True:
-        marker = _JPEG_MARKER.match(data, at)
+        # what stands between the segments of its header has been looked at by read_header
+        marker = (_JPEG_MARKER.match if scans else _JPEG_MARKER.search)(data, at)
         if marker is None:
             raise DecodeError(
                 "truncated or damaged JPEG: no marker where one is due",

@@ -29,19 +29,13 @@ def decode_values(data: codec.Buffer) -> Array:
     """
     header = codec.read_header(data)
     if header.kind == "jpeg":
-        return codec.decode(data, 1 if _is_grey_jpeg(data) else 3, header=header)
+        return codec.decode(data, 1 if codec.is_grey_jpeg(data) else 3, header=header)
     if header.kind == "png" and (channels := _plain_png(data)):
         # a colour that means "transparent" becomes one channel more
         values: Array = codec.png_pixels(data)[:, :, :channels]
     else:
         values = codec.stored_pixels(data, header)
     return codec.upright(values, header.orientation)
-
-
-def _is_grey_jpeg(data: codec.Buffer) -> bool:
-    import simplejpeg
-
-    return bool(simplejpeg.decode_jpeg_header(data)[2] == "Gray")
 
 
 def _plain_png(data: codec.Buffer) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from jpeg_files import jpeg_of, segment
 from PIL import Image, ImageOps
 
 UInt8 = npt.NDArray[np.uint8]
@@ -69,6 +70,36 @@ def rotated(orientation: int) -> bytes:
     return saved(image(40, 56, orientation), "JPEG", quality=95, exif=exif)
 
 
+XMP = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+
+
+def turned_by_words() -> dict[bytes, Callable[[], bytes]]:
+    """Pictures that are to be turned, and say so elsewhere than in EXIF."""
+    exif = b"MM\0*" + struct.pack(">IHHHIH2xI", 8, 1, 0x0112, 3, 1, 8, 0)
+    magick = f"\nexif\n{len(exif):8}\n{exif.hex()}\n".encode()
+
+    def png(name: bytes, data: bytes) -> bytes:
+        plain = saved(image(), "PNG")
+        return plain[:33] + png_chunk(name, data) + plain[33:]
+
+    return {
+        b"turned_xmp.jpg": lambda: saved(image(), "JPEG", quality=95, xmp=XMP),
+        b"turned_xmp.png": lambda: png(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + XMP),
+        b"turned_magick.png": lambda: png(
+            b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(magick)
+        ),
+        b"turned_xmp.webp": lambda: saved(image(), "WEBP", lossless=True, xmp=XMP),
+        b"turned_xmp.tif": lambda: saved(image(), "TIFF", tiffinfo={700: XMP}),
+    }
+
+
+def junky() -> bytes:
+    """A JPEG with bytes between its segments, and a colour profile that lacks a part."""
+    data = saved(image(), "JPEG", quality=95)
+    profile = segment(0xE2, b"ICC_PROFILE\0\1\2abc")
+    return data[:20] + profile + b"\0junk" + data[20:]
+
+
 def animated(kind: str) -> bytes:
     """Three frames."""
     frames = [image(40, 56, seed) for seed in (1, 2, 3)]
@@ -105,12 +136,21 @@ GOOD: dict[bytes, Callable[[], bytes]] = {
     b"plain.bmp": lambda: saved(image(), "BMP"),
     b"plain.tif": lambda: saved(image(), "TIFF", compression="tiff_lzw"),
     b"plain.ppm": lambda: saved(image(), "PPM"),
+    b"grey16.pgm": lambda: (
+        b"P5 56 40 65535\n"
+        + (noise(40, 56, 1).astype(np.uint16) * 257 - 99).astype(">u2").tobytes()
+    ),
+    b"441.jpg": lambda: jpeg_of([(1, 4), (1, 1), (1, 1)], (40, 56)),
+    b"410.jpg": lambda: jpeg_of([(4, 2), (1, 1), (1, 1)], (40, 56)),
+    b"cmyk_420.jpg": lambda: jpeg_of([(2, 2), (1, 1), (1, 1), (2, 2)], (40, 56)),
+    b"junk.jpg": junky,
     b"a png named.jpg": lambda: saved(image(), "PNG"),
     b"with  spaces .png": lambda: saved(image(), "PNG"),
     b"new\nline.png": lambda: saved(image(seed=2), "PNG"),
     b"not-utf8-\xff\xfe.png": lambda: saved(image(seed=3), "PNG"),
     b"quote'\"`$.png": lambda: saved(image(seed=4), "PNG"),
     **{b"turned%d.jpg" % n: (lambda n=n: rotated(n)) for n in range(1, 9)},
+    **turned_by_words(),
 }
 
 
@@ -129,7 +169,7 @@ def by_pillow(data: bytes, channels: int = 3) -> UInt8:
     with Image.open(io.BytesIO(data)) as opened:
         picture: Image.Image = opened
         picture.load()
-        if picture.mode == "I;16":
+        if picture.mode in ("I;16", "I"):
             high = np.asarray(picture).astype(np.uint16) >> 8
             picture = Image.fromarray(high.astype(np.uint8))
         turned = ImageOps.exif_transpose(picture)

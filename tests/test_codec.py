@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import struct
 import warnings
 import zlib
@@ -14,9 +15,11 @@ import pytest
 from fakes import encoded, pictures
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
+from jpeg_files import jpeg_of, samplings, segment
+from PIL import Image, ImageCms, ImageOps
 
 from asyncreader import DecodeError, codec
+from asyncreader.values import decode_values
 
 NOISE = np.random.default_rng(5).integers(0, 256, (13, 17, 3), np.uint8)
 PICTURE = pictures(4, (48, 64, 3))[3]
@@ -131,6 +134,98 @@ def test_orientation_in_either_byte_order(order: str) -> None:
     np.testing.assert_array_equal(codec.decode(data, 3), codec.upright(codec.decode(jpeg, 3), 6))
 
 
+XMP = b'<x:xmpmeta><rdf:Description tiff:Orientation="%d"/></x:xmpmeta>'
+AGAIN = b"<x:xmpmeta><tiff:Orientation>%d</tiff:Orientation></x:xmpmeta>"
+
+
+def png_with(data: bytes, *chunks: tuple[bytes, bytes], behind: bool = False) -> bytes:
+    """A PNG with more chunks: behind its header, or behind its pixels."""
+    at = len(data) - 12 if behind else 33
+    return data[:at] + b"".join(png_chunk(*chunk) for chunk in chunks) + data[at:]
+
+
+def profile(exif: bytes) -> bytes:
+    """EXIF data as ImageMagick writes them into a text chunk of a PNG."""
+    text = f"\nexif\n{len(exif):8}\n{exif.hex()}\n".encode()
+    return b"Raw profile type exif\0\0" + zlib.compress(text)
+
+
+def exif_of(turn: int, kind: int = 3, order: str = "<") -> bytes:
+    """EXIF data with an orientation that is stored as a number of that TIFF type."""
+    mark = b"II*\0" if order == "<" else b"MM\0*"
+    number = {1: "B3x", 3: "H2x", 4: "I", 9: "i", 11: "f"}[kind]
+    entry = struct.pack(order + "HHI" + number, 0x0112, kind, 1, turn)
+    return mark + struct.pack(order + "IH", 8, 1) + entry + bytes(4)
+
+
+def turned_files(turn: int) -> dict[str, bytes]:
+    """Pictures that say in one way or another how they are turned, or seem to."""
+    photo, other = Image.fromarray(PICTURE), turn % 8 + 1
+    jpeg, png = KINDS["jpeg"], KINDS["png"]
+    xmp = b"http://ns.adobe.com/xap/1.0/\0"
+
+    def app1(*bodies: bytes) -> bytes:
+        return jpeg[:2] + b"".join(segment(0xE1, body) for body in bodies) + jpeg[2:]
+
+    itxt = b"XML:com.adobe.xmp\0\0\0\0\0"
+    files = {
+        "jpeg xmp": app1(xmp + XMP % turn),
+        "jpeg xmp element": app1(xmp + AGAIN % turn),
+        "jpeg exif before xmp": app1(xmp + XMP % other, b"Exif\0\0" + exif_of(turn)),
+        "jpeg upright by exif": app1(b"Exif\0\0" + exif_of(1), xmp + XMP % turn),
+        "jpeg exif that does not say": app1(
+            b"Exif\0\0II*\0" + struct.pack("<IHHHI4sI", 8, 1, 0x10F, 2, 4, b"abc\0", 0),
+            xmp + XMP % turn,
+        ),
+        "jpeg exif of no sense": app1(b"Exif\0\0" + exif_of(77), xmp + XMP % turn),
+        "jpeg two xmp": app1(xmp + XMP % other, xmp + XMP % turn),
+        "jpeg exif in two": app1(
+            b"Exif\0\0" + exif_of(turn)[:13], b"Exif\0\0" + exif_of(turn)[13:]
+        ),
+        "jpeg marked twice": app1(b"Exif\0\0Exif\0\0" + exif_of(turn)),
+        "png text": png_with(png, (b"tEXt", b"XML:com.adobe.xmp\0" + XMP % turn)),
+        "png xmp": png_with(png, (b"iTXt", itxt + XMP % turn)),
+        "png xmp behind": png_with(png, (b"iTXt", itxt + XMP % turn), behind=True),
+        "png profile": png_with(png, (b"zTXt", profile(b"Exif\0\0" + exif_of(turn)))),
+        "png profile behind": png_with(
+            png, (b"zTXt", profile(b"Exif\0\0" + exif_of(turn))), behind=True
+        ),
+        "png exif behind": png_with(png, (b"eXIf", exif_of(turn)), behind=True),
+        "png exif before profile": png_with(
+            png, (b"zTXt", profile(exif_of(other))), (b"eXIf", exif_of(turn))
+        ),
+        "png profile of another kind": png_with(
+            png, (b"tEXt", b"Raw profile type APP1\0" + profile(exif_of(turn))[23:])
+        ),
+        "png 16 bit": png_with(
+            save(Image.fromarray(NOISE[:, :, 0].astype(np.uint16)), "PNG"),
+            (b"zTXt", profile(exif_of(turn))),
+        ),
+        "webp xmp": save(photo, "WEBP", lossless=True, xmp=XMP % turn),
+        "tiff xmp": save(photo, "TIFF", tiffinfo={700: XMP % turn}),
+        "tiff tag before xmp": save(photo, "TIFF", tiffinfo={700: XMP % other, 274: turn}),
+    }
+    for kind in (1, 4, 9, 11):
+        files[f"jpeg exif of type {kind}"] = app1(b"Exif\0\0" + exif_of(turn, kind, ">"))
+    return files
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+def test_orientation_is_found_where_pillow_finds_it(turn: int) -> None:
+    """In EXIF of any type, in XMP and in ImageMagick's fields, and in the same order of them."""
+    for name, data in turned_files(turn).items():
+        header, found = codec.read_header(data), codec.decode(data, 3)
+        assert (header.height, header.width) == found.shape[:2], name
+        wanted = pillow(data)
+        assert found.shape == wanted.shape, name
+        if "16" not in name:
+            assert np.abs(found.astype(int) - wanted).max() <= (3 if "jpeg" in name else 0), name
+        numbers = decode_values(data)
+        assert numbers.shape[:2] == found.shape[:2], name
+        if "jpeg" not in name and "16" not in name:
+            np.testing.assert_array_equal(numbers, found, name)
+
+
 @pytest.mark.parametrize("turn", [0, 9, 77])
 def test_orientation_that_makes_no_sense(turn: int) -> None:
     """An orientation outside 1 to 8 means none."""
@@ -153,13 +248,17 @@ def test_damaged_exif_does_not_matter() -> None:
 
 
 def test_sixteen_bit() -> None:
-    """16-bit samples keep their high byte, grey and colour."""
+    """16-bit samples keep their high byte, grey and colour, in PNG, TIFF and PGM."""
     values = np.random.default_rng(2).integers(0, 1 << 16, (9, 11), np.uint16)
     grey = save(Image.fromarray(values), "PNG")
     wanted = np.repeat((values >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
     np.testing.assert_array_equal(codec.decode(grey, 3), wanted)
     tiff = save(Image.fromarray(values), "TIFF")
     np.testing.assert_array_equal(codec.decode(tiff, 3), wanted)
+    pgm = b"P5 11 9 65535\n" + values.astype(">u2").tobytes()
+    np.testing.assert_array_equal(codec.decode(pgm, 3), wanted)
+    plain = b"P2 11 9 65535\n" + b" ".join(b"%d" % value for value in values.ravel())
+    np.testing.assert_array_equal(codec.decode(plain, 3), wanted)
     colour = np.random.default_rng(3).integers(0, 1 << 16, (9, 11, 3), np.uint16)
     png = png_file(9, 11, 16, 2, b"".join(b"\0" + row.astype(">u2").tobytes() for row in colour))
     np.testing.assert_array_equal(codec.decode(png, 3), (colour >> 8).astype(np.uint8))
@@ -203,23 +302,198 @@ def test_encode_round_trip() -> None:
     np.testing.assert_array_equal(codec.decode(codec.encode(strided, "png"), 3), strided)
 
 
+# -- JPEGs that are valid and unusual ------------------------------------------------------------
+
+
+def shown_by_pillow(data: bytes) -> np.ndarray | None:
+    try:
+        return pillow(data)
+    except (OSError, SyntaxError):
+        return None
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_every_sampling(channels: int) -> None:
+    """Each choice of sampling factors 1 to 4 gives the pixels that Pillow gives, or (where they do
+    not divide each other: one in eight is tried) is refused by both, as a DecodeError that says
+    so."""
+    decoded = [
+        check_sampling(jpeg_of(factors, seed=number))
+        for number, factors in enumerate(samplings(channels))
+        if number % 8 == 0 or is_whole(factors)
+    ]
+    assert sum(decoded) == {1: 16, 2: 0, 3: 34**2}[channels]
+
+
+@pytest.mark.parametrize("transform", [None, 0, 1, 2, 9])
+@pytest.mark.parametrize("channels", [3, 4])
+def test_sampling_of_other_colours(channels: int, transform: int | None) -> None:
+    """So with any colour transform that Adobe's segment may name, sensible or not, and with four
+    channels."""
+    adobe = segment(0xEE, b"Adobe\0\x64\0\0\0\0" + bytes((transform or 0,)))
+    rng = np.random.default_rng(channels)
+    for number in range(150):
+        factors = rng.choice([1, 2, 4] if number % 3 else [1, 2, 3, 4], (channels, 2)).tolist()
+        if number < 5:
+            factors = [[(1, 2, 1, 2, 4)[number], (1, 1, 2, 2, 1)[number]], *[[1, 1]] * channels][
+                :channels
+            ]
+        data = jpeg_of(factors, seed=number, extra=b"" if transform is None else adobe)
+        check_sampling(data)
+
+
+def is_whole(factors: tuple[tuple[int, int], ...]) -> bool:
+    """Whether they divide the largest of them, in either direction: else libjpeg decodes none."""
+    return all(max(f[k] for f in factors) % f[k] == 0 for f in factors for k in (0, 1))
+
+
+def check_sampling(data: bytes) -> bool:
+    """Whether Pillow shows it, and so do we."""
+    wanted = shown_by_pillow(data)
+    if wanted is None:
+        with pytest.raises(DecodeError, match="is not read"):
+            codec.decode(data, 3)
+        return False
+    header = codec.check_structure(data)
+    found = codec.decode(data, 3)
+    np.testing.assert_array_equal(found, wanted)
+    assert found.shape[:2] == (header.height, header.width)
+    grey = data[data.index(b"\xff\xc0") + 9] == 1
+    assert decode_values(data).shape[2] == (1 if grey else 3)
+    return True
+
+
+ICC = b"ICC_PROFILE\0"
+JUNK = {
+    "zeros": b"\0\0\0",
+    "text": b"hello, world",
+    "fill": b"\xff\xff\xff",
+    "escaped": b"\xff\0\0",
+    "marker of its own": b"\xff\xd0",
+    "ICC of number 0": segment(0xE2, ICC + b"\0\1abc"),
+    "ICC that lacks a part": segment(0xE2, ICC + b"\1\2abc"),
+    "JFIF 2": segment(0xE0, b"JFIF\0\2\1\0\0\1\0\1\0\0"),
+    "JFIF 0.00": segment(0xE0, b"JFIF\0\0\0\0\0\1\0\1\0\0"),
+}
+
+
+@pytest.mark.parametrize("name", JUNK)
+@pytest.mark.parametrize("kind", ["jpeg", "jpeg progressive", "jpeg grey", "jpeg cmyk", "4:4:1"])
+def test_junk_before_the_picture(kind: str, name: str) -> None:
+    """Bytes between segments, and segments that only strict decoders mind, change no pixel, and do
+    not hide the orientation."""
+    data = (
+        jpeg_of([(1, 4), (1, 1), (1, 1)], extra=segment(0xFE, b"x"))
+        if kind == "4:4:1"
+        else KINDS[kind]
+    )
+    turn = segment(0xE1, b"Exif\0\0" + exif_of(6))
+    tables = data.index(b"\xff\xdb")
+    wanted = codec.upright(codec.decode(data, 3), 6)
+    junk = JUNK[name]
+    for held in (
+        data[:2] + junk + turn + data[2:] if junk[0] == 0xFF else None,
+        data[:2] + turn + junk + data[2:],
+        data[:tables] + junk + turn + junk + data[tables:],
+    ):
+        if held is None:
+            continue
+        assert shown_by_pillow(held) is not None
+        assert codec.check_structure(held).orientation == 6
+        with pytest.raises(DecodeError):
+            codec.check_structure(held[: len(held) // 2])
+        np.testing.assert_array_equal(codec.decode(held, 3), wanted)
+        np.testing.assert_array_equal(
+            np.abs(codec.decode(held, 3).astype(int) - pillow(held)) <= 3, True
+        )
+        if kind == "jpeg":
+            small = codec.decode(held, 3, min_size=(32, 24))
+            np.testing.assert_array_equal(
+                small, codec.upright(codec.decode(data, 3, min_size=(24, 32)), 6)
+            )
+
+
+def test_junk_does_not_hide_damage() -> None:
+    """A JPEG with junk before its picture is decoded as strictly as any other."""
+    data = KINDS["jpeg"]
+    scan = data.index(b"\xff\xda") + 20
+    refused = 0
+    for place in range(scan, len(data) - 20, 37):
+        held = data[:place] + bytes((data[place] ^ 0x5A,)) + data[place + 1 :]
+        for junk in (b"", b"\0\0\0"):
+            try:
+                codec.decode(held[:2] + segment(0xFE, b"x") + junk + held[2:], 3)
+            except DecodeError:
+                refused += 1 if junk else -1
+    assert refused == 0
+
+
+@pytest.mark.parametrize("error", [ImportError("no _png"), MemoryError("no memory")])
+@pytest.mark.parametrize(
+    "where", ["simplejpeg.decode_jpeg", "imagecodecs.png_decode", "PIL.Image.open"]
+)
+def test_only_what_the_data_did_is_damage(
+    monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
+) -> None:
+    """A decoder that cannot be loaded, and memory that runs out, are no DecodeError; anything else
+    that a decoder raises is."""
+    data = KINDS[{"s": "jpeg", "i": "png", "P": "gif"}[where[0]]]
+    raised: list[Exception] = [error, ZeroDivisionError("odd"), AssertionError("odder")]
+
+    def fail(*_: object, **__: object) -> None:
+        raise raised[0]
+
+    monkeypatch.setattr(where, fail)
+    with pytest.raises(type(error)):
+        codec.decode(data, 3)
+    while raised.pop(0) and raised:
+        with pytest.raises(DecodeError, match="odd"):
+            codec.decode(data, 3)
+
+
+def test_sloppy_chunks_of_a_png_are_decoded_in_silence(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A PNG with a bad colour profile, or with data behind its pixels, is decoded without a word
+    from libpng; what others decode in the meantime is logged as ever."""
+    import imagecodecs
+
+    bad = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    bad[64:68] = b"\0\0\0\x63"
+    rows = b"".join(b"\0" + row.tobytes() for row in NOISE)
+    sloppy = [
+        save(noise(), "PNG", icc_profile=bytes(bad)),
+        save(noise("L"), "PNG", icc_profile=bytes(bad)),
+        png_file(13, 17, 8, 2, rows + b"more"),
+        png_with(KINDS["png"], (b"sRGB", b"\x09"), (b"zTXt", b"a\0\0b")),
+    ]
+    with caplog.at_level(logging.DEBUG):
+        for data in sloppy:
+            np.testing.assert_array_equal(codec.decode(data, 3), pillow(data))
+            decode_values(data)
+        with pytest.raises(DecodeError, match="damaged PNG; found "):
+            codec.decode(sloppy[0][:-40], 3)
+        assert not [record for record in caplog.records if record.name == "imagecodecs"]
+        imagecodecs.png_decode(sloppy[0])
+        assert "iCCP" in caplog.text
+    assert capfd.readouterr() == ("", "")
+
+
 # -- damage --------------------------------------------------------------------------------------
+
+
+def png_chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
 def png_file(height: int, width: int, depth: int, colour: int, rows: bytes) -> bytes:
     """A PNG of one IDAT chunk."""
-
-    def chunk(name: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        )
-
     head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     return (
         b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", head)
-        + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"")
+        + png_chunk(b"IHDR", head)
+        + png_chunk(b"IDAT", zlib.compress(rows))
+        + png_chunk(b"IEND", b"")
     )
 
 

@@ -12,9 +12,10 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
-from converter_corpus import BAD, GOOD, by_pillow, image, noise, saved, write_good
+from converter_corpus import BAD, GOOD, by_pillow, image, noise, saved, turned_by_words, write_good
 from PIL import Image, ImageOps
 
+from asyncreader import AsyncReader
 from asyncreader.errors import DecodeError, FormatError, ParamsError, SourceError
 from converters import convert
 from converters.picture import Recipe
@@ -115,6 +116,24 @@ def test_original_holds_the_very_files(
     convert(folder, target, encoding="original", check_decode=check)
     stored = samples_of(target)
     assert {name.removeprefix(b"all/"): data for name, data in stored.items()} == contents
+
+
+@pytest.mark.parametrize("encoding", ["original", "raw", "png"])
+def test_orientation_outside_exif_is_followed(tmp_path: Path, encoding: str) -> None:
+    """Pictures that XMP or ImageMagick's fields turn are served upright, also from their own files:
+    there it is the reader that turns them."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    contents = {os.fsdecode(name): make() for name, make in turned_by_words().items()}
+    for name, data in contents.items():
+        (folder / name).write_bytes(data)
+    convert(folder, tmp_path / "set.h5", encoding=encoding, no_labels=True)
+    with AsyncReader(path=tmp_path / "set.h5", layout="NHWC", copy=True) as reader:
+        found = [batch.data[0] for batch in reader]
+    for (name, data), pixels in zip(sorted(contents.items()), found, strict=True):
+        wanted = by_pillow(data)
+        assert pixels.shape == wanted.shape == (56, 40, 3)
+        assert np.abs(pixels.astype(int) - wanted).max() <= (3 if name.endswith("jpg") else 0)
 
 
 # -- damage --------------------------------------------------------------------------------------
