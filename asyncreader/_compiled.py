@@ -18,6 +18,7 @@ from llvmlite import ir
 from numba import config, njit, types
 from numba.core import caching, cgutils
 from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 from numba.extending import intrinsic
 
 #: The kernels by name: the function, and its signature.
@@ -57,9 +58,13 @@ class Caches:
 
     def load_overload(self, signature: Any, target: Any) -> Any:
         """The compiled function from the first folder that has it whole, or None."""
+        with contextlib.suppress(Exception):
+            # All that loaded code needs of numba. cache.load_overload() would first import all that
+            # compiling needs: half a second, and scipy.
+            rtsys.initialize(target)
         for cache in self._caches:
             with contextlib.suppress(Exception):  # truncated, or of another version
-                found = cache.load_overload(signature, target)
+                found = cache._load_overload(signature, target)
                 if found is not None:
                     self.kept = True
                     return found

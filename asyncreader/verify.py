@@ -22,7 +22,7 @@ from .manifest import CONTAINERS, file_digest, manifest_path, read_manifest
 from .sources import FieldsSource, Hdf5Fields, Source, container_of, expand_paths, open_whole
 from .sources.digests import WholeDigests
 from .sources.each_shard import EachShard
-from .sources.remote import fetched_shards, is_url
+from .sources.remote import is_url
 from .values import check_values, decode_values
 
 #: Samples of a run that are bad, and a line for each problem.
@@ -133,6 +133,8 @@ def _verify_url(
 ) -> VerifyReport:
     """What is in a store: shards are fetched one after the other. A store that cannot be reached is
     an error, and says nothing of the set."""
+    from .sources.remote.sets import fetched_shards
+
     try:
         with fetched_shards(path) as each:
             if each is not None:  # what is fetched was held against the manifest already

@@ -24,7 +24,7 @@ from .hdf5 import is_hdf5, open_hdf5
 from .hdf5_list import is_list, listed_files
 from .lmdb import lmdb_data_file, open_lmdb
 from .many import open_many
-from .remote import is_url, local_path, open_remote
+from .remote import is_url, local_path
 from .several import FieldsSource, fingerprint
 from .shards import open_shards
 from .shelf import open_limit
@@ -204,6 +204,8 @@ def _open_named(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> I
     """What one name stands for: mostly one source, of a list of Caffe's several."""
     source: Source | None = None
     if is_url(name):
+        from .remote.sets import open_remote  # with asyncio, which costs files on disk 0.05 s
+
         source = open_remote(name, fields, io=io)
     elif (manifest := manifest_path(name)) is not None:
         source = open_shards(manifest, fields, io=io)
