@@ -126,6 +126,23 @@ def test_help_loads_nothing_heavy() -> None:
     assert not loaded & heavy
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["info {set}", "verify {set}", "info {set} -p batchsise=3", "convert --help", "info missing"],
+)
+def test_commands_that_fill_no_batch_load_no_compiler(words: str, packed: Path) -> None:
+    """Looking at a set, checking it, and being told of a mistake do not wait for numba."""
+    program = (
+        "import sys\nfrom asyncreader.cli import main\n"
+        f"try: main({words.format(set=packed).split()!r})\nexcept SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    loaded = {name.split(".")[0] for name in done.stderr.split()}
+    assert "click" in loaded
+    assert loaded & {"numba", "llvmlite", "cv2", "scipy", "asyncio"} == set()
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example_that_is_right(command: str) -> None:
     """Each command's help fits 80 columns and shows examples which that command accepts."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -143,17 +145,20 @@ def test_affine_does_not_depend_on_where_a_row_lies() -> None:
         assert np.unique(out, axis=0).shape[0] == 1
 
 
-def child(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a process of its own, which must end well."""
+def child(
+    code: str, folder: Path | None = None, well: bool = True, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process of its own, with the package that lies in ``folder``."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         check=False,
         timeout=120,
+        cwd=folder,
         env=os.environ | environment,
     )
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode == 0) == well, done.stderr
     return done
 
 
@@ -219,6 +224,178 @@ assert len(set(map(id, found))) == 1 and vars(kernels)["gather_rows"] is found[0
 print(sorted(set(kernels._TWINS) & set(vars(kernels))))
 """)
     assert found.stdout == "['gather_rows']\n"
+
+
+#: gather_rows of a kernel that was just loaded, to see that it works.
+GATHER = """
+import sys
+import numpy as np
+from asyncreader import kernels
+source, out = np.arange(12, dtype=np.uint8), np.zeros(12, np.uint8)
+rows = np.arange(3, dtype=np.int64)
+kernels.gather_rows(source.ctypes.data, rows * 4, 4, out.ctypes.data, rows)
+assert (out == source).all()
+"""
+
+#: Before anything else in a process: no folder can be written but what a parent shares.
+READ_ONLY = """
+import errno, tempfile
+def refuse(*args, dir=None, **options):
+    if "asyncreader-kernels-" not in str(dir):
+        raise OSError(errno.EROFS, "read-only", dir)
+    return whole(*args, dir=dir, **options)
+whole, tempfile.TemporaryFile = tempfile.TemporaryFile, refuse
+"""
+
+HITS = "print(sum(kernels.gather_rows.stats.cache_hits.values()))"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package that has no compiled code, in a folder of its own."""
+    pytest.importorskip("numba")
+    own = Path(kernels.__file__).parent
+    skip = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(own, tmp_path / "package" / "asyncreader", ignore=skip)
+    return tmp_path / "package"
+
+
+def test_damaged_compiled_code_is_compiled_anew(package: Path, tmp_path: Path) -> None:
+    """A cache file that is cut short, at any point, stops nothing; a whole one replaces it."""
+    folder = tmp_path / "cache"
+
+    def hits() -> int:
+        return int(child(GATHER + HITS, package, NUMBA_CACHE_DIR=str(folder)).stdout)
+
+    assert hits() == 0
+    (index,), (code,) = folder.rglob("*.nbi"), folder.rglob("*.nbc")
+    for path, share in ((index, 0), (index, 0.5), (index, 0.97), (code, 0), (code, 0.5)):
+        data = path.read_bytes()
+        path.write_bytes(data[: int(len(data) * share)])
+        assert [hits(), hits()] == [0, 1]
+
+
+def test_a_full_disk_stops_no_kernel(package: Path, tmp_path: Path) -> None:
+    """Where nothing can be written, as on a full disk or over a quota, kernels still compile."""
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+    for _ in range(2):
+        done = child(limit + GATHER + HITS, package, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+        assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_compiled_code_is_read_where_it_cannot_be_written(package: Path) -> None:
+    """compile_all() in an image warms it: without a writable folder the code is loaded all the
+    same, and where there is none compile_all says so."""
+    warm = """
+from asyncreader import _compiled, kernels
+for name in set(_compiled.KERNELS) - {"gather_rows"}:
+    del _compiled.KERNELS[name]  # compiling all of them takes seconds
+kernels.compile_all()
+"""
+    assert child(READ_ONLY + GATHER + HITS, package).stdout == "0\n"
+    refused = child(READ_ONLY + warm, package, well=False)
+    assert "RuntimeError: not kept on disk: gather_rows" in refused.stderr
+    child(warm, package)
+    assert child(READ_ONLY + GATHER + HITS, package).stdout == "1\n"
+
+
+def test_worker_processes_compile_nothing(package: Path, tmp_path: Path) -> None:
+    """Without any folder for compiled code the parent compiles once, its workers load that, and
+    nothing of it is left when the parent has ended."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    script = tmp_path / "script.py"
+    script.write_text(
+        READ_ONLY
+        + """
+import multiprocessing
+import numpy as np
+from asyncreader import AsyncReader, kernels
+
+def look(data, labels):
+    if multiprocessing.parent_process() is not None:
+        for name in ("gather_rows", "feistel_rows"):
+            assert not getattr(kernels, name).stats.cache_misses, name
+
+if __name__ == "__main__":
+    data = np.zeros((300, 9, 8, 3), np.uint8)
+    with AsyncReader(
+        data=data, batch_size=30, shuffle=True, workers="process", nthread=2, postprocess=look
+    ) as reader:
+        print(sum(len(batch) for batch in reader))
+    print(kernels.feistel_rows.stats.cache_misses != {})
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(package), "TMPDIR": str(temporary)},
+        timeout=120,
+    )
+    assert (done.stdout, done.stderr) == ("300\nTrue\n", "")
+    assert list(temporary.iterdir()) == []
+
+
+SERVE = """
+import hashlib
+import numpy as np
+from asyncreader import AsyncReader
+data = np.random.default_rng(0).integers(0, 256, (300, 9, 8, 3), dtype=np.uint8)
+digest = hashlib.sha256()
+for dtype in (None, "float32", "float16"):
+    with AsyncReader(data=data, batch_size=30, shuffle=True, dtype=dtype, flip=True) as reader:
+        for batch in reader:
+            digest.update(batch.data.tobytes() + batch.indices.tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_without_compiling_one_line_says_so() -> None:
+    """NUMBA_DISABLE_JIT, a numba that fails, and for floats none at all: the same batches to the
+    last bit, and one line."""
+    pytest.importorskip("numba")
+    plain = child(SERVE)
+    assert plain.stderr == ""
+    broken = "import sys, types\nsys.modules['numba'] = types.ModuleType('numba')\n"
+    absent = "import sys\nsys.modules['numba'] = None\n"
+    for code, environment, reason in (
+        (SERVE, {"NUMBA_DISABLE_JIT": "1"}, "NUMBA_DISABLE_JIT is set"),
+        (broken + SERVE, {}, "numba cannot be imported"),
+        (absent + SERVE, {}, "numba is not installed"),
+    ):
+        found = child(code, **environment)
+        assert found.stdout == plain.stdout
+        assert found.stderr.count(reason) == found.stderr.count("RuntimeWarning") == 1
+
+
+def test_code_for_any_processor(tmp_path: Path) -> None:
+    """NUMBA_CPU_NAME=generic, for an image that runs anywhere, serves the same batches."""
+    pytest.importorskip("numba")
+    half = """
+scale = np.float32([0.3, 2, 1])
+out = np.zeros((1, 12), np.uint16)
+address, row, flip = source.ctypes.data, np.zeros(1, np.int64), np.zeros(1, np.uint8)
+kernels.affine_rows_half(address, row, 4, scale, scale, 2, flip, True, out, row)
+print(out)
+"""
+    generic = child(GATHER + half, NUMBA_CPU_NAME="generic", NUMBA_CACHE_DIR=str(tmp_path))
+    assert generic.stdout == child(GATHER + half).stdout
+
+
+def test_numba_serves_its_user_as_well() -> None:
+    """Kernels load without what numba needs to compile; a user's own function still finds it."""
+    pytest.importorskip("numba")
+    child(
+        GATHER
+        + """
+import numba
+@numba.njit
+def total(values):
+    return np.cumsum(values)[-1]
+assert total(np.arange(5.0)) == 10.0
+"""
+    )
 
 
 def test_kernels_release_the_gil() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,17 @@ from asyncreader.params import (
     parse_params,
     snake_case,
 )
+
+HEAVY = {"numba", "llvmlite", "cv2", "h5py", "lmdb", "PIL", "simplejpeg", "imagecodecs", "asyncio"}
+
+
+def test_parameters_load_nothing_heavy() -> None:
+    """Checking parameters needs numpy alone: no compiler, no file format and no decoder."""
+    code = "import sys, asyncreader.params; print(*{name.split('.')[0] for name in sys.modules})"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "numpy" in out.stdout.split()
+    assert HEAVY & set(out.stdout.split()) == set()
+
 
 DEFAULTS: dict[str, Any] = {
     "path": None,
