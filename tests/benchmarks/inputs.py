@@ -1,7 +1,7 @@
 """The benchmark's inputs, cut from photographs that scikit-image and scikit-learn ship.
 
 Each is built once in the folder given and found again by later runs. Sizes follow what people
-train on: 224 x 224 crops, CIFAR's 32 x 32, and JPEGs of 500 x 375 and about 110 kB (ImageNet's).
+train on: 224 x 224 crops, CIFAR's 32 x 32, and JPEGs of 500 x 375 at quality 90, 4:2:0.
 """
 
 from __future__ import annotations
@@ -9,13 +9,18 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 RAW224 = 4000
 RAW32 = 50_000
+#: Different JPEGs, and how often each is in the set: an epoch of 1,000 pictures would be over
+#: before a loader that starts anew each epoch is under way.
 JPEGS = 1000
+TIMES = 10
+QUALITY = 90
 
 
 def photographs() -> list[np.ndarray]:
@@ -76,25 +81,76 @@ def raw_array(folder: Path, name: str, count: int, side: int) -> Path:
     return once(folder / f"{name}.npy", make)
 
 
-def jpeg_folder(folder: Path, count: int = JPEGS) -> Path:
-    """``count`` JPEGs of 500 x 375 and about 110 kB in ten class folders."""
+def jpeg_folder(folder: Path, count: int = JPEGS, times: int = 1) -> Path:
+    """``count`` JPEGs of 500 x 375 in ten class folders, each there ``times`` times."""
 
     def make(path: Path) -> None:
         for i, piece in enumerate(crops(count, 375, 500, seed=1)):
             into = path / f"class{i % 10}"
             into.mkdir(parents=True, exist_ok=True)
-            (into / f"{i:05d}.jpg").write_bytes(_jpeg_of_about(piece, 110_000))
+            held = io.BytesIO()
+            Image.fromarray(piece).save(held, "JPEG", quality=QUALITY, subsampling=2)
+            for turn in range(times):
+                (into / f"{i:05d}-{turn}.jpg").write_bytes(held.getvalue())
 
-    return once(folder / f"jpeg{count}", make)
+    return once(folder / f"jpeg{count}x{times}", make)
 
 
-def _jpeg_of_about(pixels: np.ndarray, size: int) -> bytes:
-    """The JPEG (4:2:0) whose quality brings it nearest to ``size`` bytes."""
-    best = b""
-    for quality in (85, 90, 93, 95, 97, 98, 99):
-        held = io.BytesIO()
-        Image.fromarray(pixels).save(held, "JPEG", quality=quality, subsampling=2)
-        data = held.getvalue()
-        if not best or abs(len(data) - size) < abs(len(best) - size):
-            best = data
-    return best
+def pack_raw(path: Path, pixels: Any, **options: Any) -> None:
+    """Raw rows as an HDF5 file of plain h5py."""
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("data", pixels.shape, "u1", **options)
+        for low in range(0, len(pixels), 64):
+            data[low : low + 64] = pixels[low : low + 64]
+        file["labels"] = np.arange(len(pixels))[:, None]
+
+
+def pack_lmdb(path: Path, pixels: Any) -> None:
+    """Raw rows as an LMDB of ours."""
+    from converters import convert
+
+    middle = path.with_name(path.name + "_middle.h5")
+    pack_raw(middle, pixels)
+    convert(middle, path, format="lmdb")
+    middle.unlink()
+
+
+def build(folder: Path) -> dict[str, str]:
+    """All inputs, as paths."""
+    from converters import convert
+
+    made: dict[str, Path] = {
+        "raw224": raw_array(folder, "raw224", RAW224, 224),
+        "raw32": raw_array(folder, "raw32", RAW32, 32),
+        "jpeg": jpeg_folder(folder, JPEGS, TIMES),
+    }
+    for name, chunk in (("raw224", 1), ("raw32", 64)):
+        pixels = np.load(made[name], mmap_mode="r")
+        gzip: dict[str, Any] = {"chunks": (chunk, *pixels.shape[1:]), "compression": "gzip"}
+        for key, file, pack, options in (
+            ("h5", "plain.h5", pack_raw, {}),
+            ("gz", "gzip.h5", pack_raw, gzip),
+            ("lmdb", "lmdb", pack_lmdb, {}),
+        ):
+
+            def make(
+                path: Path, pack: Any = pack, pixels: Any = pixels, options: Any = options
+            ) -> None:
+                pack(path, pixels, **options)
+
+            made[f"{name}.{key}"] = once(folder / f"{name}_{file}", make)
+    for suffix, kind in (("lmdb", "lmdb"), ("h5", "hdf5")):
+
+        def original(path: Path, kind: str = kind) -> None:
+            convert(made["jpeg"], path, encoding="original", format=kind)
+
+        made[f"jpeg.{suffix}"] = once(folder / f"{made['jpeg'].name}.{suffix}", original)
+    return {name: str(path) for name, path in made.items()}
+
+
+def jpeg_bytes(folder: Path) -> float:
+    """Mean size (bytes) of a folder's JPEGs."""
+    sizes = [file.stat().st_size for file in folder.rglob("*.jpg")]
+    return sum(sizes) / len(sizes)

@@ -23,7 +23,7 @@ from typing import Any
 
 import inputs
 import numpy as np
-from run import build, pack_lmdb
+from inputs import build, pack_lmdb
 
 from asyncreader import AsyncReader
 
@@ -267,11 +267,7 @@ def convert_speed(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]
     from converters import convert
     from converters.picture import Recipe
 
-    def make(path: Path) -> None:
-        for i in range(10):
-            shutil.copytree(made["jpeg"], path / f"part{i}", dirs_exist_ok=True)
-
-    photos = inputs.once(folder / "jpeg10000", make)
+    photos = Path(made["jpeg"])
     files = sorted(photos.rglob("*.jpg"))
     for file in files:
         file.read_bytes()  # warm

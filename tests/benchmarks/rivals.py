@@ -1,0 +1,511 @@
+"""The rivals, each as an iterable of batches: the loaders that people would pick instead of ours.
+
+Imports stay inside the contenders: each needs only its own packages. ``players.py`` says what they
+are given; in the mode "epochs" they loop as their users do, else as ``FASTEST`` says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+#: Batches that each may have ready (each worker of a DataLoader).
+AHEAD = 4
+SIDE = 224
+CROP_RATIO = 0.875
+#: Epochs in one index array of FFCV.
+LONG = 100
+
+#: What each kind does in its fastest mode.
+FASTEST = {
+    "ours": "fetchData and getNextBatch, without end",
+    "ffcv": f"one index array of {LONG} epochs",
+    "torch_h5py": "a sampler without end; whole batches, written into shared memory",
+    "torch_lmdb": "a sampler without end; whole batches, written into shared memory",
+    "torch_folder": "a sampler without end; torchvision.io decodes instead of Pillow",
+    "tfdata": "repeat() before shuffle, without order, fast IDCT",
+    "grain": "repeat()",
+    "dali": "pipe.run() without end",
+}
+
+#: Packages whose versions are told, by kind.
+USED = {
+    "ours": ("numpy", "numba", "simplejpeg", "imagecodecs"), "ffcv": ("ffcv", "numba"),
+    "torch_h5py": ("torch", "h5py"), "torch_h5py_block": ("torch", "h5py"),
+    "torch_lmdb": ("torch", "lmdb", "simplejpeg", "opencv-python-headless"),
+    "torch_folder": ("torch", "torchvision", "pillow"),
+    "grain": ("grain", "simplejpeg", "opencv-python-headless"),
+    "tfdata": ("tensorflow-cpu",), "dali": ("nvidia-dali-cuda120",),
+}  # fmt: skip
+
+Batches = Iterator[Any]
+
+
+def files_of(folder: str) -> list[str]:
+    """A folder's JPEGs, sorted."""
+    return sorted(
+        os.path.join(at, name)
+        for at, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(".jpg")
+    )
+
+
+class EndInsideError(RuntimeError):
+    """An order ended inside a window."""
+
+
+# -- JPEGs as Python code treats them ------------------------------------------------------------
+
+
+def random_box(height: int, width: int, rng: Any) -> tuple[int, int, int, int]:
+    """Top, left, height, width of a random-resized crop: area 0.08 to 1, ratio 3/4 to 4/3."""
+    for _ in range(10):
+        area = height * width * rng.uniform(0.08, 1.0)
+        ratio = np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3)))
+        w, h = round(np.sqrt(area * ratio)), round(np.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1)), h, w
+    side = min(height, width)
+    return (height - side) // 2, (width - side) // 2, side, side
+
+
+def center_box(height: int, width: int) -> tuple[int, int, int, int]:
+    """Top, left, height, width of the square of 0.875 of the shorter side in the middle."""
+    side = int(min(height, width) * CROP_RATIO)
+    return (height - side) // 2, (width - side) // 2, side, side
+
+
+def decode_into(data: Any, out: np.ndarray, rng: Any) -> None:
+    """Decode, crop and resize a JPEG into a row; with ``rng`` cropped and mirrored at random."""
+    import cv2
+    import simplejpeg
+
+    image = simplejpeg.decode_jpeg(data)
+    size = image.shape[:2]
+    top, left, h, w = center_box(*size) if rng is None else random_box(*size, rng)
+    cv2.resize(image[top : top + h, left : left + w], (SIDE, SIDE), dst=out)
+    if rng is not None and rng.random() < 0.5:
+        out[:] = out[:, ::-1].copy()
+
+
+# -- torch DataLoader ----------------------------------------------------------------------------
+
+
+def _torch(spec: dict[str, Any], dataset: Any) -> Batches:
+    """A data set that has ``dataset[i]`` and, for whole batches, ``dataset.rows(numbers, out)``."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    torch.set_num_threads(1)
+    batch, count = spec["batch"], spec["count"]
+    keep = {"num_workers": spec["workers"], "prefetch_factor": AHEAD, "persistent_workers": True}
+    if spec["mode"] == "epochs":
+        loader = DataLoader(dataset, batch_size=batch, shuffle=True, drop_last=True, **keep)
+        while True:
+            for data, _labels in loader:
+                yield data
+
+    class Endless:
+        def __iter__(self) -> Iterator[list[int]]:
+            rng = np.random.default_rng(0)
+            while True:
+                order = rng.permutation(count)
+                for low in range(0, count - batch + 1, batch):
+                    yield order[low : low + batch].tolist()
+
+    class Whole:
+        """Batches by the numbers of their samples, in memory that needs no copy to be sent."""
+
+        def __getitem__(self, numbers: list[int]) -> Any:
+            shape = (len(numbers), *dataset.shape)
+            size = int(np.prod(shape))
+            shared = torch.UntypedStorage._new_shared(size)
+            data = torch.empty(0, dtype=torch.uint8).set_(shared, 0, shape)  # type: ignore[call-overload]
+            labels = torch.from_numpy(dataset.rows(numbers, data.numpy()))
+            return data, labels
+
+    loader = DataLoader(Whole(), batch_size=None, sampler=Endless(), **keep)  # type: ignore[arg-type]
+    for data, _labels in loader:
+        yield data
+
+
+class H5Rows:
+    """Rows through h5py, the file opened in each worker: the usual recipe."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.path, self.shape, self.file = spec["path"], tuple(spec["shape"]), None
+
+    def _open(self) -> None:
+        if self.file is None:
+            import h5py
+
+            self.file = h5py.File(self.path, "r")
+            self.data, self.labels = self.file["data"], self.file["labels"][:, 0]
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        self._open()
+        return self.data[index], int(self.labels[index])
+
+    def rows(self, numbers: list[int], out: np.ndarray) -> np.ndarray:
+        self._open()
+        for row, number in zip(out, numbers, strict=True):
+            self.data.read_direct(row, np.s_[number])
+        return self.labels[numbers]
+
+
+class LmdbRows:
+    """Raw rows, or JPEGs cropped and resized with OpenCV, out of an LMDB."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        import cv2
+
+        cv2.setNumThreads(0)
+        self.path, self.env, self.crop = spec["path"], None, spec.get("crop")
+        self.shape = tuple(spec["shape"])
+
+    def _open(self) -> None:
+        if self.env is None:
+            import lmdb
+
+            self.env = lmdb.open(self.path, readonly=True, lock=False, readahead=False, max_dbs=8)
+            self.db = self.env.open_db(b"data", create=False)
+            self.rng = np.random.default_rng() if self.crop == "random" else None
+
+    def _row(self, txn: Any, number: int, out: np.ndarray) -> None:
+        value = txn.get(b"%010d" % number, db=self.db)
+        if self.crop is None:
+            out[:] = np.frombuffer(value, np.uint8).reshape(self.shape)
+        else:
+            decode_into(value, out, self.rng)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        self._open()
+        out = np.empty(self.shape, np.uint8)
+        with self.env.begin(buffers=True) as txn:
+            self._row(txn, index, out)
+        return out, 0
+
+    def rows(self, numbers: list[int], out: np.ndarray) -> np.ndarray:
+        self._open()
+        with self.env.begin(buffers=True) as txn:
+            for row, number in zip(out, numbers, strict=True):
+                self._row(txn, number, row)
+        return np.zeros(len(numbers), np.int64)
+
+
+class Pictures:
+    """torchvision's ImageFolder and transforms; whole batches with torchvision's own decoder."""
+
+    shape = (3, SIDE, SIDE)
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        from torchvision import transforms
+        from torchvision.datasets import ImageFolder
+        from torchvision.transforms import v2
+
+        if spec["crop"] == "random":
+            crop = [v2.RandomResizedCrop(SIDE), v2.RandomHorizontalFlip()]
+        else:
+            crop = [v2.Resize(int(SIDE / CROP_RATIO)), v2.CenterCrop(SIDE)]
+        self.cropped = v2.Compose(crop)
+        recipe = transforms.Compose([*crop, transforms.PILToTensor()])
+        self.folder = ImageFolder(spec["folder"], recipe)
+
+    def __len__(self) -> int:
+        return len(self.folder)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.folder[index]
+
+    def rows(self, numbers: list[int], out: np.ndarray) -> np.ndarray:
+        from torchvision.io import ImageReadMode, decode_image
+
+        labels = np.empty(len(numbers), np.int64)
+        for row, number in enumerate(numbers):
+            path, labels[row] = self.folder.samples[number]
+            out[row] = self.cropped(decode_image(path, ImageReadMode.RGB)).numpy()
+        return labels
+
+
+def torch_h5py(spec: dict[str, Any]) -> Batches:
+    return _torch(spec, _Sized(H5Rows(spec), spec))
+
+
+def torch_lmdb(spec: dict[str, Any]) -> Batches:
+    return _torch(spec, _Sized(LmdbRows(spec), spec))
+
+
+def torch_folder(spec: dict[str, Any]) -> Batches:
+    return _torch(spec, Pictures(spec))
+
+
+class _Sized:
+    """A data set with the length that DataLoader's own sampler asks for."""
+
+    def __init__(self, rows: Any, spec: dict[str, Any]) -> None:
+        self.inner, self.count, self.shape = rows, spec["count"], rows.shape
+        self.rows = rows.rows
+
+    def __len__(self) -> int:
+        return int(self.count)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inner[index]
+
+
+def torch_h5py_block(spec: dict[str, Any]) -> Batches:
+    """Whole chunks in random order, eight batches mixed: what a user writes for a gzip set."""
+    import torch
+    from torch.utils.data import DataLoader, IterableDataset
+
+    batch, workers, chunk = spec["batch"], spec["workers"], spec["chunk"]
+
+    class Chunks(IterableDataset):  # type: ignore[type-arg]
+        def __iter__(self) -> Iterator[Any]:
+            import h5py
+
+            info = torch.utils.data.get_worker_info()
+            assert info is not None
+            with h5py.File(spec["path"], "r") as file:
+                data, labels = file["data"], file["labels"]
+                rng = np.random.default_rng(info.id)
+                while True:
+                    order = rng.permutation(len(data) // chunk)[info.id :: workers]
+                    mixing = -(-8 * batch // chunk)
+                    for low in range(0, len(order), mixing):
+                        starts = order[low : low + mixing] * chunk
+                        rows = np.concatenate([data[s : s + chunk] for s in starts])
+                        marks = np.concatenate([labels[s : s + chunk] for s in starts])
+                        mixed = rng.permutation(len(rows))
+                        for at in range(0, len(rows) - batch + 1, batch):
+                            pick = mixed[at : at + batch]
+                            yield torch.from_numpy(rows[pick]), torch.from_numpy(marks[pick])
+
+    loader = DataLoader(Chunks(), batch_size=None, num_workers=workers, prefetch_factor=AHEAD)
+    for data, _labels in loader:
+        yield data
+
+
+# -- FFCV ----------------------------------------------------------------------------------------
+
+
+class Ffcv:
+    """FFCV's Loader, built once; each epoch, or each long index array, is a new iteration of it."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        # it asks numba for as many threads as it has workers, and numba has as many as cores
+        most = max(spec["workers"], len(os.sched_getaffinity(0)))
+        os.environ.setdefault("NUMBA_NUM_THREADS", str(most))
+        from ffcv.fields.basics import IntDecoder
+        from ffcv.fields.rgb_image import (
+            CenterCropRGBImageDecoder,
+            RandomResizedCropRGBImageDecoder,
+            SimpleRGBImageDecoder,
+        )
+        from ffcv.loader import Loader, OrderOption
+        from ffcv.transforms import RandomHorizontalFlip
+
+        _make_beton(spec)
+        crop = spec.get("crop")
+        if crop is None:
+            image = [SimpleRGBImageDecoder()]
+        elif crop == "center":
+            image = [CenterCropRGBImageDecoder((SIDE, SIDE), ratio=CROP_RATIO)]
+        else:
+            image = [RandomResizedCropRGBImageDecoder((SIDE, SIDE)), RandomHorizontalFlip()]
+        self.long = spec["mode"] != "epochs"
+        order: dict[str, Any] = {"order": OrderOption.RANDOM}
+        if self.long:
+            rng = np.random.default_rng(0)
+            epochs = [rng.permutation(spec["count"]) for _ in range(LONG)]
+            order = {
+                "order": OrderOption.SEQUENTIAL,
+                "indices": np.concatenate(epochs).astype(np.uint64),
+            }
+        self.loader = Loader(
+            spec["beton"], batch_size=spec["batch"], num_workers=spec["workers"], os_cache=True,
+            drop_last=True, batches_ahead=AHEAD, **order,
+            pipelines={"image": image, "label": [IntDecoder()]},
+        )  # fmt: skip
+        self.left = 0
+        self.batches: Any = None
+
+    def renew(self) -> None:
+        """Between windows: a fresh long index array where less than half of one is left."""
+        if self.long and self.left < len(self.loader) // 2:
+            if self.left:
+                self.batches.close()
+            self.batches, self.left = iter(self.loader), len(self.loader)
+
+    def __iter__(self) -> Batches:
+        if not self.long:
+            while True:
+                for data, _labels in self.loader:
+                    yield data
+        while self.left:
+            self.left -= 1
+            yield next(self.batches)[0]
+        raise EndInsideError("the index array ended inside a window: make LONG larger")
+
+
+def _make_beton(spec: dict[str, Any]) -> None:
+    """The set in FFCV's own format; its writer encodes JPEGs itself, at the originals' quality."""
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.writer import DatasetWriter
+
+    if os.path.exists(spec["beton"]):
+        return
+    if spec.get("folder"):
+        from PIL import Image
+
+        files = files_of(spec["folder"])
+
+        class Data:
+            def __len__(self) -> int:
+                return len(files)
+
+            def __getitem__(self, index: int) -> Any:
+                return Image.open(files[index]), index
+
+        field = RGBImageField(write_mode="jpg", jpeg_quality=spec["quality"])
+    else:
+        pixels = np.load(spec["npy"], mmap_mode="r")
+
+        class Data:  # type: ignore[no-redef]
+            def __len__(self) -> int:
+                return len(pixels)
+
+            def __getitem__(self, index: int) -> Any:
+                return np.array(pixels[index]), index
+
+        field = RGBImageField(write_mode="raw")
+    writer = DatasetWriter(
+        spec["beton"] + ".part", {"image": field, "label": IntField()}, num_workers=1
+    )
+    writer.from_indexed_dataset(Data())
+    os.rename(spec["beton"] + ".part", spec["beton"])
+
+
+# -- other systems -------------------------------------------------------------------------------
+
+
+def grain(spec: dict[str, Any]) -> Batches:
+    """Grain over an ArrayRecord file of JPEGs, read with threads."""
+    import cv2
+    import grain.python as pygrain
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    cv2.setNumThreads(0)
+    path = spec["folder"].rstrip("/") + ".arrayrecord"
+    if not os.path.exists(path):
+        writer = ArrayRecordWriter(path + ".part", "group_size:1")
+        for name in files_of(spec["folder"]):
+            with open(name, "rb") as file:
+                writer.write(file.read())
+        writer.close()
+        os.rename(path + ".part", path)
+
+    def centered(data: Any) -> np.ndarray:
+        out = np.empty((SIDE, SIDE, 3), np.uint8)
+        decode_into(data, out, None)
+        return out
+
+    def at_random(data: Any, rng: Any) -> np.ndarray:
+        out = np.empty((SIDE, SIDE, 3), np.uint8)
+        decode_into(data, out, rng)
+        return out
+
+    rows = pygrain.MapDataset.source(pygrain.ArrayRecordDataSource(path)).seed(0).shuffle()
+    endless = spec["mode"] != "epochs"
+    rows = rows.repeat() if endless else rows
+    rows = rows.map(centered) if spec["crop"] == "center" else rows.random_map(at_random)
+    options = pygrain.ReadOptions(
+        num_threads=spec["workers"], prefetch_buffer_size=AHEAD * spec["batch"]
+    )
+    loader = rows.to_iter_dataset(options).batch(spec["batch"], drop_remainder=True)
+    while True:
+        yield from loader
+
+
+def tfdata(spec: dict[str, Any]) -> Batches:
+    """tf.data over a TFRecord file of JPEGs, all records in its shuffle buffer."""
+    import tensorflow as tf
+
+    path = spec["folder"].rstrip("/") + ".tfrecord"
+    if not os.path.exists(path):
+        with tf.io.TFRecordWriter(path + ".part") as writer:
+            for name in files_of(spec["folder"]):
+                with open(name, "rb") as file:
+                    writer.write(file.read())
+        os.rename(path + ".part", path)
+    endless = spec["mode"] != "epochs"
+    method = "INTEGER_FAST" if endless else ""
+
+    def parse(data: Any) -> Any:
+        shape = tf.io.extract_jpeg_shape(data)
+        if spec["crop"] == "center":
+            side = tf.cast(
+                tf.cast(tf.minimum(shape[0], shape[1]), tf.float32) * CROP_RATIO, "int32"
+            )
+            window = tf.stack([(shape[0] - side) // 2, (shape[1] - side) // 2, side, side])
+        else:
+            begin, size, _ = tf.image.sample_distorted_bounding_box(
+                shape, tf.zeros((1, 0, 4)), min_object_covered=0.0,
+                aspect_ratio_range=(3 / 4, 4 / 3), area_range=(0.08, 1.0), max_attempts=10,
+                use_image_if_no_bounding_boxes=True,
+            )  # fmt: skip
+            window = tf.stack([begin[0], begin[1], size[0], size[1]])
+        image = tf.io.decode_and_crop_jpeg(data, window, channels=3, dct_method=method)
+        image = tf.cast(tf.image.resize(image, (SIDE, SIDE)), tf.uint8)
+        return tf.image.random_flip_left_right(image) if spec["crop"] == "random" else image
+
+    records = tf.data.TFRecordDataset(path)
+    records = records.repeat() if endless else records
+    loader = (
+        records.shuffle(spec["count"]).map(parse, num_parallel_calls=spec["workers"])
+        .batch(spec["batch"], drop_remainder=True).prefetch(AHEAD)
+    )  # fmt: skip
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = spec["workers"]
+    options.deterministic = not endless
+    loader = loader.with_options(options)
+    while True:
+        yield from loader
+
+
+def dali(spec: dict[str, Any]) -> Batches:
+    """DALI's CPU pipeline over the folder; its reader goes round by itself, so it has one mode."""
+    from nvidia.dali import fn, pipeline_def, types
+
+    @pipeline_def(
+        batch_size=spec["batch"], num_threads=spec["workers"], device_id=None,
+        prefetch_queue_depth=AHEAD, seed=0,
+    )  # fmt: skip
+    def pipe() -> Any:
+        files, labels = fn.readers.file(
+            file_root=spec["folder"], random_shuffle=True, initial_fill=spec["count"]
+        )
+        size = (SIDE, SIDE)
+        if spec["crop"] == "random":
+            images = fn.decoders.image_random_crop(
+                files, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
+            )
+            images = fn.resize(images, size=size, interp_type=types.INTERP_LINEAR)
+            return fn.flip(images, horizontal=fn.random.coin_flip()), labels
+        shape = fn.peek_image_shape(files)[0:2]
+        side = CROP_RATIO * fn.reductions.min(shape)
+        low = (shape - side) / 2
+        images = fn.decoders.image(files)
+        images = fn.resize(
+            images, size=size, roi_start=low, roi_end=low + side, interp_type=types.INTERP_LINEAR
+        )
+        return images, labels
+
+    built = pipe()
+    built.build()
+    while True:
+        yield built.run()[0]
