@@ -187,7 +187,8 @@ class Target:
         if self.keep and numbers:
             words = (
                 f"finished shards are kept ({len(numbers):,}): resume (--resume) goes on with "
-                f"them, {_ranges(numbers)} of {int(self._names()[0][2]):,} in {self._workspace!r}"
+                f"them, {_ranges(numbers)} of {int(self._names()[0][2]):,} in {self._workspace!r}; "
+                "with other options remove that folder first"
             )
         elif isinstance(error, AsyncReaderError):
             return  # that nothing is left is the rule

@@ -338,7 +338,7 @@ def test_ctrl_c_says_which_shards_are_kept(photos: Path, tmp_path: Path) -> None
     assert result.exit_code == 130
     assert result.stderr == (
         "interrupted: finished shards are kept (2): resume (--resume) goes on with them, "
-        f"0 to 1 of 4 in '{work}'\n"
+        f"0 to 1 of 4 in '{work}'; with other options remove that folder first\n"
     )
     assert len(listed(work / "set")) == 2
     result = stopped(photos, target, 20, "--resume")

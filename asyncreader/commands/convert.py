@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 @click.option(
     "--quality", type=click.IntRange(1, 100), metavar="N", help="Of --encoding jpeg. [90]"
 )
-@click.option("--labels", type=PATH, metavar="CSV", help="Lines of path,label[,label...]")
+@click.option(
+    "--labels", type=PATH, metavar="CSV", help="Lines of path,label[,label...]; text names classes."
+)
 @click.option("--no-labels", is_flag=True, help="Pack without labels.")
 @choice("--channels", "1 3", "Grey or RGB. [3]")
 @click.option("--shuffle", type=int, metavar="SEED", help="Pack in random order.")
