@@ -16,6 +16,7 @@ from fakes import encoded, packed, paint, pictures, write_hdf5
 
 from asyncreader import (
     AsyncReader,
+    AsyncReaderError,
     DecodeError,
     FormatError,
     ParamsError,
@@ -160,6 +161,38 @@ def test_damaged_fuel_split(tmp_path: Path, rows: list[Any], match: str) -> None
         foreign.fuel_split(file, rows)
     with pytest.raises(FormatError, match=match):
         open_source(tmp_path / "set.hdf5")
+
+
+@pytest.mark.parametrize("userblock", [0, 512])
+@pytest.mark.parametrize("used", ["data", "labels", "split", "listed"])
+def test_virtual_sets_are_never_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: str, userblock: int
+) -> None:
+    """HDF5 is never asked to open a virtual data set, whose list of sources may be forged: not as
+    data, labels, a split's indices or a name that an error lists."""
+    layout = h5py.VirtualLayout((COUNT,), "i8")
+    layout[:] = h5py.VirtualSource("elsewhere.h5", "x", (COUNT,))
+    name = {"data": "data", "labels": "labels"}.get(used, "virtual")
+    path = tmp_path / "set.h5"
+    with h5py.File(path, "w", userblock_size=userblock, libver="latest") as file:
+        file.create_virtual_dataset(name, layout)
+        if used == "split":
+            file["features"], file["targets"] = IMAGES, LABELS
+            foreign.fuel_split(file, both("a", 0, 0, "virtual"))
+        elif used == "labels":
+            file["data"] = IMAGES
+    opened: list[bytes] = []
+    real = h5py.h5o.open
+
+    def open_object(group: Any, name: bytes, **more: Any) -> Any:
+        opened.append(name)
+        return real(group, name, **more)
+
+    monkeypatch.setattr(h5py.h5o, "open", open_object)
+    monkeypatch.setattr(h5py.h5r, "dereference", lambda *_: opened.append(name.encode()))
+    with pytest.raises(AsyncReaderError, match=name):
+        open_source(path)
+    assert name.encode() not in opened
 
 
 def test_a_split_beyond_the_data(tmp_path: Path) -> None:

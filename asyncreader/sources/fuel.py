@@ -8,6 +8,7 @@ comment), or in files of 2015 one root attribute (start, stop) each. A source of
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import FormatError
-from .hdf5_guard import attribute, hard_dataset, read_table
+from .hdf5_guard import attribute, find_dataset, hard_dataset, read_table
 
 Int64 = npt.NDArray[np.int64]
 
@@ -23,7 +24,7 @@ _FIELDS: Final = {"split", "source", "start", "stop", "indices", "available"}
 #: Rows of ``split`` and attributes that are looked at.
 _MOST: Final = 4096
 
-#: Finds a data set by name or reference and checks that it is stored in the file.
+#: Takes a data set and its name, and checks that it is stored in the file.
 Checked = Callable[[Any, str], Any]
 
 
@@ -47,7 +48,7 @@ def _table(h5: Any) -> Any:
 
 
 def read_splits(
-    h5: Any, data: str, labels: str | None, count: int, path: str, checked: Checked
+    h5: Any, data: str, labels: str | None, count: int, path: str
 ) -> dict[str, slice | Int64]:
     """Rows of each split that ``data`` and ``labels`` (None: not needed) both have.
 
@@ -63,7 +64,7 @@ def read_splits(
         source = _text(row["source"])
         if not row["available"] or source not in (data, labels):
             continue
-        found.setdefault(_text(row["split"]), {})[source] = _rows(h5, row, count, path, checked)
+        found.setdefault(_text(row["split"]), {})[source] = _rows(h5, row, count, path)
     splits: dict[str, slice | Int64] = {}
     for name, sources in found.items():
         rows = sources.get(data)
@@ -74,11 +75,17 @@ def read_splits(
     return splits
 
 
-def _rows(h5: Any, row: Any, most: int, path: str, checked: Checked) -> slice | Int64:
+def _rows(h5: Any, row: Any, most: int, path: str) -> slice | Int64:
+    import h5py
+
     name = f"split {_text(row['split'])!r} of {_text(row['source'])!r}"
     reference = row["indices"]
     if reference:
-        indices = checked(h5[reference], name)
+        # by its name: what a reference opens has not been looked at before
+        where = h5py.h5r.get_name(reference, h5.id)
+        if where is None:
+            raise FormatError(f"the indices of {name} are not in the file", path=path)
+        indices = find_dataset(h5, os.fsdecode(where), path)
         # held against the number of records before it is read: a small file may declare terabytes
         if indices.ndim != 1 or indices.dtype.kind not in "iu" or indices.shape[0] > most:
             raise FormatError(

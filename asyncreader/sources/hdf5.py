@@ -424,7 +424,7 @@ class _Opener(VlenOpener):
             fields = self.fields
             labels = None if source.labels is None or fields.labels_path else fields.labels
             source.splits = fuel.read_splits(
-                self.h5, fields.data, labels, source.spec.count, self.path, self.stored
+                self.h5, fields.data, labels, source.spec.count, self.path
             )
         return source
 

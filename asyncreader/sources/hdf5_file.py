@@ -26,6 +26,7 @@ from .hdf5_guard import (
     reach,
     read_table,
 )
+from .hdf5_loops import virtual_layouts
 from .raw_images import RawImages
 from .store import OpenFile, check_descriptors
 
@@ -107,8 +108,10 @@ class Hdf5OnDisk(OpenFile):
         return superblock(self.path) or 0
 
     def library(self) -> Any:
-        """h5py's File of it, read-only."""
-        return open_library(self.path)
+        """h5py's File of it, read-only, which knows what hdf5_guard.py asks it."""
+        h5 = open_library(self.path)
+        h5.is_virtual = virtual_layouts(self.mapped.bytes, self.superblock(), self.path)
+        return h5
 
 
 class Hdf5Files:

@@ -71,7 +71,9 @@ def reach(h5: Any, name: str, path: str) -> Any:
             continue
         if kind != h5py.h5l.TYPE_HARD:
             raise _leads_out(group, part, kind, name, path)
-        found = h5py.h5o.open(group, part)
+        found = _opened(h5, group, part)
+        if found is None:
+            raise _virtual(name, path)
         if not any(piece not in (b"", b".") for piece in left):
             return found
         if not isinstance(found, h5py.h5g.GroupID):
@@ -124,7 +126,7 @@ def hard_dataset(h5: Any, name: str) -> Any:
     group = _root(h5)
     if not group.links.exists(part) or group.links.get_info(part).type != h5py.h5l.TYPE_HARD:
         return None
-    found = h5py.h5o.open(group, part)
+    found = _opened(h5, group, part)
     if not isinstance(found, h5py.h5d.DatasetID):
         return None
     try:
@@ -141,7 +143,7 @@ def dataset_names(h5: Any) -> list[str]:
         if not groups or len(names) >= _LISTED:
             break
         group, prefix = groups.popleft()
-        for name, found in _members(group):
+        for name, found in _members(h5, group):
             whole = prefix + name
             if isinstance(found, type(group)):
                 if not prefix:
@@ -157,14 +159,34 @@ def _root(h5: Any) -> Any:
     return h5py.h5g.open(h5.id, b"/")
 
 
-def _members(group: Any) -> Iterator[tuple[bytes, Any]]:
-    """Some of a group's data sets and groups, by hard links."""
+def _opened(h5: Any, group: Any, part: bytes) -> Any:
+    """The object that a hard link of ``group`` leads to; None for a virtual data set.
+
+    HDF5 looks for a virtual data set's sources, and believes how many it is told of, when it opens
+    it. ``h5``: with ``is_virtual``, as the sources' ``library`` gives it.
+    """
+    import h5py
+
+    address = group.links.get_info(part).u
+    return None if h5.is_virtual(address) else h5py.h5o.open(group, part)
+
+
+def _virtual(name: str, path: str) -> FormatError:
+    return FormatError(
+        f"{name!r} is a virtual data set: its bytes lie in other files",
+        path=path,
+        hint="pass those files as a list",
+    )
+
+
+def _members(h5: Any, group: Any) -> Iterator[tuple[bytes, Any]]:
+    """Some of a group's data sets and groups, by hard links; None for a virtual data set."""
     import h5py
 
     for name in itertools.islice(group, _VISITED):
         if group.links.get_info(name).type == h5py.h5l.TYPE_HARD:
-            found = h5py.h5o.open(group, name)
-            if isinstance(found, h5py.h5d.DatasetID | h5py.h5g.GroupID):
+            found = _opened(h5, group, name)
+            if found is None or isinstance(found, h5py.h5d.DatasetID | h5py.h5g.GroupID):
                 yield name, found
 
 
@@ -182,11 +204,7 @@ def check_stored(dataset: Any, name: str, path: str) -> Any:
         raise FormatError(f"{name!r} is not a data set", path=path)
     plist = dataset.id.get_create_plist()
     if plist.get_layout() == h5py.h5d.VIRTUAL:
-        raise FormatError(
-            f"{name!r} is a virtual data set: its bytes lie in other files",
-            path=path,
-            hint="pass those files as a list",
-        )
+        raise _virtual(name, path)
     if plist.get_external_count():
         raise FormatError(
             f"{name!r} keeps its bytes outside the file",

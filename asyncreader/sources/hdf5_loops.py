@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -50,6 +50,18 @@ def check_loops(data: Any, base: int, path: str) -> None:
     except _Odd:
         return
     walk.objects(root)
+
+
+def virtual_layouts(data: Any, base: int, path: str) -> Callable[[int], bool]:
+    """Tells of an object's address, as HDF5 counts it, whether a virtual layout is in its header.
+
+    HDF5 (2.0 too) reads a virtual layout's list of sources when the object is opened and believes
+    its counts: a forged one kills the process. So it must be known before.
+    """
+    walk = _Walk(data, base, path)
+    with contextlib.suppress(_Odd):
+        walk.superblock()
+    return walk.virtual
 
 
 class _Walk:
@@ -110,6 +122,16 @@ class _Walk:
         if root is None:
             raise _Odd
         return root
+
+    def virtual(self, address: int) -> bool:
+        """Whether a virtual layout (version 4 on, class 3) is in the header at ``address``."""
+        try:
+            return any(
+                kind == 0x08 and self._int(body, 1) >= 4 and self._int(body + 1, 1) == 3
+                for kind, body, _ in self._messages(address + self._base)
+            )
+        except _Odd:
+            return False  # HDF5 says what is wrong with such a header
 
     def objects(self, root: int) -> None:
         self._meet(root)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ... import kernels
 from ...errors import FormatError
 from ..hdf5_file import SIGNATURE
+from ..hdf5_loops import virtual_layouts
 from ..store import fetched
 from .objects import Objects, merged
 from .urls import Place
@@ -217,10 +218,12 @@ class RemoteFile:
         self.store = self.mapped = RangeStore(objects, place, self.size)
 
     def library(self) -> Any:
-        """h5py's File of it, read-only."""
+        """h5py's File of it, read-only, which knows what hdf5_guard.py asks it."""
         import h5py
 
-        return h5py.File(self.store.bytes.file, "r")
+        h5 = h5py.File(self.store.bytes.file, "r")
+        h5.is_virtual = virtual_layouts(self.mapped.bytes, 0, self.path)
+        return h5
 
     def superblock(self) -> int:
         """Where HDF5's signature is. FormatError unless at the beginning, as in sets of ours."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
 import numpy as np
 
+from ..reseal import lookup3
 from .corpus import NONE, SET, Place, Try, attack
 from .hdf5_tools import (
     ROWS,
@@ -248,3 +251,86 @@ def virtual_labels_to_a_pipe(place: Place) -> Try:
     file["labels"] = file["other"]
     file["data"] = np.zeros(ROWS, np.uint8)
     return done(file)
+
+
+# -- virtual layouts whose list of sources lies --------------------------------------------------
+
+
+def listed(place: Place, table: str) -> tuple[Path, int, int]:
+    """A file whose ``table`` is virtual, and where its list of sources begins and ends.
+
+    The list is an object of a global heap: a version, a count, the sources, a checksum (HDF5 File
+    Format Specification 4.0, III.E and III.F).
+    """
+    file = virtually(place, place.secret_h5, False)
+    if table == "labels":
+        file.move("data", "other")
+        del file["labels"]
+        file["labels"] = file["other"]
+        file["data"] = np.zeros(ROWS, np.uint8)
+    elif table != "data":
+        file.move("data", table)
+    path = closed(file)
+    raw = path.read_bytes()
+    begin = raw.index(b"GCOL") + 32
+    return path, begin, begin + int.from_bytes(raw[begin - 8 : begin], "little")
+
+
+def forged(place: Place, table: str, change: Callable[[bytearray], None]) -> Try:
+    """``change`` done to the list of sources, and its checksum made good."""
+    path, begin, end = listed(place, table)
+    raw = bytearray(path.read_bytes())
+    block = raw[begin : end - 4]
+    change(block)
+    sealed = np.array(block)
+    raw[begin:end] = bytes(block) + struct.pack("<I", int(lookup3(sealed, sealed.size)))
+    path.write_bytes(raw)
+    return Try(path)
+
+
+def _counted(count: int) -> Callable[[bytearray], None]:
+    def change(block: bytearray) -> None:
+        block[1:9] = struct.pack("<Q", count)
+
+    return change
+
+
+def _unended(block: bytearray) -> None:
+    block[9:] = b"x" * len(block[9:])
+
+
+def _version(block: bytearray) -> None:
+    block[0] = 255
+
+
+def _drawn(seed: int) -> Callable[[bytearray], None]:
+    def change(block: bytearray) -> None:
+        rng = np.random.default_rng(seed)
+        for at in rng.integers(len(block), size=int(rng.integers(1, 12))).tolist():
+            block[at] = int(rng.integers(256))
+
+    return change
+
+
+#: Counts whose products with the size of an entry (some hundred bytes) overflow, or nearly do.
+_COUNTS = (0, 2, 1 << 32, *(1 << n for n in range(56, 64)), (1 << 64) - 1)
+_LISTS: dict[str, Callable[[bytearray], None]] = {
+    **{f"of_{count}": _counted(count) for count in _COUNTS},
+    "of_names_without_end": _unended,
+    "of_no_version": _version,
+    **{f"drawn_{seed}": _drawn(seed) for seed in range(12)},
+}
+
+
+def _lists(table: str, how: str) -> None:
+    def make(place: Place) -> Try:
+        return forged(place, table, _LISTS[how])
+
+    make.__doc__ = f"A virtual data set {table} whose list of sources is {how.replace('_', ' ')}."
+    attack(SET, "virtual data set|no data set", SET, f"virtual_{table}_{how}")(make)
+
+
+for _how in _LISTS:
+    _lists("data", _how)
+for _table in ("labels", "images", "elsewhere"):
+    _lists(_table, "of_2305843009213693952")
