@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import importlib.util
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from fakes import packed, paint, write_hdf5
 
 from asyncreader import SourceError, cli
 from asyncreader.bench import BenchReport, BenchRow
-from asyncreader.figure import BenchCeilings, bench_ceilings, draw_bench
+from asyncreader.figure import BenchCeilings, above_disk, bench_ceilings, draw_bench
 
 needs_matplotlib = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="matplotlib (extra plot) is missing"
@@ -72,6 +74,34 @@ def test_figure(tmp_path: Path, suffix: str, disk: float | None) -> None:
 
 
 @needs_matplotlib
+@pytest.mark.parametrize(
+    ("disk", "shuffle", "words"),
+    [
+        (None, True, None),
+        (190.0, True, None),
+        (150.0, True, "from memory, the page cache"),
+        (150.0, "block", "from memory, the page cache, or in order from the disk"),
+    ],
+)
+def test_a_disk_below_the_curve_is_explained(
+    tmp_path: Path, disk: float | None, shuffle: Any, words: str | None, monkeypatch: Any
+) -> None:
+    """Where the loader is faster than reading the disk at random, figure and command say why."""
+    tops = BenchCeilings({1: 1e4, 2: 2e4}, {}, disk)
+    made = replace(report(100.0, 190.0), params={"shuffle": shuffle, "njob": 1})
+    assert above_disk(made, tops) == words
+    draw_bench(made, tops, str(tmp_path / "a.svg"))
+    assert ("(the set came" in (tmp_path / "a.svg").read_text()) is (words is not None)
+    path = write_hdf5(tmp_path / "a.h5", packed(paint(30, (8, 8, 3))))
+    monkeypatch.setattr("asyncreader.bench.run_bench", lambda *_, **__: made)
+    monkeypatch.setattr("asyncreader.figure.bench_ceilings", lambda *_: tops)
+    result = CliRunner().invoke(cli.cli, ["bench", path, "--plot", str(tmp_path / "b.svg")])
+    assert result.exit_code == 0, result.output
+    assert ("lies below the curve" in result.stdout) is (words is not None)
+    assert max(map(len, result.stdout.replace(str(tmp_path), "").splitlines())) <= 80
+
+
+@needs_matplotlib
 def test_figure_that_cannot_be_written(tmp_path: Path) -> None:
     """A folder that is not there is an error of ours."""
     with pytest.raises(SourceError, match="cannot be written"):
@@ -86,6 +116,9 @@ def test_bench_plots(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli.cli, [*words, "--plot", str(tmp_path / "a.svg")])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "a.svg").stat().st_size > 1000
+    assert f"\nfigure in {tmp_path / 'a.svg'}\n" in result.stdout
+    result = CliRunner().invoke(cli.cli, [*words, "--plot", str(tmp_path / "b.svg"), "--json"])
+    assert json.loads(result.stdout)["plot"] == str(tmp_path / "b.svg")
     result = CliRunner().invoke(cli.cli, [*words, "--plot", str(tmp_path / "a.txt")])
     assert result.exit_code == 2
     assert ".svg, .png or .pdf" in result.stderr

@@ -71,12 +71,12 @@ def bench(
 
     The threads take turns, three each; figures are medians. "wait" is the share of time that the
     consumer waits for batches; without --consumer-ms there is nothing else for it to do.
-    --plot shows beside it what bare threads reach: copying, decoding, reading the disk.
+    --plot also draws what bare threads reach: copying, decoding, reading the disk.
     """
     from ..bench import run_bench
 
     if plot is not None:
-        from ..figure import bench_ceilings, check_plot, draw_bench
+        from ..figure import above_disk, bench_ceilings, check_plot, draw_bench
 
         check_plot(plot)
     given = {name: value for name, value in options.items() if value is not None}
@@ -95,12 +95,22 @@ def bench(
             consumer_seconds=consumer_ms / 1000,
             progress=progress,
         )
+    drawn = ""
     if plot is not None:
-        draw_bench(report, bench_ceilings(given, nthread, report.batch_bytes), plot)
+        tops = bench_ceilings(given, nthread, report.batch_bytes)
+        draw_bench(report, tops, plot)
+        drawn = f"figure in {shown(plot)}"
+        if (why := above_disk(report, tops)) is not None:
+            drawn += (
+                f"\nits disk line, {tops.disk:,.0f} samples/s at random, lies below the curve: "
+                f"the set came\n{why}"
+            )
     if as_json:
-        print_json(report.to_dict())
-    else:
-        _print_bench(report)
+        print_json({**report.to_dict(), "plot": plot})
+        return
+    _print_bench(report)
+    if drawn and not quiet:
+        click.echo(drawn)
 
 
 def _print_bench(report: BenchReport) -> None:
