@@ -16,6 +16,7 @@ from .ceilings import copy_ceiling, decode_ceiling, read_ceiling
 from .errors import AsyncReaderError, ParamsError, SourceError
 from .fill import Fill
 from .params import parse_params
+from .sheet import font_files, in_words
 from .sources import fields_of, open_source
 from .sources.lmdb import lmdb_data_file
 from .sources.subset import resolve_subset
@@ -111,6 +112,16 @@ def above_disk(report: BenchReport, tops: BenchCeilings) -> str | None:
     return "from memory, the page cache" + ("" if at_random else ", or in order from the disk")
 
 
+def _families(text: str) -> list[str]:
+    """Fonts that matplotlib draws ``text`` with: its own, then those with the other letters."""
+    from matplotlib.font_manager import FontProperties, fontManager
+
+    files = font_files(text)
+    for file in files:
+        fontManager.addfont(file)
+    return ["DejaVu Sans", *(FontProperties(fname=file).get_name() for file in files)]
+
+
 def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
     """Draw the figure into ``path`` (svg, png or pdf). SourceError where it cannot be written."""
     from matplotlib.figure import Figure
@@ -178,8 +189,9 @@ def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
     several = isinstance(report.data_shape[0], tuple)
     shapes = report.data_shape if several else (report.data_shape,)
     shape = ", ".join(times(shape) for shape in shapes)
+    title = in_words(f"{name}: {shape} {report.dtype}, {order}")
     # a "$" would begin mathematics, and names may hold anything
-    axes.set_title(f"{name}: {shape} {report.dtype}, {order}".replace("$", r"\$"), loc="left")
+    axes.set_title(title.replace("$", r"\$"), loc="left", family=_families(title))
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     temporary = f"{path}.{os.getpid()}.part"
     kind = os.path.splitext(path)[1][1:].lower()

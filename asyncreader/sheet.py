@@ -123,7 +123,7 @@ def _write(
     """One line that keeps to ``room`` pixels: what does not fit becomes "..." in its middle."""
     if len(text) > room:  # a letter takes a pixel: megabytes of them need not be measured
         text = _cut(text, room)
-    text = _in_words(text)
+    text = in_words(text)
     length = _length(text, size)
     if length > room:
         # the end tells long names apart as often as the beginning
@@ -145,7 +145,7 @@ def _cut(text: str, keep: int) -> str:
 
 def _wrapped(text: str, room: int) -> list[str]:
     lines = [""]
-    for word in _in_words(text).split(" "):
+    for word in in_words(text).split(" "):
         longer = f"{lines[-1]} {word}".strip()
         if lines[-1] and _length(longer, _SMALL) > room:
             lines.append(word)
@@ -171,7 +171,7 @@ def _composed(text: str) -> str:
     return unicodedata.normalize("NFC", shown(text))
 
 
-def _in_words(text: str) -> str:
+def in_words(text: str) -> str:
     """``text`` with letters that no font has in words, "[CJK letters]", or without accents."""
     text = _composed(text)
     if text.isascii():
@@ -196,6 +196,11 @@ def _lacking(letter: str) -> str:
         return name.lower()
     first = name.split()[0]
     return f"{first if first == 'CJK' else first.capitalize()} letters"
+
+
+def font_files(text: str) -> list[str]:
+    """The installed fonts that draw what Pillow's own lacks of ``text``, as in_words() made it."""
+    return sorted({file for letter in text if (file := _file_of(letter))})
 
 
 def _length(text: str, size: int) -> float:

@@ -102,6 +102,19 @@ def test_a_disk_below_the_curve_is_explained(
 
 
 @needs_matplotlib
+@pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
+@pytest.mark.parametrize(
+    "name", ["\u732b \u0441.h5", "bad\udcff.h5", "a\nb\x1b[31m.h5", "\U00013000.h5"], ids=ascii
+)
+def test_a_figure_of_any_name(tmp_path: Path, name: str, suffix: str) -> None:
+    """Any letters, controls and bytes that are no UTF-8 may stand in a set's name: the figure is
+    drawn, and nothing is warned of."""
+    path = tmp_path / f"out.{suffix}"
+    draw_bench(replace(report(1.0), path=name), BenchCeilings({1: 2.0}, {}, None), str(path))
+    assert path.stat().st_size > 1000
+
+
+@needs_matplotlib
 def test_figure_that_cannot_be_written(tmp_path: Path) -> None:
     """A folder that is not there is an error of ours."""
     with pytest.raises(SourceError, match="cannot be written"):
