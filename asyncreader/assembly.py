@@ -19,15 +19,29 @@ from .fill import Fill
 from .filling import BatchFiller
 from .memory import aligned_empty
 from .order import Cursor, EpochOrder, subset_count
-from .params import WINDOW_BYTES, ReaderParams
+from .params import PATHS, WINDOW_BYTES, ReaderParams
 from .slots import Slot, SlotLayout
-from .sources import FieldsSource, RowPlan, Source, open_reader_source
+from .sources import FieldsSource, RowPlan, Source, absolute, absolute_pattern, open_reader_source
 from .sources.subset import resolve_subset
 from .stats import Meter
 from .trace import TracedFiller
 
 #: Samples, spread over a set, that are looked at to see whether ``dtype`` can hold their values.
 LOOKED_AT: Final = 16
+
+
+def rooted(p: ReaderParams) -> ReaderParams:
+    """The parameters with absolute paths: as pickled readers and worker processes need them."""
+    found: dict[str, Any] = {}
+    for name in PATHS:
+        path = getattr(p, name)
+        if path is not None:
+            one = isinstance(path, str)
+            found[name] = absolute_pattern(path) if one else tuple(map(absolute_pattern, path))
+    for name in ("labels_path", "trace"):
+        if getattr(p, name) is not None:
+            found[name] = absolute(getattr(p, name))
+    return replace(p, **found)
 
 
 def make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> BatchFiller:

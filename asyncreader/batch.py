@@ -49,7 +49,9 @@ class Batch:
     def __init__(self, ring: SlotRing | DeviceRing, slot: Slot, copy: bool) -> None:
         plan = slot.plan
         assert plan is not None
-        self._data, self._labels = ring.hand_out(slot, copy)
+        data, labels = ring.hand_out(slot, copy)
+        self._data: Any = data
+        self._labels: Array | None = labels
         self.indices = plan.indices
         self.mask = plan.valid
         self.epoch = plan.epoch

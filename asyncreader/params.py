@@ -7,14 +7,20 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from .errors import ParamsError
 from .fill import Wanted
+
+#: What a reader is opened with: a dict of parameters, or in its place what ``path`` takes.
+Given: TypeAlias = Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+#: What names packed files: a path, a glob or several of them.
+PATHS: Final = ("path", "hdf5_path", "lmdb_path")
 
 #: Samples mixed together by shuffle="block", and the most bytes that may take decoded.
 SHUFFLE_WINDOW: Final = 16_384
@@ -124,10 +130,9 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda m: "_" + m.group(1).lower(), name)
 
 
-def parse_params(params: Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> ReaderParams:
+def parse_params(params: Given | None, overrides: Mapping[str, Any]) -> ReaderParams:
     """Check everything that can be known without opening a file; ParamsError says what is off."""
-    given = _collect(params)
-    given.update(_collect(overrides))
+    given = given_params(params, overrides)
     _check_source(given)
     checked = {name: _CHECKS[name](name, value) for name, value in given.items()}
     result = ReaderParams(**checked)
@@ -135,30 +140,116 @@ def parse_params(params: Mapping[str, Any] | None, overrides: Mapping[str, Any])
     return result
 
 
-def _collect(params: Mapping[str, Any] | None) -> dict[str, Any]:
+def given_params(params: Given | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """What the caller gave, by canonical name and unchecked; ``overrides`` win.
+
+    ParamsError for names that no parameter has.
+    """
+    return {**_collect(params), **_collect(overrides)}
+
+
+def _collect(params: Given | None) -> dict[str, Any]:
     if params is None:
         return {}
+    if isinstance(params, str | os.PathLike | list | tuple):
+        return {"path": params}
     if not isinstance(params, Mapping):
         raise ParamsError(
-            "params must be a dict", found=type(params).__name__, expected='{"path": ..., ...}'
+            "params must be a dict or a path",
+            found=type(params).__name__,
+            expected='{"path": ..., ...} or "train.h5"',
+            hint="arrays go as data=" if hasattr(params, "shape") else None,
         )
     given: dict[str, Any] = {}
     for raw, value in params.items():
         name = snake_case(raw) if isinstance(raw, str) else raw
         if name not in _NAMES:
-            close = difflib.get_close_matches(str(name), _NAMES, 1, 0.5)
-            raise ParamsError(
-                f"unknown parameter {raw!r}",
-                hint=f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_NAMES)}",
-            )
+            raise ParamsError(f"unknown parameter {_written(raw)}", hint=_instead(str(name), value))
         if name in given:
             raise ParamsError(f"{name!r} is given twice, also as {raw!r}")
         given[name] = value
     return given
 
 
+#: What people write who come from torch, torchvision, FFCV, DALI, Keras or tf.data, and the line to
+#: write here; ``{}`` is the value that was given.
+_THREADS: Final = "nthread={} (worker threads; they need no processes)"
+_AHEAD: Final = "njob={} (batches in flight)"
+_PATH_IS: Final = "path={}"
+_SIZE_IS: Final = "size={}"
+_OWN_CODE: Final = (
+    "size=(H, W), crop=, flip=, dtype=, scale=, mean= and std=, which cover the usual ones, or "
+    "postprocess=f for a function f(data, labels) of whole batches"
+)
+_NOT_NEEDED: Final = "nothing: leave it out"
+_HABITS: Final[dict[str, str]] = {
+    **dict.fromkeys(
+        ("num_workers", "n_workers", "num_threads", "threads", "n_jobs"),
+        _THREADS,
+    ),
+    **dict.fromkeys(("num_parallel_calls", "read_threads", "nworkers"), _THREADS),
+    **dict.fromkeys(("prefetch_factor", "prefetch", "batches_ahead", "max_queue_size"), _AHEAD),
+    **dict.fromkeys(("queue_size", "prefetch_queue_depth", "prefetch_batches"), _AHEAD),
+    "drop_last": 'last_batch="drop" for True; "short", "pad" or "wrap" for False',
+    "drop_remainder": 'last_batch="drop" for True; "short", "pad" or "wrap" for False',
+    **dict.fromkeys(("transform", "transforms", "augment", "augmentation", "pipelines"), _OWN_CODE),
+    **dict.fromkeys(("preprocessing_function", "preprocess", "image_transform"), _OWN_CODE),
+    "target_transform": "postprocess=f for a function f(data, labels) that changes the labels",
+    "collate_fn": "postprocess=f for a function f(data, labels): batches are joined already",
+    **dict.fromkeys(("bs", "batch", "samples_per_gpu"), "batch_size={}"),
+    "pin_memory": "cuda=True for batches on the GPU, else leave it out",
+    **dict.fromkeys(("pin_memory_device", "device", "device_id", "gpu"), 'cuda="cuda:0" or True'),
+    **dict.fromkeys(
+        ("sampler", "batch_sampler", "indices"),
+        "shuffle=True for a random order, subset=[3, 1, 4] for record numbers of your own",
+    ),
+    **dict.fromkeys(("image_size", "img_size", "target_size", "input_size"), _SIZE_IS),
+    **dict.fromkeys(("resize", "resolution", "img_sz", "imgsz", "crop_size"), _SIZE_IS),
+    "persistent_workers": _NOT_NEEDED + ": workers live as long as the reader",
+    "multiprocessing_context": 'workers="process" if processes are needed, else leave it out',
+    "use_multiprocessing": 'workers="process" if processes are needed, else leave it out',
+    "worker_init_fn": "postprocess=f for a function f(data, labels, rng): rng is seeded for it",
+    **dict.fromkeys(("dataset", "root", "directory", "data_dir", "fname", "filename"), _PATH_IS),
+    **dict.fromkeys(("file", "file_path", "filepath", "data_path", "db", "source"), _PATH_IS),
+    "generator": "seed=0",
+    **dict.fromkeys(("random_state", "random_seed", "manual_seed"), "seed={}"),
+    "order": 'shuffle=True, shuffle="block" (quasi-random) or leave it out (sequential)',
+    **dict.fromkeys(("shuffle_buffer", "buffer_size"), 'shuffle="block", shuffle_window={}'),
+    "os_cache": 'io="mmap" for True, io="pread" for False',
+    **dict.fromkeys(("num_replicas", "num_shards"), "world_size={}"),
+    "shard_id": "rank={}",
+    "distributed": 'rank="auto", world_size="auto"',
+    **dict.fromkeys(("channels_last", "data_format", "memory_format"), 'layout="NHWC"'),
+    "rescale": "scale={}",
+    "normalize": 'dtype="float32", scale=1/255, mean=(...), std=(...)',
+    **dict.fromkeys(("horizontal_flip", "random_flip", "hflip", "mirror"), "flip=True"),
+    "random_crop": 'size=(H, W), crop="random"',
+    "random_resized_crop": 'size=(H, W), crop="random-resized"',
+    **dict.fromkeys(("split", "validation_split"), 'subset="train", or subset=slice(0, 1000)'),
+    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs"), "epochs={}"),
+}
+
+
+def _instead(name: str, value: object) -> str:
+    """What to write in the place of an unknown parameter."""
+    habit = _HABITS.get(name.lower())
+    if habit is None:
+        close = difflib.get_close_matches(name, _NAMES, 1, 0.9)
+        close = close or difflib.get_close_matches(name, (*_NAMES, *_HABITS), 1, 0.6)
+        if not close:
+            return f"known: {', '.join(_NAMES)}"
+        if close[0] in _NAMES:
+            return f"did you mean {close[0]!r}?"
+        habit = _HABITS[close[0]]
+    if habit is _SIZE_IS and _is_int(value):
+        value = (value, value)
+    simple = isinstance(value, str | os.PathLike | int | float | tuple | list)
+    written = _written(os.fspath(value) if isinstance(value, os.PathLike) else value)
+    return "write " + habit.format(written if simple and len(written) <= 80 else "...")
+
+
 def _check_source(given: Mapping[str, Any]) -> None:
-    named = [n for n in ("path", "hdf5_path", "lmdb_path", "data") if given.get(n) is not None]
+    named = [n for n in (*PATHS, "data") if given.get(n) is not None]
     if len(named) != 1:
         raise ParamsError(
             "name one source of data",
@@ -223,11 +314,25 @@ def _check_fields(p: ReaderParams) -> None:
 
 
 def _fail(name: str, value: object, expected: str) -> ParamsError:
-    return ParamsError(f"{name} is not valid", found=repr(value), expected=expected)
+    return ParamsError(f"{name} is not valid", found=_written(value), expected=expected)
+
+
+def _written(value: object) -> str:
+    """``repr`` of whatever was given, and not more of it than a line holds."""
+    try:
+        text = repr(value)
+    except Exception:  # an odd object, or a number of too many digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _is_int(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    # to numpy a time span is a whole number, too
+    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
+
+
+def _is_number(value: object) -> bool:
+    return _is_int(value) or isinstance(value, float | np.floating)
 
 
 def _integer(low: int, high: int | None = None, *words: str | None) -> Callable[[str, Any], Any]:
@@ -280,9 +385,13 @@ def _path(name: str, value: Any) -> Any:
         if not os.fspath(value):
             raise _fail(name, value, "a path, a glob or a list of them")
         return os.fspath(value)
-    if isinstance(value, bytes) or not hasattr(value, "__iter__"):
-        raise _fail(name, value, "a path, a glob or a list of them")
-    entries = [_path(name, entry) for entry in value]
+    try:
+        entries = [] if isinstance(value, bytes) else list(value)
+    except Exception:  # no list, or one that cannot be gone through
+        raise _fail(name, value, "a path, a glob or a list of them") from None
+    entries = [
+        _path(name, entry) if isinstance(entry, str | os.PathLike) else entry for entry in entries
+    ]
     if not entries or any(not isinstance(entry, str) for entry in entries):
         raise _fail(name, value, "a path, a glob or a list of at least one of them")
     return tuple(entries)
@@ -329,8 +438,16 @@ def _array(name: str, value: Any) -> Any:
             return DatasetPlace(os.path.abspath(value.file.filename), value.name)
     if isinstance(value, DatasetPlace):
         return value
-    if not all(hasattr(value, member) for member in ("shape", "dtype", "__getitem__")):
-        raise _fail(name, type(value).__name__, "an array: numpy, memmap, h5py data set, zarr")
+    try:
+        [int(n) for n in value.shape]
+        np.dtype(value.dtype)
+    except (AttributeError, TypeError, ValueError):
+        known = False  # or a type, which has these names too
+    else:
+        known = hasattr(value, "__getitem__")
+    if not known:
+        kind = value.__name__ if isinstance(value, type) else type(value).__name__
+        raise _fail(name, kind, "an array: numpy, memmap, h5py data set, zarr")
     return value
 
 
@@ -338,8 +455,11 @@ def _number(low: float, high: float, optional: bool, above: bool = False) -> Cal
     def check(name: str, value: Any) -> Any:
         if value is None and optional:
             return None
-        good = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-        if not good or not (low < value if above else low <= value) or not value <= high:
+        if (
+            not _is_number(value)
+            or not (low < value if above else low <= value)
+            or not value <= high
+        ):
             limits = f"above {low:g}, at most" if above else f"from {low:g} to"
             raise _fail(name, value, f"a number {limits} {high:g}")
         return float(value)
@@ -353,7 +473,7 @@ def _per_channel(positive: bool) -> Callable[[str, Any], Any]:
             return None
         try:
             values = np.atleast_1d(np.asarray(value, np.float64))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise _fail(name, value, "a number, or one per channel") from None
         finite = values.ndim == 1 and values.size > 0 and bool(np.isfinite(values).all())
         if not finite or (positive and bool((values == 0).any())):
@@ -366,11 +486,13 @@ def _per_channel(positive: bool) -> Callable[[str, Any], Any]:
 def _size(name: str, value: Any) -> Any:
     if value is None:
         return None
-    if not isinstance(value, list | tuple | np.ndarray) or len(value) != 2:
-        raise _fail(name, value, "(H, W)")
-    if not all(_is_int(side) and 1 <= side <= 65_535 for side in value):
+    pair = list(value) if isinstance(value, list | tuple) or np.ndim(value) == 1 else []
+    if len(pair) != 2:
+        side = _written(value) if _is_int(value) and 1 <= value <= 65_535 else "224"
+        raise _fail(name, value, f"(H, W), such as ({side}, {side})")
+    if not all(_is_int(side) and 1 <= side <= 65_535 for side in pair):
         raise _fail(name, value, "(H, W), each from 1 to 65535")
-    return int(value[0]), int(value[1])
+    return int(pair[0]), int(pair[1])
 
 
 def _dtype(name: str, value: Any) -> Any:
@@ -378,7 +500,7 @@ def _dtype(name: str, value: Any) -> Any:
         return None
     try:
         dtype = np.dtype(value)
-    except TypeError:
+    except Exception:  # numpy asks odd objects many things
         raise _fail(name, value, 'a numeric dtype, such as "float32"') from None
     if dtype.kind not in "buif" or not dtype.isnative or dtype.itemsize > 8:
         raise _fail(name, value, 'a numeric dtype in native byte order, such as "float32"')
@@ -414,10 +536,13 @@ def _function(name: str, value: Any) -> Any:
 def _scale(name: str, value: Any) -> Any:
     if value is None:
         return None
-    scalar = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not scalar or not math.isfinite(value):
+    try:
+        number = float(value) if _is_number(value) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
         raise _fail(name, value, "a finite number")
-    return float(value)
+    return number
 
 
 def _cuda(name: str, value: Any) -> Any:
@@ -436,7 +561,7 @@ _CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "labels_field": _text(optional=True),
     "labels_path": _text(optional=True),
     "subset": _subset,
-    "batch_size": _integer(1),
+    "batch_size": _integer(1, 1 << 63),
     "nthread": _integer(1, 1025, "auto"),
     "njob": _integer(1, 4097),
     "workers": _choice("thread", "process"),
@@ -445,8 +570,8 @@ _CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "seed": _integer(0, 1 << 64),
     "epochs": _integer(1, None, None),
     "last_batch": _choice("drop", "pad", "wrap", "short"),
-    "rank": _integer(0, None, "auto"),
-    "world_size": _integer(1, None, "auto"),
+    "rank": _integer(0, 1 << 31, "auto"),
+    "world_size": _integer(1, 1 << 31, "auto"),
     "num_dim": _integer(1, 5, None),
     "h_dim": _integer(1, 5, None),
     "w_dim": _integer(1, 5, None),

@@ -25,7 +25,7 @@ from .launch import rank_and_world, worker_count
 from .machine import usable_cores
 from .memory import aligned_empty
 from .order import ORDER_VERSION, Cursor
-from .params import ReaderParams, parse_params
+from .params import Given, ReaderParams, parse_params
 from .processes import ProcessWorkers, Recipe
 from .slots import Data, SlotRing, arrays_of
 from .sources import FieldsSource, Source, fingerprint
@@ -54,12 +54,12 @@ _RESUME = {
 class AsyncReader:
     """Shuffled fixed-shape minibatches from packed files, filled ahead by a pool of workers.
 
-    ``params``: dict, see the table in README; keywords override it. Raises ParamsError,
+    ``params``: dict, see the table in README, or a path; keywords override it. Raises ParamsError,
     SourceNotFoundError, FormatError or WorkerError (postprocess failed its trial call).
     """
 
-    def __init__(self, params: Mapping[str, Any] | None = None, /, **overrides: Any) -> None:
-        self._params = p = parse_params(params, overrides)
+    def __init__(self, params: Given | None = None, /, **overrides: Any) -> None:
+        self._params = p = assembly.rooted(parse_params(params, overrides))
         self._rank, world_size = rank_and_world(p)
         self._nthread, self._cores = worker_count(p), usable_cores()
         device = None if p.cuda is False else open_device(p.cuda)
@@ -242,6 +242,15 @@ class AsyncReader:
         """Behind the batch that was handed out last."""
         left = self._ring.left
         return self._start if left is None else left.after
+
+    @property
+    def _behind(self) -> Cursor:
+        """The same, but behind an epoch's last batch that epoch's end, not the next one's head."""
+        left = self._ring.left
+        if left is None or left.after.epoch == left.epoch:
+            return self._delivered
+        position = left.start + self._order.global_batch - self._rank * self._order.batch
+        return Cursor(left.epoch, min(position, self._order.count), left.step + 1)
 
     @property
     def _next(self) -> Cursor:

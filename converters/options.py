@@ -12,7 +12,7 @@ from asyncreader.errors import ParamsError
 from asyncreader.format import ENCODINGS, is_field_name
 from asyncreader.machine import usable_cores
 from asyncreader.params import ReaderParams, parse_params, snake_case
-from asyncreader.sources.remote import is_url, local_path
+from asyncreader.sources.remote import absolute, is_url, local_path
 from asyncreader.sources.remote.urls import place_of, without_secrets
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -129,6 +129,7 @@ def check(
                 hint="pack to a folder, and upload that with the store's own tools",
             )
         target = local
+    target = absolute(target)
     options = Options(
         src=_place("src", src),
         dst=target,
@@ -270,7 +271,7 @@ def _fields(
                 path=inside,
                 hint="put it beside them, or name the pictures by a CSV (labels, --labels)",
             )
-    return tuple((name, _path("fields", folder)) for name, folder in fields.items())
+    return tuple((name, absolute(_path("fields", folder))) for name, folder in fields.items())
 
 
 def _default_jobs(engine: str) -> int:
@@ -289,10 +290,10 @@ def _path(name: str, value: Any) -> str:
 
 
 def _place(name: str, value: Any) -> str:
-    """A path, or the URL of a store; file:// becomes a path. ParamsError for other URLs."""
+    """An absolute path, or a store's URL; file:// becomes a path. ParamsError for other URLs."""
     path = _path(name, value)
     if not is_url(path):
-        return path
+        return absolute(path)
     local = local_path(path)
     if local is None:
         place_of(path)  # refuses what makes no sense, and secrets

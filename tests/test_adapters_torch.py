@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import pickle
@@ -273,6 +274,73 @@ def test_resume_at_the_end_of_an_epoch() -> None:
         assert records(resumed) == expected
 
 
+@pytest.mark.parametrize("last_batch", ["drop", "pad", "wrap", "short"])
+@pytest.mark.parametrize("again", ["load", "pickle"])
+def test_resume_inside_the_last_batch(last_batch: str, again: str) -> None:
+    """A state saved inside the loop at an epoch's last batch resumes to nothing left of it, as
+    torchdata's StatefulDataLoader does; the loop after that is the next epoch."""
+    params = {**SMALL, "last_batch": last_batch, "njob": 3}
+    with TorchReader(params) as loader:
+        for _ in loader:
+            assert loader.last is not None
+            if loader.last.step == len(loader) - 1:
+                state = json.loads(json.dumps(loader.state_dict()))
+                twin = pickle.loads(pickle.dumps(loader))
+        after = loader.state_dict()
+        expected = [labels.tolist() for _, labels in loader]
+    assert (state["epoch"], state["steps"]) == (0, len(loader))
+    assert (after["epoch"], after["steps"], after["samples"]) == (1, 0, 0)
+    with twin, TorchReader(params) as resumed:
+        if again == "pickle":
+            resumed = twin
+        else:
+            resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        resumed.set_epoch(0)  # as a framework does that counts from 0 again
+        iter(resumed)
+        assert list(resumed) == []
+        assert [labels.tolist() for _, labels in resumed] == expected
+        resumed.load_state_dict(state)
+        resumed.set_epoch(1)  # says that the epoch before is over
+        assert [labels.tolist() for _, labels in resumed] == expected
+        resumed.load_state_dict(after)
+        assert [labels.tolist() for _, labels in resumed] == expected
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_resumes_as_torchdata_does() -> None:
+    """Of a state of each step, and of one behind the loop, as many batches are left as in
+    torchdata's StatefulDataLoader; so in the loop after that."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="no torchdata")
+
+    def left(make: Any) -> list[tuple[int, int]]:
+        loader = make()
+        states = [loader.state_dict() for _ in loader] + [loader.state_dict()]
+        told = []
+        for state in states:
+            resumed = make()
+            resumed.load_state_dict(state)
+            told.append((len(list(resumed)), len(list(resumed))))
+        return told
+
+    dataset = torch.arange(COUNT)
+    judge = left(lambda: stateful.StatefulDataLoader(dataset, batch_size=4, drop_last=True))
+    with contextlib.ExitStack() as opened:
+        assert left(lambda: opened.enter_context(TorchReader(SMALL))) == judge
+
+
+def test_the_end_of_an_epoch_with_another_batch_size() -> None:
+    """The samples that a larger batch left over at the epoch's end are served by smaller ones."""
+    with TorchReader(SMALL) as loader, TorchReader(SMALL, batch_size=2) as resumed:
+        loop = iter(loader)
+        records(loop, STEPS)
+        resumed.load_state_dict(loader.state_dict())
+        assert len(list(resumed)) == 1
+        with AsyncReader(SMALL) as reader:  # which has no loops that end: the next epoch's head
+            reader.load_state_dict(loader.state_dict())
+            assert (reader.state_dict()["epoch"], reader.state_dict()["samples"]) == (1, 0)
+
+
 def test_resume_with_another_batch_size() -> None:
     """With another batch size the same order goes on, each remaining sample once."""
     with TorchReader(SMALL) as loader, AsyncReader(SMALL, batch_size=1) as one:
@@ -364,6 +432,18 @@ def test_in_a_data_loader() -> None:
         assert len(wrapped) == STEPS
         assert is_whole_epoch(records(wrapped))
         assert is_whole_epoch(records(wrapped))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_in_workers_of_a_data_loader(context: str) -> None:
+    """DataLoader's num_workers=2 is an error that says num_workers=0, not every sample twice."""
+    with TorchReader(SMALL) as loader:
+        wrapped = torch.utils.data.DataLoader(
+            loader, batch_size=None, num_workers=2, multiprocessing_context=context
+        )
+        with pytest.raises(ParamsError, match="num_workers=0"):
+            next(iter(wrapped))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

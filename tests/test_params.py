@@ -17,6 +17,7 @@ from fakes import packed, paint, write_hdf5, write_lmdb
 from asyncreader import AsyncReader, ParamsError, SourceNotFoundError, launch
 from asyncreader.launch import rank_and_world, worker_count
 from asyncreader.params import (
+    _HABITS,
     ReaderParams,
     parse_params,
     snake_case,
@@ -141,6 +142,16 @@ GOOD: list[tuple[str, Any, Any]] = [
 
 #: Values that are refused, and a word of what is expected instead.
 BAD: list[tuple[str, Any, str]] = [
+    ("data", np.float32, "an array"),
+    ("data", np.ndarray, "an array"),
+    ("dtype", "\ud800", "numeric dtype"),
+    ("path", np.ndarray, "a path"),
+    ("path", np.array(1), "a path"),
+    ("seed", np.timedelta64(1), "whole number"),
+    ("crop_ratio", np.timedelta64(1), "a number"),
+    ("scale", 10**400, "finite"),
+    ("mean", 10**400, "a number"),
+    ("size", [1, [2]], "(H, W)"),
     ("path", 5, "a path"),
     ("path", b"a.h5", "a path"),
     ("path", "", "a path"),
@@ -341,8 +352,91 @@ def test_unknown_name_without_a_near_one() -> None:
     assert "xyzzy" in str(caught.value)
     with pytest.raises(ParamsError, match="5"):
         parse_params({"path": "a", 5: 1}, {})
-    with pytest.raises(ParamsError, match="must be a dict"):
-        parse_params("a.h5", {})  # type: ignore[arg-type]
+    with pytest.raises(ParamsError, match="must be a dict or a path"):
+        parse_params(5, {})  # type: ignore[arg-type]
+    with pytest.raises(ParamsError, match="arrays go as data="):
+        parse_params(np.zeros(3), {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("num_workers", 4, "nthread=4"),
+        ("numWorkers", 4, "nthread=4"),
+        ("num_worker", 4, "nthread=4"),
+        ("prefetch_factor", 2, "njob=2"),
+        ("drop_last", True, 'last_batch="drop"'),
+        ("transform", print, "postprocess=f"),
+        ("transforms", None, "crop="),
+        ("bs", 64, "batch_size=64"),
+        ("pin_memory", True, "cuda=True"),
+        ("sampler", object(), "shuffle=True"),
+        ("collate_fn", print, "postprocess=f"),
+        ("image_size", 224, "size=(224, 224)"),
+        ("img_size", (224, 192), "size=(224, 192)"),
+        ("target_size", object(), "size=..."),
+        ("persistent_workers", True, "leave it out"),
+        ("worker_init_fn", print, "rng"),
+        ("dataset", "train.h5", "path='train.h5'"),
+        ("root", Path("a"), "path='a'"),
+        ("generator", None, "seed=0"),
+        ("rescale", 0.5, "scale=0.5"),
+        ("horizontal_flip", True, "flip=True"),
+        ("validation_split", 0.2, "subset="),
+        ("num_epochs", 9, "epochs=9"),
+        ("data_format", "channels_last", 'layout="NHWC"'),
+        ("order", 1, 'shuffle="block"'),
+    ],
+)
+def test_habits_from_elsewhere(name: str, value: Any, line: str) -> None:
+    """A name from torch, FFCV, Keras or DALI is answered with the line to write here."""
+    with pytest.raises(ParamsError, match="unknown parameter") as caught:
+        parse(**{name: value})
+    assert str(caught.value.hint).startswith("write ")
+    assert line in str(caught.value)
+
+
+def test_lines_of_habits_are_right() -> None:
+    """Every parameter that an answer names exists, and no habit hides one."""
+    for name, line in _HABITS.items():
+        assert name not in DEFAULTS
+        for written in re.findall(r"(\w+)=", line):
+            assert written in DEFAULTS, line
+
+
+def test_a_path_stands_for_the_dict(tmp_path: Path) -> None:
+    """AsyncReader("train.h5", batch_size=2), a Path and a list of paths open what path= opens."""
+    file = write_hdf5(tmp_path / "a.h5", packed(paint(8)))
+    for given in (str(file), Path(file), [file], [Path(file), str(file)]):
+        with AsyncReader(given, batch_size=2) as one, AsyncReader(path=given, batch_size=2) as two:
+            assert len(one) == len(two)
+            assert one.count == two.count
+    with pytest.raises(SourceNotFoundError):
+        AsyncReader(tmp_path / "b.h5")
+
+
+class Unspeakable:
+    """What has no text."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("name", ["batch_size", "rank", "size", "scale", "dtype", "path"])
+def test_values_that_cannot_be_written(name: str) -> None:
+    """A value whose repr() fails (a number of 5,000 digits, an odd object) is a ParamsError, too;
+    one of 100,000 letters is cut."""
+    for value in (10**5000, Unspeakable(), ["a" * 100_000, 5]):
+        with pytest.raises(ParamsError, match=f"^{name} is not valid") as caught:
+            parse(**{name: value})
+        assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("value", [224, "224", [224], 224.0])
+def test_one_number_for_size(value: Any) -> None:
+    """size=224 is an error that shows size=(224, 224)."""
+    with pytest.raises(ParamsError, match=r"such as \(224, 224\)"):
+        parse(size=value)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import xxhash
 from fakes import MemorySource, open_fake, packed, paint, pictures, write_hdf5, write_lmdb
+from shard_sets import write_set
 
 from asyncreader import (
     AsyncReader,
@@ -337,6 +338,69 @@ def test_pickling_reopens(some_set: dict[str, Any], protocol: int) -> None:
             assert first.data.ctypes.data != second.data.ctypes.data
         one.fetchData()
         assert one.getNextBatch().step == 2
+
+
+#: What a user may write, in the folder that holds ``set``, ``lmdb``, ``a.h5`` and ``list.txt``.
+RELATIVE: dict[str, dict[str, Any]] = {
+    "folder": {"path": "set"},
+    "dotted": {"path": "./set/"},
+    "manifest": {"path": "set/asyncreader.json"},
+    "glob": {"path": "se[t]/shard-*.h5"},
+    "list": {"path": ["set/shard-00001-of-00005.h5", Path("set/shard-00000-of-00005.h5")]},
+    "hdf5": {"hdf5_path": "a.h5"},
+    "lmdb": {"lmdb_path": "lmdb"},
+    "labels elsewhere": {"path": "a.h5", "labels_path": "labels.h5", "labels_field": "y"},
+    "caffe": {"path": "list.txt", "data_field": "x"},
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*shards of the set are named:UserWarning")
+@pytest.mark.parametrize(
+    ("name", "workers"), [*((name, "thread") for name in RELATIVE), ("glob", "process")]
+)
+def test_relative_paths_survive_chdir(
+    name: str, workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set opened by a relative path is served after os.chdir(), and a pickled reader opens the
+    same set from another folder, in whatever way the path was written."""
+    here = tmp_path / "a [12] folder"  # itself a pattern, where it is not kept from being one
+    here.mkdir()
+    monkeypatch.chdir(here)
+    content = packed(IMAGES, labels=LABELS)
+    write_set(here / "set", IMAGES, (7, 5, 5, 3, 2), content=content)
+    write_hdf5("a.h5", content)
+    write_lmdb("lmdb", content)
+    with h5py.File("labels.h5", "w") as file:
+        file["y"] = LABELS
+    with h5py.File("b.h5", "w") as file:
+        file["x"], file["labels"] = IMAGES, LABELS
+    Path("list.txt").write_text("b.h5\n")
+    more = {"num_dim": 1} if name == "caffe" else {}
+    params = {**RELATIVE[name], **more, "batch_size": 5, "workers": workers, "trace": "trace.json"}
+    with AsyncReader(params) as reader:
+        if hasattr(reader._source, "shelf"):
+            reader._source.shelf.limit = 1  # each shard is opened again and again
+        monkeypatch.chdir("/")
+        seen = [
+            (batch.indices.tolist(), batch.data.copy(), batch.labels.copy()) for batch in reader
+        ]
+        with pickle.loads(pickle.dumps(reader)) as twin:
+            twin.seek(0)
+            for (indices, data, labels), batch in zip(seen, twin, strict=True):
+                assert batch.indices.tolist() == indices
+                np.testing.assert_array_equal(batch.data, data)
+                np.testing.assert_array_equal(batch.labels, labels)
+    assert len(seen) == reader.count // 5
+    assert (here / "trace.json").exists()
+
+
+def test_a_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the current folder is gone a relative path is a SourceNotFoundError, as ever."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(SourceNotFoundError):
+        AsyncReader(path="set.h5")
 
 
 def test_pickling_an_h5py_data_set(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ..batch import Batch
 from ..errors import NothingQueuedError, ParamsError
 from ..order import Cursor
+from ..params import Given
 from ..reader import AsyncReader
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -66,7 +67,7 @@ class Loader:
     #: whether this adapter takes numpy arrays, and so no ``cuda``
     _host = True
 
-    def __init__(self, params: Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> None:
+    def __init__(self, params: Given | None, overrides: Mapping[str, Any]) -> None:
         self.reader = AsyncReader(params, **overrides)
         if self._host and self.reader.params.cuda is not False:
             self.reader.close()
@@ -90,14 +91,19 @@ class Loader:
         Which one is decided when the first batch is asked for, as in torch; a loop that was begun
         before ends in NothingQueuedError then.
         """
-        yield from self._batches(self._begin())
+        nothing_left = self._chosen and self._place != self._settled
+        loop = self._begin()
+        if not nothing_left:
+            yield from self._batches(loop)
 
     def _begin(self) -> int:
         """Go where a new loop starts: an epoch's head, or the place that was chosen."""
-        if self._place.position and not self._chosen:
-            self._go(Cursor(self._place.epoch + 1))  # that epoch was left early
-        elif place_of(self.reader) != self._place:
-            self._go(self._place)
+        start = self._settled
+        if start.position and not self._chosen:
+            start = Cursor(start.epoch + 1)  # that epoch was left early
+        if place_of(self.reader) != start:
+            self.reader._go(start)
+        self._place = start
         self._chosen = False
         self._loop += 1
         return self._loop
@@ -105,9 +111,10 @@ class Loader:
     def _batches(self, loop: int) -> Iterator[Any]:
         """What loop number ``loop`` yields: the reader's epoch to its end."""
         for batch in self.reader:
-            self._note(taken(batch), place_of(self.reader))
+            self._note(taken(batch), end_of(self.reader))
             yield self._convert(batch)
             self._check_loop(loop)
+        self._place = place_of(self.reader)
 
     def _convert(self, batch: Batch) -> Any:
         """``batch`` as the framework wants it."""
@@ -137,8 +144,14 @@ class Loader:
         self._moved()
 
     def set_epoch(self, epoch: int) -> None:
-        """The next loop is ``epoch``, from its start; a state loaded just before it stays."""
-        if not self._chosen and self._place != Cursor(epoch):
+        """The next loop is ``epoch``, from its start; a state loaded just before it stays, unless
+        it is of the end of the epoch before."""
+        start = self._settled
+        if self._chosen and (start == self._place or start.epoch != epoch):
+            return
+        if start == Cursor(epoch):
+            self._place = start
+        else:
             self.seek(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -154,18 +167,26 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go where ``state`` says: the next loop is the rest of that epoch.
 
-        ParamsError, and nothing changed, if it is of other training.
+        Nothing is left of it where the state was taken inside a loop at the epoch's last batch; the
+        loop after that is the next epoch. ParamsError, and nothing changed, if the state is of
+        other training.
         """
         self.reader.load_state_dict(state)
-        self._moved()
+        self._moved(Cursor(state["epoch"], state["samples"], state["steps"]))
 
     def _go(self, place: Cursor) -> None:
         """Move the reader to any place that it was at before, or to an epoch's start."""
         self.reader._go(place)
         self._place = place_of(self.reader)
 
-    def _moved(self) -> None:
-        self._place = place_of(self.reader)
+    @property
+    def _settled(self) -> Cursor:
+        """The place, or where that is an epoch's end, the next one's head."""
+        return self.reader._order.settle(self._place)
+
+    def _moved(self, to: Cursor | None = None) -> None:
+        """The reader was moved; ``to``: by a state, which may be of an epoch's end."""
+        self._place = to or place_of(self.reader)
         self._chosen = True
         self._loop += 1
 
@@ -204,6 +225,12 @@ class Loader:
 def place_of(reader: AsyncReader) -> Cursor:
     """Where the next batch handed out stands. Not by state_dict(), which looks into the set."""
     return reader._delivered
+
+
+def end_of(reader: AsyncReader) -> Cursor:
+    """Behind the batch handed out last: behind an epoch's last one that epoch's end, and not the
+    next one's head."""
+    return reader._behind
 
 
 def taken(batch: Batch) -> Taken:

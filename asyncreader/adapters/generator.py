@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
+from ..params import Given
 from ..reader import AsyncReader
 
 
 def endless(
-    params: Mapping[str, Any] | None = None,
+    params: Given | None = None,
     /,
     *,
     zero_copy: bool = False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy as np
 from ..batch import Batch
 from ..errors import ParamsError
 from ..order import Cursor
-from .base import Array, Loader, Taken, flat_labels, need, of_each, place_of, taken
+from ..params import Given
+from .base import Array, Loader, Taken, end_of, flat_labels, need, of_each, place_of, taken
 
 #: What jax makes of 64-bit numbers unless ``jax_enable_x64`` is set.
 _NARROW: Final = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
@@ -35,7 +36,7 @@ class JaxReader(Loader):
 
     def __init__(
         self,
-        params: Mapping[str, Any] | None = None,
+        params: Given | None = None,
         /,
         sharding: Any = None,
         **overrides: Any,
@@ -64,6 +65,7 @@ class JaxReader(Loader):
             self._note(last, place)
             yield arrays
             self._check_loop(loop)
+        self._place = place_of(self.reader)
 
     def _send(self, batches: Iterator[Batch]) -> tuple[Any, Taken, Cursor] | None:
         """Start the next batch's transfer; None at the epoch's end."""
@@ -74,7 +76,7 @@ class JaxReader(Loader):
         if batch is None:
             return None
         self._sent = arrays = self._convert(batch)
-        return arrays, taken(batch), place_of(self.reader)
+        return arrays, taken(batch), end_of(self.reader)
 
     def _wait(self, arrays: Any) -> None:
         """Return when the transfers of ``arrays`` are done."""

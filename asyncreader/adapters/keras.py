@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from ..batch import Batch
 from ..errors import FinishedError
+from ..order import Cursor
+from ..params import Given, given_params
 from .base import Loader, flat_labels, need, place_of, taken
 
 _PyDataset: Any = need("keras", "keras").utils.PyDataset
@@ -40,7 +41,7 @@ class ReaderDataset(Loader, _PyDataset):
 
     def __init__(
         self,
-        params: Mapping[str, Any] | None = None,
+        params: Given | None = None,
         /,
         *,
         zero_copy: bool = False,
@@ -52,7 +53,7 @@ class ReaderDataset(Loader, _PyDataset):
         self._zero_copy = zero_copy
         if not zero_copy:
             overrides["copy"] = True
-        if "layout" not in {**(params or {}), **overrides}:
+        if "layout" not in given_params(params, overrides):
             overrides["layout"] = "NHWC"
         Loader.__init__(self, params, overrides)
         checked = self.reader.params
@@ -123,7 +124,8 @@ class ReaderDataset(Loader, _PyDataset):
     def _count_from_here(self) -> None:
         self._start, self._drawn, self._inside = self._place, 0, False
 
-    def _moved(self) -> None:
+    def _moved(self, to: Cursor | None = None) -> None:
+        # Keras has no loop with nothing in it: an epoch's end is the next one's head
         super()._moved()
         self._steps = None
         self._count_from_here()

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import ParamsError
+from ..params import PATHS, Given, given_params
 from ..reader import AsyncReader
 from .base import flat_labels, need
 
@@ -24,7 +25,7 @@ _RAYS_OWN: Final = (
 )
 
 
-def packed_datasource(params: Mapping[str, Any] | None = None, /, **overrides: Any) -> Any:
+def packed_datasource(params: Given | None = None, /, **overrides: Any) -> Any:
     """A ``ray.data.Datasource``: ``ray.data.read_datasource(packed_datasource(path="train/"))``.
 
     ``params``, ``overrides``: as AsyncReader takes them, but for the order and the like, which are
@@ -41,7 +42,7 @@ def packed_datasource(params: Mapping[str, Any] | None = None, /, **overrides: A
     from ray.data import Datasource, ReadTask
     from ray.data.block import BlockMetadata
 
-    given = {"batch_size": 256, "layout": "NHWC", **(params or {}), **overrides}
+    given = {"batch_size": 256, "layout": "NHWC", **given_params(params, overrides)}
     for name in _RAYS_OWN:
         if name in given:
             raise ParamsError(
@@ -50,6 +51,8 @@ def packed_datasource(params: Mapping[str, Any] | None = None, /, **overrides: A
     with AsyncReader(given, last_batch="pad") as reader:
         if reader.params.field_names is not None:
             raise ParamsError("a datasource serves one field", found=reader.params.data_field)
+        # absolute: a worker of Ray Data has a folder of its own
+        given |= {name: getattr(reader.params, name) for name in (*PATHS, "labels_path")}
         count, block = reader.count, int(reader.data_shape[0])
         labels = reader.labels_shape or (block,)
         row_bytes = int(np.prod(reader.data_shape[1:])) * np.dtype(reader.dtype).itemsize

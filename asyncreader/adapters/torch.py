@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 from ..batch import Batch
+from ..errors import ParamsError
+from ..params import Given
 from .base import Loader, need, of_each
 
 
@@ -39,7 +41,7 @@ class TorchReader(Loader):
 
     def __init__(
         self,
-        params: Mapping[str, Any] | None = None,
+        params: Given | None = None,
         /,
         *,
         zero_copy: bool = False,
@@ -56,6 +58,16 @@ class TorchReader(Loader):
 
     def _options(self) -> dict[str, Any]:
         return {"zero_copy": self._zero_copy}
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = self._torch.utils.data.get_worker_info()
+        if worker is not None:  # each worker would serve every sample
+            raise ParamsError(
+                "TorchReader reads with threads of its own, not in a DataLoader's worker processes",
+                found=f"worker {worker.id} of {worker.num_workers}",
+                hint="pass num_workers=0 to DataLoader, and nthread= to the reader",
+            )
+        return super().__iter__()
 
     def _convert(self, batch: Batch) -> tuple[Any, Any]:
         data = of_each(batch.data, self._tensor)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..errors import ParamsError, ReaderClosedError
 from ..fill import Fill, Wanted
-from ..sources import Hdf5Fields, RowPlan, Source, open_source
+from ..sources import Hdf5Fields, RowPlan, Source, absolute, open_source
 from ..stats import Meter
 from .jobs import whole
 
@@ -35,7 +35,7 @@ class HDF5Matrix:
         end: int | None = None,
         normalizer: Callable[[Array], Any] | None = None,
     ) -> None:
-        self._given = (datapath, dataset, start, end, normalizer)
+        self._given = (absolute(os.fspath(datapath)), dataset, start, end, normalizer)
         # axes as stored: nothing here asks which of them are height and width
         fields = Hdf5Fields(data=dataset, labels=None, dims=(1, 2, 3, 4))
         source = open_source(datapath, fields, expect="HDF5")
@@ -138,4 +138,4 @@ class HDF5Matrix:
         return HDF5Matrix, self._given
 
     def __repr__(self) -> str:
-        return f"<HDF5Matrix {self._given[1]} of {os.fspath(self._given[0])}: {self.shape}>"
+        return f"<HDF5Matrix {self._given[1]} of {self._given[0]}: {self.shape}>"

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import FormatError, ReaderClosedError, SampleError, SourceNotFoundError
+from ..sources import absolute
 from ..sources.lmdb import lmdb_data_file
 from .jobs import whole
 from .pyxis_batches import (
@@ -60,7 +61,7 @@ class Reader:
     """
 
     def __init__(self, dirpath: str | os.PathLike[str], lock: bool = True) -> None:
-        self.dirpath = os.fspath(dirpath)
+        self.dirpath = absolute(os.fspath(dirpath))
         self.lock = lock
         if lmdb_data_file(self.dirpath) is None:
             raise SourceNotFoundError(
@@ -238,7 +239,7 @@ class TorchDataset:
     """Samples as dicts of torch tensors, for torch's DataLoader with any number of workers."""
 
     def __init__(self, dirpath: str | os.PathLike[str]) -> None:
-        self.dirpath = os.fspath(dirpath)
+        self.dirpath = absolute(os.fspath(dirpath))
         self.db = Reader(self.dirpath, lock=False)
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import FormatError, ParamsError, ReaderClosedError, SourceError
+from ..sources import absolute
 from ..sources.lmdb import lmdb_data_file
 from .jobs import whole
 from .pyxis_file import DATA_DB, META_DB, NB_SAMPLES, Snapshot, pack_sample, record_key
@@ -34,7 +35,7 @@ class Writer:
         map_size_limit: float = 64,
         ram_gb_limit: float = 2,
     ) -> None:
-        self.dirpath = os.fspath(dirpath)
+        self.dirpath = absolute(os.fspath(dirpath))
         if not map_size_limit > 0 or not ram_gb_limit > 0:
             raise ParamsError(
                 "map_size_limit (MiB) and ram_gb_limit (GB) must be above 0",

@@ -24,7 +24,7 @@ from .hdf5 import is_hdf5, open_hdf5
 from .hdf5_list import is_list, listed_files
 from .lmdb import lmdb_data_file, open_lmdb
 from .many import open_many
-from .remote import is_url, local_path
+from .remote import absolute, absolute_pattern, is_url, local_path
 from .several import FieldsSource, fingerprint
 from .shards import open_shards
 from .shelf import open_limit
@@ -39,6 +39,8 @@ __all__ = [
     "RowPlan",
     "Source",
     "SourceSpec",
+    "absolute",
+    "absolute_pattern",
     "container_of",
     "expand_paths",
     "fields_of",
@@ -99,7 +101,8 @@ def container_of(path: str) -> str:
 
 
 def expand_paths(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """The files that a path, a glob pattern or a list of either names, in that order."""
+    """The files that a path, a glob pattern or a list of either names, in that order: absolute,
+    since some are opened later."""
     if not isinstance(path, str | os.PathLike):
         return [found for entry in path for found in expand_paths(entry)]
     text = os.fspath(path)
@@ -107,8 +110,8 @@ def expand_paths(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
         local = local_path(text)
         return [text] if local is None else expand_paths(local)
     if os.path.lexists(text) or not glob.has_magic(text):
-        return [text]
-    found = sorted(glob.glob(text, recursive=True))
+        return [absolute(text)]
+    found = [absolute(name) for name in sorted(glob.glob(text, recursive=True))]
     if not found:
         raise SourceNotFoundError("nothing matches this pattern", path=text)
     return found
@@ -130,7 +133,7 @@ def open_source(
     opened: list[Any] = []
     try:
         names = expand_paths(path)
-        if not isinstance(path, str | os.PathLike) or names != [os.fspath(path)]:
+        if not isinstance(path, str | os.PathLike) or names != [absolute(os.fspath(path))]:
             known = _by_manifest(names)
             if known is not None and expect in (None, CONTAINERS[known[1].common.container]):
                 return open_shards(known[0], fields, io=io, manifest=known[1])

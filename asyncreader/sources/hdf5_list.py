@@ -6,6 +6,7 @@ import os
 from typing import Final
 
 from ..errors import FormatError, SourceNotFoundError
+from .remote.urls import absolute
 
 _SUFFIXES: Final = (".h5", ".hdf5", ".hdf", ".he5")
 #: The longest list that is read, and the part of a file that tells whether it is one.
@@ -57,5 +58,5 @@ def listed_files(path: str) -> list[str]:
                 found=ascii(name[:200]),
                 hint="paths count from the list's folder, or from where you are",
             )
-        files.append(found)
+        files.append(absolute(found))
     return files

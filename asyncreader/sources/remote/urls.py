@@ -6,6 +6,8 @@ from the URL, so that they can be in no state, pickle, log or error.
 
 from __future__ import annotations
 
+import glob
+import os
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -44,6 +46,32 @@ class Place:
 def is_url(path: str) -> bool:
     """Whether a path is a URL rather than the name of a file."""
     return _URL.match(path) is not None
+
+
+def absolute(path: str) -> str:
+    """``path`` as it is found from any folder: os.chdir() must not move a set that is open.
+
+    URLs stay as they are; so does ``..``, since behind a link it leads elsewhere.
+    """
+    if is_url(path) or os.path.isabs(path):
+        return path
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # the folder was removed: nothing is found from here in any case
+        return path
+    return os.path.join(here, re.sub(r"^(\./+)+", "", path))
+
+
+def absolute_pattern(path: str) -> str:
+    """The same of what may be a glob pattern, in a folder whose own name may look like one.
+
+    What is not there and no pattern stays as it is, for the error that says so.
+    """
+    if is_url(path) or os.path.isabs(path) or os.path.lexists(path):
+        return absolute(path)
+    if not glob.has_magic(path):
+        return path
+    return glob.escape(absolute("./")) + path
 
 
 def without_secrets(text: str) -> str:
