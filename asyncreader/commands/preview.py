@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from ..errors import SourceError, shown
 from ..terminal import Progress, in_bytes, print_json, say, some
@@ -113,6 +114,10 @@ def preview(
     stands by itself: samples by class, label counts, sizes, duplicates, damaged pictures.
     """
     told: dict[str, Any] = {"path": path}
+    if html is None:
+        _without_effect("limit", instead="it is of --html")
+    elif output is None:
+        _without_effect("count", "columns", instead="they are of a sheet; --output adds one")
     if html is None or output is not None:
         target = output or _beside(path)
         made = _sheet(path, params, options)
@@ -143,6 +148,14 @@ def _beside(path: str) -> str:
     """Where the sheet goes by itself: into this folder, named after the set."""
     stem = re.sub(r"[*?\[\]]+", "", Path(path.rstrip("/")).name).split(".")[0]
     return f"{stem or 'set'}-preview.png"
+
+
+def _without_effect(*names: str, instead: str) -> None:
+    """Refuse options that were given and would do nothing."""
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name} has no effect here: {instead}")
 
 
 def _refuse(options: dict[str, Any], *names: str, instead: str) -> None:
