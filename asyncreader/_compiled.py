@@ -41,7 +41,7 @@ def _kernel(*arguments: Any, name: str | None = None) -> Any:
 class Caches:
     """What numba asks for kept code: several folders. What goes wrong with one stays in here.
 
-    numba's own choice comes first (``NUMBA_CACHE_DIR``, ``__pycache__`` beside this file, the
+    numba's own choice comes first (``NUMBA_CACHE_DIR``, ``__pycache__`` next to this file, the
     user's cache folder: the first that is writable), then the same folders where they can only be
     read, as in a container, then ``folder``, which a parent process shares with its workers.
     """
