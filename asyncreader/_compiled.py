@@ -134,9 +134,10 @@ def is_kept(kernel: Any) -> bool:
 
 
 def keep_in(folder: str, name: str, kernel: Any) -> None:
-    """Write a loaded kernel to ``folder`` as well."""
+    """Write a loaded kernel to ``folder``, which other processes are told of."""
     function, signature = KERNELS[name]
     _cache_in(folder, function).save_overload(signature, kernel.overloads[signature.args])
+    kernel._cache.kept = True
 
 
 # -- what the kernels are made of ----------------------------------------------------------------

@@ -110,6 +110,10 @@ class _Scratch(threading.local):
 SCRATCH: Final = _Scratch()
 
 
+#: What fills whole batches, by mode; affine_rows is chosen by dtype.
+_KERNELS: Final = {"copy": "gather_rows", "mirror": "mirror_rows", "transpose": "transpose_rows"}
+
+
 class Fill:
     """How stored samples become rows of a slot.
 
@@ -149,6 +153,9 @@ class Fill:
             self._plan_other(wanted)
         else:
             self._plan_image(stored, wanted, path)
+        if self.mode in _KERNELS:
+            # loaded by the thread that opens the reader, not by a worker during the first batch
+            getattr(kernels, _KERNELS[self.mode])
         coefficients = np.empty((2, max(1, self._channels)), np.float64)
         mean = np.broadcast_to(np.asarray(wanted.mean, np.float64), coefficients[0].shape)
         std = np.broadcast_to(np.asarray(wanted.std, np.float64), coefficients[0].shape)
@@ -242,7 +249,6 @@ class Fill:
             self.mode = "each"
         upright = stored.encoded or self.geometry or stored.axes == "HWC"
         if self._compiled_affine and upright and memory in ("HWC", "CHW"):
-            # compiled now, by the thread that opens the reader, not during its first batch
             half = self.dtype == np.float16
             self._affine_rows = kernels.affine_rows_half if half else kernels.affine_rows
 

@@ -9,8 +9,8 @@ gather_rows`` would load numba with the module. Without numba the twins do the w
 A new kernel is a function under ``@_kernel`` in ``_compiled.py``, its twin in ``_TWINS`` and a line
 of annotation here.
 
-Compiled code is kept on disk: in ``NUMBA_CACHE_DIR``, in ``__pycache__`` next to this file or in the
-user's cache folder, whichever can be written. Worker processes get what cannot be kept from a
+Compiled code is kept on disk: in ``NUMBA_CACHE_DIR``, in ``__pycache__`` next to this file or in
+the user's cache folder, whichever can be written. Worker processes get what cannot be kept from a
 folder that their parent makes. An image whose files cannot be written later is warmed by one line,
 run while it is built, for machines with the processor of the one that builds it (or for all, where
 NUMBA_CPU_NAME=generic is set at both times)::
