@@ -391,10 +391,9 @@ class Fill:
                 scratch=SCRATCH.take("decode", full[0] * full[1] * 3),
             )
         meter.decode += time.perf_counter() - started
-        if rect is not None:
-            rect = rect.scaled(full, (pixels.shape[0], pixels.shape[1]))
+        box = None if rect is None else rect.box(*codec.reduction(header, pixels.shape))
         with self._checked(pixels):
-            self._put_hwc(pixels, rect, places, flip, out)
+            self._put_hwc(pixels, box, places, flip, out)
 
     def _checked(self, values: Array) -> contextlib.AbstractContextManager[None]:
         """What casts a sample's ``values`` goes in here: ParamsError where one does not fit."""
@@ -429,7 +428,7 @@ class Fill:
     def _put_hwc(
         self,
         pixels: Array,
-        rect: geometry.Rect | None,
+        box: geometry.Box | None,
         places: Array | None,
         flip: bool,
         out: Array,
@@ -440,26 +439,18 @@ class Fill:
             return
         if self.geometry:
             assert wanted.size is not None
-            if rect is None:
-                rect = geometry.choose_rect(
-                    pixels.shape[0],
-                    pixels.shape[1],
-                    wanted.size,
-                    wanted.crop,
-                    wanted.crop_ratio,
-                    places,
-                )
-            cut = rect.cut(pixels)
-            native = pixels.dtype.newbyteorder("=")
-            if cut.dtype != native:
-                cut = cut.astype(native)
+            if box is None:
+                high, wide = pixels.shape[:2]
+                size, crop, ratio = wanted.size, wanted.crop, wanted.crop_ratio
+                box = geometry.choose_rect(high, wide, size, crop, ratio, places).box()
             if self._direct:
-                geometry.resize_into(cut, out)
+                geometry.resize_into(pixels, out, box)
                 if flip:
                     geometry.mirror(out)
                 return
+            native = pixels.dtype.newbyteorder("=")
             resized = SCRATCH.array("resize", (*wanted.size, pixels.shape[2]), native)
-            geometry.resize_into(cut, resized)
+            geometry.resize_into(pixels, resized, box)
             if self.narrows and self.dtype.kind != "f" and native.kind == "f":
                 np.rint(resized, out=resized)  # whole numbers, but for what the resize mixed
             pixels = resized

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 Pixels: TypeAlias = npt.NDArray[Any]
+#: Top, left, height and width of a part of a picture, in pixels and fractions of them.
+Box: TypeAlias = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -21,19 +23,15 @@ class Rect:
     height: int
     width: int
 
-    def cut(self, pixels: Pixels) -> Pixels:
-        """The view of ``pixels`` (H, W, C) inside the rectangle."""
-        return pixels[self.top : self.top + self.height, self.left : self.left + self.width]
-
-    def scaled(self, full: tuple[int, int], actual: tuple[int, int]) -> Rect:
-        """The same part of a picture that was decoded at ``actual`` instead of ``full`` size."""
-        if full == actual:
-            return self
-        fy, fx = actual[0] / full[0], actual[1] / full[1]
-        height = min(max(1, round(self.height * fy)), actual[0])
-        width = min(max(1, round(self.width * fx)), actual[1])
-        top = min(round(self.top * fy), actual[0] - height)
-        return Rect(top, min(round(self.left * fx), actual[1] - width), height, width)
+    def box(self, scale: float = 1.0, top: float = 0.0, left: float = 0.0) -> Box:
+        """The same part in pixels of another size, where (row, column) of the picture lies at
+        (row * scale + top, column * scale + left)."""
+        return (
+            self.top * scale + top,
+            self.left * scale + left,
+            self.height * scale,
+            self.width * scale,
+        )
 
 
 def largest_rect(height: int, width: int, target: tuple[int, int], ratio: float) -> tuple[int, int]:
@@ -81,47 +79,95 @@ def choose_rect(
     return Rect((height - rows) // 2, (width - columns) // 2, rows, columns)
 
 
-def resize_into(pixels: Pixels, out: Pixels) -> None:
-    """Resize ``pixels`` (h, w, C) into ``out`` (H, W, C; C-contiguous, same dtype).
+def resize_into(pixels: Pixels, out: Pixels, box: Box | None = None) -> None:
+    """Resize the part ``box`` of ``pixels`` (h, w, C), or all, into ``out`` (H, W, C; C-contiguous,
+    the same dtype in native byte order).
 
     Bilinear for at most a factor 2 of shrinking; what is beyond is averaged over whole pixel
-    blocks first, so that nothing is skipped over.
+    blocks first, so that nothing is skipped over. What lies at a share of the box lies at the same
+    share of the result, to a fraction of a pixel.
     """
-    import cv2
-
-    high, wide = out.shape[:2]
-    rows, columns = pixels.shape[:2]
-    if (rows, columns) == (high, wide):
-        np.copyto(out, pixels)
-        return
     if out.dtype not in _CV_TYPES:
         wider = np.empty(out.shape, np.float64)
-        resize_into(pixels.astype(np.float64), wider)
+        resize_into(pixels, wider, box)
         np.copyto(out, wider if out.dtype.kind == "f" else np.rint(wider), casting="unsafe")
         return
     if pixels.shape[2] > 4:
         for c in range(pixels.shape[2]):
-            plane = np.empty((high, wide, 1), out.dtype)
-            resize_into(np.ascontiguousarray(pixels[:, :, c : c + 1]), plane)
+            plane = np.empty((*out.shape[:2], 1), out.dtype)
+            resize_into(pixels[:, :, c : c + 1], plane, box)
             out[:, :, c : c + 1] = plane
         return
-    if pixels.strides[2] != pixels.itemsize or pixels.strides[1] != pixels.shape[2] * (
-        pixels.itemsize
-    ):
-        pixels = np.ascontiguousarray(pixels)
-    by_y, by_x = max(1, math.ceil(rows / high / 2)), max(1, math.ceil(columns / wide / 2))
+    top, left, tall, broad = box or (0, 0, *pixels.shape[:2])
+    by_y = max(1, math.ceil(tall / out.shape[0] / 2))
+    by_x = max(1, math.ceil(broad / out.shape[1] / 2))
+    rows, top = _around(top, tall, by_y, pixels.shape[0])
+    columns, left = _around(left, broad, by_x, pixels.shape[1])
+    part = pixels[rows, columns].astype(out.dtype, copy=False)
+    if part.strides[2] != part.itemsize or part.strides[1] != part.shape[2] * part.itemsize:
+        part = np.ascontiguousarray(part)
     if by_y > 1 or by_x > 1:
-        whole = pixels[: rows // by_y * by_y, : columns // by_x * by_x]
-        pixels = cv2.resize(
-            whole, (columns // by_x, rows // by_y), interpolation=cv2.INTER_AREA
-        ).reshape(rows // by_y, columns // by_x, -1)
-    flat = out[:, :, 0] if out.shape[2] == 1 else out
-    source = pixels[:, :, 0] if out.shape[2] == 1 else pixels
-    done = cv2.resize(source, (wide, high), dst=flat, interpolation=cv2.INTER_LINEAR)
+        part = _averaged(part, by_y, by_x)
+        top, left, tall, broad = top / by_y, left / by_x, tall / by_y, broad / by_x
+    _interpolate(part, out, (top, left, tall, broad))
+
+
+def _around(start: float, length: float, by: int, limit: int) -> tuple[slice, float]:
+    """The pixels along one axis that a stretch of them needs, in whole blocks of ``by`` as far as
+    there are any; and where it starts in these."""
+    # enlarging looks half a pixel out of the stretch; where it ends with pixels, it stays inside
+    more = 0.0 if start % 1 == 0 == (start + length) % 1 else 0.5
+    first = max(0, math.floor(start - more))
+    end = first + by * math.ceil((start + length + more - first) / by)
+    return slice(first, min(end, limit)), start - first
+
+
+def _averaged(pixels: Pixels, by_y: int, by_x: int) -> Pixels:
+    """Means of blocks of pixels. Where the last block is not whole, the last pixel is repeated."""
+    import cv2
+
+    rows, columns = -(-pixels.shape[0] // by_y), -(-pixels.shape[1] // by_x)
+    missing = rows * by_y - pixels.shape[0], columns * by_x - pixels.shape[1]
+    if any(missing):
+        pixels = cv2.copyMakeBorder(pixels, 0, missing[0], 0, missing[1], cv2.BORDER_REPLICATE)
+    means = cv2.resize(pixels, (columns, rows), interpolation=cv2.INTER_AREA)
+    return means.reshape(rows, columns, -1)
+
+
+def _interpolate(pixels: Pixels, out: Pixels, box: Box) -> None:
+    """The part ``box`` of ``pixels``, bilinear. It must be ``pixels`` but for fractions."""
+    import cv2
+
+    high, wide = out.shape[:2]
+    top, left, tall, broad = box
+    whole = box == (0, 0, *pixels.shape[:2])
+    if whole and (tall, broad) == (high, wide):
+        np.copyto(out, pixels)
+        return
+    grey = out.shape[2] == 1
+    flat = out[:, :, 0] if grey else out
+    source = pixels.reshape(pixels.shape[:2]) if grey else pixels
+    if whole or max(pixels.shape) > _WARPED_SIDE:
+        done = cv2.resize(source, (wide, high), dst=flat, interpolation=cv2.INTER_LINEAR)
+    else:
+        y, x = tall / high, broad / wide
+        # pixel k of the result is at (k + 0.5) / size of the box; centres of pixels are at 0.5
+        found = np.array(((x, 0, left + x / 2 - 0.5), (0, y, top + y / 2 - 0.5)))
+        done = cv2.warpAffine(
+            source,
+            found,
+            (wide, high),
+            dst=flat,
+            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+            borderMode=cv2.BORDER_REPLICATE,
+        )
     if done is not flat and not np.shares_memory(done, flat):
         np.copyto(flat, done)
 
 
+#: OpenCV does not warp larger pictures (its coordinates are int16). Half a pixel off does not show
+#: there.
+_WARPED_SIDE: Final = 32_766
 _CV_TYPES: Final = frozenset(
     np.dtype(name) for name in ("uint8", "uint16", "int16", "float32", "float64")
 )

@@ -34,6 +34,10 @@ PIXEL_BYTES: Final = 8
 ODD_PIXEL_BYTES: Final = 12
 
 
+#: ``codec.reduction`` of a picture that was decoded at its full size.
+_FULL: Final = (1.0, 0.0, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Packed:
     """One sample as it is stored: bytes, (H, W, C) of its picture if that is known, XXH3-64; and
@@ -100,13 +104,13 @@ class Recipe:
             min_size=None if plan is None else plan.enough(full),
             min_factor=2,
         )
-        return self._stored(pixels, full, plan)
+        return self._stored(pixels, plan, codec.reduction(header, pixels.shape))
 
     def from_pixels(self, pixels: UInt8) -> Packed:
         """Pack pixels (H, W, 1 or 3) that are decoded already."""
         full = pixels.shape[0], pixels.shape[1]
         plan = None if self.size is None else _plan(full, self.size, self.resize)
-        return self._stored(_with_channels(pixels, self.channels), full, plan)
+        return self._stored(_with_channels(pixels, self.channels), plan)
 
     def from_values(self, values: npt.NDArray[Any], full: tuple[int, int]) -> Packed:
         """Pack values (H, W, 1 or 3), uint8 or uint16, that go with a picture of size ``full``:
@@ -127,9 +131,11 @@ class Recipe:
             return codec.check_structure(data)
         return codec.read_header(data)
 
-    def _stored(self, pixels: UInt8, full: tuple[int, int], plan: Plan | None) -> Packed:
+    def _stored(
+        self, pixels: UInt8, plan: Plan | None, reduction: tuple[float, float, float] = _FULL
+    ) -> Packed:
         if plan is not None:
-            pixels = plan.resized(pixels, full)
+            pixels = plan.resized(pixels, reduction)
         shape = pixels.shape[0], pixels.shape[1], pixels.shape[2]
         if self.encoding == "raw":
             return packed(np.ascontiguousarray(pixels).reshape(-1).data, shape)
@@ -178,12 +184,14 @@ class Plan:
             math.ceil(full[1] * REDUCE_ABOVE * wide / (right - left)),
         )
 
-    def resized(self, pixels: UInt8, full: tuple[int, int]) -> UInt8:
-        """``pixels``, the whole picture decoded at ``full`` size or smaller, at its new size."""
+    def resized(self, pixels: UInt8, reduction: tuple[float, float, float] = _FULL) -> UInt8:
+        """``pixels`` at their new size: the whole picture, decoded as ``codec.reduction`` says."""
         rows, columns = pixels.shape[:2]
-        fy, fx = rows / full[0], columns / full[1]
-        left, top, right, bottom = self.box
-        box = (left * fx, top * fy, min(right * fx, columns), min(bottom * fy, rows))
+        scale, y, x = reduction
+        left, top, right, bottom = (
+            side * scale + shift for side, shift in zip(self.box, (x, y, x, y), strict=True)
+        )
+        box = (left, top, min(right, columns), min(bottom, rows))
         if box == (0, 0, columns, rows) and self.inner == (rows, columns):
             new = pixels
         else:

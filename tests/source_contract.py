@@ -111,7 +111,7 @@ def expected(images: np.ndarray, wanted: Wanted, keys: np.ndarray) -> np.ndarray
                 *image.shape[:2], wanted.size, wanted.crop, wanted.crop_ratio, draws[i]
             )
             resized = np.empty((*wanted.size, image.shape[2]), image.dtype)
-            resize_into(np.ascontiguousarray(rect.cut(image)), resized)
+            resize_into(image, resized, rect.box())
             image = resized
         if wanted.flip and flips[i]:
             image = image[:, ::-1]

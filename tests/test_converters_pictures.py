@@ -273,6 +273,29 @@ def test_large_jpegs_are_reduced_by_little(resize: str, turned: int) -> None:
     assert np.abs(pixels.astype(int) - np.asarray(wanted)).mean() < 1
 
 
+@pytest.mark.parametrize("turned", range(1, 9))
+@pytest.mark.parametrize("resize", ["crop", "squeeze"])
+def test_reduced_jpegs_are_where_they_belong(resize: str, turned: int) -> None:
+    """A JPEG that is decoded smaller, of sides that the reduction does not divide, is not moved: a
+    spot lies to 1/50 of a pixel where it lies with the full picture."""
+    exif = Image.Exif()
+    exif[0x0112] = turned
+    y, x = np.mgrid[0:1003, 0:1205]
+    spot = 255 * np.exp(-((y - 890) ** 2 + (x - 990) ** 2) / 3200)
+    data = saved(Image.fromarray(np.rint(spot).astype(np.uint8)), "JPEG", quality=95, exif=exif)
+    full = Image.fromarray(by_pillow(data))
+    bicubic = Image.Resampling.BICUBIC
+    judge = (ImageOps.fit if resize == "crop" else Image.Image.resize)(full, (40, 38), bicubic)
+    found = Recipe("raw", 3, (38, 40), resize).from_file(data, no_hold)
+    pixels = np.frombuffer(found.data, np.uint8).reshape(found.shape or ())
+
+    def centre(picture: object) -> list[float]:
+        bright = np.clip(np.asarray(picture)[:, :, 0].astype(float) - 20, 0, None)
+        return [float((bright * at).sum() / bright.sum()) for at in np.mgrid[0:38, 0:40]]
+
+    np.testing.assert_allclose(centre(pixels), centre(judge), atol=0.02)
+
+
 @pytest.mark.parametrize("shape", [(40, 56), (56, 40), (30, 30), (200, 7)], ids=str)
 def test_shorter_side(shape: tuple[int, int], tmp_path: Path) -> None:
     """One number is the length of the shorter side; the other side keeps the shape."""
