@@ -164,30 +164,51 @@ _i8 = types.int64
 _offsets = types.int64[::1]
 
 
+#: Numbers that feistel_rows takes through its rounds together.
+_FEISTEL = 256
+
+
+@njit(inline="always")
+def _mixed(z: Any) -> Any:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
 @_kernel(_offsets, _i8, _i8, _i8, types.uint64[::1], _offsets)
 def feistel_rows(positions, count, left, right, keys, out):  # type: ignore[no-untyped-def]
     lmask = (np.uint64(1) << np.uint64(left)) - np.uint64(1)
     rmask = (np.uint64(1) << np.uint64(right)) - np.uint64(1)
     shift = np.uint64(right)
     limit = np.uint64(count)
-    for i in range(positions.size):
-        x = np.uint64(positions[i])
-        while True:
-            hi = x >> shift
-            lo = x & rmask
+    # Many at a time, so that LLVM makes vector code of the rounds: those that have to walk on
+    # close ranks and go through them again.
+    hi, lo = np.empty(_FEISTEL, np.uint64), np.empty(_FEISTEL, np.uint64)
+    row = np.empty(_FEISTEL, np.int64)
+    for first in range(0, positions.size, _FEISTEL):
+        left_over = min(_FEISTEL, positions.size - first)
+        for i in range(left_over):
+            hi[i] = np.uint64(positions[first + i]) >> shift
+            lo[i] = np.uint64(positions[first + i]) & rmask
+            row[i] = first + i
+        while left_over:
             for r in range(keys.size):
-                z = (lo if r % 2 == 0 else hi) + keys[r]
-                z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-                z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-                z = z ^ (z >> np.uint64(31))
+                key = keys[r]
                 if r % 2 == 0:
-                    hi ^= z & lmask
+                    for i in range(left_over):
+                        hi[i] ^= _mixed(lo[i] + key) & lmask
                 else:
-                    lo ^= z & rmask
-            x = (hi << shift) | lo
-            if x < limit:
-                break
-        out[i] = np.int64(x)
+                    for i in range(left_over):
+                        lo[i] ^= _mixed(hi[i] + key) & rmask
+            kept = 0
+            for i in range(left_over):
+                x = (hi[i] << shift) | lo[i]
+                if x < limit:
+                    out[row[i]] = np.int64(x)
+                else:
+                    hi[kept], lo[kept], row[kept] = hi[i], lo[i], row[i]
+                    kept += 1
+            left_over = kept
 
 
 @_kernel(types.uintp, _offsets, _i8, types.uintp, _offsets)
@@ -198,6 +219,99 @@ def gather_rows(source, offsets, row_bytes, out, rows):  # type: ignore[no-untyp
             source + np.uintp(offsets[i]),
             np.uintp(row_bytes),
         )
+
+
+@intrinsic
+def _load_i8(typingctx: Any, address: Any) -> Any:
+    """The int64 at ``address``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()))
+
+    return types.int64(types.uintp), generate
+
+
+@intrinsic
+def _store_release(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write an int64 so that whoever reads it also sees all that was written before."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        builder.store_atomic(arguments[1], pointer, "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.uintp, types.int64), generate
+
+
+@intrinsic
+def _load_acquire(typingctx: Any, address: Any) -> Any:
+    """The int64 at ``address``; what is read after it is at least as new."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.load_atomic(pointer, "acquire", 8)
+
+    return types.int64(types.uintp), generate
+
+
+@intrinsic
+def _swap_if(typingctx: Any, address: Any, found: Any, wanted: Any) -> Any:
+    """Write ``wanted`` to the int64 at ``address`` if it is ``found``; whether it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        pair = builder.cmpxchg(pointer, arguments[1], arguments[2], "acq_rel", "acquire")
+        return builder.extract_value(pair, 1)
+
+    return types.boolean(types.uintp, types.int64, types.int64), generate
+
+
+@_kernel(
+    *(types.int64[::1], types.int64[::1], types.int64[:, ::1], types.uintp, _offsets, _i8, _i8),
+    *(_i8, types.uintp, _i8, _i8, _i8),
+)
+def copy_batches(  # type: ignore[no-untyped-def]
+    control, queue, jobs, source, starts, first, stride, row_bytes, labels, label_bytes, most, looks
+):
+    claimed_at = np.uintp(control.ctypes.data)
+    published_at, stopped_at = claimed_at + np.uintp(8), claimed_at + np.uintp(16)
+    done, looked = 0, 0
+    while done < most and _load_acquire(stopped_at) == 0:
+        claimed = _load_acquire(claimed_at)
+        if claimed >= _load_acquire(published_at):
+            looked += 1
+            if looked > looks:
+                return
+            continue
+        slot = queue[claimed % queue.size]
+        if not _swap_if(claimed_at, claimed, claimed + 1):
+            continue
+        count, records, out, labels_out, filled, generation = jobs[slot]
+        row = np.uintp(out)
+        for i in range(count):
+            record = _load_i8(np.uintp(records + 8 * i))
+            offset = starts[record] if starts.size else first + record * stride
+            _memcpy(row, source + np.uintp(offset), np.uintp(row_bytes))
+            row += np.uintp(row_bytes)
+        row = np.uintp(labels_out)
+        for i in range(count * (label_bytes > 0)):
+            record = _load_i8(np.uintp(records + 8 * i))
+            label = labels + np.uintp(record * label_bytes)
+            if label_bytes == 8:  # one number: a call of memcpy takes longer
+                _memcpy(row, label, np.uintp(8))
+            else:
+                _memcpy(row, label, np.uintp(label_bytes))
+            row += np.uintp(label_bytes)
+        _store_release(np.uintp(filled), generation)
+        done += 1
+        looked = 0
+
+
+@_kernel(types.uintp, _i8, _i8)
+def await_batch(filled, generation, looks):  # type: ignore[no-untyped-def]
+    for _ in range(looks):
+        if _load_acquire(filled) == generation:
+            return
 
 
 @intrinsic

@@ -174,3 +174,14 @@ class ReaderTimeoutError(AsyncReaderError, TimeoutError):
 
 class WorkerError(AsyncReaderError, RuntimeError):
     """``postprocess`` raised or returned another shape, or a worker died."""
+
+
+def as_ours(error: BaseException) -> AsyncReaderError:
+    """The error as one of ours, with anything unexpected as its cause."""
+    if isinstance(error, AsyncReaderError):
+        return error
+    wrapped = WorkerError(
+        f"a worker failed: {type(error).__name__}: {error}", hint="the original error is its cause"
+    )
+    wrapped.__cause__ = error
+    return wrapped

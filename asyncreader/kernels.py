@@ -169,12 +169,56 @@ def transpose_rows_numpy(
 
 # -- the kernels, loaded when they are first used --------------------------------------------------
 
+
+def copy_batches_numpy(
+    control: Int64,
+    queue: Int64,
+    jobs: Int64,
+    source: int,
+    starts: Int64,
+    first: int,
+    stride: int,
+    row_bytes: int,
+    labels: int,
+    label_bytes: int,
+    most: int,
+    looks: int,
+) -> None:
+    """Copy the batches of a queue, at most ``most``: their rows, and labels out of a table.
+
+    ``control``: jobs claimed, published, and 1 to stop; job k is line ``queue[k % queue.size]`` of
+    ``jobs``: rows, addresses of the record numbers (int64), of the rows and of the labels to be
+    written, the address of a mark and what is written to it when the batch is whole. Record r lies
+    at ``source + starts[r]``, without ``starts`` at ``source + first + r * stride``. Returns when
+    it has looked ``looks`` times in vain for a job. Several threads may serve one queue; this twin
+    is for one.
+    """
+    while most > 0 and control[0] < control[1] and not control[2]:
+        job = jobs[queue[control[0] % queue.size]]
+        control[0] += 1
+        count, records, out, labels_out, mark, generation = job.tolist()
+        numbers = bytes_at(records, 8 * count).view(np.int64)
+        offsets = starts[numbers] if starts.size else first + numbers * stride
+        rows = np.arange(count)
+        gather_rows_numpy(source, offsets, row_bytes, out, rows)
+        if label_bytes:
+            gather_rows_numpy(labels, numbers * label_bytes, label_bytes, labels_out, rows)
+        bytes_at(mark, 8).view(np.int64)[0] = generation
+        most -= 1
+
+
+def await_batch_numpy(filled: int, generation: int, looks: int) -> None:
+    """Look ``looks`` times (about a ns each) whether the int64 at ``filled`` is ``generation``."""
+
+
 feistel_rows: Callable[..., None]
 gather_rows: Callable[..., None]
 affine_rows: Callable[..., None]
 affine_rows_half: Callable[..., None]
 mirror_rows: Callable[..., None]
 transpose_rows: Callable[..., None]
+copy_batches: Callable[..., None]
+await_batch: Callable[..., None]
 
 _TWINS: Final[dict[str, Callable[..., None]]] = {
     "feistel_rows": feistel_rows_numpy,
@@ -183,6 +227,8 @@ _TWINS: Final[dict[str, Callable[..., None]]] = {
     "affine_rows_half": affine_rows_numpy,
     "mirror_rows": mirror_rows_numpy,
     "transpose_rows": transpose_rows_numpy,
+    "copy_batches": copy_batches_numpy,
+    "await_batch": await_batch_numpy,
 }
 
 #: Those whose twins take so much longer that the user is told.

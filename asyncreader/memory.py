@@ -98,3 +98,11 @@ def cached_share(mapped: UInt8, samples: int = 128) -> float:
             return 1.0
         held += known.raw[0] & 1
     return held / samples
+
+
+def address_of(array: npt.NDArray[Any] | None) -> int:
+    """Where the memory of ``array`` (writable, C-contiguous, not empty) begins; 0 of None.
+
+    ``array.ctypes.data`` takes five times as long: 2 us.
+    """
+    return 0 if array is None else ctypes.addressof(ctypes.c_char.from_buffer(array.data))

@@ -27,14 +27,14 @@ import numpy.typing as npt
 
 from . import kernels
 from .arena import Arena
-from .errors import AsyncReaderError, ParamsError, WorkerError
+from .errors import AsyncReaderError, ParamsError, WorkerError, as_ours
 from .filling import BatchFiller
 from .interrupts import after_this, disown, end_with_parent, start_child
 from .order import BatchPlan, Cursor
 from .slots import Slot, SlotLayout, SlotRing
 from .stats import Meter
 from .trace import note
-from .workers import STUCK_AFTER, as_ours
+from .workers import STUCK_AFTER
 
 Array: TypeAlias = npt.NDArray[Any]
 

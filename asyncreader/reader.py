@@ -24,10 +24,10 @@ from .interrupts import after_this
 from .launch import rank_and_world, worker_count
 from .machine import usable_cores
 from .memory import aligned_empty
-from .order import ORDER_VERSION, Cursor
+from .order import ORDER_VERSION, Cursor, PlanAhead
 from .params import Given, ReaderParams, parse_params
 from .processes import ProcessWorkers, Recipe
-from .slots import Data, SlotRing, arrays_of
+from .slots import Data, SlotRing
 from .sources import FieldsSource, Source, fingerprint
 from .sources.shards import ShardSource
 from .stats import ReaderStats, Totals
@@ -100,6 +100,10 @@ class AsyncReader:
                     self._nthread, self._ring, recipe, self._rank, p.batch_size
                 )
             self._parts = self._choose_parts()
+            self._plans = PlanAhead(self._order)
+            if self._parts == 1 and arena is None and trace is None and device is None:
+                servers = max(1, min(self._nthread, self._cores - 1))
+                self._ring.copies = filler.copy_queue(slots, servers)
             self._start = self._order.settle(Cursor())
             self._totals = Totals()
             self._fetching, self._copying = threading.RLock(), threading.RLock()
@@ -148,10 +152,11 @@ class AsyncReader:
                     f"all {self._params.epochs} epochs have been fetched",
                     hint="seek() back, or open the reader with more epochs",
                 )
-            plan = self._order.plan(cursor)
+            plan = self._plans.plan(cursor)
             if self._totals.started is None:
                 self._totals.started = time.perf_counter()
-            self._ring.begin(plan, self._parts)
+            copied = self._ring.copies is not None and self._filler.only_copied(plan)
+            self._ring.begin(plan, self._parts, copied)
             return plan.last
 
     def getNextBatch(self) -> Batch:
@@ -181,7 +186,11 @@ class AsyncReader:
         batch = Batch(self._lender, slot, self._params.copy)
         totals.batches += 1
         totals.samples += len(batch)
-        totals.bytes += sum(array.nbytes for array in arrays_of(batch.data))
+        data = batch.data
+        if isinstance(data, tuple):
+            totals.bytes += sum(array.nbytes for array in data)
+        else:
+            totals.bytes += data.nbytes
         if self._params.copy and self._params.cuda is False:  # that would wait for the device
             batch.release()
         return batch
@@ -191,15 +200,18 @@ class AsyncReader:
         self._check_process()
         self._ring.check_open()
         epoch = self._delivered.epoch
+        self._top_up()
         while self._delivered.epoch == epoch and not self._finished(self._delivered):
-            self._top_up()
+            if not self._ring.in_flight_now():  # the caller took, or dropped, what was queued
+                self._top_up()
             batch = self.getNextBatch()
             self._top_up()
             yield batch
 
     def _top_up(self) -> None:
         """Queue batches, also of the next epoch, until as many are in flight as may be."""
-        while self._ring.has_room() and not self._finished(self._next):
+        endless = self._params.epochs is None
+        while self._ring.has_room() and (endless or not self._finished(self._next)):
             self.fetchData()
 
     def _finished(self, cursor: Cursor) -> bool:

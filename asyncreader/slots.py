@@ -22,14 +22,16 @@ from __future__ import annotations
 import enum
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from .copy_queue import PUBLISHED, STOPPED, CopyQueue
 from .errors import (
     NothingQueuedError,
     QueueFullError,
@@ -37,7 +39,9 @@ from .errors import (
     ReaderTimeoutError,
     WorkerError,
 )
+from .memory import address_of
 from .order import BatchPlan
+from .stats import Meter
 
 Array: TypeAlias = npt.NDArray[Any]
 #: What a batch's data is: one array, or one for each field of a reader with several.
@@ -45,6 +49,9 @@ Data: TypeAlias = Array | tuple[Array, ...]
 #: Shape and dtype of a buffer.
 Part: TypeAlias = tuple[tuple[int, ...], np.dtype[Any]]
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+
+#: Seconds between two batches below which the consumer fills the next one itself and wakes nobody.
+HURRIED: Final = 50e-6
 
 #: What ``debug=True`` writes over a slot that is given back.
 POISON = 0xA5
@@ -124,6 +131,7 @@ class Slot:
 
     __slots__ = (
         "bad",
+        "copied",
         "error",
         "error_at",
         "further",
@@ -155,6 +163,7 @@ class Slot:
         self.out_data = out_data
         self.out_labels = out_labels
         self.state = _FREE
+        self.copied = False
         self.generation = 0
         self.plan: BatchPlan | None = None
         self.parts = 0
@@ -184,6 +193,7 @@ class SlotRing:
 
     def __init__(self, slots: list[Slot], in_flight: int, debug: bool = False) -> None:
         self.slots = slots
+        self._count = len(slots)
         self.in_flight = in_flight
         self._debug = debug
         # One lock, and at it a queue for workers and one for consumers: nobody is woken for
@@ -206,6 +216,11 @@ class SlotRing:
         self.left: BatchPlan | None = None
         #: called by the worker after each batch that became ready, outside the lock
         self.on_ready: Callable[[], None] | None = None
+        #: for batches that are only copied; None where there are none
+        self.copies: CopyQueue | None = None
+        self._serving = 0  # workers in there
+        self._left_at = 0.0  # when take() returned last
+        self._hurried = False  # the consumer comes back sooner than a worker wakes up
 
     # -- consumer side ---------------------------------------------------------------------
 
@@ -222,10 +237,11 @@ class SlotRing:
             self._check_open()
             return self._room()
 
-    def begin(self, plan: BatchPlan, parts: int = 1) -> Slot:
+    def begin(self, plan: BatchPlan, parts: int = 1, copied: bool = False) -> Slot:
         """Put ``plan`` in a free slot, behind all batches in flight, cut into ``parts`` tasks.
 
-        Raises QueueFullError without a free slot, ReaderClosedError after close().
+        ``copied``: it goes to ``copies`` instead. Raises QueueFullError without a free slot,
+        ReaderClosedError after close().
         """
         if self._used:
             self._free_used()  # Ctrl-C came before
@@ -241,14 +257,24 @@ class SlotRing:
             slot = self._free[-1]
             rows = plan.indices.size
             count = max(1, min(parts, rows))
-            tasks = [
-                (slot, rows * part // count, rows * (part + 1) // count) for part in range(count)
-            ]
-            if self._idle:
-                self._work.notify(count)  # they find the tasks when the lock is free
+            tasks: list[Task] = []
+            copies = self.copies if copied else None
+            if copies is None:
+                tasks = [
+                    (slot, rows * part // count, rows * (part + 1) // count)
+                    for part in range(count)
+                ]
+                if self._idle:
+                    self._work.notify(count)  # they find the tasks when the lock is free
+            else:
+                at, number = address_of(plan.indices), slot.number
+                waiting = copies.waiting()
+                if self._idle and self._serving < copies.servers and (waiting or not self._hurried):
+                    self._work.notify()
             # no call from here on
             del self._free[-1]
             slot.state = _FILLING
+            slot.copied = copies is not None
             slot.generation += 1
             slot.plan = plan
             slot.error = None
@@ -256,6 +282,13 @@ class SlotRing:
             slot.parts = slot.parts_left = count
             self._tasks += tasks
             self._queue += (slot,)
+            if copies is not None:
+                control = copies.control
+                copies.jobs[number, 0] = rows
+                copies.jobs[number, 1] = at
+                copies.jobs[number, 5] = slot.generation
+                copies.queue[control[PUBLISHED] % self._count] = number
+                control[PUBLISHED] += 1
             return slot
 
     def take(self, timeout: float | None = None) -> tuple[Slot, BaseException | None]:
@@ -264,6 +297,8 @@ class SlotRing:
         Of a batch that failed the error comes with it: its slot is freed, and the batch held
         before stays valid.
         """
+        if self.copies is not None:
+            self._copy_here(self.copies)
         with self._lock:
             self._check_open()
             self._check_queued()
@@ -302,7 +337,27 @@ class SlotRing:
                 self._free += (retired,)
         if self._used:
             self._free_used()
+        self._left_at = time.perf_counter()
         return slot, error
+
+    def _copy_here(self, copies: CopyQueue) -> None:
+        """Copy batches in this thread until the oldest in flight is whole, or nothing is left.
+
+        A copy is done before a sleeping thread is awake. Ctrl-C comes before or behind a copy.
+        """
+        self._hurried = time.perf_counter() - self._left_at < HURRIED
+        while True:
+            with self._lock:
+                if self._closed or not self._queue:
+                    return
+                head = self._queue[0]
+                if not head.copied or self._is_ready(head):
+                    return
+                waiting = copies.waiting()
+            if not waiting:
+                copies.look(head.number, head.generation)
+                return
+            copies.copy_one()
 
     def newest(self) -> BatchPlan | None:
         """The plan of the batch that was begun last; None where none is in flight."""
@@ -385,9 +440,11 @@ class SlotRing:
                 slot.parts_left -= 1
                 if slot.parts_left == 0:
                     slot.state = _READY
+            if self.copies is not None:
+                self.copies.copy_all()
             self._waiting += 1
             try:
-                self._wait_for(lambda: self._closed or all(s.state is _READY for s in self._queue))
+                self._wait_for(lambda: self._closed or all(map(self._is_ready, self._queue)))
             finally:
                 self._waiting -= 1
             self._check_open()
@@ -408,16 +465,36 @@ class SlotRing:
 
     # -- worker side -----------------------------------------------------------------------
 
-    def next_task(self) -> Task | None:
-        """Wait for rows to fill; None when the ring is closed."""
-        with self._lock:
-            while not self._tasks and not self._closed:
-                self._idle += 1
-                try:
-                    self._work.wait()
-                finally:
-                    self._idle -= 1
-            return None if self._closed else self._tasks.popleft()
+    def next_task(self, meter: Meter | None = None) -> Task | None:
+        """Wait for rows to fill; None when the ring is closed.
+
+        Batches that are only copied are filled in here.
+        """
+        while True:
+            with self._lock:
+                while not (self._tasks or self._closed or self._may_serve()):
+                    self._idle += 1
+                    try:
+                        self._work.wait()
+                    finally:
+                        self._idle -= 1
+                if self._closed:
+                    return None
+                if self._tasks:
+                    return self._tasks.popleft()
+                self._serving += 1
+            try:
+                assert self.copies is not None
+                self.copies.serve(meter or Meter())
+            finally:
+                with self._lock:
+                    self._serving -= 1
+                    if self._waiting:
+                        self._cond.notify_all()
+
+    def _may_serve(self) -> bool:
+        copies = self.copies
+        return copies is not None and self._serving < copies.servers and copies.waiting()
 
     def part_done(self, slot: Slot, lo: int, error: BaseException | None) -> bool:
         """Note a filled part and its error (that of the first rows wins); True for the last."""
@@ -442,6 +519,8 @@ class SlotRing:
         """Refuse everything from now on and wake every waiter; idempotent."""
         with self._lock:
             self._closed = True
+            if self.copies is not None:
+                self.copies.control[STOPPED] = 1
             self._failure = self._failure or failure
             self._tasks.clear()
             self._work.notify_all()
@@ -457,7 +536,8 @@ class SlotRing:
         with self._lock:
             counted = {state.value: 0 for state in SlotState}
             for slot in self.slots:
-                counted[slot.state.value] += 1
+                state = _READY if self._is_ready(slot) else slot.state
+                counted[state.value] += 1
             counted["kept"] = self._kept
             return counted
 
@@ -481,7 +561,13 @@ class SlotRing:
             raise
 
     def _head_is_ready(self) -> bool:
-        return self._closed or (bool(self._queue) and self._queue[0].state is _READY)
+        return self._closed or (bool(self._queue) and self._is_ready(self._queue[0]))
+
+    def _is_ready(self, slot: Slot) -> bool:
+        if slot.state is _FILLING and slot.copied:
+            assert self.copies is not None
+            return bool(self.copies.marks[slot.number] == slot.generation)
+        return slot.state is _READY
 
     def _free_used(self) -> None:
         """Poison and free what was given back. What Ctrl-C leaves here, the next call frees."""

@@ -147,9 +147,9 @@ class TracedRing(SlotRing):
         super().__init__(slots, in_flight, debug)
         self._trace = trace
 
-    def begin(self, plan: BatchPlan, parts: int = 1) -> Slot:
+    def begin(self, plan: BatchPlan, parts: int = 1, copied: bool = False) -> Slot:
         with self._poisoning, self._lock:  # no worker has it before it is noted
-            slot = super().begin(plan, parts)
+            slot = super().begin(plan, parts, copied)
             self._trace.slot(slot, SlotState.FILLING, plan)
         return slot
 

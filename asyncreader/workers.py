@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Final
 
-from .errors import AsyncReaderError, WorkerError
+from .errors import as_ours
 from .filling import BatchFiller
 from .interrupts import after_this
 from .slots import SlotRing
@@ -83,7 +83,7 @@ def join_or_leave(threads: Sequence[threading.Thread], seconds: float = STUCK_AF
 
 def _work(ring: SlotRing, filler: BatchFiller, meter: Meter) -> None:
     while True:
-        task = ring.next_task()
+        task = ring.next_task(meter)
         if task is None:
             return
         slot, lo, hi = task
@@ -104,14 +104,3 @@ def _work(ring: SlotRing, filler: BatchFiller, meter: Meter) -> None:
         ring.ready(slot)
         # let go: the slot must not be kept alive by an idle thread
         del task, slot, error
-
-
-def as_ours(error: BaseException) -> AsyncReaderError:
-    """The error as one of ours, with anything unexpected as its cause."""
-    if isinstance(error, AsyncReaderError):
-        return error
-    wrapped = WorkerError(
-        f"a worker failed: {type(error).__name__}: {error}", hint="the original error is its cause"
-    )
-    wrapped.__cause__ = error
-    return wrapped

@@ -123,6 +123,9 @@ class MemorySource:
             size_on_disk=images.nbytes,
         )
 
+    def in_memory(self, size: int) -> None:
+        return None
+
     def read_into(
         self, plan: RowPlan, fill: Fill, out: np.ndarray, meter: Meter
     ) -> tuple[RowError, ...]:

@@ -47,7 +47,7 @@ FLOORS = {
     1: "asyncreader.order asyncreader.codec asyncreader.kernels asyncreader._compiled "
     "asyncreader.stats asyncreader.params asyncreader.format asyncreader.fill asyncreader.memory "
     "asyncreader.interrupts asyncreader.manifest asyncreader.labels asyncreader.values "
-    "asyncreader.geometry asyncreader.machine asyncreader.launch",
+    "asyncreader.geometry asyncreader.machine asyncreader.launch asyncreader.copy_queue",
     2: "asyncreader.slots asyncreader.sources asyncreader.device asyncreader.thumbs",
     3: "asyncreader.workers asyncreader.filling asyncreader.processes asyncreader.verify "
     "asyncreader.trace asyncreader.batch asyncreader.assembly asyncreader.arena",

@@ -112,6 +112,9 @@ class ConcatSource:
         found = [part.checksum_rows(at, at + 1) for part, at in rows]
         return np.concatenate([row for row in found if row is not None])
 
+    def in_memory(self, size: int) -> None:
+        return None
+
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
     ) -> tuple[RowError, ...]:
@@ -123,7 +126,7 @@ class ConcatSource:
             before = int(self._ends[number - 1]) if number else 0
             # where only some of the files have checksums, those are checked
             check = part.check if self.parts[number].spec.checksums else None
-            local = replace(part, records=part.records - before, check=check)
+            local = part._replace(records=part.records - before, check=check)
             for bad in self.parts[number].read_into(local, fill, out, meter):
                 # the file is named by the error; the number is that of the whole set
                 if bad.error.index is not None:

@@ -57,6 +57,9 @@ class RawImages(ExtentSource):
             self._put(plan, fill, out)
         return ()
 
+    def in_memory(self, size: int) -> None:
+        return None  # rows may be turned about
+
     def _planes(self) -> int:
         """Channels, where each lies in one piece and a row is all of them in reverse."""
         stored = self.spec.stored

@@ -79,7 +79,7 @@ class FieldsSource:
             rest = _without(plan, errors)
             # of several files each looks after itself
             if not (part.spec.checksums or isinstance(part, ConcatSource)):
-                rest = replace(rest, check=None)
+                rest = rest._replace(check=None)
             if rest.records.size == 0:
                 break
             for bad in part.read_into(rest, fill, out, meter):
@@ -117,11 +117,14 @@ class FieldsSource:
                 )
                 yield RowError(row, error)
 
+    def in_memory(self, size: int) -> None:
+        return None
+
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
     ) -> tuple[RowError, ...]:
         if plan.check is not None and not self.first.spec.checksums:
-            plan = replace(plan, check=None)
+            plan = plan._replace(check=None)
         return self.first.read_into(plan, fill, out, meter)
 
     # -- the first field -------------------------------------------------------------------

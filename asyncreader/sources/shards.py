@@ -166,6 +166,9 @@ class ShardSource:
 
     # -- the source --------------------------------------------------------------------------
 
+    def in_memory(self, size: int) -> None:
+        return None
+
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
     ) -> tuple[RowError, ...]:
@@ -173,7 +176,7 @@ class ShardSource:
         parts = list(self.split(plan.records))
         self._announce(parts)
         for number, places, local in parts:
-            part = replace(plan.pick(places), records=local)
+            part = plan.pick(places)._replace(records=local)
             with self.shelf.use(number) as shard:
                 found = shard.read_into(part, fill, out, meter)
             for bad in found:

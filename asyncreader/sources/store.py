@@ -38,6 +38,9 @@ class ByteStore(Protocol):
     def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
         """An address, and offsets from it, at which the same rows can be read right now."""
 
+    def address(self, size: int) -> int | None:
+        """Where offset 0 is in memory, for a copy of ``size`` bytes; None: not to be copied."""
+
     def view(self, offset: int, length: int) -> UInt8:
         """The bytes of one extent, valid until this thread's next call."""
 
@@ -70,6 +73,9 @@ class MappedStore:
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
         kernels.gather_rows(self._address, offsets, row_bytes, out, rows)
 
+    def address(self, size: int) -> int | None:
+        return self._address
+
     def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
         return self._address, offsets
 
@@ -92,6 +98,9 @@ class MemoryStore:
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
         kernels.gather_rows(0, offsets, row_bytes, out, rows)
+
+    def address(self, size: int) -> int | None:
+        return 0
 
     def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
         return 0, offsets
@@ -156,6 +165,9 @@ class PreadStore:
         for lo, hi in itertools.pairwise(starts):
             target = kernels.bytes_at(out + int(rows[lo]) * row_bytes, (hi - lo) * row_bytes)
             self._read(int(offsets[lo]), target)
+
+    def address(self, size: int) -> int | None:
+        return None
 
     def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
         return fetched(self, offsets, row_bytes)
@@ -228,6 +240,9 @@ class AdaptiveStore:
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
         self._choose(offsets.size * row_bytes).gather(offsets, row_bytes, out, rows)
+
+    def address(self, size: int) -> int | None:
+        return self._choose(size).address(size)
 
     def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
         return self._choose(offsets.size * row_bytes).resident(offsets, row_bytes)

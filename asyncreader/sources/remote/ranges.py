@@ -62,6 +62,9 @@ class RangeStore:
         for place, row in zip(held, rows.tolist(), strict=True):
             kernels.bytes_at(out + row * row_bytes, row_bytes)[:] = place
 
+    def address(self, size: int) -> None:
+        return None
+
     def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
         return fetched(self, offsets, row_bytes)
 

@@ -1,0 +1,212 @@
+"""Batches that are only copied: the queue that compiled code serves, and the reader over it."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from asyncreader import AsyncReader, kernels
+from asyncreader.copy_queue import CLAIMED, PUBLISHED, STOPPED, CopyQueue
+from asyncreader.memory import address_of
+from asyncreader.stats import Meter
+
+pytestmark = pytest.mark.skipif(not CopyQueue.available(), reason="needs numba on an x86 processor")
+
+COUNT, ROWS, SIZE = 1000, 16, 48
+DATA = np.random.default_rng(0).integers(0, 256, (COUNT, SIZE), dtype=np.uint8)
+
+
+def labels_of(width: int) -> np.ndarray | None:
+    """Labels of ``width`` float32 numbers a sample; None for 0."""
+    rng = np.random.default_rng(1)
+    return rng.random((COUNT, width), dtype=np.float32) if width else None
+
+
+class Jobs:
+    """A queue over a few slots, published to as the ring does."""
+
+    def __init__(self, slots: int, width: int, starts: bool) -> None:
+        self.labels = labels_of(width)
+        shape = None if self.labels is None else (ROWS, width)
+        self.outs = [
+            (np.zeros((ROWS, SIZE), np.uint8), None if shape is None else np.zeros(shape, "f4"))
+            for _ in range(slots)
+        ]
+        table = np.arange(COUNT, dtype=np.int64) * SIZE if starts else np.empty(0, np.int64)
+        self.queue = CopyQueue(self.outs, self.labels, (DATA.ctypes.data, table, 0, SIZE), 1)
+        self.numbers = [np.zeros(ROWS, np.int64) for _ in range(slots)]
+
+    def publish(self, slot: int, numbers: np.ndarray, generation: int) -> None:
+        """Add a job behind the others."""
+        self.numbers[slot] = numbers
+        jobs, control = self.queue.jobs, self.queue.control
+        jobs[slot, 0], jobs[slot, 1], jobs[slot, 5] = numbers.size, address_of(numbers), generation
+        self.queue.queue[control[PUBLISHED] % len(self.outs)] = slot
+        control[PUBLISHED] += 1
+
+    def check(self, slot: int) -> None:
+        """What a slot holds is what its job says."""
+        numbers = self.numbers[slot]
+        rows, labels = self.outs[slot]
+        assert (rows[: numbers.size] == DATA[numbers]).all()
+        if labels is not None and self.labels is not None:
+            assert (labels[: numbers.size] == self.labels[numbers]).all()
+
+
+@pytest.mark.parametrize("starts", [False, True])
+@pytest.mark.parametrize("width", [0, 1, 2, 5])
+def test_kernel_and_twin_copy_the_same(width: int, starts: bool) -> None:
+    """Compiled code and its numpy twin fill slots with the right rows and labels, and mark them."""
+    for function in (kernels.copy_batches, kernels.copy_batches_numpy):
+        jobs = Jobs(3, width, starts)
+        rng = np.random.default_rng(2)
+        for slot, size in enumerate((ROWS, 5, 1)):
+            jobs.publish(slot, rng.integers(0, COUNT, size), generation=slot + 7)
+        function(*jobs.queue._arguments, 2, 0)
+        assert list(jobs.queue.marks) == [7, 8, 0]
+        assert jobs.queue.waiting()
+        function(*jobs.queue._arguments, 5, 0)
+        assert list(jobs.queue.marks) == [7, 8, 9]
+        assert not jobs.queue.waiting()
+        for slot in range(3):
+            jobs.check(slot)
+
+
+def test_a_stopped_queue_begins_nothing() -> None:
+    """After the reader closed, compiled code copies no other batch and returns at once."""
+    jobs = Jobs(1, 1, False)
+    jobs.publish(0, np.arange(ROWS), 1)
+    jobs.queue.control[STOPPED] = 1
+    jobs.queue.serve(Meter())
+    jobs.queue.copy_one()
+    assert (jobs.queue.control[CLAIMED], jobs.queue.marks[0]) == (0, 0)
+
+
+def test_each_batch_is_copied_once_by_one_of_several_threads() -> None:
+    """Three threads serve one queue, a fourth publishes and helps: each job is done once."""
+    jobs, meter = Jobs(4, 1, False), Meter()
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            jobs.queue.serve(meter)
+
+    threads = [threading.Thread(target=serve) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    rng = np.random.default_rng(3)
+    try:
+        for job in range(6000):
+            slot = job % 4
+            if job >= 4:
+                while jobs.queue.marks[slot] != job - 3:
+                    jobs.queue.look(slot, job - 3)
+                    jobs.queue.copy_one()
+                jobs.check(slot)
+                jobs.outs[slot][0][:] = 0
+            jobs.publish(slot, rng.integers(0, COUNT, ROWS), job + 1)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(60)
+    jobs.queue.copy_all()
+    assert jobs.queue.control[CLAIMED] == jobs.queue.control[PUBLISHED] == 6000
+
+
+@pytest.mark.parametrize(("nthread", "njob"), [(1, 1), (2, 1), (1, 4), (3, 4)])
+def test_batches_are_right_whatever_is_done_with_them(nthread: int, njob: int) -> None:
+    """Fetching, taking, keeping and seeking at random: each batch is that of its samples."""
+    labels = labels_of(1)
+    assert labels is not None
+    chance = random.Random(nthread * 10 + njob)
+    with AsyncReader(
+        data=DATA, labels=labels, batch_size=ROWS, shuffle=True, nthread=nthread, njob=njob
+    ) as reader:
+        assert reader._ring.copies is not None
+        kept = []
+        queued = 0
+        for _ in range(3000):
+            action = chance.random()
+            if action < 0.02:
+                reader.seek(chance.randrange(3), chance.randrange(len(reader)))
+                queued = 0
+            elif action < 0.05 and kept:
+                kept.pop().release()
+            elif queued < njob - len(kept) and (queued == 0 or action < 0.5):
+                reader.fetchData()
+                queued += 1
+            elif queued:
+                batch = reader.getNextBatch()
+                queued -= 1
+                assert (batch.data == DATA[batch.indices]).all()
+                assert (batch.labels == labels[batch.indices]).all()
+                batch.data[:] = 255  # the caller's, to write
+                if action > 0.9 and len(kept) < njob - 1:
+                    kept.append(batch.keep())
+            for batch in kept:
+                assert (batch.data == 255).all()
+
+
+def test_the_consumer_copies_what_no_worker_has_begun() -> None:
+    """A batch that is wanted at once is there without a worker."""
+    with AsyncReader(data=DATA, batch_size=ROWS) as reader:
+        for thread in reader._workers._threads:
+            assert thread.is_alive()
+        copies = reader._ring.copies
+        assert copies is not None
+        copies.servers = 0  # no worker may serve
+        for step, batch in zip(range(5), reader, strict=False):
+            assert (batch.data == DATA[step * ROWS : (step + 1) * ROWS]).all()
+
+
+def packed(path: Path) -> Path:
+    """A packed set with checksums."""
+    from converters import convert
+
+    with h5py.File(path / "raw.h5", "w") as file:
+        file["data"] = np.random.default_rng(4).integers(0, 256, (64, 6, 6, 3), dtype=np.uint8)
+        file["labels"] = np.zeros((64, 1), np.int64)
+    convert(path / "raw.h5", path / "packed.h5")
+    return path / "packed.h5"
+
+
+def test_samples_are_checked_before_they_are_only_copied(tmp_path: Path) -> None:
+    """With verify="first" the first epoch is checked sample by sample, the next ones are copied."""
+    path = packed(tmp_path)
+    with AsyncReader(path=str(path), batch_size=8, shuffle=True, njob=2) as reader:
+        copies = reader._ring.copies
+        assert copies is not None
+        for _ in reader:
+            pass
+        checked = copies.control[PUBLISHED]
+        assert checked <= 2  # those of the next epoch that were fetched behind the last check
+        for _ in reader:
+            pass
+        assert copies.control[PUBLISHED] - checked >= 7
+    with AsyncReader(path=str(path), batch_size=8, verify="always") as reader:
+        assert reader._ring.copies is None
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"io": "pread"},
+        {"dtype": "float32"},
+        {"postprocess": lambda data, labels: None},
+        {"workers": "process"},
+        {"flip": True},
+    ],
+    ids=lambda params: next(iter(params)),
+)
+def test_what_is_not_a_copy_goes_another_way(params: dict[str, object], tmp_path: Path) -> None:
+    """Readers that convert, that read with pread or that have processes have no such queue."""
+    if "workers" in params:
+        params = {"workers": "process"}
+    with AsyncReader({"path": str(packed(tmp_path)), "batch_size": 8, **params}) as reader:
+        assert reader._ring.copies is None
+        assert sum(1 for _ in reader) == 8
