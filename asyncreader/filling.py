@@ -76,7 +76,7 @@ class BatchFiller:
         self._verify = verify if any(part.spec.checksums for part in parts) else "never"
         if self._verify == "first" and source.spec.count > MOST_MARKED:
             self._verify = "always"
-        self._all_seen, self._looked_in = False, -1
+        self._all_seen = False
         self._slot_bytes = 0
         self._postprocess = postprocess
         self._with_rng = postprocess is not None and takes_rng(postprocess)
@@ -130,16 +130,15 @@ class BatchFiller:
         """Whether a batch is only a copy: no row padded, none to be checked, all in memory."""
         return (
             not plan.padded
-            and self.all_seen(plan.epoch)
+            and self.all_seen(plan.step)
             and self.source.in_memory(self._slot_bytes) is not None
         )
 
-    def all_seen(self, epoch: int) -> bool:
-        """Whether no sample has to be checked any more; looked at once an epoch."""
+    def all_seen(self, step: int) -> bool:
+        """Whether no sample has to be checked any more; looked at in steps 1, 2, 4, 8 ..."""
         if self.seen is None:
             return True
-        if not self._all_seen and self._looked_in != epoch:
-            self._looked_in = epoch
+        if not self._all_seen and step & (step - 1) == 0:
             self._all_seen = bool(self.seen.all())
         return self._all_seen
 
