@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
@@ -25,6 +27,20 @@ USAGE: Final = 2
 SOME_SKIPPED: Final = 3
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
+
+
+def check_converters() -> None:
+    """AsyncReaderError where the user's own module is in the way of the package ``converters``."""
+    ours = Path(__file__).resolve().parent.parent / "converters" / "__init__.py"
+    spec = importlib.util.find_spec("converters")
+    found = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
+    if found is not None and found != ours:
+        raise AsyncReaderError(
+            "another module called converters comes first on Python's path",
+            found=str(found),
+            expected=str(ours),
+            hint="rename that file, or take its folder out of PYTHONPATH",
+        )
 
 
 def say(text: str) -> None:

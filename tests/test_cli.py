@@ -952,3 +952,51 @@ def test_what_cannot_be_read_is_no_misuse(
     assert run("info", packed).exit_code == 0
     os.mkfifo(tmp_path / "set.h5")
     assert run("info", tmp_path / "set.h5").exit_code == 1
+
+
+# -- names of users' files -----------------------------------------------------------------------
+
+
+def beside(folder: Path, *words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Python run in a folder with a ``converters.py`` and a module that breaks."""
+    (folder / "converters.py").write_text("def to_grey(image):\n    return image\n")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([path, str(ROOT)] if path else [str(ROOT)])}
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("command", ["convert a b.h5", "demo", "doctor a.h5"])
+def test_a_converters_of_the_user_is_named(tmp_path: Path, command: str) -> None:
+    """Another ``converters`` that comes first on the path is named, with what to do."""
+    words = ("-m", "asyncreader", *command.split())
+    done = beside(tmp_path, *words, path=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: another module called converters comes first")
+    assert str(tmp_path / "converters.py") in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_python_m_does_not_take_a_converters_of_the_user(tmp_path: Path, photos: Path) -> None:
+    """``python -m asyncreader`` does not look for modules where it is run."""
+    words = ("convert", str(photos), str(tmp_path / "a.h5"), "--size", "8x8", "--quiet")
+    done = beside(tmp_path, "-m", "asyncreader", *words)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a.h5").exists()
+
+
+@pytest.mark.parametrize(
+    "line", ["from asyncreader import AsyncReader", "from asyncreader.faces import ParaLoad"]
+)
+def test_an_attribute_error_of_a_package_is_shown(tmp_path: Path, line: str) -> None:
+    """Where a module that ours imports fails with AttributeError, the error says so, and where; it
+    is not "cannot import name". A name that is not ours is still unknown."""
+    (tmp_path / "numpy.py").write_text("import os\nos.no_such_thing\n")
+    done = beside(tmp_path, "-c", line)
+    assert "cannot import name" not in done.stderr
+    assert "ImportError" in done.stderr
+    assert "no_such_thing" in done.stderr.splitlines()[-1]
+    assert "numpy.py" in done.stderr
+    for module in ("asyncreader", "asyncreader.faces"):
+        with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
+            exec(f"from {module} import nonsense")

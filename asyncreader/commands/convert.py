@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import shown
-from ..terminal import INTERRUPTED, OK, SOME_SKIPPED, Progress, in_bytes, print_json, say, some
+from ..terminal import (
+    INTERRUPTED,
+    OK,
+    SOME_SKIPPED,
+    Progress,
+    check_converters,
+    in_bytes,
+    print_json,
+    say,
+    some,
+)
 from .options import (
     PATH,
     choice,
@@ -85,6 +95,7 @@ def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> i
 
     Exit codes: 0 all packed, 1 failed, 2 usage, 3 packed but for bad pictures.
     """
+    check_converters()
     import converters
 
     given = {name: value for name, value in options.items() if value not in (None, {})}

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from ..errors import SourceNotFoundError
-from ..terminal import FAILED, OK, say
+from ..terminal import FAILED, OK, check_converters, say
 from .options import PATH
 
 #: Held-out accuracy below which the demo has failed.
@@ -24,6 +24,7 @@ def demo(sample_data: str | None) -> int:
     last lines are its accuracy on held-out pictures.
     """
     folder = _sample_data() if sample_data is None else Path(sample_data)
+    check_converters()
     from ..demo import run_demo
 
     score = run_demo(folder, click.echo)

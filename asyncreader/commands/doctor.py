@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import shown
-from ..terminal import Status, in_bytes, print_json, print_table, some, times, width
+from ..terminal import (
+    Status,
+    check_converters,
+    in_bytes,
+    print_json,
+    print_table,
+    some,
+    times,
+    width,
+)
 from .options import PATH, brief_option, json_option, number, param_option, size_of
 
 if TYPE_CHECKING:
@@ -57,6 +66,7 @@ def doctor(
     few hundred samples are packed in other forms into a temporary folder, and each form is read as
     training would. PATH itself is not changed.
     """
+    check_converters()
     from ..doctor import diagnose
 
     given = {name: value for name, value in options.items() if value is not None}

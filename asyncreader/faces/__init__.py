@@ -44,7 +44,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+    try:
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+    except AttributeError as exc:  # to Python it would say that the name is unknown
+        raise ImportError(f"{__name__}.{_LATE[name]} cannot be loaded: {exc}") from exc
     return value
 
 
