@@ -10,13 +10,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .memory import PAGE, map_file
+from .errors import ParamsError
+from .memory import PAGE, map_file, shared_file
 
 Array: TypeAlias = npt.NDArray[Any]
 
 
 class Arena:
-    """One shared memory (memfd), handed out in page-aligned pieces; both sides see the same bytes.
+    """One shared memory, handed out in page-aligned pieces; both sides see the same bytes.
 
     Pickles only while a process is being spawned: its descriptor goes with it.
     """
@@ -24,9 +25,16 @@ class Arena:
     _fd = -1
 
     def __init__(self, size: int) -> None:
-        self._fd = os.memfd_create("asyncreader-slots", os.MFD_CLOEXEC)
         try:
-            os.ftruncate(self._fd, size)
+            self._fd = shared_file("asyncreader-slots", size)
+        except OSError as exc:
+            raise ParamsError(
+                "the slots of worker processes cannot be had",
+                found=f"{size} bytes: {exc.strerror}",
+                hint="free some space in memory (/dev/shm) or in the folder of TMPDIR, or "
+                'workers="thread"',
+            ) from exc
+        try:
             self._map()
         except BaseException:
             self.close()

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .fill import Fill
-from .memory import aligned_empty
+from .memory import aligned_empty, read_into
 from .sources import RowPlan, Source
 from .stats import Meter
 
@@ -121,7 +121,7 @@ def read_ceiling(
             with mmap.mmap(-1, piece) as buffer:
                 while time.perf_counter() < until:
                     at = int(draw.integers(places)) if random else at % places
-                    done += os.preadv(fd, [buffer], at * _BLOCK)
+                    done += read_into(fd, buffer, at * _BLOCK)
                     at += piece // _BLOCK
         finally:
             os.close(fd)

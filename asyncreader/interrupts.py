@@ -5,9 +5,11 @@ Light, since every worker process imports it first: no numpy, nothing of ours.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
 import multiprocessing.process
+import multiprocessing.util
 import os
 import select
 import signal
@@ -70,7 +72,15 @@ def _disown_all() -> None:
         disown(process)
 
 
-os.register_at_fork(after_in_child=_disown_all)
+def _disown_in_fork(parent: int) -> None:
+    if os.getpid() != parent:
+        _disown_all()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)
+else:  # at the child's end, before multiprocessing, which is imported above, ends its children
+    atexit.register(_disown_in_fork, os.getpid())
 
 
 def end_with_parent() -> None:
@@ -85,11 +95,31 @@ def end_with_parent() -> None:
     assert parent is not None
     assert parent.pid is not None
     try:
-        ended = os.pidfd_open(parent.pid)
-    except OSError:  # Linux before 5.3; or the parent is gone, and so is its end of the pipe
+        ended = _open_process(parent.pid)
+    except ProcessLookupError:  # it is gone, and so is its end of the pipe
         return
+    except (AttributeError, OSError):  # Linux before 5.3, another system, or not allowed
+        ended = parent.sentinel  # a forked child of the parent may hold it open; nothing else may
     name = "asyncreader-parent"
     threading.Thread(target=_end_after, args=(ended,), name=name, daemon=True).start()
+
+
+def _open_process(pid: int) -> int:
+    """A descriptor that can be read when a process has ended (pidfd_open(2))."""
+    if hasattr(os, "pidfd_open"):
+        return os.pidfd_open(pid)
+    import ctypes  # many Pythons are built without it for systems that have it
+
+    system = ctypes.CDLL(None, use_errno=True)
+    descriptor: int = system.syscall(_PIDFD_OPEN, pid, 0)
+    if descriptor < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return descriptor
+
+
+#: Its number in the kernel: the same on every machine but Alpha.
+_PIDFD_OPEN: Final = 434
 
 
 def _end_after(ended: int) -> None:

@@ -11,6 +11,7 @@ import ctypes
 import math
 import mmap
 import os
+import tempfile
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -29,6 +30,7 @@ _libc.mmap.argtypes = (
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 _FAILED: Final = ctypes.c_void_p(-1).value
+_MFD_CLOEXEC: Final = 1  # of the kernel; Pythons without memfd_create lack the name, too
 
 
 class _Mapping:
@@ -62,6 +64,60 @@ def map_file(fd: int, size: int, writable: bool = False) -> UInt8:
     """
     mapped: UInt8 = np.asarray(_Mapping(fd, size, writable))
     return mapped
+
+
+def shared_file(name: str, size: int) -> int:
+    """Descriptor of a file of ``size`` zeros without a path, for memory that processes share.
+
+    Many Pythons are built without ``os.memfd_create``. Then the system's own call serves, or a
+    temporary file that is unlinked at once, with all its blocks written: where the disk is full a
+    missing one would be SIGBUS. OSError where there is no space.
+    """
+    try:
+        file = _memfd(name)
+    except (AttributeError, OSError):  # neither has it, or it is not allowed
+        return _temporary(size)
+    try:
+        os.ftruncate(file, size)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _memfd(name: str) -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    file: int = _libc.memfd_create(name.encode(), _MFD_CLOEXEC)
+    if file < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return file
+
+
+def _temporary(size: int) -> int:
+    zeros = bytes(min(size, 1 << 20))
+    for folder in ("/dev/shm", None):  # memory where there is some, else the usual folder
+        try:
+            with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+                done = 0
+                while done < size:
+                    done += file.write(zeros[: size - done])
+                return os.dup(file.fileno())
+        except OSError:
+            if folder is None:
+                raise
+    raise AssertionError
+
+
+def read_into(fd: int, buffer: Any, offset: int) -> int:
+    """Fill a writable buffer of bytes from a file at ``offset``; how many were read."""
+    if hasattr(os, "preadv"):
+        return os.preadv(fd, [buffer], offset)
+    view = memoryview(buffer)
+    data = os.pread(fd, len(view), offset)
+    view[: len(data)] = data
+    return len(data)
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -1,9 +1,9 @@
 """Processes that fill slots: the same slots in shared memory, the same tasks, order and errors.
 
-For ``postprocess`` functions that hold the GIL. The slots lie in one memfd, mapped by parent and
-workers; its descriptor travels once, while a worker is spawned. A task is a few numbers on the
-worker's pipe (the order is pure, so a worker works out its rows itself), and several are queued in
-it. Nothing here needs /dev/shm, and nothing is ever forked.
+For ``postprocess`` functions that hold the GIL. The slots lie in one file without a path, mapped by
+parent and workers; its descriptor travels once, while a worker is spawned. A task is a few numbers
+on the worker's pipe (the order is pure, so a worker works out its rows itself), and several are
+queued in it. Where the system has memfd_create(2) nothing needs /dev/shm; nothing is ever forked.
 """
 
 from __future__ import annotations
@@ -392,8 +392,8 @@ def _begin(folder: str | None, target: Callable[..., None], *arguments: Any) -> 
 
 
 def _main(pipe: Connection, recipe: Recipe) -> None:
-    end_with_parent()
     try:
+        end_with_parent()
         filler, slots = recipe.build(
             recipe.params, recipe.rank, recipe.world_size, recipe.layout, recipe.arena
         )

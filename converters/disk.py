@@ -149,6 +149,8 @@ class Extent:
         """Make sure that the file can be written up to ``end``."""
         if end <= self._reserved:
             return
+        if not hasattr(os, "posix_fallocate"):  # as file systems that cannot reserve
+            return
         # Some more if there is room for it, and else exactly what is needed.
         ahead = min(max(end // 8, LEAST_AHEAD), MOST_AHEAD)
         for wanted in (end + ahead, end):
@@ -190,7 +192,7 @@ def sync(path: str) -> None:
     is_folder = stat.S_ISDIR(os.fstat(file).st_mode)
     try:
         os.fsync(file)
-        if not is_folder:
+        if not is_folder and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     except OSError as exc:
         # Some file systems (CIFS, FUSE) have nothing to do for a folder and say so.

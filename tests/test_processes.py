@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from pathlib import Path
@@ -23,6 +24,7 @@ from fakes import paint, write_hdf5
 from asyncreader import AsyncReader, ParamsError, SourceError, WorkerError
 from asyncreader.arena import Arena, pages
 
+ROOT = Path(__file__).resolve().parent.parent
 COUNT = 60
 
 
@@ -292,3 +294,128 @@ def test_resume_crosses_kinds_of_workers(packed: str) -> None:
     with AsyncReader(path=packed, batch_size=8, shuffle=True, workers="process") as reader:
         reader.load_state_dict(state)
         assert [batch.indices.tolist() for batch in reader] == rest
+
+
+# -- Pythons that lack what others have ----------------------------------------------------------
+
+#: Names of ``os`` that some builds lack: made for older systems (many of uv's and conda's), or for
+#: another one.
+LACKING = ("memfd_create", "pidfd_open", "register_at_fork", "posix_fadvise", "posix_fallocate")
+LACKING += ("preadv", "sched_getaffinity", "O_DIRECT")
+
+#: Run by every Python of the test, workers too, before anything else.
+WITHOUT = """
+import concurrent.futures.thread, ctypes, logging, os, random, threading
+for name in {names!r}:
+    if hasattr(os, name):
+        delattr(os, name)
+if {old_system}:
+    find = ctypes.CDLL.__getattr__
+    def missing(library, name):
+        if name in ("memfd_create", "syscall"):
+            raise AttributeError(name)
+        return find(library, name)
+    ctypes.CDLL.__getattr__ = missing
+"""
+
+PROGRAM = """
+import os, sys
+import numpy as np
+from PIL import Image
+from asyncreader import AsyncReader
+from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, get_batch
+from converters import convert
+from face_sources import Numbers, count_to
+
+if __name__ == "__main__":
+    assert not any(hasattr(os, name) for name in {names!r})
+    os.makedirs("photos/one")
+    for number in range(12):
+        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(f"photos/one/{{number:02}}.png")
+    for target in ("a.h5", "a.lmdb"):
+        assert convert("photos", target, size=(8, 8), jobs=2).count == 12
+        for given in ({{"io": "pread"}}, {{"workers": "process", "nthread": 2}}):
+            with AsyncReader(path=target, batch_size=4, layout="NHWC", **given) as reader:
+                assert [b.data[:, 0, 0, 0].tolist() for b in reader] == [
+                    [0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]
+                ]
+                if "workers" in given:
+                    pid = os.fork()  # a forked child's end is not that of the workers
+                    if pid == 0:
+                        sys.exit(0)
+                    assert os.waitpid(pid, 0)[1] == 0
+                    assert sum(map(len, reader)) == 12
+    with OrderedEnqueuer(Numbers(5), use_multiprocessing=True) as enqueuer:
+        enqueuer.start(2, 3)
+        items = enqueuer.get()
+        assert [next(items) for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert list(get_batch(1, count_to, 2, stop=4)) == [[0, 1], [2, 3]]
+    print("all of it")
+"""
+
+
+@pytest.mark.parametrize("old_system", [False, True], ids=["old Python", "old system"])
+def test_pythons_without_newer_calls(tmp_path: Path, old_system: bool) -> None:
+    """Packing, reading with processes for workers, and the drop-in classes with processes need
+    none of the calls that some builds of Python lack, nor the system's own."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(names=LACKING, old_system=old_system))
+    (tmp_path / "program.py").write_text(PROGRAM.format(names=LACKING))
+    path = [str(tmp_path), str(ROOT), str(ROOT / "tests")]
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "all of it\n", done.stderr
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_workers_end_with_a_killed_parent_without_newer_calls(tmp_path: Path) -> None:
+    """A worker that is busy for ever ends when its parent is killed, on such a Python too."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(names=LACKING, old_system=True))
+    (tmp_path / "program.py").write_text(
+        """
+import threading
+from asyncreader.faces import OrderedEnqueuer
+
+class Stuck:
+    def __len__(self):
+        return 5
+    def __getitem__(self, index):
+        print("busy", flush=True)
+        threading.Event().wait()
+
+if __name__ == "__main__":
+    enqueuer = OrderedEnqueuer(Stuck(), use_multiprocessing=True)
+    enqueuer.start(1, 2)
+    threading.Event().wait()
+"""
+    )
+    child = subprocess.Popen(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"busy\n"
+    child.kill()
+    child.wait()
+    assert child.stdout.read() == b""  # the worker, which holds it too, has ended
+    child.stdout.close()
+
+
+def test_no_memory_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no slots can be shared the error says so, and what to do."""
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "memfd_create", full, raising=False)
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(ParamsError, match=r"4096 bytes.*No space.*workers=\"thread\""):
+        Arena(4096)

@@ -19,7 +19,7 @@ from .. import kernels
 from ..errors import FormatError, SourceError, SourceNotFoundError
 from ..fill import SCRATCH
 from ..interrupts import after_this
-from ..memory import cached_share, map_file
+from ..memory import cached_share, map_file, read_into
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 UInt8: TypeAlias = npt.NDArray[np.uint8]
@@ -178,6 +178,8 @@ class PreadStore:
         return scratch
 
     def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
+        if not hasattr(os, "posix_fadvise"):  # a system without it
+            return
         file = self._opened()
         for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
             os.posix_fadvise(file.fd, offset, length, os.POSIX_FADV_WILLNEED)
@@ -186,7 +188,7 @@ class PreadStore:
         file, done = self._opened(), 0
         while done < target.size:
             try:
-                got = os.preadv(file.fd, [target[done:].data], offset + done)
+                got = read_into(file.fd, target[done:].data, offset + done)
             except OSError as exc:
                 raise SourceError(
                     f"reading failed: {exc.strerror}",
