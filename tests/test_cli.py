@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import inspect
@@ -37,6 +38,7 @@ from asyncreader.bench import run_bench
 from asyncreader.commands.options import params_of
 from asyncreader.completion import WORDS
 from asyncreader.params import _CHECKS, ReaderParams
+from asyncreader.sources import open_source
 from converters import ConvertReport
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -391,6 +393,53 @@ def test_info_json(packed: Path) -> None:
     ]
     with asyncreader.AsyncReader(path=packed) as reader:
         assert facts["fingerprint"] == reader.state_dict()["fingerprint"]
+
+
+@pytest.mark.parametrize(
+    ("subset", "rows"),
+    [
+        ("0:3", slice(0, 3)),
+        ("::2", slice(None, None, 2)),
+        ("-4:", slice(-4, None)),
+        (":-1", slice(None, -1)),
+        ("[1,1,5]", [1, 1, 5]),
+        ("4:1:-1", slice(4, 1, -1)),
+    ],
+)
+@pytest.mark.parametrize("kind", ["file", "shards"])
+def test_info_of_a_subset(packed: Path, subset: str, rows: Any, kind: str, tmp_path: Path) -> None:
+    """-p subset= takes slices and lists, and info tells the labels of those records alone."""
+    path = packed
+    if kind == "shards":
+        path = tmp_path / "set"
+        assert run("convert", packed, path, "--shards", "3", "-q").exit_code == 0
+    with contextlib.closing(open_source(str(packed))) as source:
+        assert source.labels is not None
+        labels = np.asarray(source.labels)[rows]
+        count = source.spec.count
+    facts = json.loads(run("info", path, "-p", f"subset={subset}", "--json").stdout)
+    assert (facts["count"], facts["subset"]) == (count, len(labels))
+    told = {row["label"]: row["samples"] for row in facts["labels"]["counts"] if row["samples"]}
+    assert told == {int(n): int((labels == n).sum()) for n in np.unique(labels)}
+    words = table(run("info", path, "-p", f"subset={subset}").stdout)
+    assert words["subset"].startswith(f"{len(labels)} sample")
+
+
+@pytest.mark.parametrize("subset", ["0:5:0", "train", "900:", "[0,999]", "1:2:3:4", "a:b"])
+def test_info_of_a_subset_that_is_not_there(packed: Path, subset: str) -> None:
+    """A subset that selects nothing, or makes no sense, is misuse and said in one line."""
+    result = run("info", packed, "-p", f"subset={subset}")
+    assert result.exit_code == 2
+    assert "subset" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_size_as_it_is_written_elsewhere(packed: Path) -> None:
+    """-p size=24x32 is size=(24, 32), as --size writes it."""
+    assert params_of(None, None, ["size=24x32", "subset=5:"]) == {  # type: ignore[arg-type]
+        "size": [24, 32],
+        "subset": slice(5, None),
+    }
 
 
 def test_info_of_pictures_that_differ_in_size(tmp_path: Path) -> None:

@@ -10,9 +10,12 @@ import click
 
 from ..errors import shown
 from ..terminal import in_bytes, print_json, print_table, some, times
-from .options import PATH, json_option, open_set, param_option
+from .options import PATH, json_option, param_option
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from ..sources import Source
 
 #: Classes that are shown one by one; --json has them all.
@@ -25,15 +28,23 @@ CLASSES_SHOWN: Final = 20
 @json_option
 def info(path: str, params: dict[str, Any], as_json: bool) -> None:
     """Tell what PATH holds: a packed file, or a quoted glob of them."""
-    with contextlib.closing(open_set({"path": path, **params})) as source:
-        facts = _describe(source)
+    from ..params import parse_params
+    from ..sources import open_reader_source
+    from ..sources.subset import resolve_subset
+
+    checked = parse_params({"path": path, **params}, {})
+    with contextlib.closing(open_reader_source(checked)) as source:
+        facts = _describe(source, resolve_subset(checked.subset, source))
     if as_json:
         print_json(facts)
     else:
         _print_facts(facts)
 
 
-def _describe(source: Source) -> dict[str, Any]:
+def _describe(
+    source: Source, subset: slice | npt.NDArray[np.int64] | None = None
+) -> dict[str, Any]:
+    """Facts of the set; ``subset``: the records whose labels are told, None for all."""
     from ..order import subset_count
     from ..sources import fingerprint
 
@@ -45,6 +56,7 @@ def _describe(source: Source) -> dict[str, Any]:
         "format_version": None if spec.meta is None else spec.meta.version,
         "shards": None if spec.ends is None else len(spec.ends),
         "count": spec.count,
+        "subset": None if subset is None else subset_count(subset, spec.count),
         "shape": None if spec.stored.shape is None else list(spec.stored.shape),
         "axes": spec.stored.axes,
         "dtype": str(spec.stored.dtype),
@@ -52,7 +64,7 @@ def _describe(source: Source) -> dict[str, Any]:
         "chunk": spec.chunk,
         "compression": spec.compression,
         "fields": _describe_fields(source),
-        "labels": _describe_labels(source),
+        "labels": _describe_labels(source, subset),
         "classes": None if spec.classes is None else list(spec.classes),
         "splits": {name: subset_count(rows, spec.count) for name, rows in source.splits.items()},
         "checksums": spec.checksums,
@@ -80,13 +92,19 @@ def _describe_fields(source: Source) -> list[dict[str, Any]]:
     ]
 
 
-def _describe_labels(source: Source) -> dict[str, Any] | None:
+def _describe_labels(
+    source: Source, subset: slice | npt.NDArray[np.int64] | None
+) -> dict[str, Any] | None:
     """Shape, dtype and range; and samples by class or value where there is one whole number."""
+    import numpy as np
+
     from ..labels import count_labels, ends
 
     labels = source.labels
     if labels is None:
         return None
+    if subset is not None:  # those of shards are no array, but take numbers
+        labels = np.asarray(labels[np.arange(source.spec.count)[subset]])
     low, high = ends(labels)
     counts = count_labels(labels, source.spec.classes)
     return {
@@ -103,6 +121,7 @@ def _describe_labels(source: Source) -> dict[str, Any] | None:
 def _print_facts(facts: dict[str, Any]) -> None:
     labels, count, stored = facts["labels"], facts["count"], facts["bytes_on_disk"]
     counts = None if labels is None else labels["counts"]
+    chosen = facts["subset"]
     words = "read without labels"
     if labels is not None:
         ends = ("?" if end is None else f"{end:.6g}" for end in (labels["min"], labels["max"]))
@@ -118,6 +137,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "path": shown(facts["path"]),
         "format": f"{facts['container']}: {shown(facts['layout'])}",
         "count": some(count, "sample"),
+        **({} if chosen is None else {"subset": f"{some(chosen, 'sample')}: labels are of these"}),
         "shape": shape,
         "dtype": facts["dtype"],
         "encoding": facts["encoding"],

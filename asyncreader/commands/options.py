@@ -60,6 +60,8 @@ def function_of(text: str) -> Any:
 
 #: Parameters whose values are names or paths, also where these look like numbers.
 _NAMES: Final = {"datafield", "labelsfield", "labelspath", "path", "hdf5path", "lmdbpath"}
+#: A slice of record numbers: 0:100, ::10, -500: .
+_SLICE: Final = re.compile(r"(-?\d{1,18})?(:(-?\d{1,18})?){1,2}")
 #: Python's words for what JSON calls true, false and null.
 _PYTHON: Final = {"True": True, "False": False, "None": None}
 
@@ -67,7 +69,8 @@ _PYTHON: Final = {"True": True, "False": False, "None": None}
 def params_of(_: click.Context, __: click.Parameter, words: Iterable[str]) -> dict[str, Any]:
     """ "njob=2" -> {"njob": 2}: values are JSON or Python's words, or else text.
 
-    ``postprocess=module:function`` is that function. Fields can be called by a number
+    ``postprocess=module:function`` is that function, ``subset=0:100`` or ``subset=::10`` a slice,
+    and ``size=224x224`` is (224, 224). Fields can be called by a number
     (tensorpack's are): data_field=1 means the name "1".
     """
     params: dict[str, Any] = {}
@@ -82,8 +85,18 @@ def params_of(_: click.Context, __: click.Parameter, words: Iterable[str]) -> di
             params[name] = _PYTHON[value] if value in _PYTHON else json.loads(value)
         except ValueError:
             params[name] = value
+        plain = name.replace("_", "").lower()
+        if plain == "subset" and _SLICE.fullmatch(value):
+            ends = [int(end) if end else None for end in value.split(":")]
+            try:
+                params[name] = slice(*ends)
+                params[name].indices(0)
+            except ValueError as exc:
+                raise click.BadParameter(f"{word!r}: {exc}") from None
+        if plain == "size" and re.fullmatch(r"\d{1,5}[xX]\d{1,5}", value):
+            params[name] = [int(side) for side in re.split("[xX]", value)]
         number = isinstance(params[name], int | float) and not isinstance(params[name], bool)
-        if number and name.replace("_", "").lower() in _NAMES:
+        if number and plain in _NAMES:
             params[name] = value
     return params
 

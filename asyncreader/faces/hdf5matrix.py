@@ -24,7 +24,7 @@ class HDF5Matrix:
     ``m[i]``, ``m[a:b:c]``, ``m[list or int array]`` (any order, repeats allowed) read just those
     rows, as stored, into a new array, and give ``normalizer(rows)`` where there is one. ``shape``
     and ``dtype`` are those of the view after ``normalizer``. Thread-safe; pickles as its path.
-    Raises ParamsError, SourceNotFoundError or FormatError; IndexError past its end.
+    Raises ParamsError, SourceNotFoundError or FormatError; IndexError past its end, of slices, too.
     """
 
     def __init__(
@@ -89,6 +89,9 @@ class HDF5Matrix:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
+            past = [end for end in (key.start, key.stop) if end is not None and end > len(self)]
+            if past:  # as in Keras: a loop that goes on past the end is not served empty batches
+                raise IndexError(f"row {past[-1]} is past the end: this view has {len(self)} rows")
             rows = np.arange(*key.indices(len(self)), dtype=np.int64)
         elif isinstance(key, int | np.integer):
             return self._read(np.array([key], np.int64), single=True)

@@ -46,6 +46,7 @@ def _named(name: str, source: Source) -> slice | npt.NDArray[np.int64]:
             f"no split {name!r} in the set",
             path=source.spec.path,
             expected=" or ".join(map(repr, splits)) or "a set with named splits (Fuel)",
-            hint=f"pass a slice or an array of record numbers{also}",
+            hint="pass a slice, subset=slice(0, 100) (-p subset=0:100 on the command line), or an "
+            f"array of record numbers{also}",
         )
     return splits[name]
