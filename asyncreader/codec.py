@@ -461,6 +461,8 @@ def decode(
     """
     header = header or read_header(data)
     if header.odd:
+        if header.kind == "jpeg" and not header.loose:
+            _check_cmyk(data)
         return _pillow_pixels(data, channels, header)
     if header.kind == "png":
         return _grey_or_rgb(png_pixels(data), channels)
@@ -480,6 +482,14 @@ def decode(
             buffer=scratch,
         )
     return _grey_or_rgb(upright(pixels, header.orientation), channels)
+
+
+def _check_cmyk(data: Buffer) -> None:
+    """DecodeError for a damaged JPEG of four channels: Pillow shows what it can of it."""
+    import simplejpeg
+
+    with _damage("damaged JPEG"):
+        simplejpeg.decode_jpeg(data, colorspace="CMYK", min_height=1, min_width=1, min_factor=2)
 
 
 def reduction(header: ImageHeader, shape: tuple[int, ...]) -> tuple[float, float, float]:

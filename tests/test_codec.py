@@ -428,6 +428,23 @@ def test_junk_does_not_hide_damage() -> None:
     assert refused == 0
 
 
+def test_damage_in_a_cmyk_jpeg() -> None:
+    """A JPEG of four channels, whose pixels Pillow gives, is looked at as strictly as any other."""
+    import simplejpeg
+
+    data = KINDS["jpeg cmyk"]
+    refused = 0
+    for place in range(data.index(b"\xff\xda") + 20, len(data) - 20, 5):
+        held = data[:place] + bytes((data[place] ^ 0x5A,)) + data[place + 1 :]
+        try:
+            simplejpeg.decode_jpeg(held, "CMYK")
+        except ValueError:
+            refused += 1
+            with pytest.raises(DecodeError, match="damaged JPEG"):
+                codec.decode(held, 3)
+    assert refused > 10
+
+
 @pytest.mark.parametrize("error", [ImportError("no _png"), MemoryError("no memory")])
 @pytest.mark.parametrize(
     "where", ["simplejpeg.decode_jpeg", "imagecodecs.png_decode", "PIL.Image.open"]
