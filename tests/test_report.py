@@ -407,6 +407,16 @@ def test_the_policy_allows_this_style_and_this_script_only(set_of_pets: Path) ->
     )
 
 
+def test_a_page_names_the_set_as_it_was_asked_for(
+    set_of_pets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set named by a relative path is called so: its page does not tell the folders above it."""
+    monkeypatch.chdir(set_of_pets.parent)
+    facts = gather({"path": set_of_pets.name})
+    assert facts.path == set_of_pets.name
+    assert str(set_of_pets.parent) not in page(facts)
+
+
 def test_the_same_set_gives_the_same_page(set_of_pets: Path, monkeypatch: Any) -> None:
     """The page depends on the set and the seed only, not on threads or the time."""
     monkeypatch.setattr(looking, "OF_A_CLASS", 2)

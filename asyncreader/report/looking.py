@@ -7,6 +7,7 @@ samples that are looked at, which are all of them up to the limit, else a random
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -70,7 +71,9 @@ def gather(
     if p.subset is not None:
         raise ParamsError("a report is about a whole set", found="subset")
     with contextlib.closing(open_source(path, fields_of(p), io=p.io)) as source:
-        return _Gathering(source, limit, seed).run(jobs or usable_cores(), progress)
+        facts = _Gathering(source, limit, seed).run(jobs or usable_cores(), progress)
+    # as it was named: a page is passed on, and need not tell whose folder the set lies in
+    return replace(facts, path=os.fspath(path)) if isinstance(path, str | os.PathLike) else facts
 
 
 class _Seen(NamedTuple):
