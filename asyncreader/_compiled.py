@@ -222,6 +222,75 @@ def gather_rows(source, offsets, row_bytes, out, rows):  # type: ignore[no-untyp
 
 
 @intrinsic
+def _prefetch(typingctx: Any, address: Any) -> Any:
+    """Ask for the cache line at ``address``, which need not be readable."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        # to be read; kept in all caches; data
+        constants = [ir.Constant(number, value) for value in (0, 3, 1)]
+        builder.call(function, [builder.inttoptr(arguments[0], cgutils.voidptr_t), *constants])
+        return context.get_dummy_value()
+
+    return types.void(types.uintp), generate
+
+
+@intrinsic
+def _stream_128(typingctx: Any, out: Any, source: Any) -> Any:
+    """Copy 128 bytes to ``out``, a multiple of 32, past the caches ("nontemporal" in LLVM)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(ir.IntType(64), 4).as_pointer()
+        target, origin = (builder.inttoptr(address, vector) for address in arguments)
+        places = [ir.Constant(ir.IntType(64), k) for k in range(4)]
+        loaded = [builder.load(builder.gep(origin, [k])) for k in places]
+        mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        for k, value in zip(places, loaded, strict=True):
+            value.align = 1
+            store = builder.store(value, builder.gep(target, [k]))
+            store.align = 32
+            store.set_metadata("nontemporal", mark)
+        return context.get_dummy_value()
+
+    return types.void(types.uintp, types.uintp), generate
+
+
+@intrinsic
+def _fence(typingctx: Any) -> Any:
+    """All that was written before is seen before what is written after."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+#: Bytes ahead of the copy at which stream_rows asks for the source.
+_AHEAD = np.uintp(2048)
+
+
+@_kernel(types.uintp, _offsets, _i8, types.uintp, _offsets)
+def stream_rows(source, offsets, row_bytes, out, rows):  # type: ignore[no-untyped-def]
+    for i in range(offsets.size):
+        come = source + np.uintp(offsets[i])
+        go = out + np.uintp(rows[i] * row_bytes)
+        left = np.uintp(row_bytes)
+        head = min((np.uintp(64) - (go & np.uintp(63))) & np.uintp(63), left)
+        _memcpy(go, come, head)
+        come, go, left = come + head, go + head, left - head
+        for _ in range(left >> np.uintp(7)):
+            _prefetch(come + _AHEAD)
+            _prefetch(come + _AHEAD + np.uintp(64))
+            _stream_128(go, come)
+            come, go = come + np.uintp(128), go + np.uintp(128)
+        _memcpy(go, come, left & np.uintp(127))
+    _fence()
+
+
+@intrinsic
 def _load_i8(typingctx: Any, address: Any) -> Any:
     """The int64 at ``address``."""
 

@@ -213,6 +213,7 @@ def await_batch_numpy(filled: int, generation: int, looks: int) -> None:
 
 feistel_rows: Callable[..., None]
 gather_rows: Callable[..., None]
+stream_rows: Callable[..., None]
 affine_rows: Callable[..., None]
 affine_rows_half: Callable[..., None]
 mirror_rows: Callable[..., None]
@@ -223,6 +224,7 @@ await_batch: Callable[..., None]
 _TWINS: Final[dict[str, Callable[..., None]]] = {
     "feistel_rows": feistel_rows_numpy,
     "gather_rows": gather_rows_numpy,
+    "stream_rows": gather_rows_numpy,  # the same, past the caches
     "affine_rows": affine_rows_numpy,
     "affine_rows_half": affine_rows_numpy,
     "mirror_rows": mirror_rows_numpy,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import math
 import os
 from collections.abc import Iterator
+from functools import lru_cache
 
 
 def usable_cores(proc: str = "/proc", mounted: str = "/sys/fs/cgroup") -> int:
@@ -38,6 +40,17 @@ def available_memory(proc: str = "/proc", mounted: str = "/sys/fs/cgroup") -> in
             reclaimable = _table(f"{folder}/memory.stat", 1).get(cache, 0)
             free = min(free, max(0, most - taken + reclaimable))
     return free
+
+
+@lru_cache(maxsize=1)
+def last_level_cache(folder: str = "/sys/devices/system/cpu/cpu0/cache") -> int:
+    """Bytes of the largest cache of the first core; 32 MiB where the system does not tell."""
+    sizes = []
+    for path in glob.glob(f"{folder}/index*/size"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            text = _read(path).strip()  # 107520K
+            sizes.append(int(text[:-1]) << {"K": 10, "M": 20}[text[-1]])
+    return max(sizes, default=32 << 20)
 
 
 _MEMORY = {

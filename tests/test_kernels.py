@@ -30,15 +30,16 @@ def picks(data: st.DataObject, count: int, size: int, slots: int) -> tuple[np.nd
     return np.array(records, np.int64) * size, np.array(rows, np.int64)
 
 
+@pytest.mark.parametrize("name", ["gather_rows", "stream_rows"])
 @settings(max_examples=60, deadline=None)
 @given(size=st.integers(1, 5000), data=st.data())
-def test_gather(size: int, data: st.DataObject) -> None:
-    """gather_rows copies whole rows to their places and nothing beside them."""
+def test_gather(name: str, size: int, data: st.DataObject) -> None:
+    """gather_rows and stream_rows copy whole rows to where they belong, and nothing else."""
     source = np.random.default_rng(size).integers(0, 256, (5, size), np.uint8)
     offsets, rows = picks(data, 5, size, 7)
     found = np.full((7, size), 9, np.uint8)
     twin = found.copy()
-    kernels.gather_rows(address(source), offsets, size, address(found), rows)
+    getattr(kernels, name)(address(source), offsets, size, address(found), rows)
     kernels.gather_rows_numpy(address(source), offsets, size, address(twin), rows)
     np.testing.assert_array_equal(found, twin)
     np.testing.assert_array_equal(found[rows], source[offsets // size])

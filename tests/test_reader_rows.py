@@ -894,3 +894,22 @@ def test_encoded_of_another_size_is_a_bad_sample(tmp_path: Path) -> None:
         batch = first(reader)
         assert np.flatnonzero(~batch.mask).tolist() == [3]
         assert "16 x 16" in reader.stats().bad_list[0][1]
+
+
+def test_large_rows_go_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are streamed into large slots are the same pixels, whatever their alignment."""
+    from asyncreader.sources import base
+
+    monkeypatch.setattr(base, "STREAMED_ROW", 1)
+    monkeypatch.setattr(base, "STREAMED_PART", 1 << 40)
+    streamed = []
+    kernel = base.kernels.stream_rows
+    monkeypatch.setattr(
+        base.kernels, "stream_rows", lambda *args: (streamed.append(args), kernel(*args))
+    )
+    images = np.random.default_rng(5).integers(0, 256, (40, 37, 41, 3), np.uint8)
+    monkeypatch.setattr("asyncreader.reader.SPLIT_BYTES", 0)  # as large batches are
+    with AsyncReader(data=images, batch_size=8, shuffle=True, layout="NHWC", nthread=2) as reader:
+        for batch in reader:
+            assert (batch.data == images[batch.indices]).all()
+    assert streamed

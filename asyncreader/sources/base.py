@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from .. import codec
+from .. import codec, kernels
 from ..errors import ChecksumError, DecodeError, FormatError, ParamsError, SampleError
 from ..fill import SCRATCH, Fill, Stored
 from ..format import FieldMeta, Meta
+from ..machine import last_level_cache
 from ..memory import address_of
 from ..stats import Meter
 from .store import ByteStore
@@ -33,6 +34,12 @@ KEPT_BYTES: Final = 16 << 20
 #: Rows are copied, hashed and converted in groups of about this many bytes, so that the second
 #: look at a row finds it in the core's cache (L2 is 0.5 to 2 MiB on today's machines).
 GROUP_BYTES = 320 << 10
+
+#: Rows of that many bytes go past the caches into a slot that is larger than this part of the last
+#: one: what the reader's other slots and its source push out is not read back before it is written
+#: over. Measured with a consumer that sums each batch, one that copies it, and none.
+STREAMED_ROW: Final = 16 << 10
+STREAMED_PART: Final = 8
 
 #: What a reader can do about a bad sample (the converters say it in their words).
 SKIP_HINT: Final = "on_error='skip' leaves such samples out"
@@ -247,7 +254,13 @@ class BaseSource:
         if plan.check is not None:
             return tuple(self._read_checked(store, offsets, plan, fill, out))
         if fill.mode == "copy":
-            store.gather(offsets, row_bytes, address_of(out), plan.rows)
+            where = None
+            if row_bytes >= STREAMED_ROW and out.nbytes >= last_level_cache() // STREAMED_PART:
+                where = store.address(offsets.size * row_bytes)
+            if where is not None:
+                kernels.stream_rows(where, offsets, row_bytes, address_of(out), plan.rows)
+            else:
+                store.gather(offsets, row_bytes, address_of(out), plan.rows)
         elif fill.mode == "each":
             samples = (store.view(offset, row_bytes) for offset in offsets.tolist())
             self._put_each(samples, plan, fill, out)
