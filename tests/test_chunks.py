@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import sweep_chunks
 
-from asyncreader import AsyncReader, DecodeError, FormatError
+from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError
 from asyncreader.sources import Hdf5Fields, hdf5_guard, open_source
 from asyncreader.sources.chunk_cache import ChunkCache
 from converters import convert
@@ -87,6 +88,48 @@ def test_damaged_chunks_of_users(tmp_path: Path, name: str) -> None:
             assert batch.mask[others].all()
             if not batch.mask[3]:
                 assert not batch.data[3].any()
+
+
+class Lacking:
+    """imagecodecs without a codec: as it is where its library cannot be loaded, as of a version
+    that did not have it, or where memory runs out."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __getattr__(self, name: str) -> Any:
+        if isinstance(self.error, AttributeError):
+            raise self.error
+
+        def decode(*given: Any, **named: Any) -> Any:
+            raise self.error
+
+        return decode
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ImportError("no codec"), AttributeError("no codec"), MemoryError("no memory")],
+    ids=repr,
+)
+@pytest.mark.parametrize("name", ["gzip, shuffle, fletcher32", "lzf", "zstd", "blosc lz4 1", "lz4"])
+def test_a_codec_that_fails_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception
+) -> None:
+    """A codec that cannot be loaded, or memory that runs out, fails the batch: on_error="zero" does
+    not serve zeros for it. Filters that h5py has are tried when a set is opened."""
+    path = written(tmp_path, name, np.full_like(PIXELS, 3), 1)
+    params: dict[str, Any] = {"path": path, "batch_size": 8, "on_error": "zero"}
+    kind = MemoryError if isinstance(error, MemoryError) else ImportError
+    with AsyncReader(params) as reader:
+        monkeypatch.setitem(sys.modules, "imagecodecs", Lacking(error))  # type: ignore[arg-type]
+        reader.fetchData()
+        with pytest.raises(WorkerError, match=kind.__name__) as failed:
+            reader.getNextBatch()
+        assert isinstance(failed.value.__cause__, kind)
+    if name.startswith(("gzip", "lzf")):
+        with pytest.raises(kind):
+            AsyncReader(params)
 
 
 # -- where chunks lie ------------------------------------------------------------------------------

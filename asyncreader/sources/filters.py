@@ -70,8 +70,10 @@ def decode_chunk(
                 data = _inflate_into(data, out)
             else:
                 data = _UNDO[step.code](data, step, size, item)
-        except DecodeError:
-            raise
+        except (DecodeError, ImportError, MemoryError):
+            raise  # what cannot be loaded, and memory that runs out, say nothing of the data
+        except AttributeError as exc:
+            raise ImportError(f"this imagecodecs cannot undo {NAMES[step.code]}: {exc}") from exc
         except Exception as exc:  # every codec of imagecodecs has an error type of its own
             raise DecodeError(
                 f"a chunk cannot be decompressed ({NAMES[step.code]})", found=str(exc)

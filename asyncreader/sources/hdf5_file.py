@@ -63,8 +63,8 @@ def translated(path: str) -> Iterator[None]:
     """h5py's errors never reach the user bare."""
     try:
         yield
-    except (AsyncReaderError, KeyboardInterrupt):
-        raise
+    except (AsyncReaderError, KeyboardInterrupt, ImportError, MemoryError):
+        raise  # what cannot be loaded, and memory that runs out, say nothing of the file
     except Exception as exc:
         if isinstance(exc.__cause__ or exc.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None  # h5py's lock makes a SystemError of Ctrl-C
