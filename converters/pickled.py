@@ -18,7 +18,8 @@ import numpy.typing as npt
 from numpy._core import multiarray
 
 from asyncreader import codec
-from asyncreader.errors import DecodeError, FormatError, ParamsError, SampleError
+from asyncreader.errors import DecodeError, ParamsError, SampleError
+from asyncreader.sources.fields import no_field
 from asyncreader.sources.foreign_lmdb import PickledSet, pickled_set
 
 from .options import Options, check_encoding
@@ -145,12 +146,7 @@ class PickledSamples:
             labels = None
         for name in (data, labels):
             if name is not None and name not in by_name:
-                raise FormatError(
-                    f"no field {name!r} in this set",
-                    path=found.path,
-                    found=", ".join(by_name),
-                    hint="name it with -p data_field=NAME and -p labels_field=NAME",
-                )
+                raise no_field(name, list(by_name), found.path, "-p ")
         return by_name[data], None if labels is None else by_name[labels]
 
     def _point(self, number: int) -> Any:

@@ -31,7 +31,6 @@ from asyncreader import (
     ParamsError,
     QueueFullError,
     SampleError,
-    SourceNotFoundError,
     WorkerError,
 )
 from asyncreader.params import parse_params
@@ -702,14 +701,14 @@ def test_open_whole(tmp_path: Path) -> None:
 def test_fields_that_are_not_there(tmp_path: Path) -> None:
     """A name that the set does not have, or of another length, is an error that says so."""
     path = write_plain(tmp_path / "set.h5")
-    with pytest.raises(SourceNotFoundError, match=r"no data set 'masks'.*mask"):
+    with pytest.raises(ParamsError, match=r"no field 'masks'.*found .*mask"):
         AsyncReader(path=path, data_field=["data", "masks"])
     with h5py.File(path, "a") as file:
         file["short"] = MASKS[:5]
     with pytest.raises(FormatError, match=r"'short' has another number of samples.*5.*22"):
         AsyncReader(path=path, data_field=["data", "short"])
     path = write_lmdb(tmp_path / "set.lmdb", ours())
-    with pytest.raises(SourceNotFoundError, match=r"no database 'depth'.*data or mask or ids"):
+    with pytest.raises(ParamsError, match=r"no field 'depth'.*found data, mask, ids, labels"):
         AsyncReader(path=path, data_field=["data", "depth"])
     with pytest.raises(ParamsError, match="another number of samples"):
         AsyncReader(data={"a": IMAGES, "b": MASKS[:3]})

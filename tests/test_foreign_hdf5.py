@@ -424,7 +424,7 @@ def test_pcam_by_name(tmp_path: Path) -> None:
     labels = LABELS.reshape(COUNT, 1, 1, 1)
     with h5py.File(tmp_path / "p_x.h5", "w") as file:
         file["x"] = IMAGES
-    with pytest.raises(SourceNotFoundError, match=r"no data set 'data'.*found x"):
+    with pytest.raises(ParamsError, match=r"no field 'data'.*found x"):
         open_source(tmp_path / "p_x.h5")
     with h5py.File(tmp_path / "elsewhere.h5", "w") as file:
         file["y"] = labels

@@ -105,7 +105,7 @@ def test_processed_like_a_folder(tmp_path: Path) -> None:
     assert labels is not None
     with (
         pytest.warns(UserWarning, match="pickle"),
-        pytest.raises(FormatError, match=r"'x'.*|no field 'data'"),
+        pytest.raises(ParamsError, match=r"no field 'data'.*found y, x.*-p data_field"),
     ):
         convert(path, tmp_path / "b.h5", allow_pickle=True)
     with (

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from fakes import packed, paint, write_hdf5, write_lmdb
 
-from asyncreader import AsyncReader, ParamsError, SourceNotFoundError, launch
+from asyncreader import AsyncReader, ParamsError, launch
 from asyncreader.launch import rank_and_world, worker_count
 from asyncreader.params import (
     _HABITS,
@@ -494,7 +494,7 @@ def test_contradictions_with_the_file(tmp_path: Path) -> None:
         with pytest.raises(ParamsError, match=says):
             AsyncReader(given)
     for name in ("data_field", "labels_field"):
-        with pytest.raises(SourceNotFoundError, match="theirs"):
+        with pytest.raises(ParamsError, match=r"'theirs'.*found data, labels"):
             AsyncReader({"path": lm, name: "theirs"})
 
 

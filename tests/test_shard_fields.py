@@ -18,7 +18,14 @@ from fakes import damage
 from PIL import Image
 from shard_sets import edit
 
-from asyncreader import AsyncReader, ChecksumError, DecodeError, FormatError, SampleError
+from asyncreader import (
+    AsyncReader,
+    ChecksumError,
+    DecodeError,
+    FormatError,
+    ParamsError,
+    SampleError,
+)
 from asyncreader.cli import cli
 from asyncreader.manifest import NAME, read_manifest
 from asyncreader.sources import fingerprint, open_whole
@@ -432,7 +439,7 @@ def test_a_shard_with_other_masks(folders: tuple[Path, Path], tmp_path: Path, ra
 
 def test_what_the_set_does_not_have(raw: Path) -> None:
     """A field that is not there is named with those that are."""
-    with pytest.raises(FileNotFoundError, match=r"no data set 'depth'.*data or mask"):
+    with pytest.raises(ParamsError, match=r"no field 'depth'.*found data, mask"):
         AsyncReader(path=raw, data_field=["data", "depth"])
 
 

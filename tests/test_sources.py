@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import fuzz_layouts
 import h5py
 import lmdb
 import numpy as np
@@ -26,6 +27,7 @@ from fakes import (
     write_lmdb,
 )
 from PIL import Image
+from shard_sets import write_set
 from source_contract import Built, Case, SourceContract, fill_rows
 
 from asyncreader import (
@@ -563,7 +565,8 @@ def test_hdf5_that_is_not_served(
 
 
 def test_missing_names(tmp_path: Path) -> None:
-    """A missing file, data set or label set is a SourceNotFoundError that lists what is there."""
+    """A missing file is a SourceNotFoundError; a field that a file lacks is a ParamsError, and no
+    FileNotFoundError, that lists what is there."""
     path = write_hdf5(tmp_path / "ours.h5", packed(paint(4)))
     with pytest.raises(SourceNotFoundError, match="no such file"):
         open_source(tmp_path / "none.h5")
@@ -571,12 +574,69 @@ def test_missing_names(tmp_path: Path) -> None:
         open_source(tmp_path / "none.h5")
     with pytest.raises(SourceNotFoundError, match="nothing matches"):
         open_source(str(tmp_path / "*.hdf5"))
-    with pytest.raises(SourceNotFoundError, match="checksums, classes, data, labels, paths"):
+    with pytest.raises(ParamsError, match="checksums, classes, data, labels, paths") as missing:
         open_source(path, Hdf5Fields("images"))
-    with pytest.raises(SourceNotFoundError, match="targets"):
+    assert not isinstance(missing.value, OSError)
+    with pytest.raises(ParamsError, match=r"'targets'.*found .*data, labels"):
         AsyncReader(path=path, labels_field="targets")
     with pytest.raises(SourceNotFoundError, match="no such labels file"):
         AsyncReader(path=path, labels_path=str(tmp_path / "none.h5"))
+
+
+#: Sets of every container, and how each is asked for two fields that it lacks.
+CONTAINERS: dict[str, Callable[[Path], str]] = {
+    "ours, HDF5": lambda folder: write_hdf5(folder / "set.h5", packed(paint(4))),
+    "ours, LMDB": lambda folder: write_lmdb(folder / "set.lmdb", packed(paint(4))),
+    "ours, without labels": lambda folder: write_hdf5(
+        folder / "set.h5", packed(paint(4), with_labels=False)
+    ),
+    "shards, HDF5": lambda folder: str(write_set(folder / "set", paint(23))),
+    "shards, LMDB": lambda folder: str(write_set(folder / "set", paint(23), container="lmdb")),
+    "foreign HDF5": fuzz_layouts.any_names,
+    **{
+        name: build
+        for name, build in fuzz_layouts.LAYOUTS.items()
+        if name not in ("pickles", "any_names", "stylegan", "pcam")
+    },
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_a_field_that_a_set_lacks(tmp_path: Path, name: str) -> None:
+    """Whatever the container, a data field, labels field or one of several fields that is not
+    there is a ParamsError, and no FileNotFoundError, that lists what is there."""
+    path = CONTAINERS[name](tmp_path)
+    open_source(path).close()
+    for params in (
+        {"data_field": "nothing"},
+        {"labels_field": "nothing"},
+        {"data_field": ["nothing", "less"]},
+    ):
+        with pytest.raises(ParamsError, match=r"'nothing'.*; found \w") as missing:
+            AsyncReader(path=path, **params)
+        assert not isinstance(missing.value, OSError)
+
+
+def test_labels_of_another_file_for_a_set_without(tmp_path: Path) -> None:
+    """Labels that are named in another file are served, also with a set packed without labels."""
+    path = write_hdf5(tmp_path / "set.h5", packed(paint(4), with_labels=False))
+    with h5py.File(tmp_path / "labels.h5", "w") as file:
+        file["y"] = np.arange(4)
+    there = {"labels_path": str(tmp_path / "labels.h5"), "labels_field": "y"}
+    with AsyncReader(path=path, batch_size=4, **there) as reader:
+        np.testing.assert_array_equal(next(iter(reader)).labels, np.arange(4))
+    with pytest.raises(ParamsError, match=r"'x'.*found y"):
+        AsyncReader(path=path, **{**there, "labels_field": "x"})
+
+
+def test_a_set_of_ours_that_lacks_a_part_is_damaged(tmp_path: Path) -> None:
+    """A part that every set of ours has is not a field that the caller named: a FormatError."""
+    for name in ("data", "labels", "checksums"):
+        path = write_hdf5(tmp_path / f"{name}.h5", packed(paint(4)))
+        with h5py.File(path, "a") as file:
+            del file[name]
+        with pytest.raises(FormatError, match=f"its {name} are missing"):
+            open_source(path)
 
 
 def test_unclear_axes_are_not_guessed(tmp_path: Path) -> None:
@@ -964,7 +1024,7 @@ def test_nothing_stays_open_after_a_failure(tmp_path: Path) -> None:
         for paths in ([good, bad], [good, lm], [good, str(tmp_path / "none.h5")]):
             with pytest.raises(SourceError):
                 open_source(paths)
-        with pytest.raises(SourceNotFoundError):
+        with pytest.raises(ParamsError):
             open_source(good, Hdf5Fields("nothing"))
         with pytest.raises(ParamsError):
             AsyncReader(path=good, batch_size=99)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import FormatError, SourceNotFoundError
+from ..errors import FormatError, ParamsError
 from .base import Array
 from .foreign_lmdb import ForeignSet, encoded_images
 from .images import image_kind
@@ -224,10 +224,10 @@ def open_stylegan(found: ForeignSet, entries: Entries, length: bytes) -> Any:
     if wanted == "data":
         wanted = str(max(sizes))
     if not wanted.isascii() or not wanted.isdigit() or int(wanted) not in sizes:
-        raise SourceNotFoundError(
+        raise ParamsError(
             f"no pictures of size {wanted!r} in this set",
             path=path,
-            expected=" or ".join(map(str, sizes)),
+            found=", ".join(map(str, sorted(sizes))),
             hint="name one of them with data_field",
         )
     found.check_fields((found.fields.data,), ("labels",))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -29,6 +30,25 @@ class Hdf5Fields:
     #: (H, W) of the pictures that this field goes with, None where they differ in size; None: it is
     #: the first field. (N, H, W) and (N, C, H, W) are known by it for pictures.
     beside: tuple[int | None, int | None] | None = None
+
+
+#: Names that an error lists.
+_NAMED: Final = 20
+
+
+def no_field(name: str, names: Sequence[str], path: str, option: str = "") -> ParamsError:
+    """The error for a field ``name`` that a set lacks, which lists those it has.
+
+    ``option``: how the caller writes it, with a space behind, where that is not a parameter.
+    """
+    held = [str(one) for one in names[:_NAMED]]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ParamsError(
+        f"no field {name!r} in this set",
+        path=path,
+        found=", ".join(held) + more if held else "no fields",
+        hint=f"name one of them with {option}data_field or {option}labels_field",
+    )
 
 
 def image_axes(

@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import FormatError, ParamsError, SourceError, SourceNotFoundError
+from ..errors import FormatError, ParamsError, SourceError
 from ..fill import Stored
 from .base import Array, ExtentSource, SourceSpec, default_block
-from .fields import Hdf5Fields
+from .fields import Hdf5Fields, no_field
 from .images import image_kind, same_size
 from .lmdb_entries import Entries, shown_key
 from .lmdb_tree import LmdbFile, Tree
@@ -45,9 +45,7 @@ class ForeignSet:
         self.check_labels_path()
         for name, own in ((fields.data, data), (fields.labels, labels)):
             if name is not None and name not in own:
-                raise SourceNotFoundError(
-                    f"no field {name!r} in this set", path=self.path, expected=" or ".join(own)
-                )
+                raise no_field(name, (*data, *labels), self.path)
         self.check_dims()
 
     def check_labels_path(self) -> None:

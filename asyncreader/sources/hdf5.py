@@ -117,16 +117,29 @@ class _Opener(VlenOpener):
     # -- finding things --------------------------------------------------------------------
 
     def dataset(self, h5: Any, name: str) -> Any:
-        """A data set by name, reached by links inside the file only and stored in it."""
+        """A data set by name, reached by links inside the file only and stored in it.
+
+        One that the caller named and the file lacks is a ParamsError; one that a set of ours must
+        have is damage."""
+        meta = self.meta
+        own = (fmt.DATA, *(field.name for field in self.others))
+        named = name.strip("/") not in (*own, fmt.LABELS) and name in (
+            self.fields.data,
+            self.fields.labels,
+        )
+        if meta is not None and not named and reach(h5, name, self.path) is None:
+            raise FormatError(f"its {name} are missing", path=self.path, hint=fmt.REPACK)
         return find_dataset(h5, name, self.path)
 
     def _labels(self, count: int) -> Array | None:
         fields = self.fields
-        if fields.labels is None or (self.meta is not None and self.meta.label_kind == "none"):
+        if fields.labels is None:
             return None
         if fields.labels_path is not None:
             return read_labels(fields.labels_path, fields.labels, count)
         ours = self.meta is not None and fields.labels.strip("/") == fmt.LABELS
+        if ours and self.meta is not None and self.meta.label_kind == "none":
+            return None
         needed = fields.labels_required or ours
         if not needed and reach(self.h5, fields.labels, self.path) is None:
             return None

@@ -18,9 +18,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DecodeError, FormatError, SourceNotFoundError
+from ..errors import DecodeError, FormatError
 from .base import check_extents
 from .chunks import ChunkGrid
+from .fields import no_field
 from .filters import BUILT_IN_ONLY, LIBRARY, Filter, check_known, decode_chunk
 
 #: Soft links that are followed on the way to one object.
@@ -103,13 +104,7 @@ def find_dataset(h5: Any, name: str, path: str) -> Any:
 
     found = reach(h5, name, path)
     if found is None:
-        held = dataset_names(h5)
-        raise SourceNotFoundError(
-            f"no data set {name!r} in the file",
-            path=path,
-            found=", ".join(held) or "no data sets",
-            hint="name it with data_field / labels_field",
-        )
+        raise no_field(name, dataset_names(h5), path)
     if not isinstance(found, h5py.h5d.DatasetID):
         raise FormatError(f"{name!r} is not a data set", path=path)
     return check_stored(h5py.Dataset(found), name, path)

@@ -13,7 +13,7 @@ from .. import format as fmt
 from ..errors import FormatError, ParamsError, SourceNotFoundError
 from ..fill import Stored
 from .base import Array, ExtentSource, SourceSpec, check_extents, default_block, kept
-from .fields import Hdf5Fields
+from .fields import Hdf5Fields, no_field
 from .foreign_lmdb import open_foreign
 from .lmdb_tree import LmdbFile, Tree
 from .store import OpenFile, check_descriptors
@@ -108,9 +108,7 @@ def _check_fields(path: str, fields: Hdf5Fields, meta: fmt.Meta) -> None:
     data = (fmt.DATA, *(field.name for field in meta.fields))
     for name, own in ((fields.data, data), (fields.labels, (fmt.LABELS,))):
         if name is not None and name not in own:
-            raise SourceNotFoundError(
-                f"no database {name!r} in this set", path=path, expected=" or ".join(own)
-            )
+            raise no_field(name, (*data, fmt.LABELS), path)
     if fields.dims not in (None, (1, 2, 3, 4)):
         raise ParamsError(
             "num_dim, h_dim, w_dim and cha_dim go with an HDF5 file", path=path, found="LMDB"

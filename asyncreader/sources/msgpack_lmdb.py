@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..errors import FormatError, SourceNotFoundError
+from ..errors import FormatError
 from . import lockstep
 from .bare_lmdb import check_count, stated_count, text_labels
 from .base import Array, row_size
-from .fields import image_axes, stored_rows
+from .fields import image_axes, no_field, stored_rows
 from .foreign_lmdb import (
     ForeignImages,
     ForeignSet,
@@ -239,12 +239,7 @@ def _choose(
         labels = next((label for image, label in _PAIRS if image == data and label in names), None)
     for name in (data, labels):
         if name is not None and name not in names:
-            raise SourceNotFoundError(
-                f"no field {name!r} in this set",
-                path=found.path,
-                found=", ".join(names[:20]),
-                hint="name it with data_field / labels_field",
-            )
+            raise no_field(name, names, found.path)
     return data, labels
 
 

@@ -26,7 +26,7 @@ from ..manifest import CONTAINERS, Manifest, Shard, read_manifest
 from ..order import files_together
 from ..stats import Meter
 from .base import Array, Int64, RowError, RowPlan, Source, SourceSpec, UInt64, default_block
-from .fields import Hdf5Fields
+from .fields import Hdf5Fields, no_field
 from .hdf5 import open_hdf5
 from .lmdb import open_lmdb
 from .shelf import Shelf, open_limit
@@ -394,9 +394,7 @@ def checked_fields(path: str, fields: Hdf5Fields, manifest: Manifest) -> Hdf5Fie
     data = (fmt.DATA, *(field.name for field in manifest.common.fields))
     for name, own in ((fields.data, data), (fields.labels, (fmt.LABELS,))):
         if name is not None and name.strip("/") not in own:
-            raise SourceNotFoundError(
-                f"no data set {name!r} in this set", path=path, expected=" or ".join(own)
-            )
+            raise no_field(name, (*data, fmt.LABELS), path)
     if fields.dims not in (None, (1, 2, 3, 4)):
         raise ParamsError("the axes of this set are known", path=path, found=fields.dims)
     return replace(fields, data=fields.data.strip("/"), dims=None)

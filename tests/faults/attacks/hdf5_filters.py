@@ -122,7 +122,7 @@ def labels_path_device(place: Place) -> Try:
     return Try(closed(plain(place, labels=False)), {"labels_path": "/dev/zero"})
 
 
-@attack(entrances=SET, says="no data set 'data'")
+@attack(entrances=SET, says="no field 'data'")
 def sidecar_is_a_pipe(place: Place) -> Try:
     """PCam's labels lie in a file beside: a pipe of that name."""
     os.mkfifo(place.here / "set_y.h5")

@@ -149,7 +149,7 @@ def external_link_labels_to_a_pipe(place: Place) -> Try:
     return done(file)
 
 
-@attack(says="no data set 'data'|link into another file")
+@attack(says="no field 'data'|link into another file")
 def external_link_in_all_known_names(place: Place) -> Try:
     """Every name that a known layout has, each a pipe."""
     file = plain(place, data=False, labels=False)
@@ -188,7 +188,7 @@ def soft_link_that_grows(place: Place) -> Try:
     return done(file)
 
 
-@attack(says="no data set 'data'")
+@attack(says="no field 'data'")
 def soft_link_to_nothing(place: Place) -> Try:
     """A soft link that tries a file system's path."""
     file = plain(place, data=False)
@@ -196,7 +196,7 @@ def soft_link_to_nothing(place: Place) -> Try:
     return done(file)
 
 
-@attack(says="no data set 'data'", entrances=SET)
+@attack(says="no field 'data'", entrances=SET)
 def groups_in_circles(place: Place) -> Try:
     """A group that holds itself, and the root."""
     file = plain(place, data=False)
@@ -232,7 +232,7 @@ def virtual_of_itself(place: Place) -> Try:
     return done(virtually(place, ".", False))
 
 
-@attack(says="no data set|virtual", entrances=SET)
+@attack(says="no field|virtual", entrances=SET)
 def virtual_by_known_names(place: Place) -> Try:
     """Names that are only tried must not be asked for their shape either."""
     file = virtually(place, place.pipe, True)
@@ -327,7 +327,7 @@ def _lists(table: str, how: str) -> None:
         return forged(place, table, _LISTS[how])
 
     make.__doc__ = f"A virtual data set {table} whose list of sources is {how.replace('_', ' ')}."
-    attack(SET, "virtual data set|no data set", SET, f"virtual_{table}_{how}")(make)
+    attack(SET, "virtual data set|no field", SET, f"virtual_{table}_{how}")(make)
 
 
 for _how in _LISTS:

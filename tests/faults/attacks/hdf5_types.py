@@ -158,7 +158,7 @@ _described("floats", "label_dtype", np.bytes_(b"|O8"), says="makes no sense")
 ESCAPES = b"\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\x7f"
 
 
-@attack(says="no data set 'data'", entrances=SET)
+@attack(says="no field 'data'", entrances=SET)
 def escapes_in_names(place: Place) -> Try:
     """Names that would retitle a terminal and wipe it: listed where data is not found."""
     file = plain(place, data=False, labels=False)
