@@ -133,7 +133,7 @@ class SourceError(AsyncReaderError, OSError):
 
 
 class SourceNotFoundError(SourceError, FileNotFoundError):
-    """There is no such file, or no such data set in it."""
+    """There is no such file."""
 
 
 class FormatError(SourceError):

@@ -95,6 +95,15 @@ def test_ranges_give_the_same_bytes(root: Path, kind: str) -> None:
         assert digest(f"{url}/{kind}", shuffle="block") == digest(root / kind, shuffle="block")
 
 
+@pytest.mark.parametrize("name", ["raw", "lmdb", "one.h5"])
+def test_a_field_that_a_set_in_a_store_lacks(root: Path, name: str) -> None:
+    """It is a ParamsError that lists what is there, as on disk."""
+    with serving(root) as url:
+        for option in ("data_field", "labels_field"):
+            with pytest.raises(ParamsError, match=r"'nothing'.*found .*data.*labels"):
+                AsyncReader({"path": f"{url}/{name}", option: "nothing"})
+
+
 @pytest.mark.parametrize("kind", ["raw", "original"])
 def test_failing_and_cut_answers_lose_nothing(root: Path, kind: str) -> None:
     """Errors and answers that break off, one in five each: the same bytes over three epochs."""
