@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from fakes import packed, paint, write_hdf5, write_lmdb
 
-from asyncreader import AsyncReader, ParamsError, launch
+from asyncreader import AsyncReader, ParamsError, SourceNotFoundError, launch
 from asyncreader.launch import rank_and_world, worker_count
 from asyncreader.params import (
     _HABITS,
