@@ -389,7 +389,9 @@ class AsyncReader:
     def stats(self) -> ReaderStats:
         """A frozen snapshot of counters, and a verdict on what limits training."""
         self._check_process()
-        totals, meters = self._totals, self._workers.meters
+        totals, meters = self._totals, list(self._workers.meters)
+        if self._ring.copies is not None:
+            meters.append(self._ring.copies.meter)
         began = totals.started
         return ReaderStats(
             batches=totals.batches,

@@ -61,7 +61,7 @@ class ReaderStats:
     elapsed_seconds: float
     """Time since the first fetchData()."""
     read_seconds: float
-    """Worker time reading, copying and converting rows."""
+    """Time reading, copying and converting rows, by the workers or in getNextBatch()."""
     decode_seconds: float
     """Worker time decoding images and compressed chunks."""
     postprocess_seconds: float

@@ -4,7 +4,8 @@ Opens in https://ui.perfetto.dev and chrome://tracing. Events are "complete" one
 ``ts`` and ``dur`` in microseconds) and names of lanes (``ph: "M"``), after "Trace Event Format" by
 the Chrome team (docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
 
-Only a reader with ``trace`` uses these classes; without it nothing is asked and nothing costs.
+Only a reader with ``trace`` uses these classes; without it nothing is asked and nothing costs. With
+it small batches are filled by the workers one by one, not by copy_queue.py: each is to be seen.
 """
 
 from __future__ import annotations
