@@ -37,7 +37,7 @@ _ATTRIBUTE: Final = 1 << 16
 #: Members of a compound type that are looked at.
 _MEMBERS: Final = 64
 #: Chunks that are drawn to be compared with the library's own read, and decoded bytes of them.
-_DRAWN, _COMPARED_BYTES = 4, 64 << 20
+_DRAWN, _COMPARED_BYTES = 4, 16 << 20
 
 AGAIN: Final = "copy or convert it again"
 
