@@ -23,7 +23,8 @@ class Batch:
     ``data``: (B, C, H, W) or as ``layout`` says, with several fields a tuple of such, one for each
     (see ``data_field``); ``labels``: (B, ...) or None; ``indices``: int64
     (B,), record numbers in the file, -1 where padded; ``mask``: bool (B,), False for padded or
-    zeroed rows; ``epoch``; ``step``: its number in the epoch. ``data`` and ``labels`` are the
+    zeroed rows; ``epoch``; ``step``: its number in the epoch; ``last``:
+    whether it is the last of its epoch. ``data`` and ``labels`` are the
     caller's, to read and write, until the next successful ``getNextBatch()`` (or loop step),
     unless :meth:`keep` was called or the reader was opened with ``copy=True``. With ``cuda`` they
     are torch tensors on the device, valid until then in the order of the stream current then.
@@ -42,6 +43,7 @@ class Batch:
         "_slot",
         "epoch",
         "indices",
+        "last",
         "mask",
         "step",
     )
@@ -56,6 +58,7 @@ class Batch:
         self.mask = plan.valid
         self.epoch = plan.epoch
         self.step = plan.step
+        self.last = plan.last
         self._copied = copy
         self._ring = ring
         self._slot = slot

@@ -236,6 +236,17 @@ class AsyncReader:
                 )
         self._go(Cursor(int(epoch), int(step) * self._order.global_batch, int(step)))
 
+    def _check_cursor(self, cursor: Cursor, what: str) -> None:
+        numbers = [cursor.epoch, cursor.position, cursor.step]
+        if any(not isinstance(n, int) or isinstance(n, bool) or not 0 <= n < _FAR for n in numbers):
+            raise ParamsError(f"the {what}'s numbers make no sense", found=repr(numbers)[:200])
+        if cursor.position > self._order.count:
+            raise ParamsError(
+                f"the {what} is past the end of its epoch",
+                found=cursor.position,
+                expected=f"at most {self._order.count} samples",
+            )
+
     def _go(self, cursor: Cursor) -> None:
         # no other thread fetches or copies meanwhile what is dropped here
         with self._fetching, self._copying:
@@ -251,18 +262,33 @@ class AsyncReader:
 
     @property
     def _delivered(self) -> Cursor:
-        """Behind the batch that was handed out last."""
+        """Where the next batch stands that is handed out."""
         left = self._ring.left
         return self._start if left is None else left.after
 
     @property
-    def _behind(self) -> Cursor:
-        """The same, but behind an epoch's last batch that epoch's end, not the next one's head."""
+    def cursor(self) -> Cursor:
+        """Behind the batch handed out last; behind an epoch's last batch that epoch's end.
+
+        For :meth:`go_to`. It is not a state: it does not say of which data set or order it is.
+        """
         left = self._ring.left
         if left is None or left.after.epoch == left.epoch:
             return self._delivered
         position = left.start + self._order.global_batch - self._rank * self._order.batch
         return Cursor(left.epoch, min(position, self._order.count), left.step + 1)
+
+    def go_to(self, cursor: Cursor) -> None:
+        """Drop what is queued and go on at ``cursor``, from an epoch's end at the next one's head.
+
+        Batches stay queued where the reader stands there already. ParamsError where ``cursor``
+        cannot be a place of this reader.
+        """
+        self._check_process()
+        self._ring.check_open()
+        self._check_cursor(cursor, "cursor")
+        if self._order.settle(cursor) != self._delivered:
+            self._go(cursor)
 
     @property
     def _next(self) -> Cursor:
@@ -310,16 +336,9 @@ class AsyncReader:
                     expected=repr(mine),
                     hint=_RESUME.get(name, "resume with the same parameters on the same data set"),
                 )
-        numbers = [state[name] for name in ("epoch", "samples", "steps")]
-        if any(not isinstance(n, int) or isinstance(n, bool) or not 0 <= n < _FAR for n in numbers):
-            raise ParamsError("the state's numbers make no sense", found=repr(numbers)[:200])
-        if numbers[1] > self._order.count:
-            raise ParamsError(
-                "the state is past the end of its epoch",
-                found=numbers[1],
-                expected=f"at most {self._order.count} samples",
-            )
-        self._go(Cursor(*numbers))
+        cursor = Cursor(state["epoch"], state["samples"], state["steps"])
+        self._check_cursor(cursor, "state")
+        self._go(cursor)
 
     def _files_digest(self) -> str | None:
         """Of how samples are cut into files, where the order follows it."""

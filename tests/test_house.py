@@ -152,11 +152,12 @@ def test_reader_methods() -> None:
         return sorted(name for name in vars(kind) if not name.startswith("_"))
 
     assert public(asyncreader.AsyncReader) == [
-        *("classes", "close", "count", "data_shape", "dtype", "fetchData", "getNextBatch"),
-        *("labels_shape", "load_state_dict", "params", "seek", "state_dict", "stats"),
+        *("classes", "close", "count", "cursor", "data_shape", "dtype", "fetchData"),
+        *("getNextBatch", "go_to", "labels_shape", "load_state_dict", "params", "seek"),
+        *("state_dict", "stats"),
     ]
     assert public(asyncreader.Batch) == [
-        *("data", "epoch", "indices", "keep", "labels", "mask", "release", "step"),
+        *("data", "epoch", "indices", "keep", "labels", "last", "mask", "release", "step"),
     ]
 
 

@@ -30,6 +30,7 @@ from asyncreader import (
     ReaderTimeoutError,
     SourceError,
 )
+from asyncreader.order import Cursor
 from asyncreader.slots import POISON
 
 COUNT = 22
@@ -982,3 +983,38 @@ def test_repr_shows_live_state(tmp_path: Path) -> None:
     assert repr(reader) == "<AsyncReader train.h5 closed>"
     with open_reader() as reader:
         assert "unverified: no checksums" in repr(reader)
+
+
+def test_cursor_and_go_to() -> None:
+    """A reader goes on where another one's cursor stood, over an epoch's end as well."""
+    with open_reader(njob=2) as reader, open_reader(njob=2, nthread=2) as other:
+        assert reader.cursor == Cursor(0, 0, 0)
+        for _ in range(2):
+            for number, batch in enumerate(reader):
+                end = reader.cursor
+                assert (end.epoch, end.step) == (batch.epoch, number + 1)
+                assert end.position == (number + 1) * 4
+                assert batch.last is (number + 1 == len(reader))
+        other.go_to(end)
+        assert other.cursor == Cursor(2, 0, 0)  # behind an epoch's end comes the next one's head
+        other.go_to(Cursor(1, 8, 2))
+        with open_reader() as expected:
+            expected.seek(1, 2)
+            assert indices_of(other) == indices_of(expected)
+
+
+def test_go_to_where_the_reader_stands_keeps_what_is_queued() -> None:
+    """Batches that were fetched ahead are not dropped where nothing moves."""
+    with open_reader(njob=2) as reader:
+        reader.fetchData()
+        reader.go_to(reader.cursor)
+        assert reader.getNextBatch().step == 0
+
+
+@pytest.mark.parametrize("cursor", [Cursor(0, 10**9, 0), Cursor(-1, 0, 0), Cursor(0, 1.5, 0)])
+def test_go_to_a_place_that_is_not_there(cursor: Cursor) -> None:
+    """A cursor of no place in this data set is a ParamsError, and the reader stays."""
+    with open_reader() as reader:
+        with pytest.raises(ParamsError, match="cursor"):
+            reader.go_to(cursor)
+        assert reader.cursor == Cursor()

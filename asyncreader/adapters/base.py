@@ -46,13 +46,15 @@ class Taken:
     """Of which rows a batch handed out was made.
 
     ``indices``: int64 (B,), record numbers in the file, -1 where padded; ``mask``: bool (B,), False
-    for padded or zeroed rows; ``epoch``; ``step``: its number in the epoch.
+    for padded or zeroed rows; ``epoch``; ``step``: its number in the epoch; ``last``: whether it is
+    the last one of its epoch.
     """
 
     indices: npt.NDArray[np.int64]
     mask: npt.NDArray[np.bool_]
     epoch: int
     step: int
+    last: bool
 
 
 class Loader:
@@ -75,7 +77,8 @@ class Loader:
                 "this adapter brings batches to the device by itself", hint="leave cuda out"
             )
         self.last: Taken | None = None
-        self._place = place_of(self.reader)
+        self._place = self.reader.cursor
+        self._ended = False  # the place is its epoch's end
         self._chosen = False  # the place was chosen: a loaded state or seek()
         self._loop = 0
 
@@ -91,7 +94,7 @@ class Loader:
         Which one is decided when the first batch is asked for, as in torch; a loop that was begun
         before ends in NothingQueuedError then.
         """
-        nothing_left = self._chosen and self._place != self._settled
+        nothing_left = self._chosen and self._ended
         loop = self._begin()
         if not nothing_left:
             yield from self._batches(loop)
@@ -101,9 +104,7 @@ class Loader:
         start = self._settled
         if start.position and not self._chosen:
             start = Cursor(start.epoch + 1)  # that epoch was left early
-        if place_of(self.reader) != start:
-            self.reader._go(start)
-        self._place = start
+        self._go(start)
         self._chosen = False
         self._loop += 1
         return self._loop
@@ -111,10 +112,10 @@ class Loader:
     def _batches(self, loop: int) -> Iterator[Any]:
         """What loop number ``loop`` yields: the reader's epoch to its end."""
         for batch in self.reader:
-            self._note(taken(batch), end_of(self.reader))
+            self._note(taken(batch), self.reader.cursor)
             yield self._convert(batch)
             self._check_loop(loop)
-        self._place = place_of(self.reader)
+        self._pass_end()
 
     def _convert(self, batch: Batch) -> Any:
         """``batch`` as the framework wants it."""
@@ -130,7 +131,11 @@ class Loader:
     def _note(self, last: Taken, place: Cursor) -> None:
         """A batch goes to the consumer, after which the reader stands at ``place``."""
         self.last = last
-        self._place = place
+        self._place, self._ended = place, last.last
+
+    def _pass_end(self) -> None:
+        """From an epoch's end to the next one's head."""
+        self._place, self._ended = self._settled, False
 
     def __len__(self) -> int:
         """Batches in a whole epoch on this rank."""
@@ -147,10 +152,10 @@ class Loader:
         """The next loop is ``epoch``, from its start; a state loaded just before it stays, unless
         it is of the end of the epoch before."""
         start = self._settled
-        if self._chosen and (start == self._place or start.epoch != epoch):
+        if self._chosen and (not self._ended or start.epoch != epoch):
             return
         if start == Cursor(epoch):
-            self._place = start
+            self._pass_end()
         else:
             self.seek(epoch)
 
@@ -176,17 +181,18 @@ class Loader:
 
     def _go(self, place: Cursor) -> None:
         """Move the reader to any place that it was at before, or to an epoch's start."""
-        self.reader._go(place)
-        self._place = place_of(self.reader)
+        self.reader.go_to(place)
+        self._place, self._ended = place, False
 
     @property
     def _settled(self) -> Cursor:
         """The place, or where that is an epoch's end, the next one's head."""
-        return self.reader._order.settle(self._place)
+        return Cursor(self._place.epoch + 1) if self._ended else self._place
 
     def _moved(self, to: Cursor | None = None) -> None:
         """The reader was moved; ``to``: by a state, which may be of an epoch's end."""
-        self._place = to or place_of(self.reader)
+        now = self.reader.cursor
+        self._place, self._ended = to or now, to is not None and to.epoch != now.epoch
         self._chosen = True
         self._loop += 1
 
@@ -222,20 +228,9 @@ class Loader:
         return _reopen, (type(self), given, self._options(), self.state_dict())
 
 
-def place_of(reader: AsyncReader) -> Cursor:
-    """Where the next batch handed out stands. Not by state_dict(), which looks into the set."""
-    return reader._delivered
-
-
-def end_of(reader: AsyncReader) -> Cursor:
-    """Behind the batch handed out last: behind an epoch's last one that epoch's end, and not the
-    next one's head."""
-    return reader._behind
-
-
 def taken(batch: Batch) -> Taken:
     """What ``batch`` was made of, without its memory."""
-    return Taken(batch.indices, batch.mask, batch.epoch, batch.step)
+    return Taken(batch.indices, batch.mask, batch.epoch, batch.step, batch.last)
 
 
 def _reopen(

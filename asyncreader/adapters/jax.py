@@ -11,7 +11,7 @@ from ..batch import Batch
 from ..errors import ParamsError
 from ..order import Cursor
 from ..params import Given
-from .base import Array, Loader, Taken, end_of, flat_labels, need, of_each, place_of, taken
+from .base import Array, Loader, Taken, flat_labels, need, of_each, taken
 
 #: What jax makes of 64-bit numbers unless ``jax_enable_x64`` is set.
 _NARROW: Final = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
@@ -65,7 +65,7 @@ class JaxReader(Loader):
             self._note(last, place)
             yield arrays
             self._check_loop(loop)
-        self._place = place_of(self.reader)
+        self._pass_end()
 
     def _send(self, batches: Iterator[Batch]) -> tuple[Any, Taken, Cursor] | None:
         """Start the next batch's transfer; None at the epoch's end."""
@@ -76,7 +76,7 @@ class JaxReader(Loader):
         if batch is None:
             return None
         self._sent = arrays = self._convert(batch)
-        return arrays, taken(batch), end_of(self.reader)
+        return arrays, taken(batch), self.reader.cursor
 
     def _wait(self, arrays: Any) -> None:
         """Return when the transfers of ``arrays`` are done."""

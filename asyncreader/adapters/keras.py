@@ -10,7 +10,7 @@ from ..batch import Batch
 from ..errors import FinishedError
 from ..order import Cursor
 from ..params import Given, given_params
-from .base import Loader, flat_labels, need, place_of, taken
+from .base import Loader, flat_labels, need, taken
 
 _PyDataset: Any = need("keras", "keras").utils.PyDataset
 
@@ -76,7 +76,8 @@ class ReaderDataset(Loader, _PyDataset):
         """The next batch in the reader's order, whatever ``index`` is; FinishedError past it."""
         for batch in self.reader:
             self._drawn += 1
-            self._note(taken(batch), place_of(self.reader))
+            self._note(taken(batch), self.reader.cursor)
+            self._pass_end()  # Keras has no loop with nothing in it
             return self._convert(batch)
         raise FinishedError(
             f"all {self.reader.params.epochs} epochs have been served",
