@@ -367,6 +367,10 @@ class EpochOrder:
         return found
 
 
+#: No batch is there.
+_NOWHERE: Final = Cursor(-1)
+
+
 class PlanAhead:
     """Plans batch after batch: works out the record numbers of some thousand samples in one go.
 
@@ -375,14 +379,16 @@ class PlanAhead:
 
     def __init__(self, order: EpochOrder) -> None:
         self._order = order
-        self._next = Cursor(-1)
+        self._next = _NOWHERE
         self._ahead: Iterator[tuple[Int64, Bools]] = iter(())
 
     def plan(self, cursor: Cursor) -> BatchPlan:
         """``order.plan(cursor)``."""
         order = self._order
+        # what Ctrl-C stops from here on is planned anew: its row may have been taken
+        expected, self._next = self._next, _NOWHERE
         # a row of a block is handed out once: on_error may write into it
-        known = next(self._ahead, None) if cursor == self._next else None
+        known = next(self._ahead, None) if cursor == expected else None
         if known is None:
             self._ahead = self._block(cursor)
             known = next(self._ahead, None)

@@ -181,7 +181,6 @@ _OWN_CODE: Final = (
     "size=(H, W), crop=, flip=, dtype=, scale=, mean= and std=, which cover the usual ones, or "
     "postprocess=f for a function f(data, labels) of whole batches"
 )
-_NOT_NEEDED: Final = "nothing: leave it out"
 _HABITS: Final[dict[str, str]] = {
     **dict.fromkeys(
         ("num_workers", "n_workers", "num_threads", "threads", "n_jobs"),
@@ -205,7 +204,8 @@ _HABITS: Final[dict[str, str]] = {
     ),
     **dict.fromkeys(("image_size", "img_size", "target_size", "input_size"), _SIZE_IS),
     **dict.fromkeys(("resize", "resolution", "img_sz", "imgsz", "crop_size"), _SIZE_IS),
-    "persistent_workers": _NOT_NEEDED + ": workers live as long as the reader",
+    **dict.fromkeys(("image_shape", "input_shape"), _SIZE_IS),
+    "persistent_workers": "nothing in its place: workers live as long as the reader",
     "multiprocessing_context": 'workers="process" if processes are needed, else leave it out',
     "use_multiprocessing": 'workers="process" if processes are needed, else leave it out',
     "worker_init_fn": "postprocess=f for a function f(data, labels, rng): rng is seeded for it",
@@ -222,11 +222,13 @@ _HABITS: Final[dict[str, str]] = {
     **dict.fromkeys(("channels_last", "data_format", "memory_format"), 'layout="NHWC"'),
     "rescale": "scale={}",
     "normalize": 'dtype="float32", scale=1/255, mean=(...), std=(...)',
+    "to_tensor": 'dtype="float32", scale=1/255',
     **dict.fromkeys(("horizontal_flip", "random_flip", "hflip", "mirror"), "flip=True"),
     "random_crop": 'size=(H, W), crop="random"',
     "random_resized_crop": 'size=(H, W), crop="random-resized"',
     **dict.fromkeys(("split", "validation_split"), 'subset="train", or subset=slice(0, 1000)'),
-    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs"), "epochs={}"),
+    "train": 'path= of the part that is wanted, or subset="train" where the file has parts',
+    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs", "repeat"), "epochs={}"),
 }
 
 
@@ -243,6 +245,8 @@ def _instead(name: str, value: object) -> str:
         habit = _HABITS[close[0]]
     if habit is _SIZE_IS and _is_int(value):
         value = (value, value)
+    elif habit is _SIZE_IS and isinstance(value, tuple | list) and len(value) != 2:
+        habit = "size=(H, W)"  # with channels, perhaps
     simple = isinstance(value, str | os.PathLike | int | float | tuple | list)
     written = _written(os.fspath(value) if isinstance(value, os.PathLike) else value)
     return "write " + habit.format(written if simple and len(written) <= 80 else "...")

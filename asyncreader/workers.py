@@ -64,7 +64,12 @@ def join_or_leave(threads: Sequence[threading.Thread], seconds: float = STUCK_AF
     for thread in threads:
         if thread.ident is not None:
             thread.join(max(0.0, until - time.monotonic()))
+    if not any(thread.is_alive() for thread in threads):
+        return
     frames = sys._current_frames()
+    # this function's own frame in one of its variables would be a cycle: it, and the reader that
+    # is closed, would wait for the garbage collector
+    del frames[threading.get_ident()]
     left = [thread for thread in threads if thread.is_alive() and thread.ident in frames]
     if left:
         stacks = (

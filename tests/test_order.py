@@ -26,6 +26,7 @@ from asyncreader.order import (
     Cursor,
     EpochOrder,
     Permutation,
+    PlanAhead,
     key_of,
     mix,
     mix_rows,
@@ -551,3 +552,33 @@ def test_resuming_with_other_ranks(
         assert (served + rest)[:count] == whole
     if last == "pad":
         assert sorted(served + rest) == list(range(count))
+
+
+class Interrupted(EpochOrder):
+    """An order whose plan() of one cursor is interrupted the first time."""
+
+    def plan(self, cursor: Cursor, known: Any = None) -> BatchPlan:
+        if cursor == Cursor(0, 24, 3) and not vars(self).get("done"):
+            vars(self)["done"] = True
+            raise KeyboardInterrupt
+        return super().plan(cursor, known)
+
+
+def test_planning_ahead_goes_on_after_an_interrupt() -> None:
+    """Ctrl-C amid a plan shifts nothing: each batch planned ahead is the order's own."""
+    order, ahead = (
+        Interrupted(100, seed=5, shuffle=True, batch=8),
+        PlanAhead(Interrupted(100, seed=5, shuffle=True, batch=8)),
+    )
+    vars(order)["done"] = True
+    cursor = Cursor()
+    for _ in range(30):
+        try:
+            plan = ahead.plan(cursor)
+        except KeyboardInterrupt:
+            plan = ahead.plan(cursor)
+        expected = order.plan(cursor)
+        assert plan[:5] == expected[:5]
+        assert (plan.indices == expected.indices).all()
+        assert plan.valid.all()
+        cursor = plan.after

@@ -375,7 +375,7 @@ def test_unknown_name_without_a_near_one() -> None:
         ("image_size", 224, "size=(224, 224)"),
         ("img_size", (224, 192), "size=(224, 192)"),
         ("target_size", object(), "size=..."),
-        ("persistent_workers", True, "leave it out"),
+        ("persistent_workers", True, "nothing in its place"),
         ("worker_init_fn", print, "rng"),
         ("dataset", "train.h5", "path='train.h5'"),
         ("root", Path("a"), "path='a'"),
@@ -386,6 +386,10 @@ def test_unknown_name_without_a_near_one() -> None:
         ("num_epochs", 9, "epochs=9"),
         ("data_format", "channels_last", 'layout="NHWC"'),
         ("order", 1, 'shuffle="block"'),
+        ("train", True, "path="),
+        ("repeat", 2, "epochs=2"),
+        ("to_tensor", True, 'dtype="float32", scale=1/255'),
+        ("image_shape", (3, 32, 32), "size=(H, W)"),
     ],
 )
 def test_habits_from_elsewhere(name: str, value: Any, line: str) -> None:

@@ -103,6 +103,24 @@ def test_close_leaves_nothing(some_set: dict[str, Any]) -> None:
         assert len(reader) == 5
 
 
+def test_a_closed_reader_is_freed_with_its_last_reference(some_set: dict[str, Any]) -> None:
+    """close() leaves no cycle: without the garbage collector the reader goes, and its mapping."""
+    gc.collect()
+    gc.disable()
+    try:
+        reader = AsyncReader(some_set, nthread=2)
+        reader.fetchData()
+        reader.getNextBatch()
+        reader.close()
+        gone = weakref.ref(reader)
+        del reader
+        assert gone() is None
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            assert str(some_set["path"]) not in maps.read()
+    finally:
+        gc.enable()
+
+
 def test_batches_outlive_their_reader(some_set: dict[str, Any]) -> None:
     """Arrays of a batch stay readable after close(), and after the reader is gone."""
     reader = AsyncReader(some_set)
