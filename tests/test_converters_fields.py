@@ -51,7 +51,7 @@ def save(path: Path, pixels: np.ndarray, mode: str | None = None, **options: Any
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Image.fromarray(pixels)
     if mode == "P":
-        image = Image.fromarray(pixels, "P")
+        image = Image.frombytes("P", image.size, np.ascontiguousarray(pixels).tobytes())
         image.putpalette([(37 * i + 11) % 256 for i in range(768)])
     image.save(path, **options)
 

@@ -787,7 +787,7 @@ def test_nearest_is_pils() -> None:
 def saved(values: np.ndarray, kind: str = "PNG", mode: str | None = None, **options: Any) -> bytes:
     image = Image.fromarray(values)
     if mode == "P":
-        image = Image.fromarray(values, "P")
+        image = Image.frombytes("P", image.size, np.ascontiguousarray(values).tobytes())
         image.putpalette([(7 * i + 3) % 256 for i in range(768)])
     file = io.BytesIO()
     image.save(file, kind, **options)

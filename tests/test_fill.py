@@ -130,7 +130,8 @@ def test_affine_values(
     """(x * scale - mean) / std per channel, to the precision of the wanted type."""
     images = paint(3, (5, 4, 3), dtype)
     if to == "float16":
-        images, scale = np.clip(images, -100, 250).astype(dtype), min(scale, 1.0)
+        small = np.clip(images.astype(np.float64), -100, 250)
+        images, scale = small.astype(dtype), min(scale, 1.0)
     wanted = Wanted(
         contiguous=contiguous,
         dtype=np.dtype(to),

@@ -206,7 +206,7 @@ def _signed_tiff() -> bytes:
     import io
 
     held = io.BytesIO()
-    Image.fromarray(np.full((16, 12), -1, np.int32), "I").save(held, "TIFF")
+    Image.fromarray(np.full((16, 12), -1, np.int32)).save(held, "TIFF")
     return held.getvalue()
 
 
