@@ -157,7 +157,7 @@ def open_device(cuda: bool | str) -> Device:
         raise ParamsError(
             f"cuda={cuda!r} needs torch",
             found=f"{type(exc).__name__}: {exc}",
-            hint="pip install 'asyncreader[torch]', or leave cuda out",
+            hint="pip install -e '.[torch]' in asyncreader's checkout, or leave cuda out",
         ) from exc
     if not torch.cuda.is_available():
         built = "built for CUDA, but no GPU is usable" if torch.version.cuda else "built for CPU"

@@ -63,7 +63,7 @@ def check_plot(path: str) -> None:
         raise ParamsError(
             "--plot needs matplotlib",
             found=f"{type(exc).__name__}: {exc}",
-            hint="pip install 'asyncreader[plot]'",
+            hint="pip install -e '.[plot]' in asyncreader's checkout",
         ) from exc
 
 

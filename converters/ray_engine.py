@@ -76,7 +76,7 @@ def load_ray() -> Any:
     except ImportError as exc:
         raise ParamsError(
             "engine 'ray' needs Ray, which is not installed",
-            hint="pip install 'asyncreader[ray]', on every machine of the cluster",
+            hint="pip install -e '.[ray]' in asyncreader's checkout, on every machine",
         ) from exc
     return ray
 

@@ -3,7 +3,7 @@
 ``python tests/ray_scenarios.py FOLDER [--count 20000]`` packs so many pictures into 16 shards while
 a node is killed, packs from a bucket (range_server.py), reads with Ray Data, and with 4 workers of
 Ray Train that write down what they get; it prints a JSON object of what came of it. Needs
-``pip install 'asyncreader[ray,store]'``.
+``pip install -e '.[ray,store]'``.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def test_missing_framework(
 
     monkeypatch.setitem(sys.modules, module, None)
     adapter = getattr(import_module(f"asyncreader.adapters.{module}"), name)
-    with pytest.raises(ImportError, match=rf"needs {module}.*asyncreader\[{extra}\]"):
+    with pytest.raises(ImportError, match=rf"needs {module}.*'\.\[{extra}\]'"):
         adapter(SMALL)
 
 
@@ -86,7 +86,7 @@ def test_missing_keras(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(sys.modules, "keras", None)
     monkeypatch.delitem(sys.modules, "asyncreader.adapters.keras", raising=False)
-    with pytest.raises(ImportError, match=r"needs keras.*asyncreader\[keras\]"):
+    with pytest.raises(ImportError, match=r"needs keras.*'\.\[keras\]'"):
         import_module("asyncreader.adapters.keras")
 
 

@@ -36,7 +36,7 @@ def test_cuda_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """cuda=True without torch is a ParamsError that says what to install, before any thread."""
     monkeypatch.setitem(sys.modules, "torch", None)
     before = threading.active_count()
-    with pytest.raises(ParamsError, match=r"needs torch.*pip install 'asyncreader\[torch\]'"):
+    with pytest.raises(ParamsError, match=r"needs torch.*pip install -e '\.\[torch\]'"):
         AsyncReader(SMALL, cuda=True)
     assert threading.active_count() == before
 

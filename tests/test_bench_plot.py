@@ -56,7 +56,7 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delitem(sys.modules, name)
     result = CliRunner().invoke(cli.cli, ["bench", "nowhere.h5", "--plot", str(tmp_path / "a.svg")])
     assert result.exit_code == 2
-    assert "pip install 'asyncreader[plot]'" in result.stderr
+    assert "pip install -e '.[plot]'" in result.stderr
     assert result.stderr.count("\n") == 1
 
 

@@ -310,7 +310,7 @@ def test_what_cannot_be(
 def test_without_obstore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is missing, the error names the command that installs it."""
     monkeypatch.setitem(sys.modules, "obstore.store", None)
-    with pytest.raises(ParamsError, match=r"pip install 'asyncreader\[store\]'"):
+    with pytest.raises(ParamsError, match=r"pip install -e '\.\[store\]'"):
         convert("s3://b/photos", tmp_path / "out.h5")
     assert listed(tmp_path) == []
 

@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import zarr
 
 from asyncreader import AsyncReader, ParamsError
 from asyncreader.faces import GeneratorEnqueuer, iter_minibatches
@@ -63,7 +64,6 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any
             found.append(mapped)
         yield found[0], found[1]
     elif kind == "zarr":
-        zarr = pytest.importorskip("zarr")
         yield zarr.array(ROWS), zarr.array(COLUMNS)
     else:
         storage = {"chunks": True, "compression": "gzip"} if "gzip" in kind else {}

@@ -22,6 +22,7 @@ import pytest
 from fakes import Packed, damage, packed, write_hdf5, write_lmdb
 from foreign_sets import pyxis_sample, write_pyxis
 from PIL import Image
+from process_functions import negative
 
 from asyncreader import (
     AsyncReader,
@@ -236,11 +237,6 @@ def test_processes_change_nothing(tmp_path: Path) -> None:
     params["postprocess"] = negative
     with_processes = everything({**params, "workers": "process", "nthread": 2, "njob": 2}, 2)
     assert digest(with_processes) == digest(everything(params, 2))
-
-
-def negative(data: Any, labels: np.ndarray) -> Any:
-    image, mask, ids = data
-    return (255 - image, mask.astype(np.int64), ids[:, 0]), labels
 
 
 # -- the first field is as it would be alone -----------------------------------------------------

@@ -6,7 +6,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,15 @@ import numpy as np
 import pytest
 from fakes import packed as pack
 from fakes import paint, write_hdf5
+from process_functions import (
+    Odd,
+    dies_at_20,
+    fails_at_20,
+    halves,
+    jitter,
+    shrinks_at_20,
+    stays_for_ever,
+)
 
 from asyncreader import AsyncReader, ParamsError, SourceError, WorkerError
 from asyncreader.arena import Arena, pages
@@ -35,39 +43,6 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
         file["data"] = paint(COUNT, (6, 5, 3))
         file["labels"] = np.arange(COUNT)[:, None]
     return str(path)
-
-
-def jitter(data: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> None:
-    """In place, and different for each batch."""
-    data += rng.integers(0, 3, data.shape, dtype=np.uint8)
-
-
-def halves(data: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """New arrays of another shape and dtype."""
-    return data[:, :, ::2].astype(np.float32), labels[:, 0] * 2
-
-
-class Odd(Exception):
-    """A user's own exception."""
-
-
-def fails_at_20(data: np.ndarray, labels: np.ndarray) -> None:
-    if labels[0, 0] == 20:
-        raise Odd("twenty")
-
-
-def shrinks_at_20(data: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    return data[:-1] if labels[0, 0] == 20 else data
-
-
-def dies_at_20(data: np.ndarray, labels: np.ndarray) -> None:
-    if labels[0, 0] == 20:
-        os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def stays_for_ever(data: np.ndarray, labels: np.ndarray) -> None:
-    if labels[0, 0] == 20:
-        threading.Event().wait()
 
 
 def digest_of(path: str, **params: Any) -> str:

@@ -27,7 +27,7 @@ needs_ray = [
     pytest.mark.machines,
     pytest.mark.skipif(
         importlib.util.find_spec("ray") is None,
-        reason="Ray is not installed: pip install 'asyncreader[ray]'",
+        reason="Ray is not installed: pip install -e '.[ray]'",
     ),
 ]
 
@@ -76,7 +76,7 @@ class TestCluster:
         """From a bucket whose answers fail: pictures and shards, as from the same on disk."""
         found = told["from a store"]
         if found is None:
-            pytest.skip("obstore is not installed: pip install 'asyncreader[store]'")
+            pytest.skip("obstore is not installed: pip install -e '.[store]'")
         assert found == {"pictures": True, "count": 39, "shards": True, "error names": True}
 
     def test_ray_data(self, told: dict[str, Any]) -> None:
@@ -107,12 +107,12 @@ def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "ray.data", None)
     before = listed(tmp_path)
-    with pytest.raises(ParamsError, match=r"pip install 'asyncreader\[ray\]'"):
+    with pytest.raises(ParamsError, match=r"pip install -e '\.\[ray\]'"):
         convert(photos, tmp_path / "set", shards=2, engine="ray")
     assert listed(tmp_path) == before
     from asyncreader.adapters.ray import packed_datasource
 
-    with pytest.raises(ImportError, match=r"pip install 'asyncreader\[ray\]'"):
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[ray\]'"):
         packed_datasource(path=str(tmp_path))
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,32 @@ def test_what_is_written_here_works(beside_photos: Path) -> None:
         ((64, 3, 227, 227), 64),
         ((32, 3, 256, 256), 32),
     ]
+
+
+def test_extras_are_installed_from_the_checkout() -> None:
+    """README, errors and skipped tests say how to install an extra of this checkout, which exists:
+    no package of this name is on an index.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    folders = [ROOT / name for name in ("asyncreader", "converters", "tests")]
+    files = [ROOT / "README.md", *(path for folder in folders for path in folder.rglob("*.py"))]
+    said = [
+        (path.name, target, extra)
+        for path in files
+        for target, names in re.findall(
+            r"pip install (?:-e )?'([^'\[]*)\[([^']*)\]'", path.read_text("utf-8").replace("\\", "")
+        )
+        for extra in names.split(",")
+    ]
+    wrong = [one for one in said if one[1] != "." or (one[2] not in extras and "{" not in one[2])]
+    assert wrong == []
+    assert len(said) > 10
+
+
+def test_a_virtual_environment_is_made_before_the_first_command() -> None:
+    """A system Python that refuses pip gets the one line that helps, before pip is called."""
+    assert README.index("python3 -m venv") < README.index("pip install -e . && asyncreader demo")
 
 
 def test_ci_runs_the_test_command_of_readme() -> None:

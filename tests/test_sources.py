@@ -15,6 +15,7 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
+import zarr
 from fakes import (
     CLASSES,
     damage,
@@ -160,7 +161,7 @@ def mapped(images: np.ndarray, folder: Path) -> np.ndarray:
 
 
 class Indexed:
-    """The least that an array must do (zarr does more)."""
+    """The least that an array must do."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
@@ -333,6 +334,7 @@ CASES = [
     Case("array fortran", arrays(lambda images, _: np.asfortranarray(images), "int16")),
     Case("memmap", arrays(mapped, "uint16")),
     Case("any array", arrays(lambda images, _: Indexed(images))),
+    Case("zarr", arrays(lambda images, _: zarr.array(images))),
     Case("h5py data set", h5py_dataset),
     Case("several files", several),
     Case("separate labels file", separate_labels),

@@ -25,7 +25,7 @@ def need(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as exc:
         raise ImportError(
-            f"this adapter needs {module}: pip install 'asyncreader[{extra}]'"
+            f"this adapter needs {module}: pip install -e '.[{extra}]' in asyncreader's checkout"
         ) from exc
 
 

@@ -6,7 +6,7 @@ map of ``type`` (2), ``dtype`` (numpy's string), ``shape`` and ``data`` (C order
 
 Files are read without the LMDB library, as bytes that are checked (sources/lmdb_tree.py): a damaged
 one is an error, and a reader can be pickled, forked and shared by threads, also while a writer is
-at work. Needs ``msgpack``: ``pip install 'asyncreader[pyxis]'``.
+at work. Needs ``msgpack``: ``pip install -e '.[pyxis]'``.
 """
 
 from __future__ import annotations

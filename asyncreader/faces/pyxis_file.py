@@ -20,7 +20,7 @@ try:
     import msgpack
 except ImportError as exc:  # pragma: no cover
     raise ImportError(
-        "asyncreader.faces.pyxis needs msgpack: pip install 'asyncreader[pyxis]'"
+        "asyncreader.faces.pyxis needs msgpack: pip install -e '.[pyxis]' in asyncreader's checkout"
     ) from exc
 
 Array = npt.NDArray[Any]

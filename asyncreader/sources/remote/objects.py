@@ -185,7 +185,7 @@ class Objects:
             raise ParamsError(
                 "reading from a URL needs obstore",
                 found=base,
-                hint="pip install 'asyncreader[store]'",
+                hint="pip install -e '.[store]' in asyncreader's checkout",
             ) from exc
         options = dict(_CLIENT)
         # options of ours hide the environment's

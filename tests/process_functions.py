@@ -1,0 +1,53 @@
+"""Postprocess functions of tests, which worker processes import by name.
+
+They are in a module of their own because only pytest knows the name that it gives a test file: a
+worker process finds ``process_functions`` on its path, but no ``tests.test_processes``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Any
+
+import numpy as np
+
+
+def jitter(data: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> None:
+    """In place, and different for each batch."""
+    data += rng.integers(0, 3, data.shape, dtype=np.uint8)
+
+
+def halves(data: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """New arrays of another shape and dtype."""
+    return data[:, :, ::2].astype(np.float32), labels[:, 0] * 2
+
+
+class Odd(Exception):
+    """A user's own exception."""
+
+
+def fails_at_20(data: np.ndarray, labels: np.ndarray) -> None:
+    if labels[0, 0] == 20:
+        raise Odd("twenty")
+
+
+def shrinks_at_20(data: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return data[:-1] if labels[0, 0] == 20 else data
+
+
+def dies_at_20(data: np.ndarray, labels: np.ndarray) -> None:
+    if labels[0, 0] == 20:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def stays_for_ever(data: np.ndarray, labels: np.ndarray) -> None:
+    if labels[0, 0] == 20:
+        threading.Event().wait()
+
+
+def negative(data: Any, labels: np.ndarray) -> Any:
+    """Of a set of three fields."""
+    image, mask, ids = data
+    return (255 - image, mask.astype(np.int64), ids[:, 0]), labels
