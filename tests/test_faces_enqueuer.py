@@ -476,7 +476,7 @@ def test_K14_what_is_refused(matrix_file: Any, tmp_path: Path) -> None:
     for start, end in ((0, 51), (5, 5), (9, 3), (50, None)):
         with pytest.raises(ParamsError, match="select no rows"):
             HDF5Matrix(path, "group/x", start, end)
-    with pytest.raises(SourceNotFoundError):
+    with pytest.raises(ParamsError, match="no field 'group/y'"):
         HDF5Matrix(path, "group/y")
     with pytest.raises(SourceNotFoundError):
         HDF5Matrix(tmp_path / "none.h5", "x")
