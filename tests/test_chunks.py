@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import sweep_chunks
 
-from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError
-from asyncreader.sources import Hdf5Fields, hdf5_guard, open_source
-from asyncreader.sources.chunk_cache import ChunkCache
+from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError, kernels
+from asyncreader.sources import Hdf5Fields, chunk_cache, chunks, hdf5_guard, open_source
+from asyncreader.sources.chunk_cache import Chunk, ChunkCache
 from converters import convert
 
 PIXELS = np.random.default_rng(0).integers(0, 40, (37, 12, 9, 3)).astype(np.uint8)
@@ -249,77 +249,255 @@ def test_numbers_of_other_bits(tmp_path: Path, name: str, chunk: Any) -> None:
 # -- the cache -------------------------------------------------------------------------------------
 
 
-def filled(memory: np.ndarray, number: int) -> None:
+def filled(number: int, memory: np.ndarray) -> None:
     memory[:] = number
 
 
+def got(cache: ChunkCache, number: int, decode: Any = filled, alone: bool = False) -> Chunk:
+    chunk = cache.get(number, decode, alone)
+    assert chunk is not None
+    return chunk
+
+
 def test_a_pinned_chunk_stays() -> None:
-    """Memory of a dropped chunk is used again only when nobody who pinned before looks at it."""
+    """No other chunk is decoded into the memory of one that is pinned; where all are pinned a
+    chunk comes in memory of its own, or not at all."""
     cache = ChunkCache(limit=2 * 4096, chunks=9, chunk_bytes=4096)
+    held = [got(cache, number) for number in (1, 2)]
+    entries, addresses = cache.pin(np.array([2, 5, 2, 1]))
+    assert (entries != 0).tolist() == [True, False, True, True]
+    assert addresses[1] == 0
+    assert addresses[3] == held[0].pixels.ctypes.data
+    cache.unpin([chunk.entry for chunk in held])
+    assert cache.get(3, filled) is None
+    lonely = got(cache, 3, alone=True)
+    assert lonely.entry == 0
+    assert (lonely.pixels == 3).all()
+    assert [int(chunk.pixels[0]) for chunk in held] == [1, 2]
+    cache.unpin(entries)
+    assert {got(cache, number).entry for number in (3, 4)} == {chunk.entry for chunk in held}
+    assert (cache.pin(np.array([1, 2]))[0] == 0).all()
 
-    def get(number: int) -> np.ndarray:
-        chunk = cache.get(number, lambda memory: filled(memory, number))
-        assert chunk is not None
-        return chunk
 
-    pinned = cache.pin()
-    chunks = [get(number) for number in range(6)]
-    assert np.count_nonzero(cache.addresses) == 2
-    assert all((chunk == number).all() for number, chunk in enumerate(chunks))
-    del pinned
-    places = {chunk.ctypes.data for chunk in chunks}
-    assert {get(number).ctypes.data for number in (6, 7, 8)} <= places
+def test_the_chunk_used_longest_ago_goes_first() -> None:
+    """Of three chunks in two entries the one goes that was not used lately."""
+    cache = ChunkCache(limit=2 * 4096, chunks=9, chunk_bytes=4096)
+    for number in (1, 2):
+        cache.unpin([got(cache, number).entry])
+    cache.unpin(cache.pin(np.array([1]))[0])
+    cache.unpin([got(cache, 3).entry])
+    assert (cache.pin(np.array([1, 2, 3]))[0] != 0).tolist() == [True, False, True]
 
 
-def test_memory_of_dropped_chunks_is_used_again() -> None:
-    """A cache that drops as much as it takes in asks the system for no more memory."""
-    cache = ChunkCache(limit=2 * 4096, chunks=100, chunk_bytes=4096)
+@pytest.mark.parametrize("chunk_bytes", [1, 972, 4096])
+def test_memory_of_dropped_chunks_is_used_again(chunk_bytes: int) -> None:
+    """A cache that drops as much as it takes in stays in the memory of as many chunks as it may
+    hold, whatever their size."""
+    cache = ChunkCache(limit=2 * chunk_bytes, chunks=100, chunk_bytes=chunk_bytes)
     places = set()
     for number in range(100):
-        pinned = cache.pin()
-        chunk = cache.get(number, lambda memory, number=number: filled(memory, number))
-        assert chunk is not None
-        assert (chunk == number).all()
-        places.add(chunk.ctypes.data)
-        del pinned
-    assert len(places) <= 4
+        chunk = got(cache, number)
+        assert chunk.pixels.shape == (chunk_bytes,)
+        assert (chunk.pixels == number).all()
+        places.add(chunk.pixels.ctypes.data)
+        cache.unpin([chunk.entry])
+    assert len(places) == 2
 
 
 def test_a_chunk_that_another_thread_decodes() -> None:
-    """It is decoded once: who need not wait is told so at once, who waits gets it."""
+    """It is decoded once: who asks meanwhile is told so at once, and can wait for it."""
     cache = ChunkCache(limit=1 << 20, chunks=2, chunk_bytes=4096)
     begun, go_on, decoded = threading.Event(), threading.Event(), []
 
-    def slowly(memory: np.ndarray) -> None:
+    def slowly(number: int, memory: np.ndarray) -> None:
         decoded.append(1)
         begun.set()
         assert go_on.wait(30)
-        filled(memory, 7)
+        filled(7, memory)
 
     one = threading.Thread(target=cache.get, args=(1, slowly))
     one.start()
     assert begun.wait(30)
-    assert cache.get(1, slowly, wait=False) is None
+    assert cache.get(1, slowly) is None
+    cache.wait(0)  # of the other nobody has to wait
     found: list[Any] = []
-    two = threading.Thread(target=lambda: found.append(cache.get(1, slowly)))
+
+    def waits() -> None:
+        cache.wait(1)
+        found.append(got(cache, 1, slowly))
+
+    two = threading.Thread(target=waits)
     two.start()
     go_on.set()
     one.join()
     two.join()
     assert decoded == [1]
-    assert (found[0] == 7).all()
+    assert (found[0].pixels == 7).all()
 
 
-def test_a_chunk_that_cannot_be_decoded_is_tried_again() -> None:
-    """An error leaves nothing behind: the next one who wants the chunk decodes it."""
-    cache = ChunkCache(limit=1 << 20, chunks=2, chunk_bytes=4096)
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_chunk_that_cannot_be_decoded_is_tried_again(alone: bool) -> None:
+    """An error leaves nothing behind: the next one who wants the chunk decodes it, and the entry
+    serves again."""
+    cache = ChunkCache(limit=4096, chunks=3, chunk_bytes=4096)
+    pinned = [got(cache, 2).entry] if alone else []
 
-    def broken(memory: np.ndarray) -> None:
+    def broken(number: int, memory: np.ndarray) -> None:
         raise DecodeError("damaged")
 
     for _ in range(2):
         with pytest.raises(DecodeError):
-            cache.get(1, broken)
-    chunk = cache.get(1, lambda memory: filled(memory, 3))
-    assert chunk is not None
-    assert (chunk == 3).all()
+            cache.get(1, broken, alone)
+    cache.unpin(pinned)
+    assert (got(cache, 1, lambda number, memory: filled(3, memory)).pixels == 3).all()
+
+
+@pytest.mark.parametrize("capacity", [1, 3, 40])
+def test_many_threads_over_one_cache(capacity: int) -> None:
+    """Whatever eight threads pin, decode, fail to decode and let go, none ever sees another
+    chunk's pixels under a number, and nothing stays pinned."""
+    cache = ChunkCache(limit=capacity * 256, chunks=50, chunk_bytes=256)
+    wrong: list[int] = []
+
+    def decode(number: int, memory: np.ndarray) -> None:
+        if number % 17 == 5:
+            memory[:] = 255
+            raise DecodeError("damaged")
+        filled(number, memory)
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(300):
+            numbers = rng.integers(0, 50, 4)
+            entries, addresses = cache.pin(numbers)
+            for number, address in zip(numbers.tolist(), addresses.tolist(), strict=True):
+                if address and (kernels.bytes_at(address, 256) != number).any():
+                    wrong.append(number)
+            cache.unpin(entries)
+            number = int(numbers[0])
+            try:
+                chunk = cache.get(number, decode, alone=bool(rng.integers(2)))
+            except DecodeError:
+                continue
+            if chunk is None:
+                cache.wait(number)
+                continue
+            if (chunk.pixels != number).any():
+                wrong.append(number)
+            cache.unpin([chunk.entry])
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    places = {got(cache, number).entry for number in range(capacity) if number % 17 != 5}
+    assert len(places - {0}) == len([n for n in range(capacity) if n % 17 != 5])
+
+
+def shared(path: Path, samples: int = 2048, **filters: Any) -> np.ndarray:
+    """A set with 32 samples a chunk, the samples: 98 kB each chunk."""
+    pixels = np.random.default_rng(5).integers(0, 256, (samples, 32, 32, 3)).astype(np.uint8)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=pixels, chunks=(32, 32, 32, 3), **filters)
+        file["labels"] = np.arange(samples)[:, None]
+    return pixels
+
+
+BLOCKS: dict[str, Any] = {"shuffle": "block", "shuffle_window": 1024, "layout": "NHWC"}
+
+
+def test_windows_take_memory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Window after window is decoded into the same memory: none is taken after the first batch,
+    and each chunk is decoded once an epoch."""
+    shared(tmp_path / "set.h5", compression="lzf")
+    taken: list[int] = []
+    take = chunk_cache.aligned_empty
+
+    def counted(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        taken.append(int(np.prod(shape)))
+        return take(shape, dtype)
+
+    monkeypatch.setattr(chunk_cache, "aligned_empty", counted)
+    decoded: list[int] = []
+    decode = chunks.decode_chunk
+    monkeypatch.setattr(chunks, "decode_chunk", lambda *given: decoded.append(1) or decode(*given))
+    with AsyncReader(path=tmp_path / "set.h5", batch_size=256, nthread=1, **BLOCKS) as reader:
+        for _ in range(3):
+            decoded.clear()
+            assert sum(len(batch) for batch in reader) == 2048
+    assert len(decoded) <= 2048 // 32
+    assert len(taken) == 1
+    # a window of 32 chunks, and a few more
+    assert taken[0] <= 40 * 32 * 3072
+
+
+@pytest.mark.parametrize("batch", [16, 1024])
+def test_a_cache_smaller_than_a_batch(
+    tmp_path: Path, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight threads that share room for two chunks serve every sample right: none waits for ever
+    for another one's chunk, or for memory."""
+    pixels = shared(tmp_path / "set.h5", compression="lzf")
+    monkeypatch.setattr(chunks, "CACHE_BYTES", 0)
+    params: dict[str, Any] = {"batch_size": batch, "nthread": 8, "njob": 8, "layout": "NHWC"}
+    with AsyncReader(path=tmp_path / "set.h5", shuffle=True, **params) as reader:
+        for _ in range(2):
+            for data, labels in reader:
+                np.testing.assert_array_equal(data, pixels[labels[:, 0]])
+
+
+@pytest.mark.parametrize("more", [{}, {"dtype": "float32", "scale": 0.5}], ids=["copy", "affine"])
+def test_many_threads_over_shared_chunks(tmp_path: Path, more: dict[str, Any]) -> None:
+    """In block order eight threads over shared chunks serve every sample once an epoch, with its
+    own pixels, copied or converted."""
+    pixels = shared(tmp_path / "set.h5", compression="lzf")
+    params = {"batch_size": 64, "nthread": 8, "njob": 8, **BLOCKS, **more}
+    with AsyncReader(path=tmp_path / "set.h5", **params) as reader:
+        for _ in range(3):
+            seen = []
+            for data, labels in reader:
+                expected = pixels[labels[:, 0]]
+                np.testing.assert_array_equal(data, expected * 0.5 if more else expected)
+                seen.append(labels[:, 0].copy())
+            np.testing.assert_array_equal(np.sort(np.concatenate(seen)), np.arange(2048))
+
+
+def test_a_damaged_chunk_fails_its_batches_only(tmp_path: Path) -> None:
+    """Of shared chunks one is damaged: a batch fails if and only if it wants one of its samples,
+    whoever tried to decode it, and the others hold their own pixels."""
+    path = tmp_path / "set.h5"
+    pixels = shared(path, compression="gzip", compression_opts=1)
+    with h5py.File(path) as file:
+        info = file["data"].id.get_chunk_info(11)
+    with open(path, "r+b") as file:
+        file.seek(info.byte_offset)
+        file.write(b"\xff" * 64)
+    bad = range(11 * 32, 12 * 32)
+    with AsyncReader(path=path, batch_size=16, nthread=8, njob=8, seed=3, **BLOCKS) as reader:
+        for _ in range(8):
+            reader.fetchData()
+        whole, blamed = 0, []
+        for _ in range(256):
+            try:
+                data, labels = reader.getNextBatch()
+            except DecodeError as error:
+                blamed.append(error.index)
+            else:
+                assert not set(labels[:, 0].tolist()) & set(bad)
+                np.testing.assert_array_equal(data, pixels[labels[:, 0]])
+                whole += 1
+            reader.fetchData()
+    assert blamed
+    assert set(blamed) <= set(bad)
+    assert whole + len(blamed) == 256
+    assert whole > 0
+    with AsyncReader(
+        path=path, batch_size=16, nthread=8, njob=8, on_error="zero", **BLOCKS
+    ) as reader:
+        for batch in reader:
+            mine = np.isin(batch.indices, bad)
+            np.testing.assert_array_equal(batch.mask, ~mine)
+            np.testing.assert_array_equal(batch.data[~mine], pixels[batch.indices[~mine]])
+            assert not batch.data[mine].any()

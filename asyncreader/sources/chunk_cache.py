@@ -1,11 +1,10 @@
-"""Decoded chunks in memory: a bounded number, each decoded once, and their memory used again."""
+"""Decoded chunks in memory: a fixed number of them, each decoded once by whoever comes first."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,114 +13,153 @@ from ..memory import aligned_empty
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 UInt8: TypeAlias = npt.NDArray[np.uint8]
+#: Puts the pixels of a chunk (its number) into memory.
+Decode: TypeAlias = Callable[[int, UInt8], None]
 
-#: Memory of dropped chunks that is kept for the next ones.
-SPARE_BYTES: Final = 2 << 20
+#: Chunks begin at a multiple of so many bytes: a cache line.
+ALIGNED: Final = 64
+_NEVER: Final = np.iinfo(np.int64).max
 
 
-class _Dropped:
-    """Chunks dropped in one stretch of time, and the next stretch: alive as long as someone who
-    began before it ended holds on. Its memory is then used again (``spare``): fresh pages cost a
-    fault each, a quarter of the time that inflating takes."""
+class Chunk(NamedTuple):
+    """A decoded chunk, good until ``entry`` is unpinned; entry 0 is memory of its own."""
 
-    __slots__ = ("chunks", "next", "spare")
-
-    def __init__(self, spare: deque[UInt8]) -> None:
-        self.chunks: list[UInt8] = []
-        self.next: _Dropped | None = None
-        self.spare = spare
-
-    def __del__(self) -> None:
-        self.spare.extend(self.chunks)
+    entry: int
+    pixels: UInt8
 
 
 class ChunkCache:
-    """Decoded chunks by number, the longest unused dropped first. Thread-safe.
+    """Decoded chunks by number, in one block of memory with ``limit // chunk_bytes`` entries.
 
-    Two threads that want the same chunk decode it once: the second waits for the first.
-    ``addresses``: int64 (chunks,), where each chunk lies in memory now, 0 where it is not held. An
-    address read, or a chunk got, after :meth:`pin` stays good for as long as what pin() returned
-    is kept, and no longer: then another chunk is decoded into the same memory.
+    Thread-safe. The memory is taken when the first chunk is decoded and used again and again: a
+    fresh page costs a fault, and those took a quarter of the time that inflating takes. Where no
+    entry is free the chunk goes that was used longest ago and that nobody has pinned.
     """
 
     def __init__(self, limit: int, chunks: int, chunk_bytes: int) -> None:
-        self.limit = limit
-        self.addresses = np.zeros(chunks, np.int64)
-        self._used = np.zeros(chunks, np.int64)
-        self._tick = 0
-        self._held: dict[int, UInt8] = {}
+        self._limit = limit
+        self._chunks = chunks
         self._chunk_bytes = chunk_bytes
         self._lock = threading.Lock()
+        self._stride = -(-chunk_bytes // ALIGNED) * ALIGNED
+        #: by chunk: its entry, 0 where it is not held; entry 0 holds nothing
+        self._entries = np.zeros(chunks, np.int64)
+        self._memory: UInt8 | None = None
+        #: by entry: the chunk in it, -1 for none; when it was used; how many pinned it; its address
+        self._inside = np.empty(0, np.int64)
+        self._used = np.empty(0, np.int64)
+        self._pins = np.empty(0, np.int64)
+        self._addresses = np.empty(0, np.int64)
+        self._tick = 0
         self._busy: dict[int, threading.Lock] = {}
-        #: memory of chunks that nobody looks at any more; what is beyond a few goes back
-        self._spare: deque[UInt8] = deque(maxlen=max(1, SPARE_BYTES // chunk_bytes))
-        self._dropped = _Dropped(self._spare)
 
-    def pin(self) -> object:
-        """Keep every chunk that is held now, or dropped from now on, until this is let go."""
-        return self._dropped
+    @property
+    def capacity(self) -> int:
+        """Chunks that are held at most."""
+        return max(1, min(self._limit // self._chunk_bytes, self._chunks))
 
-    def find(self, numbers: Int64) -> Int64:
-        """Addresses of chunks (after :meth:`pin`), 0 where one is not held; notes their use."""
-        self._tick += 1  # two threads may take the same tick: it only tells old from new
-        self._used[numbers] = self._tick
-        return self.addresses[numbers]
+    def resize(self, limit: int) -> None:
+        """Hold as much from now on: nothing is kept. To be called before threads read."""
+        with self._lock:
+            self._limit = limit
+            if self._memory is not None:
+                self._entries[:] = 0
+                self._memory = None
 
-    def get(self, number: int, decode: Callable[[UInt8], None], wait: bool = True) -> UInt8 | None:
-        """The chunk (after :meth:`pin`) from memory, else what ``decode(memory)`` puts there.
+    def pin(self, numbers: Int64) -> tuple[Int64, Int64]:
+        """(entries, addresses) of chunks (any may come several times), 0 where one is not held.
 
-        None where another thread is at it and not to be waited for.
+        What is held stays until :meth:`unpin` of the same entries.
         """
         with self._lock:
-            found = self._held.get(number)
-            if found is not None:
-                return found
-            busy = self._busy.setdefault(number, threading.Lock())
-            mine = busy.acquire(blocking=False)
-        if not mine:
-            if not wait:
-                return None
-            busy.acquire()
+            if self._memory is None:
+                nothing = np.zeros(numbers.size, np.int64)
+                return nothing, nothing
+            entries = self._entries[numbers]
+            self._tick += 1
+            self._used[entries] = self._tick
+            np.add.at(self._pins, entries, 1)
+        return entries, self._addresses[entries]
+
+    def unpin(self, entries: Int64 | list[int]) -> None:
+        """Let chunks go that were pinned, by their entries; 0 is passed over."""
+        with self._lock:
+            if self._memory is not None:
+                np.subtract.at(self._pins, entries, 1)
+
+    def get(self, number: int, decode: Decode, alone: bool = False) -> Chunk | None:
+        """The chunk, pinned, from memory or as ``decode`` makes it.
+
+        None where another thread decodes it now, or where all entries are pinned; with ``alone``
+        the latter ends in memory that is not kept.
+        """
+        mine, entry, kept = threading.Lock(), 0, False
         try:
             with self._lock:
-                found = self._held.get(number)
-            if found is not None:
-                return found
-            try:
-                pixels = self._memory()
-                decode(pixels)
-                self._put(number, pixels)
-            finally:
+                memory = self._block()
+                entry = int(self._entries[number])
+                if entry:
+                    self._pins[entry] += 1
+                    return Chunk(entry, memory[entry, : self._chunk_bytes])
+                if number in self._busy:
+                    return None
+                entry = self._free_entry()
+                if not entry and not alone:
+                    return None
+                mine.acquire()
+                self._busy[number] = mine
+            if entry:
+                pixels = memory[entry, : self._chunk_bytes]
+            else:
+                pixels = np.empty(self._chunk_bytes, np.uint8)
+            decode(number, pixels)
+            if entry:
                 with self._lock:
-                    self._busy.pop(number, None)
+                    self._tick += 1
+                    self._used[entry] = self._tick
+                    self._inside[entry] = number
+                    self._entries[number] = entry
+                    kept = True
+            return Chunk(entry, pixels)
         finally:
-            busy.release()
-        return pixels
+            if mine.locked():
+                with self._lock:
+                    if not kept:
+                        self._pins[entry] = 0  # nobody else knows this entry
+                    del self._busy[number]
+                mine.release()
 
-    def _memory(self) -> UInt8:
-        """Room for a chunk, in pages of its own, which go back to the system when it is dropped."""
-        try:
-            return self._spare.pop()
-        except IndexError:
-            fresh: UInt8 = aligned_empty((self._chunk_bytes,), np.uint8)
-            return fresh
+    def wait(self, number: int) -> None:
+        """Until no other thread decodes this chunk. Nothing may be pinned meanwhile."""
+        busy = self._busy.get(number)
+        if busy is not None:
+            with busy:
+                pass
 
-    def _put(self, number: int, pixels: UInt8) -> None:
-        with self._lock:
-            if number in self._held:  # dropped meanwhile, and decoded by two: counted once
-                self._dropped.chunks.append(pixels)  # its decoder still looks at it
-                return
-            while self._held and (len(self._held) + 1) * self._chunk_bytes > self.limit:
-                self._drop_oldest()
-            self._tick += 1
-            self._used[number] = self._tick
-            self._held[number] = pixels
-            self.addresses[number] = pixels.ctypes.data
+    def _block(self) -> UInt8:
+        if self._memory is not None:
+            return self._memory
+        count = self.capacity + 1
+        self._inside = np.full(count, -1, np.int64)
+        self._used = np.zeros(count, np.int64)
+        self._pins = np.zeros(count, np.int64)
+        # entry 0 has no memory: it is a page that nobody touches
+        self._memory = aligned_empty((count, self._stride), np.uint8)
+        self._addresses = self._memory.ctypes.data + np.arange(count) * self._stride
+        self._addresses[0] = 0
+        return self._memory
 
-    def _drop_oldest(self) -> None:
-        held = np.fromiter(self._held, np.int64, len(self._held))
-        oldest = int(held[np.argmin(self._used[held])])
-        self.addresses[oldest] = 0  # first: nobody finds it any more
-        self._dropped.chunks.append(self._held.pop(oldest))
-        self._dropped.next = _Dropped(self._spare)
-        self._dropped = self._dropped.next
+    def _free_entry(self) -> int:
+        """An entry, pinned and empty; 0 where all are pinned."""
+        used = np.where(self._pins == 0, self._used, _NEVER)
+        used[0] = _NEVER
+        entry = int(used.argmin())
+        if used[entry] == _NEVER:
+            return 0
+        before = int(self._inside[entry])
+        if before >= 0:
+            self._entries[before] = 0
+        self._inside[entry] = -1
+        self._used[entry] = 0
+        self._pins[entry] = 1
+        return entry

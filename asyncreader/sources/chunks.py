@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -13,9 +15,10 @@ import numpy.typing as npt
 
 from ..errors import DecodeError
 from ..fill import Fill
+from ..memory import address_of
 from ..stats import Meter
 from .base import Array, BaseSource, RowError, RowPlan, SourceSpec, UInt64
-from .chunk_cache import ChunkCache
+from .chunk_cache import ChunkCache, Decode
 from .filters import Filter, decode_chunk
 from .store import ByteStore, MemoryStore
 
@@ -26,6 +29,8 @@ MEMORY: Final = MemoryStore()
 
 #: Decoded chunks that a source may remember.
 CACHE_BYTES: Final = 64 << 20
+#: Chunks whose rows are copied in one call after they were decoded, and are pinned until then.
+TOGETHER: Final = 32
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,8 @@ class ChunkSource(BaseSource):
         #: samples lie whole in a chunk, one behind the other
         self._whole = axis == 0 and grid.chunk[1:] == grid.shape[1:]
         limit = max(CACHE_BYTES, 2 * grid.chunk_bytes)
+        if self._whole and grid.chunk[0] == 1:
+            limit = TOGETHER * 2 * grid.chunk_bytes  # memory to decode in: nothing comes twice
         self.cache = ChunkCache(limit, math.prod(grid.grid), grid.chunk_bytes)
 
     def offsets(self, records: Int64) -> Int64:
@@ -87,11 +94,10 @@ class ChunkSource(BaseSource):
         return first
 
     def reserve(self, samples: int) -> None:
-        # a window, and what the next one needs while the last batches of it are in flight; no
-        # more, so that memory stays where it is after the first window
+        # a window, and what the next one needs while the last batches of it are in flight
         chunks = -(-samples // self._grid.chunk[self._axis])
         across = math.prod(n for i, n in enumerate(self._grid.grid) if i != self._axis)
-        self.cache.limit = (chunks + chunks // 32 + 2) * across * self._grid.chunk_bytes
+        self.cache.resize((chunks + chunks // 32 + 2) * across * self._grid.chunk_bytes)
 
     def _decode(self, number: int, meter: Meter, out: UInt8 | None = None) -> UInt8:
         """A decoded chunk, in memory of its own (or in ``out``)."""
@@ -107,30 +113,35 @@ class ChunkSource(BaseSource):
         meter.decode += time.perf_counter() - started
         return pixels
 
-    def _chunk(self, number: int, meter: Meter, wait: bool = True) -> UInt8 | None:
-        """A decoded chunk: good for as long as the caller keeps the cache pinned.
+    def _decoder(self, meter: Meter) -> Decode:
+        """What puts a decoded chunk into memory."""
 
-        None where another thread decodes it just now, unless ``wait``.
-        """
-        if self._whole and self._grid.chunk[0] == 1:
-            return self._decode(number, meter)  # nothing else is in it to remember it for
-
-        def decode(memory: UInt8) -> None:
+        def decode(number: int, memory: UInt8) -> None:
             pixels = self._decode(number, meter, memory)
-            if pixels.ctypes.data != memory.ctypes.data:
+            if not np.may_share_memory(pixels, memory):
                 memory[:] = pixels
 
-        return self.cache.get(number, decode, wait)
+        return decode
+
+    @contextmanager
+    def _chunk(self, number: int, meter: Meter) -> Iterator[UInt8]:
+        """A decoded chunk, for as long as the context lasts."""
+        decode = self._decoder(meter)
+        while (found := self.cache.get(number, decode, alone=True)) is None:
+            self.cache.wait(number)
+        try:
+            yield found.pixels
+        finally:
+            self.cache.unpin([found.entry])
 
     def _sample(self, record: int, meter: Meter) -> Array:
         """One sample in stored axis order."""
         grid, axis = self._grid, self._axis
         place, inside = divmod(record, grid.chunk[axis])
         if self._whole:
-            chunk = self._chunk(place, meter)
-            assert chunk is not None
             size = self._row_bytes()
-            row = chunk[inside * size : (inside + 1) * size]
+            with self._chunk(place, meter) as chunk:
+                row = chunk[inside * size : (inside + 1) * size].copy()
             return row.view(grid.dtype).reshape(grid.shape[1:])
         shape = tuple(n for i, n in enumerate(grid.shape) if i != axis)
         out = np.empty(shape, grid.dtype)
@@ -138,9 +149,8 @@ class ChunkSource(BaseSource):
         for across in np.ndindex(*(n for i, n in enumerate(counts) if i != axis)):
             at = (*across[:axis], place, *across[axis:])
             number = int(np.ravel_multi_index(at, counts))
-            chunk = self._chunk(number, meter)
-            assert chunk is not None
-            plane = chunk.view(grid.dtype).reshape(grid.chunk).take(inside, axis=axis)
+            with self._chunk(number, meter) as chunk:
+                plane = chunk.view(grid.dtype).reshape(grid.chunk).take(inside, axis=axis)
             steps = tuple(n for i, n in enumerate(grid.chunk) if i != axis)
             where = tuple(
                 slice(a * s, min((a + 1) * s, n))
@@ -150,12 +160,10 @@ class ChunkSource(BaseSource):
         return out
 
     def sample_bytes(self, index: int) -> bytes:
-        pinned = self.cache.pin()
         try:
             data = self._sample(index, Meter()).tobytes()
         except DecodeError as exc:
             raise self.located(exc, index) from exc.__cause__
-        del pinned
         if self.checksums is not None:
             error = self.checked(data, index)
             if error is not None:
@@ -167,49 +175,96 @@ class ChunkSource(BaseSource):
     ) -> tuple[RowError, ...]:
         if self._whole and self._grid.chunk[0] == 1 and fill.mode == "copy":
             return self._read_straight(plan, out, meter)
+        if not self._whole:
+            return self._read_cut(plan, fill, out, meter)
+        chunks, inside = np.divmod(plan.records, self._grid.chunk[0])
+        inside *= self._row_bytes()
+        entries, addresses = self.cache.pin(chunks)
+        there = entries != 0
+        try:
+            if there.all():
+                return self._read_rows(MEMORY, addresses + inside, plan, fill, out)
+            errors = list(
+                self._read_rows(MEMORY, (addresses + inside)[there], plan.pick(there), fill, out)
+            )
+        finally:
+            self.cache.unpin(entries)
+        away = ~there
+        errors += self._read_missing(chunks[away], inside[away], plan.pick(away), fill, out, meter)
+        return tuple(errors)
+
+    def _read_missing(
+        self, chunks: Int64, inside: Int64, plan: RowPlan, fill: Fill, out: Array, meter: Meter
+    ) -> list[RowError]:
+        """Rows at ``inside`` (bytes) of ``chunks`` that are not in memory.
+
+        A chunk that another thread decodes just now is passed over as long as others are left.
+        Who waits has nothing pinned, and who decodes waits for nobody: none waits for ever.
+        """
+        numbers, which = np.unique(chunks, return_inverse=True)
+        if self._store.far:
+            self._store.will_need(self._grid.offsets[numbers], self._grid.sizes[numbers])
         errors: list[RowError] = []
-        pinned = self.cache.pin()
-        held: list[Array] = []  # with pinned, what the addresses point into
-        per_chunk = self._grid.chunk[self._axis]
-        chunks = plan.records // per_chunk
-        if self._whole:
-            numbers, inverse = np.unique(chunks, return_inverse=True)
-            found = self.cache.find(numbers)
-            missing = np.flatnonzero(found == 0).tolist()
-            if self._store.far and missing:
-                wanted = numbers[missing]
-                self._store.will_need(self._grid.offsets[wanted], self._grid.sizes[wanted])
-            # first those that nobody else decodes just now, then wait for the others
-            for wait in (False, True):
-                for i in missing:
-                    if found[i]:
-                        continue
-                    try:
-                        pixels = self._chunk(int(numbers[i]), meter, wait)
-                    except DecodeError as exc:
-                        errors.extend(self._failed(plan, np.flatnonzero(inverse == i), exc))
-                        found[i] = -1
-                        continue
-                    if pixels is not None:
-                        held.append(pixels)
-                        found[i] = pixels.ctypes.data
-            found[found < 0] = 0
-            addresses = found[inverse]
-            good = addresses != 0
-            addresses += plan.records % per_chunk * self._row_bytes()
-        else:
-            addresses = np.zeros(plan.records.size, np.int64)
-            # samples of one chunk together, so that it is decoded once even if soon dropped
-            for i in np.argsort(chunks, kind="stable").tolist():
+        starts = np.zeros(numbers.size, np.int64)
+        held: list[int] = []
+
+        def gather() -> None:
+            """Copy the rows of what is held, and let it go."""
+            if held:
+                addresses = starts[which]
+                good = addresses != 0
+                addresses += inside
+                errors.extend(self._read_rows(MEMORY, addresses[good], plan.pick(good), fill, out))
+                self.cache.unpin(held)
+                held.clear()
+                starts[:] = 0
+
+        decode, passed = self._decoder(meter), 0
+        todo = deque(enumerate(numbers.tolist()))
+        try:
+            while todo and not meter.stopped:
+                i, number = todo.popleft()
                 try:
-                    held.append(self._sample(int(plan.records[i]), meter))
-                    addresses[i] = held[-1].ctypes.data
+                    chunk = self.cache.get(number, decode, alone=not held)
                 except DecodeError as exc:
-                    errors.extend(self._failed(plan, np.array([i]), exc))
-            good = addresses != 0
+                    errors.extend(self._failed(plan, np.flatnonzero(which == i), exc))
+                    continue
+                if chunk is not None:
+                    held.append(chunk.entry)
+                    starts[i] = address_of(chunk.pixels)
+                    passed = 0
+                    if chunk.entry == 0 or len(held) == TOGETHER:
+                        gather()
+                    continue
+                todo.append((i, number))
+                passed += 1
+                if passed >= len(todo):
+                    gather()
+                    self.cache.wait(number)
+                    passed = 0
+            gather()
+        finally:
+            self.cache.unpin(held)
+        return errors
+
+    def _read_cut(
+        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
+    ) -> tuple[RowError, ...]:
+        """Rows of samples that are cut over several chunks, or lie across them."""
+        errors: list[RowError] = []
+        held: list[Array] = []  # what the addresses point into
+        chunks = plan.records // self._grid.chunk[self._axis]
+        addresses = np.zeros(plan.records.size, np.int64)
+        # samples of one chunk together, so that it is decoded once even if soon dropped
+        for i in np.argsort(chunks, kind="stable").tolist():
+            try:
+                held.append(self._sample(int(plan.records[i]), meter))
+                addresses[i] = held[-1].ctypes.data
+            except DecodeError as exc:
+                errors.extend(self._failed(plan, np.array([i]), exc))
+        good = addresses != 0
         rest = plan if good.all() else plan.pick(good)
         errors.extend(self._read_rows(MEMORY, addresses[good], rest, fill, out))
-        del pinned
         return tuple(errors)
 
     def _read_straight(self, plan: RowPlan, out: Array, meter: Meter) -> tuple[RowError, ...]:
