@@ -16,9 +16,8 @@ UInt8: TypeAlias = npt.NDArray[np.uint8]
 #: Puts the pixels of a chunk (its number) into memory.
 Decode: TypeAlias = Callable[[int, UInt8], None]
 
-#: Chunks begin at a multiple of so many bytes: a cache line.
-ALIGNED: Final = 64
-_NEVER: Final = np.iinfo(np.int64).max
+#: Entries that are sorted by age in one go: sorting each time took 3 % of the time of inflating.
+SORTED: Final = 32
 
 
 class Chunk(NamedTuple):
@@ -41,16 +40,18 @@ class ChunkCache:
         self._chunks = chunks
         self._chunk_bytes = chunk_bytes
         self._lock = threading.Lock()
-        self._stride = -(-chunk_bytes // ALIGNED) * ALIGNED
         #: by chunk: its entry, 0 where it is not held; entry 0 holds nothing
         self._entries = np.zeros(chunks, np.int64)
         self._memory: UInt8 | None = None
         #: by entry: the chunk in it, -1 for none; when it was used; how many pinned it; its address
-        self._inside = np.empty(0, np.int64)
+        self._inside: list[int] = []
         self._used = np.empty(0, np.int64)
         self._pins = np.empty(0, np.int64)
         self._addresses = np.empty(0, np.int64)
         self._tick = 0
+        #: entries to be used next, the oldest last, and the tick when they were sorted
+        self._oldest: list[int] = []
+        self._sorted_at = 0
         self._busy: dict[int, threading.Lock] = {}
 
     @property
@@ -100,7 +101,9 @@ class ChunkCache:
                 entry = int(self._entries[number])
                 if entry:
                     self._pins[entry] += 1
-                    return Chunk(entry, memory[entry, : self._chunk_bytes])
+                    self._tick += 1
+                    self._used[entry] = self._tick
+                    return Chunk(entry, memory[entry])
                 if number in self._busy:
                     return None
                 entry = self._free_entry()
@@ -108,10 +111,7 @@ class ChunkCache:
                     return None
                 mine.acquire()
                 self._busy[number] = mine
-            if entry:
-                pixels = memory[entry, : self._chunk_bytes]
-            else:
-                pixels = np.empty(self._chunk_bytes, np.uint8)
+            pixels = memory[entry] if entry else np.empty(self._chunk_bytes, np.uint8)
             decode(number, pixels)
             if entry:
                 with self._lock:
@@ -140,26 +140,32 @@ class ChunkCache:
         if self._memory is not None:
             return self._memory
         count = self.capacity + 1
-        self._inside = np.full(count, -1, np.int64)
+        self._oldest = []
+        self._inside = [-1] * count
         self._used = np.zeros(count, np.int64)
         self._pins = np.zeros(count, np.int64)
         # entry 0 has no memory: it is a page that nobody touches
-        self._memory = aligned_empty((count, self._stride), np.uint8)
-        self._addresses = self._memory.ctypes.data + np.arange(count) * self._stride
+        self._memory = aligned_empty((count, self._chunk_bytes), np.uint8)
+        self._addresses = self._memory.ctypes.data + np.arange(count) * self._chunk_bytes
         self._addresses[0] = 0
         return self._memory
 
     def _free_entry(self) -> int:
         """An entry, pinned and empty; 0 where all are pinned."""
-        used = np.where(self._pins == 0, self._used, _NEVER)
-        used[0] = _NEVER
-        entry = int(used.argmin())
-        if used[entry] == _NEVER:
-            return 0
-        before = int(self._inside[entry])
-        if before >= 0:
-            self._entries[before] = 0
-        self._inside[entry] = -1
-        self._used[entry] = 0
-        self._pins[entry] = 1
-        return entry
+        for _ in range(2):
+            while self._oldest:
+                entry = self._oldest.pop()
+                if self._pins[entry] == 0 and self._used[entry] <= self._sorted_at:
+                    before = self._inside[entry]
+                    if before >= 0:
+                        self._entries[before] = 0
+                    self._inside[entry] = -1
+                    self._used[entry] = 0
+                    self._pins[entry] = 1
+                    return entry
+            # all were taken, or used since they were sorted
+            free = np.flatnonzero(self._pins[1:] == 0) + 1
+            order = np.argsort(self._used[free], kind="stable")[:SORTED]
+            self._oldest = free[order[::-1]].tolist()
+            self._sorted_at = self._tick
+        return 0
