@@ -71,6 +71,8 @@ def _damage(what: str) -> Iterator[None]:
         yield
     except (DecodeError, ImportError, MemoryError):
         raise
+    except KeyError as exc:  # simplejpeg's, of a number without a name: that is no reason to show
+        raise DecodeError(what) from exc
     except Exception as exc:
         raise DecodeError(what, found=str(exc) or type(exc).__name__) from exc
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import html
 import os
 import threading
 import time
@@ -30,7 +31,7 @@ from .processes import ProcessWorkers, Recipe
 from .slots import Data, SlotRing
 from .sources import FieldsSource, Source, fingerprint
 from .sources.shards import ShardSource
-from .stats import ReaderStats, Totals
+from .stats import ReaderStats, Totals, html_table
 from .trace import Trace, TracedRing
 from .workers import ThreadWorkers
 
@@ -429,20 +430,37 @@ class AsyncReader:
         )
 
     def __repr__(self) -> str:
-        spec = self._spec
-        name = os.path.basename(spec.path.rstrip("/")) or spec.path
-        if self._ring.closed:
-            return f"<AsyncReader {name} closed>"
-        if os.getpid() != self._pid:  # its lock may be held for ever here
-            return f"<AsyncReader {name} of process {self._pid}>"
-        counts = self._ring.counts()
-        slots = ", ".join(f"{n} {state}" for state, n in counts.items() if n) or "none"
-        checks = f"verify {self._params.verify}" if spec.checksums else "unverified: no checksums"
-        return (
-            f"<AsyncReader {name} ({spec.container}, {spec.encoding}, {self.count} samples, "
-            f"{checks}) epoch {self._delivered.epoch} batch {self._delivered.step}/{len(self)}, "
-            f"slots {slots}>"
-        )
+        facts = self._facts()
+        if not facts:
+            why = "closed" if self._ring.closed else f"of process {self._pid}"
+            return f"<AsyncReader {self._name} {why}>"
+        return "<AsyncReader {} ({}, {}) {}, slots {}>".format(self._name, *facts.values())
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks (IPython's rich display)."""
+        facts = self._facts()
+        if not facts:
+            return f"<code>{html.escape(repr(self))}</code>"
+        return html_table(f"AsyncReader {self._name}", list(facts.items()))
+
+    @property
+    def _name(self) -> str:
+        return os.path.basename(self._spec.path.rstrip("/")) or self._spec.path
+
+    def _facts(self) -> dict[str, str]:
+        """What is served, and how it stands; nothing of a reader that serves nobody here."""
+        # in another process its lock may be held for ever
+        if self._ring.closed or os.getpid() != self._pid:
+            return {}
+        spec, at, counts = self._spec, self._delivered, self._ring.counts()
+        return {
+            "set": f"{spec.container}, {spec.encoding}, {self.count} samples",
+            "checks": f"verify {self._params.verify}"
+            if spec.checksums
+            else "unverified: no checksums",
+            "now": f"epoch {at.epoch} batch {at.step}/{len(self)}",
+            "slots": ", ".join(f"{n} {state}" for state, n in counts.items() if n) or "none",
+        }
 
     # -- the end ---------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,12 +151,17 @@ class ReaderStats:
 
     def _repr_html_(self) -> str:
         """The same as a table, for notebooks (IPython's rich display)."""
-        cells = "".join(
-            f'<tr><th style="text-align:left">{html.escape(name)}</th>'
-            f'<td style="text-align:left">{html.escape(text)}</td></tr>'
-            for name, text in self._rows()
-        )
-        return f"<table><caption>ReaderStats</caption>{cells}</table>"
+        return html_table("ReaderStats", self._rows())
+
+
+def html_table(caption: str, rows: Sequence[tuple[str, str]]) -> str:
+    """Names and what they stand for, as notebooks show it (IPython's rich display)."""
+    cells = "".join(
+        f'<tr><th style="text-align:left">{html.escape(name)}</th>'
+        f'<td style="text-align:left">{html.escape(text)}</td></tr>'
+        for name, text in rows
+    )
+    return f"<table><caption>{html.escape(caption)}</caption>{cells}</table>"
 
 
 def _batches(count: int) -> str:

@@ -208,7 +208,10 @@ class Tree:
     # -- one path ----------------------------------------------------------------------------
 
     def inspect(self, path: bytes) -> Found:
-        """``path``, named by the caller rather than found; SourceNotFoundError if there is none."""
+        """``path``, named by the caller rather than found.
+
+        SourceNotFoundError if there is none, or a folder: columns of a CSV are swapped, perhaps.
+        """
         try:
             os.lstat(self.full(path))
         except OSError as exc:
@@ -219,6 +222,8 @@ class Tree:
         target = self._target(path)
         if isinstance(target, SampleError):
             return Found(path, target)
+        if stat.S_ISDIR(target.st_mode):
+            raise SourceNotFoundError("a folder, not a picture", source_path=self.shown(path))
         return Found(path, self._problem(path, target))
 
     def look_up(self, paths: Sequence[bytes]) -> list[Found | None]:

@@ -532,6 +532,15 @@ def test_truncation(kind: str) -> None:
         np.testing.assert_array_equal(found, whole)
 
 
+def test_a_decoder_that_names_no_reason() -> None:
+    """simplejpeg raises KeyError of a header cut off: its number is not shown as a reason."""
+    data = KINDS["jpeg"]
+    for length in range(2, 700, 7):
+        with pytest.raises(DecodeError) as caught:
+            codec.decode(data[:length], 3)
+        assert caught.value.found not in ("-1", "KeyError")
+
+
 @pytest.mark.parametrize("kind", ["jpeg", "png", "png palette", "webp", "bmp", "gif"])
 def test_structure_of_truncated_files(kind: str) -> None:
     """check_structure finds what is cut without decoding; whole files pass."""

@@ -229,6 +229,14 @@ def test_csv_cannot_reach_outside(tmp_path: Path) -> None:
         assert (listing.count, [p for p, _ in listing.skipped]) == (1, [path.encode()])
 
 
+def test_a_csv_that_names_folders(pictures: Path, tmp_path: Path) -> None:
+    """A row with a folder (columns swapped, say) is one without its picture; skip_bad keeps it."""
+    csv = write(tmp_path / "l.csv", "label,path\na,1.png\na/1.png,b\n")
+    for skip_bad in (False, True):
+        with pytest.raises(SourceNotFoundError, match=r"CSV names are not there.*'a' \(line 2\)"):
+            scan(str(pictures), labels=csv, skip_bad=skip_bad)
+
+
 def test_csv_must_be_a_file(pictures: Path, tmp_path: Path) -> None:
     """A missing CSV, a folder and a FIFO are errors at once."""
     os.mkfifo(tmp_path / "fifo.csv")

@@ -980,7 +980,12 @@ def test_repr_shows_live_state(tmp_path: Path) -> None:
         reader.fetchData()
         until(lambda: all_ready(reader))
         assert "batch 1/5, slots 1 free, 1 ready, 1 held" in repr(reader)
+        page = reader._repr_html_()
+        for words in ("train.h5", "batch 1/5", "1 free, 1 ready, 1 held", "verify first"):
+            assert words in page
+        assert page.count("<tr>") == page.count("</tr>") == 4
     assert repr(reader) == "<AsyncReader train.h5 closed>"
+    assert reader._repr_html_() == "<code>&lt;AsyncReader train.h5 closed&gt;</code>"
     with open_reader() as reader:
         assert "unverified: no checksums" in repr(reader)
 

@@ -124,8 +124,9 @@ def _print_facts(facts: dict[str, Any]) -> None:
     chosen = facts["subset"]
     words = "read without labels"
     if labels is not None:
-        ends = ("?" if end is None else f"{end:.6g}" for end in (labels["min"], labels["max"]))
-        words = f"{times(labels['shape'])} {labels['dtype']}, {' to '.join(ends)}"
+        ends = labels["min"], labels["max"]
+        words = f"{times(labels['shape'])} {labels['dtype']}, "
+        words += "some not finite" if None in ends else f"{ends[0]:.6g} to {ends[1]:.6g}"
         if facts["classes"]:
             words += f", {some(len(facts['classes']), 'class')}"
         elif counts is not None:
