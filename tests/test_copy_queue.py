@@ -13,6 +13,7 @@ import pytest
 from asyncreader import AsyncReader, kernels
 from asyncreader.copy_queue import CLAIMED, PUBLISHED, STOPPED, CopyQueue
 from asyncreader.memory import address_of
+from asyncreader.sources import store
 from asyncreader.stats import Meter
 
 pytestmark = pytest.mark.skipif(not CopyQueue.available(), reason="needs numba on an x86 processor")
@@ -190,6 +191,29 @@ def test_samples_are_checked_before_they_are_only_copied(tmp_path: Path) -> None
         assert copies.control[PUBLISHED] - checked >= 4
     with AsyncReader(path=str(path), batch_size=8, verify="always") as reader:
         assert reader._ring.copies is None
+
+
+def test_a_set_that_comes_into_memory_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """io="auto" over a cold file reads with pread first, and only copies once it is cached."""
+    path, share = packed(tmp_path), [0.0]
+    monkeypatch.setattr(store, "cached_share", lambda mapped: share[0])
+    monkeypatch.setattr(store, "_LOOK_AGAIN_BYTES", 1)
+    with h5py.File(path) as file:
+        data = file["data"][:]
+    with AsyncReader(
+        path=str(path), batch_size=8, shuffle=True, verify="never", layout="NHWC"
+    ) as reader:
+        for copied in (False, True, False, True):
+            share[0] = float(copied)
+            before = 0 if reader._ring.copies is None else reader._ring.copies.control[PUBLISHED]
+            for batch in reader:
+                assert (batch.data == data[batch.indices]).all()
+            assert reader._ring.copies is not None
+            published = reader._ring.copies.control[PUBLISHED] - before
+            # it is looked at again after an eighth of the file
+            assert (published >= 4) if copied else (published <= 4)
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,10 @@ class Source(Protocol):
         """These samples are read next by this thread: far away they are asked for at once."""
 
     def in_memory(self, size: int) -> RowsInMemory | None:
-        """Where raw rows can be copied from right now, ``size`` bytes of them; None: not so."""
+        """Where raw rows can be copied from right now, ``size`` bytes of them; None: not so.
+
+        Of 0 bytes: where they are whenever they can be copied.
+        """
 
     def reserve(self, samples: int) -> None:
         """Expect that many samples to be mixed together: shuffle="block" will use them soon."""

@@ -39,7 +39,10 @@ class ByteStore(Protocol):
         """An address, and offsets from it, at which the same rows can be read right now."""
 
     def address(self, size: int) -> int | None:
-        """Where offset 0 is in memory, for a copy of ``size`` bytes; None: not to be copied."""
+        """Where offset 0 is in memory, for a copy of ``size`` bytes; None: not to be copied.
+
+        Of 0 bytes: where it is whenever it may be copied, None if that is never.
+        """
 
     def view(self, offset: int, length: int) -> UInt8:
         """The bytes of one extent, valid until this thread's next call."""
@@ -244,7 +247,7 @@ class AdaptiveStore:
         self._choose(offsets.size * row_bytes).gather(offsets, row_bytes, out, rows)
 
     def address(self, size: int) -> int | None:
-        return self._choose(size).address(size)
+        return (self._choose(size) if size else self._mapped).address(size)
 
     def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
         return self._choose(offsets.size * row_bytes).resident(offsets, row_bytes)
