@@ -106,10 +106,10 @@ class ChunkCache:
                     return Chunk(entry, memory[entry])
                 if number in self._busy:
                     return None
+                mine.acquire()
                 entry = self._free_entry()
                 if not entry and not alone:
                     return None
-                mine.acquire()
                 self._busy[number] = mine
             pixels = memory[entry] if entry else np.empty(self._chunk_bytes, np.uint8)
             decode(number, pixels)
@@ -126,7 +126,8 @@ class ChunkCache:
                 with self._lock:
                     if not kept:
                         self._pins[entry] = 0  # nobody else knows this entry
-                    del self._busy[number]
+                    if self._busy.get(number) is mine:  # Ctrl-C may have come before
+                        del self._busy[number]
                 mine.release()
 
     def wait(self, number: int) -> None:
