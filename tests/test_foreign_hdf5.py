@@ -441,6 +441,22 @@ def test_pcam_by_name(tmp_path: Path) -> None:
         open_source(tmp_path / "p_x.h5")
 
 
+def test_labels_that_do_not_fit_say_what_to_do(tmp_path: Path) -> None:
+    """Labels of text or of another count are errors that show how to go on without them."""
+    data = np.zeros((4, 8, 8, 3), np.uint8)
+    text = np.array(["cat", "dog", "cat", "cat"])
+    for number, labels in enumerate((text.astype("S3"), np.zeros(3), text.astype(object))):
+        path = tmp_path / f"{number}.h5"
+        with h5py.File(path, "w") as file:
+            file["data"], file["labels"] = data, labels
+        with pytest.raises(FormatError, match="labels_field=None") as caught:
+            open_source(path)
+        assert ("np.unique" in str(caught.value)) == (number != 1)
+        assert served(str(path), labels_field=None)[1] is None
+    with pytest.raises(ParamsError, match=r"np\.unique"):
+        AsyncReader(data=data, labels=text)
+
+
 def test_any_names_in_convert(tmp_path: Path) -> None:
     """convert reads any names and axes by ``params``, and refuses what is not of reading."""
     with h5py.File(tmp_path / "set.h5", "w") as file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,11 @@ from .base import (
 )
 from .fields import image_axes, stored_rows
 from .store import MemoryStore
+
+#: What to do with labels that are names.
+TEXT_LABELS: Final = (
+    "give names as numbers: classes, labels = np.unique(names, return_inverse=True)"
+)
 
 
 class ArraySource(BaseSource):
@@ -137,5 +142,7 @@ def label_array(labels: Any, count: int) -> npt.NDArray[Any]:
             expected=f"{count} rows",
         )
     if table.dtype.kind not in "buif":
-        raise ParamsError("labels must hold plain numbers", found=f"dtype {table.dtype}")
+        raise ParamsError(
+            "labels must hold plain numbers", found=f"dtype {table.dtype}", hint=TEXT_LABELS
+        )
     return table.astype(table.dtype.newbyteorder("="), copy=False)

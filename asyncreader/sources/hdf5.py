@@ -19,6 +19,7 @@ from .. import format as fmt
 from ..errors import FormatError, SourceNotFoundError
 from ..fill import Stored
 from . import fuel
+from .arrays import TEXT_LABELS
 from .base import (
     Array,
     SourceSpec,
@@ -143,7 +144,7 @@ class _Opener(VlenOpener):
         needed = fields.labels_required or ours
         if not needed and reach(self.h5, fields.labels, self.path) is None:
             return None
-        labels = self._table(fields.labels)[: self._count(count)]
+        labels = self._table(fields.labels, _TEXT_LABELS)[: self._count(count)]
         _check_labels(labels, self._count(count), self.path, fields.labels)
         self.classes = self.classes or self._class_names(labels)
         if ours:
@@ -178,10 +179,10 @@ class _Opener(VlenOpener):
         names = tuple(bytes(name).decode("utf-8", "backslashreplace") for name in stored)
         return names if int(labels.min()) >= 0 and int(labels.max()) < len(names) else None
 
-    def _table(self, name: str) -> Array:
+    def _table(self, name: str, hint: str | None = None) -> Array:
         """A small data set: mapped where it lies contiguous in the file, else read by h5py."""
         dataset = self.dataset(self.h5, name)
-        _check_numeric(dataset, name, self.path)
+        _check_numeric(dataset, name, self.path, hint)
         offset = dataset.id.get_offset()
         size = dataset.size * dataset.dtype.itemsize
         if (
@@ -465,6 +466,8 @@ class _LibraryChunks:
 
 
 _AGAIN: Final = "copy or convert it again"
+_WITHOUT: Final = "labels_field=None serves the data without labels"
+_TEXT_LABELS: Final = f"{TEXT_LABELS}; {_WITHOUT}"
 
 
 def read_labels(path: str, name: str, count: int) -> Array:
@@ -476,7 +479,7 @@ def read_labels(path: str, name: str, count: int) -> Array:
     check_loops(file.mapped.bytes, file.superblock(), path)
     with translated(path), file.library() as h5:
         dataset = find_dataset(h5, name, path)
-        _check_numeric(dataset, name, path)
+        _check_numeric(dataset, name, path, _TEXT_LABELS)
         _check_labels(dataset, count, path, name)
         labels: Array = read_table(h5, dataset, name, path, h5.id.get_filesize())
     return labels.astype(labels.dtype.newbyteorder("="), copy=False)
@@ -490,14 +493,16 @@ def _check_labels(labels: Any, count: int, path: str, name: str) -> None:
             path=path,
             found=f"shape {labels.shape}",
             expected=f"{count} rows",
+            hint=_WITHOUT,
         )
 
 
-def _check_numeric(dataset: Any, name: str, path: str) -> None:
+def _check_numeric(dataset: Any, name: str, path: str, hint: str | None = None) -> None:
     if dataset.dtype.kind not in "buif" or dataset.dtype.itemsize > 8:
         raise FormatError(
             f"data set {name!r} does not hold plain numbers",
             path=path,
             found=f"dtype {dataset.dtype}",
             expected="integers or floats of at most 64 bits",
+            hint=hint,
         )
