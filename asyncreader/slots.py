@@ -298,7 +298,14 @@ class SlotRing:
         before stays valid.
         """
         if self.copies is not None:
-            self._copy_here(self.copies)
+            try:
+                self._copy_here(self.copies)
+            except BaseException:
+                # Ctrl-C behind a copy that a seek() in another thread waits for
+                with self._lock:
+                    if self._waiting:
+                        self._cond.notify_all()
+                raise
         with self._lock:
             self._check_open()
             self._check_queued()

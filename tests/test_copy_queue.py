@@ -9,6 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from face_sources import until
 
 from asyncreader import AsyncReader, kernels
 from asyncreader.copy_queue import CLAIMED, PUBLISHED, STOPPED, CopyQueue
@@ -163,6 +164,39 @@ def test_the_consumer_copies_what_no_worker_has_begun() -> None:
         copies.servers = 0  # no worker may serve
         for step, batch in zip(range(5), reader, strict=False):
             assert (batch.data == DATA[step * ROWS : (step + 1) * ROWS]).all()
+
+
+def test_an_interrupted_copy_wakes_who_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C behind a copy in getNextBatch(): a seek() in another thread that waits goes on."""
+    begun, waits = threading.Event(), threading.Event()
+
+    def interrupted(queue: CopyQueue) -> None:
+        # claimed, and whole only when the other thread waits for it
+        number = queue.queue[queue.control[CLAIMED] % 3]
+        queue.control[CLAIMED] += 1
+        begun.set()
+        until(lambda: reader._ring._waiting == 1)
+        queue.marks[number] = queue.jobs[number, 5]
+        raise KeyboardInterrupt
+
+    def seek() -> None:
+        begun.wait()
+        reader.seek(1)
+        waits.set()
+
+    monkeypatch.setattr(CopyQueue, "copy_one", interrupted)
+    with AsyncReader(data=DATA, batch_size=ROWS, njob=2) as reader:
+        assert reader._ring.copies is not None
+        reader._ring.copies.servers = 0
+        reader.fetchData()
+        thread = threading.Thread(target=seek)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            reader.getNextBatch()
+        woken = waits.wait(10)
+        reader.close()
+        thread.join()
+        assert woken
 
 
 def packed(path: Path) -> Path:
