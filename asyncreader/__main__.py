@@ -8,6 +8,6 @@ import sys
 if sys.path[0] == os.getcwd() != os.path.dirname(os.path.dirname(__file__)):
     del sys.path[0]
 
-from .cli import main
+from .cli.main import main
 
 main()

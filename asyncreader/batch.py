@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
-from .device import DeviceRing
 from .errors import ReaderClosedError
-from .slots import Slot, SlotRing, SlotState, arrays_of
+from .pipeline.cuda import DeviceRing
+from .pipeline.slots import Slot, SlotRing, SlotState, arrays_of
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from . import kernels
+from .pixels import kernels
 
 #: Part of a saved state: another version means another order, and the state is refused.
 ORDER_VERSION: Final = 2

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from .errors import ParamsError
-from .fill import Wanted
+from .pixels.transform import Wanted
 
 #: What a reader is opened with: a dict of parameters, or in its place what ``path`` takes.
 Given: TypeAlias = Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

@@ -16,24 +16,24 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from . import assembly
-from .arena import Arena
 from .batch import Batch
-from .device import DeviceRing, open_device
 from .errors import FinishedError, ParamsError, ReaderClosedError
-from .interrupts import after_this
-from .launch import rank_and_world, worker_count
-from .machine import usable_cores
-from .memory import aligned_empty
 from .order import ORDER_VERSION, Cursor, PlanAhead
 from .params import Given, ReaderParams, parse_params
-from .processes import ProcessWorkers, Recipe
-from .slots import Data, SlotRing
+from .pipeline import build as assembly
+from .pipeline.cuda import DeviceRing, open_device
+from .pipeline.distributed import rank_and_world, worker_count
+from .pipeline.processes import ProcessWorkers, Recipe
+from .pipeline.shared_memory import Arena
+from .pipeline.slots import Data, SlotRing
+from .pipeline.threads import ThreadWorkers
+from .pipeline.trace import Trace, TracedRing
 from .sources import FieldsSource, Source, fingerprint
-from .sources.shards import ShardSource
+from .sources.sets.shards import ShardSource
 from .stats import ReaderStats, Totals, html_table
-from .trace import Trace, TracedRing
-from .workers import ThreadWorkers
+from .system.limits import usable_cores
+from .system.memory import aligned_empty
+from .system.signals import after_this
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -21,7 +21,7 @@ class Meter:
     stopped: bool = False
     """Set by close(): what is being filled is not wanted any more."""
     spans: Any = ()
-    """What it did when, in a reader with ``trace`` (see trace.py)."""
+    """What it did when, in a reader with ``trace`` (see pipeline/trace.py)."""
 
 
 @dataclass

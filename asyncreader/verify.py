@@ -14,16 +14,29 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from . import codec
-from . import format as fmt
-from .errors import DecodeError, FormatError, SampleError, SourceError, SourceNotFoundError
-from .machine import usable_cores
-from .manifest import CONTAINERS, file_digest, manifest_path, read_manifest
-from .sources import FieldsSource, Hdf5Fields, Source, container_of, expand_paths, open_whole
-from .sources.digests import WholeDigests
-from .sources.each_shard import EachShard
-from .sources.remote import is_url
-from .values import check_values, decode_values
+from .errors import (
+    DecodeError,
+    FormatError,
+    SampleError,
+    SourceError,
+    SourceNotFoundError,
+)
+from .formats import packed as fmt
+from .formats.manifest import CONTAINERS, file_digest, manifest_path, read_manifest
+from .pixels import codec
+from .pixels.masks import check_values, decode_values
+from .sources import (
+    FieldsSource,
+    Hdf5Fields,
+    Source,
+    container_of,
+    expand_paths,
+    open_whole,
+)
+from .sources.sets.digests import WholeDigests
+from .sources.sets.each_shard import EachShard
+from .sources.urls import is_url
+from .system.limits import usable_cores
 
 #: Samples of a run that are bad, and a line for each problem.
 Found: TypeAlias = tuple[int, list[str]]
@@ -133,7 +146,7 @@ def _verify_url(
 ) -> VerifyReport:
     """What is in a store: shards are fetched one after the other. A store that cannot be reached is
     an error, and says nothing of the set."""
-    from .sources.remote.sets import fetched_shards
+    from .sources.remote.open import fetched_shards
 
     try:
         with fetched_shards(path) as each:

@@ -7,7 +7,7 @@ import sys
 
 def main() -> None:
     """Run ``asyncreader convert`` with this process's arguments, and exit with its code."""
-    from asyncreader.cli import main as cli
+    from asyncreader.cli.main import main as cli
 
     cli(["convert", *sys.argv[1:]])
 

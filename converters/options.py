@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from asyncreader.errors import ParamsError
-from asyncreader.format import ENCODINGS, is_field_name
-from asyncreader.machine import usable_cores
+from asyncreader.formats.packed import ENCODINGS, is_field_name
 from asyncreader.params import ReaderParams, parse_params, snake_case
-from asyncreader.sources.remote import absolute, is_url, local_path
-from asyncreader.sources.remote.urls import place_of, without_secrets
+from asyncreader.sources.urls import absolute, is_url, local_path, place_of, without_secrets
+from asyncreader.system.limits import usable_cores
 
 PathLike: TypeAlias = str | os.PathLike[str]
 #: (H, W); or the shorter side's length; or either as text, "224x224" or "256".

@@ -1,4 +1,4 @@
-"""``convert``: what is asked for is checked, packed (packing.py, shards.py), and given its name."""
+"""``convert``: what is asked for is checked, packed (one_file.py, shards.py) and given its name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from asyncreader.errors import AsyncReaderError, SourceError
 
-from .disk import is_full, no_temporary_room
+from .inputs.samples import Samples, open_samples
 from .options import QUALITY, Options, PathLike, Progress, Size, check
-from .packing import Order, Packing, all_bad, data_file, reason
-from .publish import Target
+from .outputs.disk import is_full, no_temporary_room
+from .outputs.one_file import Order, Packing, all_bad, data_file, reason
+from .outputs.publish import Target
+from .outputs.shards import pack_shards
 from .report import ConvertReport
-from .samples import Samples, open_samples
-from .shards import pack_shards
 
 
 def convert(
@@ -125,7 +125,7 @@ def convert(
         params=params,
     )
     if options.engine == "ray":
-        from .ray_engine import load_ray
+        from .outputs.ray import load_ray
 
         load_ray()  # before anything is looked at
     try:

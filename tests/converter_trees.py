@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from converter_corpus import image, saved
 
-from converters.scan import Listing
+from converters.inputs.listing import Listing
 
 PNG = saved(image(6, 6), "PNG")
 

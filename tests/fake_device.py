@@ -1,8 +1,8 @@
 """A GPU played by numpy arrays: two streams whose operations run as late as a test wants.
 
-It stands in for ``asyncreader.device.CudaDevice``. Nothing is copied when a copy is asked for: the
-operation waits in its stream, as on a real device, until the test's ``pace`` or somebody who waits
-runs it. What then is in the memory is what counts.
+It stands in for ``asyncreader.pipeline.cuda.CudaDevice``. Nothing is copied when a copy is asked
+for: the operation waits in its stream, as on a real device, until the test's ``pace`` or somebody
+who waits runs it. What then is in the memory is what counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Sets that tests read: painted images, a source in memory with planned faults, small files.
 
-The files are written with plain h5py and lmdb after the description in ``asyncreader/format.py``,
-not by ``converters``: the reader is tested against the layout, not against its writer.
+The files are written with plain h5py and lmdb after the description in
+``asyncreader/formats/packed.py``, not by ``converters``: the reader is tested against the layout,
+not against its writer.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ import xxhash
 from PIL import Image
 
 from asyncreader import AsyncReader, ChecksumError, DecodeError
-from asyncreader import format as fmt
-from asyncreader.fill import Fill, Stored
+from asyncreader.formats import packed as fmt
+from asyncreader.pixels.transform import Fill, Stored
 from asyncreader.sources import RowError, RowPlan, SourceSpec
 from asyncreader.stats import Meter
 
@@ -175,7 +176,7 @@ class MemorySource:
 
 def open_fake(patch: pytest.MonkeyPatch, source: MemorySource, **params: Any) -> AsyncReader:
     """A reader over ``source``."""
-    patch.setattr("asyncreader.assembly.open_set", lambda _: source)
+    patch.setattr("asyncreader.pipeline.build.open_set", lambda _: source)
     return AsyncReader({"path": "memory", **params})
 
 

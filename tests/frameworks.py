@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fakes import paint
 
-from asyncreader.demo import IMAGE_SIZE, augment, shape_map
+from asyncreader.tools.demo import IMAGE_SIZE, augment, shape_map
 from converters import convert
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -30,7 +30,7 @@ from fakes import paint, pictures
 from source_contract import fill_rows
 
 from asyncreader import AsyncReaderError, SampleError
-from asyncreader.fill import Wanted
+from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import open_source
 
 COUNT = 9

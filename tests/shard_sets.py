@@ -13,8 +13,8 @@ import numpy as np
 from fakes import Packed, packed, write_hdf5, write_lmdb
 
 from asyncreader import FormatError
-from asyncreader import format as fmt
-from asyncreader.manifest import NAME, Common, Manifest, Shard, file_digest
+from asyncreader.formats import packed as fmt
+from asyncreader.formats.manifest import NAME, Common, Manifest, Shard, file_digest
 
 SIZES = (7, 1, 9, 4, 2)
 

@@ -27,7 +27,7 @@ import numpy as np
 from source_contract import fill_rows
 
 from asyncreader import FormatError
-from asyncreader.fill import Wanted
+from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import Hdf5Fields, open_source
 
 FORMATS = ("earliest", "v108", "v110", "v112", "v114", "latest")

@@ -27,8 +27,8 @@ from asyncreader import (
     ReaderClosedError,
     ReaderTimeoutError,
 )
-from asyncreader.device import DEVICE_SLOTS
-from asyncreader.slots import POISON
+from asyncreader.pipeline.cuda import DEVICE_SLOTS
+from asyncreader.pipeline.slots import POISON
 
 Opener = Callable[..., AsyncReader]
 

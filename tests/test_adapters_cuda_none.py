@@ -74,7 +74,7 @@ def test_cuda_device_on_host_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     torch = pytest.importorskip("torch", reason="torch is not installed")
     from asyncreader.adapters.torch import TorchReader
-    from asyncreader.device import CudaDevice
+    from asyncreader.pipeline.cuda import CudaDevice
 
     class Nothing:
         def __getattr__(self, name: str) -> Any:

@@ -37,7 +37,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 from asyncreader import ParamsError  # noqa: E402
 from asyncreader.adapters.jax import JaxReader  # noqa: E402
-from asyncreader.slots import POISON  # noqa: E402
+from asyncreader.pipeline.slots import POISON  # noqa: E402
 
 __all__ = ["sample_sets"]  # a fixture
 

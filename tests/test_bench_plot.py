@@ -14,9 +14,15 @@ import pytest
 from click.testing import CliRunner
 from fakes import packed, paint, write_hdf5
 
-from asyncreader import SourceError, cli
-from asyncreader.bench import BenchReport, BenchRow
-from asyncreader.figure import BenchCeilings, above_disk, bench_ceilings, draw_bench
+from asyncreader import SourceError
+from asyncreader.cli import main as cli
+from asyncreader.tools.bench import BenchReport, BenchRow
+from asyncreader.tools.bench_plot import (
+    BenchCeilings,
+    above_disk,
+    bench_ceilings,
+    draw_bench,
+)
 
 needs_matplotlib = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="matplotlib (extra plot) is missing"
@@ -93,8 +99,8 @@ def test_a_disk_below_the_curve_is_explained(
     draw_bench(made, tops, str(tmp_path / "a.svg"))
     assert ("(the set came" in (tmp_path / "a.svg").read_text()) is (words is not None)
     path = write_hdf5(tmp_path / "a.h5", packed(paint(30, (8, 8, 3))))
-    monkeypatch.setattr("asyncreader.bench.run_bench", lambda *_, **__: made)
-    monkeypatch.setattr("asyncreader.figure.bench_ceilings", lambda *_: tops)
+    monkeypatch.setattr("asyncreader.tools.bench.run_bench", lambda *_, **__: made)
+    monkeypatch.setattr("asyncreader.tools.bench_plot.bench_ceilings", lambda *_: tops)
     result = CliRunner().invoke(cli.cli, ["bench", path, "--plot", str(tmp_path / "b.svg")])
     assert result.exit_code == 0, result.output
     assert ("lies below the curve" in result.stdout) is (words is not None)

@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 import sweep_chunks
 
-from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError, kernels
-from asyncreader.sources import Hdf5Fields, chunk_cache, chunks, hdf5_guard, open_source
-from asyncreader.sources.chunk_cache import Chunk, ChunkCache
+from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError
+from asyncreader.pixels import kernels
+from asyncreader.sources import Hdf5Fields, open_source
+from asyncreader.sources.hdf5 import checks, chunk_cache, chunks
+from asyncreader.sources.hdf5.chunk_cache import Chunk, ChunkCache
 from converters import convert
 
 PIXELS = np.random.default_rng(0).integers(0, 40, (37, 12, 9, 3)).astype(np.uint8)
@@ -188,11 +190,11 @@ def test_a_wrong_list_of_chunks_is_refused(tmp_path: Path, monkeypatch: pytest.M
         file.create_dataset("data", data=PIXELS, chunks=(5, 12, 9, 3), compression="gzip")
     open_source(path).close()
     with monkeypatch.context() as patch:
-        patch.setattr(hdf5_guard, "_unrotated", lambda at, *_: at[::-1])
+        patch.setattr(checks, "_unrotated", lambda at, *_: at[::-1])
         with pytest.raises(FormatError, match="not what the HDF5 library reads there"):
             open_source(path)
-    decode = hdf5_guard.decode_chunk
-    monkeypatch.setattr(hdf5_guard, "decode_chunk", lambda *given: decode(*given) ^ 1)
+    decode = checks.decode_chunk
+    monkeypatch.setattr(checks, "decode_chunk", lambda *given: decode(*given) ^ 1)
     with pytest.raises(FormatError, match="not what the HDF5 library reads there"):
         open_source(path)
 
@@ -205,7 +207,7 @@ def test_a_list_of_chunks_outside_the_shape(
     with h5py.File(path, "w") as file:
         file.create_dataset("data", data=PIXELS, chunks=(5, 12, 9, 3))
     for wrong in (lambda at, *_: at + 1, lambda at, *_: at * 0, lambda at, *_: at[1:]):
-        monkeypatch.setattr(hdf5_guard, "_unrotated", wrong)
+        monkeypatch.setattr(checks, "_unrotated", wrong)
         with pytest.raises(FormatError, match="chunk index of data set 'data'"):
             open_source(path)
 

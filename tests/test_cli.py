@@ -31,14 +31,16 @@ from fakes import paint
 from PIL import Image
 
 import asyncreader
-import asyncreader.demo
+import asyncreader.tools.demo
 import converters
-from asyncreader import ParamsError, cli, terminal
-from asyncreader.bench import run_bench
-from asyncreader.commands.options import params_of
-from asyncreader.completion import WORDS
+from asyncreader import ParamsError
+from asyncreader.cli import main as cli
+from asyncreader.cli import terminal
+from asyncreader.cli.completion import WORDS
+from asyncreader.cli.options import params_of
 from asyncreader.params import _CHECKS, ReaderParams
 from asyncreader.sources import open_source
+from asyncreader.tools.bench import run_bench
 from converters import ConvertReport
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,7 +50,7 @@ COMMANDS = sorted(cli.cli.commands)
 PROGRAM = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from asyncreader.cli import main
+from asyncreader.cli.main import main
 {before}
 main()
 """
@@ -118,7 +120,7 @@ def table(text: str) -> dict[str, str]:
 def test_help_loads_nothing_heavy() -> None:
     """--help imports click and no more, so that it answers at once."""
     program = (
-        "import sys\nfrom asyncreader.cli import main\n"
+        "import sys\nfrom asyncreader.cli.main import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\nprint(*sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
@@ -135,7 +137,7 @@ def test_help_loads_nothing_heavy() -> None:
 def test_commands_that_fill_no_batch_load_no_compiler(words: str, packed: Path) -> None:
     """Looking at a set, checking it, and being told of a mistake do not wait for numba."""
     program = (
-        "import sys\nfrom asyncreader.cli import main\n"
+        "import sys\nfrom asyncreader.cli.main import main\n"
         f"try: main({words.format(set=packed).split()!r})\nexcept SystemExit: pass\n"
         "print(*sys.modules, file=sys.stderr)"
     )
@@ -632,7 +634,7 @@ def test_bench_takes_turns(packed: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         order.append(given["nthread"])
         return real(*args, **given)
 
-    monkeypatch.setattr("asyncreader.bench.AsyncReader", note)
+    monkeypatch.setattr("asyncreader.tools.bench.AsyncReader", note)
     seen: list[tuple[int, int]] = []
     run_bench(
         {"path": str(packed), "batch_size": 4},
@@ -682,7 +684,7 @@ def test_demo_fails_below_its_bar(score: float, code: int, monkeypatch: pytest.M
         echo("a line")
         return score
 
-    monkeypatch.setattr(asyncreader.demo, "run_demo", fake)
+    monkeypatch.setattr(asyncreader.tools.demo, "run_demo", fake)
     result = run("demo")
     assert (result.exit_code, result.stdout) == (code, "a line\n")
     assert result.stderr == (
@@ -699,7 +701,7 @@ def test_demo_fails_below_its_bar(score: float, code: int, monkeypatch: pytest.M
 def test_demo_says_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     """demo says which of its parts begins and what it does next, in lines of at most 80 columns,
     and stops when it has converged: long before its most epochs."""
-    monkeypatch.setattr(asyncreader.demo, "EVERY", 1)
+    monkeypatch.setattr(asyncreader.tools.demo, "EVERY", 1)
     result = run("demo")
     lines = result.stdout.splitlines()
     assert (result.exit_code, max(map(len, lines)) <= 80) == (0, True)
@@ -723,8 +725,8 @@ def test_demo_says_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_demo_without_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no pictures came along, the error says how to name some."""
-    place = tmp_path / "asyncreader" / "commands" / "demo.py"
-    monkeypatch.setattr(sys.modules["asyncreader.commands.demo"], "__file__", str(place))
+    place = tmp_path / "asyncreader" / "cli" / "demo.py"
+    monkeypatch.setattr(sys.modules["asyncreader.cli.demo"], "__file__", str(place))
     result = run("demo")
     assert result.exit_code == 1
     assert re.fullmatch(r"error: [^\n]+ --sample-data DIR\n", result.stderr)
@@ -837,9 +839,9 @@ def test_no_room_for_the_output(packed: Path) -> None:
 def test_ctrl_c_while_packing(photos: Path, tmp_path: Path) -> None:
     """Ctrl-C ends a conversion with 130 and one line, and leaves nothing behind."""
     patch = (
-        "import asyncreader.cli, asyncreader.terminal, time\n"
+        "import asyncreader.cli.main, asyncreader.cli.terminal, time\n"
         "def wait(self, done, total): print('begun', flush=True); time.sleep(60)\n"
-        "asyncreader.terminal.Progress.__call__ = wait\n"
+        "asyncreader.cli.terminal.Progress.__call__ = wait\n"
     )
     done = start("convert", photos, tmp_path / "out.h5", before=patch, stdout=-1, stderr=-1)
     assert done.stdout is not None

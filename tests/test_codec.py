@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from jpeg_files import jpeg_of, samplings, segment
 from PIL import Image, ImageCms, ImageOps
 
-from asyncreader import DecodeError, codec
-from asyncreader.values import decode_values
+from asyncreader import DecodeError
+from asyncreader.pixels import codec
+from asyncreader.pixels.masks import decode_values
 
 NOISE = np.random.default_rng(5).integers(0, 256, (13, 17, 3), np.uint8)
 PICTURE = pictures(4, (48, 64, 3))[3]

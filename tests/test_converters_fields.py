@@ -18,14 +18,14 @@ from foreign_sets import pyxis_sample, write_pyxis
 from PIL import Image
 
 from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError, SampleError
-from asyncreader.cli import cli
+from asyncreader.cli.main import cli
 from asyncreader.errors import SourceNotFoundError
+from asyncreader.pixels.masks import decode_values
 from asyncreader.sources import open_whole
-from asyncreader.values import decode_values
 from asyncreader.verify import verify_file
 from converters import convert
-from converters.fields import MaskFolder, as_stored
-from converters.spool import Strings
+from converters.inputs.masks import MaskFolder, as_stored
+from converters.temp_tables import Strings
 
 HIGH, WIDE = 40, 56
 NAMES = ("cat/1", "cat/10", "cat/2", "dog/a-1", "dog/a", "dog/sub/x")

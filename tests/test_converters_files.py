@@ -25,16 +25,13 @@ from converter_corpus import (
     write_small,
 )
 
-import converters.disk
-import converters.packing
-import converters.sinks
-from asyncreader.errors import (
-    FormatError,
-    ParamsError,
-)
+import converters.outputs.disk
+import converters.outputs.one_file
+import converters.outputs.sinks
+from asyncreader.errors import FormatError, ParamsError
 from asyncreader.verify import verify_file
 from converters import ConvertReport, convert
-from converters.tables import Tables
+from converters.outputs.tables import Tables
 
 SUFFIXES = ["h5", "lmdb"]
 GZIP = [{}, {"compression": "gzip"}, {"compression": "gzip", "chunk": 4}]
@@ -294,7 +291,7 @@ def test_the_map_of_lmdb_grows(
 ) -> None:
     """With a first map too small for one picture, and tiny transactions, all is packed the same."""
     grown = []
-    real = converters.sinks.LmdbSink
+    real = converters.outputs.sinks.LmdbSink
 
     class Small(real):  # type: ignore[misc, valid-type]
         def __init__(self, *args: Any, **options: Any) -> None:
@@ -304,9 +301,9 @@ def test_the_map_of_lmdb_grows(
             super().finish(tables)
             grown.append(self._map)
 
-    monkeypatch.setattr(converters.packing, "LmdbSink", Small)
+    monkeypatch.setattr(converters.outputs.one_file, "LmdbSink", Small)
     convert(folder, tmp_path / "a.lmdb", size=100)
-    monkeypatch.setattr(converters.sinks, "COMMIT_BYTES", 100_000)
+    monkeypatch.setattr(converters.outputs.sinks, "COMMIT_BYTES", 100_000)
     convert(folder, tmp_path / "b.lmdb", size=100)
     assert min(grown) >= 1 << 20
     for name in ("a.lmdb", "b.lmdb"):

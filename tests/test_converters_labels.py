@@ -16,9 +16,9 @@ from asyncreader.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from converters.labels import read_labels
-from converters.scan import scan
-from converters.walk import Tree, sort_key
+from converters.inputs.labels_csv import read_labels
+from converters.inputs.listing import scan
+from converters.inputs.local_tree import Tree, sort_key
 
 
 @pytest.fixture

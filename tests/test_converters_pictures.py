@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from asyncreader import AsyncReader
 from asyncreader.errors import DecodeError, FormatError, ParamsError, SourceError
 from converters import convert
-from converters.picture import Recipe
+from converters.encode import Recipe
 
 
 def no_hold(size: int) -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from converters.pool import Lease, Pool
+from converters.ordered_pool import Lease, Pool
 
 
 def size_of(result: object) -> int:

@@ -23,14 +23,11 @@ from converter_corpus import (
     write_small,
 )
 
-import converters.disk
-import converters.packing
-import converters.sinks
-from asyncreader.errors import (
-    SourceError,
-    SourceNotFoundError,
-)
-from asyncreader.format import record_key
+import converters.outputs.disk
+import converters.outputs.one_file
+import converters.outputs.sinks
+from asyncreader.errors import SourceError, SourceNotFoundError
+from asyncreader.formats.packed import record_key
 from asyncreader.verify import verify_file
 from converters import convert
 
@@ -218,7 +215,7 @@ def test_a_set_that_does_not_read_back_is_not_published(
     folder: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bit that flips on the way to the disk is found before the target gets its name."""
-    real = converters.packing.sync_set
+    real = converters.outputs.one_file.sync_set
 
     def flip(work: str, kind: str, shown: str) -> None:
         path = data_file(Path(work))
@@ -227,7 +224,7 @@ def test_a_set_that_does_not_read_back_is_not_published(
         path.write_bytes(data)
         real(work, kind, shown)
 
-    monkeypatch.setattr(converters.packing, "sync_set", flip)
+    monkeypatch.setattr(converters.outputs.one_file, "sync_set", flip)
     with pytest.raises(SourceError, match="does not read back as it was written"):
         convert(folder, tmp_path / f"out.{suffix}", size=100)
     assert listed(tmp_path) == []
@@ -299,7 +296,7 @@ def test_the_kth_write_fails(
             raise OSError(code, os.strerror(code))
         return real(*args)
 
-    monkeypatch.setattr(converters.disk.os, call, failing)
+    monkeypatch.setattr(converters.outputs.disk.os, call, failing)
     failures: list[SourceError] = []
     for options in ({"size": 200}, {"encoding": "png"}, {"size": 200, "compression": "gzip"}):
         for good in range(100):

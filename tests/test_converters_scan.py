@@ -16,9 +16,9 @@ from asyncreader.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from converters.scan import read_class_names, scan
-from converters.spool import Numbers, Strings, sorted_records
-from converters.walk import Tree
+from converters.inputs.listing import read_class_names, scan
+from converters.inputs.local_tree import Tree
+from converters.temp_tables import Numbers, Strings, sorted_records
 
 # -- finding -------------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ def test_an_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
             raise PermissionError(13, "Permission denied")
         return real(path)
 
-    monkeypatch.setattr("converters.walk.os.scandir", refuse)
+    monkeypatch.setattr("converters.inputs.local_tree.os.scandir", refuse)
     with pytest.raises(SourceError, match=r"cannot be read.*/b.*Permission denied"):
         scan(str(tmp_path), skip_bad=True)
 

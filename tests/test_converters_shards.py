@@ -19,13 +19,14 @@ from click.testing import CliRunner, Result
 from converter_corpus import image, listed, saved, write_small
 from fake_ray import FakeRay
 
-from asyncreader import DecodeError, FormatError, ParamsError, SourceError, cli
-from asyncreader.format import record_key
-from asyncreader.manifest import NAME, Manifest, read_manifest
+from asyncreader import DecodeError, FormatError, ParamsError, SourceError
+from asyncreader.cli import main as cli
+from asyncreader.formats.manifest import NAME, Manifest, read_manifest
+from asyncreader.formats.packed import record_key
 from asyncreader.sources import open_source
 from asyncreader.verify import verify_file
 from converters import convert
-from converters.workspace import Plan
+from converters.outputs.workspace import Plan
 
 COUNT = 23
 
@@ -321,7 +322,7 @@ def stopped(photos: Path, target: Path, at: int, *words: str) -> Result:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("asyncreader.terminal.Progress.__call__", stop)
+        patch.setattr("asyncreader.cli.terminal.Progress.__call__", stop)
         command = ["convert", str(photos), str(target), "--shards", "4", *words]
         return CliRunner().invoke(cli.cli, command)
 
@@ -369,7 +370,7 @@ def test_an_error_while_listing_keeps_what_was_finished(
     def stop(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("converters.folder_samples.scan", stop)
+    monkeypatch.setattr("converters.inputs.folder.scan", stop)
     with pytest.raises(type(error)):
         convert(photos, tmp_path / "set", shards=4, resume=True)
     assert len(listed(cut / "set")) == 2

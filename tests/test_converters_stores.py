@@ -29,16 +29,16 @@ from asyncreader import (
     SourceError,
     SourceNotFoundError,
 )
-from asyncreader.sources.remote import objects as objects_module
-from asyncreader.sources.remote.objects import Version
+from asyncreader.sources.remote import client as objects_module
+from asyncreader.sources.remote.client import Version
 from converters import convert
-from converters import stores as stores_module
+from converters.inputs import object_store as stores_module
+from converters.inputs.listing import scan
+from converters.inputs.object_store import StoreFolder
+from converters.inputs.samples import open_samples
 from converters.options import check
-from converters.ray_engine import tasks_of
-from converters.samples import open_samples
-from converters.scan import scan
-from converters.stores import StoreFolder
-from converters.workspace import Plan
+from converters.outputs.ray import tasks_of
+from converters.outputs.workspace import Plan
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 

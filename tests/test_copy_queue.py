@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from face_sources import until
 
-from asyncreader import AsyncReader, kernels
-from asyncreader.copy_queue import CLAIMED, PUBLISHED, STOPPED, CopyQueue
-from asyncreader.memory import address_of
-from asyncreader.sources import store
+from asyncreader import AsyncReader
+from asyncreader.pipeline.copy_queue import CLAIMED, PUBLISHED, STOPPED, CopyQueue
+from asyncreader.pixels import kernels
+from asyncreader.sources import bytestore
 from asyncreader.stats import Meter
+from asyncreader.system.memory import address_of
 
 pytestmark = pytest.mark.skipif(not CopyQueue.available(), reason="needs numba on an x86 processor")
 
@@ -232,8 +233,8 @@ def test_a_set_that_comes_into_memory_later(
 ) -> None:
     """io="auto" over a cold file reads with pread first, and only copies once it is cached."""
     path, share = packed(tmp_path), [0.0]
-    monkeypatch.setattr(store, "cached_share", lambda mapped: share[0])
-    monkeypatch.setattr(store, "_LOOK_AGAIN_BYTES", 1)
+    monkeypatch.setattr(bytestore, "cached_share", lambda mapped: share[0])
+    monkeypatch.setattr(bytestore, "_LOOK_AGAIN_BYTES", 1)
     with h5py.File(path) as file:
         data = file["data"][:]
     with AsyncReader(

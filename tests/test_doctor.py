@@ -16,14 +16,15 @@ from fakes import packed, paint, write_hdf5
 from PIL import Image
 
 import converters
-from asyncreader import ParamsError, cli
-from asyncreader.ceilings import copy_ceiling, read_ceiling
-from asyncreader.doctor import Diagnosis, advice, diagnose, facts, measure
-from asyncreader.doctor.advice import Ceilings, Proposal, Tried
-from asyncreader.doctor.facts import Facts
-from asyncreader.doctor.measure import Rate
+from asyncreader import ParamsError
+from asyncreader.cli import main as cli
 from asyncreader.params import parse_params
 from asyncreader.sources import open_source
+from asyncreader.tools.ceilings import copy_ceiling, read_ceiling
+from asyncreader.tools.doctor import Diagnosis, advice, diagnose, facts, measure
+from asyncreader.tools.doctor.advice import Ceilings, Proposal, Tried
+from asyncreader.tools.doctor.facts import Facts
+from asyncreader.tools.doctor.measure import Rate
 
 GIB = 1 << 30
 

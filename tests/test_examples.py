@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from asyncreader.cli import main
+from asyncreader.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "tests" / "examples"

@@ -35,9 +35,14 @@ from asyncreader import (
     WorkerError,
 )
 from asyncreader.params import parse_params
-from asyncreader.slots import POISON
-from asyncreader.sources import FieldsSource, fingerprint, open_reader_source, open_whole
-from asyncreader.values import decode_values, encode_values, nearest_places
+from asyncreader.pipeline.slots import POISON
+from asyncreader.pixels.masks import decode_values, encode_values, nearest_places
+from asyncreader.sources import (
+    FieldsSource,
+    fingerprint,
+    open_reader_source,
+    open_whole,
+)
 from asyncreader.verify import verify_file
 
 N, HIGH, WIDE = 22, 48, 56

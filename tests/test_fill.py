@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from source_contract import MODES, expected, sized
 
-from asyncreader import DecodeError, ParamsError, codec, kernels
-from asyncreader.fill import FLIP_DRAW, SCRATCH, Fill, Stored, Wanted
+from asyncreader import DecodeError, ParamsError
 from asyncreader.order import mix_rows, uniforms
+from asyncreader.pixels import codec, kernels
+from asyncreader.pixels.transform import FLIP_DRAW, SCRATCH, Fill, Stored, Wanted
 from asyncreader.stats import Meter
 
 U8, F4 = np.dtype("uint8"), np.dtype("float32")

@@ -16,8 +16,9 @@ from click.testing import CliRunner
 from fakes import paint, pictures
 from source_contract import Built, Case, SourceContract, fill_rows
 
-from asyncreader import AsyncReader, FormatError, cli
-from asyncreader.fill import Wanted
+from asyncreader import AsyncReader, FormatError
+from asyncreader.cli import main as cli
+from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import Hdf5Fields, open_source
 from converters import convert
 

@@ -14,12 +14,8 @@ import pytest
 from fakes import paint, pictures
 from source_contract import fill_rows
 
-from asyncreader import (
-    AsyncReader,
-    DecodeError,
-    FormatError,
-)
-from asyncreader.fill import Wanted
+from asyncreader import AsyncReader, DecodeError, FormatError
+from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import open_source
 
 COUNT = 12

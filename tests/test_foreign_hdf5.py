@@ -22,7 +22,7 @@ from asyncreader import (
     ParamsError,
     SourceNotFoundError,
 )
-from asyncreader.geometry import choose_rect, resize_into
+from asyncreader.pixels.geometry import choose_rect, resize_into
 from asyncreader.sources import Hdf5Fields, fields_of, open_source
 from asyncreader.verify import verify_file
 from converters import convert

@@ -15,14 +15,9 @@ import pytest
 from fakes import encoded, paint, pictures
 from source_contract import expected, fill_rows
 
-from asyncreader import (
-    AsyncReader,
-    DecodeError,
-    FormatError,
-    ParamsError,
-)
-from asyncreader.fill import Wanted
-from asyncreader.geometry import choose_rect, resize_into
+from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError
+from asyncreader.pixels.geometry import choose_rect, resize_into
+from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import Hdf5Fields, images, open_source
 from converters import convert
 

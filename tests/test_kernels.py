@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncreader import kernels
+from asyncreader.pixels import kernels
 
 sides = st.integers(1, 40)
 
@@ -170,7 +170,8 @@ import sys
 sys.modules["numba"] = None
 import hashlib
 import numpy as np
-from asyncreader import AsyncReader, kernels
+from asyncreader import AsyncReader
+from asyncreader.pixels import kernels
 assert not kernels.compiled()
 data = np.random.default_rng(0).integers(0, 256, (50, 9, 8, 3), dtype=np.uint8)
 digest = hashlib.sha256()
@@ -200,7 +201,7 @@ print(digest.hexdigest())
 def test_every_kernel_has_its_twin() -> None:
     """The table of compiled kernels and the table of their twins name the same kernels."""
     pytest.importorskip("numba")
-    from asyncreader import _compiled
+    from asyncreader.pixels import _compiled
 
     assert set(_compiled.KERNELS) | {"affine_rows_half"} == set(kernels._TWINS)
     with pytest.raises(AttributeError, match="nonsense"):
@@ -212,7 +213,7 @@ def test_a_kernel_is_compiled_when_it_is_first_used() -> None:
     pytest.importorskip("numba")
     found = child("""
 import sys, threading
-from asyncreader import kernels
+from asyncreader.pixels import kernels
 assert "numba" not in sys.modules and "gather_rows" not in vars(kernels)
 start, found = threading.Barrier(8), []
 def use():
@@ -231,7 +232,7 @@ print(sorted(set(kernels._TWINS) & set(vars(kernels))))
 GATHER = """
 import sys
 import numpy as np
-from asyncreader import kernels
+from asyncreader.pixels import kernels
 source, out = np.arange(12, dtype=np.uint8), np.zeros(12, np.uint8)
 rows = np.arange(3, dtype=np.int64)
 kernels.gather_rows(source.ctypes.data, rows * 4, 4, out.ctypes.data, rows)
@@ -255,7 +256,7 @@ HITS = "print(sum(kernels.gather_rows.stats.cache_hits.values()))"
 def package(tmp_path: Path) -> Path:
     """A copy of the package that has no compiled code, in a folder of its own."""
     pytest.importorskip("numba")
-    own = Path(kernels.__file__).parent
+    own = Path(kernels.__file__).parents[1]
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(own, tmp_path / "package" / "asyncreader", ignore=skip)
     return tmp_path / "package"
@@ -288,7 +289,7 @@ def test_compiled_code_is_read_where_it_cannot_be_written(package: Path) -> None
     """compile_all() in an image warms it: without a writable folder the code is loaded all the
     same, and where there is none compile_all says so."""
     warm = """
-from asyncreader import _compiled, kernels
+from asyncreader.pixels import _compiled, kernels
 for name in set(_compiled.KERNELS) - {"gather_rows"}:
     del _compiled.KERNELS[name]  # compiling all of them takes seconds
 kernels.compile_all()
@@ -311,7 +312,8 @@ def test_worker_processes_compile_nothing(package: Path, tmp_path: Path) -> None
         + """
 import multiprocessing
 import numpy as np
-from asyncreader import AsyncReader, kernels
+from asyncreader import AsyncReader
+from asyncreader.pixels import kernels
 
 def look(data, labels):
     if multiprocessing.parent_process() is not None:
@@ -402,7 +404,7 @@ assert total(np.arange(5.0)) == 10.0
 def test_kernels_release_the_gil() -> None:
     """A kernel lets other threads run: it is compiled without holding the GIL."""
     pytest.importorskip("numba")
-    from asyncreader import _compiled
+    from asyncreader.pixels import _compiled
 
     for name in _compiled.KERNELS:
         assert getattr(kernels, name).targetoptions["nogil"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncreader.machine import available_memory, usable_cores
+from asyncreader.system.limits import available_memory, usable_cores
 
 
 def test_cores_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

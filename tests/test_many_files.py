@@ -19,8 +19,8 @@ from shard_sets import cut
 
 from asyncreader import AsyncReader, FormatError
 from asyncreader.sources import fingerprint, open_source, open_whole
-from asyncreader.sources.concat import ConcatSource
-from asyncreader.sources.shards import ShardSource
+from asyncreader.sources.sets.joined import ConcatSource
+from asyncreader.sources.sets.shards import ShardSource
 from asyncreader.verify import verify_file
 
 #: Files, of a few samples each; and how many may be open.
@@ -60,7 +60,7 @@ def names(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only so many files may be open."""
-    for module in ("asyncreader.sources", "asyncreader.sources.shards"):
+    for module in ("asyncreader.sources.open", "asyncreader.sources.sets.shards"):
         monkeypatch.setattr(f"{module}.open_limit", lambda: OPEN)
 
 
@@ -93,7 +93,7 @@ def test_many_files_serve_what_few_serve(names: list[str], monkeypatch: pytest.M
         state = reader.state_dict()
     held = open_whole(names)
     assert isinstance(held.first, ConcatSource)  # type: ignore[attr-defined]
-    for module in ("asyncreader.sources", "asyncreader.sources.shards"):
+    for module in ("asyncreader.sources.open", "asyncreader.sources.sets.shards"):
         monkeypatch.setattr(f"{module}.open_limit", lambda: OPEN)
     assert [digest(names, **way) for way in WAYS] == expected
     source = open_whole(names)

@@ -16,8 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncreader import kernels
-from asyncreader.kernels import feistel_rows_numpy
 from asyncreader.order import (
     ORDER_VERSION,
     ROUNDS,
@@ -35,6 +33,8 @@ from asyncreader.order import (
     subset_count,
     uniforms,
 )
+from asyncreader.pixels import kernels
+from asyncreader.pixels.kernels import feistel_rows_numpy
 
 counts = st.one_of(st.sampled_from([1, 2, 3, 4, 5]), st.integers(1, 5000))
 seeds = st.integers(0, 2**64 - 1)

@@ -14,14 +14,10 @@ import numpy as np
 import pytest
 from fakes import packed, paint, write_hdf5, write_lmdb
 
-from asyncreader import AsyncReader, ParamsError, SourceNotFoundError, launch
-from asyncreader.launch import rank_and_world, worker_count
-from asyncreader.params import (
-    _HABITS,
-    ReaderParams,
-    parse_params,
-    snake_case,
-)
+from asyncreader import AsyncReader, ParamsError, SourceNotFoundError
+from asyncreader.params import _HABITS, ReaderParams, parse_params, snake_case
+from asyncreader.pipeline import distributed
+from asyncreader.pipeline.distributed import rank_and_world, worker_count
 
 HEAVY = {"numba", "llvmlite", "cv2", "h5py", "lmdb", "PIL", "simplejpeg", "imagecodecs", "asyncio"}
 
@@ -630,7 +626,7 @@ def test_short_batches_and_auto_ranks(no_launcher: pytest.MonkeyPatch) -> None:
 def test_automatic_threads(no_launcher: pytest.MonkeyPatch) -> None:
     """nthread="auto" shares the usable cores among the ranks of this machine."""
     assert worker_count(parse(nthread=3)) == 3
-    no_launcher.setattr(launch, "usable_cores", lambda: 12)
+    no_launcher.setattr(distributed, "usable_cores", lambda: 12)
     auto = parse(nthread="auto")
     assert worker_count(auto) == 12
     for name in ("SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE"):
@@ -650,7 +646,7 @@ def test_automatic_threads_of_a_slurm_step(
     listed: str, node: str, threads: int, no_launcher: pytest.MonkeyPatch
 ) -> None:
     """srun lists its tasks by node, also where nobody asked for so many on each node."""
-    no_launcher.setattr(launch, "usable_cores", lambda: 12)
+    no_launcher.setattr(distributed, "usable_cores", lambda: 12)
     no_launcher.setenv("SLURM_STEP_TASKS_PER_NODE", listed)
     no_launcher.setenv("SLURM_NODEID", node)
     assert worker_count(parse(nthread="auto")) == 12  # not a task of the step

@@ -16,10 +16,12 @@ from fakes import paint, pictures
 from PIL import Image
 
 import converters
-from asyncreader import AsyncReader, FormatError, ParamsError, WorkerError, cli, sheet
-from asyncreader.preview import MOST, SIDE, preview, preview_batch, undone
-from asyncreader.sheet import Tile, draw_sheet
-from asyncreader.thumbs import Scale, as_mask, fit, scale_of, tinted, to_rgb
+from asyncreader import AsyncReader, FormatError, ParamsError, WorkerError
+from asyncreader.cli import main as cli
+from asyncreader.tools import contact_sheet as sheet
+from asyncreader.tools.contact_sheet import Tile, draw_sheet
+from asyncreader.tools.preview import MOST, SIDE, preview, preview_batch, undone
+from asyncreader.tools.thumbnails import Scale, as_mask, fit, scale_of, tinted, to_rgb
 
 NAMES = ("cat", "dog", "eel")
 
@@ -196,7 +198,7 @@ def test_arrays_can_be_looked_at(images: np.ndarray) -> None:
 
 def test_shards_are_looked_at_as_one_set(packed: Path, tmp_path: Path) -> None:
     """A sharded set is one set, in sheet and page: records, labels, classes of all its shards."""
-    from asyncreader.report import gather
+    from asyncreader.tools.report import gather
 
     target = tmp_path / "shards"
     converters.convert(packed.parent / "photos", target, shards=4)

@@ -30,7 +30,7 @@ from process_functions import (
 )
 
 from asyncreader import AsyncReader, ParamsError, SourceError, WorkerError
-from asyncreader.arena import Arena, pages
+from asyncreader.pipeline.shared_memory import Arena, pages
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNT = 60
@@ -192,7 +192,8 @@ def test_where_no_process_may_be_started(
 
 def test_a_file_that_vanished_is_an_error_at_construction(packed: str, tmp_path: Path) -> None:
     """A worker that cannot open the set says so while the reader is constructed."""
-    from asyncreader import processes, reader
+    from asyncreader import reader
+    from asyncreader.pipeline import processes
 
     link = tmp_path / "set.h5"
     link.symlink_to(packed)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from converter_corpus import listed, write_small
 
-import asyncreader.launch
+import asyncreader.pipeline.distributed
 from asyncreader import AsyncReader, ParamsError
-from asyncreader.launch import rank_and_world, worker_count
 from asyncreader.params import parse_params
+from asyncreader.pipeline.distributed import rank_and_world, worker_count
 from converters import convert
 
 COUNT = 2000
@@ -156,7 +156,7 @@ def test_auto_asks_ray_train_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """rank="auto" and nthread="auto" ask Ray Train's context, then the launcher's variables."""
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "9"), ("LOCAL_WORLD_SIZE", "1")):
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(asyncreader.launch, "usable_cores", lambda: 8)
+    monkeypatch.setattr(asyncreader.pipeline.distributed, "usable_cores", lambda: 8)
     given = {"path": "x", "rank": "auto", "world_size": "auto", "nthread": "auto"}
     auto = parse_params(given, {})
     monkeypatch.setitem(sys.modules, "ray.train", _Train(inside=True))

@@ -31,7 +31,7 @@ from asyncreader import (
     SourceError,
 )
 from asyncreader.order import Cursor
-from asyncreader.slots import POISON
+from asyncreader.pipeline.slots import POISON
 
 COUNT = 22
 IMAGES = paint(COUNT, (6, 5, 3))

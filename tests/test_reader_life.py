@@ -29,7 +29,7 @@ from asyncreader import (
     SourceNotFoundError,
     WorkerError,
 )
-from asyncreader import format as fmt
+from asyncreader.formats import packed as fmt
 
 COUNT = 22
 IMAGES = paint(COUNT, (6, 5, 3))
@@ -192,7 +192,7 @@ def test_close_with_a_stuck_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_close_amid_a_slow_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker in a batch that takes seconds to decode leaves it at the next picture: close() has
     nobody to leave behind (which would be a warning, and so an error here)."""
-    from asyncreader import codec
+    from asyncreader.pixels import codec
 
     decode, begun, never = codec.decode, threading.Event(), threading.Event()
 

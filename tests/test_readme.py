@@ -17,7 +17,7 @@ from foreign_sets import caffe, pyxis_sample, write_lmdb, write_pyxis
 from PIL import Image, ImageOps
 
 import asyncreader
-from asyncreader.cli import main
+from asyncreader.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -27,10 +27,10 @@ from asyncreader import (
     SourceError,
     SourceNotFoundError,
 )
-from asyncreader.sources.remote import objects as objects_module
+from asyncreader.sources.remote import client as objects_module
 from asyncreader.sources.remote.cache import ShardCache, parse_bytes
-from asyncreader.sources.remote.objects import merged
-from asyncreader.sources.remote.urls import without_secrets
+from asyncreader.sources.remote.client import merged
+from asyncreader.sources.urls import without_secrets
 from converters import convert
 
 pytest.importorskip("obstore", reason="obstore is not installed")

@@ -12,9 +12,10 @@ from click.testing import CliRunner, Result
 from fakes import encoded, pictures
 from range_server import server_stats, serving
 
-from asyncreader import SourceError, SourceNotFoundError, cli
+from asyncreader import SourceError, SourceNotFoundError
+from asyncreader.cli import main as cli
 from asyncreader.sources import container_of
-from asyncreader.sources.remote import objects as objects_module
+from asyncreader.sources.remote import client as objects_module
 from asyncreader.verify import verify_file
 from converters import convert
 

@@ -19,7 +19,7 @@ from fakes import encoded, pictures
 from range_server import server_stats, serving
 
 from asyncreader import AsyncReader, SourceError
-from asyncreader.sources.remote import objects as objects_module
+from asyncreader.sources.remote import client as objects_module
 from asyncreader.verify import verify_file
 from converters import convert
 

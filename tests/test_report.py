@@ -21,11 +21,12 @@ from PIL import Image
 from report_sets import HOSTILE, damaged, grainy, pets
 
 import converters
-from asyncreader import FormatError, ParamsError, cli
-from asyncreader.labels import count_labels
-from asyncreader.report import Facts, gather, html, looking, page
-from asyncreader.report.charts import histogram, ratios
-from asyncreader.thumbs import Looker
+from asyncreader import FormatError, ParamsError
+from asyncreader.cli import main as cli
+from asyncreader.tools.label_stats import count_labels
+from asyncreader.tools.report import Facts, gather, html, looking, page
+from asyncreader.tools.report.charts import histogram, ratios
+from asyncreader.tools.thumbnails import Looker
 
 ROOT = Path(__file__).resolve().parent.parent
 

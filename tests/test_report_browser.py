@@ -12,7 +12,7 @@ import pytest
 from fakes import paint
 from report_sets import HOSTILE, damaged, grainy, pets
 
-from asyncreader.report import gather, page
+from asyncreader.tools.report import gather, page
 
 if chromium.find() is None:
     pytest.skip(

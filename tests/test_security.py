@@ -9,8 +9,8 @@ from pathlib import Path
 
 from faults.attacks import all_attacks
 
-from asyncreader import codec
-from asyncreader.sources import hdf5_guard, hdf5_loops
+from asyncreader.pixels import codec
+from asyncreader.sources.hdf5 import checks, structure
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = " ".join((ROOT / "SECURITY.md").read_text(encoding="utf-8").split())
@@ -20,9 +20,9 @@ def test_numbers() -> None:
     """The limits that are named are the limits of the code."""
     assert f"{codec.MAX_PIXELS:,} pixels" in TEXT
     assert f"may have {codec.MAX_SCANS} scans" in TEXT
-    assert f"larger than {hdf5_guard.BOMB_BYTES >> 20} MiB" in TEXT
-    assert f"1/{hdf5_guard.BOMB_RATIO} of a table" in TEXT
-    assert f"first {hdf5_loops.OBJECTS:,} objects" in TEXT
+    assert f"larger than {checks.BOMB_BYTES >> 20} MiB" in TEXT
+    assert f"1/{checks.BOMB_RATIO} of a table" in TEXT
+    assert f"first {structure.OBJECTS:,} objects" in TEXT
     kinds = {"WEBP": "WebP"}
     assert ", ".join(kinds.get(kind, kind) for kind in codec.PILLOW_FORMATS) in TEXT
     stated = re.search(r"makes some (\d+) attacks", TEXT)

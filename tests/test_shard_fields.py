@@ -26,18 +26,18 @@ from asyncreader import (
     ParamsError,
     SampleError,
 )
-from asyncreader.cli import cli
-from asyncreader.manifest import NAME, read_manifest
+from asyncreader.cli.main import cli
+from asyncreader.formats.manifest import NAME, read_manifest
 from asyncreader.sources import fingerprint, open_whole
 from asyncreader.verify import verify_file
 from converters import convert
+from converters.inputs.samples import open_samples
 from converters.options import check
-from converters.packing import Order
-from converters.publish import Target
-from converters.ray_engine import tasks_of
-from converters.samples import open_samples
-from converters.shards import make_plan
-from converters.workspace import Receipt, Workspace
+from converters.outputs.one_file import Order
+from converters.outputs.publish import Target
+from converters.outputs.ray import tasks_of
+from converters.outputs.shards import make_plan
+from converters.outputs.workspace import Receipt, Workspace
 
 COUNT, SHARDS = 23, 4
 HIGH, WIDE = 20, 28
@@ -263,7 +263,9 @@ def test_room_for_masks_is_asked_for(
 ) -> None:
     """Before a raw set is packed there must be room for its masks, too."""
     needed: list[int] = []
-    monkeypatch.setattr("converters.shards.check_room", lambda *words: needed.append(words[-1]))
+    monkeypatch.setattr(
+        "converters.outputs.shards.check_room", lambda *words: needed.append(words[-1])
+    )
     convert(folders[0], tmp_path / "set", fields={"mask": folders[1]}, shards=SHARDS)
     assert needed == [COUNT * HIGH * WIDE * (3 + 1)]
 
@@ -297,7 +299,7 @@ def test_a_batch_of_all_fields_is_asked_for_at_once(
     pytest.importorskip("obstore", reason="obstore is not installed")
     from range_server import serving
 
-    from asyncreader.sources.remote.objects import Objects
+    from asyncreader.sources.remote.client import Objects
 
     done: list[str] = []
     begin = Objects.begin_ranges
@@ -468,7 +470,7 @@ def test_open_files_are_shared(raw: Path) -> None:
 
 
 def _limit() -> int:
-    from asyncreader.sources.shelf import open_limit
+    from asyncreader.sources.sets.open_cache import open_limit
 
     return open_limit()
 

@@ -27,14 +27,14 @@ from asyncreader import (
     SourceError,
     SourceNotFoundError,
 )
-from asyncreader.doctor.advice import _about_decoding
-from asyncreader.doctor.facts import look
-from asyncreader.fill import Wanted
-from asyncreader.manifest import MOST, NAME, Manifest, manifest_path
+from asyncreader.formats.manifest import MOST, NAME, Manifest, manifest_path
 from asyncreader.params import parse_params
+from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import Hdf5Fields, fingerprint, open_source
-from asyncreader.sources.shards import ShardSource, open_shards
-from asyncreader.sources.shelf import Shelf
+from asyncreader.sources.sets.open_cache import Shelf
+from asyncreader.sources.sets.shards import ShardSource, open_shards
+from asyncreader.tools.doctor.advice import _about_decoding
+from asyncreader.tools.doctor.facts import look
 from asyncreader.verify import verify_file
 
 COUNT = sum(SIZES)
@@ -373,7 +373,7 @@ def test_compressed_chunks_are_decoded_once(tmp_path: Path, monkeypatch: Any) ->
     sizes = [30, 50, 8, 41, 60, 3] * 4
     path = write_set(tmp_path / "set", paint(sum(sizes)), sizes, chunk=5)
     decoded: list[int] = []
-    from asyncreader.sources import chunks
+    from asyncreader.sources.hdf5 import chunks
 
     real = chunks.ChunkSource._decode
 
@@ -394,7 +394,7 @@ def test_compressed_chunks_are_decoded_once(tmp_path: Path, monkeypatch: Any) ->
 def test_many_shards_and_a_full_shuffle_warn(tmp_path: Path, monkeypatch: Any) -> None:
     """A full shuffle over more shards than can be open says what it costs and what to do."""
     path = write_set(tmp_path / "set", paint(40), [2] * 20)
-    monkeypatch.setattr("asyncreader.sources.shards.open_limit", lambda: 4)
+    monkeypatch.setattr("asyncreader.sources.sets.shards.open_limit", lambda: 4)
     with pytest.warns(UserWarning, match="block"):
         AsyncReader(path=path, shuffle=True).close()
     AsyncReader(path=path, shuffle="block").close()
@@ -679,7 +679,7 @@ def test_a_newer_manifest_says_so(folder: Path) -> None:
 
 def test_a_manifest_too_long_is_not_parsed(folder: Path, monkeypatch: Any) -> None:
     """The text is bounded before it is read as JSON."""
-    monkeypatch.setattr("asyncreader.manifest.MOST_BYTES", 100)
+    monkeypatch.setattr("asyncreader.formats.manifest.MOST_BYTES", 100)
     with pytest.raises(FormatError, match="too long"):
         open_source(folder)
 

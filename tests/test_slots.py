@@ -27,9 +27,9 @@ from asyncreader import (
     ReaderTimeoutError,
     WorkerError,
 )
-from asyncreader.memory import aligned_empty
 from asyncreader.order import BatchPlan, Cursor
-from asyncreader.slots import POISON, Slot, SlotLayout, SlotRing, SlotState
+from asyncreader.pipeline.slots import POISON, Slot, SlotLayout, SlotRing, SlotState
+from asyncreader.system.memory import aligned_empty
 
 ROWS = 6
 

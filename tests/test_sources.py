@@ -39,11 +39,11 @@ from asyncreader import (
     SourceError,
     SourceNotFoundError,
 )
-from asyncreader.fill import Wanted
 from asyncreader.params import DatasetPlace
+from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import Hdf5Fields, fingerprint, open_source
 from asyncreader.sources.arrays import open_arrays
-from asyncreader.sources.store import (
+from asyncreader.sources.bytestore import (
     AdaptiveStore,
     MappedStore,
     OpenFile,

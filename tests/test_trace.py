@@ -17,8 +17,8 @@ import pytest
 from fakes import packed, paint, write_hdf5
 
 from asyncreader import AsyncReader, NothingQueuedError, ParamsError, WorkerError
+from asyncreader.pipeline.trace import Trace, note
 from asyncreader.stats import Meter
-from asyncreader.trace import Trace, note
 
 ROOT = Path(__file__).resolve().parent.parent
 

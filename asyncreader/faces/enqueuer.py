@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..errors import NothingQueuedError, ParamsError
-from ..interrupts import after_this
+from ..system.signals import after_this
 from .jobs import (
     Job,
     MadeIterator,
@@ -27,8 +27,8 @@ from .jobs import (
 )
 
 if TYPE_CHECKING:
-    from .crews import Crew
-    from .lending import LendingRing
+    from .ring import LendingRing
+    from .workers import Crew
 
 __all__ = ["GeneratorEnqueuer", "OrderedEnqueuer", "Sequence", "get_batch"]
 
@@ -63,7 +63,7 @@ class _Run:
         are no threads to end."""
         if os.getpid() != self._pid:
             return
-        from ..workers import join_or_leave
+        from ..pipeline.threads import join_or_leave
 
         self.ring.close()
         with self._stopping:
@@ -219,8 +219,8 @@ class GeneratorEnqueuer(_Enqueuer):
             )
 
     def _make_run(self, workers: int, depth: int) -> _Run:
-        from .crews import SpawnedCrew, ThreadCrew
-        from .lending import Lendable, LendingRing
+        from .ring import Lendable, LendingRing
+        from .workers import SpawnedCrew, ThreadCrew
 
         jobs: list[Job]
         if self._shared is not None:
@@ -299,8 +299,8 @@ class OrderedEnqueuer(_Enqueuer):
         self._seed = whole("random_seed", random_seed, 0)
 
     def _make_run(self, workers: int, depth: int) -> _Run:
-        from .crews import SpawnedCrew, ThreadCrew
-        from .lending import Lendable, LendingRing
+        from .ring import Lendable, LendingRing
+        from .workers import SpawnedCrew, ThreadCrew
 
         if len(self._sequence) < 1:
             raise ParamsError("the sequence is empty", found=f"length {len(self._sequence)}")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ParamsError, ReaderClosedError
-from ..fill import Fill, Wanted
+from ..pixels.transform import Fill, Wanted
 from ..sources import Hdf5Fields, RowPlan, Source, absolute, open_source
 from ..stats import Meter
 from .jobs import whole

@@ -16,7 +16,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ..errors import ParamsError
-from ..interrupts import end_with_parent
+from ..system.signals import end_with_parent
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

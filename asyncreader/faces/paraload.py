@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import NothingQueuedError, ParamsError, ReaderClosedError
-from ..interrupts import after_this
-from ..workers import join_or_leave
+from ..pipeline.threads import join_or_leave
+from ..system.signals import after_this
 from .jobs import asked_for, whole
-from .lending import Lendable, LendingRing
+from .ring import Lendable, LendingRing
 
 #: What get_available_data_index() returns when there is no more.
 END: Final = -1

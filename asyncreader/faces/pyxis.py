@@ -4,9 +4,9 @@ Layout: named databases ``data_db`` (key ``{:010}``, value a msgpack map name ->
 ``meta_db`` (``nb_samples`` in ASCII digits, and the user's strings). A packed array is a msgpack
 map of ``type`` (2), ``dtype`` (numpy's string), ``shape`` and ``data`` (C order), keys as bytes.
 
-Files are read without the LMDB library, as bytes that are checked (sources/lmdb_tree.py): a damaged
-one is an error, and a reader can be pickled, forked and shared by threads, also while a writer is
-at work. Needs ``msgpack``: ``pip install -e '.[pyxis]'``.
+Files are read without the LMDB library, as bytes that are checked (sources/lmdb/btree.py): a
+damaged one is an error, and a reader can be pickled, forked and shared by threads, also while a
+writer is at work. Needs ``msgpack``: ``pip install -e '.[pyxis]'``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ..errors import FormatError, ReaderClosedError, SampleError, SourceNotFoundError
 from ..sources import absolute
-from ..sources.lmdb import lmdb_data_file
+from ..sources.layouts.open_lmdb import lmdb_data_file
 from .jobs import whole
 from .pyxis_batches import (
     DataIterator,

@@ -11,10 +11,16 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import FormatError, ParamsError, SampleError, SourceError, SourceNotFoundError
-from ..sources.lmdb import lmdb_data_file
-from ..sources.lmdb_tree import LmdbFile, Tree
-from ..sources.store import OpenFile
+from ..errors import (
+    FormatError,
+    ParamsError,
+    SampleError,
+    SourceError,
+    SourceNotFoundError,
+)
+from ..sources.bytestore import OpenFile
+from ..sources.layouts.open_lmdb import lmdb_data_file
+from ..sources.lmdb.btree import LmdbFile, Tree
 
 try:
     import msgpack
@@ -31,7 +37,7 @@ META_DB: Final = b"meta_db"
 NB_SAMPLES: Final = b"nb_samples"
 
 _DIGITS: Final = 10
-#: Bytes of a node before its key (lmdb_tree.py).
+#: Bytes of a node before its key (sources/lmdb/btree.py).
 _NODE: Final = 8
 _STR, _NDARRAY = 1, 2
 #: Snapshots that are tried while a writer is at work.

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ParamsError
-from ..fill import Fill
+from ..pixels.transform import Fill
 from ..stats import Meter
 from .base import (
     Array,
@@ -21,8 +21,8 @@ from .base import (
     default_block,
     row_size,
 )
-from .fields import image_axes, stored_rows
-from .store import MemoryStore
+from .bytestore import MemoryStore
+from .request import image_axes, stored_rows
 
 #: What to do with labels that are names.
 TEXT_LABELS: Final = (
@@ -94,7 +94,7 @@ def open_arrays(
 ) -> ExtentSource | ArraySource:
     """A source over ``data`` (N, ...) and ``labels`` (N, ...) or None.
 
-    ``beside``: see fields.py.
+    ``beside``: see request.py.
     """
     shape = tuple(int(n) for n in data.shape)
     dtype = np.dtype(data.dtype)

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from .. import codec, kernels
 from ..errors import ChecksumError, DecodeError, FormatError, ParamsError, SampleError
-from ..fill import SCRATCH, Fill, Stored
-from ..format import FieldMeta, Meta
-from ..machine import last_level_cache
-from ..memory import address_of
+from ..formats.packed import FieldMeta, Meta
+from ..pixels import codec, kernels
+from ..pixels.transform import SCRATCH, Fill, Stored
 from ..stats import Meter
-from .store import ByteStore
+from ..system.limits import last_level_cache
+from ..system.memory import address_of
+from .bytestore import ByteStore
 
 Array: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]

@@ -1,109 +1,233 @@
-"""Which fields of a set are meant, and how the axes of 4-D data lie."""
+"""Several fields of a data set served side by side: image and mask, same sample, same crop.
+
+Each field is a source of its own over the same file, read with the same plan: the same records,
+rows and random keys. What makes them one is here: their number, the crop of the first, and errors
+that belong to a sample and not to one of its fields.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from .. import format as fmt
-from ..errors import ParamsError
-from ..fill import Stored
+from ..errors import DecodeError, FormatError, ParamsError, SampleError
+from ..formats import packed as fmt
+from ..pixels.masks import decode_values
+from ..pixels.transform import Fill, Stored, Wanted
+from ..stats import Meter
+from . import base
+from .base import Array, RowError, RowPlan, Source, UInt64
+from .sets.joined import ConcatSource
+from .sets.shards import ShardSource
+
+#: Samples that are looked at to find one that can be decoded.
+_LOOKED_AT = 16
 
 
-@dataclass(frozen=True)
-class Hdf5Fields:
-    """Names of the fields of a set, as a caller gives them; most say something of HDF5 only."""
+class FieldsSource:
+    """The named ``parts``, each a source of one field; as a Source it is the first of them.
 
-    data: str = fmt.DATA
-    labels: str | None = fmt.LABELS
-    labels_path: str | None = None
-    #: 1-based axes (number, height, width, channel); None: as the file says, else (1, 2, 3, 4).
-    dims: tuple[int, int, int, int] | None = None
-    labels_required: bool = False
-    #: "RGB", or "stored": raw pixels known to lie as BGR (Caffe) are not turned round.
-    channel_order: str = "RGB"
-    #: The file was named by a list of Caffe's, whose blobs are N x C x H x W.
-    listed: bool = False
-    #: (H, W) of the pictures that this field goes with, None where they differ in size; None: it is
-    #: the first field. (N, H, W) and (N, C, H, W) are known by it for pictures.
-    beside: tuple[int | None, int | None] | None = None
-
-
-#: Names that an error lists.
-_NAMED: Final = 20
-
-
-def no_field(name: str, names: Sequence[str], path: str, option: str = "") -> ParamsError:
-    """The error for a field ``name`` that a set lacks, which lists those it has.
-
-    ``option``: how the caller writes it, with a space behind, where that is not a parameter.
+    ``unchecked``: names of the fields that have no checksums. Raises FormatError (ParamsError of
+    arrays) where the fields differ in their number of samples.
     """
-    held = [str(one) for one in names[:_NAMED]]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ParamsError(
-        f"no field {name!r} in this set",
-        path=path,
-        found=", ".join(held) + more if held else "no fields",
-        hint=f"name one of them with {option}data_field or {option}labels_field",
-    )
+
+    def __init__(self, parts: Mapping[str, Source]) -> None:
+        self.names = tuple(parts)
+        self.parts = tuple(parts.values())
+        self.first = first = self.parts[0]
+        self.spec = replace(first.spec, checksums=any(part.spec.checksums for part in self.parts))
+        self.labels = first.labels
+        self.splits = first.splits
+        self.far = first.far
+        self.unchecked = tuple(name for name, part in parts.items() if not part.spec.checksums)
+        for name, part in parts.items():
+            if part.spec.count != first.spec.count:
+                kind = ParamsError if first.spec.container == "arrays" else FormatError
+                raise kind(
+                    f"field {name!r} has another number of samples than {self.names[0]!r}",
+                    path=part.spec.path,
+                    found=part.spec.count,
+                    expected=first.spec.count,
+                )
+        shelves = [part.shelf for part in self.parts if isinstance(part, ShardSource)]
+        for shelf in shelves:  # they share what one may have open
+            shelf.limit = max(1, shelf.limit // len(shelves))
+
+    def fills(self, wanted: Wanted) -> tuple[Fill, ...]:
+        """How the fields after the first become rows, where the first does as ``wanted``."""
+        frame = _size(self.first.spec.stored)
+        return tuple(
+            _fill(name, part, wanted, frame)
+            for name, part in zip(self.names[1:], self.parts[1:], strict=True)
+        )
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def read_fields(
+        self, plan: RowPlan, fills: Sequence[Fill], outs: Sequence[Array], meter: Meter
+    ) -> tuple[RowError, ...]:
+        """Fill rows of each field's memory. A sample is bad if one of its fields is."""
+        errors: list[RowError] = []
+        if self.far:  # all are asked for before the first is waited for
+            self.announce(plan.records)
+        for name, part, fill, out in zip(self.names, self.parts, fills, outs, strict=True):
+            if fill is not fills[0] and self._may_differ(fills[0], fill):
+                errors += self._other_sizes(_without(plan, errors), name, part)
+            rest = _without(plan, errors)
+            # of several files each looks after itself
+            if not (part.spec.checksums or isinstance(part, ConcatSource)):
+                rest = rest._replace(check=None)
+            if rest.records.size == 0:
+                break
+            for bad in part.read_into(rest, fill, out, meter):
+                bad.error.what = f"field {name!r}: {bad.error.what}"
+                if bad.error.source_path is None and bad.error.index is not None:
+                    # a field without paths of its own: its picture's
+                    origin = self.first.source_path(bad.error.index)
+                    bad.error.source_path = base.shown_path(origin)
+                errors.append(bad)
+        return tuple(errors)
+
+    @staticmethod
+    def _may_differ(first: Fill, other: Fill) -> bool:
+        """Whether a sample's picture and this field of it may differ in size, so that one crop
+        would not be the other."""
+        cropped = other.geometry and other.wanted.crop != "none" and first.stored.axes is not None
+        return cropped and (_size(first.stored) is None or _size(other.stored) is None)
+
+    def _other_sizes(self, plan: RowPlan, name: str, part: Source) -> Iterator[RowError]:
+        for record, row in zip(plan.records.tolist(), plan.rows.tolist(), strict=True):
+            try:
+                expected, found = self.first.picture_size(record), part.picture_size(record)
+            except DecodeError:
+                continue  # reading it says more
+            if found != expected:
+                error = SampleError(
+                    f"field {name!r} has another size than {self.names[0]!r}: one crop for both "
+                    "would show different parts",
+                    path=self.spec.path,
+                    index=record,
+                    key=part.key_of(record),
+                    found=f"{found[0]} x {found[1]}",
+                    expected=f"{expected[0]} x {expected[1]}",
+                    hint='leave it out with on_error="skip", or squeeze all with crop="none"',
+                )
+                yield RowError(row, error)
+
+    def in_memory(self, size: int) -> None:
+        return None
+
+    def read_into(
+        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
+    ) -> tuple[RowError, ...]:
+        if plan.check is not None and not self.first.spec.checksums:
+            plan = plan._replace(check=None)
+        return self.first.read_into(plan, fill, out, meter)
+
+    # -- the first field -------------------------------------------------------------------
+
+    def sample_bytes(self, index: int) -> bytes:
+        return self.first.sample_bytes(index)
+
+    def sample_pixels(self, index: int) -> Array:
+        return self.first.sample_pixels(index)
+
+    def picture_size(self, index: int) -> tuple[int, int]:
+        return self.first.picture_size(index)
+
+    def key_of(self, index: int) -> str | None:
+        return self.first.key_of(index)
+
+    def source_path(self, index: int) -> bytes | None:
+        return self.first.source_path(index)
+
+    def all_paths(self) -> Iterator[bytes | None]:
+        return self.first.all_paths()
+
+    def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
+        return self.first.checksum_rows(start, stop)
+
+    # -- all of them -----------------------------------------------------------------------
+
+    def announce(self, records: base.Int64) -> None:
+        for part in self.parts:
+            part.announce(records)
+
+    def reserve(self, samples: int) -> None:
+        for part in self.parts:
+            part.reserve(samples)
+
+    def close(self) -> None:
+        for part in self.parts:
+            part.close()
 
 
-def image_axes(
-    shape: tuple[int, ...],
-    dims: tuple[int, int, int, int] | None,
-    meta: fmt.Meta | None,
-    path: str,
-    beside: tuple[int | None, int | None] | None = None,
-) -> tuple[int, str | None]:
-    """(axis of the sample number, letters of a row's axes or None where it is not an image).
-
-    ``beside``: see :class:`Hdf5Fields`; with it a row's axes may be without a C.
-    """
-    if meta is None and beside is not None:
-        found = _axes_beside(shape, dims, beside)
-        if found is not None:
-            return found
-    if len(shape) != 4:
-        return 0, None
-    if dims is None:
-        if meta is None and shape[1] <= 4 < shape[3]:
-            raise ParamsError(
-                "the axes of this set are not clear: it may be NCHW",
-                path=path,
-                found=f"shape {shape}",
-                hint="say which axis is which: num_dim=1, cha_dim=2, h_dim=3, w_dim=4 for NCHW, "
-                "or num_dim=1, h_dim=2, w_dim=3, cha_dim=4 for NHWC",
-            )
-        dims = (1, 2, 3, 4)
-    number, height, width, channel = dims
-    letters = {height: "H", width: "W", channel: "C"}
-    return number - 1, "".join(letters[i] for i in range(1, 5) if i != number)
+def fingerprint(source: Source) -> str:
+    """What tells this data set from another; of several fields, the first's and all the others'."""
+    if not isinstance(source, FieldsSource):
+        return _fingerprint(source)
+    first = _fingerprint(source.first)
+    others = [_fingerprint(part, labels=False) for part in source.parts[1:]]
+    if not others:
+        return first
+    named = "".join(f"{name}={one}\n" for name, one in zip(source.names[1:], others, strict=True))
+    return f"{first}:{hashlib.sha256(named.encode()).hexdigest()[:16]}"
 
 
-def _axes_beside(
-    shape: tuple[int, ...],
-    dims: tuple[int, int, int, int] | None,
-    beside: tuple[int | None, int | None],
-) -> tuple[int, str] | None:
-    """The axes of pictures of a size that is known, named or as usual; None if they are none."""
-    named = "NHWC"
-    if dims is not None:
-        named = "".join(letter for _, letter in sorted(zip(dims, "NHWC", strict=True)))
-    for order in (named, "NHWC", "NCHW"):
-        letters = order if len(shape) == 4 else order.replace("C", "")
-        if len(letters) != len(shape):
-            return None
-        sizes = dict(zip(letters, shape, strict=True))
-        if (sizes["H"], sizes["W"]) == beside:
-            return letters.index("N"), letters.replace("N", "")
-    return None
+def _fingerprint(part: Source, labels: bool = True) -> str:
+    """That of one field. ``labels``: it has those of the set, which are part of it."""
+    meta = part.spec.meta
+    digests = None if meta is None else dict(meta.digests)
+    if isinstance(part, ConcatSource):
+        digests = part.digests()
+    if digests is not None and not labels:
+        digests.pop(fmt.LABELS, None)
+    return base.fingerprint(part, digests)
 
 
-def stored_rows(shape: tuple[int, ...], dtype: np.dtype[Any], axes: str | None) -> Stored:
-    """Raw samples of a shape, axes as :func:`image_axes` found them."""
-    if axes is not None and "C" not in axes:
-        return Stored((*shape, 1), dtype, axes + "C", channels=1, flat=True)
-    return Stored(shape, dtype, axes)
+def _without(plan: RowPlan, errors: Sequence[RowError]) -> RowPlan:
+    if not errors:
+        return plan
+    return plan.pick(~np.isin(plan.rows, np.array([bad.row for bad in errors], np.int64)))
+
+
+def _size(stored: Stored) -> tuple[int, int] | None:
+    """(H, W) of every sample's picture; None where they differ, or there is none."""
+    if stored.axes is None:
+        return None
+    high, wide, _ = stored.image_shape()
+    return None if high is None or wide is None else (high, wide)
+
+
+def _fill(name: str, part: Source, wanted: Wanted, frame: tuple[int, int] | None) -> Fill:
+    """A further field keeps its numbers: nearest neighbour, and no cast or normalisation."""
+    spec = part.spec
+    stored = _values_of(part) if spec.stored.encoded else spec.stored
+    plain = replace(wanted, dtype=None, scale=1.0, mean=(0.0,), std=(1.0,), nearest=True)
+    if stored.axes is None:  # boxes, say: numbers of which we do not know what they mean
+        plain = replace(plain, size=None, flip=False)
+    try:
+        return Fill(stored, plain, spec.path, frame if _size(stored) is not None else None)
+    except ParamsError as exc:
+        exc.what = f"field {name!r}: {exc.what}"
+        raise
+
+
+def _values_of(part: Source) -> Stored:
+    """What encoded pictures hold as values; of sets that do not say it, by the first good one."""
+    stored = part.spec.stored
+    if stored.values:
+        return stored
+    for index in range(min(_LOOKED_AT, part.spec.count)):
+        try:
+            values = decode_values(part.sample_bytes(index))
+        except SampleError:
+            continue
+        shape = None if stored.shape is None else (*stored.shape[:2], values.shape[2])
+        return replace(
+            stored, shape=shape, dtype=values.dtype, channels=values.shape[2], values=True
+        )
+    raise FormatError("none of its first samples can be decoded", path=part.spec.path)

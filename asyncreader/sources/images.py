@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from .. import codec
 from ..errors import DecodeError
+from ..pixels import codec
 
 Int64 = npt.NDArray[np.int64]
 

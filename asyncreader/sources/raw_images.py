@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ParamsError
-from ..fill import Fill
+from ..pixels.transform import Fill
 from ..stats import Meter
 from .base import Array, ExtentSource, RowError, RowPlan
 

@@ -32,7 +32,7 @@ from PIL import Image
 #: How far the factor reached may be from the factor named.
 TOLERANCE = 0.3
 
-#: A change that makes a loader that many times as fast is worth it (asyncreader/doctor/advice.py).
+#: A change that makes a loader that many times as fast is worth it (tools/doctor/advice.py).
 WORTH = 1.25
 
 #: Memory (bytes) of a process that reads the set "huge", of 0.9 GB, with the pages it has read.

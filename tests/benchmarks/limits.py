@@ -203,7 +203,7 @@ def consumer(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
 
 def drop_cache(path: str) -> bool:
     """Put a file's pages out of the page cache; whether that worked."""
-    from asyncreader.memory import cached_share, map_file
+    from asyncreader.system.memory import cached_share, map_file
 
     inside = os.path.join(path, "data.mdb") if os.path.isdir(path) else path
     fd = os.open(inside, os.O_RDONLY)
@@ -265,7 +265,7 @@ def postprocess(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
 def convert_speed(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Packing 10,000 JPEGs against the bare work in as many threads, or ``cp -r`` and ``sync``."""
     from converters import convert
-    from converters.picture import Recipe
+    from converters.encode import Recipe
 
     photos = Path(made["jpeg"])
     files = sorted(photos.rglob("*.jpg"))

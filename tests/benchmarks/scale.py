@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from asyncreader import AsyncReader, assembly
-from asyncreader import format as fmt
-from asyncreader.manifest import Common, Manifest
+from asyncreader import AsyncReader
+from asyncreader.formats import packed as fmt
+from asyncreader.formats.manifest import Common, Manifest
 from asyncreader.order import Cursor, EpochOrder
-from asyncreader.sources.shards import ShardSource
+from asyncreader.pipeline import build
+from asyncreader.sources.sets.shards import ShardSource
 
 SHARDS = 10**6
 BATCH = 256
@@ -91,11 +92,11 @@ def open_virtual(count: int, shards: int, **params: Any) -> AsyncReader:
     made.append(
         ShardSource(manifest, lambda n: VirtualShard(made[0], n), path="virtual", io="mmap")
     )
-    real, assembly.open_set = assembly.open_set, lambda _: made[0]
+    real, build.open_set = build.open_set, lambda _: made[0]
     try:
         return AsyncReader({"path": "virtual", **params})
     finally:
-        assembly.open_set = real
+        build.open_set = real
 
 
 # -- parts ---------------------------------------------------------------------------------------

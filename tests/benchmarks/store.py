@@ -21,7 +21,7 @@ import inputs
 from range_server import server_stats, serving
 
 from asyncreader import AsyncReader
-from asyncreader.sources.remote import objects
+from asyncreader.sources.remote import client
 from converters import convert
 
 LATENCY = 0.05
@@ -57,7 +57,7 @@ def main() -> None:
         root = Path(name)
         photos = inputs.jpeg_folder(root, options.pictures)
         # 64 x 64 pixels, raw: 12 kB a sample, less than what two of them are merged across
-        objects.MERGE_GAP = 0
+        client.MERGE_GAP = 0
         convert(photos, root / "set", shards=8, size=(64, 64))
         near: list[float] = []
         far: list[float] = []
@@ -73,8 +73,8 @@ def main() -> None:
         )
         print(f"in flight at the server at most {peak}")
         for flight in (16, 32, 64, 128, 256, 512):
-            loop = objects.requests_loop()
-            loop.gate = objects.asyncio.Semaphore(flight)
+            loop = client.requests_loop()
+            loop.gate = client.asyncio.Semaphore(flight)
             found = []
             for _ in range(options.rounds):
                 with serving(root, latency=LATENCY) as url:

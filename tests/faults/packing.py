@@ -36,11 +36,11 @@ GROWING = ("pwrite", "posix_fallocate", "ftruncate", "mkdir", "open")
 
 def warm() -> None:
     """Import what a conversion needs, and what it imports late."""
-    import asyncreader.cli
+    import asyncreader.cli.main
     import asyncreader.verify
     import converters.pack
 
-    assert asyncreader.cli is not None
+    assert asyncreader.cli.main is not None
     assert asyncreader.verify is not None
     assert converters.pack is not None
 
@@ -110,7 +110,7 @@ def trial(
     """
     import tempfile
 
-    from asyncreader.cli import main
+    from asyncreader.cli.main import main
 
     tempfile.tempdir = temporary
     writes: Callable[[], int] = lambda: 0  # noqa: E731

@@ -266,7 +266,7 @@ class Loaded:
 
     def take(self, got: list[int], count: int) -> None:
         """Take that many, giving back what is lent."""
-        from asyncreader.slots import SlotState
+        from asyncreader.pipeline.slots import SlotState
 
         for slot in self._made._ring.lendable:
             if slot.state is SlotState.HELD:

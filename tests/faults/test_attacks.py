@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from asyncreader import AsyncReader, ParamsError, cli
+from asyncreader import AsyncReader, ParamsError
+from asyncreader.cli import main as cli
 from faults.attacks import all_attacks
 from faults.attacks.corpus import CANARY, NONE, Attack, Home, Place, Try
 from faults.attacks.visits import Visitor

@@ -18,9 +18,10 @@ import pytest
 from fakes import damage, data_file, packed, paint, pictures, write_hdf5, write_lmdb
 
 from asyncreader import AsyncReader, FormatError, SourceError
-from asyncreader import format as fmt
-from asyncreader.sources import hdf5_file, open_source
-from asyncreader.sources.lmdb_tree import LmdbFile
+from asyncreader.formats import packed as fmt
+from asyncreader.sources import open_source
+from asyncreader.sources.hdf5 import file as hdf5_file
+from asyncreader.sources.lmdb.btree import LmdbFile
 from converters import convert
 
 IMAGES = paint(12, (16, 16, 3))
@@ -321,7 +322,7 @@ def test_worker_processes_read_the_same_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A set replaced between the reader's opening and its workers' is an error, not a mix."""
-    from asyncreader import assembly as module
+    from asyncreader.pipeline import build as module
 
     path = Path(write_hdf5(tmp_path / "a.h5", packed(IMAGES)))
     other = Path(write_hdf5(tmp_path / "b.h5", packed(IMAGES[::-1])))

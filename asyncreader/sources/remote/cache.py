@@ -20,9 +20,9 @@ from typing import Final
 import xxhash
 
 from ...errors import FormatError, ParamsError, SourceError
-from ...manifest import Shard
-from .objects import Objects
-from .urls import Place
+from ...formats.manifest import Shard
+from ..urls import Place
+from .client import Objects
 
 DIR_VARIABLE: Final = "ASYNCREADER_CACHE_DIR"
 BYTES_VARIABLE: Final = "ASYNCREADER_CACHE_BYTES"

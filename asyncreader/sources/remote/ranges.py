@@ -12,13 +12,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ... import kernels
 from ...errors import FormatError
-from ..hdf5_file import SIGNATURE
-from ..hdf5_loops import virtual_layouts
-from ..store import fetched
-from .objects import Objects, merged
-from .urls import Place
+from ...pixels import kernels
+from ..bytestore import fetched
+from ..hdf5.file import SIGNATURE
+from ..hdf5.structure import virtual_layouts
+from ..urls import Place
+from .client import Objects, merged
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 UInt8: TypeAlias = npt.NDArray[np.uint8]
@@ -38,7 +38,7 @@ class _Announced(threading.local):
 
 
 class RangeStore:
-    """Bytes of one object by offset; see :class:`store.ByteStore`.
+    """Bytes of one object by offset; see :class:`bytestore.ByteStore`.
 
     A batch costs one round trip: all that is announced is asked for at once.
     """
@@ -186,7 +186,7 @@ class RangeFile(io.RawIOBase):
 
 
 class Slices:
-    """What :func:`hdf5_loops.check_loops` asks of a file's bytes."""
+    """What :func:`structure.check_loops` asks of a file's bytes."""
 
     def __init__(self, file: RangeFile) -> None:
         self.file = file
@@ -199,7 +199,7 @@ class Slices:
 
 
 class RemoteFile:
-    """What :class:`store.OpenFile` is for a file of this machine."""
+    """What :class:`bytestore.OpenFile` is for a file of this machine."""
 
     io = "ranges"
 
@@ -221,7 +221,7 @@ class RemoteFile:
         self.store = self.mapped = RangeStore(objects, place, self.size)
 
     def library(self) -> Any:
-        """h5py's File of it, read-only, which knows what hdf5_guard.py asks it."""
+        """h5py's File of it, read-only, which knows what sources/hdf5/checks.py asks it."""
         import h5py
 
         h5 = h5py.File(self.store.bytes.file, "r")

@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from asyncreader import format as fmt
+from asyncreader.formats import packed as fmt
 
 from .corpus import NONE, SET, Place, Try, attack
 from .hdf5_tools import ROWS, N, closed, ours, patched, plain, space

@@ -333,7 +333,7 @@ for _name, _bytes in {
 )
 def _(place: Place) -> Try:
     """A set of ours whose record is a larger picture, checksums and digests right."""
-    from asyncreader import format as fmt
+    from asyncreader.formats import packed as fmt
 
     path = place.copy("jpeg.lmdb")
     big: bytes = simplejpeg.encode_jpeg(np.zeros((4000, 4000, 3), np.uint8))

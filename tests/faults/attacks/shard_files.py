@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from asyncreader.manifest import NAME
+from asyncreader.formats.manifest import NAME
 
 from .corpus import SET, Place, Try, attack
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from asyncreader.manifest import NAME
+from asyncreader.formats.manifest import NAME
 
 from .corpus import ATTACKS, CANARY, NONE, Place, Try, attack
 from .store_server import Answer, Asked, head, honest, whole

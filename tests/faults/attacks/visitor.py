@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from asyncreader import AsyncReader, cli
+from asyncreader import AsyncReader
+from asyncreader.cli import main as cli
 from asyncreader.errors import AsyncReaderError
 from asyncreader.sources import open_source
-from asyncreader.sources.remote import objects
+from asyncreader.sources.remote import client
 
 from .corpus import CANARY
 from .pages import broken_into
@@ -222,9 +223,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     before = settings()
     # a store that fails is asked again for 20 s, one that is silent waited for 30 s: not here
-    objects._PATIENCE = 0.05
-    objects._CLIENT["timeout"] = timedelta(seconds=1)
-    objects._RETRY["max_retries"] = 1
+    client._PATIENCE = 0.05
+    client._CLIENT["timeout"] = timedelta(seconds=1)
+    client._RETRY["max_retries"] = 1
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

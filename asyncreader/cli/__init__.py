@@ -1,0 +1,1 @@
+"""The ``asyncreader`` command, one file a command: open, call the library, print."""

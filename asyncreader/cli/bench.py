@@ -1,0 +1,144 @@
+"""``asyncreader bench``: how fast a set is served."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ..errors import shown
+from .options import (
+    PATH,
+    brief_option,
+    counts_of,
+    json_option,
+    number,
+    open_set,
+    param_option,
+    size_of,
+)
+from .terminal import Progress, in_bytes, print_json, print_table, say, some, times
+
+if TYPE_CHECKING:
+    from ..tools.bench import BenchReport
+
+#: What is made of pictures that differ in size: (H, W) that most ImageNet training uses.
+BENCH_SIZE: Final = (224, 224)
+
+
+@click.command(
+    epilog="\b\nExamples:\n  asyncreader bench train.h5 --batch-size 256 --nthread 1,2,4,8\n"
+    "  asyncreader bench train.h5 --plot speed.svg"
+)
+@click.argument("path", type=PATH)
+@number("--batch-size", 1, 128, "Samples in a batch.")
+@number("--njob", 1, 4, "Batches in flight.")
+@click.option(
+    "--nthread",
+    metavar="N,N...",
+    default="1,2,4",
+    show_default=True,
+    callback=counts_of,
+    help="Threads, one row of the table each.",
+)
+@click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="In random order.")
+@number("--seconds", 0.001, 2.0, "Measured for each number of threads.")
+@number("--consumer-ms", 0, 0.0, "What training takes for a batch.")
+@click.option(
+    "--size",
+    metavar="HxW",
+    callback=size_of,
+    help="Crop and resize to this. [224x224 if sizes differ]",
+)
+@click.option("--dtype", help="Such as float32. [as stored]")
+@click.option("--plot", type=PATH, metavar="FILE", help="Draw a figure too: svg, png or pdf.")
+@param_option
+@json_option
+@brief_option
+def bench(
+    path: str,
+    nthread: tuple[int, ...],
+    seconds: float,
+    consumer_ms: float,
+    plot: str | None,
+    params: dict[str, Any],
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Measure how fast PATH is served. Samples/s and MB/s by number of threads.
+
+    The threads take turns, three each; figures are medians. "wait" is the share of time that the
+    consumer waits for batches; without --consumer-ms there is nothing else for it to do.
+    --plot also draws what bare threads reach: copying, decoding, reading the disk.
+    """
+    from ..tools.bench import run_bench
+
+    if plot is not None:
+        from ..tools.bench_plot import (
+            above_disk,
+            bench_ceilings,
+            check_plot,
+            draw_bench,
+        )
+
+        check_plot(plot)
+    given = {name: value for name, value in options.items() if value is not None}
+    given |= {"path": path, **params}
+    if "size" not in given:
+        with contextlib.closing(open_set(given)) as source:
+            if source.spec.row_shape is None:
+                given["size"] = BENCH_SIZE
+                if not quiet:
+                    say("the pictures differ in size: cut to {}x{}; see --size".format(*BENCH_SIZE))
+    with Progress("measuring", quiet or as_json, plain=False) as progress:
+        report = run_bench(
+            given,
+            nthreads=nthread,
+            seconds=seconds,
+            consumer_seconds=consumer_ms / 1000,
+            progress=progress,
+        )
+    drawn = ""
+    if plot is not None:
+        tops = bench_ceilings(given, nthread, report.batch_bytes)
+        draw_bench(report, tops, plot)
+        drawn = f"figure in {shown(plot)}"
+        if (why := above_disk(report, tops)) is not None:
+            drawn += (
+                f"\nits disk line, {tops.disk:,.0f} samples/s at random, lies below the curve: "
+                f"the set came\n{why}"
+            )
+    if as_json:
+        print_json({**report.to_dict(), "plot": plot})
+        return
+    _print_bench(report)
+    if drawn and not quiet:
+        click.echo(drawn)
+
+
+def _print_bench(report: BenchReport) -> None:
+    params = report.params
+    order = "shuffled" if params["shuffle"] else "in order"
+    samples = some(report.count, "sample")
+    click.echo(f"{shown(report.path)}: {samples}, {order}, njob {params['njob']}")
+    click.echo(f"batch {_shapes(report.data_shape)} {report.dtype}, {in_bytes(report.batch_bytes)}")
+    print_table(
+        (
+            (
+                str(row.nthread),
+                f"{row.samples_per_second:,.0f}",
+                f"{row.slowest:,.0f} - {row.fastest:,.0f}",
+                f"{row.megabytes_per_second:,.0f}",
+                f"{row.wait_share:.0%}",
+            )
+            for row in report.rows
+        ),
+        ("nthread", "samples/s", "slowest - fastest", "MB/s", "wait"),
+    )
+
+
+def _shapes(shape: Any) -> str:
+    """A batch's shape, or those of its fields."""
+    return ", ".join(map(times, shape)) if isinstance(shape[0], tuple) else times(shape)

@@ -1,0 +1,237 @@
+"""``asyncreader doctor``: what limits training on a set, and what would help."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import shown
+from .options import PATH, brief_option, json_option, number, param_option, size_of
+from .terminal import (
+    Status,
+    check_converters,
+    in_bytes,
+    print_json,
+    print_table,
+    some,
+    times,
+    width,
+)
+
+if TYPE_CHECKING:
+    from ..tools.doctor import Diagnosis, Tried
+
+
+@click.command(
+    epilog="\b\nExamples:\n  asyncreader doctor train.h5\n"
+    "  asyncreader doctor train.h5 --consumer-ms 35 -p size=[224,224] -p flip=true"
+)
+@click.argument("path", type=PATH)
+@number("--batch-size", 1, 128, "Samples in a batch.")
+@click.option(
+    "--nthread", type=click.IntRange(1, 1024), metavar="N", help="Threads. [usable cores]"
+)
+@number("--njob", 1, 4, "Batches in flight.")
+@click.option(
+    "--consumer-ms", type=click.FloatRange(0, min_open=True), metavar="N", help="A training step."
+)
+@click.option(
+    "--size", metavar="HxW", callback=size_of, help="What training sees. [224x224 if sizes differ]"
+)
+@click.option(
+    "--memory-gb",
+    type=click.FloatRange(0, min_open=True),
+    metavar="N",
+    help="Memory left to the file in training. [what is free now]",
+)
+@number("--seconds", 1.0, 12.0, "Time to take, about.")
+@param_option
+@json_option
+@brief_option
+def doctor(
+    path: str,
+    consumer_ms: float | None,
+    memory_gb: float | None,
+    seconds: float,
+    params: dict[str, Any],
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Measure what limits training on PATH, and what would help.
+
+    Give training's parameters with -p, such as -p shuffle=false; the default is full shuffling. A
+    few hundred samples are packed in other forms into a temporary folder, and each form is read as
+    training would. PATH itself is not changed.
+    """
+    check_converters()
+    from ..tools.doctor import diagnose
+
+    given = {name: value for name, value in options.items() if value is not None}
+    with Status(quiet or as_json) as status:
+        found = diagnose(
+            {"path": path, **given, **params},
+            seconds=seconds,
+            consumer_seconds=consumer_ms / 1000 if consumer_ms else None,
+            memory=None if memory_gb is None else int(memory_gb * 1e9),
+            progress=status,
+        )
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _print(found, quiet)
+
+
+def _print(found: Diagnosis, quiet: bool) -> None:
+    if not quiet:
+        _print_facts(found)
+        _heading("What limits it")
+    for words in found.words:
+        _say(words)
+    if found.keeps_up_words is not None:
+        _say(found.keeps_up_words)
+    if not quiet:
+        for note in found.notes:
+            _say(f"Note: {note}.")
+        _print_tried(found)
+    _print_advice(found)
+
+
+def _print_facts(found: Diagnosis) -> None:
+    facts, tops, now = found.facts, found.ceilings, found.now
+    shape = "different shapes" if facts.shape is None else times(facts.shape)
+    if facts.shape is None and facts.picture is not None:
+        shape = f"different sizes, mostly {times(facts.picture)}"
+    stored = f"{in_bytes(facts.sample_bytes)} as pixels, {in_bytes(facts.stored_bytes)} of file"
+    if facts.chunk > 1:
+        stored += f"; {facts.chunk} compressed together"
+    place = f"{in_bytes(facts.size)} on {facts.file_system or 'an unknown file system'}"
+    place += " (a network file system)" if facts.network else ""
+    room = "fits in" if facts.fits else "larger than"
+    disk = [
+        f"{in_bytes(rate)}/s {how}"
+        for rate, how in ((tops.disk_in_order, "in order"), (tops.disk_random, "at random"))
+        if rate is not None
+    ]
+    rows = {
+        "set": f"{some(facts.count, 'sample')}, {shape}",
+        "layout": f"{facts.container}: {shown(facts.layout)}",
+        "sample": stored,
+        "file": f"{place}; {facts.cached:.0%} of it in the page cache",
+        "memory": f"{room} the {in_bytes(facts.memory)} that are left to it",
+        "disk": ", ".join(disk) or "cannot be measured past the page cache here",
+    }
+    if tops.decode_one is not None and tops.decode_all is not None:
+        rows["decoding"] = (
+            f"{tops.decode_one:,.0f} samples/s on one core, {tops.decode_all:,.0f} in "
+            f"{some(now.nthread, 'thread')}"
+        )
+    rows["copying"] = f"{tops.copy:,.0f} samples/s in {some(now.nthread, 'thread')}"
+    if tops.disk_random is not None:
+        rows["reading"] = (
+            f"{tops.disk_random / (facts.stored_bytes * facts.chunk):,.0f} samples/s at random "
+            "from the disk, where memory has none"
+        )
+    order = {True: "shuffled", False: "in order"}.get(
+        found.params["shuffle"], f"shuffle={found.params['shuffle']}"
+    )
+    rows["loader"] = (
+        f"{found.samples_per_second:,.0f} samples/s {order}, batch "
+        f"{found.params['batch_size']}, nthread {now.nthread}, njob {found.params['njob']}"
+        + ("" if found.measured else " (from its rate out of the disk)")
+    )
+    others = [
+        f"{rate:,.0f} with {count}"
+        for count, rate in found.by_nthread.items()
+        if count != now.nthread
+    ]
+    if others:
+        rows["by nthread"] = ", ".join(others)
+    print_table((name, text) for name, text in rows.items())
+
+
+def _print_tried(found: Diagnosis) -> None:
+    if not found.tried:
+        return
+    _heading("What was tried")
+    print_table(
+        (
+            (
+                change.words,
+                "-" if change.samples_per_second is None else f"{change.samples_per_second:,.0f}",
+                "-" if change.factor is None else f"{change.factor:,.2f} x",
+                in_bytes(change.size) + ("" if change.fits else " (too large for memory)"),
+            )
+            for change in found.tried
+        ),
+        ("change", "samples/s", "factor", "size"),
+    )
+    for change in found.tried:
+        if change.failure is not None:
+            _say(f"{change.words}: {change.failure}")
+
+
+def _print_advice(found: Diagnosis) -> None:
+    _heading("What to do")
+    advised = found.advised
+    if advised is None:
+        suited = ", ".join(f"{name}={value!r}" for name, value in found.suited.items())
+        _say("Keep the set as it is." + ("" if found.keeps_up else _nothing(found)))
+        _say(f"Parameters that suit it: {suited}")
+        return
+    _say(_gain(advised))
+    if advised.command is not None:
+        click.echo()
+        click.echo(f"  {advised.command}")
+        click.echo()
+    if advised.costs:
+        _say(f"Its price: {advised.costs}.")
+    # a new file was measured with these; how many threads suit it, its own diagnosis tells
+    io = "auto" if advised.fits and not found.facts.network else "pread"
+    anew = {"nthread": found.now.nthread, "njob": max(2, found.now.nthread), "io": io}
+    changed = {**found.suited, **(anew if advised.command else advised.params)}
+    _say("Parameters: " + ", ".join(f"{name}={value!r}" for name, value in changed.items()))
+    for other in found.tried:
+        if other is not advised and other.worth:
+            _say(f"Or: {_gain(other)}" + (f" Its price: {other.costs}." if other.costs else ""))
+            if other.command is not None:
+                click.echo()
+                click.echo(f"  {other.command}")
+                click.echo()
+
+
+def _gain(change: Tried) -> str:
+    how = "" if change.measured else " (worked out: the whole would not stay in memory)"
+    words = change.words[0].upper() + change.words[1:] if change.command else change.words
+    return (
+        f"{words}: {change.factor:,.1f} times as fast, "
+        f"{change.samples_per_second:,.0f} samples/s{how}."
+    )
+
+
+def _nothing(found: Diagnosis) -> str:
+    if found.limit == "disk":
+        return " More memory or a faster disk is what would help."
+    if any(change.failure is not None for change in found.tried):
+        return " What might help could not be tried; the reason is above."
+    return " Nothing that was tried gains a quarter or more." if found.tried else ""
+
+
+def _heading(text: str) -> None:
+    click.echo()
+    click.echo(text)
+
+
+def _say(text: str) -> None:
+    click.echo(
+        textwrap.fill(
+            shown(text),
+            width(),
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )

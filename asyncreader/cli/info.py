@@ -1,0 +1,175 @@
+"""``asyncreader info``: what a set holds."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ..errors import shown
+from .options import PATH, json_option, param_option
+from .terminal import in_bytes, print_json, print_table, some, times
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ..sources import Source
+
+#: Classes that are shown one by one; --json has them all.
+CLASSES_SHOWN: Final = 20
+
+
+@click.command(epilog="\b\nExample:\n  asyncreader info train.h5")
+@click.argument("path", type=PATH)
+@param_option
+@json_option
+def info(path: str, params: dict[str, Any], as_json: bool) -> None:
+    """Tell what PATH holds: a packed file, or a quoted glob of them."""
+    from ..params import parse_params
+    from ..sources import open_reader_source
+    from ..sources.subset import resolve_subset
+
+    checked = parse_params({"path": path, **params}, {})
+    with contextlib.closing(open_reader_source(checked)) as source:
+        facts = _describe(source, resolve_subset(checked.subset, source))
+    if as_json:
+        print_json(facts)
+    else:
+        _print_facts(facts)
+
+
+def _describe(
+    source: Source, subset: slice | npt.NDArray[np.int64] | None = None
+) -> dict[str, Any]:
+    """Facts of the set; ``subset``: the records whose labels are told, None for all."""
+    from ..order import subset_count
+    from ..sources import fingerprint
+
+    spec = source.spec
+    return {
+        "path": spec.path,
+        "container": spec.container,
+        "layout": spec.layout,
+        "format_version": None if spec.meta is None else spec.meta.version,
+        "shards": None if spec.ends is None else len(spec.ends),
+        "count": spec.count,
+        "subset": None if subset is None else subset_count(subset, spec.count),
+        "shape": None if spec.stored.shape is None else list(spec.stored.shape),
+        "axes": spec.stored.axes,
+        "dtype": str(spec.stored.dtype),
+        "encoding": spec.encoding,
+        "chunk": spec.chunk,
+        "compression": spec.compression,
+        "fields": _describe_fields(source),
+        "labels": _describe_labels(source, subset),
+        "classes": None if spec.classes is None else list(spec.classes),
+        "splits": {name: subset_count(rows, spec.count) for name, rows in source.splits.items()},
+        "checksums": spec.checksums,
+        "fingerprint": fingerprint(source),
+        "bytes_on_disk": spec.size_on_disk,
+    }
+
+
+def _describe_fields(source: Source) -> list[dict[str, Any]]:
+    """Fields beside the data: those that were asked for, else those that the set says it has."""
+    from ..sources import FieldsSource
+
+    if not isinstance(source, FieldsSource):
+        return [asdict(field) for field in source.spec.fields]
+    named = zip(source.names[1:], source.parts[1:], strict=True)
+    return [
+        {
+            "name": name,
+            "encoding": part.spec.encoding,
+            "shape": part.spec.stored.shape,
+            "channels": part.spec.channels,
+            "dtype": part.spec.stored.dtype.name,
+        }
+        for name, part in named
+    ]
+
+
+def _describe_labels(
+    source: Source, subset: slice | npt.NDArray[np.int64] | None
+) -> dict[str, Any] | None:
+    """Shape, dtype and range; and samples by class or value where there is one whole number."""
+    import numpy as np
+
+    from ..tools.label_stats import count_labels, ends
+
+    labels = source.labels
+    if labels is None:
+        return None
+    if subset is not None:  # those of shards are no array, but take numbers
+        labels = np.asarray(labels[np.arange(source.spec.count)[subset]])
+    low, high = ends(labels)
+    counts = count_labels(labels, source.spec.classes)
+    return {
+        "shape": list(labels.shape),
+        "dtype": labels.dtype.name,
+        "min": low,
+        "max": high,
+        "counts": None
+        if counts is None
+        else [{"label": c.label, "class": c.name, "samples": c.samples} for c in counts],
+    }
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    labels, count, stored = facts["labels"], facts["count"], facts["bytes_on_disk"]
+    counts = None if labels is None else labels["counts"]
+    chosen = facts["subset"]
+    words = "read without labels"
+    if labels is not None:
+        ends = labels["min"], labels["max"]
+        words = f"{times(labels['shape'])} {labels['dtype']}, "
+        words += "some not finite" if None in ends else f"{ends[0]:.6g} to {ends[1]:.6g}"
+        if facts["classes"]:
+            words += f", {some(len(facts['classes']), 'class')}"
+        elif counts is not None:
+            words += f", {len(counts):,} different"
+    shape = "differs" if facts["shape"] is None else times(facts["shape"])
+    if facts["shape"] is not None and facts["axes"]:
+        shape += f" ({', '.join(facts['axes'])})"
+    rows = {
+        "path": shown(facts["path"]),
+        "format": f"{facts['container']}: {shown(facts['layout'])}",
+        "count": some(count, "sample"),
+        **({} if chosen is None else {"subset": f"{some(chosen, 'sample')}: labels are of these"}),
+        "shape": shape,
+        "dtype": facts["dtype"],
+        "encoding": facts["encoding"],
+        "chunks": facts["chunk"] and f"{some(facts['chunk'], 'sample')} each",
+        "compression": facts["compression"],
+        **{
+            f"field {shown(field['name'])}": (
+                f"{'differs' if field['shape'] is None else times(field['shape'])} "
+                f"{field['dtype']}, {field['encoding']}"
+            )
+            for field in facts["fields"]
+        },
+        "labels": words,
+        "splits": ", ".join(f"{shown(name)} {n:,}" for name, n in facts["splits"].items()),
+        "checksums": "XXH3-64 of each sample"
+        if facts["checksums"]
+        else "not recorded: served unverified",
+        "fingerprint": facts["fingerprint"],
+        "on disk": f"{in_bytes(stored)}, {in_bytes(stored / count)} a sample",
+    }
+    print_table((name, value) for name, value in rows.items() if value)
+    if not counts:
+        return
+    click.echo()
+    named = bool(facts["classes"])
+    print_table(
+        (
+            (str(row["label"]), f"{row['samples']:,}", *([shown(row["class"] or "?")] * named))
+            for row in counts[:CLASSES_SHOWN]
+        ),
+        ("label", "samples", *(["class"] * named)),
+    )
+    if len(counts) > CLASSES_SHOWN:
+        click.echo(f"... and {len(counts) - CLASSES_SHOWN:,} more (--json lists all)")

@@ -1,0 +1,94 @@
+"""The ``asyncreader`` command: its commands put together, and the versions it stands on.
+
+Results go to stdout; progress, warnings and errors to stderr, each error in one line. Only click is
+imported at once: what a command needs, it imports itself, so that ``--help`` answers in 0.1 s.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from .bench import bench
+from .convert import convert
+from .demo import demo
+from .doctor import doctor
+from .info import info
+from .preview import preview
+from .terminal import USAGE, Cli, say
+from .verify import verify
+
+
+@click.group(
+    cls=Cli,
+    name="asyncreader",
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="\b\nExample:\n  asyncreader convert photos/ train.h5 --size 224x224\n\n"
+    "\b\nTab completion, in bash, zsh and fish:\n"
+    '  eval "$(_ASYNCREADER_COMPLETE=bash_source asyncreader)"\n'
+    '  eval "$(_ASYNCREADER_COMPLETE=zsh_source asyncreader)"\n'
+    "  _ASYNCREADER_COMPLETE=fish_source asyncreader | source",
+)
+@click.option("--version", is_flag=True, help="Versions of asyncreader and what it stands on.")
+@click.option("--traceback", is_flag=True, help="Show where an error arose, before its line.")
+@click.pass_context
+def cli(ctx: click.Context, version: bool, traceback: bool) -> None:
+    """Pack picture folders into HDF5 or LMDB, and look at what was packed."""
+    if version:
+        for name, found in _versions():
+            click.echo(f"{name:<15}{found}")
+        ctx.exit()
+    if ctx.invoked_subcommand is None:
+        say(ctx.get_help())
+        ctx.exit(USAGE)
+
+
+def _versions() -> Iterable[tuple[str, str]]:
+    import importlib.util
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    import h5py
+    import lmdb
+
+    from .. import __version__
+
+    # simplejpeg has no call that tells, but the library linked into it carries its banner.
+    module = importlib.util.find_spec("simplejpeg._jpeg")
+    binary = Path(module.origin).read_bytes() if module and module.origin else b""
+    banner = re.search(rb"libjpeg-turbo version (\d[\d.]*)", binary)
+    libraries = {
+        "h5py": ("HDF5", h5py.version.hdf5_version),
+        "lmdb": ("LMDB", ".".join(map(str, lmdb.version()))),
+        "simplejpeg": ("libjpeg-turbo", banner[1].decode() if banner else "unknown"),
+    }
+    yield "asyncreader", __version__
+    yield "Python", platform.python_version()
+    for package in ("numpy", "h5py", "lmdb", "simplejpeg", "numba"):
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            yield package, "not installed"
+        if package in libraries:
+            yield libraries[package]
+
+
+for command in (convert, info, preview, verify, bench, doctor, demo):
+    cli.add_command(command)
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Run the command with ``argv`` (this process's arguments) and exit with its code."""
+    if "_ASYNCREADER_COMPLETE" in os.environ:
+        from . import completion  # noqa: F401 - makes bash's known to click
+    cli.main(args=argv, prog_name="asyncreader")
+
+
+if __name__ == "__main__":
+    main()

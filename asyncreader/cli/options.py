@@ -1,0 +1,166 @@
+"""What the commands share: options, how their values are read, and opening a set."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ..sources import Source
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def size_of(_: click.Context, option: click.Parameter, value: str | None) -> Any:
+    """ "224x224" -> (224, 224), and for ``convert`` "256" -> 256."""
+    if value is None:
+        return None
+    sides = tuple(int(side) for side in re.findall(r"\d+", value))
+    one = option.metavar != "HxW"
+    if not re.fullmatch(r"\d{1,5}([xX]\d{1,5})?" if one else r"\d{1,5}[xX]\d{1,5}", value):
+        raise click.BadParameter(f"{value!r} is not {option.metavar}, such as 224x224")
+    return sides if len(sides) == 2 else sides[0]
+
+
+def counts_of(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
+    """ "1,2,4" -> (1, 2, 4)."""
+    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", value):
+        raise click.BadParameter(f"{value!r} is not a list of numbers, such as 1,2,4")
+    return tuple(map(int, value.split(",")))
+
+
+def function_of(text: str) -> Any:
+    """ "module:function" -> that function; modules beside the user, too, as ``python -m`` has it.
+
+    BadParameter where there is none, or where its module cannot be imported.
+    """
+    from importlib import import_module
+
+    module, colon, name = text.partition(":")
+    if not colon or not name:
+        raise click.BadParameter(f"{text!r} is not module:function, such as mine:augment")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as exc:  # whatever the user's own module raises
+        raise click.BadParameter(
+            f"{text!r} cannot be imported ({type(exc).__name__}: {exc})"
+        ) from exc
+    return found
+
+
+#: Parameters whose values are names or paths, also where these look like numbers.
+_NAMES: Final = {"datafield", "labelsfield", "labelspath", "path", "hdf5path", "lmdbpath"}
+#: A slice of record numbers: 0:100, ::10, -500: .
+_SLICE: Final = re.compile(r"(-?\d{1,18})?(:(-?\d{1,18})?){1,2}")
+#: Python's words for what JSON calls true, false and null.
+_PYTHON: Final = {"True": True, "False": False, "None": None}
+
+
+def params_of(_: click.Context, __: click.Parameter, words: Iterable[str]) -> dict[str, Any]:
+    """ "njob=2" -> {"njob": 2}: values are JSON or Python's words, or else text.
+
+    ``postprocess=module:function`` is that function, ``subset=0:100`` or ``subset=::10`` a slice,
+    and ``size=224x224`` is (224, 224). Fields can be called by a number
+    (tensorpack's are): data_field=1 means the name "1".
+    """
+    params: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{word!r} is not NAME=VALUE, such as data_field=images")
+        if name == "postprocess" and value not in ("None", "null"):
+            params[name] = function_of(value)
+            continue
+        try:
+            params[name] = _PYTHON[value] if value in _PYTHON else json.loads(value)
+        except ValueError:
+            params[name] = value
+        plain = name.replace("_", "").lower()
+        if plain == "subset" and _SLICE.fullmatch(value):
+            ends = [int(end) if end else None for end in value.split(":")]
+            try:
+                params[name] = slice(*ends)
+                params[name].indices(0)
+            except ValueError as exc:
+                raise click.BadParameter(f"{word!r}: {exc}") from None
+        if plain == "size" and re.fullmatch(r"\d{1,5}[xX]\d{1,5}", value):
+            params[name] = [int(side) for side in re.split("[xX]", value)]
+        number = isinstance(params[name], int | float) and not isinstance(params[name], bool)
+        if number and plain in _NAMES:
+            params[name] = value
+    return params
+
+
+def folders_of(_: click.Context, _option: click.Parameter, words: Iterable[str]) -> dict[str, str]:
+    """ "mask=masks/" -> {"mask": "masks/"}."""
+    folders: dict[str, str] = {}
+    for word in words:
+        name, _equals, folder = word.partition("=")
+        if not name or not folder:
+            raise click.BadParameter(f"{word!r} is not NAME=DIR, such as mask=masks/")
+        if name in folders:
+            raise click.BadParameter(f"{name!r} is given twice")
+        folders[name] = folder
+    return folders
+
+
+#: What cannot be read is no misuse: that is found in opening it.
+PATH = click.Path(readable=False)
+
+
+def _complete_param(context: Any, param: Any, typed: str) -> Any:
+    from .completion import complete_param
+
+    return complete_param(context, param, typed)
+
+
+def params_option(text: str) -> Callable[[F], F]:
+    """``--param NAME=VALUE``, any number of times."""
+    return click.option(
+        "--param",
+        "-p",
+        "params",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=params_of,
+        shell_complete=_complete_param,
+        help=text,
+    )
+
+
+param_option = params_option("Any parameter of AsyncReader, such as data_field=images.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
+brief_option = click.option("--quiet", "-q", is_flag=True, help="No progress, fewer words.")
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Threads. [usable cores]"
+)
+
+
+def choice(name: str, known: str, text: str) -> Callable[[F], F]:
+    """An option that takes one of the words in ``known``."""
+    return click.option(name, type=click.Choice(known.split()), help=text)
+
+
+def number(name: str, low: float, default: float, text: str) -> Callable[[F], F]:
+    """An option that takes a number of at least ``low``; whole if ``default`` is."""
+    kind: Any = click.IntRange(int(low)) if isinstance(default, int) else click.FloatRange(low)
+    return click.option(name, type=kind, metavar="N", default=default, show_default=True, help=text)
+
+
+def open_set(params: dict[str, Any]) -> Source:
+    """What a reader with these parameters would read."""
+    from ..params import parse_params
+    from ..sources import open_reader_source
+
+    return open_reader_source(parse_params(params, {}))

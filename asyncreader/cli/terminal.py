@@ -1,0 +1,269 @@
+"""Manners of the command line: errors in one line, progress, tables, and text fit to be shown."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import textwrap
+import time
+import traceback
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import click
+
+from ..errors import AsyncReaderError, ParamsError, shown
+
+#: Exit codes: the first four are the contract's, the last two what a shell gives for the signals.
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+SOME_SKIPPED: Final = 3
+INTERRUPTED: Final = 130
+PIPE_CLOSED: Final = 141
+
+
+def check_converters() -> None:
+    """AsyncReaderError where the user's own module is in the way of the package ``converters``."""
+    ours = Path(__file__).resolve().parents[2] / "converters" / "__init__.py"
+    spec = importlib.util.find_spec("converters")
+    found = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
+    if found is not None and found != ours:
+        raise AsyncReaderError(
+            "another module called converters comes first on Python's path",
+            found=str(found),
+            expected=str(ours),
+            hint="rename that file, or take its folder out of PYTHONPATH",
+        )
+
+
+def say(text: str) -> None:
+    """A line on stderr; that nobody reads it any more is no reason to fail.
+
+    Where it is longer than the terminal is wide it is broken between words, elsewhere never.
+    """
+    try:
+        if sys.stderr.isatty():
+            text = "\n".join(_folded(line) for line in text.split("\n"))
+        click.echo(text, err=True)
+    except OSError:
+        drop(sys.stderr)
+
+
+def _folded(line: str) -> str:
+    room = shutil.get_terminal_size((80, 24)).columns
+    if len(line) <= room:
+        return line
+    return textwrap.fill(
+        line, room, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def drop(stream: Any) -> None:
+    """Let what is still buffered for a closed pipe vanish, rather than fail again at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class Cli(click.Group):
+    """Turns whatever ends a command into one line and an exit code."""
+
+    def main(self, *args: Any, **settings: Any) -> NoReturn:
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):  # its encoding may lack the letters of a name
+                stream.reconfigure(errors="backslashreplace")
+        settings["standalone_mode"] = False
+        try:
+            code = super().main(*args, **settings)
+        except click.ClickException as exc:
+            context = getattr(exc, "ctx", None)
+            command = "asyncreader" if context is None else context.command_path
+            say(f"error: {shown(exc.format_message().rstrip('.'))}; see '{command} --help'")
+            code = exc.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            code = INTERRUPTED
+        except OSError as exc:  # --help to a full disk
+            say(f"error: {shown(exc)}")
+            code = FAILED
+        sys.exit(code or OK)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # people add --traceback at the end of the line that failed
+        return super().parse_args(ctx, sorted(args, key=lambda word: word != "--traceback"))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with warnings.catch_warnings():
+            whole = ctx.params["traceback"]
+            warnings.showwarning = lambda message, *_, **__: say(_warning(message, whole))
+            try:
+                code = super().invoke(ctx)
+                if sys.stdout is not None:  # closed by the shell: >&-
+                    sys.stdout.flush()
+                return code
+            except KeyboardInterrupt:
+                say("interrupted")
+                return INTERRUPTED
+            except BrokenPipeError:
+                drop(sys.stdout)
+                return PIPE_CLOSED
+            except (AsyncReaderError, OSError) as exc:
+                if ctx.params["traceback"]:
+                    say("\n".join(map(shown, traceback.format_exc().rstrip().split("\n"))))
+                say(f"error: {shown(exc)}")
+                return USAGE if isinstance(exc, ParamsError) else FAILED
+
+
+def _warning(message: object, whole: bool) -> str:
+    """A warning in one line; with --traceback all of its lines, such as where a thread hangs."""
+    lines = str(message).splitlines() or [""]
+    if whole:
+        return "\n".join(["warning: " + shown(lines[0]), *map(shown, lines[1:])])
+    more = " (--traceback shows where)" if len(lines) > 1 else ""
+    return f"warning: {shown(lines[0].removesuffix(' it is in:').rstrip(':;'))}{more}"
+
+
+#: Seconds that lie between two lines of progress at least, where there is no terminal, and at most.
+_LINES_APART: Final = (1.0, 60.0)
+
+
+class Progress:
+    """Called with (done, total): a bar on a terminal; elsewhere a line each 10 %, or a minute."""
+
+    def __init__(self, doing: str, quiet: bool, plain: bool = True) -> None:
+        self._doing = doing
+        self._quiet = quiet
+        self._plain = plain
+        self._bar: Any = None
+        self._task: Any = None
+        self._began = self._last = time.monotonic()
+        self._tenths = 0
+
+    def __enter__(self) -> Progress:
+        if not self._quiet and on_terminal():
+            from rich import progress
+            from rich.console import Console
+
+            self._bar = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(24),
+                progress.TextColumn("{task.fields[how]}"),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task(self._doing, total=None, how="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        rate = done / max(now - self._began, 1e-9)
+        # what comes after the last one, such as reading all back, has no count of its own
+        left = f"{in_time((total - done) / rate)} left" if done < total else "finishing"
+        how = f"{rate:,.0f}/s, {left}" if rate >= 10 else f"{rate:.1f}/s, {left}"
+        if self._bar is not None:
+            if now - self._last > 0.1 or done == total:  # ten a second are enough for the eye
+                self._last = now
+                how = f"{done:,} of {total:,}, {how}"
+                self._bar.update(self._task, completed=done, total=total, how=how)
+        elif self._plain and not self._quiet:
+            tenths, (least, most) = done * 10 // total, _LINES_APART
+            if now - self._last >= (least if tenths > self._tenths else most):
+                self._tenths, self._last = tenths, now
+                say(f"{self._doing}: {done:,} of {total:,} ({done * 100 // total} %), {how}")
+
+
+class Status:
+    """What is being done now: a spinner on a terminal, nothing elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._shown: Any = None
+
+    def __enter__(self) -> Status:
+        if not self._quiet and on_terminal():
+            from rich.console import Console
+
+            self._shown = Console(stderr=True).status("opening")
+            self._shown.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown is not None:
+            self._shown.stop()
+
+    def __call__(self, doing: str) -> None:
+        if self._shown is not None:
+            self._shown.update(shown(doing))
+
+
+def on_terminal() -> bool:
+    """Whether progress can be drawn: stderr is a terminal that moves its cursor."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def width() -> int:
+    """Columns for running text: those of the terminal, 80 without one, at most 100."""
+    return min(100, shutil.get_terminal_size((80, 24)).columns)
+
+
+def print_json(value: object) -> None:
+    """ASCII only: a name that is no UTF-8 comes back from json.loads as Python had it."""
+    click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> None:
+    """Columns that fit the terminal (80 letters without one); without ``head``: name and value."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=bool(head), pad_edge=False, padding=(0, 2, 0, 0))
+    for name in head or ("name", "value"):
+        justify: Any = "left" if name in ("name", "value", "class", "change") else "right"
+        table.add_column(
+            name, justify=justify, overflow="fold", style="bold" if name == "name" else ""
+        )
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = Console(highlight=False)
+    with console.capture() as captured:  # click prints it: a closed pipe is then ours to handle
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def in_bytes(size: float) -> str:
+    """ "2.5 MB", "12 bytes"."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def in_time(seconds: float) -> str:
+    """ "45 s", "12 min", "3 h 20 min"."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def times(shape: Iterable[int]) -> str:
+    """ "224 x 224 x 3"."""
+    return " x ".join(map(str, shape))
+
+
+def some(count: int, noun: str) -> str:
+    """ "1 class", "2,000 classes"."""
+    plural = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{plural}"

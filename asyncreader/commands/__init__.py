@@ -1,1 +1,0 @@
-"""The commands of ``asyncreader``, one room each: open, call the library, print."""

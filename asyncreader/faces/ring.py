@@ -1,0 +1,204 @@
+"""Slots that workers begin by themselves, and of which a consumer may hold any number.
+
+::
+
+    FREE --claim()--> FILLING --ready()--> READY --lend()--> HELD --give_back()--> FREE
+    ring                 | worker          ring             caller                 ring
+                         `---void()---> FREE
+
+States, queue and lock are those of :class:`~asyncreader.pipeline.slots.SlotRing`, and its habits
+against Ctrl-C in the consumer's thread; here the order of begin is the workers', and "no more to
+come" is a state of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from ..pipeline.slots import Slot, SlotRing, SlotState
+
+_NOTHING: Final = np.empty(0, np.uint8)
+
+# looked up through the class, a member is a call of Python
+_FREE, _FILLING, _, _HELD = SlotState
+
+
+class Lendable(Slot):
+    """A slot for any object: the caller's own batch, or whatever a worker made.
+
+    ``item``: that object; ``task``: what to make; ``step``: how many were begun before it.
+    """
+
+    __slots__ = ("item", "step", "task")
+
+    def __init__(self, number: int, item: Any = None) -> None:
+        super().__init__(number, _NOTHING, None, _NOTHING, None)
+        self.item = item
+        self.task: Any = None
+        self.step = -1
+
+
+class LendingRing(SlotRing):
+    """The slots of one face. Items leave in the order in which they were begun.
+
+    ``lanes``: queues that tasks can be assigned to, each served by workers of its own.
+    """
+
+    def __init__(self, slots: Iterable[Lendable], lanes: int = 0) -> None:
+        self.lendable = list(slots)
+        super().__init__(list(self.lendable), len(self.lendable))
+        self._lanes: list[deque[Lendable]] = [deque() for _ in range(lanes)]
+        self._begun = 0
+        self._finished = False
+        self._end: BaseException | None = None
+
+    # -- worker side -----------------------------------------------------------------------
+
+    def claim(self) -> Lendable | None:
+        """Wait for a free slot and begin the next item in it; None when no more are wanted."""
+        with self._lock:
+            self._cond.wait_for(lambda: self._stopping or bool(self._free))
+            if self._stopping:
+                return None
+            slot = _lendable(self._free.pop())
+            slot.state = _FILLING
+            slot.generation += 1
+            slot.step = self._begun
+            self._begun += 1
+            self._queue.append(slot)
+            return slot
+
+    def assign(self, slot: Lendable, lane: int) -> None:
+        """Leave a claimed slot to the workers of a lane."""
+        with self._lock:
+            if self._stopping:  # they may have left: nobody would ever fill it
+                self.void(slot)
+                return
+            self._lanes[lane].append(slot)
+            self._cond.notify_all()
+
+    def next_in(self, lane: int) -> Lendable | None:
+        """Wait for a slot assigned to this lane; None when none is to come."""
+        with self._lock:
+            mine = self._lanes[lane]
+            self._cond.wait_for(lambda: self._stopping or bool(mine))
+            return None if self._closed or not mine else mine.popleft()
+
+    def failed(self, slot: Lendable, error: BaseException) -> None:
+        """The item could not be made: its error is handed out in its place."""
+        slot.error = error
+        self.ready(slot)
+
+    def void(self, slot: Lendable) -> None:
+        """The step brought no item: its slot is free again, and nobody will see it."""
+        with self._lock:
+            self._queue.remove(slot)
+            self._free_now(slot)
+
+    def finish(self, end: BaseException | None = None) -> None:
+        """Nothing is begun from now on; behind the last item comes ``end``, if given."""
+        with self._lock:
+            self._finished = True
+            self._end = self._end or end
+            self._cond.notify_all()
+
+    def wait_filled(self) -> bool:
+        """Wait until no item is being made; False where the ring closed meanwhile."""
+        with self._lock:
+            self._wait(lambda: all(s.state is not _FILLING for s in self._queue))
+            return not self._closed
+
+    # -- consumer side ---------------------------------------------------------------------
+
+    def lend(self) -> Lendable | None:
+        """Wait for the oldest item; its slot is the caller's until give_back().
+
+        None behind the last one, and when the ring is closed. Raises the item's error: the next
+        call goes on behind it.
+        """
+        with self._lock:
+            slot = self._oldest()
+            if slot is None:
+                return None
+            error = slot.error
+            if error is not None or (self._finished and len(self._queue) == 1):
+                self._cond.notify_all()  # a slot is free, or other consumers: that was the last
+            # no call from here on
+            slot.error = None
+            del self._queue[0]
+            if error is None:
+                slot.state = _HELD
+                return slot
+            slot.state = _FREE
+            self._free += (slot,)
+        raise error
+
+    def take_item(self) -> tuple[Any] | None:
+        """Wait for the oldest item and free its slot at once; None and errors as lend()."""
+        with self._lock:
+            slot = self._oldest()
+            if slot is None:
+                return None
+            item, error = slot.item, slot.error
+            self._cond.notify_all()  # they find the free slot when the lock is free
+            # no call from here on
+            slot.item = slot.error = None
+            del self._queue[0]
+            slot.state = _FREE
+            self._free += (slot,)
+        if error is not None:
+            raise error
+        return (item,)
+
+    def give_back(self, number: int) -> bool:
+        """Free a lent slot; False if it is not lent."""
+        with self._lock:
+            slot = self.lendable[number]
+            if slot.state is not _HELD:
+                return False
+            self._free_now(slot)
+            return True
+
+    # -- both ------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is to come any more."""
+        with self._lock:
+            return self._closed or (self._finished and not self._queue)
+
+    @property
+    def _stopping(self) -> bool:
+        return self._closed or self._finished
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        self._waiting += 1  # ready() only wakes whoever is counted here
+        try:
+            self._wait_for(lambda: self._closed or condition())
+        finally:
+            self._waiting -= 1
+
+    def _oldest(self) -> Lendable | None:
+        """The oldest item's slot, waited for; None where there is none, or the error of the end."""
+        self._wait(lambda: self._head_is_ready() or (self._finished and not self._queue))
+        if not self._closed and self._queue:
+            return _lendable(self._queue[0])
+        failure = self._failure if self._closed else self._end
+        if failure is not None:
+            raise failure
+        return None
+
+    def _free_now(self, slot: Lendable) -> None:
+        self._cond.notify_all()  # they find it when the lock is free
+        # no call from here on
+        slot.state = _FREE
+        self._free += (slot,)
+
+
+def _lendable(slot: Slot) -> Lendable:
+    assert isinstance(slot, Lendable)
+    return slot

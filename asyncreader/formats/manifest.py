@@ -1,0 +1,523 @@
+"""What a sharded set says of itself: one JSON file, ``asyncreader.json``, beside its shards.
+
+Each shard is a packed file of its own (packed.py); record numbers run on from shard to shard. The
+manifest names the shards with what tells whether each is whole and the right one, so that a set of
+a million shards opens without opening any. It is written last, under a digest of its own.
+
+Version 2 adds ``digests``, those of the tables of all samples together, and further fields: their
+descriptions, and a column for each with the digest of its checksums. A set that has neither is
+version 1, as it was.
+
+Nothing in it is trusted: names are plain file names beside the manifest, numbers are bounded, and
+the text is limited before it is parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from ..errors import FormatError, SourceError, SourceNotFoundError
+from . import packed as fmt
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+UInt64: TypeAlias = npt.NDArray[np.uint64]
+
+NAME: Final = "asyncreader.json"
+FORMAT_NAME: Final = "asyncreader-shards"
+VERSION: Final = 2
+
+#: The longest manifest that is read: a million shards and more.
+MOST_BYTES: Final = 128 << 20
+#: Numbers in a manifest: JSON has them exactly up to here (RFC 8259, 6).
+MOST: Final = 1 << 53
+#: Names of shards: at most 255 bytes, as on every file system of Linux (limits.h, NAME_MAX).
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
+_HEX: Final = re.compile(r"[0-9a-f]{16}")
+#: Further fields of a sample.
+_MOST_FIELDS: Final = 256
+
+CONTAINERS: Final = {"hdf5": "HDF5", "lmdb": "LMDB"}
+COLUMNS: Final = ("name", "count", "bytes", "xxh3", "checksums", "labels")
+_NONE: Final = "-"
+#: Letters to a comma, at least; but so many values, names of classes say, may be shorter.
+_LETTERS: Final = 10
+_SHORT: Final = 1 << 17
+_READ: Final = 1 << 22
+_AGAIN: Final = "copy it again, or convert again; it is not to be edited by hand"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One row of the table.
+
+    ``name``: of the file beside the manifest; ``count``: samples; ``bytes``: the file's size;
+    ``xxh3``: XXH3-64 of the whole file; ``checksums``, ``labels``: the digests of these tables that
+    the shard's own description states (``labels`` None without); ``fields``: those of the checksums
+    of further fields; all digests as 16 hex digits.
+    """
+
+    name: str
+    count: int
+    bytes: int
+    xxh3: str
+    checksums: str
+    labels: str | None
+    fields: tuple[str, ...] = ()
+
+    def row(self) -> list[Any]:
+        """As it stands in the manifest."""
+        labels = _NONE if self.labels is None else self.labels
+        return [self.name, self.count, self.bytes, self.xxh3, self.checksums, labels, *self.fields]
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all shards of a set share. The fields are those of :class:`packed.Meta`, and:
+
+    ``container``: "hdf5" or "lmdb"; ``label_width``: labels of a sample; ``chunk`` and
+    ``compression``: of raw HDF5, samples compressed together and how, else None; ``data_bytes``:
+    bytes of all samples as stored, before any filter; ``field_bytes``: of each further field.
+    """
+
+    container: str
+    encoding: str
+    shape: tuple[int, int, int] | None
+    channels: int
+    label_kind: str
+    label_dtype: str
+    label_width: int
+    classes: tuple[str, ...] | None
+    chunk: int | None
+    compression: str | None
+    data_bytes: int
+    fields: tuple[fmt.FieldMeta, ...] = ()
+    field_bytes: tuple[int, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """As they stand in the manifest; a set of one field says nothing of fields."""
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        for name in ("shape", "classes", "field_bytes"):
+            facts[name] = None if facts[name] is None else list(facts[name])
+        facts["fields"] = [asdict(one) for one in self.fields]
+        if not self.fields:
+            del facts["fields"], facts["field_bytes"]
+        return facts
+
+    def tables(self) -> list[str]:
+        """Names of the tables that tell samples from others."""
+        labels = [] if self.label_kind == "none" else [fmt.LABELS]
+        return [fmt.CHECKSUMS, *labels, *self.columns()[len(COLUMNS) :]]
+
+    def columns(self) -> list[str]:
+        """Names of the table's columns."""
+        return [*COLUMNS, *(fmt.table_of(one.name, fmt.CHECKSUMS) for one in self.fields)]
+
+
+@dataclass(frozen=True, eq=False)
+class Manifest:
+    """A sharded set: what its shards share, and the table of shards as columns.
+
+    ``names``: fixed-length bytes (S,); ``counts``, ``sizes``: int64 (S,); ``xxh3``, ``checksums``,
+    ``label_digests``: uint64 (S,), the last zero without labels; ``field_checksums``: uint64
+    (F, S), of further fields; ``digests``: of the tables of all samples, as a single file of them
+    would state them (``checksums``, ``labels``, ``mask.checksums``), empty where nobody knows.
+    """
+
+    common: Common
+    names: npt.NDArray[np.bytes_]
+    counts: Int64
+    sizes: Int64
+    xxh3: UInt64
+    checksums: UInt64
+    label_digests: UInt64
+    field_checksums: UInt64
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, common: Common, shards: Iterable[Shard], digests: Mapping[str, str] | None = None
+    ) -> Manifest:
+        """The manifest of these shards, in this order; FormatError for rows that make no sense."""
+        rows = [shard.row() for shard in shards]
+        return replace(cls._checked(common, rows, "the manifest"), digests=dict(digests or {}))
+
+    @property
+    def version(self) -> int:
+        """The lowest version that can say all this."""
+        return 2 if self.digests or self.common.fields else 1
+
+    @cached_property
+    def ends(self) -> Int64:
+        """int64 (S,): the record number behind each shard's last."""
+        return np.cumsum(self.counts)
+
+    def take(self, numbers: Sequence[int]) -> Manifest:
+        """The manifest of some of the shards, in this order; of samples as large on average."""
+        rows = np.array(numbers, np.int64)
+        count = int(self.counts[rows].sum())
+        first, *others = (
+            max(1, size * count // self.count)
+            for size in (self.common.data_bytes, *self.common.field_bytes)
+        )
+        return Manifest(
+            replace(self.common, data_bytes=first, field_bytes=tuple(others)),
+            *(self.names[rows], self.counts[rows], self.sizes[rows]),
+            *(self.xxh3[rows], self.checksums[rows], self.label_digests[rows]),
+            self.field_checksums[:, rows],
+            self.digests if np.array_equal(rows, np.arange(len(self))) else {},
+        )
+
+    @property
+    def count(self) -> int:
+        """Samples in all shards."""
+        return int(self.ends[-1])
+
+    def __len__(self) -> int:
+        return int(self.counts.size)
+
+    def name(self, number: int) -> str:
+        """The file name of shard ``number``."""
+        return bytes(self.names[number]).decode("ascii")
+
+    def shard(self, number: int) -> Shard:
+        """Row ``number``."""
+        labelled = self.common.label_kind != "none"
+        return Shard(
+            self.name(number),
+            int(self.counts[number]),
+            int(self.sizes[number]),
+            f"{int(self.xxh3[number]):016x}",
+            f"{int(self.checksums[number]):016x}",
+            f"{int(self.label_digests[number]):016x}" if labelled else None,
+            tuple(f"{digest:016x}" for digest in self.field_checksums[:, number].tolist()),
+        )
+
+    def meta(self) -> fmt.Meta:
+        """The set as one. Where no digests of all samples are known, they are digests of the
+        shards' digests: the same for the same shards only."""
+        common = self.common
+        digests = dict(self.digests)
+        if not digests:
+            # counts are bound by the digests of checksums, which have a number for each sample
+            digests = {fmt.CHECKSUMS: joined_digest(self.checksums)}
+            if common.label_kind != "none":
+                digests[fmt.LABELS] = joined_digest(self.label_digests)
+            for one, column in zip(common.fields, self.field_checksums, strict=True):
+                digests[fmt.table_of(one.name, fmt.CHECKSUMS)] = joined_digest(column)
+        return fmt.Meta(
+            count=self.count,
+            encoding=common.encoding,
+            shape=common.shape,
+            channels=common.channels,
+            label_kind=common.label_kind,
+            classes=common.classes,
+            digests=digests,
+            label_dtype=common.label_dtype,
+            fields=common.fields,
+        )
+
+    # -- text --------------------------------------------------------------------------------
+
+    def _head(self) -> str:
+        """The lines of all but the digest and the table."""
+        head = {
+            "format": FORMAT_NAME,
+            "version": self.version,
+            "count": self.count,
+            "columns": self.common.columns(),
+            **self.common.facts(),
+        }
+        if self.digests:
+            head["digests"] = dict(sorted(self.digests.items()))
+        return "".join(f"  {json.dumps(key)}: {_json(head[key])},\n" for key in sorted(head))
+
+    def rows(self) -> list[list[Any]]:
+        """The table, a list for each shard, as it stands in the text."""
+        names = [name.decode("ascii") for name in self.names.tolist()]
+        labels = [f"{n:016x}" for n in self.label_digests.tolist()]
+        if self.common.label_kind == "none":
+            labels = [_NONE] * len(self)
+        fields = [[f"{n:016x}" for n in row] for row in self.field_checksums.T.tolist()]
+        return [
+            [name, count, size, f"{xxh3:016x}", f"{checksums:016x}", label, *others]
+            for name, count, size, xxh3, checksums, label, others in zip(
+                names,
+                self.counts.tolist(),
+                self.sizes.tolist(),
+                self.xxh3.tolist(),
+                self.checksums.tolist(),
+                labels,
+                fields,
+                strict=True,
+            )
+        ]
+
+    def to_json(self) -> str:
+        """ASCII text, a line for each shard; equal sets give equal text."""
+        head, rows = self._head(), self.rows()
+        table = ",\n".join(f"    {_json(row)}" for row in rows)
+        digest = _text_digest(head, rows)
+        return f'{{\n{head}  "digest": "{digest}",\n  "shards": [\n{table}\n  ]\n}}\n'
+
+    @classmethod
+    def from_json(cls, text: bytes, path: str) -> Manifest:
+        """Read and check what :meth:`to_json` wrote; anything else is a FormatError."""
+        if len(text) > MOST_BYTES:
+            raise FormatError(
+                "the manifest is too long to be one",
+                path=path,
+                found=f"{len(text)} bytes",
+                expected=f"at most {MOST_BYTES}",
+            )
+        # a row has six values in 70 letters or more; two-letter values would take 30 times the text
+        if (
+            text.count(b",") > len(text) // _LETTERS + _SHORT
+            or text.count(b"[") > len(text) // 40 + 9
+        ):
+            raise FormatError("the manifest is no table of shards", path=path, hint=_AGAIN)
+        try:
+            raw = json.loads(text)
+        except (ValueError, RecursionError) as exc:
+            raise FormatError("the manifest is not JSON", path=path, hint=_AGAIN) from exc
+        if not isinstance(raw, dict) or raw.get("format") != FORMAT_NAME:
+            raise FormatError("not the manifest of a sharded set", path=path)
+        version = raw.get("version")
+        if type(version) is not int or version < 1:
+            raise _wrong(path, "version", version)
+        if version > VERSION:
+            raise FormatError(
+                "the manifest was written by a newer asyncreader",
+                path=path,
+                found=f"version {version}",
+                expected=f"at most {VERSION}",
+                hint="update asyncreader",
+            )
+        common = _common(raw, path)
+        if raw.get("columns") != common.columns():
+            raise _wrong(path, "columns", raw.get("columns"))
+        rows = raw.get("shards")
+        if not isinstance(rows, list) or not rows:
+            raise _wrong(path, "shards", None if rows is None else "no table")
+        manifest = cls._checked(common, rows, path)
+        manifest = replace(manifest, digests=_digests(raw, common, path))
+        if version != manifest.version:
+            raise _wrong(path, "version", version, str(manifest.version))
+        if raw.get("count") != manifest.count:
+            raise _wrong(path, "count", raw.get("count"), str(manifest.count))
+        found = _text_digest(manifest._head(), rows)
+        if raw.get("digest") != found:
+            raise FormatError(
+                "the manifest is not as it was written",
+                path=path,
+                found=f"digest {found}",
+                expected=f"digest {str(raw.get('digest'))[:40]}",
+                hint=_AGAIN,
+            )
+        return manifest
+
+    @classmethod
+    def _checked(cls, common: Common, rows: Sequence[Any], path: str) -> Manifest:
+        wide = len(common.columns())
+        for number, row in enumerate(rows):
+            problem = _row_problem(row, wide, common.label_kind != "none")
+            if problem is not None:
+                found = repr(row)
+                raise FormatError(
+                    f"row {number} of the manifest makes no sense: {problem}",
+                    path=path,
+                    found=found if len(found) < 200 else f"{found[:200]}...",
+                    hint=_AGAIN,
+                )
+        names = np.array([row[0].encode("ascii") for row in rows])
+        unique = np.unique(names)
+        if unique.size != names.size:
+            raise FormatError("the manifest names a shard twice", path=path, hint=_AGAIN)
+        if sum(row[1] for row in rows) > MOST:
+            raise FormatError("the manifest counts more samples than there can be", path=path)
+        digests = [
+            np.array([0 if row[i] == _NONE else int(row[i], 16) for row in rows], np.uint64)
+            for i in range(3, wide)
+        ]
+        others: UInt64 = np.array(digests[3:], np.uint64).reshape(wide - len(COLUMNS), len(rows))
+        return cls(
+            common,
+            names,
+            np.array([row[1] for row in rows], np.int64),
+            np.array([row[2] for row in rows], np.int64),
+            *(digests[0], digests[1], digests[2], others),
+        )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=True)
+
+
+def _text_digest(head: str, rows: list[Any]) -> str:
+    """XXH3-64 of the head's lines and the table as json.dumps gives it, on one line."""
+    return xxhash.xxh3_64_hexdigest(f"{head}{_json(rows)}".encode("ascii"))
+
+
+def joined_digest(digests: UInt64) -> str:
+    """One digest for all parts of a set: XXH3-64 of theirs, each as 8 little-endian bytes."""
+    return fmt.digest(digests.astype("<u8"))
+
+
+def _row_problem(row: Any, wide: int, labelled: bool) -> str | None:
+    if not isinstance(row, list) or len(row) != wide:
+        return f"not {wide} values"
+    if not plain_name(row[0]):
+        return "its name is not that of a file beside the manifest"
+    if any(type(number) is not int or not 1 <= number < MOST for number in row[1:3]):
+        return "count or bytes"
+    hashes = row[3:] if labelled else row[3:5] + row[6:]
+    if not all(map(_is_hex, hashes)) or (not labelled and row[5] != _NONE):
+        return "a digest"
+    return None
+
+
+def _is_hex(text: Any) -> bool:
+    return isinstance(text, str) and _HEX.fullmatch(text) is not None
+
+
+def plain_name(name: Any) -> bool:
+    """Whether ``name`` can only be a file beside the manifest: letters, digits, ".", "_", "-"."""
+    return isinstance(name, str) and name != NAME and _PLAIN.fullmatch(name) is not None
+
+
+def _wrong(path: str, name: str, found: object, expected: str | None = None) -> FormatError:
+    return FormatError(
+        f"the manifest's {name!r} makes no sense",
+        path=path,
+        found=repr(found)[:200],
+        expected=expected,
+        hint=_AGAIN,
+    )
+
+
+def _common(raw: dict[str, Any], path: str) -> Common:
+    shape, classes = raw.get("shape"), raw.get("classes")
+    good = {
+        "container": raw.get("container") in tuple(CONTAINERS),
+        "encoding": raw.get("encoding") in fmt.ENCODINGS,
+        "shape": shape is None
+        or (isinstance(shape, list) and len(shape) == 3 and all(_whole(n, 1 << 31) for n in shape)),
+        "channels": type(raw.get("channels")) is int and raw["channels"] in (1, 3),
+        "label_kind": raw.get("label_kind") in ("class", "values", "none"),
+        "label_dtype": raw.get("label_dtype") in ("<i8", "<f8"),
+        "label_width": _whole(raw.get("label_width"), 1 << 31),
+        "classes": classes is None
+        or (isinstance(classes, list) and all(map(_is_class_name, classes))),
+        "chunk": raw.get("chunk") is None or _whole(raw["chunk"], 1 << 31),
+        "compression": raw.get("compression") in (None, "gzip"),
+        "data_bytes": _whole(raw.get("data_bytes"), MOST),
+    }
+    for name, right in good.items():
+        if not right:
+            raise _wrong(path, name, raw.get(name))
+    if raw["encoding"] == "raw" and shape is None:
+        raise _wrong(path, "shape", None, "(H, W, C) of raw pixels")
+    if shape is not None and shape[2] != raw["channels"]:
+        raise _wrong(path, "shape", shape, f"{raw['channels']} channels")
+    fields = _fields(raw, path)
+    sizes = raw.get("field_bytes", [])
+    good_sizes = isinstance(sizes, list) and all(_whole(size, MOST) for size in sizes)
+    if not good_sizes or len(sizes) != len(fields):
+        raise _wrong(path, "field_bytes", sizes)
+    return Common(
+        container=raw["container"],
+        encoding=raw["encoding"],
+        shape=None if shape is None else (shape[0], shape[1], shape[2]),
+        channels=raw["channels"],
+        label_kind=raw["label_kind"],
+        label_dtype=raw["label_dtype"],
+        label_width=raw["label_width"],
+        classes=None if classes is None else tuple(classes),
+        chunk=raw.get("chunk"),
+        compression=raw.get("compression"),
+        data_bytes=raw["data_bytes"],
+        fields=fields,
+        field_bytes=tuple(sizes),
+    )
+
+
+def _fields(raw: dict[str, Any], path: str) -> tuple[fmt.FieldMeta, ...]:
+    """Further fields; FormatError where their descriptions make no sense."""
+    listed = raw.get("fields", [])
+    if not isinstance(listed, list) or len(listed) > _MOST_FIELDS:
+        raise _wrong(path, "fields", listed)
+    try:
+        fields = tuple(fmt.FieldMeta.read(one) for one in listed)
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+        raise _wrong(path, "fields", listed) from None
+    if len({one.name for one in fields}) < len(fields):
+        raise _wrong(path, "fields", listed)
+    return fields
+
+
+def _digests(raw: dict[str, Any], common: Common, path: str) -> dict[str, str]:
+    """Those of the tables of all samples, all of them or none."""
+    found = raw.get("digests", {})
+    whole = isinstance(found, dict) and (not found or set(found) == set(common.tables()))
+    if not whole or not all(map(_is_hex, found.values())):
+        raise _wrong(path, "digests", found)
+    return dict(found)
+
+
+def _whole(value: Any, limit: int) -> bool:
+    return type(value) is int and 1 <= value < limit
+
+
+def _is_class_name(name: Any) -> bool:
+    if not isinstance(name, str):
+        return False
+    try:  # bytes of a folder's name that are no UTF-8 come as os.fsdecode gives them
+        name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def manifest_path(path: str) -> str | None:
+    """The manifest that ``path`` names, a folder or the file itself; None if it is neither."""
+    if os.path.isdir(path):
+        inside = os.path.join(path, NAME)
+        return inside if os.path.lexists(inside) else None
+    if not path.endswith(".json") or not os.path.isfile(path):
+        return None
+    return path
+
+
+def read_manifest(path: str) -> Manifest:
+    """The manifest in the file ``path``. SourceNotFoundError, SourceError or FormatError."""
+    try:
+        if not os.path.isfile(path) and os.path.lexists(path):  # a pipe would be waited for
+            raise FormatError("the manifest is not a regular file", path=path)
+        with open(path, "rb") as file:
+            text = file.read(MOST_BYTES + 1)
+    except FileNotFoundError as exc:
+        raise SourceNotFoundError("there is no manifest", path=path) from exc
+    except OSError as exc:
+        if isinstance(exc, SourceError):
+            raise
+        raise SourceError("the manifest cannot be read", path=path, found=exc.strerror) from exc
+    return Manifest.from_json(text, path)
+
+
+def file_digest(path: str) -> tuple[int, str]:
+    """(bytes, XXH3-64 as 16 hex digits) of a whole file."""
+    state, size = xxhash.xxh3_64(), 0
+    with open(path, "rb", buffering=0) as file:
+        while data := file.read(_READ):
+            state.update(data)
+            size += len(data)
+    return size, state.hexdigest()

@@ -1,0 +1,1 @@
+"""Who fills which buffer, and when: slots, workers, and what they do with a batch."""

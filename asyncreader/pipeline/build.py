@@ -1,0 +1,299 @@
+"""From parameters to parts: the open set, what fills batches of it, and slots of the right shapes.
+
+The reader puts them together, and each worker process once more for itself.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import FormatError, ParamsError, WorkerError
+from ..order import Cursor, EpochOrder, subset_count
+from ..params import PATHS, WINDOW_BYTES, ReaderParams
+from ..pixels.transform import Fill
+from ..sources import (
+    FieldsSource,
+    RowPlan,
+    Source,
+    absolute,
+    absolute_pattern,
+    open_reader_source,
+)
+from ..sources.subset import resolve_subset
+from ..stats import Meter
+from ..system.memory import aligned_empty
+from .fill_batch import BatchFiller
+from .shared_memory import Arena, pages
+from .slots import Slot, SlotLayout
+from .trace import TracedFiller
+
+#: Samples, spread over a set, that are looked at to see whether ``dtype`` can hold their values.
+LOOKED_AT: Final = 16
+
+
+def rooted(p: ReaderParams) -> ReaderParams:
+    """The parameters with absolute paths: as pickled readers and worker processes need them."""
+    found: dict[str, Any] = {}
+    for name in PATHS:
+        path = getattr(p, name)
+        if path is not None:
+            one = isinstance(path, str)
+            found[name] = absolute_pattern(path) if one else tuple(map(absolute_pattern, path))
+    for name in ("labels_path", "trace"):
+        if getattr(p, name) is not None:
+            found[name] = absolute(getattr(p, name))
+    return replace(p, **found)
+
+
+def make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> BatchFiller:
+    """Fill and order of a source, checked against each other; ParamsError where they clash."""
+    spec = source.spec
+    fill = Fill(spec.stored, p.wanted, spec.path)
+    further = source.fills(p.wanted) if isinstance(source, FieldsSource) else None
+    subset = resolve_subset(p.subset, source)
+    count = subset_count(subset, spec.count)
+    order = _order(p, rank, world_size, source, (fill, *(further or ())), subset, count)
+    if order.steps == 0:
+        raise ParamsError(
+            "an epoch would have no batch",
+            found=f"{count} samples, batch_size x world_size = {order.global_batch}",
+            hint='lower batch_size, or last_batch="pad", "wrap" or "short"',
+        )
+    if order.shuffle == "block":
+        source.reserve(order.window)
+    unchecked = source.unchecked if isinstance(source, FieldsSource) else ()
+    if p.verify == "always" and (unchecked or not spec.checksums):
+        raise ParamsError(
+            'verify="always" of a set without checksums',
+            path=spec.path,
+            found=f"none of {', '.join(map(repr, unchecked))}" if unchecked else None,
+            hint="pack it with asyncreader convert, which records them",
+        )
+    kind = BatchFiller if p.trace is None else TracedFiller
+    return kind(
+        source,
+        fill,
+        order,
+        on_error=p.on_error,
+        verify=p.verify,
+        postprocess=p.postprocess,
+        further=further,
+    )
+
+
+def check_values(p: ReaderParams, filler: BatchFiller) -> None:
+    """What only the stored values tell: that ``dtype`` can hold them, and that mean and std are of
+    their scale.
+
+    ParamsError where ``dtype`` cannot hold one of some samples; it looks at none where it holds
+    all that they may have. What is not seen here fails its batch.
+    """
+    fill, order = filler.fill, filler.order
+    _warn_of_scale(p, fill)
+    if not fill.narrows:
+        return
+    positions = np.unique(np.linspace(0, order.count - 1, LOOKED_AT).astype(np.int64))
+    row, key = np.zeros(1, np.int64), np.zeros(1, np.uint64)
+    out = aligned_empty((1, *fill.row_shape), fill.dtype)
+    for record in order.records(0, positions):
+        # what is damaged is no matter of the dtype: that is found when its batch is filled
+        filler.source.read_into(RowPlan(record.reshape(1), row, key), fill, out, Meter())
+
+
+def _warn_of_scale(p: ReaderParams, fill: Fill) -> None:
+    """Warn of mean and std that are of another scale than whole-number pixels are."""
+    dtype = fill.stored.dtype
+    if dtype.kind != "u" or (p.mean is None and p.std is None):
+        return
+    limit = int(np.iinfo(dtype).max)
+    mean, std = p.mean or (0.0,), p.std or (1.0,)
+    top = limit * abs(1.0 if p.scale is None else p.scale)
+    changes = any(mean) or any(value != 1.0 for value in std)
+    if p.scale is None and changes and max(map(abs, mean)) <= 1 and max(map(abs, std)) <= 1:
+        cure = f"pass scale=1/{limit} as well (or scale=1, if this is meant)"
+    elif max(mean) > top:
+        cure = "leave scale out" if p.scale is not None else "give both in the scale of the pixels"
+    else:
+        return
+    scaled = "" if p.scale is None else f" with scale={p.scale:.6g}"
+    warnings.warn(
+        f"mean={_shortly(mean)} and std={_shortly(std)} are not of the scale of {dtype} pixels"
+        f"{scaled}, which are 0 to {top:.6g}: {cure}",
+        stacklevel=4,
+    )
+
+
+def _shortly(values: tuple[float, ...]) -> str:
+    shown = ", ".join(f"{value:.6g}" for value in values)
+    return shown if len(values) == 1 else f"({shown})"
+
+
+def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
+    """Shapes of the slots; where there is a postprocess, by one trial call on real rows."""
+    table = filler.source.labels
+    layout = SlotLayout(
+        rows=(filler.fill.allocate_shape(p.batch_size), filler.fill.dtype),
+        labels=None if table is None else ((p.batch_size, *table.shape[1:]), table.dtype),
+        further=tuple(
+            (fill.allocate_shape(p.batch_size), fill.dtype) for fill in filler.further or ()
+        ),
+    )
+    _check_memory(p, layout)
+    if p.postprocess is None:
+        return layout
+    # a bad sample among the first must not keep the reader from opening
+    trial = BatchFiller(
+        filler.source,
+        filler.fill,
+        filler.order,
+        on_error="zero",
+        verify="never",
+        postprocess=p.postprocess,
+        further=filler.further,
+    )
+    (slot,) = layout.build(1, aligned_empty, filler.handed_out)
+    slot.plan = plan = filler.order.plan(filler.order.settle(Cursor()))
+    count = plan.indices.size
+    trial.fill_part(slot, 0, count, Meter())
+    result = trial.call_postprocess(
+        filler.seen_rows(slot, count),
+        None if slot.labels is None else slot.labels[:count],
+        plan.rng_key,
+    )
+    if result is None:
+        return layout
+    fields = trial.made_arrays(result[0])
+    parts = [result[1], *((result[0],) if fields is None else fields)]
+    try:
+        made = [None if part is None else np.asarray(part) for part in parts]
+    except ValueError as exc:  # rows of several lengths
+        raise WorkerError(f"postprocess must return arrays: {exc}") from exc
+    labels, *data = ((None if m is None else (m.shape, m.dtype)) for m in made)
+    known = [part for part in data if part is not None]
+    if (
+        not known
+        or len(known) < len(data)
+        or any(m is not None and (m.dtype.kind not in "buif" or m.ndim == 0) for m in made)
+    ):
+        raise WorkerError(
+            "postprocess must return arrays of numbers",
+            found=" and ".join(type(part).__name__ for part in (*parts[1:], parts[0])),
+        )
+    if fields is None:
+        layout = replace(layout, out_data=known[0], out_labels=labels)
+    else:
+        layout = replace(layout, out_fields=tuple(known), out_labels=labels)
+    _check_memory(p, layout)
+    return layout
+
+
+def _check_memory(p: ReaderParams, layout: SlotLayout) -> None:
+    needed = (p.njob + 1) * sum(layout.sizes())
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise ParamsError(
+            "the slots do not fit in memory",
+            found=f"{needed / 1e9:.1f} GB for njob + 1 = {p.njob + 1} batches",
+            expected=f"at most {there / 1e9:.1f} GB",
+            hint="lower batch_size or njob",
+        )
+
+
+def shared_size(p: ReaderParams, layout: SlotLayout, filler: BatchFiller) -> int:
+    """Bytes of shared memory for :func:`attach_slots`."""
+    seen = 0 if filler.seen is None else pages(filler.seen.nbytes)
+    return seen + (p.njob + 1) * sum(pages(size) for size in layout.sizes())
+
+
+def attach_slots(
+    filler: BatchFiller, layout: SlotLayout, p: ReaderParams, arena: Arena
+) -> list[Slot]:
+    """The shared slots and the shared map of checked samples, on either side."""
+    if filler.seen is not None:
+        filler.seen = arena.empty(filler.seen.shape, np.uint8)
+    return layout.build(p.njob + 1, arena.empty, filler.handed_out)
+
+
+def identity_of(source: Source) -> tuple[Any, ...]:
+    """What tells that a worker process has opened the same files: whatever is known without a look
+    at samples."""
+    specs = [part.spec for part in getattr(source, "parts", (source,))]
+    return tuple((s.path, s.count, s.stored, s.size_on_disk, s.meta) for s in specs)
+
+
+def build_worker(
+    identity: tuple[Any, ...],
+    p: ReaderParams,
+    rank: int,
+    world_size: int,
+    layout: SlotLayout,
+    arena: Arena,
+) -> tuple[BatchFiller, list[Slot]]:
+    """What a worker process fills with: its own source, the shared slots."""
+    source = open_set(p)
+    if identity_of(source) != identity:
+        raise FormatError(
+            "the set was replaced by another while its reader opened",
+            path=source.spec.path,
+            hint="open the reader again",
+        )
+    filler = make_filler(p, source, rank, world_size)
+    return filler, attach_slots(filler, layout, p, arena)
+
+
+def open_set(p: ReaderParams) -> Source:
+    """What the parameters name, opened. Tests put a fake in its place."""
+    return open_reader_source(p)
+
+
+def _order(
+    p: ReaderParams,
+    rank: int,
+    world_size: int,
+    source: Source,
+    fills: tuple[Fill, ...],
+    subset: slice | npt.NDArray[np.int64] | None,
+    count: int,
+) -> EpochOrder:
+    if p.last_batch == "short" and world_size != 1:
+        raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
+    decoded = sum(
+        int(np.prod(fill.stored.shape)) * fill.stored.dtype.itemsize
+        if fill.stored.shape is not None
+        else fill.row_bytes
+        for fill in fills
+    )
+    block = source.spec.block
+    window = max(1, min(p.shuffle_window, WINDOW_BYTES // max(1, decoded)))
+    return EpochOrder(
+        count=count,
+        seed=p.seed,
+        shuffle=p.shuffle,
+        block=block,
+        window=max(block, window // block * block),
+        batch=p.batch_size,
+        rank=rank,
+        world_size=world_size,
+        last_batch=p.last_batch,
+        subset=subset,
+        ends=_ends(source.spec.ends, subset),
+    )
+
+
+def _ends(
+    ends: npt.NDArray[np.int64] | None, subset: slice | npt.NDArray[np.int64] | None
+) -> npt.NDArray[np.int64] | None:
+    """Where files end, counted in the subset; None where it does not go through them in order."""
+    if ends is None or subset is None:
+        return ends
+    if not isinstance(subset, slice) or subset.step != 1:
+        return None
+    inside: npt.NDArray[np.int64] = np.unique(np.clip(ends, subset.start, subset.stop))
+    left: npt.NDArray[np.int64] = inside[inside > subset.start] - subset.start
+    return left

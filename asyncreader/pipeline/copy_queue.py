@@ -1,0 +1,107 @@
+"""Small batches whose rows are only copied: a queue that compiled code serves without the GIL.
+
+A batch of 128 rows of 3 kB is copied in 30 to 60 us. It takes as long again to hand it to a thread
+that sleeps, or that waits for the GIL. So such batches are not tasks of the ring: the ring
+publishes them in a table, and compiled code takes one after another from there. It does so in a
+worker, which stays in that code as long as there is something to do, and in the consumer, when
+nobody has begun the batch that it wants.
+
+A batch is claimed by compare-and-swap, and a mark that is written behind its last row says that it
+is whole. Python reads the marks: that needs a processor that shows writes to other cores in their
+order. Elsewhere, and without numba, batches go through the ring's tasks.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..pixels import kernels
+from ..stats import Meter
+from ..system.memory import address_of
+
+#: Looks for a job, or at the batch that is waited for, before a thread goes to sleep: some 20 us.
+LOOKS: Final = 20_000
+
+#: Items of ``control``.
+CLAIMED, PUBLISHED, STOPPED = range(3)
+
+_ORDERED: Final = platform.machine() in ("x86_64", "AMD64")
+
+
+class CopyQueue:
+    """Batches of the slots of one ring that are copied as they are.
+
+    ``outs``: of each slot its rows and its labels (None without labels), which the caller keeps
+    alive; ``labels``: the table that labels are copied from; ``extents``: where rows are (the
+    arguments of kernels.copy_batches from ``source`` to ``stride``); ``servers``: workers that
+    serve the queue at a time.
+
+    Only the ring writes here, under its lock; compiled code claims and marks. ``control``: batches
+    claimed and published, and 1 when all is over; ``queue``: slot numbers as they were published;
+    ``jobs``: of each slot its rows, where their record numbers are, the addresses that they go to,
+    and its generation; ``marks``: the generation that is whole in each slot.
+    """
+
+    def __init__(
+        self,
+        outs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any] | None]],
+        labels: npt.NDArray[Any] | None,
+        extents: tuple[int, npt.NDArray[np.int64], int, int],
+        servers: int,
+    ) -> None:
+        self.servers = servers
+        self.meter = Meter()  # of what consumers copy
+        rows = outs[0][0]
+        label_bytes = 0 if labels is None else labels.nbytes // labels.shape[0]
+        control, queue, marks = (np.zeros(n, np.int64) for n in (3, len(outs), len(outs)))
+        jobs = np.array(
+            [
+                (0, 0, address_of(data), address_of(label), address_of(mark), 0)
+                for (data, label), mark in zip(outs, marks[:, None], strict=True)
+            ],
+            np.int64,
+        )
+        self._arguments = (
+            *(control, queue, jobs, *extents, rows.nbytes // rows.shape[0]),
+            *(0 if labels is None else labels.ctypes.data, label_bytes),
+        )
+        # whose addresses are in there
+        self._alive = (outs, labels, marks)
+        # numbers go in and out of these without a call
+        self.control, self.queue = control.data, queue.data
+        self.jobs, self.marks = jobs.data, marks.data
+
+    @staticmethod
+    def available() -> bool:
+        """Whether compiled code can serve a queue here."""
+        return _ORDERED and kernels.compiled()
+
+    def waiting(self) -> bool:
+        """Whether there is a batch that nobody has begun."""
+        return self.control[PUBLISHED] > self.control[CLAIMED]
+
+    def serve(self, meter: Meter) -> None:
+        """Copy batches until there have been none for some microseconds."""
+        started = time.perf_counter()
+        kernels.copy_batches(*self._arguments, 1 << 62, LOOKS)
+        meter.read += time.perf_counter() - started
+
+    def copy_one(self) -> None:
+        """Copy the oldest batch that nobody has begun, if there is one."""
+        started = time.perf_counter()
+        kernels.copy_batches(*self._arguments, 1, 0)
+        self.meter.read += time.perf_counter() - started
+
+    def copy_all(self) -> None:
+        """Copy all that nobody has begun."""
+        kernels.copy_batches(*self._arguments, 1 << 62, 0)
+
+    def look(self, number: int, generation: int) -> None:
+        """Wait some microseconds for the batch in slot ``number`` to be whole."""
+        kernels.await_batch(self.jobs[number, 4], generation, LOOKS)

@@ -1,0 +1,336 @@
+"""What a worker does with a batch: read its rows, settle bad samples, run postprocess."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import AsyncReaderError, SampleError, SourceError, WorkerError
+from ..order import BatchPlan, EpochOrder
+from ..pixels.transform import Fill
+from ..sources import FieldsSource, RowError, RowPlan, Source
+from ..stats import Meter
+from .copy_queue import CopyQueue
+from .slots import Array, Data, Slot, arrays_of
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+Postprocess: TypeAlias = Callable[..., Any]
+
+#: Stand-ins tried for one bad sample before the batch fails.
+ATTEMPTS: Final = 16
+
+#: Samples whose marks (1 GiB of them) say which were checked before: in a larger set all are
+#: checked each time they are read, which for most is once in a training.
+MOST_MARKED: Final = 1 << 30
+
+
+def takes_rng(function: Postprocess) -> bool:
+    """Whether ``function`` takes (data, labels, rng) rather than (data, labels)."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return False
+    try:
+        signature.bind(None, None, None)
+    except TypeError:
+        return False
+    # f(data, labels, alpha=0.5) binds three too, but did not ask for a generator
+    named = list(signature.parameters.values())
+    if len(named) < 3:
+        return True
+    return named[2].default is inspect.Parameter.empty or named[2].name == "rng"
+
+
+class BatchFiller:
+    """Fills slots from one source; used by all workers of a reader at once.
+
+    ``fill``: how its data, or its first field, become rows; ``further``: the same of each other
+    field of a :class:`FieldsSource`, None for a source that has no fields.
+    ``seen`` (uint8 per sample) marks samples whose checksum has passed, with verify="first".
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        fill: Fill,
+        order: EpochOrder,
+        *,
+        on_error: str,
+        verify: str,
+        postprocess: Postprocess | None,
+        further: tuple[Fill, ...] | None = None,
+    ) -> None:
+        self.source = source
+        self.fill = fill
+        self.further = further
+        self.order = order
+        self._random = any(one.random for one in self.fills)
+        self._on_error = on_error
+        parts = getattr(source, "parts", (source,))
+        self._verify = verify if any(part.spec.checksums for part in parts) else "never"
+        if self._verify == "first" and source.spec.count > MOST_MARKED:
+            self._verify = "always"
+        self._all_seen = False
+        self._slot_bytes = 0
+        self._postprocess = postprocess
+        self._with_rng = postprocess is not None and takes_rng(postprocess)
+        self.seen: npt.NDArray[np.uint8] | None = (
+            np.zeros(source.spec.count, np.uint8) if self._verify == "first" else None
+        )
+
+    @property
+    def fills(self) -> tuple[Fill, ...]:
+        """The fill of each field."""
+        return (self.fill, *(self.further or ()))
+
+    def handed_out(self, rows: Array, *further: Array) -> Data:
+        """What the user sees of a slot's memory: a view of it, one for each field."""
+        seen = self.fill.handed_out(rows)
+        if self.further is None:
+            return seen
+        others = zip(self.further, further, strict=True)
+        return seen, *(fill.handed_out(array) for fill, array in others)
+
+    # made when the first batch is filled: the slots were found to fit in memory by then
+    @cached_property
+    def _rows(self) -> Int64:
+        return np.arange(self.order.batch, dtype=np.int64)
+
+    @cached_property
+    def _no_keys(self) -> npt.NDArray[np.uint64]:
+        return np.zeros(self.order.batch, np.uint64)
+
+    def seen_rows(self, slot: Slot, count: int) -> Data:
+        """The first ``count`` rows of a slot as the user sees them."""
+        return self.handed_out(slot.rows[:count], *(array[:count] for array in slot.further))
+
+    def copy_queue(self, slots: Sequence[Slot], servers: int) -> CopyQueue | None:
+        """A queue for batches that are only copied, if these slots have such; see copy_queue.py."""
+        labels = self.source.labels
+        table = labels is None or (
+            isinstance(labels, np.ndarray) and labels.flags.c_contiguous and labels.nbytes > 0
+        )
+        copied = self.fill.mode == "copy" and self.further is None and self._postprocess is None
+        if not (copied and table) or self._verify == "always":
+            return None
+        extents = self.source.in_memory(0)
+        if extents is None or not CopyQueue.available():
+            return None
+        outs = [(slot.rows, slot.labels) for slot in slots]
+        self._slot_bytes = slots[0].rows.nbytes
+        return CopyQueue(outs, labels, extents, servers)
+
+    def only_copied(self, plan: BatchPlan) -> bool:
+        """Whether a batch is only a copy: no row padded, none to be checked, all in memory."""
+        return (
+            not plan.padded
+            and self.all_seen(plan.step)
+            and self.source.in_memory(self._slot_bytes) is not None
+        )
+
+    def all_seen(self, step: int) -> bool:
+        """Whether no sample has to be checked any more; looked at in steps 1, 2, 4, 8 ..."""
+        if self.seen is None:
+            return True
+        if not self._all_seen and step & (step - 1) == 0:
+            self._all_seen = bool(self.seen.all())
+        return self._all_seen
+
+    # -- rows ------------------------------------------------------------------------------
+
+    def fill_part(self, slot: Slot, lo: int, hi: int, meter: Meter) -> None:
+        """Fill rows ``lo`` to ``hi`` of a slot; raises what fails the whole batch."""
+        plan = slot.plan
+        assert plan is not None
+        started, decoded = time.perf_counter(), meter.decode
+        records = plan.indices[lo:hi]
+        rows = self._rows[lo:hi]
+        # nothing random, nothing to draw: keys are not worked out then
+        keys = plan.keys_of(lo, hi) if self._random else self._no_keys[lo:hi]
+        if plan.padded:
+            valid = plan.valid[lo:hi]
+            self._blank(slot, rows[~valid])
+            records, rows, keys = records[valid], rows[valid], keys[valid]
+        errors = self._read(records, rows, keys, slot, meter)
+        for bad in sorted(errors, key=lambda error: error.row) if errors else ():
+            self._settle(slot, plan, bad, meter)
+        if slot.labels is not None:
+            self._labels(slot, plan, lo, hi)
+        meter.read += time.perf_counter() - started - (meter.decode - decoded)
+
+    def _read(
+        self,
+        records: Int64,
+        rows: Int64,
+        keys: npt.NDArray[np.uint64],
+        slot: Slot,
+        meter: Meter,
+    ) -> tuple[RowError, ...]:
+        if records.size == 0:
+            return ()
+        check = None
+        if self._verify == "always":
+            check = np.ones(records.size, np.bool_)
+        elif self.seen is not None:
+            unseen = self.seen[records] == 0
+            check = unseen if unseen.any() else None
+        try:
+            wanted = RowPlan(records, rows, keys, check)
+            if isinstance(self.source, FieldsSource):
+                outs = (slot.rows, *slot.further)
+                errors = self.source.read_fields(wanted, self.fills, outs, meter)
+            else:
+                errors = self.source.read_into(wanted, self.fill, slot.rows, meter)
+        except AsyncReaderError:
+            raise
+        except OSError as exc:
+            raise SourceError(f"reading failed: {exc}", path=self.source.spec.path) from exc
+        if self.seen is not None and check is not None:
+            if errors:
+                check &= ~np.isin(rows, [bad.row for bad in errors])
+            self.seen[records[check]] = 1
+        return errors
+
+    def _settle(self, slot: Slot, plan: BatchPlan, bad: RowError, meter: Meter) -> None:
+        """Do with one bad row what ``on_error`` says."""
+        if self._on_error == "raise":
+            raise bad.error
+        row = bad.row
+        slot.bad.append((row, int(plan.indices[row]), str(bad.error)))
+        if self._on_error == "zero":
+            self._blank(slot, np.array([row]))
+            plan.valid[row] = False
+            return
+        last: SampleError = bad.error
+        for record in self.order.stand_ins(plan.epoch, plan.start + row, ATTEMPTS).tolist():
+            errors = self._read(
+                np.array([record], np.int64),
+                np.array([row], np.int64),
+                plan.keys_of(row, row + 1),
+                slot,
+                meter,
+            )
+            if not errors:
+                plan.indices[row] = record
+                return
+            last = errors[0].error
+        raise SampleError(
+            f"{ATTEMPTS} stand-ins for a bad sample were bad too",
+            path=bad.error.path,
+            index=bad.error.index,
+            hint="the set is damaged: run asyncreader verify on it",
+        ) from last
+
+    def _blank(self, slot: Slot, rows: npt.NDArray[np.int64]) -> None:
+        slot.rows[rows] = 0
+        for array in slot.further:
+            array[rows] = 0
+        if slot.labels is not None:
+            slot.labels[rows] = 0
+
+    def _labels(self, slot: Slot, plan: BatchPlan, lo: int, hi: int) -> None:
+        table = self.source.labels  # those of shards are no array
+        assert table is not None
+        assert slot.labels is not None
+        if isinstance(table, np.ndarray) and not plan.padded and not slot.bad:
+            # the method: np.take() takes 2 us longer
+            table.take(plan.indices[lo:hi], 0, slot.labels[lo:hi], "clip")
+            return
+        rows = np.flatnonzero(plan.valid[lo:hi]) + lo
+        slot.labels[rows] = table[plan.indices[rows]]
+
+    # -- the whole batch -------------------------------------------------------------------
+
+    def finish(self, slot: Slot, meter: Meter) -> None:
+        """Run postprocess on a filled batch; its result lands in the slot's output buffers."""
+        if self._postprocess is None:
+            return
+        plan = slot.plan
+        assert plan is not None
+        started = time.perf_counter()
+        count = plan.indices.size
+        labels = None if slot.labels is None else slot.labels[:count]
+        result = self.call_postprocess(self.seen_rows(slot, count), labels, plan.rng_key)
+        self._store(slot, result, count)
+        meter.postprocess += time.perf_counter() - started
+
+    def call_postprocess(
+        self, data: Data, labels: Array | None, rng_key: int
+    ) -> tuple[Any, Any] | None:
+        """Call the user's function; None where it worked in place. WorkerError if it raised."""
+        assert self._postprocess is not None
+        arguments: list[Any] = [data, labels]
+        if self._with_rng:
+            arguments.append(np.random.Generator(np.random.Philox(key=rng_key)))
+        try:
+            result = self._postprocess(*arguments)
+        except Exception as exc:
+            raise WorkerError(
+                f"postprocess raised {type(exc).__name__}: {exc}",
+                hint="the original error is its cause",
+            ) from exc
+        if result is None:
+            return None
+        if isinstance(result, tuple | list):
+            if len(result) != 2:
+                raise WorkerError(
+                    "postprocess must return None, data, or (data, labels)",
+                    found=f"{len(result)} values",
+                    hint="several fields go as ((first, second, ...), labels)",
+                )
+            return result[0], result[1]
+        return result, labels
+
+    def made_arrays(self, data: Any) -> tuple[Any, ...] | None:
+        """What postprocess made of data, where that is several arrays; else None."""
+        several = self.further is not None and isinstance(data, tuple | list)
+        return tuple(data) if several else None
+
+    def _store(self, slot: Slot, result: tuple[Any, Any] | None, count: int) -> None:
+        outs = arrays_of(slot.out_data)
+        in_place = outs[0].base is not None and np.shares_memory(outs[0], slot.rows)
+        if result is None:
+            if not in_place:
+                raise WorkerError(
+                    "postprocess returned None, but arrays in its trial call",
+                    hint="it must always work in place, or always return arrays",
+                )
+            return
+        if in_place:
+            raise WorkerError(
+                "postprocess returned arrays, but None in its trial call",
+                hint="it must always work in place, or always return arrays",
+            )
+        made_of_data = self.made_arrays(result[0])
+        if made_of_data is None:
+            made_of_data = (result[0],)
+        if len(made_of_data) != len(outs):
+            raise WorkerError(
+                "postprocess returned another number of arrays than in its trial call",
+                found=f"{len(made_of_data)} of data",
+                expected=len(outs),
+            )
+        for name, made, out in (
+            *(("data", made, out) for made, out in zip(made_of_data, outs, strict=True)),
+            ("labels", result[1], slot.out_labels),
+        ):
+            if out is None:
+                if made is not None:
+                    raise WorkerError(f"postprocess returned {name}, but none in its trial call")
+                continue
+            array = np.asarray(made)
+            expected = (count, *out.shape[1:]) if out.shape[0] == slot.rows.shape[0] else out.shape
+            if array.shape != expected or array.dtype != out.dtype:
+                raise WorkerError(
+                    f"postprocess returned {name} of another shape or dtype than in its trial call",
+                    found=f"{array.shape} {array.dtype}",
+                    expected=f"{expected} {out.dtype}",
+                    hint="a batch has a fixed shape",
+                )
+            np.copyto(out[: expected[0]], array)

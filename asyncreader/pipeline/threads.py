@@ -1,0 +1,111 @@
+"""Threads that fill slots: they take tasks from the ring until it closes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import Final
+
+from ..errors import as_ours
+from ..stats import Meter
+from ..system.signals import after_this
+from .fill_batch import BatchFiller
+from .slots import SlotRing
+
+#: Seconds that close() waits for a thread inside a read or user code.
+STUCK_AFTER: Final = 1.0
+
+
+class ThreadWorkers:
+    """``count`` daemon threads over one ring and one filler.
+
+    They hold no reference to the reader, so that a forgotten reader is collected and closed.
+    """
+
+    def __init__(self, count: int, ring: SlotRing, filler: BatchFiller, name: str) -> None:
+        self.meters = [Meter() for _ in range(count)]
+        self._ring = ring
+        self._threads = [
+            threading.Thread(
+                target=_work, args=(ring, filler, meter), name=f"{name}-{number}", daemon=True
+            )
+            for number, meter in enumerate(self.meters)
+        ]
+
+    def start(self) -> None:
+        """Start all threads. Where that fails the ring is closed, and stop() joins the others."""
+        try:
+            with after_this():
+                for thread in self._threads:
+                    thread.start()
+        except BaseException:
+            self._ring.close()
+            raise
+
+    def stop(self) -> None:
+        """Join the threads of a closed ring. One that is stuck is left behind with a warning."""
+        for meter in self.meters:
+            meter.stopped = True  # a batch of large pictures takes seconds: not to its end
+        join_or_leave(self._threads)
+
+
+def join_or_leave(threads: Sequence[threading.Thread], seconds: float = STUCK_AFTER) -> None:
+    """Join threads that were told to end; who has not within ``seconds`` is left, with a warning.
+
+    They are daemons, so that the interpreter can end without them.
+    """
+    if threading.current_thread() in threads:
+        return  # collected by one of its own threads, perhaps inside the ring: they end alone
+    until = time.monotonic() + seconds
+    for thread in threads:
+        if thread.ident is not None:
+            thread.join(max(0.0, until - time.monotonic()))
+    if not any(thread.is_alive() for thread in threads):
+        return
+    frames = sys._current_frames()
+    # this function's own frame in one of its variables would be a cycle: it, and the reader that
+    # is closed, would wait for the garbage collector
+    del frames[threading.get_ident()]
+    left = [thread for thread in threads if thread.is_alive() and thread.ident in frames]
+    if left:
+        stacks = (
+            f"{thread.name} is in:\n{''.join(traceback.format_stack(frames[thread.ident]))}"
+            for thread in left
+            if thread.ident is not None
+        )
+        # one for all, when all had their time: where warnings are errors it ends the caller
+        warnings.warn(
+            f"{len(left)} of {len(threads)} workers did not stop within {seconds} s and are left "
+            f"to end by themselves; {''.join(stacks)}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def _work(ring: SlotRing, filler: BatchFiller, meter: Meter) -> None:
+    while True:
+        task = ring.next_task(meter)
+        if task is None:
+            return
+        slot, lo, hi = task
+        error: BaseException | None = None
+        try:
+            filler.fill_part(slot, lo, hi, meter)
+        except BaseException as exc:
+            error = as_ours(exc)
+        if slot.parts == 1:
+            slot.error = error
+        elif not ring.part_done(slot, lo, error):
+            continue
+        if slot.error is None:
+            try:
+                filler.finish(slot, meter)
+            except BaseException as exc:
+                slot.error = as_ours(exc)
+        ring.ready(slot)
+        # let go: the slot must not be kept alive by an idle thread
+        del task, slot, error

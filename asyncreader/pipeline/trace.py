@@ -1,0 +1,216 @@
+"""A reader's work in time, as Trace Event Format: workers, slots and the consumer in lanes.
+
+Opens in https://ui.perfetto.dev and chrome://tracing. Events are "complete" ones (``ph: "X"``,
+``ts`` and ``dur`` in microseconds) and names of lanes (``ph: "M"``), after "Trace Event Format" by
+the Chrome team (docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
+
+Only a reader with ``trace`` uses these classes; without it nothing is asked and nothing costs. With
+it small batches are filled by the workers one by one, not by copy_queue.py: each is to be seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+from ..errors import ParamsError
+from ..order import BatchPlan
+from ..stats import Meter
+from .fill_batch import BatchFiller
+from .slots import Slot, SlotRing, SlotState
+
+#: (name, begun, ended, arguments): seconds of time.perf_counter(), one clock for all processes.
+Span: TypeAlias = tuple[str, float, float, dict[str, Any]]
+
+#: Spans kept for the consumer, for all slots, and for each worker: the last ones. Some 500 bytes
+#: each while they are kept, 150 in the file.
+KEPT: Final = 20_000
+
+#: Numbers of lanes. Viewers sort by them.
+_CONSUMER: Final = 1
+_WORKERS: Final = 100
+_SLOTS: Final = 10_000
+
+
+class Trace:
+    """What happened since the reader was opened, the last ``kept`` spans of each kind.
+
+    Raises ParamsError where ``path`` cannot be a file.
+    """
+
+    def __init__(self, path: str, kept: int = KEPT) -> None:
+        folder = os.path.dirname(os.path.abspath(path))
+        if os.path.isdir(path) or not os.access(folder, os.W_OK):
+            raise ParamsError(
+                "the trace cannot be written there",
+                found=path,
+                expected="a file in a folder that exists and can be written to",
+            )
+        self._path = os.path.abspath(path)
+        self._lock = threading.Lock()
+        self._began = time.perf_counter()
+        self._slots: deque[tuple[int, Span]] = deque(maxlen=kept)
+        self._consumer: deque[Span] = deque(maxlen=kept)
+        #: of each slot: its state, since when, of which batch
+        self._states: dict[int, tuple[SlotState, float, dict[str, Any]]] = {}
+        self._using = ("before the first", self._began, dict[str, Any]())
+
+    def slot(self, slot: Slot, state: SlotState, plan: BatchPlan | None) -> None:
+        """``slot`` is in ``state`` from now on."""
+        now = time.perf_counter()
+        was, since, batch = self._states.get(slot.number, (SlotState.FREE, self._began, {}))
+        span, named = (was.name, since, now, batch), _named(plan)
+        # no call from here on: Ctrl-C comes between none of them
+        self._states[slot.number] = (state, now, named)
+        self._slots += ((slot.number, span),)
+
+    def taken(self, asked: float, plan: BatchPlan | None) -> None:
+        """The consumer asked for a batch at ``asked`` and has it (None: an error) now."""
+        now = time.perf_counter()
+        with self._lock:  # two threads may take; their spans must not cross in one lane
+            name, since, batch = self._using
+            asked, named = min(max(asked, since), now), _named(plan)
+            # no call from here on
+            self._consumer += ((name, since, asked, batch), ("wait", asked, now, named))
+            self._using = ("use" if plan is not None else "after an error", now, named)
+
+    def write(self, meters: Sequence[Meter], workers: str, slots: int) -> None:
+        """Write the file, whole or not at all; a warning says where that fails.
+
+        ``meters``: of the workers; ``workers``: what they are; ``slots``: how many there are.
+        """
+        temporary = f"{self._path}.{os.getpid()}.part"
+        try:
+            with open(temporary, "w", encoding="ascii") as file:
+                file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+                events = self._events(meters, workers, slots)
+                file.write(",\n".join(json.dumps(event) for event in events))
+                file.write("\n]}\n")
+            os.replace(temporary, self._path)
+        except OSError as exc:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            warnings.warn(f"the trace could not be written: {exc}", RuntimeWarning, stacklevel=2)
+
+    def _events(
+        self, meters: Sequence[Meter], workers: str, slots: int
+    ) -> Iterator[dict[str, Any]]:
+        now = time.perf_counter()
+        yield _meta("process_name", 0, {"name": "asyncreader"})
+        yield from _lane(_CONSUMER, "consumer")
+        name, since, batch = self._using
+        for span in [*self._consumer, (name, since, now, batch)]:
+            yield self._event(_CONSUMER, span)
+        for number, meter in enumerate(meters):
+            yield from _lane(_WORKERS + number, f"worker {workers} {number}")
+            for span in list(meter.spans):
+                yield self._event(_WORKERS + number, span)
+        for number in range(slots):
+            yield from _lane(_SLOTS + number, f"slot {number}")
+        for number, (state, since, batch) in self._states.items():
+            self._slots.append((number, (state.name, since, now, batch)))
+        for number, span in self._slots:
+            yield self._event(_SLOTS + number, span)
+
+    def _event(self, lane: int, span: Span) -> dict[str, Any]:
+        name, begun, ended, arguments = span
+        # whole nanoseconds: what ends where the next begins must do so in the file, too
+        ts = round((begun - self._began) * 1e6, 3)
+        dur = round(max(0.0, round((ended - self._began) * 1e6, 3) - ts), 3)
+        event = {"name": name, "ph": "X", "ts": ts, "dur": dur, "pid": os.getpid(), "tid": lane}
+        return {**event, "args": arguments} if arguments else event
+
+
+def _named(plan: BatchPlan | None) -> dict[str, Any]:
+    return {} if plan is None else {"epoch": plan.epoch, "step": plan.step}
+
+
+def _lane(number: int, name: str) -> Iterator[dict[str, Any]]:
+    yield _meta("thread_name", number, {"name": name})
+    yield _meta("thread_sort_index", number, {"sort_index": number})
+
+
+def _meta(name: str, lane: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "ph": "M", "pid": os.getpid(), "tid": lane, "args": arguments}
+
+
+class TracedRing(SlotRing):
+    """A ring that notes each change of a slot's state. The notes stand in the order of changes."""
+
+    def __init__(self, slots: list[Slot], in_flight: int, debug: bool, trace: Trace) -> None:
+        super().__init__(slots, in_flight, debug)
+        self._trace = trace
+
+    def begin(self, plan: BatchPlan, parts: int = 1, copied: bool = False) -> Slot:
+        with self._poisoning, self._lock:  # no worker has it before it is noted
+            slot = super().begin(plan, parts, copied)
+            self._trace.slot(slot, SlotState.FILLING, plan)
+        return slot
+
+    def ready(self, slot: Slot) -> None:
+        self._trace.slot(slot, SlotState.READY, slot.plan)
+        super().ready(slot)
+
+    def take(self, timeout: float | None = None) -> tuple[Slot, BaseException | None]:
+        asked = time.perf_counter()
+        plan, before = None, self._held
+        try:
+            slot, error = super().take(timeout)
+            if error is None:
+                plan = slot.plan
+                self._trace.slot(slot, SlotState.HELD, plan)
+                if before is not None:
+                    self._trace.slot(before, SlotState.FREE, None)
+            else:
+                self._trace.slot(slot, SlotState.FREE, None)
+            return slot, error
+        finally:
+            self._trace.taken(asked, plan)
+
+    def release(self, slot: Slot, generation: int) -> None:
+        held = slot.generation == generation and slot.state is SlotState.HELD
+        super().release(slot, generation)
+        if held:
+            self._trace.slot(slot, SlotState.FREE, None)
+
+    def drop_queued(self) -> None:
+        dropped = list(self._queue)
+        super().drop_queued()
+        for slot in dropped:
+            self._trace.slot(slot, SlotState.FREE, None)
+
+
+class TracedFiller(BatchFiller):
+    """A filler that notes in the worker's meter what it did when."""
+
+    def fill_part(self, slot: Slot, lo: int, hi: int, meter: Meter) -> None:
+        decoded, began = meter.decode, time.perf_counter()
+        try:
+            super().fill_part(slot, lo, hi, meter)
+        finally:
+            decode_ms = round((meter.decode - decoded) * 1e3, 3)
+            rows = {"slot": slot.number, "rows": f"{lo}:{hi}", "decode_ms": decode_ms}
+            note(meter, [("fill", began, time.perf_counter(), {**_named(slot.plan), **rows})])
+
+    def finish(self, slot: Slot, meter: Meter) -> None:
+        began = time.perf_counter()
+        try:
+            super().finish(slot, meter)
+        finally:
+            if self._postprocess is not None:
+                batch = {**_named(slot.plan), "slot": slot.number}
+                note(meter, [("postprocess", began, time.perf_counter(), batch)])
+
+
+def note(meter: Meter, spans: Iterable[Span]) -> None:
+    """Add spans to those of a worker, of which the last are kept."""
+    if not isinstance(meter.spans, deque):
+        meter.spans = deque(maxlen=KEPT)
+    meter.spans.extend(spans)

@@ -1,0 +1,1 @@
+"""One stored sample into one row: decode, crop, resize, flip, cast, normalise."""

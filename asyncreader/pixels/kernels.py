@@ -1,0 +1,384 @@
+"""The hot loops: one call, and one release of the GIL, for a whole batch.
+
+Each kernel has a plain numpy twin (``*_numpy``) here, which is the oracle of its test, and a
+function in ``_compiled.py`` that numba compiles. A kernel is loaded or compiled when its name is
+first read (``kernels.gather_rows``); from then on the name is an ordinary global, so that a call
+costs nothing more. Therefore write ``kernels.gather_rows(...)``: ``from .kernels import
+gather_rows`` would load numba with the module. Without numba the twins do the work.
+
+A new kernel is a function under ``@_kernel`` in ``_compiled.py``, its twin in ``_TWINS`` and a line
+of annotation here.
+
+Compiled code is kept on disk: in ``NUMBA_CACHE_DIR``, in ``__pycache__`` next to this file or in
+the user's cache folder, whichever can be written. Worker processes get what cannot be kept from a
+folder that their parent makes. An image whose files cannot be written later is warmed by one line,
+run while it is built, for machines with the processor of the one that builds it (or for all, where
+NUMBA_CPU_NAME=generic is set at both times)::
+
+    python -c "from asyncreader.pixels import kernels; kernels.compile_all()"
+
+Addresses are integers: the caller guarantees that every row lies inside the memory it names
+(sources check their offset tables against the file once, when they open it).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+UInt8 = npt.NDArray[np.uint8]
+UInt64 = npt.NDArray[np.uint64]
+
+_M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+#: Elements that the twin of affine_rows takes at a time: they stay in the cache (16,384 was best).
+_TILE: Final = 16_384
+
+
+# -- plain twins ---------------------------------------------------------------------------------
+
+
+def feistel_rows_numpy(
+    positions: Int64, count: int, left: int, right: int, keys: UInt64, out: Int64
+) -> None:
+    """Alternating Feistel network on ``left + right`` bits, walked until below ``count``."""
+    lmask, rmask = np.uint64((1 << left) - 1), np.uint64((1 << right) - 1)
+    shift = np.uint64(right)
+    x = positions.astype(np.uint64)
+    todo = np.arange(x.size)
+    while todo.size:
+        hi, lo = x[todo] >> shift, x[todo] & rmask
+        for r in range(keys.size):
+            if r % 2 == 0:
+                hi ^= _round_numpy(lo, keys[r]) & lmask
+            else:
+                lo ^= _round_numpy(hi, keys[r]) & rmask
+        walked = (hi << shift) | lo
+        x[todo] = walked
+        todo = todo[walked >= np.uint64(count)]
+    out[:] = x.astype(np.int64)
+
+
+def _round_numpy(half: UInt64, key: np.uint64) -> UInt64:
+    z: Any = half + key
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(_M1)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(_M2)
+    mixed: UInt64 = z ^ (z >> np.uint64(31))
+    return mixed
+
+
+def bytes_at(address: int, length: int) -> UInt8:
+    """The ``length`` bytes at ``address`` as an array that does not own them."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(address))
+
+
+def gather_rows_numpy(source: int, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
+    """Copy ``row_bytes`` bytes at ``source + offsets[i]`` to row ``rows[i]`` of ``out``."""
+    for offset, row in zip(offsets.tolist(), rows.tolist(), strict=True):
+        ctypes.memmove(out + row * row_bytes, source + offset, row_bytes)
+
+
+def affine_rows_numpy(
+    source: int,
+    offsets: Int64,
+    pixels: int,
+    scale: npt.NDArray[np.float32],
+    shift: npt.NDArray[np.float32],
+    width: int,
+    flips: UInt8,
+    planar: bool,
+    out: npt.NDArray[Any],
+    rows: Int64,
+) -> None:
+    """uint8 (H, W, C) rows -> float32 ``x * scale[c] + shift[c]``, mirrored where ``flips``.
+
+    ``out``: (B, H*W*C), C-contiguous, float32, or uint16 to get float16 bits; its rows are
+    (H, W, C), or (C, H, W) when ``planar``.
+    """
+    channels, height = scale.size, pixels // width
+    # numpy casts to float16 slowly: looked up, each of the 256 values of a channel is cast once
+    values = np.arange(256, dtype=np.float32)[:, None] * scale + shift
+    halves = values.T.astype(np.float16) if out.dtype == np.uint16 else None
+    # a whole line's coefficients: the inner loops run over contiguous elements
+    lines = max(1, _TILE // (width * channels))
+    a, b = np.tile(scale, width).reshape(width, -1), np.tile(shift, width).reshape(width, -1)
+    for offset, row, flip in zip(offsets.tolist(), rows.tolist(), flips.tolist(), strict=True):
+        image = bytes_at(source + offset, pixels * channels).reshape(height, width, channels)
+        if flip:
+            image = image[:, ::-1]
+        shape = (channels, height, width) if planar else image.shape
+        if halves is not None:
+            target = out[row].view(np.float16).reshape(shape)
+            for c, plane in enumerate(target if planar else target.transpose(2, 0, 1)):
+                plane[:] = halves[c].take(image[..., c], mode="clip")
+            continue
+        target = out[row].reshape(shape)
+        for top in range(0, height, lines):
+            tile = image[top : top + lines]
+            if not planar:
+                done = target[top : top + lines]
+                np.copyto(done, tile)
+                done *= a
+                done += b
+                continue
+            for c in range(channels):
+                done = target[c, top : top + lines]
+                np.copyto(done, tile[..., c])
+                done *= scale[c]
+                done += shift[c]
+
+
+def mirror_rows_numpy(
+    source: int,
+    offsets: Int64,
+    height: int,
+    width: int,
+    pixel: int,
+    flips: UInt8,
+    out: int,
+    rows: Int64,
+) -> None:
+    """Copy (height, width) rows of ``pixel``-byte pixels, mirrored where ``flips``."""
+    size = height * width * pixel
+    for i in range(offsets.size):
+        src = bytes_at(source + int(offsets[i]), size).reshape(height, width, pixel)
+        dst = bytes_at(out + int(rows[i]) * size, size).reshape(height, width, pixel)
+        dst[:] = src[:, ::-1] if flips[i] else src
+
+
+def transpose_rows_numpy(
+    source: int, offsets: Int64, pixels: int, channels: int, item: int, out: int, rows: Int64
+) -> None:
+    """(pixels, channels) rows of ``item``-byte elements -> (channels, pixels) rows of ``out``."""
+    size = pixels * channels * item
+    for offset, row in zip(offsets.tolist(), rows.tolist(), strict=True):
+        src = bytes_at(source + offset, size).reshape(pixels, channels, item)
+        bytes_at(out + row * size, size).reshape(channels, pixels, item)[:] = src.transpose(1, 0, 2)
+
+
+# -- the kernels, loaded when they are first used --------------------------------------------------
+
+
+def copy_batches_numpy(
+    control: Int64,
+    queue: Int64,
+    jobs: Int64,
+    source: int,
+    starts: Int64,
+    first: int,
+    stride: int,
+    row_bytes: int,
+    labels: int,
+    label_bytes: int,
+    most: int,
+    looks: int,
+) -> None:
+    """Copy the batches of a queue, at most ``most``: their rows, and labels out of a table.
+
+    ``control``: jobs claimed, published, and 1 to stop; job k is line ``queue[k % queue.size]`` of
+    ``jobs``: rows, addresses of the record numbers (int64), of the rows and of the labels to be
+    written, the address of a mark and what is written to it when the batch is whole. Record r lies
+    at ``source + starts[r]``, without ``starts`` at ``source + first + r * stride``. Returns when
+    it has looked ``looks`` times in vain for a job. Several threads may serve one queue; this twin
+    is for one.
+    """
+    while most > 0 and control[0] < control[1] and not control[2]:
+        job = jobs[queue[control[0] % queue.size]]
+        control[0] += 1
+        count, records, out, labels_out, mark, generation = job.tolist()
+        numbers = bytes_at(records, 8 * count).view(np.int64)
+        offsets = starts[numbers] if starts.size else first + numbers * stride
+        rows = np.arange(count)
+        gather_rows_numpy(source, offsets, row_bytes, out, rows)
+        if label_bytes:
+            gather_rows_numpy(labels, numbers * label_bytes, label_bytes, labels_out, rows)
+        bytes_at(mark, 8).view(np.int64)[0] = generation
+        most -= 1
+
+
+def await_batch_numpy(filled: int, generation: int, looks: int) -> None:
+    """Look ``looks`` times (about a ns each) whether the int64 at ``filled`` is ``generation``."""
+
+
+feistel_rows: Callable[..., None]
+gather_rows: Callable[..., None]
+stream_rows: Callable[..., None]
+affine_rows: Callable[..., None]
+affine_rows_half: Callable[..., None]
+mirror_rows: Callable[..., None]
+transpose_rows: Callable[..., None]
+copy_batches: Callable[..., None]
+await_batch: Callable[..., None]
+
+_TWINS: Final[dict[str, Callable[..., None]]] = {
+    "feistel_rows": feistel_rows_numpy,
+    "gather_rows": gather_rows_numpy,
+    "stream_rows": gather_rows_numpy,  # the same, past the caches
+    "affine_rows": affine_rows_numpy,
+    "affine_rows_half": affine_rows_numpy,
+    "mirror_rows": mirror_rows_numpy,
+    "transpose_rows": transpose_rows_numpy,
+    "copy_batches": copy_batches_numpy,
+    "await_batch": await_batch_numpy,
+}
+
+#: Those whose twins take so much longer that the user is told.
+_SLOW: Final = frozenset({"affine_rows", "affine_rows_half"})
+
+_NOT_INSTALLED: Final = "numba is not installed"
+
+
+class _State:
+    """What this process knows of numba and of compiled code."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        #: _compiled, once it has been tried; None where numba does not serve, and why.
+        self.module: ModuleType | None = None
+        self.reason: str | None = None
+        self.tried = False
+        #: A folder of the process that started this one, or of this one for those it starts.
+        self.folder: str | None = None
+        #: Whether the user has been told that twins do the work.
+        self.told = False
+
+
+_state: Final = _State()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _TWINS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with _state.lock:
+        if name not in globals():
+            globals()[name] = _load(name)
+        kernel = globals()[name]
+    if kernel is _TWINS[name]:
+        _tell(name)
+    return kernel
+
+
+def _load(name: str) -> Callable[..., None]:
+    module = _module()
+    if module is not None:
+        try:
+            kernel: Callable[..., None] = module.load(name, _state.folder)
+            return kernel
+        except Exception as exc:
+            _state.reason = f"numba cannot compile {name} ({type(exc).__name__}: {exc})"
+    return _TWINS[name]
+
+
+def _module() -> ModuleType | None:
+    """numba's side of the kernels, or None where numba does not serve."""
+    with _state.lock:
+        if not _state.tried:
+            try:
+                from numba import config
+
+                if config.DISABLE_JIT:
+                    _state.reason = "NUMBA_DISABLE_JIT is set"
+                else:
+                    from . import _compiled
+
+                    _state.module = _compiled
+            except ModuleNotFoundError as exc:
+                absent = exc.name == "numba"
+                _state.reason = _NOT_INSTALLED if absent else f"numba cannot be imported ({exc})"
+            except Exception as exc:
+                _state.reason = f"numba cannot be imported ({type(exc).__name__}: {exc})"
+            _state.tried = True
+        return _state.module
+
+
+def _tell(name: str) -> None:
+    """Say once that the work is done without numba, where that is a surprise or slow."""
+    if _state.told or (_state.reason == _NOT_INSTALLED and name not in _SLOW):
+        return
+    _state.told = True
+    warnings.warn(
+        f"{_state.reason}: numpy does the work of the compiled kernels, with the same results; "
+        "float output takes about three times as long",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def compiled() -> bool:
+    """Whether compiled kernels are in use (imports numba)."""
+    return _module() is not None
+
+
+def compile_all() -> None:
+    """Compile every kernel and keep the code on disk; RuntimeError where that cannot be done."""
+    module = _module()
+    if module is None:
+        raise RuntimeError(f"nothing to compile with: {_state.reason}")
+    kernels = {name: __getattr__(name) for name in module.KERNELS}
+    lost = [name for name, kernel in kernels.items() if not _kept(module, kernel)]
+    if lost:
+        raise RuntimeError(
+            f"not kept on disk: {', '.join(lost)}; set NUMBA_CACHE_DIR to a folder that can be "
+            "written"
+        )
+
+
+def _kept(module: ModuleType, kernel: Callable[..., None]) -> bool:
+    return kernel not in _TWINS.values() and bool(module.is_kept(kernel))
+
+
+def share(names: Iterable[str] = ()) -> str | None:
+    """A folder with what no cache on disk holds, for processes to be started; None for nothing.
+
+    ``names``: kernels that they will use, compiled here once and not in each of them. They hand
+    the folder to :func:`share_of`; it is removed when this process ends.
+    """
+    for name in names:
+        __getattr__(name)
+    with _state.lock:
+        module = _state.module
+        loaded = {name: globals()[name] for name in _TWINS if name in globals()}
+        lost = {
+            name: kernel
+            for name, kernel in loaded.items()
+            if kernel is not _TWINS[name] and module is not None and not module.is_kept(kernel)
+        }
+        if lost and module is not None:
+            with contextlib.suppress(Exception):  # they compile it themselves, then
+                if _state.folder is None:
+                    _state.folder = _own_folder()
+                for name, kernel in lost.items():
+                    module.keep_in(_state.folder, name, kernel)
+        return _state.folder
+
+
+def _own_folder() -> str:
+    """A new folder that is removed when this process ends, not a fork of it."""
+    import atexit
+    import shutil
+    import tempfile
+
+    folder, owner = tempfile.mkdtemp(prefix="asyncreader-kernels-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
+def share_of(folder: str | None) -> None:
+    """In a worker process: load kernels from that folder too; the parent has told the user."""
+    _state.folder, _state.told = folder, True

@@ -1,0 +1,83 @@
+"""Pictures whose numbers mean something (label maps): decoded to those numbers, resized unmixed.
+
+A palette picture gives its palette indices (Pascal VOC's classes), not the colours; grey of 8 or 16
+bits is given as it is, 1 bit as 0 and 1; colours are three channels; alpha is dropped. Orientation
+is applied as everywhere (codec.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DecodeError
+from . import codec
+
+Array: TypeAlias = npt.NDArray[Any]
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+#: The dtypes that label pictures have.
+DTYPES: Final = ("uint8", "uint16")
+
+
+def decode_values(data: codec.Buffer) -> Array:
+    """Upright values, (H, W, C) uint8 or uint16 with C 1 or 3, of any image that codec.py reads.
+
+    Raises DecodeError for what is damaged, or holds numbers that uint16 does not.
+    """
+    header = codec.read_header(data)
+    if header.kind == "jpeg":
+        return codec.decode(data, 1 if codec.is_grey_jpeg(data) else 3, header=header)
+    if header.kind == "png" and (channels := _plain_png(data)):
+        # a colour that means "transparent" becomes one channel more
+        values: Array = codec.png_pixels(data)[:, :, :channels]
+    else:
+        values = codec.stored_pixels(data, header)
+    return codec.upright(values, header.orientation)
+
+
+def _plain_png(data: codec.Buffer) -> int:
+    """Channels of a PNG that the fast decoder gives as it is stored (IHDR: 8 or 16 bits, grey or
+    RGB), else 0."""
+    depth, colour = memoryview(data)[24:26]
+    return {0: 1, 2: 3}.get(colour, 0) if depth in (8, 16) else 0
+
+
+def encode_values(values: Array) -> bytes:
+    """(H, W, 1 or 3) uint8 or uint16 as a PNG file's bytes: lossless."""
+    import imagecodecs
+
+    values = np.ascontiguousarray(values)
+    return bytes(imagecodecs.png_encode(values[:, :, 0] if values.shape[2] == 1 else values, 3))
+
+
+def check_values(values: Array, channels: int, dtype: np.dtype[Any]) -> Array:
+    """``values`` if they are of this kind, else DecodeError."""
+    if values.shape[2] != channels or values.dtype != dtype:
+        raise DecodeError(
+            "a picture of another kind than the set declares",
+            found=f"{values.shape[2]} channels of {values.dtype}",
+            expected=f"{channels} of {dtype}",
+        )
+    return values
+
+
+def nearest_places(start: float, length: float, count: int, limit: int) -> Int64:
+    """Which of ``limit`` pixels each of ``count`` new ones takes, of a stretch of the old ones.
+
+    The one below the new pixel's centre, as in PIL's NEAREST (OpenCV's looks at its corner).
+    """
+    centres = start + (np.arange(count) + 0.5) * length / count
+    places: Int64 = np.clip(np.floor(centres).astype(np.int64), 0, limit - 1)
+    return places
+
+
+def pick(values: Array, rows: Int64, columns: Int64, out: Array) -> None:
+    """``out`` (H, W, C) = ``values`` (h, w, C) at ``rows`` and ``columns``; dtypes may differ."""
+    lines = values[rows]
+    if out.flags.c_contiguous and lines.dtype == out.dtype:
+        np.take(lines, columns, axis=1, out=out, mode="clip")
+    else:
+        np.copyto(out, lines[:, columns], casting="unsafe")

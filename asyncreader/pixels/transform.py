@@ -1,0 +1,536 @@
+"""From a stored sample to its row in a slot: crop, resize, flip, cast, normalise, axis order.
+
+A :class:`Fill` is worked out once, from what the file holds and what the user wants, and knows the
+shape of the slots. It picks the cheapest way there is: a plain copy, one compiled pass for the
+whole batch, or a pass per image where a resize or an odd dtype needs one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DecodeError, ParamsError
+from ..formats import packed as fmt
+from ..order import uniforms
+from ..stats import Meter
+from . import codec, geometry, kernels
+from .masks import check_values, decode_values, nearest_places, pick
+
+Array: TypeAlias = npt.NDArray[Any]
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+#: Draws of a sample's key: 0..39 place its crop, this one decides about its flip.
+FLIP_DRAW: Final = 63
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a source holds of one sample.
+
+    ``shape``: of a stored row, in stored axis order; None where encoded images differ in size.
+    ``axes``: for 4-D raw data the order of the letters H, W, C in a row; "HWC" for encoded images;
+    None for data of another rank, which is served as it is. ``flat``: the one channel is no axis
+    of its own in storage, nor in what is handed out. ``values``: encoded numbers, not colours
+    (masks.py).
+    """
+
+    shape: tuple[int, ...] | None
+    dtype: np.dtype[Any]
+    axes: str | None
+    encoded: bool = False
+    channels: int = 3
+    flat: bool = False
+    values: bool = False
+
+    @classmethod
+    def packed(cls, meta: fmt.Meta, further: bool) -> Stored:
+        """What a set of ours with that description holds; ``further``: of a field beside data."""
+        encoded = meta.encoding != "raw"
+        dtype = np.dtype(meta.dtype)
+        values = encoded and further
+        return cls(meta.shape, dtype, "HWC", encoded, meta.channels, values=values)
+
+    def image_shape(self) -> tuple[int | None, int | None, int]:
+        """(H, W, C), None where samples differ."""
+        if self.shape is None or self.axes is None:
+            return None, None, self.channels
+        size = dict(zip(self.axes, self.shape, strict=True))
+        return size["H"], size["W"], size["C"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asked for (see the params table of README)."""
+
+    layout: str = "NCHW"
+    contiguous: bool = False
+    dtype: np.dtype[Any] | None = None
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    size: tuple[int, int] | None = None
+    crop: str = "center"
+    crop_ratio: float = 1.0
+    flip: bool = False
+    #: Resized by nearest neighbour: the numbers mean something, and none may be made up.
+    nearest: bool = False
+
+    @property
+    def affine(self) -> bool:
+        """Whether values change by more than a cast."""
+        return self.scale != 1.0 or any(m != 0 for m in self.mean) or any(s != 1 for s in self.std)
+
+
+class _Scratch(threading.local):
+    """Byte buffers of the calling thread, by name; they grow and are reused."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, npt.NDArray[np.uint8]] = {}
+
+    def take(self, name: str, size: int) -> npt.NDArray[np.uint8]:
+        held = self._buffers.get(name)
+        if held is None or held.size < size:
+            held = self._buffers[name] = np.empty(size, np.uint8)
+        return held[:size]
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        size = math.prod(shape) * dtype.itemsize
+        return self.take(name, size).view(dtype).reshape(shape)
+
+
+SCRATCH: Final = _Scratch()
+
+
+#: What fills whole batches, by mode; affine_rows is chosen by dtype.
+_KERNELS: Final = {"copy": "gather_rows", "mirror": "mirror_rows", "transpose": "transpose_rows"}
+
+
+class Fill:
+    """How stored samples become rows of a slot.
+
+    ``row_shape``, ``dtype``: a row of a slot's memory; ``view_axes``: how a batch of such rows is
+    transposed to what the user sees. ``mode``: "copy" (bytes as they are), "mirror" (the same with
+    flips), "affine" (one compiled pass, uint8 -> float32 or float16), "transpose" (one compiled
+    pass, HWC -> CHW) or "each" (per image). ``frame``: (H, W) of the picture whose crop is taken
+    (that of the first field), None for a sample's own.
+    """
+
+    def __init__(
+        self,
+        stored: Stored,
+        wanted: Wanted,
+        path: str,
+        frame: tuple[int, int] | None = None,
+    ) -> None:
+        self.stored = stored
+        self.wanted = wanted
+        self._frame = frame
+        self._path = path
+        self.dtype = wanted.dtype or stored.dtype.newbyteorder("=")
+        #: whether a stored value may be one that ``dtype`` cannot hold
+        self.narrows = not _holds_all(stored.dtype, self.dtype)
+        #: the compiled pass to float32 or float16, where it serves
+        self._affine_rows: Callable[..., None] | None = None
+        self.random = wanted.flip or (
+            wanted.size is not None and wanted.crop in ("random", "random-resized")
+        )
+        if wanted.affine and self.dtype.kind != "f":
+            raise ParamsError(
+                "scale, mean and std need a float dtype",
+                found=f"dtype {self.dtype}",
+                hint='pass dtype="float32"',
+            )
+        if stored.axes is None:
+            self._plan_other(wanted)
+        else:
+            self._plan_image(stored, wanted, path)
+        if self.mode in _KERNELS:
+            # loaded by the thread that opens the reader, not by a worker during the first batch
+            getattr(kernels, _KERNELS[self.mode])
+        coefficients = np.empty((2, max(1, self._channels)), np.float64)
+        mean = np.broadcast_to(np.asarray(wanted.mean, np.float64), coefficients[0].shape)
+        std = np.broadcast_to(np.asarray(wanted.std, np.float64), coefficients[0].shape)
+        coefficients[0] = wanted.scale / std
+        coefficients[1] = -mean / std
+        work = np.float64 if self.dtype.itemsize > 4 else np.float32
+        self._scale: Array = coefficients[0].astype(work)
+        self._shift: Array = coefficients[1].astype(work)
+        self._scale32 = coefficients[0].astype(np.float32)
+        self._shift32 = coefficients[1].astype(np.float32)
+        self._work = np.dtype(work)
+        self.row_bytes = math.prod(self.row_shape) * self.dtype.itemsize
+
+    # -- what the slots look like ----------------------------------------------------------
+
+    def _plan_other(self, wanted: Wanted) -> None:
+        """Data that is not 4-D: served as stored, cast or scaled at most."""
+        shape = self.stored.shape
+        assert shape is not None
+        asked = [
+            name
+            for name, value in (("size", wanted.size), ("flip", wanted.flip))
+            if value not in (None, False)
+        ]
+        if asked or len(wanted.mean) > 1 or len(wanted.std) > 1:
+            raise ParamsError(
+                f"{' and '.join(asked) or 'per-channel mean and std'} need 4-D image data",
+                found=f"samples of shape {shape}",
+            )
+        self.row_shape = shape
+        self.view_axes: tuple[int, ...] = tuple(range(len(shape) + 1))
+        self._channels = 1
+        same = self.stored.dtype == self.dtype and not wanted.affine
+        self.mode = "copy" if same else "each"
+        self._to_hwc: tuple[int, ...] | None = None
+        self.geometry = False
+
+    def _plan_image(self, stored: Stored, wanted: Wanted, path: str) -> None:
+        assert stored.axes is not None
+        height, width, channels = stored.image_shape()
+        self._channels = channels
+        for name, values in (("mean", wanted.mean), ("std", wanted.std)):
+            if len(values) not in (1, channels):
+                raise ParamsError(
+                    f"{name} has one value, or one per channel",
+                    found=f"{len(values)} values",
+                    expected=f"1 or {channels}",
+                )
+        # the whole of a raw sample that has the size already: nothing to cut, nothing to resize
+        whole = wanted.crop == "none" or (
+            wanted.crop_ratio == 1.0 and wanted.crop != "random-resized"
+        )
+        there = not stored.encoded and wanted.size == (height, width) and whole
+        there = there and self._frame in (None, wanted.size)
+        self.geometry = wanted.size is not None and not there
+        if wanted.size is not None:
+            height, width = wanted.size
+        if height is None or width is None:
+            raise ParamsError(
+                "the stored images differ in size, a batch cannot",
+                path=path,
+                hint="pass size=(H, W)",
+            )
+        goal = wanted.layout[1:]  # "CHW" or "HWC"
+        if wanted.contiguous:
+            memory = goal
+        elif stored.encoded or self.geometry:
+            memory = "HWC"
+        else:
+            memory = stored.axes
+        sizes = {"H": height, "W": width, "C": channels}
+        self.row_shape = tuple(sizes[axis] for axis in memory)
+        self.view_axes = (0, *(memory.index(axis) + 1 for axis in goal))
+        #: stored row -> HWC, and slot row -> HWC
+        self._to_hwc = tuple(stored.axes.index(axis) for axis in "HWC")
+        self._row_to_hwc = tuple(memory.index(axis) for axis in "HWC")
+        self._memory = memory
+        plain = self.dtype == stored.dtype and not wanted.affine
+        self._direct = plain and memory == "HWC"
+        if stored.encoded or self.geometry:
+            self.mode = "each"
+        elif plain and memory == stored.axes and not wanted.flip:
+            self.mode = "copy"
+        elif plain and memory == stored.axes == "HWC":
+            self.mode = "mirror"
+        elif plain and stored.axes == "HWC" and memory == "CHW" and not wanted.flip:
+            self.mode = "transpose"
+        elif self._compiled_affine and stored.axes == "HWC" and memory in ("HWC", "CHW"):
+            self.mode = "affine"
+        else:
+            self.mode = "each"
+        upright = stored.encoded or self.geometry or stored.axes == "HWC"
+        if self._compiled_affine and upright and memory in ("HWC", "CHW"):
+            half = self.dtype == np.float16
+            self._affine_rows = kernels.affine_rows_half if half else kernels.affine_rows
+
+    @property
+    def _compiled_affine(self) -> bool:
+        return self.stored.dtype == np.uint8 and self.dtype in (np.float32, np.float16)
+
+    def allocate_shape(self, batch: int) -> tuple[int, ...]:
+        """Shape of a slot's memory."""
+        return (batch, *self.row_shape)
+
+    def handed_out(self, rows: Array) -> Array:
+        """The view of a slot's memory that the user sees."""
+        seen = rows.transpose(self.view_axes)
+        if self.stored.flat:
+            return seen[:, 0] if self.wanted.layout == "NCHW" else seen[..., 0]
+        return seen
+
+    # -- filling ---------------------------------------------------------------------------
+
+    def draws(self, keys: npt.NDArray[np.uint64]) -> tuple[Array | None, Array | None]:
+        """Crop draws (B, 40) and flips (B,) uint8 of samples; None where nothing is random."""
+        wanted = self.wanted
+        places = None
+        if self.geometry and wanted.crop in ("random", "random-resized"):
+            count = 2 if wanted.crop == "random" else 40
+            places = np.stack([uniforms(keys, k) for k in range(count)], axis=1)
+        flips = None
+        if wanted.flip:
+            flips = (uniforms(keys, FLIP_DRAW) < 0.5).astype(np.uint8)
+        return places, flips
+
+    def bulk(
+        self,
+        address: int,
+        offsets: Int64,
+        rows: Int64,
+        keys: npt.NDArray[np.uint64],
+        out: Array,
+    ) -> None:
+        """Fill rows from raw samples at ``address + offsets``, in one compiled call."""
+        height, width, channels = self.stored.image_shape()
+        assert height is not None
+        assert width is not None
+        if self.mode == "transpose":
+            kernels.transpose_rows(
+                address,
+                offsets,
+                height * width,
+                channels,
+                self.dtype.itemsize,
+                out.ctypes.data,
+                rows,
+            )
+            return
+        flips = self.draws(keys)[1]
+        if self.mode == "mirror":
+            assert flips is not None
+            kernels.mirror_rows(
+                address,
+                offsets,
+                height,
+                width,
+                channels * self.dtype.itemsize,
+                flips,
+                out.ctypes.data,
+                rows,
+            )
+            return
+        assert self._affine_rows is not None
+        self._affine_rows(
+            address,
+            offsets,
+            height * width,
+            self._scale32,
+            self._shift32,
+            width,
+            np.zeros(offsets.size, np.uint8) if flips is None else flips,
+            self._memory == "CHW",
+            self._bits(out.reshape(out.shape[0], -1)),
+            rows,
+        )
+
+    def _bits(self, out: Array) -> Array:
+        """Slot rows as the kernel takes them: float16 goes by its bits."""
+        return out.view(np.uint16) if self.dtype == np.float16 else out
+
+    def put(self, sample: Array, places: Array | None, flip: bool, out: Array) -> None:
+        """Fill one row from a raw sample in stored axis order (any strides).
+
+        ParamsError where ``dtype`` cannot hold one of its values.
+        """
+        with self._checked(sample):
+            if self._to_hwc is None:
+                self._finish_other(sample, out)
+            else:
+                self._put_hwc(sample.transpose(self._to_hwc), None, places, flip, out)
+
+    def put_encoded(
+        self,
+        data: codec.Buffer,
+        places: Array | None,
+        flip: bool,
+        out: Array,
+        meter: Meter,
+    ) -> None:
+        """Decode image bytes into one row; DecodeError if they are not what was declared.
+
+        ParamsError where ``dtype`` cannot hold one of the values.
+        """
+        started = time.perf_counter()
+        stored, wanted = self.stored, self.wanted
+        header = codec.read_header(data)
+        full = (header.height, header.width)
+        rect: geometry.Rect | None = None
+        min_size: tuple[int, int] | None = None
+        if wanted.size is not None:
+            rect = geometry.choose_rect(*full, wanted.size, wanted.crop, wanted.crop_ratio, places)
+            # DCT scaling as long as the part that is used stays at least as large as its target
+            min_size = (
+                math.ceil(full[0] * wanted.size[0] / rect.height),
+                math.ceil(full[1] * wanted.size[1] / rect.width),
+            )
+        elif full != stored.image_shape()[:2]:
+            raise DecodeError(
+                "image of another size than the set declares",
+                found=f"{full[0]} x {full[1]}",
+                expected=" x ".join(str(n) for n in stored.image_shape()[:2]),
+                hint="pass size=(H, W), or leave it out with on_error='skip'",
+            )
+        pixels: Array
+        if stored.values:
+            pixels = check_values(decode_values(data), stored.channels, stored.dtype)
+        else:
+            pixels = codec.decode(
+                data,
+                stored.channels,
+                header=header,
+                min_size=min_size,
+                scratch=SCRATCH.take("decode", full[0] * full[1] * 3),
+            )
+        meter.decode += time.perf_counter() - started
+        box = None if rect is None else rect.box(*codec.reduction(header, pixels.shape))
+        with self._checked(pixels):
+            self._put_hwc(pixels, box, places, flip, out)
+
+    def _checked(self, values: Array) -> contextlib.AbstractContextManager[None]:
+        """What casts a sample's ``values`` goes in here: ParamsError where one does not fit."""
+        return self._checking(values) if self.narrows else _UNCHECKED
+
+    @contextlib.contextmanager
+    def _checking(self, values: Array) -> Iterator[None]:
+        if self.dtype.kind != "f":
+            with np.errstate(invalid="ignore"):
+                wrong = values.astype(self.dtype) != values
+            if wrong.any():
+                raise self._does_not_fit(values[wrong])
+            yield
+            return
+        try:
+            with np.errstate(over="raise"):
+                yield
+        except FloatingPointError:
+            raise self._does_not_fit(values[np.isfinite(values)]) from None
+
+    def _does_not_fit(self, values: Array) -> ParamsError:
+        return ParamsError(
+            f'dtype="{self.dtype}" cannot hold the values that are stored',
+            path=self._path,
+            found=f"{values.flat[int(np.argmax(np.abs(values.astype(np.float64))))]} as "
+            f"{self.stored.dtype.newbyteorder('=')}",
+            expected=_range_of(self.dtype),
+            hint="leave dtype out to get them as stored, or ask for a wider one"
+            + (' (with scale, say, "float32")' if self.dtype.kind != "f" else ""),
+        )
+
+    def _put_hwc(
+        self,
+        pixels: Array,
+        box: geometry.Box | None,
+        places: Array | None,
+        flip: bool,
+        out: Array,
+    ) -> None:
+        wanted = self.wanted
+        if self.geometry and wanted.nearest:
+            self._put_nearest(pixels, places, flip, out)
+            return
+        if self.geometry:
+            assert wanted.size is not None
+            if box is None:
+                high, wide = pixels.shape[:2]
+                size, crop, ratio = wanted.size, wanted.crop, wanted.crop_ratio
+                box = geometry.choose_rect(high, wide, size, crop, ratio, places).box()
+            if self._direct:
+                geometry.resize_into(pixels, out, box)
+                if flip:
+                    geometry.mirror(out)
+                return
+            native = pixels.dtype.newbyteorder("=")
+            resized = SCRATCH.array("resize", (*wanted.size, pixels.shape[2]), native)
+            geometry.resize_into(pixels, resized, box)
+            if self.narrows and self.dtype.kind != "f" and native.kind == "f":
+                np.rint(resized, out=resized)  # whole numbers, but for what the resize mixed
+            pixels = resized
+        self._finish(pixels, flip, out)
+
+    def _put_nearest(self, pixels: Array, places: Array | None, flip: bool, out: Array) -> None:
+        """The part of ``pixels`` that is the first field's crop, unmixed."""
+        wanted = self.wanted
+        assert wanted.size is not None
+        high, wide = pixels.shape[0], pixels.shape[1]
+        frame = self._frame or (high, wide)
+        size, crop, ratio = wanted.size, wanted.crop, wanted.crop_ratio
+        rect = geometry.choose_rect(frame[0], frame[1], size, crop, ratio, places)
+        fy, fx = high / frame[0], wide / frame[1]
+        rows = nearest_places(rect.top * fy, rect.height * fy, wanted.size[0], high)
+        columns = nearest_places(rect.left * fx, rect.width * fx, wanted.size[1], wide)
+        pick(pixels, rows, columns[::-1] if flip else columns, out.transpose(self._row_to_hwc))
+
+    def _finish(self, hwc: Array, flip: bool, out: Array) -> None:
+        """Flip, cast, normalise and reorder (H, W, C) pixels into a slot row."""
+        if self._affine_rows is not None and hwc.flags.c_contiguous:
+            self._affine_rows(
+                hwc.ctypes.data,
+                _ZERO,
+                hwc.shape[0] * hwc.shape[1],
+                self._scale32,
+                self._shift32,
+                hwc.shape[1],
+                _FLIP if flip else _NO_FLIP,
+                self._memory == "CHW",
+                self._bits(out.reshape(1, -1)),
+                _ZERO,
+            )
+            return
+        if flip:
+            hwc = hwc[:, ::-1]
+        target = out.transpose(self._row_to_hwc)
+        if not self.wanted.affine:
+            np.copyto(target, hwc, casting="unsafe")
+            return
+        work = hwc.astype(self._work)
+        work *= self._scale
+        work += self._shift
+        np.copyto(target, work, casting="unsafe")
+
+    def _finish_other(self, sample: Array, out: Array) -> None:
+        if not self.wanted.affine:
+            np.copyto(out, sample, casting="unsafe")
+            return
+        work = sample.astype(self._work)
+        work *= self._scale[0]
+        work += self._shift[0]
+        np.copyto(out, work, casting="unsafe")
+
+
+def _holds_all(stored: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether ``dtype`` has every value of ``stored``: for a float dtype, to its precision."""
+    if dtype.kind == "f":
+        top = np.finfo(stored).max if stored.kind == "f" else _limits(stored)[1]
+        return float(top) <= float(np.finfo(dtype).max)
+    if stored.kind == "f":
+        return False
+    (low, high), (least, most) = _limits(stored), _limits(dtype)
+    return least <= low and high <= most
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    if dtype.kind == "b":
+        return 0, 1
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
+
+
+def _range_of(dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "f":
+        return f"at most {np.finfo(dtype).max:g}"
+    return "whole numbers from {} to {}".format(*_limits(dtype))
+
+
+_UNCHECKED: Final = contextlib.nullcontext()
+_ZERO: Final = np.zeros(1, np.int64)
+_FLIP: Final = np.ones(1, np.uint8)
+_NO_FLIP: Final = np.zeros(1, np.uint8)

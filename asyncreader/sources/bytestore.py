@@ -1,0 +1,359 @@
+"""Where bytes lie and how they get to a slot: a mapped file, a file read by pread, or memory.
+
+All three answer the same three questions (:class:`ByteStore`); offsets were checked against the
+size when the source opened, so nothing here looks at bounds again.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import stat
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import FormatError, SourceError, SourceNotFoundError
+from ..pixels import kernels
+from ..pixels.transform import SCRATCH
+from ..system.memory import cached_share, map_file, read_into
+from ..system.signals import after_this
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+UInt8: TypeAlias = npt.NDArray[np.uint8]
+
+
+class ByteStore(Protocol):
+    """Bytes by offset. Thread-safe; scratch memory belongs to the calling thread."""
+
+    size: int
+    #: Each call is a round trip over a network: a batch is announced before it is read in pieces.
+    far: bool
+
+    def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
+        """Copy ``row_bytes`` bytes at each offset to row ``rows[i]`` of memory at ``out``."""
+
+    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
+        """An address, and offsets from it, at which the same rows can be read right now."""
+
+    def address(self, size: int) -> int | None:
+        """Where offset 0 is in memory, for a copy of ``size`` bytes; None: not to be copied.
+
+        Of 0 bytes: where it is whenever it may be copied, None if that is never.
+        """
+
+    def view(self, offset: int, length: int) -> UInt8:
+        """The bytes of one extent, valid until this thread's next call."""
+
+    def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
+        """These extents are read next: let the kernel fetch them together."""
+
+
+def fetched(store: ByteStore, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
+    """``resident`` of a store that is not in memory: its rows, brought to this thread's scratch."""
+    address = SCRATCH.take("fetched rows", offsets.size * row_bytes).ctypes.data
+    places = np.arange(offsets.size, dtype=np.int64)
+    store.gather(offsets, row_bytes, address, places)
+    return address, places * row_bytes
+
+
+class MappedStore:
+    """A read-only mapping of a whole file. It is never unmapped while anything refers to it.
+
+    A file that is shortened while it is mapped kills the process on access (SIGBUS): that is a
+    limit of mmap. ``io="pread"`` turns it into an error.
+    """
+
+    far = False
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.size = size
+        self.bytes = map_file(fd, size)
+        self._address = self.bytes.ctypes.data
+
+    def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
+        kernels.gather_rows(self._address, offsets, row_bytes, out, rows)
+
+    def address(self, size: int) -> int | None:
+        return self._address
+
+    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
+        return self._address, offsets
+
+    def view(self, offset: int, length: int) -> UInt8:
+        return self.bytes[offset : offset + length]
+
+    def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
+        pass  # with "auto" it was found in the page cache, with "mmap" it is the user's choice
+
+    def cached_share(self) -> float:
+        """Part of the file in the page cache, 0 to 1, by some evenly spread pages."""
+        return cached_share(self.bytes)
+
+
+class MemoryStore:
+    """Memory of this process by absolute address: offsets are addresses."""
+
+    far = False
+    size = 1 << 62
+
+    def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
+        kernels.gather_rows(0, offsets, row_bytes, out, rows)
+
+    def address(self, size: int) -> int | None:
+        return 0
+
+    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
+        return 0, offsets
+
+    def view(self, offset: int, length: int) -> UInt8:
+        return kernels.bytes_at(offset, length)
+
+    def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
+        pass
+
+
+#: Rows below this are read faster than announced.
+_ADVISED: Final = 16 << 10
+
+
+class Descriptor:
+    """A file descriptor that is closed with the last reference to it.
+
+    A read holds one, so that a number is never closed, and perhaps given to another file, under a
+    thread that is about to read by it: that would be wrong pixels without an error.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._close = os.close  # still there when modules are torn down
+
+    def __del__(self) -> None:
+        self._close(self.fd)
+
+
+class PreadStore:
+    """A file read by ``preadv`` straight into its destination; adjacent rows in one call.
+
+    No page of it is mapped, so that a file shortened under us is an error, and a network file
+    system sees whole requests instead of page faults. ``file`` is closed once close() was called
+    and the last read that had begun by then has ended.
+    """
+
+    far = False
+
+    def __init__(self, file: Descriptor, size: int, path: str) -> None:
+        self._file: Descriptor | None = file
+        self.size = size
+        self._path = path
+
+    def close(self) -> None:
+        """Let no further read begin."""
+        self._file = None
+
+    def _opened(self) -> Descriptor:
+        file = self._file
+        if file is None:
+            raise SourceError("the file was closed while it was read", path=self._path)
+        return file
+
+    def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
+        # runs that are adjacent both in the file and in the slot
+        breaks = np.flatnonzero((np.diff(offsets) != row_bytes) | (np.diff(rows) != 1)) + 1
+        starts = np.concatenate(([0], breaks, [offsets.size])).tolist()
+        if row_bytes >= _ADVISED:
+            self.will_need(offsets, np.full(offsets.size, row_bytes))
+        for lo, hi in itertools.pairwise(starts):
+            target = kernels.bytes_at(out + int(rows[lo]) * row_bytes, (hi - lo) * row_bytes)
+            self._read(int(offsets[lo]), target)
+
+    def address(self, size: int) -> int | None:
+        return None
+
+    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
+        return fetched(self, offsets, row_bytes)
+
+    def view(self, offset: int, length: int) -> UInt8:
+        scratch = SCRATCH.take("pread view", length)
+        self._read(offset, scratch)
+        return scratch
+
+    def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
+        if not hasattr(os, "posix_fadvise"):  # a system without it
+            return
+        file = self._opened()
+        for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
+            os.posix_fadvise(file.fd, offset, length, os.POSIX_FADV_WILLNEED)
+
+    def _read(self, offset: int, target: UInt8) -> None:
+        file, done = self._opened(), 0
+        while done < target.size:
+            try:
+                got = read_into(file.fd, target[done:].data, offset + done)
+            except OSError as exc:
+                raise SourceError(
+                    f"reading failed: {exc.strerror}",
+                    path=self._path,
+                    found=f"errno {exc.errno} at byte {offset + done}",
+                ) from exc
+            if got == 0:
+                raise SourceError(
+                    "the file became shorter while it was read",
+                    path=self._path,
+                    found=f"end of file at byte {offset + done}",
+                    expected=f"{self.size} bytes, as when it was opened",
+                    hint="never write to a packed file that is in use: convert to a new one",
+                )
+            done += got
+
+
+#: An AdaptiveStore looks again after it has handed out this part of the file, or this many bytes.
+_LOOK_AGAIN_PART: Final = 8
+_LOOK_AGAIN_BYTES: Final = 64 << 20
+
+
+class AdaptiveStore:
+    """Whichever of mapping and pread suits what is in the page cache now (``io="auto"``).
+
+    A page fault fetches little and one at a time; pread can be announced for a whole batch. Once
+    the pages are there, copying from the mapping is three times as fast as pread.
+    """
+
+    far = False
+
+    def __init__(self, mapped: MappedStore, direct: PreadStore) -> None:
+        self.size = mapped.size
+        self._mapped, self._direct = mapped, direct
+        self._period = max(_LOOK_AGAIN_BYTES, self.size // _LOOK_AGAIN_PART)
+        self._until = 0
+        self.now: MappedStore | PreadStore = mapped
+        self._choose(0)
+
+    def _choose(self, size: int) -> MappedStore | PreadStore:
+        # threads may both look again, or lose a few bytes of the count: neither matters
+        self._until -= size
+        if self._until <= 0:
+            self._until = self._period
+            share = self._mapped.cached_share()
+            if share >= 0.9:
+                self.now = self._mapped
+            elif share < 0.5:
+                self.now = self._direct
+        return self.now
+
+    def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
+        self._choose(offsets.size * row_bytes).gather(offsets, row_bytes, out, rows)
+
+    def address(self, size: int) -> int | None:
+        return (self._choose(size) if size else self._mapped).address(size)
+
+    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
+        return self._choose(offsets.size * row_bytes).resident(offsets, row_bytes)
+
+    def view(self, offset: int, length: int) -> UInt8:
+        return self._choose(length).view(offset, length)
+
+    def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
+        self.now.will_need(offsets, lengths)
+
+
+def check_descriptors(exc: BaseException, path: str) -> None:
+    """Raise SourceError where ``exc`` says that no more files can be open."""
+    if isinstance(exc, OSError) and exc.errno in (errno.EMFILE, errno.ENFILE):
+        raise SourceError(
+            "too many files are open",
+            path=path,
+            found=os.strerror(exc.errno),
+            hint="raise the limit (ulimit -n), or make fewer files of them: asyncreader convert",
+        ) from exc
+
+
+class OpenFile:
+    """A file's descriptor and its byte store, opened once.
+
+    ``io``: "mmap", "pread", or "auto": pread on network file systems, else adaptive.
+    """
+
+    def __init__(self, path: str, io: str) -> None:
+        self.path = path
+        try:
+            # a pipe put here meanwhile must not be waited for
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+            with after_this():  # a number that nobody holds yet is never closed
+                file = Descriptor(os.open(path, flags))
+        except FileNotFoundError as exc:
+            raise SourceNotFoundError("no such file", path=path) from exc
+        except OSError as exc:
+            check_descriptors(exc, path)
+            raise SourceError(f"cannot be opened: {exc.strerror}", path=path) from exc
+        facts = os.fstat(file.fd)
+        self.size = facts.st_size
+        self._identity = (facts.st_dev, facts.st_ino)
+        if not stat.S_ISREG(facts.st_mode):
+            del file
+            raise FormatError("not a regular file", path=path)
+        if self.size == 0:
+            del file  # closed now, not when the error is forgotten
+            raise FormatError("the file is empty", path=path)
+        if io == "auto" and file_system(path) in NETWORK_FILE_SYSTEMS:
+            io = "pread"
+        self.io = io
+        #: for the index: what a set's tables are read through when it opens
+        try:
+            self.mapped = MappedStore(file.fd, self.size)
+        except OSError as exc:
+            del file
+            raise SourceError(
+                f"cannot be mapped: {exc.strerror}", path=path, found=f"{self.size} bytes"
+            ) from exc
+        self._direct = PreadStore(file, self.size, path)
+        self.store: ByteStore = self.mapped
+        if io == "mmap":
+            self.close()  # the mapping needs no descriptor
+        else:
+            self.store = self._direct if io == "pread" else AdaptiveStore(self.mapped, self._direct)
+
+    def table(self, offset: int, size: int) -> UInt8:
+        """A table that is used as long as the set is open: mapped, or with "pread" a copy."""
+        view = self.mapped.view(offset, size)
+        return view.copy() if self.io == "pread" else view
+
+    def check_same(self) -> None:
+        """FormatError if the path names another file by now: its metadata must not be taken for
+        those of the bytes that are held here."""
+        named = os.stat(self.path)
+        if self._identity != (named.st_dev, named.st_ino):
+            raise FormatError(
+                "the file was replaced by another while it was opened",
+                path=self.path,
+                hint="open it again",
+            )
+
+    def close(self) -> None:
+        """Let go of the descriptor; a mapping lives on as long as something refers to it."""
+        self._direct.close()
+
+
+#: File systems on which a page fault is a request over a network.
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", "beegfs", "9p", "afs", "fuse.sshfs"}
+)
+
+
+def file_system(path: str) -> str:
+    """Type of the file system that ``path`` is on ("ext4", "nfs4" ...), "" where unknown."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+            mounts = [line.split() for line in lines]
+    except OSError:
+        return ""
+    real = os.path.realpath(path)
+    best, kind = "", ""
+    for fields in mounts:
+        place = fields[4].encode().decode("unicode_escape", "surrogateescape")
+        inside = real == place or real.startswith(place.rstrip("/") + "/")
+        if inside and len(place) >= len(best):
+            best, kind = place, fields[fields.index("-") + 1]
+    return kind

@@ -1,0 +1,1 @@
+"""HDF5 files: checked, then read by byte ranges without the HDF5 library."""

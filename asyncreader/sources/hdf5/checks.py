@@ -1,0 +1,503 @@
+"""What of an HDF5 file may be looked at: objects, storage, types and filters that are its own.
+
+The HDF5 library does what a file says: it opens other files (external links and storage, virtual
+data sets), loads programs (filters that it does not know are looked for in HDF5_PLUGIN_PATH), and
+allocates what is declared. So every object is reached link by link, and its storage, type and
+filters are held against what is read here before anything is asked of it that could do so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import DecodeError, FormatError
+from ..base import check_extents
+from ..request import no_field
+from .chunks import ChunkGrid
+from .filters import BUILT_IN_ONLY, LIBRARY, Filter, check_known, decode_chunk
+
+#: Soft links that are followed on the way to one object.
+_SOFT: Final = 16
+#: Data sets that an error lists, and members of a group that are looked at to find them.
+_LISTED, _VISITED = 20, 200
+#: What is stored may declare this much of itself; more must be at least 1/BOMB_RATIO of it on disk.
+#: (deflate reaches 1/1032, on nothing but zeros).
+BOMB_BYTES: Final = 256 << 20
+BOMB_RATIO: Final = 200
+#: The largest attribute that is read; a header holds 64 KiB of one at most.
+_ATTRIBUTE: Final = 1 << 16
+#: Members of a compound type that are looked at.
+_MEMBERS: Final = 64
+#: Chunks that are drawn to be compared with the library's own read, and decoded bytes of them.
+_DRAWN, _COMPARED_BYTES = 4, 16 << 20
+
+AGAIN: Final = "copy or convert it again"
+
+
+# -- links ---------------------------------------------------------------------------------------
+
+
+def reach(h5: Any, name: str, path: str) -> Any:
+    """The low-level object ``name``, by hard and soft links of this file only; None if not there.
+
+    FormatError at a link that leads out of the file, or round in circles.
+    """
+    import h5py
+
+    group = root = _root(h5)
+    left = deque(name.encode("utf-8", "surrogateescape").split(b"/"))
+    followed = 0
+    while left:
+        part = left.popleft()
+        if part in (b"", b"."):
+            continue
+        if b"\0" in part or not group.links.exists(part):
+            return None
+        kind = group.links.get_info(part).type
+        if kind == h5py.h5l.TYPE_SOFT:
+            followed += 1
+            if followed > _SOFT:
+                raise FormatError(f"{name!r} is a soft link that leads in circles", path=path)
+            target = group.links.get_val(part)
+            group = root if target.startswith(b"/") else group
+            left.extendleft(reversed(target.split(b"/")))
+            continue
+        if kind != h5py.h5l.TYPE_HARD:
+            raise _leads_out(group, part, kind, name, path)
+        found = _opened(h5, group, part)
+        if found is None:
+            raise _virtual(name, path)
+        if not any(piece not in (b"", b".") for piece in left):
+            return found
+        if not isinstance(found, h5py.h5g.GroupID):
+            return None
+        group = found
+    return group
+
+
+def _leads_out(group: Any, part: bytes, kind: int, name: str, path: str) -> FormatError:
+    import h5py
+
+    found = f"a link of type {kind}"
+    if kind == h5py.h5l.TYPE_EXTERNAL:
+        file, _ = group.links.get_val(part)
+        found = f"external link to {file.decode('utf-8', 'backslashreplace')[:200]}"
+    return FormatError(
+        f"{name!r} is a link into another file",
+        path=path,
+        found=found,
+        hint="pass that file itself",
+    )
+
+
+def find_dataset(h5: Any, name: str, path: str) -> Any:
+    """A data set of an open file; refused where its bytes would come from anywhere else."""
+    import h5py
+
+    found = reach(h5, name, path)
+    if found is None:
+        raise no_field(name, dataset_names(h5), path)
+    if not isinstance(found, h5py.h5d.DatasetID):
+        raise FormatError(f"{name!r} is not a data set", path=path)
+    return check_stored(h5py.Dataset(found), name, path)
+
+
+def hard_dataset(h5: Any, name: str) -> Any:
+    """A data set of a group by a hard link, whose bytes are in this file; None for anything else.
+
+    For guesses at what a file may hold: what is odd is passed over.
+    """
+    import h5py
+
+    part = name.encode("utf-8", "surrogateescape")
+    group = _root(h5)
+    if not group.links.exists(part) or group.links.get_info(part).type != h5py.h5l.TYPE_HARD:
+        return None
+    found = _opened(h5, group, part)
+    if not isinstance(found, h5py.h5d.DatasetID):
+        return None
+    try:
+        return check_stored(h5py.Dataset(found), name, "")
+    except FormatError:
+        return None
+
+
+def dataset_names(h5: Any) -> list[str]:
+    """Names of some data sets of the root and the groups in it, sorted, each cut to be shown."""
+    names: list[str] = []
+    groups = deque([(_root(h5), b"")])
+    for _ in range(_VISITED):
+        if not groups or len(names) >= _LISTED:
+            break
+        group, prefix = groups.popleft()
+        for name, found in _members(h5, group):
+            whole = prefix + name
+            if isinstance(found, type(group)):
+                if not prefix:
+                    groups.append((found, whole + b"/"))
+            elif len(names) < _LISTED:
+                names.append(whole.decode("utf-8", "backslashreplace")[:80])
+    return sorted(names)
+
+
+def _root(h5: Any) -> Any:
+    import h5py
+
+    return h5py.h5g.open(h5.id, b"/")
+
+
+def _opened(h5: Any, group: Any, part: bytes) -> Any:
+    """The object that a hard link of ``group`` leads to; None for a virtual data set.
+
+    HDF5 looks for a virtual data set's sources, and believes how many it is told of, when it opens
+    it. ``h5``: with ``is_virtual``, as the sources' ``library`` gives it.
+    """
+    import h5py
+
+    address = group.links.get_info(part).u
+    return None if h5.is_virtual(address) else h5py.h5o.open(group, part)
+
+
+def _virtual(name: str, path: str) -> FormatError:
+    return FormatError(
+        f"{name!r} is a virtual data set: its bytes lie in other files",
+        path=path,
+        hint="pass those files as a list",
+    )
+
+
+def _members(h5: Any, group: Any) -> Iterator[tuple[bytes, Any]]:
+    """Some of a group's data sets and groups, by hard links; None for a virtual data set."""
+    import h5py
+
+    for name in itertools.islice(group, _VISITED):
+        if group.links.get_info(name).type == h5py.h5l.TYPE_HARD:
+            found = _opened(h5, group, name)
+            if found is None or isinstance(found, h5py.h5d.DatasetID | h5py.h5g.GroupID):
+                yield name, found
+
+
+# -- storage -------------------------------------------------------------------------------------
+
+
+def check_stored(dataset: Any, name: str, path: str) -> Any:
+    """``dataset`` itself, if it is one whose bytes are in this file and whose type is plain.
+
+    Asks for its creation properties first: the shape of a virtual one opens other files.
+    """
+    import h5py
+
+    if not isinstance(dataset, h5py.Dataset):
+        raise FormatError(f"{name!r} is not a data set", path=path)
+    plist = dataset.id.get_create_plist()
+    if plist.get_layout() == h5py.h5d.VIRTUAL:
+        raise _virtual(name, path)
+    if plist.get_external_count():
+        raise FormatError(
+            f"{name!r} keeps its bytes outside the file",
+            path=path,
+            found=f"external storage {plist.get_external(0)[0]!r}",
+            hint="h5repack moves them into the file",
+        )
+    reason = odd_type(dataset.id.get_type(), vlen=True)
+    if reason is not None:
+        raise FormatError(
+            f"data set {name!r} does not hold plain numbers",
+            path=path,
+            found=reason,
+            expected="integers or floats of at most 64 bits",
+        )
+    return dataset
+
+
+def pipeline(plist: Any) -> tuple[Filter, ...]:
+    """The filters of a data set, by its creation properties."""
+    found = (plist.get_filter(i) for i in range(plist.get_nfilters()))
+    return tuple(
+        Filter(int(code), tuple(int(v) for v in values)) for code, _flags, values, _name in found
+    )
+
+
+def check_library_filters(steps: tuple[Filter, ...], path: str, name: str) -> None:
+    """FormatError unless HDF5 itself undoes all filters: else it would look for a plugin."""
+    check_known(steps, LIBRARY, path, name)
+
+
+# -- types ---------------------------------------------------------------------------------------
+
+
+def odd_type(kind: Any, vlen: bool = False, compound: bool = False) -> str | None:
+    """Why a stored type (h5py.h5t.TypeID) is not looked at further; None for a plain one.
+
+    Plain: numbers, text of fixed length, references; with ``vlen`` also what is of variable length
+    and one level of it; with ``compound`` a flat list of plain members. h5py and HDF5 follow nested
+    types without limit (one of 7,000 levels takes them minutes or kills them), and h5py believes
+    the numpy type that an opaque one names.
+    """
+    import h5py
+
+    t = h5py.h5t
+    code = kind.get_class()
+    if code in (t.INTEGER, t.FLOAT, t.BITFIELD, t.ENUM, t.REFERENCE):
+        return None
+    if code == t.STRING:
+        return None if vlen or not kind.is_variable_str() else "text of variable length"
+    if code == t.VLEN and vlen:
+        return odd_type(kind.get_super())
+    if code == t.COMPOUND:
+        members = kind.get_nmembers()
+        if compound and members <= _MEMBERS:
+            odd = (odd_type(kind.get_member_type(i)) for i in range(members))
+            return next((reason for reason in odd if reason is not None), None)
+        return "a compound type"
+    return _CLASSES.get(code, f"type class {code}")
+
+
+_CLASSES: Final = {2: "a time type", 5: "an opaque type", 9: "nested variable length", 10: "arrays"}
+
+
+def odd_bits(dataset: Any) -> str | None:
+    """Why the stored bytes are not the values that h5py gives for them; None where they are.
+
+    h5py makes int16 of an integer of 12 bits, wherever in its bytes they lie, and float32 of a
+    bfloat16: right for what it reads itself, which HDF5 converts.
+    """
+    import h5py
+
+    kind, dtype = dataset.id.get_type(), dataset.dtype
+    if kind.get_class() == h5py.h5t.ENUM:
+        kind, dtype = kind.get_super(), np.dtype("i1") if dtype == np.bool_ else dtype
+    if kind.get_class() == h5py.h5t.BITFIELD:
+        letters = "BE" if dtype.byteorder == ">" else "LE"
+        plain = getattr(h5py.h5t, f"STD_B{8 * dtype.itemsize}{letters}")
+    else:
+        plain = h5py.h5t.py_create(np.dtype(dtype.str))
+    if kind.equal(plain):
+        return None
+    return f"{kind.get_precision()} bits in {kind.get_size()} bytes, as {dtype} in other bits"
+
+
+def attribute(item: Any, name: str, compound: bool = False) -> Any:
+    """The value of a small attribute of a plain type, as h5py gives it; None for any other."""
+    import h5py
+
+    key = name.encode("utf-8", "surrogateescape")
+    if not h5py.h5a.exists(item.id, key):
+        return None
+    stored = h5py.h5a.open(item.id, key)
+    kind = stored.get_type()
+    if odd_type(kind, compound=compound) is not None:
+        return None
+    space = stored.get_space()
+    if space.get_simple_extent_type() == h5py.h5s.NULL:
+        return None
+    size = math.prod(space.get_simple_extent_dims()) * kind.get_size()
+    # one that Fuel writes has a row of some hundred bytes for each split and source
+    if size > (_ATTRIBUTE if not compound else BOMB_BYTES):
+        return None
+    return item.attrs[name]
+
+
+# -- whole tables --------------------------------------------------------------------------------
+
+
+def check_bomb(declared: int, stored: int, name: str, path: str) -> None:
+    """FormatError where a file declares far more than it stores."""
+    if declared > BOMB_BYTES and declared > BOMB_RATIO * stored:
+        raise FormatError(
+            f"data set {name!r} declares far more than it stores",
+            path=path,
+            found=f"{declared} bytes of {stored} stored",
+            expected=f"at most {BOMB_RATIO} times as many, or {BOMB_BYTES} bytes",
+            hint="if it is genuine, repack it uncompressed: h5repack -f NONE",
+        )
+
+
+def chunk_grid(
+    h5: Any,
+    data: Any,
+    name: str,
+    path: str,
+    size: int,
+    dtype: np.dtype[Any] | None = None,
+) -> ChunkGrid:
+    """Where all chunks of ``data`` lie in its file of ``size`` bytes. FormatError unless all are
+    there, inside the file and not far larger than what is stored of them."""
+    import h5py
+
+    steps = pipeline(data.id.get_create_plist())
+    shape, chunk = tuple(data.shape), tuple(data.chunks)
+    dtype = dtype or data.dtype
+    counts = tuple(-(-n // c) for n, c in zip(shape, chunk, strict=True))
+    total = math.prod(counts)
+    # asked only where the file could hold so many: some indexes are counted one by one
+    stored = data.id.get_num_chunks() if total <= size else None
+    if stored != total:
+        raise FormatError(
+            f"data set {name!r} lacks some of the samples that it declares",
+            path=path,
+            found="a file too small for them" if stored is None else f"{stored} chunks",
+            expected=f"{total} chunks for shape {shape}",
+            hint="it was not written to its end: convert it again",
+        )
+    # plain numbers, for there may be millions of chunks
+    starts, extents, marks = array("q"), array("q"), array("Q")
+
+    def note(info: Any) -> None:
+        starts.extend(info.chunk_offset)
+        extents.extend((info.byte_offset, info.size))
+        marks.append(info.filter_mask)
+
+    data.id.chunk_iter(note)
+    corners = np.array(starts, np.int64).reshape(-1, len(shape))
+    at = _unrotated(corners // np.array(chunk), counts, chunk, tuple(data.maxshape))
+    inside = bool(((at >= 0) & (at < np.array(counts))).all())
+    numbers = np.ravel_multi_index(tuple(at.T), counts) if inside else None
+    if numbers is None or np.unique(numbers).size != total or numbers.size != total:
+        raise FormatError(
+            f"the chunk index of data set {name!r} is not one of its shape",
+            path=path,
+            found=f"{len(at)} chunks, some outside it or twice",
+            expected=f"{total} chunks for shape {shape}",
+            hint=AGAIN,
+        )
+    order = np.argsort(numbers)
+    offsets, sizes = np.array(extents, np.int64).reshape(-1, 2)[order].T.copy()
+    masks = np.array(marks, np.uint32)[order]
+    if h5py.version.hdf5_version_tuple < (1, 14, 4):
+        # these say where chunks are without the user block (HDFGroup/hdf5#3003)
+        offsets += h5.id.get_create_plist().get_userblock()
+    check_extents(offsets, sizes, size, path)
+    grid = ChunkGrid(shape, chunk, dtype, steps, offsets, sizes, masks)
+    if not steps and (sizes != grid.chunk_bytes).any():
+        raise FormatError("a chunk has the wrong size", path=path, hint=AGAIN)
+    check_bomb(grid.chunk_bytes, int(sizes.max(initial=0)), name, path)
+    return grid
+
+
+def _unrotated(
+    at: npt.NDArray[np.int64],
+    counts: tuple[int, ...],
+    chunk: tuple[int, ...],
+    most: tuple[int | None, ...],
+) -> npt.NDArray[np.int64]:
+    """Where chunks lie in the grid, of where HDF5's iteration says that they do.
+
+    An extensible array numbers the chunks with the growing axis moved to the front and the other
+    axes at their greatest extent (H5D__earray_idx_get_addr). HDF5 1.10 to 2.0, at least, count them
+    up as if that axis were where it is (H5D__earray_idx_iterate_cb, and H5Dget_chunk_info with it):
+    the axes before it then stay 0 and it runs out of the shape, which nothing else does.
+    """
+    growing = [axis for axis, extent in enumerate(most) if extent is None]
+    if len(growing) != 1 or growing[0] == 0 or not at.size:
+        return at
+    axis = growing[0]
+    largest = int(at[:, axis].max())
+    if at[:, :axis].any() or largest < counts[axis]:
+        return at
+    fixed = [i for i in range(len(most)) if i != axis]
+    grid = [-(-int(most[i] or 0) // chunk[i]) for i in fixed]
+    behind = grid[axis:]
+    if (largest + 1) * math.prod(behind) >= 1 << 62 or (at[:, axis + 1 :] >= behind).any():
+        return at
+    place = at[:, axis]
+    for extent, column in zip(behind, at[:, axis + 1 :].T, strict=True):
+        place = place * extent + column
+    right = np.empty_like(at)
+    for i, extent in zip(reversed(fixed), reversed(grid), strict=True):
+        place, right[:, i] = np.divmod(place, extent)
+    right[:, axis] = place
+    return right
+
+
+def compare_chunks(
+    data: Any,
+    grid: ChunkGrid,
+    view: Callable[[int, int], npt.NDArray[np.uint8]],
+    name: str,
+    path: str,
+    decoded: bool = True,
+) -> None:
+    """FormatError unless some chunks are what the HDF5 library itself reads there.
+
+    The library's list of chunks and its reads do not share all of their code, and one of them has
+    been wrong. Compared are the first chunk, the last, the next one along each axis and some drawn;
+    as they are stored and, with ``decoded``, the values where the library has their filters.
+    ``view``: bytes of the file by offset and length.
+    """
+    total = grid.offsets.size
+    counts = grid.grid
+    steps = [math.prod(counts[i + 1 :]) for i, count in enumerate(counts) if count > 1]
+    drawn = np.random.default_rng(total).integers(total, size=_DRAWN).tolist()
+    left = max(2, _COMPARED_BYTES // grid.chunk_bytes)
+    codes = {step.code for step in grid.filters}
+    decoded = decoded and codes <= LIBRARY - BUILT_IN_ONLY.keys()
+    for number in list(dict.fromkeys((0, total - 1, *steps, *drawn)))[:left]:
+        at = np.unravel_index(number, counts)
+        corner = tuple(int(a) * c for a, c in zip(at, grid.chunk, strict=True))
+        stored = view(int(grid.offsets[number]), int(grid.sizes[number])).copy()
+        mask, read = data.id.read_direct_chunk(corner)
+        same = mask == grid.masks[number] and read == stored.tobytes()
+        if same and decoded:
+            try:
+                values = decode_chunk(
+                    stored, grid.filters, mask, grid.chunk_bytes, grid.dtype.itemsize
+                )
+            except DecodeError:
+                continue  # a damaged chunk: an error of its samples, when they are read
+            zipped = zip(corner, grid.chunk, grid.shape, strict=True)
+            where = tuple(slice(lo, min(lo + step, end)) for lo, step, end in zipped)
+            part = values.view(grid.dtype).reshape(grid.chunk)
+            part = part[tuple(slice(0, w.stop - w.start) for w in where)]
+            same = part.tobytes() == data[where].tobytes()
+        if not same:
+            raise FormatError(
+                f"a chunk of data set {name!r} is not what the HDF5 library reads there",
+                path=path,
+                found=f"other bytes for the chunk at {corner}",
+                hint="the HDF5 library may list its chunks wrongly: write it again without "
+                "unlimited axes, for example with h5repack, and report this file's layout",
+            )
+
+
+def read_table(h5: Any, data: Any, name: str, path: str, size: int) -> npt.NDArray[Any]:
+    """All of a data set, in memory and in C order, after it was held against its file.
+
+    ``size``: of the file. Only for data sets that went through :func:`check_stored`.
+    """
+    import h5py
+
+    stored = data.dtype
+    if stored.kind in "iuf":  # h5py may have made wider numbers of them
+        stored = np.dtype((np.void, data.id.get_type().get_size()))
+    declared = math.prod(data.shape) * stored.itemsize
+    plist = data.id.get_create_plist()
+    layout = plist.get_layout()
+    if layout == h5py.h5d.CHUNKED:
+        steps = pipeline(plist)
+        check_library_filters(steps, path, name)
+        grid = chunk_grid(h5, data, name, path, size, stored)
+        check_bomb(declared, int(grid.sizes.sum()), name, path)
+    elif layout == h5py.h5d.CONTIGUOUS and declared:
+        offset = data.id.get_offset()
+        if offset is None or offset + declared > size:
+            raise FormatError(
+                f"{name} lies outside the file"
+                if offset is not None
+                else f"data set {name!r} declares values but stores none",
+                path=path,
+                found=f"shape {data.shape}",
+                hint=AGAIN,
+            )
+    elif layout == h5py.h5d.COMPACT and declared > _ATTRIBUTE:
+        raise FormatError(f"{name} is larger than its header", path=path, hint=AGAIN)
+    table: npt.NDArray[Any] = np.ascontiguousarray(data[()])
+    return table

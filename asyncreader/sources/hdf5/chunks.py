@@ -1,0 +1,299 @@
+"""A source over HDF5 chunks, read and decoded outside the HDF5 library."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import DecodeError
+from ...pixels.transform import Fill
+from ...stats import Meter
+from ...system.memory import address_of
+from ..base import Array, BaseSource, RowError, RowPlan, SourceSpec, UInt64
+from ..bytestore import ByteStore, MemoryStore
+from .chunk_cache import ChunkCache, Decode
+from .filters import Filter, decode_chunk
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+UInt8: TypeAlias = npt.NDArray[np.uint8]
+
+MEMORY: Final = MemoryStore()
+
+#: Decoded chunks that a source may remember.
+CACHE_BYTES: Final = 64 << 20
+#: Chunks whose rows are copied in one call after they were decoded, and are pinned until then.
+TOGETHER: Final = 32
+
+
+@dataclass(frozen=True)
+class ChunkGrid:
+    """A chunked data set: ``shape``, ``chunk`` shape, and per chunk (C order over the grid) its
+    offset, stored size and filter mask."""
+
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+    dtype: np.dtype[Any]
+    filters: tuple[Filter, ...]
+    offsets: Int64
+    sizes: npt.NDArray[np.int64]
+    masks: npt.NDArray[np.uint32]
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Chunks along each axis."""
+        return tuple(-(-n // c) for n, c in zip(self.shape, self.chunk, strict=True))
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of one decoded chunk."""
+        return math.prod(self.chunk) * self.dtype.itemsize
+
+
+class ChunkSource(BaseSource):
+    """Samples inside chunks: decoded in the calling thread, a bounded number remembered.
+
+    ``axis``: where the sample number is in the stored shape.
+    """
+
+    def __init__(
+        self,
+        spec: SourceSpec,
+        store: ByteStore,
+        grid: ChunkGrid,
+        axis: int,
+        labels: Array | None,
+        checksums: UInt64 | None,
+        read_chunk: Callable[[int], UInt8] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.labels = labels
+        self.checksums = checksums
+        self._store = store
+        self._grid = grid
+        self._axis = axis
+        self._fallback = read_chunk
+        #: samples lie whole in a chunk, one behind the other
+        self._whole = axis == 0 and grid.chunk[1:] == grid.shape[1:]
+        limit = max(CACHE_BYTES, 2 * grid.chunk_bytes)
+        if self._whole and grid.chunk[0] == 1:
+            limit = TOGETHER * 2 * grid.chunk_bytes  # memory to decode in: nothing comes twice
+        self.cache = ChunkCache(limit, math.prod(grid.grid), grid.chunk_bytes)
+
+    def offsets(self, records: Int64) -> Int64:
+        """Byte offsets in the file of the (first) chunk that each record lies in."""
+        behind = math.prod(self._grid.grid[self._axis + 1 :])
+        first: Int64 = self._grid.offsets[records // self._grid.chunk[self._axis] * behind]
+        return first
+
+    def reserve(self, samples: int) -> None:
+        # a window, and what the next one needs while the last batches of it are in flight
+        chunks = -(-samples // self._grid.chunk[self._axis])
+        across = math.prod(n for i, n in enumerate(self._grid.grid) if i != self._axis)
+        self.cache.resize((chunks + chunks // 32 + 2) * across * self._grid.chunk_bytes)
+
+    def _decode(self, number: int, meter: Meter, out: UInt8 | None = None) -> UInt8:
+        """A decoded chunk, in memory of its own (or in ``out``)."""
+        if self._fallback is not None:
+            return self._fallback(number)
+        grid = self._grid
+        stored = self._store.view(int(grid.offsets[number]), int(grid.sizes[number]))
+        started = time.perf_counter()
+        mask, size = int(grid.masks[number]), grid.chunk_bytes
+        pixels = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize, out)
+        if np.may_share_memory(pixels, stored):
+            pixels = pixels.copy()  # nothing was to be undone
+        meter.decode += time.perf_counter() - started
+        return pixels
+
+    def _decoder(self, meter: Meter) -> Decode:
+        """What puts a decoded chunk into memory."""
+
+        def decode(number: int, memory: UInt8) -> None:
+            pixels = self._decode(number, meter, memory)
+            if not np.may_share_memory(pixels, memory):
+                memory[:] = pixels
+
+        return decode
+
+    @contextmanager
+    def _chunk(self, number: int, meter: Meter) -> Iterator[UInt8]:
+        """A decoded chunk, for as long as the context lasts."""
+        decode = self._decoder(meter)
+        while (found := self.cache.get(number, decode, alone=True)) is None:
+            self.cache.wait(number)
+        try:
+            yield found.pixels
+        finally:
+            self.cache.unpin([found.entry])
+
+    def _sample(self, record: int, meter: Meter) -> Array:
+        """One sample in stored axis order."""
+        grid, axis = self._grid, self._axis
+        place, inside = divmod(record, grid.chunk[axis])
+        if self._whole:
+            size = self._row_bytes()
+            with self._chunk(place, meter) as chunk:
+                row = chunk[inside * size : (inside + 1) * size].copy()
+            return row.view(grid.dtype).reshape(grid.shape[1:])
+        shape = tuple(n for i, n in enumerate(grid.shape) if i != axis)
+        out = np.empty(shape, grid.dtype)
+        counts = grid.grid
+        for across in np.ndindex(*(n for i, n in enumerate(counts) if i != axis)):
+            at = (*across[:axis], place, *across[axis:])
+            number = int(np.ravel_multi_index(at, counts))
+            with self._chunk(number, meter) as chunk:
+                plane = chunk.view(grid.dtype).reshape(grid.chunk).take(inside, axis=axis)
+            steps = tuple(n for i, n in enumerate(grid.chunk) if i != axis)
+            where = tuple(
+                slice(a * s, min((a + 1) * s, n))
+                for a, s, n in zip(across, steps, shape, strict=True)
+            )
+            out[where] = plane[tuple(slice(0, w.stop - w.start) for w in where)]
+        return out
+
+    def sample_bytes(self, index: int) -> bytes:
+        try:
+            data = self._sample(index, Meter()).tobytes()
+        except DecodeError as exc:
+            raise self.located(exc, index) from exc.__cause__
+        if self.checksums is not None:
+            error = self.checked(data, index)
+            if error is not None:
+                raise error
+        return data
+
+    def read_into(
+        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
+    ) -> tuple[RowError, ...]:
+        if self._whole and self._grid.chunk[0] == 1 and fill.mode == "copy":
+            return self._read_straight(plan, out, meter)
+        if not self._whole:
+            return self._read_cut(plan, fill, out, meter)
+        chunks, inside = np.divmod(plan.records, self._grid.chunk[0])
+        inside *= self._row_bytes()
+        entries, addresses = self.cache.pin(chunks)
+        there = entries != 0
+        try:
+            if there.all():
+                return self._read_rows(MEMORY, addresses + inside, plan, fill, out)
+            errors = list(
+                self._read_rows(MEMORY, (addresses + inside)[there], plan.pick(there), fill, out)
+            )
+        finally:
+            self.cache.unpin(entries)
+        away = ~there
+        errors += self._read_missing(chunks[away], inside[away], plan.pick(away), fill, out, meter)
+        return tuple(errors)
+
+    def _read_missing(
+        self, chunks: Int64, inside: Int64, plan: RowPlan, fill: Fill, out: Array, meter: Meter
+    ) -> list[RowError]:
+        """Rows at ``inside`` (bytes) of ``chunks`` that are not in memory.
+
+        A chunk that another thread decodes just now is passed over as long as others are left.
+        Who waits has nothing pinned, and who decodes waits for nobody: none waits for ever.
+        """
+        numbers, which = np.unique(chunks, return_inverse=True)
+        if self._store.far:
+            self._store.will_need(self._grid.offsets[numbers], self._grid.sizes[numbers])
+        errors: list[RowError] = []
+        starts = np.zeros(numbers.size, np.int64)
+        held: list[int] = []
+
+        def gather() -> None:
+            """Copy the rows of what is held, and let it go."""
+            if held:
+                addresses = starts[which]
+                good = addresses != 0
+                addresses += inside
+                errors.extend(self._read_rows(MEMORY, addresses[good], plan.pick(good), fill, out))
+                self.cache.unpin(held)
+                held.clear()
+                starts[:] = 0
+
+        decode, passed = self._decoder(meter), 0
+        todo = deque(enumerate(numbers.tolist()))
+        try:
+            while todo and not meter.stopped:
+                i, number = todo.popleft()
+                try:
+                    chunk = self.cache.get(number, decode, alone=not held)
+                except DecodeError as exc:
+                    errors.extend(self._failed(plan, np.flatnonzero(which == i), exc))
+                    continue
+                if chunk is not None:
+                    held.append(chunk.entry)
+                    starts[i] = address_of(chunk.pixels)
+                    passed = 0
+                    if chunk.entry == 0 or len(held) == TOGETHER:
+                        gather()
+                    continue
+                todo.append((i, number))
+                passed += 1
+                if passed >= len(todo):
+                    gather()
+                    self.cache.wait(number)
+                    passed = 0
+            gather()
+        finally:
+            self.cache.unpin(held)
+        return errors
+
+    def _read_cut(
+        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
+    ) -> tuple[RowError, ...]:
+        """Rows of samples that are cut over several chunks, or lie across them."""
+        errors: list[RowError] = []
+        held: list[Array] = []  # what the addresses point into
+        chunks = plan.records // self._grid.chunk[self._axis]
+        addresses = np.zeros(plan.records.size, np.int64)
+        # samples of one chunk together, so that it is decoded once even if soon dropped
+        for i in np.argsort(chunks, kind="stable").tolist():
+            try:
+                held.append(self._sample(int(plan.records[i]), meter))
+                addresses[i] = held[-1].ctypes.data
+            except DecodeError as exc:
+                errors.extend(self._failed(plan, np.array([i]), exc))
+        good = addresses != 0
+        rest = plan if good.all() else plan.pick(good)
+        errors.extend(self._read_rows(MEMORY, addresses[good], rest, fill, out))
+        return tuple(errors)
+
+    def _read_straight(self, plan: RowPlan, out: Array, meter: Meter) -> tuple[RowError, ...]:
+        """One sample a chunk and nothing to convert: decoded where it is wanted."""
+        errors: list[RowError] = []
+        if self._store.far:
+            self._store.will_need(self._grid.offsets[plan.records], self._grid.sizes[plan.records])
+        flat = out.reshape(out.shape[0], -1).view(np.uint8)
+        for i, (record, row) in enumerate(
+            zip(plan.records.tolist(), plan.rows.tolist(), strict=True)
+        ):
+            if meter.stopped:
+                break
+            target = flat[row]
+            try:
+                pixels = self._decode(record, meter, target)
+            except DecodeError as exc:
+                errors.append(RowError(row, self.located(exc, record)))
+                continue
+            if pixels.ctypes.data != target.ctypes.data:
+                target[:] = pixels
+            if plan.check is not None and plan.check[i]:
+                bad = self.checked(target.data, record)
+                if bad is not None:
+                    errors.append(RowError(row, bad))
+        return tuple(errors)
+
+    def _failed(self, plan: RowPlan, rows: Int64, exc: DecodeError) -> Iterator[RowError]:
+        for i in rows.tolist():
+            error = DecodeError(exc.what, found=exc.found, expected=exc.expected, hint=exc.hint)
+            error.__cause__ = exc.__cause__
+            yield RowError(int(plan.rows[i]), self.located(error, int(plan.records[i])))

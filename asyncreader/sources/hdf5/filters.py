@@ -1,0 +1,239 @@
+"""HDF5's filters undone outside the HDF5 library.
+
+They are undone in reverse order of the pipeline, skipping those in a chunk's mask (HDF5 File Format
+Specification 3.0, IV.A.2.l and III.A.1). Numbers of registered filters are the HDF Group's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import DecodeError, FormatError
+
+UInt8: TypeAlias = npt.NDArray[np.uint8]
+
+DEFLATE: Final = 1
+SHUFFLE: Final = 2
+FLETCHER32: Final = 3
+BUILT_IN_ONLY: Final = {4: "szip", 5: "nbit", 6: "scaleoffset"}
+LZF: Final = 32000
+BLOSC: Final = 32001
+LZ4: Final = 32004
+BITSHUFFLE: Final = 32008
+ZSTD: Final = 32015
+NAMES: Final = {
+    DEFLATE: "gzip",
+    SHUFFLE: "shuffle",
+    FLETCHER32: "fletcher32",
+    LZF: "lzf",
+    BLOSC: "blosc",
+    LZ4: "lz4",
+    BITSHUFFLE: "bitshuffle",
+    ZSTD: "zstd",
+    **BUILT_IN_ONLY,
+}
+#: What HDF5 undoes itself; for the others it looks for plugins, which are programs.
+LIBRARY: Final = frozenset({DEFLATE, SHUFFLE, FLETCHER32, LZF, *BUILT_IN_ONLY})
+
+
+@dataclass(frozen=True)
+class Filter:
+    """One step of a pipeline: its registered number and client values."""
+
+    code: int
+    values: tuple[int, ...]
+
+
+def decode_chunk(
+    data: UInt8,
+    filters: tuple[Filter, ...],
+    mask: int,
+    size: int,
+    item: int,
+    out: UInt8 | None = None,
+) -> UInt8:
+    """A chunk's ``size`` bytes of pixels from its stored bytes; DecodeError if damaged.
+
+    ``out`` (uint8, ``size``) lends memory: what the last step makes may be put there.
+    """
+    for place in range(len(filters) - 1, -1, -1):
+        if mask & (1 << place):
+            continue
+        step = filters[place]
+        try:
+            if step.code == DEFLATE and place == 0 and out is not None:
+                data = _inflate_into(data, out)
+            else:
+                data = _UNDO[step.code](data, step, size, item)
+        except (DecodeError, ImportError, MemoryError):
+            raise  # what cannot be loaded, and memory that runs out, say nothing of the data
+        except AttributeError as exc:
+            raise ImportError(f"this imagecodecs cannot undo {NAMES[step.code]}: {exc}") from exc
+        except Exception as exc:  # every codec of imagecodecs has an error type of its own
+            raise DecodeError(
+                f"a chunk cannot be decompressed ({NAMES[step.code]})", found=str(exc)
+            ) from exc
+    if data.size != size:
+        raise DecodeError(
+            "a chunk has not the size that its shape needs",
+            found=f"{data.size} bytes",
+            expected=f"{size} bytes",
+        )
+    return data
+
+
+def _bytes(decoded: Any) -> UInt8:
+    return np.frombuffer(decoded, np.uint8)
+
+
+def _undo_deflate(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    import imagecodecs
+
+    # 4 more: a fletcher32 sum may lie inside
+    return _bytes(imagecodecs.deflate_decode(data, out=np.empty(size + 4, np.uint8)))
+
+
+def _inflate_into(data: UInt8, out: UInt8) -> UInt8:
+    import imagecodecs
+
+    return _bytes(imagecodecs.deflate_decode(data, out=out))
+
+
+def _undo_shuffle(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    width = step.values[0] if step.values else item
+    if width <= 1:
+        return data
+    whole = data.size // width * width
+    out = np.empty(data.size, np.uint8)
+    out[:whole].reshape(-1, width)[:] = data[:whole].reshape(width, -1).T
+    out[whole:] = data[whole:]
+    return out
+
+
+def _undo_fletcher32(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    import imagecodecs
+
+    if data.size < 4:
+        raise DecodeError("a chunk is too short for its checksum")
+    body = data[:-4]
+    stated = int.from_bytes(data[-4:].tobytes(), "little")
+    found = int(imagecodecs.h5checksum_fletcher32(body.tobytes()))
+    # HDF5 up to 1.6.2 stored the halves the other way round, and is still accepted by the library
+    swapped = ((found & 0x00FF00FF) << 8) | ((found >> 8) & 0x00FF00FF)
+    if stated not in (found, swapped):
+        raise DecodeError(
+            "a chunk's fletcher32 checksum is wrong", found=f"{found:08x}", expected=f"{stated:08x}"
+        )
+    return body
+
+
+def _undo_lzf(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    import imagecodecs
+
+    return _bytes(imagecodecs.lzf_decode(data.tobytes(), out=size))
+
+
+def _undo_lz4(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    import imagecodecs
+
+    return _bytes(imagecodecs.lz4h5_decode(data, out=size))
+
+
+def _undo_zstd(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    import imagecodecs
+
+    return _bytes(imagecodecs.zstd_decode(data, out=size))
+
+
+def _undo_blosc(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    import imagecodecs
+
+    # its header states how much memory it takes (bytes 4 to 8: Blosc's README_CHUNK_FORMAT)
+    stated = int.from_bytes(data[4:8].tobytes(), "little")
+    if data.size < 16 or stated > size:
+        raise DecodeError("a blosc chunk states another size", found=stated, expected=size)
+    return _bytes(imagecodecs.blosc_decode(data, numthreads=1))
+
+
+def _undo_bitshuffle(data: UInt8, step: Filter, size: int, item: int) -> UInt8:
+    """bitshuffle's HDF5 filter: values are (major, minor, item size, block, compression, ...)."""
+    import imagecodecs
+
+    width = step.values[2] if len(step.values) > 2 else item
+    codec = step.values[4] if len(step.values) > 4 else 0
+    if codec == 0:
+        block = step.values[3] if len(step.values) > 3 else 0
+        # bytes: of an array the codec would take the array's own item size
+        out = imagecodecs.bitshuffle_decode(data.tobytes(), itemsize=width, blocksize=block)
+        return _bytes(out)
+    if codec not in (2, 3):
+        raise DecodeError("a bitshuffle chunk with an unknown compression", found=codec)
+    total = int.from_bytes(data[:8].tobytes(), "big")
+    block_bytes = int.from_bytes(data[8:12].tobytes(), "big")
+    if total != size or block_bytes % width:
+        raise DecodeError("a bitshuffle chunk states another size", found=total, expected=size)
+    pieces, at, left = [], 12, total
+    while left:
+        # every block is compressed on its own; a remainder below 8 items is stored as it is
+        this = min(block_bytes, left // (8 * width) * (8 * width))
+        if this == 0:
+            pieces.append(data[at : at + left])
+            break
+        length = int.from_bytes(data[at : at + 4].tobytes(), "big")
+        packed = data[at + 4 : at + 4 + length]
+        plain = (
+            imagecodecs.lz4_decode(packed, out=this)
+            if codec == 2
+            else imagecodecs.zstd_decode(packed, out=this)
+        )
+        pieces.append(_bytes(imagecodecs.bitshuffle_decode(plain, itemsize=width)))
+        at += 4 + length
+        left -= this
+    return np.concatenate(pieces)
+
+
+_UNDO: Final[dict[int, Callable[[UInt8, Filter, int, int], UInt8]]] = {
+    DEFLATE: _undo_deflate,
+    SHUFFLE: _undo_shuffle,
+    FLETCHER32: _undo_fletcher32,
+    LZF: _undo_lzf,
+    BLOSC: _undo_blosc,
+    LZ4: _undo_lz4,
+    BITSHUFFLE: _undo_bitshuffle,
+    ZSTD: _undo_zstd,
+}
+READABLE: Final = frozenset(_UNDO)
+
+
+def check_known(filters: tuple[Filter, ...], known: frozenset[int], path: str, name: str) -> None:
+    """FormatError unless all filters are among ``known``."""
+    unknown = sorted({step.code for step in filters} - known)
+    if unknown:
+        raise FormatError(
+            f"data set {name!r} needs a filter that is not read",
+            path=path,
+            found=f"filter {unknown[0]}",
+            expected=f"one of {', '.join(sorted(NAMES[code] for code in known))}",
+            hint="repack it, for example with h5repack -f GZIP=4",
+        )
+
+
+def check_filters(filters: tuple[Filter, ...], path: str, name: str) -> bool:
+    """True when all filters are decoded here, False when HDF5 itself must; else FormatError."""
+    check_known(filters, READABLE | set(BUILT_IN_ONLY), path, name)
+    codes = {step.code for step in filters}
+    if not codes & set(BUILT_IN_ONLY):
+        return True
+    if codes - LIBRARY:
+        raise FormatError(
+            f"data set {name!r} needs filters that are not read together",
+            path=path,
+            found=" + ".join(NAMES[code] for code in sorted(codes)),
+            hint="repack it, for example with h5repack -f GZIP=4",
+        )
+    return False

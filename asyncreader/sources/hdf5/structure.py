@@ -1,0 +1,316 @@
+"""Whether the trees of an HDF5 file end: looked at before the HDF5 library, which follows them.
+
+HDF5 (2.0 too) goes down a tree by calling itself, and never asks whether it was there before: a
+node that is its own child kills the process. Here groups, links and chunk indexes are walked from
+the superblock on, each address once. What is merely odd is left to HDF5's own errors.
+
+Layout of superblock, object headers (messages 0x02, 0x06, 0x08, 0x10, 0x11, 0x15) and trees: HDF5
+File Format Specification 3.0, II.A, III.A, III.B, IV.A
+(https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import FormatError
+from .blocks import ATTRIBUTES, CHUNKS, LINKS, File, Forged, check_array, check_tree
+
+UInt8 = npt.NDArray[np.uint8]
+
+#: Object headers that are looked at: those nearest to the root come first.
+OBJECTS: Final = 10_000
+#: Messages of one header, and blocks that it may go on in.
+_MESSAGES, _BLOCKS = 20_000, 1024
+#: Levels of a tree: HDF5's hold 2^16 chunks in three.
+_LEVELS: Final = 32
+_GROUP, _CHUNKS = 0, 1
+
+
+class _Odd(Exception):
+    """Something is not what it should be: HDF5 will say so."""
+
+
+def check_loops(data: Any, base: int, path: str) -> None:
+    """FormatError where a tree of the file leads back to itself, or is absurdly deep.
+
+    ``data``: the whole file, or what has its ``size`` and gives slices of it as ``data``; ``base``:
+    where its superblock is.
+    """
+    walk = _Walk(data, base, path)
+    try:
+        root = walk.superblock()
+    except _Odd:
+        return
+    walk.objects(root)
+
+
+def virtual_layouts(data: Any, base: int, path: str) -> Callable[[int], bool]:
+    """Tells of an object's address, as HDF5 counts it, whether a virtual layout is in its header.
+
+    HDF5 (2.0 too) reads a virtual layout's list of sources when the object is opened and believes
+    its counts: a forged one kills the process. So it must be known before.
+    """
+    walk = _Walk(data, base, path)
+    with contextlib.suppress(_Odd):
+        walk.superblock()
+    return walk.virtual
+
+
+class _Walk:
+    def __init__(self, data: Any, base: int, path: str) -> None:
+        self._data = data.data
+        self._size = int(data.size)
+        self._base = base
+        self._path = path
+        self._width = self._length = 8
+        self._todo: deque[int] = deque()
+        self._known: set[int] = set()
+        self._trees: set[int] = set()
+
+    # -- bytes -----------------------------------------------------------------------------
+
+    def _bytes(self, at: int, size: int) -> memoryview:
+        if at < 0 or size < 0 or at + size > self._size:
+            raise _Odd
+        found: memoryview = self._data[at : at + size]
+        return found
+
+    def _int(self, at: int, size: int) -> int:
+        return int.from_bytes(self._bytes(at, size), "little")
+
+    def _address(self, at: int) -> int | None:
+        """The place in the file that the address at ``at`` means; None where it is none."""
+        found = self._int(at, self._width)
+        here = found + self._base
+        return here if here + 8 <= self._size else None
+
+    def _refuse(self, what: str, at: int) -> FormatError:
+        return FormatError(
+            f"its structure is damaged: {what}",
+            path=self._path,
+            found=f"byte {at}",
+            hint="copy or write it again",
+        )
+
+    # -- from the superblock to every object ---------------------------------------------------
+
+    def superblock(self) -> int:
+        base = self._base
+        version = self._int(base + 8, 1)
+        sizes = {0: 13, 1: 13, 2: 9, 3: 9}.get(version)
+        if sizes is None:
+            raise _Odd
+        self._width, self._length = self._int(base + sizes, 1), self._int(base + sizes + 1, 1)
+        if self._width not in (2, 4, 8) or self._length not in (2, 4, 8):
+            raise _Odd
+        if version < 2:
+            entry = base + (24 if version == 0 else 28) + 4 * self._width
+            self._entry(entry)
+            root = self._address(entry + self._width)
+        else:
+            if base == 0 and self._int(12 + 2 * self._width, self._width) > self._size:
+                raise _Odd  # HDF5 refuses a short file, in better words
+            root = self._address(base + 12 + 3 * self._width)
+        if root is None:
+            raise _Odd
+        return root
+
+    def virtual(self, address: int) -> bool:
+        """Whether a virtual layout (version 4 on, class 3) is in the header at ``address``."""
+        try:
+            return any(
+                kind == 0x08 and self._int(body, 1) >= 4 and self._int(body + 1, 1) == 3
+                for kind, body, _ in self._messages(address + self._base)
+            )
+        except _Odd:
+            return False  # HDF5 says what is wrong with such a header
+
+    def objects(self, root: int) -> None:
+        self._meet(root)
+        while self._todo and len(self._known) - len(self._todo) <= OBJECTS:
+            try:
+                self._header(self._todo.popleft())
+            except _Odd:
+                continue
+
+    def _meet(self, address: int | None) -> None:
+        if address is not None and address not in self._known:
+            self._known.add(address)
+            self._todo.append(address)
+
+    def _header(self, at: int) -> None:
+        for kind, body, size in self._messages(at):
+            try:
+                self._message(kind, body, size)
+            except _Odd:
+                continue
+
+    def _message(self, kind: int, body: int, size: int) -> None:
+        if kind == 0x11:
+            self._tree(self._address(body), _GROUP, self._length)
+        elif kind == 0x06:
+            self._link(body)
+        elif kind in (0x02, 0x15):
+            flags = self._int(body + 1, 1)
+            heap = body + 2 + ((8 if kind == 0x02 else 2) if flags & 1 else 0)
+            kinds = LINKS if kind == 0x02 else ATTRIBUTES
+            self._second_tree(heap + self._width, kinds, heap)
+            if flags & 2:
+                self._second_tree(heap + 2 * self._width, kinds, heap)
+        elif kind == 0x08:
+            self._layout(body, size)
+
+    def _link(self, body: int) -> None:
+        flags = self._int(body + 1, 1)
+        at = body + 2
+        if flags & 8:
+            if self._int(at, 1) != 0:
+                return  # not a hard link
+            at += 1
+        at += (8 if flags & 4 else 0) + (1 if flags & 16 else 0)
+        width = 1 << (flags & 3)
+        self._meet(self._address(at + width + self._int(at, width)))
+
+    def _layout(self, body: int, size: int) -> None:
+        version = self._int(body, 1)
+        if version in (1, 2) and self._int(body + 2, 1) == 2:
+            axes = self._int(body + 1, 1)
+            self._tree(self._address(body + 8), _CHUNKS, 8 + 8 * axes)
+        elif version == 3 and self._int(body + 1, 1) == 2:
+            axes = self._int(body + 2, 1)
+            self._tree(self._address(body + 3), _CHUNKS, 8 + 8 * axes)
+        elif version >= 4 and self._int(body + 1, 1) == 2:
+            axes, width = self._int(body + 3, 1), self._int(body + 4, 1)
+            index = body + 5 + axes * width
+            if self._int(index, 1) == 5:
+                self._second_tree(index + 7, CHUNKS, None)
+            elif self._int(index, 1) == 4:
+                self._array(index)
+
+    def _messages(self, at: int) -> Iterator[tuple[int, int, int]]:
+        """(type, where, size) of the messages of the object header at ``at``."""
+        first = bytes(self._bytes(at, 8))
+        second = first[:4] == b"OHDR"
+        order = 0
+        if second:
+            flags = first[5]
+            skip = 6 + (16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0)
+            width = 1 << (flags & 3)
+            begin, length = at + skip + width, self._int(at + skip, width)
+            order = 2 if flags & 4 else 0
+        elif first[0] == 1:
+            begin, length = at + 16, self._int(at + 8, 4)
+        else:
+            raise _Odd
+        blocks = deque([(begin, begin + length)])
+        seen, count = {begin}, 0
+        while blocks:
+            place, end = blocks.popleft()
+            head = 4 + order if second else 8
+            while place + head <= end and count < _MESSAGES:
+                count += 1
+                if second:
+                    kind, size = self._int(place, 1), self._int(place + 1, 2)
+                else:
+                    kind, size = self._int(place, 2), self._int(place + 2, 2)
+                body = place + head
+                if kind == 0x10:
+                    more, length = self._address(body), self._int(body + self._width, self._length)
+                    if more is not None and more not in seen and len(seen) < _BLOCKS:
+                        seen.add(more)
+                        edges = (4, 4) if second else (0, 0)
+                        blocks.append((more + edges[0], more + length - edges[1]))
+                else:
+                    yield kind, body, size
+                place = body + size
+
+    # -- trees -----------------------------------------------------------------------------
+
+    def _entry(self, at: int) -> None:
+        """A symbol table entry: an object, and where it is a group a copy of its tree's place."""
+        self._meet(self._address(at + self._width))
+        if self._int(at + 2 * self._width, 4) == 1:
+            self._tree(self._address(at + 2 * self._width + 8), _GROUP, self._length)
+
+    def _tree(self, root: int | None, kind: int, key: int) -> None:
+        """A tree of the first version: each node once, each a level below the one before."""
+        if root is None or root in self._trees:
+            return
+        level = np.array([root], np.int64)
+        depth: int | None = None
+        while level.size:
+            below: list[npt.NDArray[np.int64]] = []
+            for at in level.tolist():
+                node = bytes(self._bytes(at, 8))
+                if node[:4] != b"TREE" or node[4] != kind:
+                    continue
+                depth = node[5] if depth is None else depth
+                if node[5] != depth or depth > _LEVELS:
+                    raise self._refuse("a tree that does not go down", at)
+                if at in self._trees:
+                    raise self._refuse("a tree that leads back to itself", at)
+                self._trees.add(at)
+                below.append(self._children(at, struct.unpack("<H", node[6:8])[0], key))
+            level = np.concatenate(below) if below else np.empty(0, np.int64)
+            if depth == 0 or depth is None:
+                break
+            depth -= 1
+        if kind == _GROUP:
+            self._leaves(level)
+
+    def _children(self, at: int, used: int, key: int) -> npt.NDArray[np.int64]:
+        width = self._width
+        body = self._bytes(at + 8 + 2 * width, used * (key + width))
+        rows = np.frombuffer(body, np.uint8).reshape(used, key + width)[:, key:]
+        padded = np.zeros((used, 8), np.uint8)
+        padded[:, :width] = rows
+        places: npt.NDArray[np.int64] = padded.view("<i8")[:, 0] + self._base
+        return places[(places >= 0) & (places + 8 <= self._size)]
+
+    def _leaves(self, nodes: npt.NDArray[np.int64]) -> None:
+        """The symbol table nodes below a group's tree."""
+        size = 2 * self._width + 24
+        for at in nodes.tolist():
+            if bytes(self._bytes(at, 4)) != b"SNOD":
+                continue
+            for number in range(self._int(at + 6, 2)):
+                if len(self._known) > OBJECTS:
+                    return
+                self._entry(at + 8 + number * size)
+
+    def _second_tree(self, at: int, kinds: tuple[int, int], heap: int | None) -> None:
+        """The tree of the second version whose address is at ``at``, and its heap's at ``heap``."""
+        header = self._address(at)
+        if header is None:
+            return
+        with self._held_against_its_rules(header):
+            check_tree(self._file, header, kinds, None if heap is None else self._address(heap))
+
+    def _array(self, index: int) -> None:
+        """The extensible array that a layout's index names."""
+        header = self._address(index + 6)
+        if header is None:
+            return
+        with self._held_against_its_rules(header):
+            check_array(self._file, header, bytes(self._bytes(index + 1, 5)))
+
+    @contextlib.contextmanager
+    def _held_against_its_rules(self, header: int) -> Iterator[None]:
+        try:
+            yield
+        except Forged as exc:
+            raise self._refuse(exc.args[0], exc.args[1]) from exc
+        except _Odd as exc:
+            raise self._refuse("it goes on outside the file", header) from exc
+
+    @property
+    def _file(self) -> File:
+        return File(self._bytes, self._address, self._size, self._width, self._length)

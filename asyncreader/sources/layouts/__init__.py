@@ -1,0 +1,1 @@
+"""How samples lie in one HDF5 or LMDB set: ours, and layouts of others."""

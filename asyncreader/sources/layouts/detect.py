@@ -1,0 +1,311 @@
+"""LMDB sets that others packed: tells by content which layout it is, and what all layouts share."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import FormatError, ParamsError, SourceError
+from ...pixels.transform import Stored
+from ..base import Array, ExtentSource, SourceSpec, default_block
+from ..bytestore import OpenFile
+from ..images import image_kind, same_size
+from ..lmdb.btree import LmdbFile, Tree
+from ..lmdb.entries import Entries, shown_key
+from ..raw_images import RawImages
+from ..request import Hdf5Fields, no_field
+
+Int64 = npt.NDArray[np.int64]
+
+#: Keys that some layouts keep beside their records.
+_KEYS, _LENGTH_OF, _LENGTH, _SAMPLES = b"__keys__", b"__len__", b"length", b"num-samples"
+
+#: What a pickle begins with: the opcode PROTO and a protocol from 2 to 5.
+_PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
+
+
+@dataclass(frozen=True)
+class ForeignSet:
+    """An LMDB set of another layout, opened: what every opener begins with."""
+
+    path: str
+    file: OpenFile
+    tree: LmdbFile
+    fields: Hdf5Fields
+
+    def check_fields(self, data: tuple[str, ...], labels: tuple[str, ...]) -> None:
+        """What this layout has no name for is refused: the caller would get other data."""
+        fields = self.fields
+        self.check_labels_path()
+        for name, own in ((fields.data, data), (fields.labels, labels)):
+            if name is not None and name not in own:
+                raise no_field(name, (*data, *labels), self.path)
+        self.check_dims()
+
+    def check_labels_path(self) -> None:
+        """Labels of another file go with HDF5, and with Caffe's sets."""
+        if self.fields.labels_path is not None:
+            raise ParamsError("labels_path does not go with this set", path=self.path)
+
+    def check_dims(self) -> None:
+        """Axes cannot be named where the layout fixes them."""
+        if self.fields.dims not in (None, (1, 2, 3, 4)):
+            raise ParamsError(
+                "num_dim, h_dim, w_dim and cha_dim go with an HDF5 file, or arrays in an LMDB",
+                path=self.path,
+                found="a layout with axes of its own",
+            )
+
+    def spec(
+        self,
+        layout: str,
+        count: int,
+        stored: Stored,
+        size: float,
+        classes: tuple[str, ...] | None = None,
+    ) -> SourceSpec:
+        """``size``: bytes of a stored sample, about."""
+        return SourceSpec(
+            path=self.path,
+            container="LMDB",
+            layout=layout,
+            count=count,
+            stored=stored,
+            encoding="original" if stored.encoded else "raw",
+            block=default_block(int(size)),
+            meta=None,
+            classes=classes,
+            checksums=False,
+            io=self.file.io,
+            size_on_disk=self.file.size,
+        )
+
+
+class ForeignSource(ExtentSource):
+    """Byte ranges inside LMDB values. Errors name the value's key."""
+
+    entries: Entries
+    file: OpenFile
+    #: The origin of a sample, where its key tells.
+    origin: Callable[[bytes], bytes | None] | None = None
+
+    def _key(self, index: int) -> bytes | None:
+        # by way of the store: with io="pread" a file that was shortened must not kill the process
+        at, size = self.entries.key_place(index)
+        try:
+            return self.store.view(at, size).tobytes()
+        except SourceError:
+            return None
+
+    def key_of(self, index: int) -> str | None:
+        key = self._key(index)
+        return None if key is None else shown_key(key)
+
+    def source_path(self, index: int) -> bytes | None:
+        key = None if self.origin is None else self._key(index)
+        return None if key is None or self.origin is None else self.origin(key)
+
+    def all_paths(self) -> Iterator[bytes | None]:
+        return (self.source_path(index) for index in range(self.spec.count))
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class ForeignImages(ForeignSource, RawImages):
+    """The same, where pixels differ in shape or lie as BGR."""
+
+
+def finish(source: Any, found: ForeignSet, entries: Entries) -> Any:
+    """Give a :class:`ForeignSource` what it names its samples by, and its file to close."""
+    source.entries, source.file = entries, found.file
+    return source
+
+
+def open_foreign(
+    path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Hdf5Fields
+) -> Any:
+    """A source over an LMDB set that is not ours.
+
+    FormatError where it is damaged or of no layout that is read; SourceNotFoundError or ParamsError
+    where ``fields`` names what it does not have.
+    """
+    from . import caffe, image_files, msgpack
+
+    found = ForeignSet(path, file, tree, fields)
+    if b"data_db" in named and b"meta_db" in named:
+        return msgpack.open_pyxis(found, named[b"data_db"], named[b"meta_db"])
+    if msgpack.BRANCH_MAIN in named:
+        return msgpack.open_pyxis_branch(found, named)
+    if named:
+        raise unknown(path, f"named databases {', '.join(sorted(map(_name, named)))}")
+    if not tree.main.entries:
+        raise FormatError("an LMDB without a record", path=path)
+    entries = Entries.of(tree, tree.main)
+    samples = tree.find(tree.main, _SAMPLES)
+    if samples is not None:
+        return image_files.open_ocr(found, entries, samples.tobytes())
+    listing = meta_info(path)
+    if listing is not None:
+        return image_files.open_basicsr(found, entries, listing)
+    keyed = tree.find(tree.main, _KEYS) is not None
+    length = tree.find(tree.main, _LENGTH)
+    entries = records(entries)
+    if not len(entries):
+        raise FormatError("an LMDB without a record", path=path)
+    first = entries.value(0)[:64].tobytes()
+    if is_pickle(entries):
+        raise FormatError(
+            "its samples are Python pickles, which can run any code when they are read",
+            **_first(entries),
+            found=f"a value that begins with {first[:2].hex(' ')}",
+            hint="if you trust whoever wrote it, convert it once, on a machine that may be harmed: "
+            f"asyncreader convert {shlex.quote(path)} NEW.h5 --allow-pickle",
+        )
+    if length is not None and image_files.is_stylegan(entries):
+        return image_files.open_stylegan(found, entries, length.tobytes())
+    if keyed:
+        if msgpack.is_datapoint(first):
+            return msgpack.open_tensorpack(found, entries)
+        raise FormatError(
+            "its samples are neither msgpack nor pickle; pyarrow.serialize wrote such sets until "
+            "2021, and no pyarrow of today reads them",
+            **_first(entries),
+            found=f"a value that begins with {first[:8].hex(' ')}",
+            hint="pack the original pictures again: asyncreader convert FOLDER NEW.h5",
+        )
+    if image_kind(first) is not None:
+        return image_files.open_bare(found, entries)
+    why = caffe.refusal(entries)
+    if why is None:
+        return caffe.open_datum(found, entries)
+    raise unknown(path, f"values that begin with {first[:8].hex(' ')}", entries, why)
+
+
+@dataclass(frozen=True)
+class PickledSet:
+    """An LMDB whose samples are pickles; only converters unpickle, and only where told to."""
+
+    path: str
+    file: OpenFile
+    entries: Entries
+
+
+def pickled_set(path: str) -> PickledSet | None:
+    """The records of an LMDB of pickles, in the order of their numbers; None for any other file."""
+    from .open_lmdb import lmdb_data_file, open_tree
+
+    if lmdb_data_file(path) is None:
+        return None
+    file, tree = open_tree(path, "mmap")
+    try:
+        entries = None
+        if not tree.named() and tree.main.entries:
+            entries = in_order(records(Entries.of(tree, tree.main)))
+        if entries is not None and len(entries) and is_pickle(entries):
+            return PickledSet(path, file, entries)
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
+
+
+def in_order(entries: Entries) -> Entries:
+    """By number where all keys are numbers: not all writers pad them, so "10" comes before "2"."""
+    numbers = entries.numbers()
+    return entries.pick(np.argsort(numbers, kind="stable")) if (numbers >= 0).all() else entries
+
+
+def records(entries: Entries) -> Entries:
+    """Without the entries that describe the set."""
+    special = (_KEYS, _LENGTH_OF, _LENGTH)
+    sizes = {len(key) for key in special}
+    # only keys of those lengths are compared: there may be millions
+    maybe = np.flatnonzero(np.isin(entries.key_sizes, list(sizes)))
+    keep = np.ones(len(entries), np.bool_)
+    if maybe.size:
+        for key in special:
+            same = maybe[entries.key_sizes[maybe] == len(key)]
+            low = _bisect(entries, same, key)
+            if low is not None:
+                keep[low] = False
+    return entries if keep.all() else entries.pick(keep)
+
+
+def _bisect(entries: Entries, among: Int64, key: bytes) -> int | None:
+    """Which of the entries ``among`` (in key order) has ``key``."""
+    low, high = 0, among.size
+    while low < high:
+        middle = (low + high) // 2
+        if entries.key(int(among[middle])) < key:
+            low = middle + 1
+        else:
+            high = middle
+    if low < among.size and entries.key(int(among[low])) == key:
+        return int(among[low])
+    return None
+
+
+def is_pickle(entries: Entries) -> bool:
+    """Whether the first value looks like a pickle of protocol 2 or newer: it ends with a stop."""
+    value = entries.value(0)
+    return value[:2].tobytes() in _PICKLES and value[-1:].tobytes() == b"."
+
+
+def meta_info(path: str) -> str | None:
+    """BasicSR's list beside the data file, if it is there."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    listing = os.path.join(folder, "meta_info.txt")
+    return listing if os.path.isfile(listing) else None
+
+
+def encoded_images(
+    found: ForeignSet,
+    entries: Entries,
+    starts: Int64,
+    sizes: Array,
+    layout: str,
+    *,
+    shape: tuple[int, int, int] | None = None,
+    channels: int = 3,
+    look: bool = True,
+    labels: Array | None = None,
+    classes: tuple[str, ...] | None = None,
+) -> Any:
+    """A source of image files inside values. ``look``: find out whether all have one size."""
+    if shape is None and look:
+        size = same_size(found.tree.data, starts, sizes)
+        shape = None if size is None else (*size, channels)
+    stored = Stored(shape, np.dtype(np.uint8), "HWC", True, channels)
+    spec = found.spec(layout, starts.size, stored, float(np.mean(sizes)), classes)
+    source = ForeignSource(spec, found.file.store, starts, sizes, labels, None)
+    return finish(source, found, entries)
+
+
+def unknown(
+    path: str, what: str, entries: Entries | None = None, why: FormatError | None = None
+) -> FormatError:
+    """The error for an LMDB of no layout that is read."""
+    where = {"path": path} if entries is None else _first(entries)
+    return FormatError(
+        "an LMDB layout that is not read",
+        **where,
+        found=what + ("" if why is None else f"; as a Caffe Datum: {why.what}"),
+        expected="asyncreader, ml-pyxis, Caffe Datum, OCR, BasicSR, StyleGAN2, tensorpack "
+        "(msgpack) or bare images (LSUN)",
+    )
+
+
+def _first(entries: Entries) -> dict[str, Any]:
+    return entries.blame(0)
+
+
+def _name(name: bytes) -> str:
+    return name.decode("ascii", "backslashreplace")

@@ -1,0 +1,62 @@
+"""Caffe's HDF5Data: a text file that lists HDF5 files, a path a line, which are one set."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from ...errors import FormatError, SourceNotFoundError
+from ..urls import absolute
+
+_SUFFIXES: Final = (".h5", ".hdf5", ".hdf", ".he5")
+#: The longest list that is read, and the part of a file that tells whether it is one.
+_MOST: Final = 16 << 20
+_HEAD: Final = 8192
+
+
+def is_list(path: str) -> bool:
+    """Whether the file is text whose first line names an HDF5 file.
+
+    A list may name any file, so it is one only where it does not go by an HDF5 file's name.
+    """
+    if path.lower().endswith((*_SUFFIXES, ".mdb")) or not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return False
+    lines = [line.strip() for line in head.split(b"\n") if line.strip()]
+    return b"\0" not in head and bool(lines) and lines[0].lower().endswith(_encoded(_SUFFIXES))
+
+
+def _encoded(suffixes: tuple[str, ...]) -> tuple[bytes, ...]:
+    return tuple(suffix.encode() for suffix in suffixes)
+
+
+def listed_files(path: str) -> list[str]:
+    """The files that a list names, in its order: relative to the list, else to where we are."""
+    with open(path, "rb") as file:
+        text = file.read(_MOST + 1)
+    if len(text) > _MOST or b"\0" in text:
+        raise FormatError(
+            "not a list of HDF5 files: too long, or no text",
+            path=path,
+            expected="a path a line",
+        )
+    files = []
+    for number, line in enumerate(text.split(b"\n")):
+        name = os.fsdecode(line.strip())
+        if not name:
+            continue
+        beside = os.path.join(os.path.dirname(path), name)
+        found = beside if os.path.exists(beside) else name
+        if not os.path.exists(found):
+            raise SourceNotFoundError(
+                f"line {number + 1} of the list names a file that is not there",
+                path=path,
+                found=ascii(name[:200]),
+                hint="paths count from the list's folder, or from where you are",
+            )
+        files.append(absolute(found))
+    return files

@@ -1,0 +1,121 @@
+"""Names that well-known HDF5 sets give their parts, for callers who name none themselves."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ..hdf5.checks import hard_dataset
+from ..request import Hdf5Fields
+from . import fuel
+
+_DATA, _LABELS = "data", "labels"
+
+#: DeepLearning.ai's course sets: one file for training, one for testing.
+_COURSE: Final = {"train_set_x": "train_set_y", "test_set_x": "test_set_y"}
+_COURSE_CLASSES: Final = "list_classes"
+#: Fuel's usual names of images; labels are ``targets``.
+_FUEL: Final = ("features", "image_features", "encoded_images", "images")
+#: Usual names of encoded images of variable length.
+_ENCODED: Final = ("encoded_images", "images", "image", "jpegs", "x")
+#: Names of labels, tried where there is no ``labels``: Caffe's HDF5Data, Fuel, others.
+_LABEL_NAMES: Final = ("label", "targets", "target")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was recognised: a word for the layout ("" for none), and the fields it means."""
+
+    layout: str
+    fields: Hdf5Fields
+    classes: str | None = None
+    fuel: bool = False
+    #: The fields by name, where the caller did not name them.
+    names: str = ""
+
+    def said(self, how: str) -> str:
+        """``how`` the data lie, with what was recognised before it."""
+        layout = f"{self.layout} ({self.names})" if self.layout and self.names else self.layout
+        return ", ".join(word for word in (layout or self.names, how) if word)
+
+
+def recognise(h5: Any, fields: Hdf5Fields, path: str) -> Known:
+    """The names that this file's layout uses where the caller left ours."""
+    root = set(h5.keys())
+    given = (fields.data, fields.labels)
+    is_fuel = fuel.is_fuel(h5) or (not root.isdisjoint(_FUEL) and fuel.is_fuel_of_2015(h5))
+    if fields.data == _DATA and _DATA not in root:
+        for data in _COURSE:
+            if data in root:
+                fields = replace(fields, data=data)
+                break
+        else:
+            fields = _images(h5, root, fields, path, is_fuel)
+    if fields.labels == _LABELS and not fields.labels_required and _LABELS not in root:
+        fields = replace(fields, labels=_partner(h5, root, fields, is_fuel))
+    layout = "Fuel" if is_fuel else ""
+    classes = None
+    if fields.data in _COURSE:
+        layout = "DeepLearning.ai"
+        classes = _COURSE_CLASSES if _COURSE_CLASSES in root else None
+    elif fields.data == "x" and fields.labels == "y" and fields.labels_path is not None:
+        layout = "PCam"
+    elif fields.listed:
+        layout = "Caffe HDF5Data list"
+    elif not layout and fields.labels == "label" and fields.data == _DATA:
+        layout = "Caffe HDF5Data"
+    names = fields.data
+    if fields.labels is not None and (fields.labels_path or fields.labels in root):
+        names += f", labels from {fields.labels}"
+    chosen = (fields.data, fields.labels) != given
+    return Known(layout, fields, classes, is_fuel, names if chosen else "")
+
+
+def _images(h5: Any, root: set[str], fields: Hdf5Fields, path: str, is_fuel: bool) -> Hdf5Fields:
+    import h5py
+
+    if is_fuel:
+        for name in _FUEL:
+            if name in root:
+                return replace(fields, data=name)
+    for name in _ENCODED:
+        data = _numbers(h5, name) if name in root else None
+        if data is not None and h5py.check_vlen_dtype(data.dtype) is not None:
+            return replace(fields, data=name)
+    if root == {"x"}:
+        return _pcam(fields, path)
+    return fields
+
+
+def _pcam(fields: Hdf5Fields, path: str) -> Hdf5Fields:
+    """PCam's images: the labels ``y`` are in the file beside, ..._y.h5 for ..._x.h5."""
+    labels_path = fields.labels_path
+    beside = re.sub(r"_x(\.\w+)$", r"_y\1", path)
+    if labels_path is None and fields.labels == _LABELS and beside != path:
+        labels_path = beside if os.path.isfile(beside) else None
+    if labels_path is None:
+        return replace(fields, data="x") if fields.labels is None else fields
+    labels = "y" if fields.labels == _LABELS else fields.labels
+    return replace(fields, data="x", labels=labels, labels_path=labels_path, labels_required=True)
+
+
+def _partner(h5: Any, root: set[str], fields: Hdf5Fields, is_fuel: bool) -> str | None:
+    """The labels that go with ``fields.data``; "labels", which is not there, for none."""
+    if fields.data in _COURSE:
+        return _COURSE[fields.data] if _COURSE[fields.data] in root else fields.labels
+    rows = _numbers(h5, fields.data) if "/" not in fields.data and fields.data in root else None
+    for name in _LABEL_NAMES:
+        labels = _numbers(h5, name) if name in root else None
+        if rows is None or labels is None or labels.dtype.kind not in "buif":
+            continue
+        if is_fuel or labels.shape[0] == rows.shape[0]:
+            return name
+    return fields.labels
+
+
+def _numbers(h5: Any, name: str) -> Any:
+    """A data set of the root group that is in this file, or None."""
+    item = hard_dataset(h5, name)
+    return item if item is not None and item.ndim else None

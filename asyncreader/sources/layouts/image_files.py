@@ -1,0 +1,291 @@
+"""LMDB sets whose values are image files: OCR, BasicSR, StyleGAN2, and LSUN's bare ones."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import FormatError, ParamsError
+from ..base import Array
+from ..images import image_kind
+from ..lmdb.columns import AGAIN
+from ..lmdb.entries import Entries, shown_key
+from .detect import ForeignSet, encoded_images
+
+Int64 = npt.NDArray[np.int64]
+
+_DATA: Final = ("data",)
+
+#: A line of meta_info.txt: key with its suffix, shape, compression level.
+_LISTED: Final = re.compile(r"(.+)\.(\w+) \((\d{1,6}),(\d{1,6}),(\d)\) (\d+)")
+#: The longest line that is read: a key has 511 bytes at most.
+_LINE: Final = 1024
+
+
+def stated_count(value: bytes, key: str, path: str) -> int:
+    """A count that is stored as ASCII digits."""
+    if not re.fullmatch(rb"\d{1,18}", value):
+        raise FormatError(
+            "its number of samples is not a number",
+            path=path,
+            key=key,
+            found=repr(value[:32]),
+            hint=AGAIN,
+        )
+    return int(value)
+
+
+def check_count(stated: int, held: int, path: str, key: str) -> None:
+    """FormatError unless the set holds as many samples as it says."""
+    if stated != held:
+        raise FormatError(
+            "the number of samples is not what the set says",
+            path=path,
+            key=key,
+            found=f"{held} samples",
+            expected=f"{stated}",
+            hint="it was not written to its end, or over an older one: write it again",
+        )
+
+
+def text_labels(
+    data: npt.NDArray[np.uint8], starts: Int64, sizes: Array, blame: Any
+) -> tuple[Int64, tuple[str, ...]]:
+    """(class number of each sample, sorted class names) of labels that are UTF-8 text."""
+    numbers: dict[bytes, int] = {}
+    given = np.empty(starts.size, np.int64)
+    names: list[str] = []
+    for i, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+        text = data[start : start + size].tobytes()
+        number = numbers.get(text)
+        if number is None:
+            try:
+                names.append(text.decode())
+            except UnicodeDecodeError:
+                raise FormatError(
+                    "a label is not UTF-8 text", **blame(i), found=repr(text[:32]), hint=AGAIN
+                ) from None
+            number = numbers[text] = len(numbers)
+        given[i] = number
+    order = sorted(range(len(names)), key=names.__getitem__)
+    place = np.empty(len(names), np.int64)
+    place[order] = np.arange(len(names))
+    return place[given], tuple(names[i] for i in order)
+
+
+# -- OCR: image-%09d, label-%09d, num-samples ------------------------------------------------------
+
+
+def open_ocr(found: ForeignSet, entries: Entries, samples: bytes) -> Any:
+    """Text recognition's layout: pictures and texts by number from 1, and how many there are."""
+    found.check_fields(("data", "image"), ("labels", "label"))
+    path = found.path
+    count = stated_count(samples, "num-samples", path)
+    images = _numbered(entries, b"image-", count, path)
+    labels = classes = None
+    asked = found.fields.labels is not None
+    if asked and not found.fields.labels_required:
+        # pictures to recognise, as parseq's: a set without any text is one without labels
+        asked = bool((entries.numbers(b"label-", 9) >= 0).any())
+    if asked:
+        texts = _numbered(entries, b"label-", count, path)
+        labels, classes = text_labels(found.tree.data, texts.starts, texts.sizes, texts.blame)
+    words = "OCR (image-%09d)" + ("" if labels is None else ", texts of label-%09d as classes")
+    return encoded_images(
+        found, images, images.starts, images.sizes, words, labels=labels, classes=classes
+    )
+
+
+def _numbered(entries: Entries, prefix: bytes, count: int, path: str) -> Entries:
+    """Entries ``prefix`` + nine digits, which must be 1 to ``count``."""
+    numbers = entries.numbers(prefix, 9)
+    which = np.flatnonzero(numbers >= 0)
+    name = prefix.decode()
+    missing = np.flatnonzero(numbers[which[:count]] != np.arange(1, min(which.size, count) + 1))
+    if missing.size:
+        first = int(missing[0]) + 1
+        raise FormatError(
+            "a sample is missing",
+            path=path,
+            index=first - 1,
+            key=f"{name}{first:09d}",
+            found=f"{name}{int(numbers[which[first - 1]]):09d} in its place",
+            hint=AGAIN,
+        )
+    if which.size != count or not count:
+        raise FormatError(
+            "the number of samples is not what the set says",
+            path=path,
+            index=min(which.size, count),
+            key=f"{name}{min(which.size, count) + 1:09d}",
+            found=f"{which.size} entries {name}*",
+            expected=f"{count}, by num-samples",
+            hint="it was not written to its end, or over an older one: write it again",
+        )
+    return entries.pick(which)
+
+
+# -- BasicSR: meta_info.txt ------------------------------------------------------------------------
+
+
+def open_basicsr(found: ForeignSet, entries: Entries, listing: str) -> Any:
+    """BasicSR's layout: a list of keys and shapes beside the data; records in the list's order."""
+    found.check_fields(_DATA, ("labels",))
+    names, shapes = _listed(listing, len(entries))
+    check_count(len(names), len(entries), found.path, "meta_info.txt")
+    # the tree's keys are sorted: so are these, and then both must be the same
+    order = sorted(range(len(names)), key=names.__getitem__)
+    at = np.empty(len(names), np.int64)
+    for rank, number in enumerate(order):
+        held, listed = entries.key(rank), names[number]
+        if held != listed:
+            raise FormatError(
+                "the set holds a picture that meta_info.txt does not list"
+                if held < listed
+                else "meta_info.txt lists a picture that the set does not hold",
+                path=found.path,
+                index=number,
+                key=shown_key(min(held, listed)),
+                hint=AGAIN,
+            )
+        at[number] = rank
+    entries = entries.pick(at)
+    same = bool((shapes == shapes[0]).all())
+    channels = 1 if bool((shapes[:, 2] == 1).all()) else 3
+    shape = (int(shapes[0, 0]), int(shapes[0, 1]), channels) if same else None
+    source = encoded_images(
+        found,
+        entries,
+        entries.starts,
+        entries.sizes,
+        "BasicSR (meta_info.txt)",
+        shape=shape,
+        channels=channels,
+        look=False,
+    )
+    source.origin = _with_png
+    return source
+
+
+def _with_png(key: bytes) -> bytes:
+    """The name that meta_info.txt gives a picture: always a PNG's."""
+    return key + b".png"
+
+
+def _listed(listing: str, most: int) -> tuple[list[bytes], npt.NDArray[np.int32]]:
+    """Keys and (h, w, c) of meta_info.txt."""
+    names: list[bytes] = []
+    shapes: list[tuple[int, int, int]] = []
+    with open(listing, encoding="utf-8", errors="surrogateescape", newline=None) as file:
+        while line := file.readline(_LINE):
+            text = line.rstrip("\r\n")
+            if not text:
+                continue
+            match = _LISTED.fullmatch(text)
+            good = match is not None and len(names) < most
+            if match is None or not good:
+                raise FormatError(
+                    "a line of meta_info.txt is not 'key.png (h,w,c) level'"
+                    if match is None
+                    else "meta_info.txt lists more pictures than the set holds",
+                    path=listing,
+                    index=len(names),
+                    found=ascii(text[:80]),
+                    hint=AGAIN,
+                )
+            names.append(match[1].encode("utf-8", "surrogateescape"))
+            shapes.append((int(match[3]), int(match[4]), int(match[5])))
+    if not names:
+        raise FormatError("meta_info.txt lists no picture", path=listing)
+    return names, np.array(shapes, np.int32)
+
+
+# -- StyleGAN2: {size}-{number:05d}, length --------------------------------------------------------
+
+
+_NO_KEY: Final = "a key that is not SIZE-NUMBER"
+_SIZED: Final = re.compile(rb"([1-9]\d{0,4})-\d{5,9}")
+
+
+def is_stylegan(entries: Entries) -> bool:
+    """Whether the first key is one of StyleGAN2's."""
+    return _SIZED.fullmatch(entries.key(0)) is not None
+
+
+def open_stylegan(found: ForeignSet, entries: Entries, length: bytes) -> Any:
+    """StyleGAN2's layout: the same pictures in one or more sizes; data_field names the size."""
+    path = found.path
+    count = stated_count(length, "length", path)
+    sizes = _sizes(entries)
+    wanted = found.fields.data
+    if wanted == "data":
+        wanted = str(max(sizes))
+    if not wanted.isascii() or not wanted.isdigit() or int(wanted) not in sizes:
+        raise ParamsError(
+            f"no pictures of size {wanted!r} in this set",
+            path=path,
+            found=", ".join(map(str, sorted(sizes))),
+            hint="name one of them with data_field",
+        )
+    found.check_fields((found.fields.data,), ("labels",))
+    side = int(wanted)
+    by_size = {size: entries.numbers(b"%d-" % size) for size in sizes}
+    known = np.any([numbers >= 0 for numbers in by_size.values()], axis=0)
+    if not known.all():
+        raise FormatError(_NO_KEY, **entries.blame(int(np.argmin(known))), hint=AGAIN)
+    numbers = by_size[side]
+    which = np.flatnonzero(numbers >= 0)
+    which = which[np.argsort(numbers[which], kind="stable")]
+    gaps = np.flatnonzero(numbers[which] != np.arange(which.size))
+    if gaps.size or which.size != count or not count:
+        first = int(gaps[0]) if gaps.size else min(which.size, count)
+        raise FormatError(
+            "the number of samples is not what the set says",
+            path=path,
+            index=first,
+            key=f"{side}-{first:05d}",
+            found=f"{which.size} pictures of size {side}",
+            expected=f"0 to {count - 1}, by length",
+            hint="it was not written to its end, or over an older one: write it again",
+        )
+    entries = entries.pick(which)
+    others = ", ".join(str(size) for size in sizes if size != side)
+    words = f"StyleGAN2, {side} x {side}" + (f" (data_field: also {others})" if others else "")
+    return encoded_images(
+        found, entries, entries.starts, entries.sizes, words, shape=(side, side, 3), look=False
+    )
+
+
+def _sizes(entries: Entries) -> list[int]:
+    """The sizes that there are pictures of: one look at each run of keys of one size."""
+    sizes, at = set(), 0
+    while at < len(entries):
+        match = _SIZED.fullmatch(entries.key(at))
+        if match is None:
+            raise FormatError(_NO_KEY, **entries.blame(at), hint=AGAIN)
+        sizes.add(int(match[1]))
+        # behind the last key with this prefix ("." follows "-")
+        low, high, behind = at, len(entries), match[1] + b"."
+        while low < high:
+            middle = (low + high) // 2
+            if entries.key(middle) < behind:
+                low = middle + 1
+            else:
+                high = middle
+        at = low
+    return sorted(sizes)
+
+
+# -- LSUN: nothing but pictures --------------------------------------------------------------------
+
+
+def open_bare(found: ForeignSet, entries: Entries) -> Any:
+    """Keys of any kind and a picture's file under each, in key order; no labels."""
+    found.check_fields(_DATA, ("labels",))
+    kind = image_kind(entries.value(0)[:12].tobytes())
+    return encoded_images(
+        found, entries, entries.starts, entries.sizes, f"bare images (as LSUN), the first a {kind}"
+    )

@@ -1,0 +1,508 @@
+"""HDF5 sets as sources: h5py reads the metadata once, then the samples are bytes in a file.
+
+Nothing of h5py or HDF5 is on the hot path (one global lock guards every call), with one exception
+that warns: filters that only HDF5 itself can undo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import warnings
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import FormatError, SourceNotFoundError
+from ...formats import packed as fmt
+from ...pixels.transform import Stored
+from ..arrays import TEXT_LABELS
+from ..base import (
+    Array,
+    SourceSpec,
+    UInt64,
+    check_extents,
+    default_block,
+    kept,
+    row_size,
+)
+from ..hdf5.checks import (
+    chunk_grid,
+    compare_chunks,
+    find_dataset,
+    odd_bits,
+    pipeline,
+    reach,
+    read_table,
+)
+from ..hdf5.chunks import ChunkGrid
+from ..hdf5.file import (
+    Hdf5Array,
+    Hdf5Chunks,
+    Hdf5Extents,
+    Hdf5Files,
+    Hdf5OnDisk,
+    is_hdf5,
+    read_meta,
+    translated,
+)
+from ..hdf5.filters import NAMES, check_filters
+from ..hdf5.structure import check_loops
+from ..request import Hdf5Fields, image_axes, stored_rows
+from . import fuel
+from .hdf5_names import Known, recognise
+from .open_vlen import VlenOpener
+
+__all__ = ["Hdf5Fields", "is_hdf5", "open_hdf5"]
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+
+def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto", file: Any = None) -> Any:
+    """Open one HDF5 file's data set. Errors: SourceNotFoundError, FormatError, ParamsError.
+
+    ``file``: where its bytes are if not on this machine; ``path`` is then for messages.
+    """
+    if file is None:
+        if not os.path.exists(path):
+            raise SourceNotFoundError("no such file", path=path)
+        file = Hdf5OnDisk(path, io)
+    h5 = None
+    try:
+        check_loops(file.mapped.bytes, file.superblock(), path)
+        with translated(path):
+            h5 = file.library()
+            file.check_same()
+            opened = _Opener(path, file, h5, fields).open()
+            if opened.files.h5 is None:
+                h5.close()
+        return opened
+    except BaseException:
+        file.close()
+        if h5 is not None:
+            with contextlib.suppress(Exception):  # of a damaged file even closing may fail
+                h5.close()
+        raise
+
+
+class _Opener(VlenOpener):
+    """Opens one file: finds the data set, checks it, and chooses how it is read."""
+
+    def __init__(self, path: str, file: Any, h5: Any, fields: Hdf5Fields) -> None:
+        self.path = path
+        self.file = file
+        self.h5 = h5
+        self.meta = read_meta(h5, path)
+        # a set of ours says itself what it holds; another may have names that are well known
+        self.known = Known("", fields) if self.meta is not None else recognise(h5, fields, path)
+        self.fields = self.known.fields
+        self.classes = None if self.meta is None else self.meta.classes
+        self.others = () if self.meta is None else self.meta.fields
+        #: the further field of ours that is meant, None for the data
+        self.further: str | None = None
+
+    def open(self) -> Any:
+        import h5py
+
+        data = self.dataset(self.h5, self.fields.data)
+        name = self.fields.data.strip("/")
+        if self.meta is not None and name != fmt.DATA:
+            self.meta, self.further = self.meta.field(name), name
+        if self.meta is not None and self.meta.encoding != "raw":
+            return self._blob(data, self.meta)
+        base = h5py.check_vlen_dtype(data.dtype)
+        return self._raw(data) if base is None else self._vlen(data, np.dtype(base))
+
+    # -- finding things --------------------------------------------------------------------
+
+    def dataset(self, h5: Any, name: str) -> Any:
+        """A data set by name, reached by links inside the file only and stored in it.
+
+        One that the caller named and the file lacks is a ParamsError; one that a set of ours must
+        have is damage."""
+        meta = self.meta
+        own = (fmt.DATA, *(field.name for field in self.others))
+        named = name.strip("/") not in (*own, fmt.LABELS) and name in (
+            self.fields.data,
+            self.fields.labels,
+        )
+        if meta is not None and not named and reach(h5, name, self.path) is None:
+            raise FormatError(f"its {name} are missing", path=self.path, hint=fmt.REPACK)
+        return find_dataset(h5, name, self.path)
+
+    def _labels(self, count: int) -> Array | None:
+        fields = self.fields
+        if fields.labels is None:
+            return None
+        if fields.labels_path is not None:
+            return read_labels(fields.labels_path, fields.labels, count)
+        ours = self.meta is not None and fields.labels.strip("/") == fmt.LABELS
+        if ours and self.meta is not None and self.meta.label_kind == "none":
+            return None
+        needed = fields.labels_required or ours
+        if not needed and reach(self.h5, fields.labels, self.path) is None:
+            return None
+        labels = self._table(fields.labels, _TEXT_LABELS)[: self._count(count)]
+        _check_labels(labels, self._count(count), self.path, fields.labels)
+        self.classes = self.classes or self._class_names(labels)
+        if ours:
+            assert self.meta is not None
+            if labels.dtype != self.meta.label_dtype or labels.ndim != 2:
+                raise FormatError(
+                    "its labels are not what its description says",
+                    path=self.path,
+                    found=f"shape {labels.shape}, {labels.dtype}",
+                    expected=f"({self.meta.count}, L), {self.meta.label_dtype}",
+                    hint=fmt.REPACK,
+                )
+            labels = kept(labels)
+            fmt.check_digest(fmt.LABELS, labels, self.meta, self.path)
+        return labels
+
+    def _count(self, rows: int) -> int:
+        """Samples that are served of so many: Fuel's unlabelled ones stand behind the others."""
+        labels = self.fields.labels
+        if not self.known.fuel or labels is None or reach(self.h5, labels, self.path) is None:
+            return rows
+        return min(rows, int(self.dataset(self.h5, labels).shape[0]))
+
+    def _class_names(self, labels: Array) -> tuple[str, ...] | None:
+        """Names that a known layout keeps beside the labels, where they fit them."""
+        if self.known.classes is None or labels.dtype.kind not in "iu":
+            return None
+        table = self.dataset(self.h5, self.known.classes)
+        if table.dtype.kind != "S" or table.ndim != 1 or table.shape[0] > 1 << 16:
+            return None
+        stored = read_table(self.h5, table, self.known.classes, self.path, self.file.size)
+        names = tuple(bytes(name).decode("utf-8", "backslashreplace") for name in stored)
+        return names if int(labels.min()) >= 0 and int(labels.max()) < len(names) else None
+
+    def _table(self, name: str, hint: str | None = None) -> Array:
+        """A small data set: mapped where it lies contiguous in the file, else read by h5py."""
+        dataset = self.dataset(self.h5, name)
+        _check_numeric(dataset, name, self.path, hint)
+        offset = dataset.id.get_offset()
+        size = dataset.size * dataset.dtype.itemsize
+        if (
+            offset is not None
+            and dataset.chunks is None
+            and dataset.dtype.isnative
+            and dataset.dtype != np.bool_
+            and odd_bits(dataset) is None
+        ):
+            if offset + size > self.file.size:
+                raise FormatError(f"{name} lies outside the file", path=self.path, hint=_AGAIN)
+            if offset % dataset.dtype.itemsize == 0:
+                table: Array = self.file.table(offset, size).view(dataset.dtype)
+                return table.reshape(dataset.shape)
+        read: Array = read_table(self.h5, dataset, name, self.path, self.file.size)
+        return read.astype(read.dtype.newbyteorder("="), copy=False)
+
+    def _checksums(self, count: int) -> UInt64 | None:
+        if self.meta is None:
+            return None
+        table = self._table(fmt.table_of(self.further, fmt.CHECKSUMS))
+        if table.shape != (count,) or table.dtype != np.uint64:
+            raise FormatError("its checksums have the wrong shape", path=self.path, hint=_AGAIN)
+        fmt.check_digest(fmt.CHECKSUMS, table, self.meta, self.path)
+        return table
+
+    def _paths(self) -> str | None:
+        name = fmt.table_of(self.further, fmt.PATHS)
+        there = self.meta is not None and reach(self.h5, name, self.path) is not None
+        return name if there else None
+
+    # -- encoded images, as we pack them ---------------------------------------------------
+
+    def _blob(self, data: Any, meta: fmt.Meta) -> Any:
+        offset = data.id.get_offset()
+        if data.ndim != 1 or data.dtype != np.uint8 or offset is None:
+            raise FormatError("its data are not the blob it declares", path=self.path, hint=_AGAIN)
+        places = self._table(fmt.table_of(self.further, fmt.OFFSETS))
+        if places.shape != (meta.count + 1,) or places.dtype != np.int64:
+            raise FormatError("its offsets have the wrong shape", path=self.path, hint=_AGAIN)
+        fmt.check_digest(fmt.OFFSETS, places, meta, self.path)
+        starts = places[:-1]
+        sizes = np.diff(places)
+        if int(places[-1]) != data.shape[0]:
+            raise FormatError(
+                "its offsets do not end where its data do",
+                path=self.path,
+                found=int(places[-1]),
+                expected=data.shape[0],
+                hint=_AGAIN,
+            )
+        check_extents(starts, sizes, data.shape[0], self.path)
+        self._inside(offset, data.shape[0])
+        source = Hdf5Extents(
+            self._spec(
+                meta.count,
+                Stored.packed(meta, self.further is not None),
+                meta.encoding,
+                "asyncreader, encoded images in one blob",
+                default_block(data.shape[0] // meta.count),
+            ),
+            self.file.store,
+            starts + offset,
+            sizes.astype(np.uint32) if sizes.max(initial=0) < 1 << 32 else sizes,
+            self._labels(meta.count),
+            self._checksums(meta.count),
+        )
+        return self._finish(source, None)
+
+    # -- pixels ----------------------------------------------------------------------------
+
+    def _raw(self, data: Any) -> Any:
+        name = self.fields.data
+        _check_numeric(data, name, self.path)
+        odd = odd_bits(data)
+        if odd is not None:
+            raise FormatError(
+                f"data set {name!r} keeps its numbers in bits of their own",
+                path=self.path,
+                found=odd,
+                expected="whole integers, or floats of IEEE 754",
+                hint="write it again with a usual dtype, for example through h5py",
+            )
+        if data.ndim == 0 or data.shape[0] == 0 or 0 in data.shape:
+            raise FormatError(
+                f"data set {name!r} has no samples", path=self.path, found=f"shape {data.shape}"
+            )
+        dims = self.fields.dims
+        if dims is None and self.known.fuel:
+            dims = fuel.axis_order(data.shape)
+        if dims is None and self.fields.listed and self.meta is None:
+            dims = (1, 3, 4, 2)
+        axis, axes = image_axes(data.shape, dims, self.meta, self.path, self.fields.beside)
+        count = data.shape[axis]
+        if self.meta is not None and count != self.meta.count:
+            raise FormatError(
+                "the number of samples is not what was packed",
+                path=self.path,
+                found=count,
+                expected=self.meta.count,
+                hint=fmt.REPACK,
+            )
+        if self.meta is not None and (data.dtype, data.shape[1:]) != (
+            self.meta.dtype,
+            self.meta.shape,
+        ):
+            raise FormatError(
+                "its data are not what its description says",
+                path=self.path,
+                found=f"samples of shape {data.shape[1:]}, {data.dtype}",
+                expected=f"{self.meta.shape}, {self.meta.dtype}",
+                hint=fmt.REPACK,
+            )
+        shape = tuple(n for i, n in enumerate(data.shape) if i != axis)
+        stored = stored_rows(shape, data.dtype, axes)
+        labels, checksums = self._labels(count), self._checksums(count)
+        if data.chunks is None:
+            return self._contiguous(data, axis, stored, labels, checksums)
+        return self._chunked(data, axis, stored, labels, checksums)
+
+    def _contiguous(
+        self, data: Any, axis: int, stored: Stored, labels: Array | None, checksums: UInt64 | None
+    ) -> Any:
+        import h5py
+
+        assert stored.shape is not None
+        size = row_size(stored.shape, stored.dtype)
+        spec = self._spec(
+            self._count(data.shape[axis]),
+            stored,
+            "raw",
+            "contiguous" if self.meta is None else "asyncreader, contiguous pixels",
+            default_block(size),
+        )
+        if data.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
+            held = np.ascontiguousarray(data[()])  # at most 64 KiB, inside the object header
+            inside = Hdf5Array(spec, np.moveaxis(held, axis, 0), labels, checksums)
+            return self._finish(inside, None)
+        offset = data.id.get_offset()
+        if offset is None:
+            raise FormatError(
+                f"data set {self.fields.data!r} declares samples but stores none",
+                path=self.path,
+                found=f"shape {data.shape} without storage",
+                hint="it was created and never written: convert it again",
+            )
+        self._inside(offset, data.size * data.dtype.itemsize)
+        if axis == 0:
+            source: Any = Hdf5Extents(
+                spec, self.file.store, (offset, size), size, labels, checksums
+            )
+            return self._finish(source, None)
+        flat = self.file.mapped.view(offset, data.size * data.dtype.itemsize).view(data.dtype)
+        moved = np.moveaxis(flat.reshape(data.shape), axis, 0)
+        return self._finish(Hdf5Array(spec, moved, labels, checksums), None)
+
+    def _chunked(
+        self, data: Any, axis: int, stored: Stored, labels: Array | None, checksums: UInt64 | None
+    ) -> Any:
+        assert stored.shape is not None
+        plist = data.id.get_create_plist()
+        steps = pipeline(plist)
+        ours = check_filters(steps, self.path, self.fields.data)
+        grid = self._grid(data)
+        names = [NAMES[step.code] for step in steps]
+        spec = self._spec(
+            self._count(data.shape[axis]),
+            stored,
+            "raw",
+            f"chunks of {'x'.join(str(n) for n in grid.chunk)}"
+            + (f", {' + '.join(names)}" if names else ""),
+            grid.chunk[axis],
+            chunk=grid.chunk[axis],
+            compression=" + ".join(names) or None,
+        )
+        whole = axis == 0 and grid.chunk[1:] == grid.shape[1:]
+        if not steps and whole:
+            size = row_size(stored.shape, stored.dtype)
+            records = np.arange(data.shape[0], dtype=np.int64)
+            starts = grid.offsets[records // grid.chunk[0]] + records % grid.chunk[0] * size
+            return self._finish(
+                Hdf5Extents(spec, self.file.store, starts, size, labels, checksums), None
+            )
+        if ours:
+            return self._finish(
+                Hdf5Chunks(spec, self.file.store, grid, axis, labels, checksums), None
+            )
+        warnings.warn(
+            f"{self.path}: {' + '.join(names)} can only be undone by the HDF5 library, one call at "
+            "a time: this will be slow; repack it, for example with h5repack -f GZIP=4",
+            stacklevel=2,
+        )
+        reader = _LibraryChunks(data, grid)
+        return self._finish(
+            Hdf5Chunks(
+                spec, self.file.store, grid, axis, labels, checksums, read_chunk=reader.read
+            ),
+            self.h5,
+        )
+
+    def _grid(self, data: Any, dtype: np.dtype[Any] | None = None) -> ChunkGrid:
+        name = self.fields.data
+        grid = chunk_grid(self.h5, data, name, self.path, self.file.size, dtype)
+        if self.meta is None:  # what we packed has checksums
+            view = self.file.mapped.view
+            compare_chunks(data, grid, view, name, self.path, decoded=dtype is None)
+        return grid
+
+    # -- finishing -------------------------------------------------------------------------
+
+    def _inside(self, offset: int, size: int) -> None:
+        if offset + size > self.file.size:
+            raise FormatError(
+                "the file is truncated",
+                path=self.path,
+                found=f"{self.file.size} bytes",
+                expected=f"at least {offset + size}",
+                hint="copy or convert it again",
+            )
+
+    def _spec(
+        self,
+        count: int,
+        stored: Stored,
+        encoding: str,
+        layout: str,
+        block: int,
+        chunk: int | None = None,
+        compression: str | None = None,
+    ) -> SourceSpec:
+        return SourceSpec(
+            path=self.path,
+            container="HDF5",
+            layout=self.known.said(layout),
+            count=count,
+            stored=stored,
+            encoding=encoding,
+            block=block,
+            meta=self.meta,
+            classes=self.classes,
+            checksums=self.meta is not None,
+            io=self.file.io,
+            size_on_disk=self.file.size,
+            chunk=chunk,
+            compression=compression,
+            fields=self.others,
+        )
+
+    def _finish(self, source: Any, h5: Any) -> Any:
+        source.files = Hdf5Files(self.file, h5)
+        source.paths_name = self._paths()
+        if self.meta is None:
+            fields = self.fields
+            labels = None if source.labels is None or fields.labels_path else fields.labels
+            source.splits = fuel.read_splits(
+                self.h5, fields.data, labels, source.spec.count, self.path
+            )
+        return source
+
+
+class _LibraryChunks:
+    """Decoded chunks through HDF5 itself, one caller at a time."""
+
+    def __init__(self, data: Any, grid: ChunkGrid) -> None:
+        self._data = data
+        self._grid = grid
+        self._lock = threading.Lock()
+
+    def read(self, number: int) -> npt.NDArray[np.uint8]:
+        grid = self._grid
+        at = np.unravel_index(number, grid.grid)
+        where = tuple(
+            slice(int(a) * c, min((int(a) + 1) * c, n))
+            for a, c, n in zip(at, grid.chunk, grid.shape, strict=True)
+        )
+        with self._lock, translated(self._data.file.filename):
+            part = self._data[where]
+        full = np.zeros(grid.chunk, grid.dtype)
+        full[tuple(slice(0, n) for n in part.shape)] = part
+        return full.reshape(-1).view(np.uint8)
+
+
+_AGAIN: Final = "copy or convert it again"
+_WITHOUT: Final = "labels_field=None serves the data without labels"
+_TEXT_LABELS: Final = f"{TEXT_LABELS}; {_WITHOUT}"
+
+
+def read_labels(path: str, name: str, count: int) -> Array:
+    """Labels from a file of their own (PCam's way), in memory."""
+    if not os.path.isfile(path):  # a pipe would be waited for
+        raise SourceNotFoundError("no such labels file", path=path)
+    file = Hdf5OnDisk(path, "mmap")
+    file.close()  # its mapping stays
+    check_loops(file.mapped.bytes, file.superblock(), path)
+    with translated(path), file.library() as h5:
+        dataset = find_dataset(h5, name, path)
+        _check_numeric(dataset, name, path, _TEXT_LABELS)
+        _check_labels(dataset, count, path, name)
+        labels: Array = read_table(h5, dataset, name, path, h5.id.get_filesize())
+    return labels.astype(labels.dtype.newbyteorder("="), copy=False)
+
+
+def _check_labels(labels: Any, count: int, path: str, name: str) -> None:
+    """``labels``: an array, or a data set before it is read."""
+    if labels.ndim == 0 or labels.shape[0] != count or 0 in labels.shape:
+        raise FormatError(
+            f"{name!r} has another number of rows than the data",
+            path=path,
+            found=f"shape {labels.shape}",
+            expected=f"{count} rows",
+            hint=_WITHOUT,
+        )
+
+
+def _check_numeric(dataset: Any, name: str, path: str, hint: str | None = None) -> None:
+    if dataset.dtype.kind not in "buif" or dataset.dtype.itemsize > 8:
+        raise FormatError(
+            f"data set {name!r} does not hold plain numbers",
+            path=path,
+            found=f"dtype {dataset.dtype}",
+            expected="integers or floats of at most 64 bits",
+            hint=hint,
+        )

@@ -1,0 +1,229 @@
+"""LMDB sets as sources: one walk gives every value's place in the file, then it is only bytes."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from ...errors import FormatError, ParamsError, SourceNotFoundError
+from ...formats import packed as fmt
+from ...pixels.transform import Stored
+from ..base import Array, ExtentSource, SourceSpec, check_extents, default_block, kept
+from ..bytestore import OpenFile, check_descriptors
+from ..lmdb.btree import LmdbFile, Tree
+from ..request import Hdf5Fields, no_field
+from .detect import open_foreign
+
+_MAGIC: Final = b"\xde\xc0\xef\xbe"
+
+
+def lmdb_data_file(path: str) -> str | None:
+    """The data file of the LMDB environment at ``path`` (a directory or a file), or None."""
+    inside = os.path.join(path, "data.mdb")
+    if os.path.isdir(path):
+        return inside if os.path.isfile(inside) else None
+    if not os.path.isfile(path):  # a pipe would be waited for
+        return None
+    try:
+        with open(path, "rb") as file:
+            head = file.read(20)
+    except OSError as exc:
+        check_descriptors(exc, path)
+        return None
+    return path if head[16:20] == _MAGIC else None
+
+
+class LmdbSource(ExtentSource):
+    """A set packed by us (see formats/packed.py for its named databases)."""
+
+    def __init__(self, *args: Any, file: OpenFile, tree: LmdbFile, paths: Tree | None) -> None:
+        super().__init__(*args)
+        self._file = file
+        self._tree = tree
+        self._paths = paths
+
+    def key_of(self, index: int) -> str | None:
+        return fmt.record_key(index).decode()
+
+    def source_path(self, index: int) -> bytes | None:
+        if self._paths is None:
+            return None
+        try:
+            value = self._tree.find(self._paths, fmt.record_key(index))
+        except FormatError:
+            return None  # this is for a message about something worse
+        return None if value is None else value.tobytes()
+
+    def all_paths(self) -> Iterator[bytes | None]:
+        if self._paths is None:
+            yield from super().all_paths()
+            return
+        starts, sizes = self._tree.extents(self._paths)
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+            yield self._tree.data[start : start + size].tobytes()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def open_lmdb(path: str, fields: Hdf5Fields | None = None, *, io: str = "auto") -> Any:
+    """Open an LMDB set, ours or of a layout that others use (detect.py).
+
+    FormatError if it is damaged, short or of no layout that is read; SourceNotFoundError or
+    ParamsError where ``fields`` names what it does not have.
+    """
+    fields = fields or Hdf5Fields()
+    file, tree = open_tree(path, io)
+    try:
+        named = tree.named()
+        if fmt.META.encode() in named and fmt.DATA.encode() in named:
+            return _open(path, file, tree, named, fields)
+        return open_foreign(path, file, tree, named, fields)
+    except BaseException:
+        file.close()
+        raise
+
+
+def open_tree(path: str, io: str) -> tuple[OpenFile, LmdbFile]:
+    """The data file of an environment, and its tree: through a mapping, also with io="pread"."""
+    data_file = lmdb_data_file(path)
+    if data_file is None:
+        raise SourceNotFoundError("no LMDB data file there", path=path, hint="expected data.mdb")
+    file = OpenFile(data_file, io)
+    try:
+        return file, LmdbFile(file.mapped.bytes, path)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _check_fields(path: str, fields: Hdf5Fields, meta: fmt.Meta) -> None:
+    """What only HDF5 sets have is refused: the caller would get other data than he named."""
+    if fields.labels_path is not None:
+        raise ParamsError("labels_path goes with an HDF5 file", path=path, found="LMDB")
+    data = (fmt.DATA, *(field.name for field in meta.fields))
+    for name, own in ((fields.data, data), (fields.labels, (fmt.LABELS,))):
+        if name is not None and name not in own:
+            raise no_field(name, (*data, fmt.LABELS), path)
+    if fields.dims not in (None, (1, 2, 3, 4)):
+        raise ParamsError(
+            "num_dim, h_dim, w_dim and cha_dim go with an HDF5 file", path=path, found="LMDB"
+        )
+
+
+def _open(
+    path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Hdf5Fields
+) -> LmdbSource:
+    raw_meta = tree.find(named[fmt.META.encode()], fmt.META_KEY)
+    if raw_meta is None:
+        raise FormatError("its description is missing", path=path, hint=fmt.REPACK)
+    meta = fmt.Meta.from_json(raw_meta.tobytes(), path)
+    if tree.short():  # ours are written to their last page
+        raise tree.truncated()
+    others = meta.fields
+    _check_fields(path, fields, meta)
+    further = None if fields.data == fmt.DATA else fields.data
+    meta = meta if further is None else meta.field(further) or meta
+    data = named.get(fields.data.encode())
+    if data is None or data.entries != meta.count:
+        raise FormatError(
+            "the number of samples is not what was packed",
+            path=path,
+            found=0 if data is None else data.entries,
+            expected=meta.count,
+            hint=fmt.REPACK,
+        )
+    tree.check_numbered(data)
+    starts, sizes = tree.extents(data)
+    check_extents(starts, sizes, file.size, path)
+    encoded = meta.encoding != "raw"
+    if not encoded:
+        _check_row_sizes(meta, sizes, path)
+    checksums = _table(tree, named, fmt.CHECKSUMS, "<u8", (meta.count,), meta, path, further)
+    labels = None
+    if meta.label_kind != "none" and fields.labels is not None:
+        labels = _labels(tree, named, meta, path)
+    if file.io == "pread":  # then nothing that is used later may lie in the mapping
+        checksums = checksums.copy()
+        labels = None if labels is None else labels.copy()
+    spec = SourceSpec(
+        path=path,
+        container="LMDB",
+        layout="asyncreader, one value a sample",
+        count=meta.count,
+        stored=Stored.packed(meta, further is not None),
+        encoding=meta.encoding,
+        block=default_block(int(sizes.mean())),
+        meta=meta,
+        classes=meta.classes,
+        checksums=True,
+        io=file.io,
+        size_on_disk=file.size,
+        fields=others,
+    )
+    return LmdbSource(
+        spec,
+        file.store,
+        starts,
+        sizes if encoded else int(sizes[0]),
+        labels,
+        checksums,
+        file=file,
+        tree=tree,
+        paths=named.get(fmt.table_of(further, fmt.PATHS).encode()),
+    )
+
+
+def _check_row_sizes(meta: fmt.Meta, sizes: Any, path: str) -> None:
+    item = np.dtype(meta.dtype).itemsize
+    expected = math.prod(meta.shape) * item if meta.shape is not None else -1
+    wrong = sizes != expected
+    if wrong.any():
+        record = int(np.argmax(wrong))
+        raise FormatError(
+            "a sample has not the size that its shape needs",
+            path=path,
+            index=record,
+            found=f"{int(sizes[record])} bytes",
+            expected=f"{expected} bytes for shape {meta.shape}",
+            hint=fmt.REPACK,
+        )
+
+
+def _table(
+    tree: LmdbFile,
+    named: dict[bytes, Tree],
+    name: str,
+    dtype: str,
+    shape: tuple[int, ...],
+    meta: fmt.Meta,
+    path: str,
+    further: str | None = None,
+) -> Array:
+    database = named.get(fmt.table_of(further, name).encode())
+    value = None if database is None else tree.find(database, fmt.TABLE_KEY)
+    size = math.prod(shape) * 8
+    if value is None or value.size != size:
+        raise FormatError(
+            f"its {name} are missing or of the wrong size",
+            path=path,
+            found=None if value is None else f"{value.size} bytes",
+            expected=f"{size} bytes",
+            hint=fmt.REPACK,
+        )
+    table = kept(value) if name == fmt.LABELS else value
+    fmt.check_digest(name, table, meta, path)
+    return table.view(dtype).reshape(shape)
+
+
+def _labels(tree: LmdbFile, named: dict[bytes, Tree], meta: fmt.Meta, path: str) -> Array:
+    database = named.get(fmt.LABELS.encode())
+    value = None if database is None else tree.find(database, fmt.TABLE_KEY)
+    width = 0 if value is None else value.size // (8 * meta.count)
+    return _table(
+        tree, named, fmt.LABELS, meta.label_dtype, (meta.count, max(1, width)), meta, path
+    )

@@ -1,0 +1,174 @@
+"""HDF5 data sets of variable length as sources: image files, or Fuel's pixels with their shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import DecodeError, FormatError
+from ...pixels.transform import Stored
+from ..base import Array, SourceSpec, check_extents, default_block
+from ..hdf5.checks import check_stored, pipeline
+from ..hdf5.chunks import ChunkGrid
+from ..hdf5.file import Hdf5Extents, Hdf5Images
+from ..hdf5.filters import check_filters, decode_chunk
+from ..hdf5.vlen import ELEMENT, heap_extents
+from ..images import image_kind, same_size
+from ..request import Hdf5Fields
+from . import fuel
+
+Int64 = npt.NDArray[np.int64]
+
+
+class VlenOpener:
+    """The half of an opener (open_hdf5.py) that opens data sets of variable length."""
+
+    path: str
+    file: Any
+    h5: Any
+    fields: Hdf5Fields
+    _count: Callable[[int], int]
+    _labels: Callable[[int], Array | None]
+    _grid: Callable[..., ChunkGrid]
+    _spec: Callable[..., SourceSpec]
+    _inside: Callable[[int, int], None]
+    _finish: Callable[[Any, Any], Any]
+
+    def _vlen(self, data: Any, base: np.dtype[Any]) -> Any:
+        """Image files, or with Fuel's ``shapes`` beside them pixels, of variable length."""
+        name = self.fields.data
+        if data.ndim != 1 or data.shape[0] == 0 or base.kind not in "buif" or base.itemsize > 8:
+            raise FormatError(
+                f"data set {name!r} of variable length is no list of samples",
+                path=self.path,
+                found=f"shape {data.shape} of {base}",
+                expected="shape (N,) of numbers",
+            )
+        file = self.file.mapped.bytes
+        user_block = self.h5.id.get_create_plist().get_userblock()
+        count = self._count(data.shape[0])
+        places = heap_extents(
+            self._elements(data), data.shape[0], file, user_block, base.itemsize, self.path, name
+        )
+        starts, sizes = places[0][:count], places[1][:count]
+        check_extents(starts, sizes, self.file.size, self.path)
+        labels = self._labels(data.shape[0])
+        shapes = fuel.shapes(self.h5, name, data.shape[0], self.path, self.stored)
+        if shapes is not None:
+            return self._pixels(base, starts, sizes, labels, shapes[0][:count], shapes[1])
+        first = int(np.argmax(sizes > 0))
+        start = int(starts[first])
+        if base.itemsize != 1 or image_kind(file[start : start + 12].tobytes()) is None:
+            raise FormatError(
+                f"data set {name!r} of variable length holds neither image files nor shapes",
+                path=self.path,
+                index=first,
+                found=f"{base} beginning with {file[start : start + 8].tobytes().hex(' ')}",
+                expected="JPEG, PNG or WebP files; or Fuel's dimension scale 'shapes'",
+            )
+        size = same_size(file, starts, sizes)
+        stored = Stored(
+            None if size is None else (*size, 3), np.dtype(np.uint8), "HWC", encoded=True
+        )
+        how = "encoded images of variable length"
+        block = default_block(int(sizes.mean()))
+        spec = self._spec(count, stored, "original", how, block)
+        source = Hdf5Extents(spec, self.file.store, starts, sizes, labels, None)
+        return self._finish(source, None)
+
+    def _pixels(
+        self,
+        base: np.dtype[Any],
+        starts: Int64,
+        sizes: npt.NDArray[np.uint32],
+        labels: Array | None,
+        shapes: Int64,
+        letters: str | None,
+    ) -> Any:
+        """Fuel's flattened pixels."""
+        values, small = sizes // base.itemsize, (shapes > 0) & (shapes < 1 << 20)
+        good = small.all(axis=1) & (np.where(small, shapes, 1).prod(axis=1) == values)
+        if letters is None or not good.all():
+            bad = int(np.argmin(good))
+            raise FormatError(
+                "a sample has not the size that its shape needs"
+                if letters is not None
+                else "samples of variable shape that are no images",
+                path=self.path,
+                index=bad,
+                found=f"{int(values[bad])} values of shape {tuple(shapes[bad].tolist())}",
+            )
+        channel = letters.index("C")
+        channels = int(shapes[0, channel])
+        if (shapes[:, channel] != channels).any():
+            bad = int(np.argmax(shapes[:, channel] != channels))
+            raise FormatError(
+                "a sample has other channels than the first",
+                path=self.path,
+                index=bad,
+                found=int(shapes[bad, channel]),
+                expected=channels,
+            )
+        same = bool((shapes == shapes[0]).all())
+        shape = tuple(shapes[0].tolist()) if same else None
+        stored = Stored(shape, base, letters, False, channels)
+        block = default_block(int(sizes.mean()))
+        how = "pixels of variable length"
+        source = Hdf5Images(
+            self._spec(len(starts), stored, "raw", how, block),
+            self.file.store,
+            starts,
+            sizes,
+            labels,
+            None,
+        )
+        source.shapes = shapes
+        return self._finish(source, None)
+
+    def _elements(self, data: Any) -> Iterator[npt.NDArray[np.uint8]]:
+        """The stored elements of a data set of variable length, piece by piece."""
+        import h5py
+
+        name, plist = self.fields.data, data.id.get_create_plist()
+        if self.h5.id.get_create_plist().get_sizes() != (8, 8):
+            raise FormatError(
+                "offsets of other than 8 bytes are not read", path=self.path, hint="h5repack it"
+            )
+        if data.chunks is not None:
+            steps = pipeline(plist)
+            if not check_filters(steps, self.path, name):
+                raise FormatError(
+                    f"data set {name!r} has a filter that is not read here",
+                    path=self.path,
+                    hint="repack it, for example with h5repack -f GZIP=4",
+                )
+            grid = self._grid(data, ELEMENT)
+            for number in range(grid.offsets.size):
+                place = int(grid.offsets[number])
+                stored = self.file.mapped.view(place, int(grid.sizes[number]))
+                mask, size = int(grid.masks[number]), grid.chunk_bytes
+                try:
+                    part = decode_chunk(stored, steps, mask, size, ELEMENT.itemsize)
+                except DecodeError as exc:
+                    exc.path, exc.index = self.path, number * grid.chunk[0]
+                    raise
+                inside = min(grid.chunk[0], grid.shape[0] - number * grid.chunk[0])
+                yield part[: inside * ELEMENT.itemsize]
+            return
+        offset = data.id.get_offset()
+        if plist.get_layout() != h5py.h5d.CONTIGUOUS or offset is None:
+            raise FormatError(
+                f"data set {name!r} of variable length is not stored contiguous or chunked",
+                path=self.path,
+                found=f"shape {data.shape}",
+                hint="it may never have been written; else h5repack it",
+            )
+        self._inside(offset, data.shape[0] * ELEMENT.itemsize)
+        yield self.file.mapped.view(offset, data.shape[0] * ELEMENT.itemsize)
+
+    def stored(self, item: Any, name: str) -> Any:
+        """``item`` itself, if it is a data set whose bytes are in this file."""
+        return check_stored(item, name, self.path)

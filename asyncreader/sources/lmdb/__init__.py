@@ -1,0 +1,1 @@
+"""LMDB files: their tree and records, read without the LMDB library."""

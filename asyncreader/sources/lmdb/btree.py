@@ -1,0 +1,368 @@
+"""LMDB's B+tree read from the file's bytes, bounds-checked, without the LMDB library.
+
+The library trusts its file: on a short or damaged one it kills the process. Here the file is bytes;
+every page number, node and length is held against the file before it is used, whole levels of the
+tree at a time. No lock is taken and nothing is written beside the file.
+
+Format (LMDB 0.9, data version 1, 64-bit little-endian; from the structures in its ``mdb.c``): a
+page has a 16-byte header (number u64, pad u16, flags u16, lower u16, upper u16; an overflow page
+has its page count u32 in place of the last two). Behind it stand node offsets (u16), one per node;
+a node is size-low u16, size-high u16, flags u16, key size u16, key, data. On a branch page the
+first three are the child's page number; on a leaf they are the data's size and flags. Data that
+does not fit lies on overflow pages, contiguous, 16 bytes behind the page's start.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import FormatError
+
+UInt8: TypeAlias = npt.NDArray[np.uint8]
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+MAGIC: Final = 0xBEEFC0DE
+_BRANCH, _LEAF, _OVERFLOW, _META, _LEAF2 = 0x01, 0x02, 0x04, 0x08, 0x20
+_BIG, _SUB, _DUP = 0x01, 0x02, 0x04
+_HEADER, _NODE = 16, 8
+_U64: Final = struct.Struct("<Q")
+_EMPTY: Final = 0xFFFFFFFFFFFFFFFF
+#: Bytes of leaf pages looked at together: bounds the memory of a walk.
+_TOGETHER: Final = 32 << 20
+#: Pages that a sound file may lack at its end: 4 GiB of them.
+_UNWRITTEN: Final = 1 << 20
+#: Levels of a tree: LMDB's own limit is 32.
+_DEPTH: Final = 40
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One database of the file: root page, depth and number of entries."""
+
+    root: int
+    depth: int
+    entries: int
+    flags: int
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Leaf nodes in key order. ``at``: node offsets; ``starts``/``sizes``: data in the file."""
+
+    at: Int64
+    key_sizes: Int64
+    starts: Int64
+    sizes: Int64
+    flags: Int64
+
+
+class LmdbFile:
+    """The current snapshot of an LMDB data file held in ``data`` (uint8, the whole file)."""
+
+    def __init__(self, data: UInt8, path: str) -> None:
+        self.data = data
+        self.path = path
+        if data.size < _HEADER + 136:
+            raise FormatError("too short for an LMDB file", path=path, found=f"{data.size} bytes")
+        metas = [meta for meta in (self._meta(0), self._meta(None)) if meta is not None]
+        if not metas:
+            raise FormatError("not an LMDB file, or its meta pages are damaged", path=path)
+        self.page_size, self.last_page, self.transaction, self.main, self.free = max(
+            metas, key=lambda meta: meta[2]
+        )
+        #: where the good meta pages have the numbers of their transactions
+        self._stamps = [
+            at + _HEADER + 128 for at in (0, self.page_size) if self._meta(at) is not None
+        ]
+        self._pages = min(self.last_page + 1, data.size // self.page_size)
+        self._u16 = self.data[: self._pages * self.page_size].view("<u2")
+        if self.short() and not self._rest_is_free():
+            raise self.truncated()
+
+    def short(self) -> bool:
+        """Whether the file ends before the last page it ever took."""
+        return self._pages <= self.last_page
+
+    def truncated(self) -> FormatError:
+        """The error of a file that is short."""
+        return FormatError(
+            "the file is truncated",
+            path=self.path,
+            found=f"{self.data.size} bytes",
+            expected=f"{(self.last_page + 1) * self.page_size} bytes, by its meta page",
+            hint="copy or convert it again",
+        )
+
+    def _rest_is_free(self) -> bool:
+        """Whether nothing is on the pages behind the file's end: LMDB does not write a page that it
+        takes and frees in one transaction. Then the file is whole all the same."""
+        missing = self.last_page + 1 - self._pages
+        if missing > _UNWRITTEN or self.data.size % self.page_size:
+            return False
+        try:
+            starts, sizes = self.extents(self.free)
+        except FormatError:
+            return False
+        lists = (  # values: how many pages, then their numbers
+            self.data[start + 8 : start + size].view("<u8")
+            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+            if size % 8 == 0
+        )
+        behind = [pages[pages >= self._pages] for pages in lists]
+        return bool(behind) and np.unique(np.concatenate(behind)).size == missing
+
+    # -- reading fixed structures ----------------------------------------------------------
+
+    def _int(self, at: int, size: int) -> int:
+        return int.from_bytes(self.data[at : at + size].tobytes(), "little")
+
+    def _meta(self, at: int | None) -> tuple[int, int, int, Tree, Tree] | None:
+        """(page size, last page, transaction, main tree, tree of free pages) of meta page 0, or 1
+        where at is None."""
+        if at is None:
+            # the second meta page is one page on; page 0 states the size, else try the usual ones
+            stated = self._int(_HEADER + 24, 4) if self._int(_HEADER, 4) == MAGIC else 0
+            sizes = [stated] if stated else [4096, 8192, 16384, 32768, 65536]
+            for size in sizes:
+                found = self._meta(size) if size + 152 <= self.data.size else None
+                if found is not None and found[0] == size:
+                    return found
+            return None
+        base = at + _HEADER
+        if self._int(base, 4) != MAGIC or not self._int(at + 10, 2) & _META:
+            return None
+        version = self._int(base + 4, 4)
+        if version != 1:
+            raise FormatError(
+                "another LMDB data version",
+                path=self.path,
+                found=version,
+                expected=1,
+                hint="copy it with mdb_dump and mdb_load of LMDB 0.9",
+            )
+        page_size = self._int(base + 24, 4)  # pad field of the free-page tree
+        if page_size < 512 or page_size > 65536 or page_size & (page_size - 1):
+            return None
+        free, main = (self._tree(self.data[base + i : base + i + 48].tobytes()) for i in (24, 72))
+        return page_size, self._int(base + 120, 8), self._int(base + 128, 8), main, free
+
+    def overtaken(self) -> bool:
+        """Whether a writer may have written over this snapshot by now.
+
+        Pages freed by transaction F are used again from F + 2 on (no reader is registered): those
+        of snapshot S, freed by S + 1 at the earliest, while S + 3 is written.
+        """
+        newest = self.transaction + 1
+        return any(_U64.unpack_from(self.data.data, at)[0] > newest for at in self._stamps)
+
+    @staticmethod
+    def _tree(record: bytes) -> Tree:
+        return Tree(
+            root=int.from_bytes(record[40:48], "little"),
+            depth=int.from_bytes(record[6:8], "little"),
+            entries=int.from_bytes(record[32:40], "little"),
+            flags=int.from_bytes(record[4:6], "little"),
+        )
+
+    def _bad(self, what: str, page: int | None = None) -> FormatError:
+        return FormatError(
+            f"its tree is damaged: {what}",
+            path=self.path,
+            found=None if page is None else f"page {page}",
+            hint="copy or convert it again",
+        )
+
+    # -- pages -----------------------------------------------------------------------------
+
+    def _open_pages(self, pages: Int64, kind: int) -> Int64:
+        """Number of nodes on each page, after checking that all are pages of this kind."""
+        if pages.size and (int(pages.min()) < 2 or int(pages.max()) >= self._pages):
+            raise self._bad("a page number out of range")
+        half = pages * (self.page_size // 2)
+        number = self._u16[half].astype(np.int64) | (self._u16[half + 1].astype(np.int64) << 16)
+        number |= self._u16[half + 2].astype(np.int64) << 32
+        wrong = (number != pages) | ((self._u16[half + 5] & 0x2F) != kind)
+        if wrong.any():
+            raise self._bad("a page is not what it should be", int(pages[np.argmax(wrong)]))
+        lower = self._u16[half + 6].astype(np.int64)
+        upper = self._u16[half + 7].astype(np.int64)
+        wrong = (lower < _HEADER) | (lower > upper) | (upper > self.page_size)
+        if wrong.any():
+            raise self._bad("a page's bounds make no sense", int(pages[np.argmax(wrong)]))
+        counts: Int64 = (lower - _HEADER) >> 1
+        # nodes lie behind one another: a page cannot name one of them a thousand times
+        wrong = counts * _NODE > self.page_size - upper
+        if wrong.any():
+            raise self._bad("more nodes than fit a page", int(pages[np.argmax(wrong)]))
+        return counts
+
+    def _nodes(self, pages: Int64, counts: Int64) -> tuple[Int64, Int64]:
+        """File offset of every node, in order, and of the end of the page it is on."""
+        page_of = np.repeat(pages, counts)
+        firsts = np.repeat(np.cumsum(counts) - counts, counts)
+        within = np.arange(page_of.size, dtype=np.int64) - firsts
+        base = page_of * self.page_size
+        offset = self._u16[(base + _HEADER) // 2 + within].astype(np.int64)
+        if offset.size and (
+            int(offset.min()) < _HEADER
+            or int(offset.max()) > self.page_size - _NODE
+            or (offset & 1).any()
+        ):
+            raise self._bad("a node lies outside its page")
+        return base + offset, base + self.page_size
+
+    def _field(self, nodes: Int64, number: int) -> Int64:
+        values: Int64 = self._u16[nodes // 2 + number].astype(np.int64)
+        return values
+
+    def leaves(self, tree: Tree) -> Int64:
+        """Leaf page numbers of ``tree``, in key order."""
+        if tree.root == _EMPTY or tree.depth == 0:
+            if tree.entries:
+                raise self._bad("an empty tree that claims entries")
+            return np.empty(0, np.int64)
+        self._check_root(tree)
+        level = np.array([tree.root], np.int64)
+        for _ in range(tree.depth - 1):
+            counts = self._open_pages(level, _BRANCH)
+            if (counts < 2).any():
+                raise self._bad("a branch page with fewer than two children")
+            nodes, _ends = self._nodes(level, counts)
+            level = self._field(nodes, 0) | self._field(nodes, 1) << 16
+            level |= self._field(nodes, 2) << 32
+            if level.size > self._pages or np.unique(level).size != level.size:
+                raise self._bad("a page is reached twice")
+        return level
+
+    def _check_root(self, tree: Tree) -> None:
+        if tree.depth > _DEPTH:
+            raise self._bad("depth out of range")
+        if tree.root >= self._pages:
+            raise self._bad("the root's page number is out of range")
+
+    def walk(self, tree: Tree) -> Iterator[Nodes]:
+        """All leaf nodes of ``tree`` in key order, some thousand pages at a time."""
+        leaves = self.leaves(tree)
+        seen = 0
+        step = max(1, _TOGETHER // self.page_size)
+        for lo in range(0, leaves.size, step):
+            pages = leaves[lo : lo + step]
+            counts = self._open_pages(pages, _LEAF)
+            nodes, ends = self._nodes(pages, counts)
+            flags, key_sizes = self._field(nodes, 2), self._field(nodes, 3)
+            sizes = self._field(nodes, 0) | self._field(nodes, 1) << 16
+            starts = nodes + _NODE + key_sizes
+            big = (flags & _BIG) != 0
+            room = ends - starts
+            if (room < np.where(big, 8, sizes)).any():
+                raise self._bad("a node runs past its page")
+            if big.any():
+                starts[big] = self._overflow(starts[big], sizes[big])
+            seen += nodes.size
+            yield Nodes(nodes, key_sizes, starts, sizes, flags)
+        if seen != tree.entries:
+            raise self._bad(f"{seen} entries where {tree.entries} are stated")
+
+    def _overflow(self, at: Int64, sizes: Int64) -> Int64:
+        """Where data on overflow pages starts, from the page numbers at ``at``."""
+        raw: UInt8 = self.data[at[:, None] + np.arange(8)]
+        pages: Int64 = np.ascontiguousarray(raw).view("<i8")[:, 0].astype(np.int64)
+        needed = (_HEADER + sizes + self.page_size - 1) // self.page_size
+        if ((pages < 2) | (pages > self._pages) | (needed > self._pages - pages)).any():
+            raise self._bad("a value lies outside the file")
+        starts: Int64 = pages * self.page_size + _HEADER
+        return starts
+
+    # -- databases -------------------------------------------------------------------------
+
+    def named(self) -> dict[bytes, Tree]:
+        """The named databases (at most 4,096 are looked at)."""
+        found: dict[bytes, Tree] = {}
+        if self.main.entries > 4096:
+            return found
+        for nodes in self.walk(self.main):
+            for at, size, start, length, flags in zip(
+                nodes.at, nodes.key_sizes, nodes.starts, nodes.sizes, nodes.flags, strict=True
+            ):
+                if flags & _SUB and length == 48:
+                    key = self.data[at + _NODE : at + _NODE + size].tobytes()
+                    found[key] = self._tree(self.data[start : start + 48].tobytes())
+        return found
+
+    def extents(self, tree: Tree) -> tuple[Int64, npt.NDArray[np.uint32]]:
+        """(starts, sizes) of all values of ``tree`` in key order."""
+        if tree.entries > self.data.size // _NODE:
+            raise self._bad("more entries than the file can hold")
+        starts = np.empty(tree.entries, np.int64)
+        sizes = np.empty(tree.entries, np.uint32)
+        at = 0
+        for nodes in self.walk(tree):
+            if (nodes.flags & (_SUB | _DUP)).any():
+                raise self._bad("values of an unexpected kind")
+            count = nodes.starts.size
+            if at + count > tree.entries:
+                raise self._bad("more entries than stated")
+            starts[at : at + count] = nodes.starts
+            sizes[at : at + count] = nodes.sizes
+            at += count
+        return starts, sizes
+
+    def check_numbered(self, tree: Tree, digits: int = 10) -> None:
+        """FormatError unless the keys are exactly 0, 1, 2 ... as ``digits`` ASCII digits."""
+        at = 0
+        powers = 10 ** np.arange(digits - 1, -1, -1, dtype=np.int64)
+        for nodes in self.walk(tree):
+            if (nodes.key_sizes != digits).any():
+                raise self._bad("a key that is not a record number")
+            keys = self.data[nodes.at[:, None] + (_NODE + np.arange(digits))].astype(np.int64) - 48
+            numbers = keys @ powers
+            if (keys < 0).any() or (keys > 9).any() or (np.diff(numbers) != 1).any():
+                raise self._bad("record numbers with gaps")
+            if numbers.size and int(numbers[0]) != at:
+                raise self._bad("record numbers with gaps")
+            at += numbers.size
+
+    def find(self, tree: Tree, key: bytes) -> UInt8 | None:
+        """The value under ``key``: one walk down the tree."""
+        if tree.entries == 0 or tree.depth == 0:
+            return None
+        self._check_root(tree)
+        page = np.array([tree.root], np.int64)
+        for level in range(tree.depth):
+            leaf = level == tree.depth - 1
+            counts = self._open_pages(page, _LEAF if leaf else _BRANCH)
+            nodes, ends = self._nodes(page, counts)
+            sizes = self._field(nodes, 3)
+            if (sizes > ends - nodes - _NODE).any():
+                raise self._bad("a node runs past its page")
+            keys = [
+                self.data[at + _NODE : at + _NODE + size].tobytes()
+                for at, size in zip(nodes.tolist(), sizes.tolist(), strict=True)
+            ]
+            if leaf:
+                if key not in keys:
+                    return None
+                return self._value(nodes, ends, sizes, keys.index(key))
+            # the first branch key stands for "everything below the second"
+            pick = max(i for i in range(len(keys)) if i == 0 or keys[i] <= key)
+            node = nodes[pick : pick + 1]
+            page = self._field(node, 0) | self._field(node, 1) << 16 | self._field(node, 2) << 32
+        return None
+
+    def _value(self, nodes: Int64, ends: Int64, key_sizes: Int64, which: int) -> UInt8:
+        node = nodes[which : which + 1]
+        size = int((self._field(node, 0) | self._field(node, 1) << 16)[0])
+        start = node + _NODE + key_sizes[which]
+        if int(self._field(node, 2)[0]) & _BIG:
+            if int(start[0]) + 8 > int(ends[which]):
+                raise self._bad("a node runs past its page")
+            start = self._overflow(start, np.array([size], np.int64))
+        elif int(start[0]) + size > int(ends[which]):
+            raise self._bad("a node runs past its page")
+        return self.data[int(start[0]) : int(start[0]) + size]

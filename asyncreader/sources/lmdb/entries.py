@@ -1,0 +1,135 @@
+"""Keys and values of an LMDB database as tables of offsets: what foreign layouts begin with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import FormatError
+from .btree import LmdbFile, Tree
+from .columns import BLOCK, Blame, Span
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+UInt8: TypeAlias = npt.NDArray[np.uint8]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+#: Bytes of a node before its key (btree.py).
+_NODE: Final = 8
+
+
+def shown_key(key: bytes) -> str:
+    """A key as it is named in errors: its text, or its bytes in hex."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return f"0x{key.hex()}"
+    return text if text.isprintable() else f"0x{key.hex()}"
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Entries of a database. ``at``: their nodes; ``starts``/``sizes``: their values in the file.
+
+    Some 22 bytes of memory an entry. The tree's walk has held all of them against the file.
+    """
+
+    tree: LmdbFile
+    at: Int64
+    key_sizes: npt.NDArray[np.uint16]
+    starts: Int64
+    sizes: npt.NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, tree: LmdbFile, database: Tree) -> Entries:
+        """All entries of ``database``, in key order."""
+        count = database.entries
+        if count > tree.data.size // _NODE:
+            raise FormatError(
+                "its tree is damaged: more entries than the file can hold",
+                path=tree.path,
+                found=count,
+                hint="copy or write it again",
+            )
+        at, starts = np.empty(count, np.int64), np.empty(count, np.int64)
+        key_sizes, sizes = np.empty(count, np.uint16), np.empty(count, np.uint32)
+        done = 0
+        for nodes in tree.walk(database):
+            more = nodes.at.size
+            if done + more > count or (nodes.flags & ~1).any():
+                raise FormatError(
+                    "its tree is damaged: entries of an unexpected number or kind", path=tree.path
+                )
+            part = slice(done, done + more)
+            at[part], key_sizes[part] = nodes.at, nodes.key_sizes
+            starts[part], sizes[part] = nodes.starts, nodes.sizes
+            done += more
+        return cls(tree, at, key_sizes, starts, sizes)
+
+    def __len__(self) -> int:
+        return self.at.size
+
+    def key(self, index: int) -> bytes:
+        """The key of an entry."""
+        at, size = self.key_place(index)
+        return self.tree.data[at : at + size].tobytes()
+
+    def key_place(self, index: int) -> tuple[int, int]:
+        """Where the key of an entry is in the file, and its size."""
+        return int(self.at[index]) + _NODE, int(self.key_sizes[index])
+
+    def value(self, index: int) -> UInt8:
+        """The value of an entry: a view into the file."""
+        start = int(self.starts[index])
+        return self.tree.data[start : start + int(self.sizes[index])]
+
+    def pick(self, which: Int64 | Bools) -> Entries:
+        """Some of the entries, or all in another order."""
+        return Entries(
+            self.tree,
+            self.at[which],
+            self.key_sizes[which],
+            self.starts[which],
+            self.sizes[which],
+        )
+
+    def numbers(self, prefix: bytes = b"", digits: int | None = None) -> Int64:
+        """The number in each key that is ``prefix`` and ASCII digits (``digits`` of them); -1."""
+        found = np.full(len(self), -1, np.int64)
+        head, skip = np.frombuffer(prefix, np.uint8), len(prefix)
+        for size in np.unique(self.key_sizes).tolist():
+            width = size - skip
+            if not 1 <= width <= 18 or digits not in (None, width):
+                continue
+            powers = 10 ** np.arange(width - 1, -1, -1, dtype=np.int64)
+            which = np.flatnonzero(self.key_sizes == size)
+            for lo in range(0, which.size, BLOCK):
+                part = which[lo : lo + BLOCK]
+                keys = self.tree.data[(self.at[part] + _NODE)[:, None] + np.arange(size)]
+                tail = keys[:, skip:].astype(np.int64) - 48
+                good = (keys[:, :skip] == head).all(axis=1)
+                good &= ((tail >= 0) & (tail <= 9)).all(axis=1)
+                found[part[good]] = tail[good] @ powers
+        return found
+
+    def blame(self, index: int) -> dict[str, Any]:
+        """Error fields that name an entry as sample ``index``."""
+        return {"path": self.tree.path, "index": index, "key": shown_key(self.key(index))}
+
+    def span(self, lo: int, hi: int) -> Span:
+        """The values of entries ``lo`` to ``hi``, to be parsed together."""
+        starts = self.starts[lo:hi]
+        blame: Blame = self.blame
+        return Span(
+            self.tree.data,
+            starts,
+            starts + self.sizes[lo:hi],
+            np.arange(lo, lo + starts.size, dtype=np.int64),
+            blame,
+        )
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """Ranges of entries that are parsed together."""
+        return [(lo, min(lo + BLOCK, len(self))) for lo in range(0, len(self), BLOCK)]

@@ -1,0 +1,309 @@
+"""What a path, a glob pattern, a list, a URL or an array names, opened as one source."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import stat
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ..errors import FormatError, ParamsError, SourceError, SourceNotFoundError
+from ..formats import packed as fmt
+from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
+from ..formats.manifest import NAME as MANIFEST
+from ..params import DatasetPlace, ReaderParams
+from .arrays import label_array, open_arrays
+from .base import Source
+from .fields import FieldsSource
+from .layouts.hdf5_list import is_list, listed_files
+from .layouts.open_hdf5 import is_hdf5, open_hdf5
+from .layouts.open_lmdb import lmdb_data_file, open_lmdb
+from .request import Hdf5Fields
+from .sets.joined import ConcatSource
+from .sets.many import open_many
+from .sets.open_cache import open_limit
+from .sets.shards import open_shards
+from .urls import absolute, is_url, local_path
+
+#: Names of shards as convert gives them: the number, and how many there are.
+_FAMILY: Final = re.compile(r"-(\d{5,})-of-(\d{5,})(?=\.)")
+
+
+def fields_of(p: ReaderParams) -> Hdf5Fields:
+    """Which fields of a set a reader's parameters name; of several, the first and its labels."""
+    return Hdf5Fields(
+        data=p.data_field if isinstance(p.data_field, str) else p.data_field[0],
+        labels=p.labels_field,
+        labels_path=p.labels_path,
+        dims=p.dims,
+        labels_required=p.labels_field != "labels" or p.labels_path is not None,
+        channel_order=p.channel_order,
+    )
+
+
+def container_of(path: str) -> str:
+    """ "HDF5" or "LMDB", by content, of a path on this machine. SourceNotFoundError or FormatError
+    if neither."""
+    if not os.path.lexists(path):
+        raise SourceNotFoundError("no such file or folder", path=path)
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as exc:
+        raise SourceNotFoundError(f"cannot be reached: {exc.strerror}", path=path) from exc
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise FormatError("not a regular file", path=path, hint="a pipe or device is never opened")
+    manifest = manifest_path(path)
+    if manifest is not None:
+        return CONTAINERS[read_manifest(manifest).common.container]
+    if lmdb_data_file(path) is not None:
+        return "LMDB"
+    if os.path.isdir(path):
+        if any(_FAMILY.search(name) for name in os.listdir(path)):
+            raise FormatError(
+                f"a folder of shards without their manifest, {MANIFEST}: the set is not complete",
+                path=path,
+                hint="copy it again, or convert again (--resume goes on with a run that was cut)",
+            )
+        raise FormatError(
+            "a folder without an LMDB data file in it",
+            path=path,
+            hint="pack a folder of pictures with: asyncreader convert FOLDER out.h5",
+        )
+    if is_hdf5(path) or is_list(path):
+        return "HDF5"
+    raise FormatError(
+        "neither HDF5 nor LMDB by its content",
+        path=path,
+        hint="is it complete? pack pictures with: asyncreader convert FOLDER out.h5",
+    )
+
+
+def expand_paths(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """The files that a path, a glob pattern or a list of either names, in that order: absolute,
+    since some are opened later."""
+    if not isinstance(path, str | os.PathLike):
+        return [found for entry in path for found in expand_paths(entry)]
+    text = os.fspath(path)
+    if is_url(text):
+        local = local_path(text)
+        return [text] if local is None else expand_paths(local)
+    if os.path.lexists(text) or not glob.has_magic(text):
+        return [absolute(text)]
+    found = [absolute(name) for name in sorted(glob.glob(text, recursive=True))]
+    if not found:
+        raise SourceNotFoundError("nothing matches this pattern", path=text)
+    return found
+
+
+def open_source(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    fields: Hdf5Fields | None = None,
+    *,
+    io: str = "auto",
+    expect: str | None = None,
+) -> Source:
+    """Open packed files as one source.
+
+    ``expect``: "HDF5" or "LMDB" where only that will do. Raises SourceNotFoundError, FormatError
+    or ParamsError; nothing stays open then.
+    """
+    fields = fields or Hdf5Fields()
+    opened: list[Any] = []
+    try:
+        names = expand_paths(path)
+        if not isinstance(path, str | os.PathLike) or names != [absolute(os.fspath(path))]:
+            known = _by_manifest(names)
+            if known is not None and expect in (None, CONTAINERS[known[1].common.container]):
+                return open_shards(known[0], fields, io=io, manifest=known[1])
+            _check_family(names)
+        if len(names) > open_limit():
+            many = _open_many(names, fields, io, expect)
+            if many is not None:
+                return many
+        for name in names:
+            opened.extend(_open_named(name, fields, io, expect))
+        if not opened:
+            raise SourceNotFoundError("no files were named", path=str(path))
+        whole: Source = opened[0] if len(opened) == 1 else ConcatSource(opened)
+        return whole
+    except BaseException:
+        for source in opened:
+            source.close()
+        raise
+
+
+def _open_many(
+    names: Sequence[str], fields: Hdf5Fields, io: str, expect: str | None
+) -> Source | None:
+    """More files than may be open, where all are packed by us; None if they are not."""
+    plain = fields.labels in (None, fmt.LABELS) and fields.labels_path is None
+    if not plain or fields.dims not in (None, (1, 2, 3, 4)):
+        return None  # what only sets that others packed have
+    if any(is_url(name) or manifest_path(name) is not None for name in names):
+        return None
+
+    def open_one(name: str) -> Source | None:
+        found = list(_open_named(name, fields, io, expect))
+        if len(found) == 1:
+            return found[0]
+        for source in found:
+            source.close()
+        return None
+
+    return open_many(names, fields.data.strip("/"), open_one)
+
+
+def _by_manifest(names: Sequence[str]) -> tuple[str, Manifest] | None:
+    """The manifest file beside the shards ``names``, and its rows of these: several, all known to
+    it, each once. They are then read like the whole set, a few open at a time."""
+    folders = {os.path.dirname(os.path.abspath(name)) for name in names}
+    file = manifest_path(next(iter(folders))) if len(folders) == 1 and len(names) > 1 else None
+    if file is None:
+        return None
+    try:
+        whole = read_manifest(file)
+    except SourceError:
+        return None  # the files that were named may still be good
+    known = {whole.name(number): number for number in range(len(whole))}
+    numbers = [known.get(os.path.basename(name), -1) for name in names]
+    if -1 in numbers or len(set(numbers)) < len(numbers):
+        return None
+    _warn_if_some(file, len(numbers), len(whole))
+    return file, whole.take(numbers)
+
+
+def _warn_if_some(where: str, named: int, total: int) -> None:
+    if named < total:
+        warnings.warn(
+            f"{where}: {named} of the {total} shards of the set are named; pass the folder for all "
+            "of them",
+            stacklevel=5,
+        )
+
+
+def _open_named(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> Iterator[Source]:
+    """What one name stands for: mostly one source, of a list of Caffe's several."""
+    source: Source | None = None
+    if is_url(name):
+        from .remote.open import open_remote  # with asyncio, which costs files on disk 0.05 s
+
+        source = open_remote(name, fields, io=io)
+    elif (manifest := manifest_path(name)) is not None:
+        source = open_shards(manifest, fields, io=io)
+    if source is not None:
+        yield source  # first: who asked closes it, also where it is not what was expected
+    kind = container_of(name) if source is None else source.spec.container
+    if expect is not None and kind != expect:
+        raise FormatError(f"not an {expect} file", path=name, found=kind)
+    if source is not None:
+        return
+    if kind == "LMDB":
+        yield open_lmdb(name, fields, io=io)
+    elif is_hdf5(name):
+        yield open_hdf5(name, fields, io=io)
+    else:
+        caffe = replace(fields, listed=True)
+        for file in listed_files(name):
+            if container_of(file) != "HDF5" or not is_hdf5(file):
+                raise FormatError("a list names a file that is not HDF5", path=file)
+            yield open_hdf5(file, caffe, io=io)
+
+
+def _check_family(names: Sequence[str]) -> None:
+    """Shards named one by one: not also by their manifest, and a warning if some are left out."""
+    families: dict[tuple[str, str, str], set[int]] = {}
+    folders = set()
+    for name in names:
+        if is_url(name):
+            continue
+        manifest = manifest_path(name)
+        if manifest is not None:
+            folders.add(os.path.dirname(os.path.abspath(manifest)))
+            continue
+        folder, base = os.path.split(os.path.abspath(name.rstrip("/")))
+        found = _FAMILY.search(base)
+        if found is not None:
+            family = folder, base[: found.start()], found[2]
+            families.setdefault(family, set()).add(int(found[1]))
+    for (folder, base, total), numbers in families.items():
+        if folder in folders:
+            raise ParamsError(
+                "shards are named one by one and by their manifest, so they would come twice",
+                path=folder,
+                hint="pass the folder alone",
+            )
+        _warn_if_some(os.path.join(folder, base), len(numbers), int(total))
+
+
+def open_reader_source(p: ReaderParams) -> Source:
+    """What a reader's parameters name: a path's set, or arrays; with several fields all of them.
+
+    Raises SourceNotFoundError, FormatError or ParamsError; nothing stays open then.
+    """
+    names = p.field_names
+    if names is None:
+        return _open_one(p, p.data, p.labels, fields_of(p))
+    parts: dict[str, Source] = {}
+    try:
+        fields = fields_of(p)
+        for name in names:
+            array = None if p.data is None else p.data[name]
+            labels = None if parts else p.labels
+            parts[name] = _open_one(p, array, labels, replace(fields, data=name))
+            fields = _beside(next(iter(parts.values())), fields)
+        return FieldsSource(parts)
+    except BaseException:
+        for part in parts.values():
+            part.close()
+        raise
+
+
+def open_whole(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    fields: Hdf5Fields | None = None,
+    *,
+    io: str = "auto",
+) -> Source:
+    """As :func:`open_source`, with the further fields of a set of ours that says it has some."""
+    fields = fields or Hdf5Fields()
+    first = open_source(path, fields, io=io)
+    if not first.spec.fields or fields.data != fmt.DATA:
+        return first
+    parts = {fields.data: first}
+    try:
+        for field in first.spec.fields:
+            named = replace(_beside(first, fields), data=field.name)
+            parts[field.name] = open_source(path, named, io=io)
+        return FieldsSource(parts)
+    except BaseException:
+        for part in parts.values():
+            part.close()
+        raise
+
+
+def _beside(first: Source, fields: Hdf5Fields) -> Hdf5Fields:
+    """``fields`` as they are meant for a field that goes with ``first``."""
+    stored = first.spec.stored
+    beside = None if stored.axes is None else stored.image_shape()[:2]
+    return replace(fields, labels=None, labels_path=None, labels_required=False, beside=beside)
+
+
+def _open_one(p: ReaderParams, array: Any, labels: Any, fields: Hdf5Fields) -> Source:
+    """One field: of a path's set, or an array. An h5py data set is reopened by its path, off h5py's
+    global lock."""
+    if isinstance(array, DatasetPlace):
+        named = Hdf5Fields(data=array.name, labels=None, dims=p.dims, beside=fields.beside)
+        source = open_source(array.path, named, io=p.io)
+        if labels is not None:
+            source.labels = label_array(labels, source.spec.count)
+        return source
+    if array is not None:
+        return open_arrays(array, labels, p.dims, fields.beside)
+    for value, expect in ((p.hdf5_path, "HDF5"), (p.lmdb_path, "LMDB")):
+        if value is not None:
+            return open_source(value, fields, io=p.io, expect=expect)
+    return open_source(p.path, fields, io=p.io)

@@ -1,0 +1,194 @@
+"""Opens what a URL names: a sharded set by its manifest, or one packed HDF5 file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from ...errors import FormatError, ParamsError, SourceNotFoundError
+from ...formats.manifest import MOST_BYTES, NAME, Manifest
+from ..base import Source
+from ..layouts.open_hdf5 import open_hdf5
+from ..layouts.open_lmdb import open_lmdb
+from ..request import Hdf5Fields
+from ..sets.each_shard import EachShard
+from ..sets.open_cache import open_limit
+from ..sets.shards import ShardSource, checked_fields
+from ..urls import Place, place_of
+from .cache import ShardCache, cache_folder
+from .client import Objects
+from .ranges import RemoteFile
+
+#: Suffixes of packed files that are no sets of shards.
+_FILES: Final = (".h5", ".hdf5")
+
+
+class RemoteShards:
+    """Opens the shards beside a manifest in a store, by ranges or through the cache."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        place: Place,
+        manifest: Manifest,
+        fields: Hdf5Fields,
+        cache: ShardCache | None,
+    ) -> None:
+        self._objects = objects
+        self._place = place
+        self._manifest = manifest
+        self._fields = fields
+        self._cache = cache
+
+    def __call__(self, number: int) -> Source:
+        row = self._manifest.shard(number)
+        place = self._place.beside(row.name)
+        if self._cache is None:
+            return _opened(RemoteFile(self._objects, place, row.bytes), self._fields)
+        lmdb = self._manifest.common.container == "lmdb"
+        with self._cache.hold(self._objects, place, row, "lmdb" if lmdb else "h5") as path:
+            # mapped: a shard that is open stays readable when the cache removes its name
+            opener = open_lmdb if lmdb else open_hdf5
+            source: Source = opener(path, self._fields, io="mmap")
+            return source
+
+    def path(self, number: int) -> str:
+        """A shard's name for messages."""
+        return self._place.beside(self._manifest.name(number)).shown
+
+
+@contextmanager
+def fetched_shards(url: str) -> Iterator[EachShard | None]:
+    """The set at ``url``, whose shards are fetched anew when they are opened and held against the
+    manifest byte for byte; None for one HDF5 file. Room for two shards is taken on the cache's
+    disk, for as long as the context lasts.
+    """
+    place = place_of(url)
+    if place.key.endswith(_FILES):
+        yield None
+        return
+    objects = Objects(place.base)
+    try:
+        place = _manifest_place(place)
+        manifest = _manifest(objects, place)
+        parent = cache_folder()
+        if parent is not None:
+            os.makedirs(parent, mode=0o700, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="verify-", dir=parent) as folder:
+            cache = ShardCache(folder, 2 * int(manifest.sizes.max()))
+            yield EachShard(
+                url,
+                manifest,
+                lambda fields: RemoteShards(objects, place, manifest, fields, cache),
+            )
+    finally:
+        objects.close()
+
+
+def _manifest_place(place: Place) -> Place:
+    """Where the manifest of the set is that is named by its folder or by that."""
+    return place if place.key.endswith(".json") else place.inside(NAME)
+
+
+def _opened(file: RemoteFile, fields: Hdf5Fields) -> Source:
+    try:
+        source: Source = open_hdf5(file.path, fields, file=file)
+        return source
+    except FormatError:
+        if file.failure is not None:  # HDF5 tells it in its own words
+            raise file.failure from None
+        raise
+
+
+class RemoteShardSource(ShardSource):
+    """A sharded set in a store."""
+
+    def __init__(self, objects: Objects, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._objects = objects
+        self.far = self.spec.io == "ranges"
+
+    def close(self) -> None:
+        self._objects.close()
+        super().close()
+
+
+def open_remote(url: str, fields: Hdf5Fields, *, io: str = "auto") -> Source:
+    """Open the set at ``url``: the folder of a sharded one, its manifest, or an HDF5 file.
+
+    ``io``: "pread" reads byte ranges, "mmap" whole shards through the cache; "auto" is the cache
+    where ASYNCREADER_CACHE_DIR names one or the shards are LMDB, else ranges. Raises ParamsError,
+    SourceNotFoundError, SourceError, FormatError.
+    """
+    place = place_of(url)
+    objects = Objects(place.base)
+    try:
+        return _opened_set(objects, place, fields, io)
+    except BaseException:
+        objects.close()
+        raise
+
+
+def _opened_set(objects: Objects, place: Place, fields: Hdf5Fields, io: str) -> Source:
+    if place.key.endswith(_FILES):
+        if io == "mmap":
+            raise ParamsError(
+                "one file of a store is read by ranges",
+                found=f'io="mmap" of {place.shown}',
+                hint="the cache is for sharded sets: convert --shards",
+            )
+        return _single(objects, place, fields)
+    place = _manifest_place(place)
+    manifest = _manifest(objects, place)
+    lmdb = manifest.common.container == "lmdb"
+    cached = io == "mmap" or (io == "auto" and (lmdb or cache_folder() is not None))
+    if lmdb and not cached:
+        raise ParamsError(
+            "LMDB shards in a store are read through the cache, not by ranges",
+            found=f'io="{io}"',
+            hint='leave io="auto", or pack HDF5 shards',
+        )
+    cache = None
+    limit = open_limit()
+    if cached:
+        cache = ShardCache.by_environment()
+        largest = int(manifest.sizes.max())
+        cache.check_fits(largest, place.shown)
+        # what is open must be able to be in the cache, too
+        limit = max(1, min(limit, cache.limit // largest - 1))
+    fields = checked_fields(place.shown, fields, manifest)
+    shards = RemoteShards(objects, place, manifest, fields, cache)
+    return RemoteShardSource(
+        objects,
+        manifest,
+        shards,
+        path=place.shown.rpartition("/")[0],
+        io="cache" if cached else "ranges",
+        labels=fields.labels is not None,
+        limit=limit,
+        field=fields.data,
+    )
+
+
+def _manifest(objects: Objects, place: Place) -> Manifest:
+    try:
+        size = objects.size(place)
+    except SourceNotFoundError as exc:
+        raise SourceNotFoundError(
+            "there is no manifest of a sharded set",
+            path=place.shown,
+            hint="name the folder that asyncreader convert --shards wrote, or one .h5 file",
+        ) from exc
+    if size > MOST_BYTES:
+        raise FormatError("the manifest is too long to be one", path=place.shown, found=size)
+    text = bytes(objects.read(place, 0, size)) if size else b""
+    return Manifest.from_json(text, place.shown)
+
+
+def _single(objects: Objects, place: Place, fields: Hdf5Fields) -> Source:
+    file = RemoteFile(objects, place)
+    file.close = objects.close  # type: ignore[method-assign]  # it is the only one
+    return _opened(file, fields)

@@ -1,0 +1,109 @@
+"""Which fields of a set are meant, and how the axes of 4-D data lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ..errors import ParamsError
+from ..formats import packed as fmt
+from ..pixels.transform import Stored
+
+
+@dataclass(frozen=True)
+class Hdf5Fields:
+    """Names of the fields of a set, as a caller gives them; most say something of HDF5 only."""
+
+    data: str = fmt.DATA
+    labels: str | None = fmt.LABELS
+    labels_path: str | None = None
+    #: 1-based axes (number, height, width, channel); None: as the file says, else (1, 2, 3, 4).
+    dims: tuple[int, int, int, int] | None = None
+    labels_required: bool = False
+    #: "RGB", or "stored": raw pixels known to lie as BGR (Caffe) are not turned round.
+    channel_order: str = "RGB"
+    #: The file was named by a list of Caffe's, whose blobs are N x C x H x W.
+    listed: bool = False
+    #: (H, W) of the pictures that this field goes with, None where they differ in size; None: it is
+    #: the first field. (N, H, W) and (N, C, H, W) are known by it for pictures.
+    beside: tuple[int | None, int | None] | None = None
+
+
+#: Names that an error lists.
+_NAMED: Final = 20
+
+
+def no_field(name: str, names: Sequence[str], path: str, option: str = "") -> ParamsError:
+    """The error for a field ``name`` that a set lacks, which lists those it has.
+
+    ``option``: how the caller writes it, with a space behind, where that is not a parameter.
+    """
+    held = [str(one) for one in names[:_NAMED]]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ParamsError(
+        f"no field {name!r} in this set",
+        path=path,
+        found=", ".join(held) + more if held else "no fields",
+        hint=f"name one of them with {option}data_field or {option}labels_field",
+    )
+
+
+def image_axes(
+    shape: tuple[int, ...],
+    dims: tuple[int, int, int, int] | None,
+    meta: fmt.Meta | None,
+    path: str,
+    beside: tuple[int | None, int | None] | None = None,
+) -> tuple[int, str | None]:
+    """(axis of the sample number, letters of a row's axes or None where it is not an image).
+
+    ``beside``: see :class:`Hdf5Fields`; with it a row's axes may be without a C.
+    """
+    if meta is None and beside is not None:
+        found = _axes_beside(shape, dims, beside)
+        if found is not None:
+            return found
+    if len(shape) != 4:
+        return 0, None
+    if dims is None:
+        if meta is None and shape[1] <= 4 < shape[3]:
+            raise ParamsError(
+                "the axes of this set are not clear: it may be NCHW",
+                path=path,
+                found=f"shape {shape}",
+                hint="say which axis is which: num_dim=1, cha_dim=2, h_dim=3, w_dim=4 for NCHW, "
+                "or num_dim=1, h_dim=2, w_dim=3, cha_dim=4 for NHWC",
+            )
+        dims = (1, 2, 3, 4)
+    number, height, width, channel = dims
+    letters = {height: "H", width: "W", channel: "C"}
+    return number - 1, "".join(letters[i] for i in range(1, 5) if i != number)
+
+
+def _axes_beside(
+    shape: tuple[int, ...],
+    dims: tuple[int, int, int, int] | None,
+    beside: tuple[int | None, int | None],
+) -> tuple[int, str] | None:
+    """The axes of pictures of a size that is known, named or as usual; None if they are none."""
+    named = "NHWC"
+    if dims is not None:
+        named = "".join(letter for _, letter in sorted(zip(dims, "NHWC", strict=True)))
+    for order in (named, "NHWC", "NCHW"):
+        letters = order if len(shape) == 4 else order.replace("C", "")
+        if len(letters) != len(shape):
+            return None
+        sizes = dict(zip(letters, shape, strict=True))
+        if (sizes["H"], sizes["W"]) == beside:
+            return letters.index("N"), letters.replace("N", "")
+    return None
+
+
+def stored_rows(shape: tuple[int, ...], dtype: np.dtype[Any], axes: str | None) -> Stored:
+    """Raw samples of a shape, axes as :func:`image_axes` found them."""
+    if axes is not None and "C" not in axes:
+        return Stored((*shape, 1), dtype, axes + "C", channels=1, flat=True)
+    return Stored(shape, dtype, axes)

@@ -1,0 +1,37 @@
+"""Digests of the tables of a set whose samples lie in several files, as one file would state them.
+
+They tell sets apart by their samples alone, however these are cut into files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import xxhash
+
+from ...formats import packed as fmt
+from ..base import Source
+
+
+class WholeDigests:
+    """Made of one file after the other. ``tables``: ``checksums``, ``labels``, ``mask.checksums``;
+    labels go with the first field."""
+
+    def __init__(self, tables: Iterable[str]) -> None:
+        self._states = {name: xxhash.xxh3_64() for name in tables}
+
+    def add(self, parts: Mapping[str, Source]) -> None:
+        """The next file, by field."""
+        for name, state in self._states.items():
+            if name == fmt.LABELS:
+                rows = next(iter(parts.values())).labels
+            else:
+                part = parts[name.rpartition(".")[0] or fmt.DATA]
+                rows = part.checksum_rows(0, part.spec.count)
+            assert rows is not None
+            state.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
+
+    def found(self) -> dict[str, str]:
+        """The digests, of all files that were added; 16 hex digits each."""
+        return {name: state.hexdigest() for name, state in self._states.items()}

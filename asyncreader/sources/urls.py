@@ -1,0 +1,127 @@
+"""Which paths are URLs, what of them may be shown, and what is refused before a request is made.
+
+Credentials come from where the store's own tools find them (environment, profile, instance): never
+from the URL, so that they can be in no state, pickle, log or error.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+
+from ..errors import ParamsError, shown
+
+SCHEMES: Final = ("s3", "gs", "https", "http", "file")
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_USERINFO: Final = re.compile(r"(?<=://)[^/@\s]*@")
+_QUERY: Final = re.compile(r"\?[^\s)\"']*")
+
+
+@dataclass(frozen=True)
+class Place:
+    """An object or a prefix: ``base`` names bucket or server, ``key`` what is in it."""
+
+    base: str
+    key: str
+
+    @property
+    def shown(self) -> str:
+        """For messages; holds no secrets, for those were refused."""
+        return f"{self.base}/{self.key}"
+
+    def beside(self, name: str) -> Place:
+        """``name`` in the same folder."""
+        folder, slash, _ = self.key.rpartition("/")
+        return Place(self.base, f"{folder}{slash}{name}")
+
+    def inside(self, name: str) -> Place:
+        """``name`` in this folder."""
+        return Place(self.base, f"{self.key.rstrip('/')}/{name}".lstrip("/"))
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is a URL rather than the name of a file."""
+    return _URL.match(path) is not None
+
+
+def absolute(path: str) -> str:
+    """``path`` as it is found from any folder: os.chdir() must not move a set that is open.
+
+    URLs stay as they are; so does ``..``, since behind a link it leads elsewhere.
+    """
+    if is_url(path) or os.path.isabs(path):
+        return path
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # the folder was removed: nothing is found from here in any case
+        return path
+    return os.path.join(here, re.sub(r"^(\./+)+", "", path))
+
+
+def absolute_pattern(path: str) -> str:
+    """The same of what may be a glob pattern, in a folder whose own name may look like one.
+
+    What is not there and no pattern stays as it is, for the error that says so.
+    """
+    if is_url(path) or os.path.isabs(path) or os.path.lexists(path):
+        return absolute(path)
+    if not glob.has_magic(path):
+        return path
+    return glob.escape(absolute("./")) + path
+
+
+def without_secrets(text: str) -> str:
+    """``text`` with user names, passwords and queries of the URLs in it cut out."""
+    return _QUERY.sub("", _USERINFO.sub("", text))
+
+
+def _split(url: str) -> SplitResult:
+    cut = shown(without_secrets(url))
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as exc:
+        raise ParamsError("not a URL", found=cut) from exc
+    if parts.scheme.lower() not in SCHEMES:
+        raise ParamsError(
+            "no store has this scheme",
+            found=cut,
+            expected=", ".join(f"{scheme}://" for scheme in SCHEMES),
+        )
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ParamsError(
+            "a URL with a user name, password or query is refused: it would stand in states, "
+            "pickles and logs",
+            found=cut,
+            hint="give credentials by the store's own means, such as AWS_ACCESS_KEY_ID or an "
+            "instance profile",
+        )
+    if any(not c.isprintable() for c in unquote(url)):
+        raise ParamsError("a URL with control characters", found=cut)
+    return parts
+
+
+def local_path(url: str) -> str | None:
+    """The file or folder that a file:// URL names; None for URLs of stores. ParamsError."""
+    parts = _split(url)
+    if parts.scheme.lower() != "file":
+        return None
+    if parts.netloc not in ("", "localhost"):
+        raise ParamsError("a file:// URL of another machine", found=url, expected="file:///folder")
+    return unquote(parts.path)
+
+
+def place_of(url: str) -> Place:
+    """Bucket or server, and key, of a store's URL. ParamsError where it makes no sense."""
+    parts = _split(url)
+    if not parts.netloc:
+        raise ParamsError("a URL without bucket or server", found=url)
+    base = urlunsplit((parts.scheme.lower(), parts.netloc, "", "", ""))
+    pieces = parts.path.strip("/").split("/")
+    if ".." in pieces or "." in pieces:
+        raise ParamsError("a URL with . or .. in it", found=url)
+    return Place(base, unquote(parts.path.lstrip("/")))

@@ -1,0 +1,184 @@
+"""How fast a set is served: samples per second by number of threads, measured in turns.
+
+Thread counts take turns (1, 2, 4, then 4, 2, 1, ...) so that whatever else the machine does falls
+on all of them, and each one's figures are medians over its turns.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..errors import ParamsError
+from ..pipeline.slots import arrays_of
+from ..reader import AsyncReader
+
+#: Turns of each thread count: the fewest whose median leaves out one that was disturbed.
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of one thread count."""
+
+    samples: int
+    bytes: int
+    """Of ``data``, as handed out."""
+    seconds: float
+    wait_seconds: float
+    """Of them spent in getNextBatch()."""
+
+    @property
+    def samples_per_second(self) -> float:
+        """Rows handed out per second."""
+        return self.samples / self.seconds
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """What one thread count reached: medians over its turns."""
+
+    nthread: int
+    samples_per_second: float
+    slowest: float
+    """Samples per second of its slowest turn."""
+    fastest: float
+    """Samples per second of its fastest turn."""
+    megabytes_per_second: float
+    """Millions of bytes of ``data`` handed out per second."""
+    wait_share: float
+    """Part of the time that the consumer spent waiting, 0 to 1."""
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """What :func:`run_bench` measured, and of what."""
+
+    path: str
+    count: int
+    data_shape: Any
+    """Of a batch as handed out."""
+    dtype: str
+    batch_bytes: int
+    """Bytes of ``data`` of a batch."""
+    params: Mapping[str, Any]
+    """The parameters of the reader, but for nthread."""
+    seconds: float
+    """Measured for each thread count, over all its turns."""
+    consumer_seconds: float
+    """What the consumer pretends to do with each batch; it sleeps, as one waiting for a GPU."""
+    rows: tuple[BenchRow, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def run_bench(
+    params: Mapping[str, Any],
+    *,
+    nthreads: Sequence[int] = (1, 2, 4),
+    seconds: float = 2.0,
+    rounds: int = ROUNDS,
+    consumer_seconds: float = 0.0,
+    progress: Callable[[int, int], None] | None = None,
+) -> BenchReport:
+    """Measure ``params`` (as for AsyncReader) with each number of threads in ``nthreads``.
+
+    Each is measured for ``seconds`` in all, cut into ``rounds`` turns (at least one batch each),
+    behind a warm-up in which the slots are filled once. Each turn opens the set anew, so with
+    ``verify="first"`` it checks checksums as a first epoch does. ``last_batch`` is "wrap" unless
+    given, so that small sets do too. ``progress(done, total)`` counts turns. Raises what
+    AsyncReader raises.
+    """
+    if not nthreads or not seconds > 0 or rounds < 1 or not consumer_seconds >= 0:
+        raise ParamsError(
+            "nothing to measure", found=f"nthreads {nthreads}, {seconds} s, {rounds} rounds"
+        )
+    params = {"last_batch": "wrap", **params}
+    chosen = tuple(dict.fromkeys(nthreads))
+    turns: dict[int, list[Turn]] = {nthread: [] for nthread in chosen}
+    facts: dict[str, Any] = {}
+    for number in range(rounds):
+        for nthread in chosen if number % 2 == 0 else reversed(chosen):
+            with AsyncReader(params, nthread=nthread) as reader:
+                # each turn another epoch: the samples of the turn before are in memory now
+                reader.seek(epoch=sum(map(len, turns.values())))
+                turns[nthread].append(_turn(reader, seconds / rounds, consumer_seconds))
+                facts = facts or _facts(reader)
+            if progress is not None:
+                progress(sum(map(len, turns.values())), rounds * len(chosen))
+    return BenchReport(
+        **facts,
+        params=params,
+        seconds=seconds,
+        consumer_seconds=consumer_seconds,
+        rows=tuple(_row(nthread, found) for nthread, found in turns.items()),
+    )
+
+
+def _turn(reader: AsyncReader, seconds: float, consumer_seconds: float) -> Turn:
+    njob = reader.params.njob
+    begun = time.perf_counter()
+    for _ in range(njob):
+        reader.fetchData()
+    # One batch more than njob: by then every slot's memory has been touched.
+    for _ in range(njob + 1):
+        reader.getNextBatch()
+        reader.fetchData()
+        if time.perf_counter() - begun > seconds:
+            break
+    samples = size = 0
+    waited = reader.stats().wait_seconds
+    begun = time.perf_counter()
+    while True:
+        batch = reader.getNextBatch()
+        reader.fetchData()
+        samples += len(batch)
+        size += sum(array.nbytes for array in arrays_of(batch.data))
+        if consumer_seconds:
+            time.sleep(consumer_seconds)
+        took = time.perf_counter() - begun
+        if took >= seconds:
+            return Turn(samples, size, took, reader.stats().wait_seconds - waited)
+
+
+def _fields(reader: AsyncReader) -> tuple[tuple[tuple[int, ...], Any], ...]:
+    """Shape and dtype of the data of a batch, of each field."""
+    if isinstance(reader.dtype, tuple):
+        return tuple(zip(reader.data_shape, reader.dtype, strict=True))
+    return ((reader.data_shape, reader.dtype),)
+
+
+def batch_bytes(reader: AsyncReader) -> int:
+    """Bytes of the data of a batch, of all its fields."""
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in _fields(reader))
+
+
+def _facts(reader: AsyncReader) -> dict[str, Any]:
+    p = reader.params
+    return {
+        "path": str(p.path or p.hdf5_path or p.lmdb_path or "arrays"),
+        "count": reader.count,
+        "data_shape": reader.data_shape,
+        "dtype": ", ".join(dtype.name for _, dtype in _fields(reader)),
+        "batch_bytes": batch_bytes(reader),
+    }
+
+
+def _row(nthread: int, turns: Sequence[Turn]) -> BenchRow:
+    rates = [turn.samples_per_second for turn in turns]
+    return BenchRow(
+        nthread=nthread,
+        samples_per_second=statistics.median(rates),
+        slowest=min(rates),
+        fastest=max(rates),
+        megabytes_per_second=statistics.median(turn.bytes / turn.seconds / 1e6 for turn in turns),
+        wait_share=statistics.median(turn.wait_seconds / turn.seconds for turn in turns),
+        turns=tuple(turns),
+    )

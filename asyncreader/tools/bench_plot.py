@@ -1,0 +1,205 @@
+"""``bench --plot``: samples per second by number of threads, against what bare threads reach.
+
+matplotlib (extra ``plot``) is imported here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ..cli.terminal import times
+from ..errors import AsyncReaderError, ParamsError, SourceError
+from ..params import parse_params
+from ..pixels.transform import Fill
+from ..sources import fields_of, open_source
+from ..sources.layouts.open_lmdb import lmdb_data_file
+from ..sources.subset import resolve_subset
+from .ceilings import copy_ceiling, decode_ceiling, read_ceiling
+from .contact_sheet import font_files, in_words
+
+if TYPE_CHECKING:
+    from .bench import BenchReport
+
+#: Colours that people with any colour vision tell apart (Okabe and Ito, 2008).
+_COLOURS: Final = {"loader": "#0072B2", "copy": "#009E73", "decode": "#D55E00", "disk": "#666666"}
+
+#: A range wider than this many times is drawn on a logarithmic scale.
+_WIDE: Final = 20
+
+
+@dataclass(frozen=True)
+class BenchCeilings:
+    """Samples/s that bare threads reach, by number of threads."""
+
+    copy: Mapping[int, float]
+    """Copying batches as large as those handed out."""
+    decode: Mapping[int, float]
+    """Decoding images, or whole chunks, and nothing else; empty where nothing is decoded."""
+    disk: float | None
+    """Reading samples at random places past the page cache, 8 at a time."""
+
+
+def check_plot(path: str) -> None:
+    """ParamsError unless a figure can be drawn, its folder is there, and ``path`` says of which
+    kind it is (svg, png, pdf)."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix not in (".svg", ".png", ".pdf"):
+        raise ParamsError(
+            "the figure's suffix does not say what to draw",
+            found=repr(suffix),
+            expected=".svg, .png or .pdf",
+        )
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):  # told now, not when all is measured
+        raise ParamsError("there is no folder for the figure", found=repr(folder))
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as exc:
+        raise ParamsError(
+            "--plot needs matplotlib",
+            found=f"{type(exc).__name__}: {exc}",
+            hint="pip install -e '.[plot]' in asyncreader's checkout",
+        ) from exc
+
+
+def bench_ceilings(
+    params: Mapping[str, Any], nthreads: Sequence[int], batch_bytes: int, seconds: float = 0.3
+) -> BenchCeilings:
+    """Measure for ``seconds`` each what bare threads reach on the set of ``params`` (with a path).
+
+    ``batch_bytes``: of a batch handed out. Raises what opening the set raises.
+    """
+    p = parse_params(params, {})
+    source = open_source(p.path or p.hdf5_path or p.lmdb_path, fields_of(p))
+    try:
+        spec = source.spec
+        fill = Fill(spec.stored, p.wanted, spec.path)
+        copy = {n: copy_ceiling(batch_bytes, n, seconds) * p.batch_size for n in nthreads}
+        decode = {}
+        chunk = (spec.chunk or 1) if spec.compression else 1
+        subset = resolve_subset(p.subset, source)
+        records = np.arange(spec.count, dtype=np.int64)
+        records = records if subset is None else records[subset]
+        if spec.stored.encoded or spec.compression:
+            for n in nthreads:
+                try:
+                    found = decode_ceiling(source, fill, records, n, seconds, max(4, chunk))
+                except AsyncReaderError:
+                    continue  # a bad sample; the loader's own error says which
+                if found.decoded_per_second is not None:
+                    decode[n] = found.decoded_per_second
+        file = lmdb_data_file(spec.path) or spec.path
+        disk = None
+        if os.path.isfile(file):
+            piece = spec.size_on_disk / spec.count * chunk
+            read = read_ceiling(file, int(piece), seconds)
+            disk = None if read is None else read / piece
+        return BenchCeilings(copy, decode, disk)
+    finally:
+        source.close()
+
+
+def above_disk(report: BenchReport, tops: BenchCeilings) -> str | None:
+    """Where the set came from, if it came faster than reading the disk at random; else None."""
+    if tops.disk is None or all(row.samples_per_second <= tops.disk for row in report.rows):
+        return None
+    at_random = report.params.get("shuffle") in (True, "replacement")
+    return "from memory, the page cache" + ("" if at_random else ", or in order from the disk")
+
+
+def _families(text: str) -> list[str]:
+    """Fonts that matplotlib draws ``text`` with: its own, then those with the other letters."""
+    from matplotlib.font_manager import FontProperties, fontManager
+
+    files = font_files(text)
+    for file in files:
+        fontManager.addfont(file)
+    return ["DejaVu Sans", *(FontProperties(fname=file).get_name() for file in files)]
+
+
+def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
+    """Draw the figure into ``path`` (svg, png or pdf). SourceError where it cannot be written."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    threads = [row.nthread for row in report.rows]
+    places = range(len(threads))
+    rates = [row.samples_per_second for row in report.rows]
+    lines = [("loader", "AsyncReader", rates)]
+    for name, words, top in (
+        ("copy", "copying memory", tops.copy),
+        ("decode", "bare decoding", tops.decode),
+    ):
+        if top:
+            lines.append((name, words, [top.get(n, float("nan")) for n in threads]))
+    if tops.disk is not None:
+        words = "reading from the disk, at random"
+        why = above_disk(report, tops)
+        words += "" if why is None else f"\n(the set came {why})"
+        lines.append(("disk", words, [tops.disk] * len(threads)))
+    for name, words, values in lines:
+        style = "-" if name == "loader" else ("--" if name != "disk" else ":")
+        axes.plot(
+            places,
+            values,
+            style,
+            color=_COLOURS[name],
+            marker="o" if name == "loader" else None,
+            linewidth=2.4 if name == "loader" else 1.6,
+            label=words,
+            zorder=3 if name == "loader" else 2,
+        )
+    spread = [
+        [row.samples_per_second - row.slowest for row in report.rows],
+        [row.fastest - row.samples_per_second for row in report.rows],
+    ]
+    axes.errorbar(places, rates, spread, fmt="none", color=_COLOURS["loader"], capsize=4)
+    for place, value in zip(places, rates, strict=True):
+        axes.annotate(
+            f"{value:,.0f}",
+            (place, value),
+            (9, 0),
+            textcoords="offset points",
+            va="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
+            zorder=4,
+        )
+    known = [value for _, _, values in lines for value in values if value == value]
+    known += [rate for row in report.rows for rate in (row.slowest, row.fastest)]
+    if max(known) > _WIDE * min(known):
+        axes.set_yscale("log")
+        axes.set_ylim(min(known) / 2, max(known) * 3)
+    else:
+        axes.set_ylim(0, max(known) * 1.15)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_xticks(list(places), [str(n) for n in threads])
+    axes.set_xlim(-0.3, len(threads) - 0.4)
+    axes.set_xlabel("nthread")
+    axes.set_ylabel("samples per second")
+    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    name = os.path.basename(report.path.rstrip(os.sep))
+    order = "shuffled" if report.params.get("shuffle") else "in order"
+    several = isinstance(report.data_shape[0], tuple)
+    shapes = report.data_shape if several else (report.data_shape,)
+    shape = ", ".join(times(shape) for shape in shapes)
+    title = in_words(f"{name}: {shape} {report.dtype}, {order}")
+    # a "$" would begin mathematics, and names may hold anything
+    axes.set_title(title.replace("$", r"\$"), loc="left", family=_families(title))
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    temporary = f"{path}.{os.getpid()}.part"
+    kind = os.path.splitext(path)[1][1:].lower()
+    try:
+        figure.savefig(temporary, format=kind, dpi=150)
+        os.replace(temporary, path)
+    except OSError as exc:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        found = exc.strerror or str(exc)
+        raise SourceError("the figure cannot be written", path=path, found=found) from exc

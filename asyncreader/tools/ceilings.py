@@ -1,0 +1,160 @@
+"""What no loader on this machine can beat: copying memory, decoding, and reading the disk.
+
+Each is measured for a fraction of a second in as many threads as the loader would use.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..pixels.transform import Fill
+from ..sources import RowPlan, Source
+from ..stats import Meter
+from ..system.memory import aligned_empty, read_into
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+#: Threads that read at once: enough requests in flight for what disks do in parallel.
+READERS: Final = 8
+
+#: Pieces of reading in order.
+IN_ORDER: Final = 4 << 20
+
+#: A larger batch is copied as fast, byte by byte, as one of so many bytes.
+_COPIED: Final = 16 << 20
+
+#: What O_DIRECT asks of offsets, sizes and addresses (open(2): a multiple of the block size).
+_BLOCK: Final = 4096
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How fast stored samples become rows in bare threads."""
+
+    decoded_per_second: float | None
+    """Samples/s of decoding alone, in all threads; None where nothing is to be decoded."""
+    filled_per_second: float
+    """Samples/s with reading, resizing and converting."""
+
+
+def copy_ceiling(batch_bytes: int, threads: int, seconds: float, slots: int = 5) -> float:
+    """Batches per second that ``threads`` can copy from memory that stays in their caches to
+    ``slots`` batches in turn.
+    """
+    size = max(1, min(batch_bytes, _COPIED))
+    sources = [aligned_empty((size,), np.uint8) for _ in range(threads)]
+    targets = [[aligned_empty((size,), np.uint8) for _ in range(slots)] for _ in range(threads)]
+    for target in (array for mine in targets for array in mine):
+        target.fill(1)  # the system has given the memory before the clock starts
+
+    def work(number: int, until: float) -> int:
+        done = 0
+        while time.perf_counter() < until:
+            np.copyto(targets[number][done % slots], sources[number])
+            done += 1
+        return done
+
+    return sum(rate for _, rate in _together(work, threads, seconds)) * size / max(1, batch_bytes)
+
+
+def decode_ceiling(
+    source: Source, fill: Fill, records: Int64, threads: int, seconds: float, group: int = 4
+) -> Decoding:
+    """Bare threads fill rows with ``records`` in turn, ``group`` at a time (those of one chunk
+    together: then each is decoded once); a bad sample counts as one.
+
+    Raises what reading raises, but for SampleError.
+    """
+    meters = [Meter() for _ in range(threads)]
+
+    def work(number: int, until: float) -> int:
+        out = np.zeros((group, *fill.row_shape), fill.dtype)
+        done = 0
+        while True:
+            at = (done * threads + number * group + np.arange(group)) % records.size
+            plan = RowPlan(
+                records[at],
+                np.arange(group, dtype=np.int64),
+                np.arange(done, done + group, dtype=np.uint64),
+            )
+            source.read_into(plan, fill, out, meters[number])
+            done += group
+            if time.perf_counter() >= until:
+                return done
+
+    rates = _together(work, threads, seconds)
+    decoding = [
+        done / meter.decode for (done, _), meter in zip(rates, meters, strict=True) if meter.decode
+    ]
+    return Decoding(sum(decoding) or None, sum(rate for _, rate in rates))
+
+
+def read_ceiling(
+    path: str, piece: int, seconds: float, readers: int = READERS, random: bool = True
+) -> float | None:
+    """Bytes per second that the disk gives, past the page cache (O_DIRECT), None where that cannot
+    be had (tmpfs, some network file systems) or the file is too small.
+
+    ``piece``: bytes asked for at once, at ``random`` places or one behind the other.
+    """
+    size = os.path.getsize(path)
+    piece = min(-(-piece // _BLOCK) * _BLOCK, size // _BLOCK * _BLOCK)
+    if piece < _BLOCK or not hasattr(os, "O_DIRECT"):
+        return None
+    places = size // _BLOCK - piece // _BLOCK + 1
+
+    def work(number: int, until: float) -> int:
+        draw = np.random.default_rng(number)
+        at = places * number // readers
+        done = 0
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+        try:
+            with mmap.mmap(-1, piece) as buffer:
+                while time.perf_counter() < until:
+                    at = int(draw.integers(places)) if random else at % places
+                    done += read_into(fd, buffer, at * _BLOCK)
+                    at += piece // _BLOCK
+        finally:
+            os.close(fd)
+        return done
+
+    try:
+        return sum(rate for _, rate in _together(work, readers, seconds)) or None
+    except OSError:
+        return None
+
+
+def _together(
+    work: Callable[[int, float], int], threads: int, seconds: float
+) -> list[tuple[int, float]]:
+    """What each of ``threads`` did at the same time, and did per second. Raises what one raised."""
+    found: list[Any] = [None] * threads
+    ready = threading.Barrier(threads)
+
+    def run(number: int) -> None:
+        try:
+            ready.wait()
+            begun = time.perf_counter()
+            done = work(number, begun + seconds)
+            found[number] = (done, done / (time.perf_counter() - begun))
+        except BaseException as exc:
+            found[number] = exc
+
+    crew = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(threads)]
+    for thread in crew:
+        thread.start()
+    for thread in crew:
+        thread.join()
+    for entry in found:
+        if isinstance(entry, BaseException):
+            raise entry
+    return found

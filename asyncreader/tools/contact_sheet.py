@@ -1,0 +1,294 @@
+"""Draws a contact sheet: pictures in rows, two lines of words under each, words above and below."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import shown
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageDraw
+
+UInt8 = npt.NDArray[np.uint8]
+
+_PAPER: Final = (255, 255, 255)
+_MOUNT: Final = (238, 239, 242)  # behind pictures that do not fill their square
+_INK: Final = (24, 26, 31)
+_GREY: Final = (102, 107, 117)
+_RED: Final = (180, 35, 24)
+
+_MARGIN: Final = 20
+_GAP: Final = 12
+_TITLE, _TEXT, _SMALL = 18, 14, 12
+
+#: Fonts that are asked first for letters that Pillow's own font lacks: they have many, and are
+#: upright and of ordinary weight.
+_FIRST_FONTS: Final = (
+    "DejaVuSans.ttf",
+    "NotoSans-Regular.ttf",
+    "NotoSansCJK-Regular.ttc",
+    "NotoSansCJKsc-Regular.otf",
+    "wqy-microhei.ttc",
+    "FreeSans.ttf",
+)
+
+#: Most fonts that are asked for a letter: each takes about half a millisecond to open.
+_MOST_FONTS: Final = 400
+
+#: What a letter lacks that can be drawn without it.
+_ACCENTS: Final = "accents"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One square of a sheet. ``picture``: (h, w, 3) uint8 that fits it, None where it is bad."""
+
+    picture: UInt8 | None
+    name: str
+    """The first line below it."""
+    note: str
+    """The second one."""
+    bad: str | None = None
+    """What is wrong with it, where there is no picture."""
+
+
+def draw_sheet(
+    tiles: Sequence[Tile],
+    *,
+    side: int,
+    columns: int,
+    title: str,
+    subtitle: str,
+    notes: Sequence[str] = (),
+) -> Image.Image:
+    """All ``tiles``, ``columns`` in a row, as an RGB picture."""
+    from PIL import Image, ImageDraw
+
+    columns = max(1, min(columns, len(tiles)))
+    rows = math.ceil(len(tiles) / columns)
+    step_y = side + 2 * (_TEXT + 4) + _GAP
+    head = _MARGIN + _TITLE + _TEXT + 24
+    width = max(2 * _MARGIN + columns * (side + _GAP) - _GAP, 2 * _MARGIN + 320)
+    lines = [line for note in notes for line in _wrapped(note, width - 2 * _MARGIN)]
+    height = head + rows * step_y + len(lines) * (_SMALL + 6) + _MARGIN
+    sheet = Image.new("RGB", (width, height), _PAPER)
+    draw = ImageDraw.Draw(sheet)
+    room = width - 2 * _MARGIN
+    _write(draw, (_MARGIN, _MARGIN), title, _TITLE, _INK, room)
+    _write(draw, (_MARGIN, _MARGIN + _TITLE + 8), subtitle, _TEXT, _GREY, room)
+    for number, tile in enumerate(tiles):
+        left = _MARGIN + number % columns * (side + _GAP)
+        top = head + number // columns * step_y
+        draw.rectangle((left, top, left + side - 1, top + side - 1), _MOUNT)
+        if tile.picture is None:
+            _draw_bad(draw, left, top, side, tile.bad or "")
+        else:
+            high, wide = tile.picture.shape[:2]
+            place = (left + (side - wide) // 2, top + (side - high) // 2)
+            sheet.paste(Image.fromarray(tile.picture), place)
+        _write(draw, (left, top + side + 4), tile.name, _TEXT, _INK, side)
+        _write(draw, (left, top + side + 22), tile.note, _SMALL, _GREY, side)
+    top = head + rows * step_y
+    for number, line in enumerate(lines):
+        _write(draw, (_MARGIN, top + number * (_SMALL + 6)), line, _SMALL, _GREY, room)
+    return sheet
+
+
+def _draw_bad(draw: ImageDraw.ImageDraw, left: int, top: int, side: int, words: str) -> None:
+    edge = (left, top, left + side - 1, top + side - 1)
+    draw.rectangle(edge, outline=_RED, width=2)
+    lines = _wrapped(f"bad: {words}", side - 16)
+    for number, line in enumerate(lines[: (side - 16) // (_SMALL + 3)]):
+        _write(draw, (left + 8, top + 8 + number * (_SMALL + 3)), line, _SMALL, _RED, side - 16)
+
+
+def _write(
+    draw: ImageDraw.ImageDraw,
+    place: tuple[int, int],
+    text: str,
+    size: int,
+    colour: tuple[int, int, int],
+    room: int,
+) -> None:
+    """One line that keeps to ``room`` pixels: what does not fit becomes "..." in its middle."""
+    if len(text) > room:  # a letter takes a pixel: megabytes of them need not be measured
+        text = _cut(text, room)
+    text = in_words(text)
+    length = _length(text, size)
+    if length > room:
+        # the end tells long names apart as often as the beginning
+        keep = int(len(text) * room / length)
+        while keep > 2 and _length(_cut(text, keep), size) > room:
+            keep -= 1
+        text = _cut(text, keep)
+    left, top = place
+    base = top + _font("", size).getmetrics()[0]  # of all fonts of a line, so that it is one line
+    for font, run in _runs(text, size):
+        draw.text((left, base), run, fill=colour, font=font, anchor="ls")
+        left += font.getlength(run)
+
+
+def _cut(text: str, keep: int) -> str:
+    ahead = (keep + 1) // 2
+    return f"{text[:ahead].rstrip()}...{text[len(text) - (keep - ahead) :].lstrip()}"
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    lines = [""]
+    for word in in_words(text).split(" "):
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and _length(longer, _SMALL) > room:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return [line for line in lines if line]
+
+
+# -- fonts ---------------------------------------------------------------------------------------
+
+
+def undrawn(texts: Iterable[str]) -> str | None:
+    """What the foot of a sheet says of letters in ``texts`` that no font has; None if all are."""
+    letters = {letter for text in texts for letter in _composed(text)}
+    lacking = sorted({_lacking(letter) for letter in letters if _file_of(letter) is None})
+    if not lacking:
+        return None
+    return f"no installed font has: {', '.join(lacking)}; one such as Noto Sans may have them"
+
+
+def _composed(text: str) -> str:
+    """Fit to be shown, and each accent one with its letter: some systems keep names in two."""
+    return unicodedata.normalize("NFC", shown(text))
+
+
+def in_words(text: str) -> str:
+    """``text`` with letters that no font has in words, "[CJK letters]", or without accents."""
+    text = _composed(text)
+    if text.isascii():
+        return text
+    parts: list[str] = []
+    for letter in text:
+        if _file_of(letter) is not None:
+            parts.append(letter)
+        elif _lacking(letter) == _ACCENTS:
+            parts += filter(str.isascii, unicodedata.normalize("NFD", letter))
+        elif parts[-1:] != [words := f"[{_lacking(letter)}]"]:
+            parts.append(words)
+    return "".join(parts)
+
+
+def _lacking(letter: str) -> str:
+    """A letter that no font has in words: "Thai letters", or what another sign is called: "cat"."""
+    name = unicodedata.name(letter, "UNNAMED SIGN")
+    if name.startswith("COMBINING") or unicodedata.normalize("NFD", letter)[0].isascii():
+        return _ACCENTS
+    if unicodedata.category(letter)[0] not in "LM":
+        return name.lower()
+    first = name.split()[0]
+    return f"{first if first == 'CJK' else first.capitalize()} letters"
+
+
+def font_files(text: str) -> list[str]:
+    """The installed fonts that draw what Pillow's own lacks of ``text``, as in_words() made it."""
+    return sorted({file for letter in text if (file := _file_of(letter))})
+
+
+def _length(text: str, size: int) -> float:
+    return float(sum(font.getlength(run) for font, run in _runs(text, size)))
+
+
+def _runs(text: str, size: int) -> list[tuple[Any, str]]:
+    """``text`` in pieces, each with a font that has all its letters."""
+    file, begun, found = "", 0, []
+    if not text.isascii():
+        for at, letter in enumerate(text):
+            if not letter.isspace() and not _has(file, letter):
+                found.append((file, text[begun:at]))
+                file, begun = _file_of(letter) or "", at
+    found.append((file, text[begun:]))
+    return [(_font(file, size) or _font("", size), run) for file, run in found if run]
+
+
+@functools.lru_cache(4096)
+def _file_of(letter: str) -> str | None:
+    """The first font file that has a letter; "" is Pillow's own, None if none has it."""
+    if letter.isascii() or letter.isspace():
+        return ""
+    return next((file for file in ("", *_font_files()) if _has(file, letter)), None)
+
+
+@functools.cache
+def _font_files() -> tuple[str, ...]:
+    """Fonts in the folders where systems keep them, the likeliest to be of use first."""
+    home = os.path.expanduser("~")
+    shared = os.environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
+    own = os.environ.get("XDG_DATA_HOME") or f"{home}/.local/share"
+    folders = [f"{folder}/fonts" for folder in (own, *shared.split(":"))]
+    folders += [
+        f"{home}/.fonts",
+        f"{home}/Library/Fonts",
+        "/Library/Fonts",
+        "/System/Library/Fonts",
+    ]
+    found = {
+        os.path.join(folder, name)
+        for top in folders
+        for folder, _, names in os.walk(top)
+        for name in names
+        if name.lower().endswith((".ttf", ".otf", ".ttc")) and "LastResort" not in name
+    }
+
+    def order(file: str) -> tuple[int, bool, str]:
+        name = os.path.basename(file)
+        first = _FIRST_FONTS.index(name) if name in _FIRST_FONTS else len(_FIRST_FONTS)
+        slanted = re.search("bold|italic|oblique|light|thin|black|mono|serif", name.lower())
+        return first, slanted is not None, file
+
+    return tuple(sorted(found, key=order)[:_MOST_FONTS])
+
+
+@functools.lru_cache(2048)
+def _font(file: str, size: int) -> Any:
+    """A font by its file, "" for the one that Pillow brings along; None if it cannot be used."""
+    from PIL import ImageFont
+
+    if not file:
+        return ImageFont.load_default(size)
+    try:
+        return ImageFont.truetype(file, size)
+    except OSError:
+        return None
+
+
+@functools.lru_cache(65_536)
+def _has(file: str, letter: str) -> bool:
+    """Whether a font draws a letter otherwise than the box that stands for a missing one."""
+    return _font(file, _TEXT) is not None and _drawn(file, letter) != _missing(file)
+
+
+@functools.cache
+def _missing(file: str) -> tuple[Any, bytes]:
+    return _drawn(file, "\U0010ffff")
+
+
+def _drawn(file: str, letter: str) -> tuple[Any, bytes]:
+    mask = _unshaped(file).getmask(letter)
+    return mask.size, bytes(mask)
+
+
+@functools.cache
+def _unshaped(file: str) -> Any:
+    """A font that draws a vowel sign alone as it is: shaping would put it on a dotted circle."""
+    from PIL import ImageFont
+
+    return _font(file, _TEXT).font_variant(layout_engine=ImageFont.Layout.BASIC)

@@ -1,0 +1,405 @@
+"""The doctor: what limits training on a set, measured, and what would help, tried.
+
+``facts`` looks, ``measure`` times, ``advice`` finds the words; :func:`diagnose` puts them together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import AsyncReaderError, ParamsError
+from ...params import ReaderParams, parse_params, snake_case
+from ...pixels.transform import Fill
+from ...sources import Source, expand_paths, fields_of, open_source
+from ...sources.subset import resolve_subset
+from ...sources.urls import is_url
+from ..ceilings import IN_ORDER, copy_ceiling, decode_ceiling, read_ceiling
+from . import advice, measure
+from .advice import Ceilings, Proposal, Tried
+from .facts import Facts, look
+from .measure import Rate
+from .packing import PackedSample, pack_samples
+
+__all__ = ["Ceilings", "Diagnosis", "Facts", "Rate", "Tried", "diagnose"]
+
+#: What is made of pictures that differ in size: (H, W) that most ImageNet training uses.
+USUAL_SIZE: Final = (224, 224)
+
+#: Pixels of a picture that hardly any training sees whole.
+_LARGE: Final = 1 << 20
+
+#: Part of the time for the warm-up of each trial on compressed chunks.
+_WARM_UP: Final = 0.06
+
+#: Parts of the time that may be spent on bringing a set into memory, ceilings and packing.
+_BRING_IN, _CEILINGS, _PACK = 0.15, 0.15, 0.3
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What :func:`diagnose` found. Rates are samples/s."""
+
+    facts: Facts
+    params: Mapping[str, Any]
+    """Of the reader, as measured."""
+    now: Rate
+    samples_per_second: float
+    """In training, from the second epoch on."""
+    measured: bool
+    """False: worked out from a part of the set and the disk's speed."""
+    by_nthread: Mapping[int, float]
+    ceilings: Ceilings
+    limit: str
+    """"decode", "disk", "memory" or "work"."""
+    words: tuple[str, ...]
+    suited: Mapping[str, Any]
+    """Parameters that suit the set as it is."""
+    tried: tuple[Tried, ...]
+    advised: Tried | None
+    keeps_up: bool | None
+    """None where no consumer was named."""
+    keeps_up_words: str | None
+    notes: tuple[str, ...]
+    seconds: float
+    """That the diagnosis took."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def diagnose(
+    params: Mapping[str, Any],
+    *,
+    seconds: float = 12.0,
+    consumer_seconds: float | None = None,
+    memory: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Diagnosis:
+    """Measure the set of ``params`` (as for AsyncReader, with a path) and what would help.
+
+    Takes about ``seconds``, and longer where a single batch does. ``consumer_seconds``: what
+    training takes for a batch. ``memory``: bytes left to the page cache in training, else what is
+    free now. Samples are packed in a temporary folder (TMPDIR), at most 192 MB of each form.
+    ``progress`` is told what is being done. Nothing of the set is changed. Raises what AsyncReader
+    raises.
+    """
+    given = {snake_case(name): value for name, value in params.items()}
+    given = {"last_batch": "wrap", "verify": "never", "shuffle": True, "nthread": "auto", **given}
+    given.setdefault("njob", 4)
+    given.setdefault("batch_size", 128)
+    p = parse_params(given, {})
+    _check_local(p)
+    with contextlib.closing(_open(p)) as source:
+        notes = []
+        high, wide, _ = source.spec.stored.image_shape()
+        large = source.spec.stored.encoded and (high or 0) * (wide or 0) > _LARGE
+        if p.size is None and (source.spec.row_shape is None or large):
+            given["size"] = USUAL_SIZE
+            why = "are large" if large else "differ in size"
+            notes.append("the pictures {}: taken to be cut to {}x{}".format(why, *USUAL_SIZE))
+            p = parse_params(given, {})
+        return _Visit(given, p, source, seconds, memory, progress, notes).run(consumer_seconds)
+
+
+def _check_local(p: ReaderParams) -> None:
+    """ParamsError for a set in a store: what is measured here are a disk and the page cache."""
+    for name in expand_paths(p.path or p.hdf5_path or p.lmdb_path):
+        if is_url(name):
+            raise ParamsError(
+                "the doctor is for sets on this machine: it measures disk and memory",
+                path=name,
+                hint="bench tells how fast a store serves it; or copy some shards here, and ask "
+                "of those",
+            )
+
+
+def _open(p: ReaderParams) -> Source:
+    return open_source(p.path or p.hdf5_path or p.lmdb_path, fields_of(p))
+
+
+class _Visit:
+    """One run of :func:`diagnose`."""
+
+    def __init__(
+        self,
+        given: dict[str, Any],
+        p: ReaderParams,
+        source: Source,
+        seconds: float,
+        memory: int | None,
+        progress: Callable[[str], None] | None,
+        notes: list[str],
+    ) -> None:
+        self._began = time.perf_counter()
+        self._given, self._p, self._source, self._seconds = given, p, source, seconds
+        self._tell = progress or (lambda _: None)
+        self._notes = notes
+        self._path = p.path or p.hdf5_path or p.lmdb_path
+        self._facts = look(source, self._path, memory)
+        self._fill = Fill(source.spec.stored, p.wanted, self._facts.path)
+        if given["nthread"] == "auto":
+            given["nthread"] = self._facts.cores
+        subset = resolve_subset(p.subset, source)
+        every = np.arange(source.spec.count, dtype=np.int64)
+        self._records = None if subset is None else every[subset]
+        self._in_order = p.shuffle in (False, "block")
+        self._cold: npt.NDArray[np.int64] | None = None
+
+    def run(self, consumer_seconds: float | None) -> Diagnosis:
+        facts, p = self._facts, self._p
+        self._tell("bringing it into memory")
+        here = self._where_to_measure()
+        self._tell("measuring ceilings")
+        tops, fastest = self._ceilings()
+        here["batch_size"] = measure.batch_that_fits(p.batch_size, fastest)
+        proposals = advice.propose(facts, p)
+        with tempfile.TemporaryDirectory(prefix="asyncreader-doctor-") as folder:
+            forms = [proposal for proposal in proposals if proposal.convert is not None]
+            packed = pack_samples(
+                forms,
+                facts,
+                self._path,
+                self._records,
+                self._read(),
+                folder,
+                self._seconds * _PACK,
+                self._tell,
+            )
+            self._tell("measuring readers")
+            rates, failures = self._trials(here, proposals, packed)
+        now = rates["now"]
+        served = self._in_training(now.samples_per_second, self._in_order, tops)
+        by_nthread = {
+            rate.nthread: self._in_training(rate.samples_per_second, self._in_order, tops)
+            for name, rate in rates.items()
+            if name in ("now", "one")
+        }
+        tried = [
+            self._tried(proposal, rates, failures, packed, served, tops) for proposal in proposals
+        ]
+        keeps, words, needed = None, None, None
+        if consumer_seconds:
+            needed = p.batch_size / consumer_seconds
+            keeps, words = advice.keeps_up(served, p.batch_size, consumer_seconds)
+        copied = self._fill.mode == "copy" and facts.compression is None
+        kind, about = advice.limit(facts, p, now, tops, copied)
+        threads = advice.threads([r for n, r in rates.items() if n in ("now", "one")])
+        return Diagnosis(
+            facts=facts,
+            params={k: v for k, v in self._given.items() if k not in ("last_batch", "verify")},
+            now=now,
+            samples_per_second=served,
+            measured=facts.fits,
+            by_nthread=dict(sorted(by_nthread.items())),
+            ceilings=tops,
+            limit=kind,
+            words=tuple(about),
+            suited=advice.suited(facts, p, threads),
+            tried=tuple(sorted(tried, key=lambda t: -(t.factor or 0))),
+            advised=advice.chosen(tried, keeps, needed),
+            keeps_up=keeps,
+            keeps_up_words=words,
+            notes=tuple(self._notes),
+            seconds=time.perf_counter() - self._began,
+        )
+
+    # -- where -----------------------------------------------------------------------------
+
+    def _where_to_measure(self) -> dict[str, Any]:
+        """Parameters with which the set serves as it will in training: from memory, or cold."""
+        facts, given = self._facts, dict(self._given)
+        if facts.fits:
+            share, upto = measure.bring_in(facts, self._seconds * _BRING_IN)
+            if share < 0.9 and facts.chunk == 1 and len(facts.files) == 1:
+                warm = measure.records_below(self._source, upto, self._records)
+                if warm is not None and warm.size >= 1000:
+                    given["subset"] = warm
+                    given["io"] = "mmap" if given.get("io", "auto") == "auto" else given["io"]
+                    share = 1.0
+            if share < 0.9:
+                self._notes.append(
+                    f"{1 - share:.0%} of it were not in memory while it was measured: "
+                    "later epochs are faster"
+                )
+        elif self._records is None:
+            seed = int(self._began * 1e6) % (1 << 32)  # not what an earlier diagnosis has read
+            self._cold = measure.cold_records(self._source, facts, seed)
+            if self._cold is None:
+                self._notes.append("too little of it is out of memory to measure the disk by it")
+        return given
+
+    def _part(self, number: int, parts: int, in_order: bool) -> dict[str, Any]:
+        """Cold records for one of several trials: no trial brings in what another reads."""
+        if self._cold is None:
+            return {}
+        mine = self._cold[
+            number * self._cold.size // parts : (number + 1) * self._cold.size // parts
+        ]
+        if in_order:
+            wanted = max(1, int((512 << 20) / self._facts.stored_bytes))
+            mine = measure.run_of(self._cold, min(wanted, self._cold.size))
+        auto = self._given.get("io", "auto") == "auto"
+        return {"subset": mine, "io": "pread" if auto else self._given["io"]}
+
+    def _in_training(self, rate: float, in_order: bool, tops: Ceilings) -> float:
+        """The rate of later epochs, from that of the records measured, which were cold if the set
+        does not fit in memory: what stays there comes at once.
+        """
+        if self._facts.fits:
+            return rate
+        hit = measure.hit_share(self._facts, in_order)
+        return min(rate / max(1 - hit, 0.05), tops.decode_all or tops.copy)
+
+    # -- measuring -------------------------------------------------------------------------
+
+    def _ceilings(self) -> tuple[Ceilings, float]:
+        """The ceilings, and samples/s that the set will not exceed by far."""
+        facts, p, cores = self._facts, self._p, int(self._given["nthread"])
+        spell = self._seconds * _CEILINGS / 5
+        fill = self._fill
+        copied = copy_ceiling(fill.row_bytes * p.batch_size, cores, spell) * p.batch_size
+        one = every = None
+        fastest = copied
+        if facts.encoded or facts.compression:
+            # whole chunks, so that each is undone once, as in no other order; many, and those that
+            # the trial of one thread decoded last come last: they may still be remembered
+            records = measure.spread(facts.count, 4096 * facts.chunk, facts.chunk, self._records)
+            group = max(4, facts.chunk)
+            with contextlib.suppress(AsyncReaderError):  # a bad sample: the trials will tell
+                one = decode_ceiling(self._source, fill, records, 1, spell, group)
+                half = np.roll(records, records.size // group // 2 * group)
+                every = decode_ceiling(self._source, fill, half, cores, spell, group)
+                # a sample drawn at random takes its whole chunk along
+                fastest = every.filled_per_second / (1 if self._in_order else facts.chunk)
+        elif fill.mode == "each":
+            records = np.arange(min(facts.count, 256))
+            fastest = decode_ceiling(self._source, fill, records, cores, spell).filled_per_second
+        largest = max(facts.files, key=os.path.getsize)
+        piece = int(facts.stored_bytes * facts.chunk)
+        tops = Ceilings(
+            copy=copied,
+            decode_one=None if one is None else one.decoded_per_second,
+            decode_all=None if every is None else every.decoded_per_second,
+            disk_random=read_ceiling(largest, piece, spell),
+            disk_in_order=read_ceiling(largest, IN_ORDER, spell, random=False),
+        )
+        return tops, fastest
+
+    def _trials(
+        self,
+        here: dict[str, Any],
+        proposals: list[Proposal],
+        packed: Mapping[str, PackedSample | AsyncReaderError],
+    ) -> tuple[dict[str, Rate], dict[str, AsyncReaderError]]:
+        facts, p = self._facts, self._p
+        nthread = int(self._given["nthread"])
+        wanted = {"now": here}
+        if nthread > 1:
+            wanted["one"] = {**here, "nthread": 1}
+        for proposal in proposals:
+            if proposal.convert is None:
+                batch = {"batch_size": p.batch_size} if facts.chunk > 1 else {}
+                wanted[proposal.name] = {**here, **batch, **proposal.params}
+        left = max(self._seconds * 0.3, self._seconds - (time.perf_counter() - self._began))
+        with measure.Trials() as trials:
+            for number, (name, params) in enumerate(wanted.items()):
+                in_order = params.get("shuffle", True) is not True
+                # decoded chunks are remembered: their cache is as full then as in training
+                warm_up = _WARM_UP * self._seconds if facts.chunk > 1 else 0.0
+                params = {**params, **self._part(number, len(wanted), in_order)}
+                trials.add(name, params, warm_up)
+            for proposal in proposals:
+                found = packed.get(proposal.name)
+                if isinstance(found, PackedSample):
+                    trials.add(proposal.name, self._on_packed(found.path, found.count))
+            if "now" in trials.failures:
+                raise trials.failures["now"]
+            rates = trials.run(left)
+            if "now" in trials.failures:
+                raise trials.failures["now"]
+            failures = dict(trials.failures)
+            failures |= {n: f for n, f in packed.items() if isinstance(f, AsyncReaderError)}
+            return rates, failures
+
+    def _on_packed(self, path: str, count: int) -> dict[str, Any]:
+        """The parameters of training, on a packed sample."""
+        from converters.options import READ_BY
+
+        kept = {name: value for name, value in self._given.items() if name not in READ_BY}
+        kept |= {"path": path}
+        kept.pop("hdf5_path", None)
+        kept.pop("lmdb_path", None)
+        if count >= self._facts.count:
+            return kept  # the whole of a small set: as it will be trained on
+        again = measure.repeated(count, self._p.batch_size)
+        return kept if again is None else {**kept, "subset": again}
+
+    def _read(self) -> dict[str, Any]:
+        """How the set is read: what ``convert`` must be told, too."""
+        from converters.options import READ_BY
+
+        return {
+            name: value
+            for name, value in self._given.items()
+            if name in READ_BY and name != "subset"
+        }
+
+    def _tried(
+        self,
+        proposal: Proposal,
+        rates: Mapping[str, Rate],
+        failures: Mapping[str, AsyncReaderError],
+        packed: Mapping[str, PackedSample | AsyncReaderError],
+        served: float,
+        tops: Ceilings,
+    ) -> Tried:
+        facts = self._facts
+        size, command, rate, measured = float(facts.size), None, None, facts.fits
+        in_order = self._in_order
+        if proposal.convert is not None:
+            read = self._read()
+            if isinstance(self._p.subset, str):
+                read["subset"] = self._p.subset
+            target = advice.free_name(str(self._path), proposal.name)
+            command = advice.command(str(self._path), target, proposal.convert, read)
+            found = packed[proposal.name]
+            if not isinstance(found, AsyncReaderError):
+                count = facts.count if self._records is None else self._records.size
+                size = found.bytes_each * count
+        factor = None
+        if proposal.name in rates:
+            found_rate = rates[proposal.name]
+            warm, gained = found_rate.samples_per_second, found_rate.against(rates["now"])
+            if proposal.convert is None:
+                rate = self._in_training(warm, in_order or proposal.name == "block", tops)
+                factor = gained if facts.fits else rate / served
+            else:
+                hit = measure.hit_share(facts, in_order, size)
+                disk = tops.disk_in_order if in_order else tops.disk_random
+                rate = measure.expected_rate(warm, size / facts.count, hit, disk)
+                measured = hit >= 1
+                factor = gained if measured and facts.fits else rate / served
+        failure = failures.get(proposal.name)
+        return Tried(
+            name=proposal.name,
+            words=proposal.words,
+            costs=proposal.costs,
+            params=proposal.params,
+            command=command,
+            samples_per_second=rate,
+            factor=factor,
+            size=size,
+            fits=size <= facts.memory,
+            measured=measured,
+            failure=None if failure is None else str(failure),
+        )

@@ -1,0 +1,371 @@
+"""From facts and rates to words: what limits training on a set, and what would help.
+
+Pure: nothing here opens a file or looks at a clock.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ...cli.terminal import in_bytes, some
+from ...params import ReaderParams
+from .facts import Facts
+from .measure import Rate
+
+#: Threads to a core where they wait for the disk.
+READERS_PER_CORE: Final = 4
+
+#: What must at least be gained before anything is advised.
+WORTH: Final = 1.25
+
+#: A set of pictures that many times the pixels of what training sees is worth cutting down.
+_MUCH_LARGER: Final = 2.0
+
+#: Shorter side that is kept for random crops of a size: 256 for 224, as ImageNet is usually kept.
+_MARGIN: Final = 256 / 224
+
+#: Quality of JPEGs made from pixels; re-encoding loses something once.
+_QUALITY: Final = 95
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What bare threads reach: samples/s, and bytes/s of the disk; None: not known or not there."""
+
+    copy: float
+    """Copying batches that lie in the caches, as many threads as the loader."""
+    decode_one: float | None
+    """Decoding in one thread."""
+    decode_all: float | None
+    """Decoding in as many threads as the loader."""
+    disk_random: float | None
+    """Pieces of the size of a sample (or chunk) at random places, past the page cache."""
+    disk_in_order: float | None
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A change that could help, before it was tried."""
+
+    name: str
+    words: str
+    costs: str
+    """What is given up for it; "" for nothing."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters of the reader that change."""
+    convert: Mapping[str, Any] | None = None
+    """Parameters of ``convert`` where the set is packed anew."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A proposal and what came of it."""
+
+    name: str
+    words: str
+    costs: str
+    params: Mapping[str, Any]
+    command: str | None
+    """That packs the set anew, fit for a shell."""
+    samples_per_second: float | None
+    factor: float | None
+    """Of the rate that the set has now."""
+    size: float
+    """Bytes of the whole set, then."""
+    fits: bool
+    """Whether that stays in memory."""
+    measured: bool
+    """False: worked out from the disk's speed, since the whole would not fit in memory."""
+    failure: str | None = None
+
+    @property
+    def worth(self) -> bool:
+        """Whether it helps."""
+        return self.factor is not None and self.factor >= WORTH
+
+
+def propose(facts: Facts, p: ReaderParams) -> list[Proposal]:
+    """What is worth a trial, by the layout alone."""
+    found = []
+    full = p.shuffle is True
+    if full and (facts.chunk > 1 or not facts.fits):
+        unit = f"chunks of {facts.chunk}" if facts.chunk > 1 else "pieces of about 1 MB"
+        found.append(
+            Proposal(
+                "block",
+                'shuffle="block"',
+                f"{unit} in random order, samples mixed over {p.shuffle_window:,} at a time "
+                "instead of over the whole set",
+                {"shuffle": "block"},
+            )
+        )
+    if not facts.fits:
+        many = READERS_PER_CORE * facts.cores
+        if int(p.nthread if p.nthread != "auto" else facts.cores) < many:
+            more = {"nthread": many, "njob": many}
+            costs = "more batches in memory, and many waiting threads"
+            found.append(Proposal("many", f"nthread={many} njob={many}", costs, more))
+    if facts.packable:
+        found += _encoded(facts, p) if facts.encoded else _raw(facts, p)
+    return found
+
+
+def _encoded(facts: Facts, p: ReaderParams) -> list[Proposal]:
+    """Pictures that are decoded each time: smaller ones, or pixels."""
+    found = []
+    random = p.size is not None and p.crop in ("random", "random-resized")
+    size = p.size or (None if facts.shape is None else facts.picture)
+    if size is not None and not random:
+        cut = _before_crop(size, p)
+        how = {"encoding": "raw", **_sized(cut, facts, p)}
+        found.append(
+            Proposal(
+                "raw",
+                f"pack pixels of {cut[0]} x {cut[1]}",
+                "" if p.size is None else "the pictures are cut and scaled for good: keep SRC",
+                {},
+                how,
+            )
+        )
+    if p.size is not None and facts.picture is not None:
+        side = math.ceil(max(p.size) * (_MARGIN if random else 1 / p.crop_ratio))
+        high, wide = facts.picture
+        if min(high, wide) ** 2 > _MUCH_LARGER * side * side:
+            found.append(
+                Proposal(
+                    "jpeg",
+                    f"pack JPEGs of {side} on the shorter side",
+                    "the pictures are scaled for good: keep SRC",
+                    {},
+                    {"encoding": "jpeg", "size": side},
+                )
+            )
+    return found
+
+
+def _raw(facts: Facts, p: ReaderParams) -> list[Proposal]:
+    """Pixels: not compressed, not larger than needed, or small enough to stay in memory."""
+    found = []
+    how: dict[str, Any] = {"encoding": "raw"}
+    words, costs = "pack plain pixels", ""
+    smaller = False
+    if (
+        p.size is not None
+        and facts.picture is not None
+        and p.crop
+        not in (
+            "random",
+            "random-resized",
+        )
+    ):
+        cut = _before_crop(p.size, p)
+        smaller = facts.picture[0] * facts.picture[1] > cut[0] * cut[1]
+        if smaller:
+            how |= _sized(cut, facts, p)
+            words = f"pack pixels of {cut[0]} x {cut[1]}"
+            costs = "the pictures are cut and scaled for good: keep SRC"
+    slow_layout = facts.container == "LMDB" and not facts.ours
+    if facts.compression or smaller or slow_layout:
+        found.append(Proposal("raw", words, costs, {}, how))
+    if not facts.fits and facts.picture is not None and min(facts.picture) >= 64:
+        found.append(
+            Proposal(
+                "jpeg",
+                f"pack JPEGs (quality {_QUALITY})",
+                "pixels change a little: JPEG is lossy; keep SRC",
+                {},
+                {"encoding": "jpeg", "quality": _QUALITY},
+            )
+        )
+    return found
+
+
+def _before_crop(size: tuple[int, int], p: ReaderParams) -> tuple[int, int]:
+    """Of what shape to keep pictures so that a reader with ``crop_ratio`` cuts ``size`` out."""
+    high, wide = (math.ceil(side / p.crop_ratio - 1e-9) for side in size)
+    return high, wide
+
+
+def _sized(cut: tuple[int, int], facts: Facts, p: ReaderParams) -> dict[str, Any]:
+    if facts.shape is not None and facts.picture == cut:
+        return {}
+    squeezed = {"resize": "squeeze"} if p.crop == "none" else {}
+    return {"size": cut, **squeezed}
+
+
+def command(src: str, dst: str, how: Mapping[str, Any], read: Mapping[str, Any]) -> str:
+    """The ``asyncreader convert`` that does it. ``read``: how ``src`` is read."""
+    words = ["asyncreader", "convert", src, dst]
+    for name, value in how.items():
+        text = f"{value[0]}x{value[1]}" if isinstance(value, tuple) else str(value)
+        words += [f"--{name.replace('_', '-')}", text]
+    words += _as_options(read)
+    return shlex.join(words)
+
+
+def bench_command(path: str, params: Mapping[str, Any]) -> str:
+    """The ``asyncreader bench`` that measures a set with these parameters."""
+    named = {"batch_size": "--batch-size", "njob": "--njob", "nthread": "--nthread"}
+    words = ["asyncreader", "bench", path]
+    rest = {}
+    for name, value in params.items():
+        if name in named:
+            words += [named[name], str(value)]
+        elif name == "shuffle" and isinstance(value, bool):
+            words += [] if value else ["--no-shuffle"]
+        elif name not in ("path", "last_batch"):
+            rest[name] = value
+    return shlex.join([*words, *_as_options(rest)])
+
+
+def _as_options(params: Mapping[str, Any]) -> list[str]:
+    words = []
+    for name, value in params.items():
+        text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        words += ["-p", f"{name}={text}"]
+    return words
+
+
+def free_name(path: str, name: str, taken: Callable[[str], bool] = os.path.lexists) -> str:
+    """A target beside ``path`` that is not there yet: train.h5 -> train-raw.h5."""
+    stem = os.path.splitext(path.rstrip(os.sep))[0]
+    number = 1
+    while True:
+        found = f"{stem}-{name}{'' if number == 1 else f'-{number}'}.h5"
+        if not taken(found):
+            return found
+        number += 1
+
+
+# -- words ---------------------------------------------------------------------------------------
+
+
+def limit(
+    facts: Facts, p: ReaderParams, now: Rate, tops: Ceilings, copied: bool
+) -> tuple[str, list[str]]:
+    """What limits the loader ("decode", "disk", "memory" or "work") and sentences about it.
+
+    ``copied``: samples are handed out as they are stored.
+    """
+    served = now.samples_per_second
+    if facts.fits is False and tops.disk_random is not None:
+        needed = served * facts.stored_bytes * facts.chunk
+        if now.decode_share < 0.5 and needed > 0.1 * tops.disk_random:
+            return "disk", _about_disk(facts, tops)
+    if tops.decode_all is not None and now.decode_share > 0.5:
+        return "decode", _about_decoding(facts, p, now, tops)
+    if copied:
+        words = [
+            "Memory: samples are copied as they lie, which is as fast as it gets; "
+            f"{served / tops.copy:.0%} of copying one batch over and over in "
+            f"{some(now.nthread, 'thread')}. Nothing in the file slows it down."
+        ]
+        if served < 0.5 * tops.copy and now.batch_bytes < 2 << 20:
+            words.append("Batches are small: the fixed cost of each one shows.")
+        return "memory", words
+    return "work", [
+        "The work on each sample: cutting, resizing, converting. As many threads could copy "
+        f"{tops.copy / served:,.0f} times as many samples."
+    ]
+
+
+def _about_disk(facts: Facts, tops: Ceilings) -> list[str]:
+    assert tops.disk_random is not None
+    piece = facts.stored_bytes * facts.chunk
+    words = [
+        f"The disk: the files ({in_bytes(facts.size)}) are larger than the memory left to them "
+        f"({in_bytes(facts.memory)}), so that at least {1 - facts.memory / facts.size:.0%} of the "
+        f"samples are read anew each epoch, {in_bytes(piece)} at a time."
+    ]
+    if tops.disk_in_order is not None and tops.disk_in_order > 1.5 * tops.disk_random:
+        words.append(
+            f"Read in order it gives {tops.disk_in_order / tops.disk_random:.1f} times as many "
+            "bytes a second."
+        )
+    return words
+
+
+def _about_decoding(facts: Facts, p: ReaderParams, now: Rate, tops: Ceilings) -> list[str]:
+    assert tops.decode_all is not None
+    if facts.encoded:
+        words = [
+            f"Decoding the images ({facts.encoding}): {now.decode_share:.0%} of the threads' time."
+        ]
+        if p.size is not None and facts.picture is not None:
+            part = p.size[0] * p.size[1] / (facts.picture[0] * facts.picture[1])
+            if part < 0.5:
+                words.append(
+                    f"They have {facts.picture[0]} x {facts.picture[1]} pixels, of which training "
+                    f"sees {p.size[0]} x {p.size[1]}: {part:.1%}."
+                )
+    else:
+        words = [f"Undoing {facts.compression}: {now.decode_share:.0%} of the threads' time."]
+        if facts.chunk > 1 and p.shuffle is True:
+            words.append(
+                f"{facts.chunk} samples ({in_bytes(facts.chunk_bytes)}) are compressed together; "
+                f"a sample drawn at random needs all of them, and {facts.chunk - 1} of "
+                f"{facts.chunk} are inflated for nothing."
+            )
+        if facts.chunk > 1 and p.world_size != 1:
+            words.append(
+                f"Every rank undoes each chunk of {facts.chunk} that it wants a sample of, and many"
+                " ranks nearly all: for several ranks a set is best packed one sample a chunk."
+            )
+    words.append(
+        f"As plain pixels they could be copied {tops.copy / tops.decode_all:,.0f} times as fast as "
+        "they are decoded."
+    )
+    return words
+
+
+def keeps_up(rate: float, batch_size: int, consumer_seconds: float) -> tuple[bool, str]:
+    """Whether a loader of so many samples/s feeds a step of that length, and a sentence."""
+    needed = batch_size / consumer_seconds
+    step = f"{batch_size:,} samples in {consumer_seconds * 1e3:g} ms"
+    if rate >= needed:
+        return True, (
+            f"The loader keeps up: {step} are {needed:,.0f} samples/s, and it gives "
+            f"{rate / needed:,.1f} times that. Nothing needs to change."
+        )
+    return False, (
+        f"The loader does not keep up: {step} are {needed:,.0f} samples/s, and it gives "
+        f"{rate / needed:.0%} of that. Training waits {1 - rate / needed:.0%} of its time."
+    )
+
+
+def threads(rates: Sequence[Rate]) -> int:
+    """The fewest threads that are within a tenth of the fastest."""
+    best = max(rate.samples_per_second for rate in rates)
+    good = [rate.nthread for rate in rates if rate.samples_per_second >= 0.9 * best]
+    return min(good)
+
+
+def suited(facts: Facts, p: ReaderParams, nthread: int) -> dict[str, Any]:
+    """Parameters that suit the set as it is, by what was measured and where it lies."""
+    return {
+        "nthread": nthread,
+        # a batch in work for each thread; more only cost memory
+        "njob": max(2, nthread),
+        "shuffle": p.shuffle,
+        "io": "pread" if facts.network or not facts.fits else "auto",
+    }
+
+
+def chosen(tried: Sequence[Tried], keeps: bool | None, needed: float | None) -> Tried | None:
+    """What to do: nothing where the loader keeps up; else the cheapest change that makes it keep
+    up (``needed`` samples/s), a parameter before a new file; else the one that gains most.
+    """
+    good = sorted((t for t in tried if t.worth), key=lambda t: -(t.factor or 0))
+    if keeps or not good:
+        return None
+    if needed is not None:
+        for change in sorted(good, key=lambda t: t.command is not None):
+            if (change.samples_per_second or 0) >= needed:
+                return change
+    return good[0]

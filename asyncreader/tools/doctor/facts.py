@@ -1,0 +1,159 @@
+"""What can be known of a set without timing anything: its layout, its place, and the memory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import DecodeError, SampleError
+from ...formats.manifest import manifest_path, read_manifest
+from ...pixels import codec
+from ...sources import Source, expand_paths
+from ...sources.base import row_size
+from ...sources.bytestore import NETWORK_FILE_SYSTEMS, file_system
+from ...sources.layouts.hdf5_list import is_list, listed_files
+from ...sources.layouts.open_lmdb import lmdb_data_file
+from ...system.limits import available_memory, usable_cores
+from ...system.memory import cached_share, map_file
+
+#: Pictures whose headers are read to tell their usual size.
+_LOOKED_AT = 16
+#: Files whose pages are looked for in the page cache.
+_MOST_MAPPED = 256
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A set as it lies there."""
+
+    path: str
+    container: str
+    layout: str
+    ours: bool
+    """Packed by ``asyncreader convert``."""
+    count: int
+    encoding: str
+    encoded: bool
+    compression: str | None
+    chunk: int
+    """Samples that are compressed together; 1 where nothing is compressed."""
+    shape: tuple[int, ...] | None
+    """Of a stored sample; None where they differ."""
+    picture: tuple[int, int] | None
+    """(H, W) of a usual picture; None where samples are no pictures."""
+    packable: bool
+    """Whether ``asyncreader convert`` takes such samples."""
+    sample_bytes: float
+    """Of a usual sample, decoded."""
+    stored_bytes: float
+    """Bytes of file to a sample."""
+    files: tuple[str, ...]
+    size: int
+    """Bytes of all files."""
+    file_system: str
+    network: bool
+    cached: float
+    """Part of the files in the page cache, 0 to 1."""
+    memory: int
+    """Bytes that the page cache may take."""
+    cores: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the files stay in memory once they were read."""
+        return self.size <= self.memory
+
+    @property
+    def chunk_bytes(self) -> float:
+        """Bytes of a decoded chunk."""
+        return self.chunk * self.sample_bytes
+
+
+def look(source: Source, path: str | tuple[str, ...], memory: int | None = None) -> Facts:
+    """Facts of an open set at ``path``. ``memory``: bytes left to it, else what is free now."""
+    spec = source.spec
+    stored = spec.stored
+    files = tuple(file for name in expand_paths(path) for file in _files(name))
+    size = sum(os.path.getsize(file) for file in files)
+    kind = file_system(files[0])
+    picture = None
+    if stored.axes is not None or stored.encoded:
+        picture = _usual_size(source)
+    if stored.shape is not None:
+        sample = float(row_size(stored.shape, stored.dtype))
+    else:
+        high, wide = picture or (0, 0)
+        sample = float(high * wide * stored.channels)
+    grey = stored.axes is None and len(stored.shape or ()) == 2
+    return Facts(
+        path=spec.path,
+        container=spec.container,
+        layout=spec.layout,
+        ours=spec.meta is not None,
+        count=spec.count,
+        encoding=spec.encoding,
+        encoded=stored.encoded,
+        compression=spec.compression,
+        chunk=(spec.chunk or 1) if spec.compression else 1,
+        shape=stored.shape,
+        picture=picture,
+        packable=stored.encoded
+        or (stored.dtype == np.uint8 and (grey or picture is not None) and spec.channels in (1, 3)),
+        sample_bytes=sample,
+        stored_bytes=size / spec.count,
+        files=files,
+        size=size,
+        file_system=kind,
+        network=kind in NETWORK_FILE_SYSTEMS,
+        cached=cached(files),
+        memory=available_memory() if memory is None else memory,
+        cores=usable_cores(),
+    )
+
+
+def _files(name: str) -> list[str]:
+    """The data files of a set: its shards, those of a list, or itself."""
+    manifest = manifest_path(name)
+    if manifest is not None:
+        shards, folder = read_manifest(manifest), os.path.dirname(manifest)
+        return [os.path.join(folder, shards.name(number)) for number in range(len(shards))]
+    return listed_files(name) if is_list(name) else [lmdb_data_file(name) or name]
+
+
+def cached(files: tuple[str, ...]) -> float:
+    """Part of the bytes of ``files`` (of many, evenly spread) in the page cache, 0 to 1."""
+    held = size = 0.0
+    for file in files[:: -(-len(files) // _MOST_MAPPED)]:
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            length = os.fstat(fd).st_size
+            if length:
+                held += cached_share(map_file(fd, length)) * length
+                size += length
+        finally:
+            os.close(fd)
+    return held / size if size else 1.0
+
+
+def _usual_size(source: Source) -> tuple[int, int] | None:
+    """(H, W) of the picture in the middle, by area, of some that are looked at."""
+    stored = source.spec.stored
+    high, wide, _ = stored.image_shape()
+    if high is not None and wide is not None:
+        return high, wide
+    found = []
+    last = source.spec.count - 1
+    for record in np.unique(np.linspace(0, last, _LOOKED_AT).astype(np.int64)).tolist():
+        try:
+            if stored.encoded:
+                header = codec.read_header(source.sample_bytes(record))
+                found.append((header.height, header.width))
+            else:
+                shape = source.sample_pixels(record).shape
+                assert stored.axes is not None
+                found.append((shape[stored.axes.index("H")], shape[stored.axes.index("W")]))
+        except (SampleError, DecodeError):
+            continue
+    return sorted(found, key=lambda size: size[0] * size[1])[len(found) // 2] if found else None

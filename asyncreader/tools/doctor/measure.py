@@ -1,0 +1,277 @@
+"""Timed trials of the doctor: readers that take turns, on the set itself and on packed samples."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import AsyncReaderError
+from ...reader import AsyncReader
+from ...sources import Source
+from ...system.memory import PAGE, cached_pages, map_file
+from ..bench import batch_bytes
+from .facts import Facts, cached
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+Params: TypeAlias = Mapping[str, Any]
+
+#: Turns of each trial; its rate is their median.
+ROUNDS: Final = 3
+
+#: Seconds that one batch of a slow set may take in a trial.
+_BATCH_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What a trial reached."""
+
+    samples_per_second: float
+    wait_share: float
+    """Part of the time that the consumer waited."""
+    read_seconds: float
+    """Of a worker for one sample: reading, copying, converting."""
+    decode_seconds: float
+    """Of a worker for one sample: decoding images or chunks."""
+    batch_bytes: int
+    batch_size: int
+    nthread: int
+    rates: tuple[float, ...]
+    """Of each turn, samples/s."""
+
+    @property
+    def decode_share(self) -> float:
+        """Part of the workers' time that goes into decoding, 0 to 1."""
+        work = self.read_seconds + self.decode_seconds
+        return self.decode_seconds / work if work else 0.0
+
+    def against(self, other: Rate) -> float:
+        """How many times as fast as ``other``: the median over their common turns, so that what
+        slowed the machine down for a while cancels out.
+        """
+        return statistics.median(a / b for a, b in zip(self.rates, other.rates, strict=False))
+
+
+class Trial:
+    """A reader that is kept open between its turns. Raises what AsyncReader raises."""
+
+    def __init__(self, params: Params, warm_up: float = 0.0) -> None:
+        self._reader = AsyncReader(params)
+        self._warm_up = warm_up
+        self._warm = False
+        self._rates: list[float] = []
+        self._waits: list[float] = []
+
+    def turn(self, seconds: float) -> None:
+        """Serve on for so long, one batch at least, and end with nothing in flight.
+
+        What is in flight is counted and waited for: workers that went on behind a turn would take
+        the cores from the next trial.
+        """
+        if not self._warm:  # every slot's memory is touched once, and caches are filled
+            self._serve(self._warm_up)
+            self._warm = True
+        waited, begun = self._reader.stats().wait_seconds, time.perf_counter()
+        samples = self._serve(seconds)
+        took = time.perf_counter() - begun
+        self._rates.append(samples / took)
+        self._waits.append((self._reader.stats().wait_seconds - waited) / took)
+
+    def _serve(self, seconds: float) -> int:
+        reader, ahead, samples = self._reader, 0, 0
+        until = time.perf_counter() + seconds
+        while ahead < reader.params.njob:
+            reader.fetchData()
+            ahead += 1
+        while ahead:
+            samples += len(reader.getNextBatch())
+            ahead -= 1
+            if time.perf_counter() < until:
+                reader.fetchData()
+                ahead += 1
+        return samples
+
+    def rate(self) -> Rate:
+        """What it reached so far, in the middle."""
+        reader, stats = self._reader, self._reader.stats()
+        done = max(1, stats.samples)
+        return Rate(
+            samples_per_second=statistics.median(self._rates),
+            wait_share=statistics.median(self._waits),
+            read_seconds=stats.read_seconds / done,
+            decode_seconds=stats.decode_seconds / done,
+            batch_bytes=batch_bytes(reader),
+            batch_size=reader.params.batch_size,
+            nthread=stats.nthread,
+            rates=tuple(self._rates),
+        )
+
+    def close(self) -> None:
+        """Close the reader."""
+        self._reader.close()
+
+
+class Trials:
+    """Named trials that take turns, so that whatever else the machine does falls on all of them."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Trial] = {}
+        self.failures: dict[str, AsyncReaderError] = {}
+        """Of trials that could not be run."""
+
+    def __enter__(self) -> Trials:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for trial in self._open.values():
+            trial.close()
+        self._open = {}
+
+    def add(self, name: str, params: Params, warm_up: float = 0.0) -> None:
+        """One more, that serves for ``warm_up`` seconds before its first turn; a failure to open is
+        kept.
+        """
+        try:
+            self._open[name] = Trial(params, warm_up)
+        except AsyncReaderError as exc:
+            self.failures[name] = exc
+
+    def run(self, seconds: float) -> dict[str, Rate]:
+        """All of them for ``seconds`` together. Each goes on where its last turn ended, so that
+        no sample comes twice before all of its epoch have come.
+        """
+        share = seconds / max(1, ROUNDS * len(self._open))
+        for number in range(ROUNDS):
+            names = list(self._open)
+            for name in names if number % 2 == 0 else reversed(names):
+                try:
+                    self._open[name].turn(share)
+                except AsyncReaderError as exc:
+                    self.failures[name] = exc
+                    self._open.pop(name).close()
+        return {name: trial.rate() for name, trial in self._open.items()}
+
+
+def batch_that_fits(batch_size: int, samples_per_second: float) -> int:
+    """A batch for trials of a set that serves so many: as asked for, unless that took seconds."""
+    return max(1, min(batch_size, int(samples_per_second * _BATCH_SECONDS)))
+
+
+def bring_in(facts: Facts, seconds: float) -> tuple[float, int]:
+    """Read the files of a set that fits in memory, for so long.
+
+    Returns the part now in the page cache, and up to which byte the first file was read.
+    """
+    share, upto = facts.cached, 0
+    if share >= 0.9:
+        return share, os.path.getsize(facts.files[0])
+    until = time.perf_counter() + seconds
+    buffer = bytearray(8 << 20)
+    for number, name in enumerate(facts.files):
+        with open(name, "rb", buffering=0) as file:
+            while time.perf_counter() < until:
+                got = file.readinto(buffer)
+                if not got:
+                    break
+                upto += got if number == 0 else 0
+    return cached(facts.files), upto
+
+
+def offsets_of(source: Source, records: Int64) -> Int64 | None:
+    """Where records begin in the one file of a source; None where that is not known."""
+    find = getattr(source, "offsets", None)
+    if find is None:
+        return None
+    offsets: Int64 = find(records)
+    return offsets
+
+
+def records_below(source: Source, upto: int, records: Int64 | None) -> Int64 | None:
+    """Records that lie whole in the first ``upto`` bytes; None where that is not known."""
+    every = np.arange(source.spec.count, dtype=np.int64) if records is None else records
+    offsets = offsets_of(source, every)
+    if offsets is None or offsets.size < 2:
+        return None
+    ends = np.append(np.sort(offsets)[1:], upto + 1)
+    limit = offsets[np.argsort(offsets)][ends <= upto]
+    return every[offsets <= limit[-1]] if limit.size else None
+
+
+def cold_records(source: Source, facts: Facts, seed: int) -> Int64 | None:
+    """Records that are not in the page cache, in random order.
+
+    None where that is not known or only a few are out of it.
+    """
+    if len(facts.files) != 1:
+        return None
+    offsets = offsets_of(source, np.arange(source.spec.count, dtype=np.int64))
+    if offsets is None:
+        return None
+    with open(facts.files[0], "rb") as file:
+        held = cached_pages(map_file(file.fileno(), os.path.getsize(facts.files[0])))
+    if held is None:
+        return None
+    cold = np.flatnonzero(held[offsets // PAGE] == 0)
+    if cold.size < source.spec.count // 4:
+        return None
+    return np.random.default_rng(seed).permutation(cold)
+
+
+def run_of(records: Int64, wanted: int) -> Int64:
+    """The middle ``wanted`` of records, in order: the densest guess at a run in the file."""
+    ordered = np.sort(records)
+    start = max(0, (ordered.size - wanted) // 2)
+    return ordered[start : start + wanted]
+
+
+def expected_rate(warm: float, stored_bytes: float, hit: float, disk: float | None) -> float:
+    """Samples/s of a set of which the part ``hit`` stays in memory, from its rate in memory and
+    the disk's bytes/s: whichever is slower, since reading ahead overlaps with the rest.
+    """
+    if hit >= 1 or disk is None:
+        return warm
+    return min(warm, disk / (stored_bytes * (1 - hit)))
+
+
+def hit_share(facts: Facts, in_order: bool, size: float | None = None) -> float:
+    """Part of the reads that the page cache serves: of a set of ``size`` bytes, read at random or
+    in order (then what was read longest ago is wanted next, and has just been dropped).
+    """
+    size = facts.size if size is None else size
+    if size <= facts.memory:
+        return 1.0
+    return 0.0 if in_order else facts.memory / size
+
+
+def spread(count: int, wanted: int, chunk: int, records: Int64 | None) -> Int64:
+    """``wanted`` records for a packed sample: evenly spread, or where samples are compressed
+    together whole chunks of them, evenly spread.
+    """
+    total = count if records is None else records.size
+    wanted = max(1, min(wanted, total))
+    runs = -(-wanted // chunk)
+    starts = np.unique(np.linspace(0, max(0, total - chunk), runs).astype(np.int64))
+    if chunk > 1:
+        starts = np.unique(starts // chunk * chunk)
+    places = (starts[:, None] + np.arange(chunk)).reshape(-1)
+    places = places[places < total][:wanted]
+    return places if records is None else records[places]
+
+
+def repeated(count: int, batch_size: int) -> Sequence[int] | None:
+    """A ``subset`` that serves a small set several times over, so that batches are whole ones."""
+    times = -(-4 * batch_size // count)
+    return None if times == 1 else np.tile(np.arange(count), times).tolist()

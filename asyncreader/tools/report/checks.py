@@ -1,0 +1,102 @@
+"""What of the facts is good news and what wants a look, each in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ...cli.terminal import some
+from ...sources import SourceSpec
+
+if TYPE_CHECKING:
+    from .facts import Facts
+
+#: The largest class has this many times the samples of the smallest before that is worth a word.
+UNEVEN: Final = 10
+
+
+@dataclass(frozen=True)
+class Check:
+    """``state``: "ok", "look" (it may be meant so) or "bad"; ``place``: the part of the page."""
+
+    state: str
+    name: str
+    words: str
+    place: str = ""
+
+
+def checks_of(
+    facts: Facts, spec: SourceSpec, wrong_bytes: int, paths: str | None
+) -> tuple[Check, ...]:
+    """All checks. ``wrong_bytes``: samples whose checksum failed; ``paths``: their problem."""
+    looked, whole = facts.looked, facts.looked == facts.count
+    good = looked - facts.bad_count
+    part, seen = _of(looked, facts.count), _of(good, facts.count)
+    among = some(looked, "sample") if whole else f"the {looked:,} looked at"
+    rest = "" if whole else "; 'asyncreader verify' checks all"
+    found = []
+    tables = "its structure is whole"
+    if spec.meta is not None:
+        tables += ", and labels, classes and checksums are those that were packed"
+    found.append(
+        Check("ok", "Structure", tables) if paths is None else Check("bad", "Structure", paths)
+    )
+    if not spec.checksums:
+        found.append(Check("look", "Checksums", "none recorded: the set is served unverified"))
+    elif wrong_bytes:
+        words = f"{wrong_bytes:,} of {among} are not the bytes that were packed{rest}"
+        found.append(Check("bad", "Checksums", words, "bad"))
+    elif facts.bad_count:  # what cannot be read may not have been compared
+        words = f"{seen}: the bytes that were packed; {facts.bad_count:,} cannot be shown{rest}"
+        found.append(Check("look", "Checksums", words, "bad"))
+    else:
+        found.append(Check("ok", "Checksums", f"{part}: the bytes that were packed{rest}"))
+    if facts.bad_count:
+        words = f"{facts.bad_count:,} of {among} cannot be shown"
+        found.append(Check("bad", "Pictures", words, "bad"))
+    else:
+        words = "decoded" if spec.stored.encoded else "read"
+        found.append(Check("ok", "Pictures", f"{part} {words}"))
+    found.append(_copies(facts))
+    if facts.flat_count:
+        words = f"{facts.flat_count:,} of {among} show (almost) one colour only"
+        found.append(Check("look", "Content", words, "flat"))
+    elif not good:
+        found.append(Check("look", "Content", "no picture could be looked at", "bad"))
+    else:
+        found.append(Check("ok", "Content", f"none of {seen} is of one colour"))
+    if facts.classed and len(facts.groups) > 1:
+        found.append(_classes(facts))
+    return tuple(found)
+
+
+def _of(part: int, count: int) -> str:
+    """ "1 sample", or "5 of 24 samples" where there are more."""
+    return some(part, "sample") if part == count else f"{part:,} of {some(count, 'sample')}"
+
+
+def _copies(facts: Facts) -> Check:
+    part = _of(facts.compared, facts.count)
+    if not facts.compared:
+        return Check("look", "Duplicates", "no sample could be compared", "bad")
+    if not facts.extra_copies:
+        return Check("ok", "Duplicates", f"no two of {part} have the same bytes")
+    torn = facts.torn_groups
+    words = f"{facts.extra_copies:,} of {part} repeat the bytes of others"
+    if torn:
+        words += f"; in {some(torn, 'group')} copies carry different labels"
+    return Check("bad" if torn else "look", "Duplicates", words, "copies")
+
+
+def _classes(facts: Facts) -> Check:
+    sizes = [group.tally.samples for group in facts.groups]
+    empty = sum(size == 0 for size in sizes)
+    if empty:
+        return Check(
+            "look", "Classes", f"{empty:,} of {len(sizes):,} classes have no samples", "classes"
+        )
+    low, high = min(sizes), max(sizes)
+    words = f"{len(sizes):,} classes of {low:,} to {high:,} samples"
+    if low == high:
+        words = f"{len(sizes):,} classes of {low:,} samples each"
+    return Check("look" if high > UNEVEN * low else "ok", "Classes", words, "classes")

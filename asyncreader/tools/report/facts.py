@@ -1,0 +1,154 @@
+"""What the page says of a set: plain frozen values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..label_stats import LabelCount
+from .checks import Check
+from .pictures import Thumb
+
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+
+#: Rows of a table of duplicates, near-constant or bad samples; further ones are counted.
+LISTED: Final = 100
+
+#: Members of one group of duplicates that are listed.
+MEMBERS: Final = 12
+
+
+class Row(NamedTuple):
+    """A sample that stands in a table. ``label``: None where it has no class."""
+
+    record: int
+    label: int | None
+    words: str
+    path: str
+    why: str
+    thumb: Thumb | None
+
+
+class Group(NamedTuple):
+    """Samples of one label, and some of them to look at."""
+
+    tally: LabelCount
+    thumbs: tuple[Thumb, ...]
+
+
+class Copies(NamedTuple):
+    """Samples with the same stored bytes, the first twelve of them; ``samples``: how many."""
+
+    samples: int
+    rows: tuple[Row, ...]
+    labels: int
+    """Different labels among them: more than one is a mistake in at least one of them."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that the page says."""
+
+    path: str
+    container: str
+    layout: str
+    encoding: str
+    dtype: str
+    count: int
+    looked: int
+    """Samples that were looked at, bad ones included."""
+    size_on_disk: int
+    fingerprint: str
+    labels: str
+    """Their shape and dtype in words."""
+    groups: tuple[Group, ...]
+    """By label; one without a label where the set has no classes."""
+    classed: bool
+    """Whether the groups are classes."""
+    label_values: tuple[tuple[str, Array], ...]
+    """Where labels are not classes: each column's name and values, at most eight columns."""
+    heights: Int64
+    widths: Int64
+    bytes_each: Int64
+    """Of each good sample that was looked at."""
+    copies: tuple[Copies, ...]
+    extra_copies: int
+    """Samples that could go without losing a picture."""
+    copy_groups: int
+    """Groups of equal samples, of which ``copies`` lists the first hundred."""
+    torn_groups: int
+    """Those of them whose labels differ."""
+    compared: int
+    """Samples whose checksums were compared."""
+    flat: tuple[Row, ...]
+    flat_count: int
+    bad: tuple[Row, ...]
+    bad_count: int
+    notes: tuple[str, ...]
+    checks: tuple[Check, ...] = field(default=())
+
+    @property
+    def sizes(self) -> list[tuple[tuple[int, int], int]]:
+        """((width, height), samples), the most frequent first."""
+        both = zip(self.widths.tolist(), self.heights.tolist(), strict=True)
+        return sorted(Counter(both).items(), key=lambda item: (-item[1], item[0]))
+
+    @property
+    def verdict(self) -> str:
+        """One line: what was looked at, and how many checks want a look."""
+        passed = sum(check.state == "ok" for check in self.checks)
+        rest = len(self.checks) - passed
+        also = f", {rest} to look at" if rest else ""
+        return f"{self.looked:,} of {self.count:,} samples: {passed} checks passed{also}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON, without the pictures and the values of each sample."""
+
+        def listed(row: Row) -> dict[str, Any]:
+            return {"record": row.record, "label": row.label, "path": row.path, "why": row.why}
+
+        return {
+            "path": self.path,
+            "count": self.count,
+            "looked": self.looked,
+            "fingerprint": self.fingerprint,
+            "verdict": self.verdict,
+            "checks": [asdict(check) for check in self.checks],
+            "classes": [
+                {"label": g.tally.label, "class": g.tally.name, "samples": g.tally.samples}
+                for g in self.groups
+                if self.classed
+            ],
+            "sizes": [
+                {"width": w, "height": h, "samples": samples} for (w, h), samples in self.sizes
+            ],
+            "bytes": _spread(self.bytes_each),
+            "compared": self.compared,
+            "extra_copies": self.extra_copies,
+            "copy_groups": self.copy_groups,
+            "copy_groups_with_several_labels": self.torn_groups,
+            "copies": [
+                {"samples": c.samples, "labels": c.labels, "records": [r.record for r in c.rows]}
+                for c in self.copies
+            ],
+            "near_constant": self.flat_count,
+            "near_constant_list": [listed(row) for row in self.flat],
+            "bad": self.bad_count,
+            "bad_list": [listed(row) for row in self.bad],
+        }
+
+
+def _spread(values: Int64) -> dict[str, int | float] | None:
+    if not values.size:
+        return None
+    return {
+        "min": int(values.min()),
+        "median": float(np.median(values)),
+        "max": int(values.max()),
+        "mean": float(values.mean()),
+    }

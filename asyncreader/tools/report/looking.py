@@ -1,0 +1,369 @@
+"""Finds out what the page says: in one pass over at most so many samples, in bounded memory.
+
+Labels and recorded checksums are looked at in full; headers, sizes, pixels and bytes of the
+samples that are looked at, which are all of them up to the limit, else a random part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import ChecksumError, ParamsError, SampleError
+from ...params import parse_params
+from ...sources import Source, fields_of, fingerprint, open_source
+from ...system.limits import usable_cores
+from ...verify import check_paths
+from ..label_stats import LabelCount, class_of, count_labels, in_words, single
+from ..thumbnails import Looker, Scale, scale_of, to_rgb
+from .checks import checks_of
+from .facts import LISTED, MEMBERS, Copies, Facts, Group, Row
+from .pictures import Thumb, thumb_of
+
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+
+#: Thumbnails on a page in all, of one class, and of a set without classes.
+THUMBS: Final = 1000
+OF_A_CLASS: Final = 12
+WITHOUT_CLASSES: Final = 60
+
+#: Above this many samples, labels are grouped and checksums compared for a random part only.
+IN_FULL: Final = 10_000_000
+
+#: A picture whose channels all have a smaller standard deviation than this, of 255, is near
+#: constant: what an encoder makes of one colour stays below 1, a dim photograph is above 5.
+FLAT: Final = 2.0
+
+#: Pictures that tell which values occur, where these are no bytes.
+_PROBE: Final = 64
+
+#: Samples that one task looks at.
+_RUN: Final = 16
+
+
+def gather(
+    params: Mapping[str, Any],
+    *,
+    limit: int = 10_000,
+    seed: int = 0,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Facts:
+    """Find out what the page says of the set that ``params`` (as for AsyncReader) name.
+
+    At most ``limit`` samples are looked at, those whose thumbnails are shown included; which, is
+    drawn by ``seed``. Bad samples are facts, not errors. Raises ParamsError, SourceNotFoundError,
+    or FormatError where the set cannot be opened or holds no pictures.
+    """
+    p = parse_params(params, {})
+    path = p.path or p.hdf5_path or p.lmdb_path
+    if path is None:
+        raise ParamsError("a report needs a file", found="data=", expected="path=")
+    if p.subset is not None:
+        raise ParamsError("a report is about a whole set", found="subset")
+    with contextlib.closing(open_source(path, fields_of(p), io=p.io)) as source:
+        facts = _Gathering(source, limit, seed).run(jobs or usable_cores(), progress)
+    # as it was named: a page is passed on, and need not tell whose folder the set lies in
+    return replace(facts, path=os.fspath(path)) if isinstance(path, str | os.PathLike) else facts
+
+
+class _Seen(NamedTuple):
+    """What a worker tells of one good sample."""
+
+    record: int
+    height: int
+    width: int
+    size: int
+    spread: float
+    checksum: int
+    thumb: Thumb | None
+
+
+def spread_of(pixels: npt.NDArray[np.uint8]) -> float:
+    """The greatest standard deviation of a channel of (H, W, 3), from every so manieth pixel."""
+    import cv2  # ten times as fast as numpy where the last axis is short
+
+    step = max(1, max(pixels.shape[:2]) // 64)
+    return float(cv2.meanStdDev(np.ascontiguousarray(pixels[::step, ::step]))[1].max())
+
+
+class _Equal(NamedTuple):
+    """Groups of samples with equal checksums."""
+
+    listed: tuple[Int64, ...]
+    """Record numbers of the first hundred groups, those with several labels first, then by size."""
+    extra: int
+    """Samples beyond one of each group."""
+    compared: int
+    groups: int
+    torn: int
+    """Groups with several labels."""
+
+
+class _Gathering:
+    def __init__(self, source: Source, limit: int, seed: int) -> None:
+        self.source = source
+        self.looker = Looker(source)
+        self.rng = np.random.default_rng(seed)
+        spec = source.spec
+        self.count, self.names = spec.count, spec.classes
+        self.sample = np.arange(self.count)
+        if self.count > limit:
+            self.sample = np.sort(self.rng.choice(self.count, limit, replace=False))
+        # of shards they are read now, all of them
+        self.labels = None if source.labels is None else np.asarray(source.labels)
+        self.counts = count_labels(self.labels, self.names)
+        # half of what may be looked at stays drawn from all samples alike
+        most = THUMBS if self.count <= limit else min(THUMBS, max(1, limit // 2))
+        self.shown = self._choose_shown(most)
+        chosen = [record for records in self.shown for record in records]
+        self.side = 128 if len(chosen) <= 300 else 96
+        self.equal: _Equal | None = None  # without recorded checksums known after the pass
+        if spec.checksums and self.count <= IN_FULL:
+            self.equal = self._find_equal(np.arange(self.count), self._recorded())
+            firsts = [int(group[0]) for group in self.equal.listed]
+            chosen += firsts[: max(0, limit - len(chosen)) // 2]
+        self.wanted = set(chosen)
+        others = self.sample[~np.isin(self.sample, chosen)]
+        others = self.rng.permutation(others)[: max(0, limit - len(self.wanted))]
+        self.records = np.union1d(others, np.array(chosen, np.int64))
+        self.scale = Scale()
+        if spec.stored.dtype != np.uint8:
+            self.scale = scale_of(self._probe())
+
+    def _probe(self) -> Iterator[Array]:
+        for record in self.records[:: max(1, self.records.size // _PROBE)].tolist():
+            with contextlib.suppress(SampleError):
+                yield self.looker.look(record, self.side).pixels
+
+    def _choose_shown(self, most: int) -> list[list[int]]:
+        """Records to show of each label, drawn at random, ``most`` in all."""
+        pool = self.sample if self.count > IN_FULL else np.arange(self.count)
+        if self.counts is None:
+            return [self._draw(self.sample, min(WITHOUT_CLASSES, most))]
+        column = single(self.labels)
+        assert column is not None
+        each = min(OF_A_CLASS, max(1, most // len(self.counts)))
+        order = pool[np.argsort(column[pool], kind="stable")]
+        values = [count.label for count in self.counts[:most]]
+        starts = np.searchsorted(column[order], values, side="left").tolist()
+        stops = np.searchsorted(column[order], values, side="right").tolist()
+        found = [self._draw(order[lo:hi], each) for lo, hi in zip(starts, stops, strict=True)]
+        return found + [[]] * (len(self.counts) - len(found))
+
+    def _draw(self, pool: Int64, count: int) -> list[int]:
+        drawn: Int64 = np.sort(self.rng.choice(pool, min(count, pool.size), replace=False))
+        return list(map(int, drawn))
+
+    # -- the pass --------------------------------------------------------------------------
+
+    def run(self, jobs: int, progress: Callable[[int, int], None] | None) -> Facts:
+        seen: list[_Seen] = []
+        bad: list[Row] = []
+        bad_count = wrong_bytes = done = 0
+        records = self.records.tolist()
+        runs = [records[at : at + _RUN] for at in range(0, len(records), _RUN)]
+        stop = threading.Event()
+        with ThreadPoolExecutor(jobs, thread_name_prefix="asyncreader-report") as pool:
+            try:
+                for results in pool.map(lambda run: self._look_at(run, stop), runs):
+                    for result in results:
+                        done += 1
+                        if isinstance(result, _Seen):
+                            seen.append(result)
+                            continue
+                        bad_count += 1
+                        wrong_bytes += isinstance(result[1], ChecksumError)
+                        if len(bad) < LISTED:
+                            bad.append(self._row(result[0], str(result[1].what)))
+                    if progress is not None:
+                        progress(done, len(records))
+            except BaseException:  # Ctrl-C, say
+                stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return self._facts(seen, bad, bad_count, wrong_bytes)
+
+    def _look_at(
+        self, run: Sequence[int], stop: threading.Event
+    ) -> list[_Seen | tuple[int, SampleError]]:
+        found: list[_Seen | tuple[int, SampleError]] = []
+        for record in run:
+            if stop.is_set():
+                break
+            try:
+                look = self.looker.look(record, self.side)
+            except SampleError as exc:
+                found.append((record, exc))
+                continue
+            pixels = to_rgb(look.pixels, self.scale)
+            spread = spread_of(pixels)
+            needed = record in self.wanted or spread < FLAT
+            thumb = thumb_of(record, pixels, self.side) if needed else None
+            checksum = 0 if self.source.spec.checksums else look.checksum
+            found.append(_Seen(record, look.height, look.width, look.size, spread, checksum, thumb))
+        return found
+
+    def _facts(self, seen: list[_Seen], bad: list[Row], bad_count: int, wrong_bytes: int) -> Facts:
+        source, spec = self.source, self.source.spec
+        thumbs = {entry.record: entry.thumb for entry in seen if entry.thumb is not None}
+        groups = []
+        for number, records in enumerate(self.shown):
+            count = LabelCount(0, None, self.count) if self.counts is None else self.counts[number]
+            held = [thumbs[record] for record in records if record in thumbs]
+            groups.append(Group(count, tuple(self._captioned(thumb) for thumb in held)))
+        flat = [entry for entry in seen if entry.spread < FLAT]
+        equal = self.equal or self._equal_of(seen)
+        channels = spec.channels if spec.stored.axes is not None else 1
+        notes = list(self.scale.notes)
+        if channels == 2 or channels > 3:
+            notes.append(f"of {channels} channels the first {1 if channels == 2 else 3} are shown")
+        labels = self.labels
+        facts = Facts(
+            path=spec.path,
+            container=spec.container,
+            layout=spec.layout,
+            encoding=spec.encoding,
+            dtype=str(spec.stored.dtype),
+            count=self.count,
+            looked=int(self.records.size),
+            size_on_disk=spec.size_on_disk,
+            fingerprint=fingerprint(source),
+            labels="none"
+            if labels is None
+            else f"{'x'.join(map(str, labels.shape))} {labels.dtype}",
+            groups=tuple(groups),
+            classed=self.counts is not None,
+            label_values=self._label_values(),
+            heights=np.array([entry.height for entry in seen], np.int64),
+            widths=np.array([entry.width for entry in seen], np.int64),
+            bytes_each=np.array([entry.size for entry in seen], np.int64),
+            copies=tuple(self._copies(group, thumbs) for group in equal.listed),
+            extra_copies=equal.extra,
+            copy_groups=equal.groups,
+            torn_groups=equal.torn,
+            compared=equal.compared,
+            flat=tuple(
+                self._row(e.record, f"{e.spread:.1f} of 255", e.thumb) for e in flat[:LISTED]
+            ),
+            flat_count=len(flat),
+            bad=tuple(bad),
+            bad_count=bad_count,
+            notes=tuple(notes),
+        )
+        whole = facts.looked == facts.count
+        paths = check_paths(source) if whole else None
+        checks = checks_of(facts, spec, wrong_bytes, paths)
+        return replace(facts, checks=checks)
+
+    # -- its parts -------------------------------------------------------------------------
+
+    def _label_values(self) -> tuple[tuple[str, Array], ...]:
+        labels = self.labels
+        if labels is None or self.counts is not None:
+            return ()
+        columns = labels.reshape(len(labels), -1)
+        rows = self.sample if self.count > IN_FULL else slice(None)
+        names = self.names if self.names and len(self.names) == columns.shape[1] else None
+        return tuple(
+            (
+                names[n] if names else f"label {n}" if columns.shape[1] > 1 else "label",
+                columns[rows, n],
+            )
+            for n in range(min(8, columns.shape[1]))
+        )
+
+    def _recorded(self) -> npt.NDArray[np.uint64]:
+        """The recorded checksums of all samples."""
+        parts = [
+            self.source.checksum_rows(lo, min(lo + 65_536, self.count))
+            for lo in range(0, self.count, 65_536)
+        ]
+        return np.concatenate([part for part in parts if part is not None])
+
+    def _equal_of(self, seen: list[_Seen]) -> _Equal:
+        """Equal samples among those that were looked at."""
+        records = np.array([entry.record for entry in seen], np.int64)
+        sums = np.array([entry.checksum for entry in seen], np.uint64)
+        if self.source.spec.checksums:
+            rows = [self.source.checksum_rows(n, n + 1) for n in records.tolist()]
+            sums = np.concatenate([sums[:0], *(row for row in rows if row is not None)])
+        return self._find_equal(records, sums)
+
+    def _find_equal(self, records: Int64, sums: npt.NDArray[np.uint64]) -> _Equal:
+        if not sums.size:
+            return _Equal((), 0, 0, 0, 0)
+        order = np.argsort(sums, kind="stable")
+        edges = np.flatnonzero(np.diff(sums[order])) + 1
+        starts = np.concatenate(([0], edges))
+        lengths = np.diff(np.concatenate((starts, [sums.size])))
+        several = np.flatnonzero(lengths > 1)
+        torn = self._torn(records[order], starts[several], lengths[several])
+        first = several[np.lexsort((-lengths[several], ~torn))][:LISTED].tolist()
+        return _Equal(
+            tuple(records[order[starts[n] : starts[n] + lengths[n]]] for n in first),
+            int((lengths[several] - 1).sum()),
+            int(sums.size),
+            int(several.size),
+            int(torn.sum()),
+        )
+
+    def _copies(self, group: Int64, thumbs: dict[int, Thumb]) -> Copies:
+        """A group as it stands in the table, with the picture of a member that was looked at."""
+        labels = self.labels
+        kinds = 1 if labels is None else len(np.unique(labels[group], axis=0))
+        rows = [self._row(record, "") for record in group[:MEMBERS].tolist()]
+        thumb = next((thumbs[row.record] for row in rows if row.record in thumbs), None)
+        looked = np.intersect1d(group[:MEMBERS], self.records).tolist()
+        if thumb is None and looked:
+            thumb = self._thumb(looked[0])
+        rows[0] = rows[0]._replace(thumb=thumb)
+        return Copies(len(group), tuple(rows), kinds)
+
+    def _torn(self, records: Int64, starts: Int64, lengths: Int64) -> npt.NDArray[np.bool_]:
+        """Of each run of ``records``, ``lengths`` from ``starts``: whether its labels differ."""
+        if self.labels is None or not starts.size:
+            return np.zeros(starts.size, np.bool_)
+        rows = self.labels.reshape(len(self.labels), -1)
+        begins = np.cumsum(lengths) - lengths
+        places = np.arange(lengths.sum()) + np.repeat(starts - begins, lengths)
+        mine, first = rows[records[places]], rows[records[np.repeat(starts, lengths)]]
+        same = (mine == first) | ((mine != mine) & (first != first))  # NaN is like NaN
+        torn: npt.NDArray[np.bool_] = np.logical_or.reduceat(~same.all(axis=1), begins)
+        return torn
+
+    def _thumb(self, record: int) -> Thumb | None:
+        try:
+            pixels = self.looker.look(record, self.side).pixels
+        except SampleError:
+            return None
+        return thumb_of(record, to_rgb(pixels, self.scale), self.side)
+
+    def _row(self, record: int, why: str, thumb: Thumb | None = None) -> Row:
+        label, words = self._label(record)
+        return Row(record, label, words, self._path(record), why, thumb)
+
+    def _label(self, record: int) -> tuple[int | None, str]:
+        labels = self.labels
+        if labels is None:
+            return None, ""
+        row = np.asarray(labels[record])
+        number = int(row.reshape(-1)[0]) if self.counts is not None else None
+        return number, class_of(row, self.names) or in_words(row)
+
+    def _path(self, record: int) -> str:
+        path = self.source.source_path(record)
+        return "" if path is None else path.decode("utf-8", "surrogateescape")
+
+    def _captioned(self, thumb: Thumb) -> Thumb:
+        words = self._label(thumb.record)[1]
+        return thumb._replace(words=words, path=self._path(thumb.record))

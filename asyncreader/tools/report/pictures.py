@@ -1,0 +1,46 @@
+"""Thumbnails as they go into the page: small files as ``data:`` URIs."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..thumbnails import fit
+from .html import Html
+
+#: Pictures up to this long are kept as they are, in PNG, and enlarged by the browser.
+TINY = 48
+
+
+class Thumb(NamedTuple):
+    """One small picture of the page."""
+
+    record: int
+    kind: str
+    data: bytes
+    width: int
+    height: int
+    tiny: bool
+    words: str = ""
+    path: str = ""
+
+    @property
+    def uri(self) -> Html:
+        """Its bytes as a ``data:`` URI (RFC 2397), whole however long: only words may be cut."""
+        return Html(f"data:image/{self.kind};base64,{base64.b64encode(self.data).decode('ascii')}")
+
+
+def thumb_of(record: int, pixels: npt.NDArray[np.uint8], side: int) -> Thumb:
+    """``pixels`` (H, W, 3) at most ``side`` long: JPEG, or PNG where each pixel counts."""
+    from PIL import Image
+
+    tiny = max(pixels.shape[:2]) <= TINY
+    small = pixels if tiny else fit(pixels, side)
+    held = io.BytesIO()
+    kind = "png" if tiny else "jpeg"
+    Image.fromarray(small).save(held, kind.upper(), **({} if tiny else {"quality": 80}))
+    return Thumb(record, kind, held.getvalue(), small.shape[1], small.shape[0], tiny)

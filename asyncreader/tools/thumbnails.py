@@ -1,0 +1,214 @@
+"""A sample, stored or handed out, as a small picture fit for the eye."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+from ..errors import FormatError, SampleError
+from ..pixels import codec
+from ..pixels.masks import decode_values
+from ..sources import Source
+
+Array = npt.NDArray[Any]
+UInt8 = npt.NDArray[np.uint8]
+
+#: What pixels are shown as that are not a number, or infinite.
+NOT_A_NUMBER: Final = (255, 0, 255)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Which values are shown as black and as white; the same for all pictures of a sheet."""
+
+    low: float = 0.0
+    high: float = 255.0
+    stretched: bool = False
+    holes: bool = False
+    """Whether some values are not numbers, or infinite."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the sheet must know; nothing where values are shown as they are."""
+        notes = []
+        if self.stretched:
+            notes.append(f"values {self.low:.6g} to {self.high:.6g} are shown as black to white")
+        if self.holes:
+            notes.append("pixels that are not a number are magenta")
+        return notes
+
+
+def scale_of(pictures: Iterable[Array]) -> Scale:
+    """The scale that suits pictures (H, W, C): uint8 as it is, 0 to 1, or all that occurs.
+
+    Floats that stay within 0 to 1 are taken for that range, floats that stay within 0 to 255 and
+    exceed 1 for bytes. Everything else is stretched from its least to its greatest value.
+    """
+    low, high, floats, holes = math.inf, -math.inf, False, False
+    for pixels in pictures:
+        if pixels.dtype == np.uint8:
+            return Scale()
+        if pixels.dtype == np.bool_:
+            return Scale(0.0, 1.0)
+        floats = pixels.dtype.kind == "f"
+        values = pixels[np.isfinite(pixels)] if floats else pixels
+        holes |= values.size < pixels.size
+        if values.size:
+            low, high = min(low, float(values.min())), max(high, float(values.max()))
+    if floats and low >= 0 and high <= 1:
+        return Scale(0.0, 1.0, holes=holes)
+    if low > high or (floats and low >= 0 and high <= 255):  # no picture at all, or like bytes
+        return Scale(holes=holes)
+    return Scale(low, high if high > low else low + 1, True, holes)
+
+
+def to_rgb(pixels: Array, scale: Scale) -> UInt8:
+    """(H, W, C) of any numeric dtype as (H, W, 3) uint8: grey or the first three channels."""
+    pixels = pixels[:, :, : 3 if pixels.shape[2] >= 3 else 1]
+    if pixels.dtype != np.uint8:
+        wide = pixels.astype(np.float64)
+        good = np.isfinite(wide)
+        wide = (np.where(good, wide, scale.low) - scale.low) / (scale.high - scale.low) * 255
+        pixels = np.rint(np.clip(wide, 0, 255)).astype(np.uint8)
+        if not good.all():
+            pixels = np.where(
+                good.all(axis=2, keepdims=True), pixels, np.array(NOT_A_NUMBER, np.uint8)
+            )
+    if pixels.shape[2] == 1:
+        pixels = np.repeat(pixels, 3, axis=2)
+    return np.ascontiguousarray(pixels)
+
+
+def fit(pixels: UInt8, side: int) -> UInt8:
+    """(H, W, 3) made to fill a square of ``side`` as far as its shape lets it.
+
+    Pixels of small pictures stay squares, so that one sees what a network sees; what is larger
+    than a third of the square is enlarged or shrunk smoothly.
+    """
+    height, width = pixels.shape[:2]
+    longer = max(height, width)
+    if 3 * longer <= side:
+        factor = side // longer
+        return pixels.repeat(factor, axis=0).repeat(factor, axis=1)
+    from PIL import Image
+
+    size = (max(1, round(width * side / longer)), max(1, round(height * side / longer)))
+    picture = Image.fromarray(pixels)
+    return np.asarray(picture.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0))
+
+
+#: How much of a mask's colour there is over the picture.
+_TINT: Final = 0.5
+
+
+def tinted(picture: UInt8, mask: Array) -> UInt8:
+    """``picture`` (h, w, 3) with each value of ``mask`` (H, W) but 0 in a colour of its own.
+
+    The mask is brought to the picture's size without mixing its values; 255 of bytes, which
+    most sets keep for what nobody looked at, is grey.
+    """
+    rows = np.arange(picture.shape[0]) * mask.shape[0] // picture.shape[0]
+    columns = np.arange(picture.shape[1]) * mask.shape[1] // picture.shape[1]
+    values, places = np.unique(mask[rows][:, columns], return_inverse=True)
+    # steps of the golden ratio keep the hues of neighbouring numbers apart
+    hues = np.array([value * 0.6180339887 % 1 for value in values.tolist()])
+    colours = np.clip(np.abs((hues[:, None] * 6 + (3, 1, 5)) % 6 - 3) - 1, 0, 1) * 255
+    if mask.dtype == np.uint8:
+        colours[values == 255] = 128
+    share = np.where(values == 0, 0, _TINT)[places].reshape(*picture.shape[:2], 1)
+    tint = colours[places].reshape(picture.shape)
+    mixed: UInt8 = np.rint((1 - share) * picture + share * tint).astype(np.uint8)
+    return mixed
+
+
+def as_mask(pixels: Array) -> Array | None:
+    """(H, W) of whole numbers, of (H, W) or (H, W, 1); None where it is no mask."""
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    return pixels if pixels.ndim == 2 and pixels.dtype.kind in "bui" else None
+
+
+def stored_mask(part: Source, record: int) -> Array | None:
+    """Sample ``record`` of a field as a mask, None where it is none; SampleError if it is bad."""
+    stored = part.spec.stored
+    if stored.encoded:
+        return as_mask(decode_values(part.sample_bytes(record)))
+    pixels = part.sample_pixels(record)
+    if stored.axes is not None:
+        pixels = pixels.transpose([stored.axes.index(axis) for axis in "HWC"])
+    return as_mask(pixels)
+
+
+@dataclass(frozen=True)
+class Look:
+    """One stored sample, looked at.
+
+    ``pixels``: (h, w, C), a JPEG possibly decoded smaller than it is; ``height``, ``width``: of
+    the whole picture, upright; ``size``: its stored bytes; ``encoded``: those, if it is encoded.
+    """
+
+    record: int
+    pixels: Array
+    height: int
+    width: int
+    size: int
+    encoded: bytes | None
+
+    @property
+    def checksum(self) -> int:
+        """XXH3-64 of what is stored, equal for samples with the same bytes."""
+        data = np.ascontiguousarray(self.pixels).data if self.encoded is None else self.encoded
+        return xxh3_64_intdigest(data)
+
+
+class Looker:
+    """Looks at samples of a source. Thread-safe, as the source is.
+
+    FormatError at construction where samples are not pictures.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        stored = source.spec.stored
+        self._axes: tuple[int, ...] | None = None
+        if stored.axes is not None:
+            self._axes = tuple(stored.axes.index(axis) for axis in "HWC")
+        elif stored.shape is None or len(stored.shape) != 2:
+            raise not_pictures(source.spec.path, stored.shape or ())
+
+    def look(self, record: int, side: int) -> Look:
+        """Sample ``record``, at least ``side`` pixels long if it is; SampleError if it is bad."""
+        source, stored = self.source, self.source.spec.stored
+        if not stored.encoded:
+            pixels = source.sample_pixels(record)
+            pixels = pixels[:, :, None] if self._axes is None else pixels.transpose(self._axes)
+            height, width = pixels.shape[:2]
+            return Look(record, pixels, height, width, pixels.nbytes, None)
+        data = source.sample_bytes(record)
+        try:
+            header = codec.read_header(data)
+            part = min(1.0, side / max(header.height, header.width))
+            least = (math.ceil(header.height * part), math.ceil(header.width * part))
+            pixels = codec.decode(data, stored.channels, header=header, min_size=least)
+        except SampleError as exc:
+            exc.path, exc.index = source.spec.path, record
+            raise
+        return Look(record, pixels, header.height, header.width, len(data), data)
+
+
+def not_pictures(path: str, shape: tuple[int, ...]) -> FormatError:
+    """The error for data that cannot be looked at."""
+    return FormatError(
+        "its samples are not pictures",
+        path=path,
+        found=f"samples of shape {shape}",
+        expected="height x width, or height x width x channels",
+        hint="name a field that holds pictures with -p data_field=NAME; 'asyncreader info' "
+        "describes any set",
+    )

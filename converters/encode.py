@@ -1,0 +1,275 @@
+"""One picture's bytes in, the bytes to store out: decode, resize, encode, checksum.
+
+Pure functions of their arguments, safe in any thread; what they call releases the GIL.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+from PIL import Image
+
+from asyncreader.errors import DecodeError
+from asyncreader.pixels import codec
+from asyncreader.pixels.masks import encode_values, nearest_places
+
+from .options import MAX_SIDE, Options
+
+UInt8: TypeAlias = npt.NDArray[np.uint8]
+#: Told how many bytes the next step needs; may wait until they are free.
+Hold: TypeAlias = Callable[[int], None]
+
+#: A crop this many times larger than the target may come smaller out of the JPEG decoder.
+REDUCE_ABOVE: Final = 3
+
+#: Bytes of memory per pixel while one picture is decoded and resized: RGB, Pillow's 4-byte copy
+#: and the result; the odd kinds (16-bit, CMYK, palettes by way of RGBA) hold one copy more.
+PIXEL_BYTES: Final = 8
+ODD_PIXEL_BYTES: Final = 12
+
+
+#: ``codec.reduction`` of a picture that was decoded at its full size.
+_FULL: Final = (1.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One sample as it is stored: bytes, (H, W, C) of its picture if that is known, XXH3-64; and
+    its further fields, stored likewise."""
+
+    data: bytes | memoryview
+    shape: tuple[int, int, int] | None
+    checksum: int
+    dtype: str = "uint8"
+    fields: tuple[Packed, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of it and its fields."""
+        return len(self.data) + sum(len(field.data) for field in self.fields)
+
+    @property
+    def kind(self) -> str:
+        """Of its values: what all samples of a field must share."""
+        assert self.shape is not None
+        return f"{self.dtype}, {self.shape[2]} channel" + "s" * (self.shape[2] > 1)
+
+
+def packed(
+    data: bytes | memoryview, shape: tuple[int, int, int] | None, dtype: str = "uint8"
+) -> Packed:
+    """``data`` with its checksum."""
+    return Packed(data, shape, xxhash.xxh3_64_intdigest(data), dtype)
+
+
+def field_encoding(encoding: str) -> str:
+    """How further fields are stored beside pictures of an encoding: raw beside raw pixels, else as
+    PNG; without loss in any case."""
+    return "raw" if encoding == "raw" else "png"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is done to each picture. ``size``: (H, W), the shorter side's length, or None."""
+
+    encoding: str
+    channels: int
+    size: tuple[int, int] | int | None = None
+    resize: str = "crop"
+    quality: int = 90
+    check_decode: bool = False
+
+    def from_file(self, data: bytes, hold: Hold) -> Packed:
+        """Pack an image file's bytes; DecodeError for a damaged one."""
+        header = self._examined(data)
+        shape = (header.height, header.width, self.channels)
+        if self.encoding == "original":
+            if self.check_decode:
+                hold(decoding_bytes(header))
+                codec.decode(data, self.channels, header=header)
+            return packed(data, shape)
+        hold(decoding_bytes(header))
+        full = header.height, header.width
+        plan = None if self.size is None else _plan(full, self.size, self.resize)
+        pixels = codec.decode(
+            data,
+            self.channels,
+            header=header,
+            min_size=None if plan is None else plan.enough(full),
+            min_factor=2,
+        )
+        return self._stored(pixels, plan, codec.reduction(header, pixels.shape))
+
+    def from_pixels(self, pixels: UInt8) -> Packed:
+        """Pack pixels (H, W, 1 or 3) that are decoded already."""
+        full = pixels.shape[0], pixels.shape[1]
+        plan = None if self.size is None else _plan(full, self.size, self.resize)
+        return self._stored(_with_channels(pixels, self.channels), plan)
+
+    def from_values(self, values: npt.NDArray[Any], full: tuple[int, int]) -> Packed:
+        """Pack values (H, W, 1 or 3), uint8 or uint16, that go with a picture of size ``full``:
+        cut and resized as it is, but unmixed; padded with 0."""
+        if self.size is not None:
+            values = _plan(full, self.size, self.resize).picked(values)
+        shape = values.shape[0], values.shape[1], values.shape[2]
+        if field_encoding(self.encoding) == "png":
+            return packed(encode_values(values), shape, values.dtype.name)
+        rows = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+        return packed(rows.reshape(-1).view(np.uint8).data, shape, values.dtype.name)
+
+    def _examined(self, data: bytes) -> codec.ImageHeader:
+        kind = codec.sniff(data)
+        # Decoders stop at the last pixel they need: a PNG's or GIF's damaged end must be looked
+        # for. The JPEG decoder is strict, and of TIFF and PPM decoding is the only check there is.
+        if self.encoding == "original" or kind not in ("jpeg", "tiff", "ppm"):
+            return codec.check_structure(data)
+        return codec.read_header(data)
+
+    def _stored(
+        self, pixels: UInt8, plan: Plan | None, reduction: tuple[float, float, float] = _FULL
+    ) -> Packed:
+        if plan is not None:
+            pixels = plan.resized(pixels, reduction)
+        shape = pixels.shape[0], pixels.shape[1], pixels.shape[2]
+        if self.encoding == "raw":
+            return packed(np.ascontiguousarray(pixels).reshape(-1).data, shape)
+        if self.encoding == "jpeg" and max(shape) > MAX_SIDE:
+            raise DecodeError(
+                "too long for a JPEG",
+                found=f"{shape[0]} x {shape[1]} pixels",
+                expected=f"sides of at most {MAX_SIDE}",
+                hint="choose encoding 'png', or a smaller size",
+            )
+        return packed(codec.encode(pixels, self.encoding, self.quality), shape)
+
+
+def make_recipe(options: Options, encoding: str, channels: int) -> Recipe:
+    """What is done to each picture."""
+    return Recipe(
+        encoding=encoding,
+        channels=channels,
+        size=options.size,
+        resize=options.resize,
+        quality=options.quality,
+        check_decode=options.check_decode,
+    )
+
+
+def decoding_bytes(header: codec.ImageHeader) -> int:
+    """Bytes of memory that a picture takes while it is decoded and resized."""
+    return header.height * header.width * (ODD_PIXEL_BYTES if header.odd else PIXEL_BYTES)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a picture becomes its new size: the part taken (left, top, right, bottom, of the full
+    picture), the (H, W) it is resized to, and the (H, W) canvas it is centred on."""
+
+    box: tuple[float, float, float, float]
+    inner: tuple[int, int]
+    outer: tuple[int, int]
+
+    def enough(self, full: tuple[int, int]) -> tuple[int, int]:
+        """(H, W) of the whole picture at which the part taken is REDUCE_ABOVE times ``inner``."""
+        left, top, right, bottom = self.box
+        high, wide = self.inner
+        return (
+            math.ceil(full[0] * REDUCE_ABOVE * high / (bottom - top)),
+            math.ceil(full[1] * REDUCE_ABOVE * wide / (right - left)),
+        )
+
+    def resized(self, pixels: UInt8, reduction: tuple[float, float, float] = _FULL) -> UInt8:
+        """``pixels`` at their new size: the whole picture, decoded as ``codec.reduction`` says."""
+        rows, columns = pixels.shape[:2]
+        scale, y, x = reduction
+        left, top, right, bottom = (
+            side * scale + shift for side, shift in zip(self.box, (x, y, x, y), strict=True)
+        )
+        box = (left, top, min(right, columns), min(bottom, rows))
+        if box == (0, 0, columns, rows) and self.inner == (rows, columns):
+            new = pixels
+        else:
+            image = _image(pixels).resize(self.inner[::-1], Image.Resampling.BICUBIC, box=box)
+            new = np.asarray(image)
+            new = new if new.ndim == 3 else new[:, :, None]
+        return self._framed(new)
+
+    def picked(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """``values`` of the full picture at its new size, by nearest neighbour."""
+        rows, columns = values.shape[:2]
+        left, top, right, bottom = self.box
+        return self._framed(
+            values[nearest_places(top, bottom - top, self.inner[0], rows)][
+                :, nearest_places(left, right - left, self.inner[1], columns)
+            ]
+        )
+
+    def _framed(self, new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """``new`` in the middle of a canvas of zeros, where that is larger."""
+        if self.inner == self.outer:
+            return new
+        canvas = np.zeros((*self.outer, new.shape[2]), new.dtype)
+        y = round((self.outer[0] - self.inner[0]) * 0.5)
+        x = round((self.outer[1] - self.inner[1]) * 0.5)
+        canvas[y : y + self.inner[0], x : x + self.inner[1]] = new
+        return canvas
+
+
+def _plan(full: tuple[int, int], size: tuple[int, int] | int, resize: str) -> Plan:
+    """The arithmetic of PIL's ImageOps.fit ("crop"), ImageOps.pad ("pad") or a plain resize."""
+    height, width = full
+    whole = (0.0, 0.0, float(width), float(height))
+    if isinstance(size, int):
+        return Plan(whole, *[_shorter_side(height, width, size)] * 2)
+    high, wide = size
+    if resize == "squeeze":
+        return Plan(whole, size, size)
+    if resize == "pad":
+        inner = size
+        if width / height > wide / high:
+            inner = max(1, round(height / width * wide)), wide
+        elif width / height < wide / high:
+            inner = high, max(1, round(width / height * high))
+        return Plan(whole, inner, size)
+    ratio, wanted = width / height, wide / high
+    columns, rows = float(width), float(height)
+    if ratio > wanted:
+        columns = wanted * height
+    elif ratio < wanted:
+        rows = width / wanted
+    left, top = (width - columns) * 0.5, (height - rows) * 0.5
+    return Plan((left, top, left + columns, top + rows), size, size)
+
+
+def _shorter_side(height: int, width: int, side: int) -> tuple[int, int]:
+    new = (
+        (side, max(side, round(width * side / height)))
+        if height <= width
+        else (max(side, round(height * side / width)), side)
+    )
+    if new[0] * new[1] > codec.MAX_PIXELS:
+        raise DecodeError(
+            "its shape makes the resized picture too large",
+            found=f"{height} x {width} would become {new[0]} x {new[1]}",
+            expected=f"at most {codec.MAX_PIXELS} pixels",
+        )
+    return new
+
+
+def _image(pixels: UInt8) -> Any:
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+
+
+def _with_channels(pixels: UInt8, channels: int) -> UInt8:
+    if pixels.shape[2] == channels:
+        return pixels
+    if channels == 3:
+        return np.repeat(pixels, 3, axis=2)
+    grey: UInt8 = np.asarray(_image(pixels).convert("L"))[:, :, None]
+    return grey

@@ -1,0 +1,203 @@
+"""The pictures of a folder as samples: fetched, prepared, with their masks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from asyncreader.errors import FormatError, SampleError
+from asyncreader.formats.manifest import manifest_path
+from asyncreader.pixels import codec
+from asyncreader.sources import open_source
+from asyncreader.sources.urls import is_url
+
+from ..encode import Hold, Packed, make_recipe
+from ..options import Options, check_encoding
+from ..ordered_pool import RUN
+from ..outputs.tables import check_class_names
+from ..temp_tables import Numbers, PathOf, Strings
+from .listing import Listing, read_class_names, scan
+from .local_tree import Tree, sort_key
+from .masks import MaskFolder
+from .object_store import holds_set
+from .origin import open_origin
+from .packed import may_be_packed
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FolderPart:
+    """Some pictures of a folder, by path, with their labels (n, L): what another machine needs.
+
+    ``masks``: paths of each further field.
+    """
+
+    paths: tuple[bytes, ...]
+    stamps: tuple[bytes, ...]
+    masks: tuple[tuple[bytes, ...], ...]
+    labels: npt.NDArray[Any] | None
+    label_kind: str
+    classes: tuple[str, ...] | None
+
+    def open(self, options: Options) -> FolderSamples:
+        """These pictures as samples."""
+        labels = None
+        if self.labels is not None:
+            kind = "d" if self.labels.dtype.kind == "f" else "q"
+            labels = Numbers(kind, self.labels.shape[1])
+            labels.extend(self.labels)
+            labels.rows()
+        listing = Listing(
+            open_origin(options.src, options.follow_links),
+            Strings.of(self.paths),
+            Strings.of(self.stamps),
+            labels,
+            self.label_kind,
+            self.classes,
+            {},
+        )
+        named = zip(options.fields, self.masks, strict=True)
+        masks = [
+            MaskFolder(name, Tree(folder, options.follow_links), Strings.of(paths), 0)
+            for (name, folder), paths in named
+        ]
+        return FolderSamples(options, "", listing, masks)
+
+
+class FolderSamples:
+    """The pictures of a folder. ``listing`` and ``masks``: which, where they were found before."""
+
+    def __init__(
+        self,
+        options: Options,
+        exclude: str,
+        listing: Listing | None = None,
+        masks: Sequence[MaskFolder] = (),
+    ) -> None:
+        self.encoding = options.encoding or "raw"
+        self.channels = options.channels or 3
+        check_encoding(options, self.encoding)
+        self._recipe = make_recipe(options, self.encoding, self.channels)
+        self._listing: Listing = listing or scan(
+            options.src,
+            labels=options.labels,
+            no_labels=options.no_labels,
+            classes=None if options.classes is None else _class_names(options.classes),
+            follow_links=options.follow_links,
+            skip_bad=options.skip_bad,
+            exclude=exclude,
+            classes_from_folders=options.classes_from_folders,
+        )
+        self.count = self._listing.count
+        self.classes = self._listing.classes
+        self.label_kind = self._listing.label_kind
+        self.ignored = self._listing.ignored
+        self.notes = self._listing.notes
+        self.skipped = [
+            (sort_key(path), os.fsdecode(path), problem) for path, problem in self._listing.skipped
+        ]
+        self.path: PathOf | None = self._listing.paths.__getitem__
+        self.run = RUN if self.encoding == "original" and not options.check_decode else 1
+        self.ahead = self._listing.tree.ahead
+        self.identity = "folder"
+        self._masks = list(masks)
+        self.fields = tuple(name for name, _ in options.fields)
+        try:
+            for name, folder in options.fields[len(masks) :]:
+                match = (name, folder, self._listing.paths, options.follow_links, options.skip_bad)
+                self._masks.append(MaskFolder.match(*match))
+                if self._masks[-1].extra:
+                    self.ignored[f"{name} without a picture"] = self._masks[-1].extra
+        except BaseException:
+            self.close()
+            raise
+        self.field_paths: tuple[PathOf | None, ...] = tuple(
+            field.paths.__getitem__ for field in self._masks
+        )
+
+    def will_need(self, number: int) -> bool:
+        listing = self._listing
+        return listing.tree.will_need(listing.paths[number], listing.stamps[number])
+
+    def fetch(self, number: int, hold: Hold) -> Packed:
+        path = self._listing.paths[number]
+        try:
+            data = self._listing.tree.read(path, hold, self._listing.stamps[number])
+            sample = self._recipe.from_file(data, hold)
+            header = codec.read_header(data) if self._masks else None
+        except SampleError as exc:
+            exc.source_path = self._listing.tree.shown(path)
+            raise
+        if header is None:
+            return sample
+        full = header.height, header.width
+        masks = (field.fetch(number, path, full, self._recipe, hold) for field in self._masks)
+        return replace(sample, fields=tuple(masks))
+
+    def name(self, number: int) -> tuple[Any, str]:
+        path = self._listing.paths[number]
+        return sort_key(path), os.fsdecode(path)
+
+    def where(self, number: int) -> str:
+        return self._listing.tree.shown(self._listing.paths[number])
+
+    def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
+        return self._listing.label_rows(numbers)
+
+    def sources(self, numbers: Int64) -> str:
+        listing = self._listing
+        state = xxhash.xxh3_128()
+        for number in numbers.tolist():
+            path = listing.paths[number]
+            state.update(path + b"\0" + listing.tree.stamp(path, listing.stamps[number]) + b"\0")
+            for field in self._masks:
+                path = field.paths[number]
+                state.update(path + b"\0" + (field.tree.stamp(path, b"") if path else b"") + b"\0")
+        return state.hexdigest()
+
+    def part(self, numbers: Int64) -> FolderPart:
+        """The pictures ``numbers``, to be sent away."""
+        listing, wanted = self._listing, numbers.tolist()
+        masks = (tuple(field.paths[number] for number in wanted) for field in self._masks)
+        return FolderPart(
+            tuple(listing.paths[number] for number in wanted),
+            tuple(listing.stamps[number] for number in wanted),
+            tuple(masks),
+            *(self.label_rows(numbers), self.label_kind, self.classes),
+        )
+
+    def give_up(self) -> None:
+        self._listing.tree.close()
+
+    def close(self) -> None:
+        self._listing.close()
+        for field in self._masks:
+            field.close()
+
+
+def _class_names(path: str) -> tuple[str, ...]:
+    """Names from a packed set, or from a text file."""
+    from asyncreader.sources.layouts.open_hdf5 import is_hdf5
+
+    if is_url(path):
+        plain = not holds_set(path)
+    else:
+        plain = os.path.isfile(path) and not is_hdf5(path) and manifest_path(path) is None
+        plain = plain or not may_be_packed(path)
+    if plain:
+        return read_class_names(path)
+    source = open_source(path)
+    try:
+        if source.spec.classes is None:
+            raise FormatError("this set has no class names", path=path)
+        check_class_names(source.spec.classes, path)
+        return source.spec.classes
+    finally:
+        source.close()

@@ -1,0 +1,357 @@
+"""Reads a labels CSV: which pictures there are, and the row of labels of each.
+
+Each column has its own type. Whole numbers and fractions keep their values; text becomes the number
+of its name among the sorted names of all text columns. Stored is one table: int64, or float64 where
+a column has fractions.
+
+Two passes over the file, so that no row is kept in memory: the first finds out what the labels
+are, the second spools the rows and sorts their paths.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import re
+import stat
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NoReturn, Protocol
+
+from asyncreader.errors import (
+    FormatError,
+    ParamsError,
+    SourceError,
+    SourceNotFoundError,
+)
+
+from ..temp_tables import Numbers, sorted_records
+from .local_tree import sort_key
+
+_INTEGER: Final = re.compile(r"[+-]?\d+")
+_REAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NOT_FINITE: Final = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_INT64: Final = range(-(1 << 63), 1 << 63)
+
+#: After a path's sort key: two NULs (a component is never empty, so none inside), row, line.
+_PLACE: Final = struct.Struct(">QQ")
+
+
+class Pictures(Protocol):
+    """What is asked of the pictures that a CSV names; see :class:`origin.Origin`."""
+
+    def relative(self, name: bytes) -> bytes:
+        """A path below their folder, of a name that may be absolute."""
+
+    def exists(self, path: bytes) -> bool:
+        """Whether there is a file of this name: asked of the first row only, to know a header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the CSV: its path below the folder, its place in ``labels``, its line."""
+
+    path: bytes
+    number: int
+    line: int
+
+
+@dataclass
+class Labels:
+    """A labels CSV, read. ``kind``: "class" where every label is the number of one of ``classes``,
+    else "values"; ``rows`` comes sorted by path."""
+
+    rows: Iterator[Row]
+    labels: Numbers
+    kind: str
+    classes: tuple[str, ...] | None
+    #: What a user may not expect of them.
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    number: int
+    path: bytes
+    cells: list[str]
+
+
+def read_labels(
+    path: str,
+    pictures: Pictures,
+    classes: tuple[str, ...] | None,
+    file: str | None = None,
+) -> Labels:
+    """Read ``path``, which names ``pictures``; ``classes`` fixes names and numbers.
+
+    ``file``: where it is on this machine, if not at ``path``.
+    Raises SourceError for an unreadable file and FormatError, naming the line, for a wrong one.
+    """
+    file = path if file is None else file
+    check_regular(file, "the labels CSV")
+    table = _Table(path, file, pictures)
+    kinds = _kinds(table, classes)
+    names, notes = _names(table, kinds, classes)
+    cells = _Cells(path, kinds, names)
+    labels = Numbers(cells.kind, len(kinds))
+    # Lazy: the first row comes when all of them are spooled and sorted.
+    rows = _unique(path, sorted_records(_spooled(table, cells, labels)))
+    named = names is not None and len({kind == "text" for kind in kinds}) == 1
+    return Labels(rows, labels, "class" if named else "values", names, notes)
+
+
+def check_regular(path: str, what: str) -> None:
+    """SourceNotFoundError or SourceError unless ``path`` is a file (links may be followed)."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as exc:
+        missing = isinstance(exc, (FileNotFoundError, NotADirectoryError))
+        kind = SourceNotFoundError if missing else SourceError
+        raise kind(f"{what} cannot be opened", path=path, found=exc.strerror) from exc
+    if not stat.S_ISREG(mode):
+        raise SourceError(f"{what} is not a regular file", path=path)
+
+
+class _Table:
+    """The data lines of the CSV, without its header if it has one."""
+
+    def __init__(self, path: str, file: str, pictures: Pictures) -> None:
+        self.path = path
+        self._file = file
+        self._relative = pictures.relative
+        self._exists = pictures.exists
+
+    def lines(self) -> Iterator[_Line]:
+        first = True
+        try:
+            with open(
+                self._file, encoding="utf-8-sig", errors="surrogateescape", newline=""
+            ) as file:
+                reader = csv.reader(file, strict=True)
+                for cells in reader:
+                    if not cells:
+                        continue
+                    if first and self._is_header(cells):
+                        first = False
+                        continue
+                    first = False
+                    yield self._line(reader.line_num, cells)
+        except csv.Error as exc:
+            raise FormatError("not a CSV file", path=self.path, found=str(exc)) from exc
+        except OSError as exc:
+            if isinstance(exc, SourceError):
+                raise
+            raise SourceError(
+                "the labels CSV cannot be read", path=self.path, found=exc.strerror
+            ) from exc
+
+    def _is_header(self, cells: list[str]) -> bool:
+        """A first row whose path cannot be meant as a file and whose labels are no numbers.
+
+        "cat/1.pgn", say, is a picture's name misspelt: the row must not go missing silently.
+        """
+        name = cells[0].encode("utf-8", "surrogateescape")
+        if b"/" in name or b"." in name or self._exists(self._relative(name)):
+            return False
+        return len(cells) < 2 or not any(_REAL.fullmatch(cell.strip()) for cell in cells[1:])
+
+    def _line(self, number: int, cells: list[str]) -> _Line:
+        raw = cells[0].encode("utf-8", "surrogateescape")
+        for cell in cells:
+            if "\0" in cell:
+                expected = "text in UTF-8: save it so if it is UTF-16"
+                _wrong(self.path, number, "a NUL character", repr(cell[:80]), expected)
+        if not raw:
+            hint = "an index that pandas wrote? to_csv(..., index=False) leaves it out"
+            _wrong(self.path, number, "a row without a path", repr(cells[0]), hint=hint)
+        if len(cells) < 2:
+            marks = [mark for mark in ";\t|" if mark in cells[0]]
+            mend = f"its cells look separated by {marks[0]!r}: write commas" if marks else None
+            _wrong(self.path, number, "a row without a label", repr(cells[0]), "path,label", mend)
+        path = self._relative(raw)
+        if path.startswith((b"/", b"../")) or path in (b"..", b"."):
+            _wrong(self.path, number, "a path out of the folder", repr(cells[0]))
+        return _Line(number, path, [cell.strip() for cell in cells[1:]])
+
+
+class _Column:
+    """What the cells of one column have in common. ``number``: as people count, the path is 1."""
+
+    def __init__(self, path: str, number: int) -> None:
+        self._path = path
+        self._number = number
+        self._integers = self._reals = self._texts = 0
+        self._text: tuple[int, str] = (0, "")  # the first one: line and cell
+
+    def add(self, line: int, cell: str) -> None:
+        if _INTEGER.fullmatch(cell):
+            self._integers += 1
+        elif _is_number(cell):
+            self._reals += 1
+        else:
+            self._texts += 1
+            if self._texts == 1:
+                self._text = line, cell
+
+    def kind(self, names_like_numbers: bool) -> str:
+        """ "integer", "real" or "text": the last where most cells are text, or some are and class
+        names are given that look like numbers. FormatError for text in a column of numbers."""
+        if not self._texts:
+            return "real" if self._reals else "integer"
+        numbers = self._integers + self._reals
+        if self._texts > numbers or names_like_numbers:
+            return "text"
+        line, cell = self._text
+        raise FormatError(
+            f"line {line} of the labels CSV: text in a column of numbers",
+            path=self._path,
+            found=f"{cell[:80]!r}, column {self._number} (numbers: {numbers:,}, "
+            f"text: {self._texts:,})",
+            expected="a number",
+            hint="correct the cell; if all of them are names of classes, list those in a file, "
+            "one a line (classes, --classes FILE)",
+        )
+
+
+def _is_number(text: str) -> bool:
+    return bool(_REAL.fullmatch(text) or _NOT_FINITE.fullmatch(text))
+
+
+def _kinds(table: _Table, classes: tuple[str, ...] | None) -> list[str]:
+    """The kind of each column; FormatError, naming the line, for rows that have no such."""
+    columns: list[_Column] = []
+    for line in table.lines():
+        if not columns:
+            columns = [_Column(table.path, 2 + n) for n in range(len(line.cells))]
+        if len(line.cells) != len(columns):
+            _wrong(
+                table.path,
+                line.number,
+                "a row with another number of labels",
+                str(len(line.cells)),
+                f"{len(columns)}, as in the first row",
+            )
+        for column, cell in zip(columns, line.cells, strict=True):
+            if not cell:
+                _wrong(table.path, line.number, "an empty label", repr(os.fsdecode(line.path)))
+            column.add(line.number, cell)
+    if not columns:
+        raise FormatError("the labels CSV has no rows", path=table.path)
+    names_like_numbers = classes is not None and any(map(_is_number, classes))
+    return [column.kind(names_like_numbers) for column in columns]
+
+
+def _names(
+    table: _Table, kinds: list[str], classes: tuple[str, ...] | None
+) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """The class names, None where the labels are plain values; and what to tell of them.
+
+    All text columns share them, so that a name has one number, and a number one name.
+    """
+    if "text" not in kinds:
+        if "real" in kinds and classes is not None:
+            raise ParamsError(
+                "classes are given, and the labels in the CSV are fractions", path=table.path
+            )
+        return classes, ()
+    if classes is not None:
+        return classes, ()
+    # A set of a million regression targets would be of no use, so names are gathered only now.
+    found: dict[int, set[str]] = {n: set() for n, kind in enumerate(kinds) if kind == "text"}
+    for line in table.lines():
+        for n, names in found.items():
+            names.add(line.cells[n])
+    union = set().union(*found.values())
+    notes: tuple[str, ...] = ()
+    if any(names != union for names in found.values()):
+        columns = " and ".join(str(2 + n) for n in found)
+        notes = (
+            f"the text columns of the labels CSV (columns {columns}) share one list of "
+            f"{len(union):,} names: a label is the number of its name in it",
+        )
+    return tuple(sorted(union, key=lambda name: name.encode("utf-8", "surrogateescape"))), notes
+
+
+class _Cells:
+    """From the cells of a row to the numbers that are stored."""
+
+    def __init__(self, path: str, kinds: list[str], names: tuple[str, ...] | None) -> None:
+        self._path = path
+        self._kinds = kinds
+        #: Of the table, as of :class:`Numbers`: one point anywhere makes all of it float64.
+        self.kind = "d" if "real" in kinds else "q"
+        self._classes = {name: number for number, name in enumerate(names or ())}
+        # beside text, whole numbers are values: the classes are the text's
+        self._numbered = names is not None and "text" not in kinds
+
+    def numbers(self, line: _Line) -> Iterator[float]:
+        """The stored numbers; FormatError, naming the line, for one that is not to be had."""
+        for kind, cell in zip(self._kinds, line.cells, strict=True):
+            if kind == "text":
+                yield self._class(line.number, cell)
+            elif self.kind == "d":
+                yield self._float(line.number, cell)
+            else:
+                yield self._integer(line.number, cell)
+
+    def _class(self, line: int, name: str) -> int:
+        if name not in self._classes:
+            expected = f"one of the {len(self._classes)} given by classes"
+            _wrong(self._path, line, "an unknown class", repr(name), expected)
+        return self._classes[name]
+
+    def _float(self, line: int, cell: str) -> float:
+        number = float(cell)
+        exact = not _INTEGER.fullmatch(cell) or (len(cell) < 400 and int(cell) == number)
+        if not exact or (math.isinf(number) and not _NOT_FINITE.fullmatch(cell)):
+            what = "a label that float64, which fractions make of all of them, cannot hold"
+            _wrong(self._path, line, what, cell[:40])
+        return number
+
+    def _integer(self, line: int, cell: str) -> int:
+        # longer than any of 64 bits, and int() refuses thousands of digits in its own words
+        if len(cell) > 1000 or (number := int(cell)) not in _INT64:
+            _wrong(self._path, line, "a label beyond 64 bits", cell[:40])
+        count = len(self._classes)
+        if self._numbered and not 0 <= number < count:
+            _wrong(self._path, line, "a class number out of range", cell, f"0 to {count - 1}")
+        return number
+
+
+def _spooled(table: _Table, cells: _Cells, labels: Numbers) -> Iterator[bytes]:
+    """Fill ``labels`` row by row; the records to be sorted."""
+    for number, line in enumerate(table.lines()):
+        for value in cells.numbers(line):
+            labels.append(value)
+        yield sort_key(line.path) + b"\0\0" + _PLACE.pack(number, line.number)
+
+
+def _unique(path: str, records: Iterator[bytes]) -> Iterator[Row]:
+    last: Row | None = None
+    for record in records:
+        number, line = _PLACE.unpack(record[-_PLACE.size :])
+        row = Row(record[: -_PLACE.size - 2].replace(b"\0", b"/"), number, line)
+        if last is not None and last.path == row.path:
+            _wrong(
+                path,
+                row.line,
+                "a picture that is listed already",
+                repr(os.fsdecode(row.path)),
+                f"line {last.line} to be its only one",
+            )
+        last = row
+        yield row
+
+
+def _wrong(
+    path: str,
+    line: int,
+    what: str,
+    found: str,
+    expected: str | None = None,
+    hint: str | None = None,
+) -> NoReturn:
+    what = f"line {line} of the labels CSV: {what}"
+    raise FormatError(what, path=path, found=found, expected=expected, hint=hint)

@@ -1,0 +1,301 @@
+"""From a folder to the list of its samples: path and labels of each, in record order, on disk."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncreader.errors import (
+    FormatError,
+    SampleError,
+    SourceError,
+    SourceNotFoundError,
+)
+from asyncreader.sources.urls import is_url
+
+from ..temp_tables import Numbers, Strings
+from .class_folders import ClassFolders, is_part
+from .labels_csv import Labels, Row, check_regular, read_labels
+from .local_tree import NOT_LISTED, Found, has_image_suffix, sort_key
+from .origin import Origin, open_origin, text_file
+
+#: Missing files of a CSV that an error names.
+_NAMED = 5
+#: Rows of a CSV that are looked up together where the pictures cannot be listed.
+_LOOKED_UP = 4096
+
+
+@dataclass
+class Listing:
+    """The samples of a folder, on disk or in a store. ``labels``: (N, L) int64 or float64, spooled;
+    None without labels.
+
+    ``label_kind``: "class", "values" or "none"; ``skipped``: bad ones met on the way, in order
+    (empty unless bad ones are to be skipped).
+    """
+
+    tree: Origin
+    paths: Strings
+    #: What each was when it was found; empty where that is not known before it is read.
+    stamps: Strings
+    labels: Numbers | None
+    label_kind: str
+    classes: tuple[str, ...] | None
+    ignored: dict[str, int]
+    skipped: list[tuple[bytes, SampleError]] = field(default_factory=list)
+    #: What a user may not expect of the folders.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Samples listed."""
+        return len(self.paths)
+
+    def label_rows(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any] | None:
+        """Labels of the samples ``numbers``: (n, L); None without labels."""
+        if self.labels is None:
+            return None
+        rows: npt.NDArray[Any] = self.labels.rows()[numbers]
+        return rows.reshape(numbers.size, -1)
+
+    def close(self) -> None:
+        """Give the temporary files back, and what is under way up."""
+        self.tree.close()
+        self.paths.close()
+        self.stamps.close()
+        if self.labels is not None:
+            self.labels.close()
+
+
+def scan(
+    root: str,
+    *,
+    labels: str | None = None,
+    no_labels: bool = False,
+    classes: tuple[str, ...] | None = None,
+    follow_links: bool = False,
+    skip_bad: bool = False,
+    exclude: str | None = None,
+    classes_from_folders: bool = False,
+) -> Listing:
+    """List the pictures under ``root``, a folder or a URL, and their labels.
+
+    ``labels``: a CSV that names the set; ``no_labels``: there are none; neither: the class is the
+    first folder level, also (``classes_from_folders``) where the folders are called train and val
+    or have folders inside. ``classes`` fixes names and numbers.
+    ``exclude``: see :class:`local_tree.Tree`.
+    Raises SampleError (with ``source_path``) for the first thing that looks like a picture and must
+    not be opened, unless ``skip_bad``; SourceError for what concerns the whole set.
+    """
+    tree = open_origin(root, follow_links, exclude)
+    builder = _Builder(tree, skip_bad)
+    try:
+        if labels is not None:
+            with text_file(labels) as file:
+                return builder.by_csv(labels, file, classes)
+        return (
+            builder.unlabelled() if no_labels else builder.by_folder(classes, classes_from_folders)
+        )
+    except BaseException:
+        tree.close()
+        builder.paths.close()
+        builder.stamps.close()
+        raise
+
+
+class _Builder:
+    def __init__(self, tree: Origin, skip_bad: bool) -> None:
+        self.tree = tree
+        self.paths = Strings()
+        self.stamps = Strings()
+        self._skip_bad = skip_bad
+        self._skipped: list[tuple[bytes, SampleError]] = []
+        self._unlisted = 0
+
+    def unlabelled(self) -> Listing:
+        for found in self.tree:
+            if self._good(found):
+                self._append(found)
+        return self._listing(None, "none", None)
+
+    def by_folder(self, classes: tuple[str, ...] | None, meant: bool) -> Listing:
+        fixed = None if classes is None else {name: n for n, name in enumerate(classes)}
+        numbers = Numbers("q")
+        folders = ClassFolders(self.tree)
+        for found in self.tree:
+            folders.add(found.path)
+            if not self._good(found):
+                continue
+            if b"/" not in found.path:
+                raise self._without_class(found.path)
+            last = len(self.tree.folders) - 1
+            self._append(found)
+            if fixed is None:
+                numbers.append(last)
+            elif not meant and self._is_unknown_part(fixed, found.path):
+                raise folders.refusal()
+            else:
+                numbers.append(self._known(fixed, found.path))
+        if classes is None:
+            if not meant:
+                folders.check()
+            classes = tuple(map(_name, self.tree.folders))
+        listing = self._listing(numbers, "class", classes)
+        listing.notes = folders.notes(deep=not meant)
+        return listing
+
+    def _append(self, found: Found) -> None:
+        self.paths.append(found.path)
+        self.stamps.append(found.stamp)
+
+    def by_csv(self, csv: str, file: str, classes: tuple[str, ...] | None) -> Listing:
+        table = read_labels(csv, self.tree, classes, file)
+        numbers = Numbers("d" if table.labels.dtype.kind == "f" else "q", table.labels.width)
+        missing: list[Row] = []
+        absent = 0
+        for row, found in self._joined(table):
+            if found is None:
+                absent += 1
+                missing += [row] if len(missing) < _NAMED else []
+            elif self._good(found):
+                self._append(found)
+                numbers.extend(table.labels.rows()[row.number])
+        table.labels.close()
+        if absent:
+            raise _missing(csv, self.tree.name, missing, absent)
+        listing = self._listing(numbers, table.kind, table.classes)
+        listing.ignored[NOT_LISTED] = self._unlisted
+        listing.notes = table.notes
+        return listing
+
+    def _joined(self, table: Labels) -> Iterator[tuple[Row, Found | None]]:
+        """Each row with what the folder has for it; both come in the same order."""
+        if not self.tree.lists:
+            while rows := list(itertools.islice(table.rows, _LOOKED_UP)):
+                yield from zip(rows, self.tree.look_up([row.path for row in rows]), strict=True)
+            return
+        walk = iter(self.tree)
+        found = next(walk, None)
+        for row in table.rows:
+            key = sort_key(row.path)
+            while found is not None and sort_key(found.path) < key:
+                self._count_unlisted(found)
+                found = next(walk, None)
+            if found is not None and found.path == row.path:
+                yield row, found
+                found = next(walk, None)
+            else:
+                # a file that the walk passes over (hidden, other suffix) and the CSV names
+                yield row, self.tree.look_up([row.path])[0]
+        while found is not None:
+            self._count_unlisted(found)
+            found = next(walk, None)
+
+    def _count_unlisted(self, found: Found) -> None:
+        self._unlisted += has_image_suffix(found.path)
+
+    def _good(self, found: Found) -> bool:
+        if found.problem is None:
+            return True
+        if not self._skip_bad:
+            found.problem.source_path = self.tree.shown(found.path)
+            found.problem.hint = found.problem.hint or SKIP_HINT
+            raise found.problem
+        self._skipped.append((found.path, found.problem))
+        return False
+
+    def _without_class(self, path: bytes) -> FormatError:
+        return FormatError(
+            "a picture lies beside the class folders"
+            if self.tree.has_folders()
+            else "the folder is flat: its pictures have no class",
+            source_path=self.tree.shown(path),
+            expected="one folder for each class",
+            hint="give labels (--labels CSV) or no_labels (--no-labels), or move the files",
+        )
+
+    def _is_unknown_part(self, fixed: dict[str, int], path: bytes) -> bool:
+        top = path.split(b"/", 1)[0]
+        return is_part(top) and _name(top) not in fixed
+
+    def _known(self, fixed: dict[str, int], path: bytes) -> int:
+        name = _name(path.split(b"/", 1)[0])
+        if name not in fixed:
+            raise FormatError(
+                "an unknown class",
+                source_path=self.tree.shown(path),
+                found=repr(name),
+                expected=f"one of the {len(fixed)} names given by classes",
+            )
+        return fixed[name]
+
+    def _listing(
+        self, labels: Numbers | None, kind: str, classes: tuple[str, ...] | None
+    ) -> Listing:
+        if not len(self.paths) and not self._skipped:
+            raise SourceError(
+                "there are no pictures in the folder",
+                path=self.tree.name,
+                found=", ".join(f"{n} {kind}" for kind, n in self.tree.ignored.items()),
+            )
+        if labels is not None:
+            labels.rows()
+        return Listing(
+            self.tree,
+            self.paths.freeze(),
+            self.stamps.freeze(),
+            labels,
+            kind,
+            classes,
+            dict(self.tree.ignored),
+            self._skipped,
+        )
+
+
+SKIP_HINT = "mend or remove it, or pass skip_bad (--skip-bad)"
+
+
+def _name(folder: bytes) -> str:
+    return folder.decode("utf-8", "surrogateescape")
+
+
+def _missing(csv: str, root: str, rows: list[Row], count: int) -> SourceNotFoundError:
+    named = ", ".join(f"{os.fsdecode(row.path)!r} (line {row.line})" for row in rows)
+    return SourceNotFoundError(
+        f"{count} of the files that the labels CSV names are not there",
+        path=csv,
+        found=named + (", ..." if count > len(rows) else ""),
+        hint=f"a row begins with a path below {root!r}, suffix included: correct the CSV",
+    )
+
+
+def read_class_names(path: str) -> tuple[str, ...]:
+    """Class names from a text file, one a line, in order of their numbers."""
+    if not is_url(path):
+        check_regular(path, "the file of class names")
+    try:
+        with (
+            text_file(path) as name,
+            open(name, encoding="utf-8-sig", errors="surrogateescape") as file,
+        ):
+            names = [line.rstrip("\n") for line in file]
+    except OSError as exc:
+        if isinstance(exc, SourceError):
+            raise
+        raise SourceError("the file of class names cannot be read", path=path) from exc
+    names = [name for name in names if name]
+    if not names or any("\0" in name for name in names):
+        what = "holds no names" if not names else "is not text"
+        raise FormatError(f"the file of class names {what}", path=path)
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise FormatError("a class name comes twice", path=path, found=repr(name))
+        seen.add(name)
+    return tuple(names)

@@ -1,0 +1,351 @@
+"""Finds the pictures under a folder, in order, and says which of them must not be opened.
+
+Order: by path component, as bytes. Nothing is opened here but directories; what is not a regular
+file, or is a link that leads out of the folder, is reported and left alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from asyncreader.errors import SampleError, SourceError, SourceNotFoundError
+from asyncreader.pixels.codec import IMAGE_SUFFIXES
+
+from ..temp_tables import sorted_records
+
+_SUFFIXES: Final = frozenset(suffix.encode() for suffix in IMAGE_SUFFIXES)
+
+#: Larger than any picture within codec.MAX_PIXELS (16 bits, four channels: 0.7 GB), so not read.
+MAX_FILE: Final = 1 << 30
+
+HIDDEN: Final = "hidden"
+OTHER_SUFFIX: Final = "other suffix"
+NOT_LISTED: Final = "not in the CSV"
+
+_LOOP: Final = "a link loop"
+_MANY: Final = "a folder that too many links lead to"
+#: Times that links may lead to one folder: a few folders of links to each other are 2^40 paths.
+_ENTERED: Final = 64
+_ABSENT: Final = (errno.ENOENT, errno.ENOTDIR)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A picture's path below the folder, why it cannot be one if it cannot, and its stamp where
+    that is known already (origin.py)."""
+
+    path: bytes
+    problem: SampleError | None = None
+    stamp: bytes = b""
+
+
+def sort_key(path: bytes) -> bytes:
+    """A key whose byte order is the paths' order by component: NUL is below all that names hold."""
+    return path.replace(b"/", b"\0")
+
+
+def check_file_size(size: int) -> None:
+    """SampleError for a file (bytes) that is larger than any picture."""
+    if size > MAX_FILE:
+        raise SampleError(
+            "too large to be a picture",
+            found=f"{size} bytes",
+            expected=f"at most {MAX_FILE}",
+        )
+
+
+def has_image_suffix(name: bytes) -> bool:
+    """Whether a file's name says that it is a picture."""
+    return os.path.splitext(name)[1].lower() in _SUFFIXES
+
+
+class Tree:
+    """A folder, its rules for links, and counts of what it ignored on the way; see
+    :class:`origin.Origin`.
+
+    ``exclude``: a path (absolute, no links) that is never entered: the target, when it lies inside.
+    """
+
+    lists = True
+    ahead = 0  # the kernel reads ahead
+
+    def __init__(self, root: str, follow_links: bool, exclude: str | None = None) -> None:
+        self.root = os.fsencode(root)
+        self.real = os.path.realpath(self.root)
+        self.follow_links = follow_links
+        self._exclude = None if exclude is None else os.fsencode(exclude)
+        self.ignored: dict[str, int] = {HIDDEN: 0, OTHER_SUFFIX: 0}
+        #: Names of the first-level folders, in order, as they are entered.
+        self.folders: list[bytes] = []
+        self._entered: dict[tuple[int, int], int] = {}
+
+    def full(self, path: bytes) -> bytes:
+        """``path`` below the folder, as this process can open it."""
+        return os.path.join(self.root, path)
+
+    def shown(self, path: bytes) -> str:
+        """The same for messages."""
+        return os.fsdecode(self.full(path))
+
+    @property
+    def name(self) -> str:
+        return os.fsdecode(self.root)
+
+    def relative(self, name: bytes) -> bytes:
+        path = os.path.normpath(name)
+        if not path.startswith(b"/"):
+            return path
+        path = b"/" + path.lstrip(b"/")
+        for root in (self.root, self.real):
+            top = os.path.abspath(root).rstrip(b"/") + b"/"
+            if path.startswith(top):
+                return path[len(top) :]
+        return path
+
+    def exists(self, path: bytes) -> bool:
+        return os.path.lexists(self.full(path))
+
+    def has_folders(self) -> bool:
+        with os.scandir(self.root) as entries:
+            return any(entry.is_dir() for entry in entries if not entry.name.startswith(b"."))
+
+    # -- walking -----------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Found]:
+        """Every picture, good or bad, once, in order. Memory: one directory's names at most."""
+        stack = [(b"", self._entries(b""))]
+        above = [self._identity(b"")]
+        while stack:
+            prefix, entries = stack[-1]
+            entry = next(entries, None)
+            if entry is None:
+                stack.pop()
+                above.pop()
+                continue
+            kind, path = entry[-1:], prefix + entry[:-2]
+            found = self._link(path, above) if kind == b"l" else self._plain(path, kind)
+            if isinstance(found, Found):
+                yield found
+            elif found:
+                if not prefix:
+                    self.folders.append(path)
+                stack.append((path + b"/", self._entries(path)))
+                above.append(self._identity(path))
+
+    def _entries(self, path: bytes) -> Iterator[bytes]:
+        """Visible entries of a directory, sorted: name, NUL, and one letter for the kind."""
+        return sorted_records(self._listed(path))
+
+    def _listed(self, path: bytes) -> Iterator[bytes]:
+        try:
+            with os.scandir(self.full(path)) as entries:
+                for entry in entries:
+                    if entry.name.startswith(b"."):
+                        self.ignored[HIDDEN] += 1
+                    elif entry.is_symlink():
+                        yield entry.name + b"\0l"
+                    elif entry.is_dir(follow_symlinks=False):
+                        if not self._excluded(os.path.join(path, entry.name)):
+                            yield entry.name + b"\0d"
+                    elif has_image_suffix(entry.name):
+                        regular = entry.is_file(follow_symlinks=False)
+                        yield entry.name + (b"\0f" if regular else b"\0o")
+                    else:
+                        self.ignored[OTHER_SUFFIX] += 1
+        except OSError as exc:
+            raise SourceError(
+                "a folder cannot be read", source_path=self.shown(path), found=exc.strerror
+            ) from exc
+
+    def _again(self, folder: tuple[int, int]) -> bool:
+        """Whether a folder may be entered by one more link."""
+        times = self._entered[folder] = self._entered.get(folder, 0) + 1
+        return times <= _ENTERED
+
+    def _excluded(self, path: bytes) -> bool:
+        return self._exclude == os.path.join(self.real, path)
+
+    def _identity(self, path: bytes) -> tuple[int, int]:
+        try:
+            facts = os.stat(self.full(path))
+        except OSError as exc:
+            raise SourceError(
+                "a folder cannot be read", source_path=self.shown(path), found=exc.strerror
+            ) from exc
+        return facts.st_dev, facts.st_ino
+
+    def _plain(self, path: bytes, kind: bytes) -> Found | bool:
+        if kind == b"d":
+            return True
+        if kind == b"f":
+            return Found(path)
+        target = self._target(path)
+        return Found(path, target if isinstance(target, SampleError) else _not_regular(target))
+
+    def _link(self, path: bytes, above: list[tuple[int, int]]) -> Found | bool:
+        """What a link leads to: a picture, True for a folder to enter, False for neither."""
+        target = self._target(path)
+        if isinstance(target, SampleError):
+            if target.what == _LOOP or has_image_suffix(path):
+                return Found(path, target)
+        elif stat.S_ISDIR(target.st_mode):
+            if (target.st_dev, target.st_ino) in above:
+                return Found(path, SampleError(_LOOP, found="a link to a folder that it lies in"))
+            outside = self._outside(path)
+            if outside is None and not self._again((target.st_dev, target.st_ino)):
+                return Found(path, SampleError(_MANY, found="links to folders full of such links"))
+            return Found(path, outside) if outside else not self._excluded(path)
+        elif has_image_suffix(path):
+            return Found(path, self._problem(path, target))
+        self.ignored[OTHER_SUFFIX] += 1
+        return False
+
+    # -- one path ----------------------------------------------------------------------------
+
+    def inspect(self, path: bytes) -> Found:
+        """``path``, named by the caller rather than found.
+
+        SourceNotFoundError if there is none, or a folder: columns of a CSV are swapped, perhaps.
+        """
+        try:
+            os.lstat(self.full(path))
+        except OSError as exc:
+            kind = SourceNotFoundError if exc.errno in _ABSENT else SourceError
+            raise kind(
+                "a picture cannot be found", source_path=self.shown(path), found=exc.strerror
+            ) from exc
+        target = self._target(path)
+        if isinstance(target, SampleError):
+            return Found(path, target)
+        if stat.S_ISDIR(target.st_mode):
+            raise SourceNotFoundError("a folder, not a picture", source_path=self.shown(path))
+        return Found(path, self._problem(path, target))
+
+    def look_up(self, paths: Sequence[bytes]) -> list[Found | None]:
+        found: list[Found | None] = []
+        for path in paths:
+            try:
+                found.append(self.inspect(path))
+            except SourceNotFoundError:
+                found.append(None)
+        return found
+
+    def will_need(self, path: bytes, stamp: bytes) -> bool:
+        return True
+
+    def stamp(self, path: bytes, found: bytes) -> bytes:
+        try:
+            facts = os.stat(self.full(path))
+        except OSError as exc:
+            return f"none: {exc.errno}".encode()
+        # ctime too: what keeps size and mtime (touch -r, cp -p) cannot keep that
+        return f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}".encode()
+
+    def close(self) -> None:
+        pass
+
+    def read(self, path: bytes, hold: Callable[[int], None], stamp: bytes = b"") -> bytes:
+        """A picture's whole file; SampleError if it is not regular, SourceError if it changes.
+
+        ``hold`` is told the file's size before it is read.
+        """
+        try:
+            file = self._open(path)
+            try:
+                return self._contents(file, path, hold)
+            finally:
+                os.close(file)
+        except OSError as exc:
+            if isinstance(exc, SourceError):
+                raise
+            kind = SourceNotFoundError if exc.errno in _ABSENT else SourceError
+            raise kind(
+                "a picture cannot be read", source_path=self.shown(path), found=exc.strerror
+            ) from exc
+
+    def _contents(self, file: int, path: bytes, hold: Callable[[int], None]) -> bytes:
+        before = os.fstat(file)
+        if not stat.S_ISREG(before.st_mode):
+            raise _not_regular(before)
+        check_file_size(before.st_size)
+        hold(before.st_size)
+        data = _read_all(file, before.st_size)
+        after = os.fstat(file)
+        same = before.st_size == after.st_size and before.st_mtime_ns == after.st_mtime_ns
+        if not same or len(data) != after.st_size:
+            raise SourceError(
+                "a picture changed while it was packed",
+                source_path=self.shown(path),
+                hint="convert again when nothing writes to the folder",
+            )
+        return data
+
+    def _open(self, path: bytes) -> int:
+        # A link or a FIFO put here since the walk must be neither followed nor waited for.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
+        full = self.full(path)
+        try:
+            return os.open(full, flags)
+        except OSError as exc:
+            if exc.errno != errno.ELOOP:
+                raise
+        outside = self._outside(path)
+        if outside is not None:
+            raise outside
+        return os.open(os.path.realpath(full), flags)
+
+    def _target(self, path: bytes) -> os.stat_result | SampleError:
+        """What ``path`` is, links followed, or why they lead nowhere."""
+        try:
+            return os.stat(self.full(path))
+        except OSError as exc:
+            looped = exc.errno == errno.ELOOP
+            return SampleError(_LOOP if looped else "a link to nothing", found=exc.strerror)
+
+    def _problem(self, path: bytes, target: os.stat_result) -> SampleError | None:
+        if not stat.S_ISREG(target.st_mode):
+            return _not_regular(target)
+        return self._outside(path)
+
+    def _outside(self, path: bytes) -> SampleError | None:
+        """Why a path that may pass through links is not ours to read; None if it is."""
+        if self.follow_links:
+            return None
+        real = os.path.realpath(self.full(path))
+        if real.startswith(os.path.join(self.real, b"")):
+            return None
+        return SampleError(
+            "a link out of the folder",
+            found=f"it leads to {os.fsdecode(real)!r}",
+            hint="pass follow_links (--follow-links) if that is meant",
+        )
+
+
+def _not_regular(facts: os.stat_result) -> SampleError:
+    kind = _KINDS.get(stat.S_IFMT(facts.st_mode), "something else")
+    return SampleError("not a regular file", found=kind)
+
+
+_KINDS: Final = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
+
+
+def _read_all(file: int, size: int) -> bytes:
+    """To the end of the file; one byte more than ``size`` is asked for, to notice growth."""
+    data = os.read(file, size + 1)
+    if len(data) == size:
+        return data
+    parts = [data]
+    while parts[-1] and sum(map(len, parts)) <= size:
+        parts.append(os.read(file, size + 1 - sum(map(len, parts))))
+    return b"".join(parts)

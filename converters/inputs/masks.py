@@ -1,0 +1,191 @@
+"""Further fields of the samples: masks in a folder beside the pictures, or fields of a packed set.
+
+A mask goes with the picture of the same path without its suffix: ``masks/cat/1.png`` with
+``cat/1.jpg``. What is packed are its values (asyncreader/pixels/masks.py), cut and resized as the
+picture is, but unmixed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncreader.errors import (
+    FormatError,
+    SampleError,
+    SourceError,
+    SourceNotFoundError,
+)
+from asyncreader.formats.packed import FIELD_DTYPES
+from asyncreader.pixels import codec
+from asyncreader.pixels.masks import decode_values
+
+from ..encode import Hold, Packed, Recipe, decoding_bytes
+from ..temp_tables import Strings, sorted_records
+from .listing import SKIP_HINT
+from .local_tree import Tree, sort_key
+
+Array: TypeAlias = npt.NDArray[Any]
+
+#: Between a path's sort key and what follows it: a component is never empty, so none is inside.
+_END: Final = b"\0\0"
+_NUMBER: Final = struct.Struct(">Q")
+
+
+@dataclass(frozen=True)
+class MaskFolder:
+    """The masks of a folder's pictures. ``paths``: of picture number n, b"" where it has none;
+    ``extra``: masks that no picture goes with."""
+
+    name: str
+    tree: Tree
+    paths: Strings
+    extra: int
+
+    @classmethod
+    def match(
+        cls, name: str, folder: str, pictures: Strings, follow_links: bool, skip_bad: bool
+    ) -> MaskFolder:
+        """Find the mask of each picture, on disk and with bounded memory.
+
+        Raises SourceNotFoundError where there is no such folder, SampleError for the first picture
+        without a mask (unless ``skip_bad``: then its fetch does), FormatError for one with two.
+        """
+        if not os.path.isdir(folder):
+            kind = SourceError if os.path.lexists(folder) else SourceNotFoundError
+            raise kind(f"there is no folder of field {name!r}", path=folder)
+        tree = Tree(folder, follow_links)
+        matching = _Matching(name, tree, pictures)
+        paths = Strings()
+        missing, first = 0, b""
+        try:
+            for record in sorted_records(iter(matching)):
+                paths.append(record[_NUMBER.size :])
+                if len(record) == _NUMBER.size:
+                    first = first or pictures[paths.count - 1]
+                    missing += 1
+        except BaseException:
+            paths.close()
+            raise
+        if missing and not skip_bad:
+            paths.close()
+            raise _missing(name, tree, first, missing)
+        return cls(name, tree, paths.freeze(), matching.extra)
+
+    def fetch(
+        self, number: int, picture: bytes, full: tuple[int, int], recipe: Recipe, hold: Hold
+    ) -> Packed:
+        """The mask of picture ``number``, whose full size is ``full``, as it is stored.
+
+        SampleError (with its ``source_path``) if it is missing, damaged or of another size.
+        """
+        path = self.paths[number]
+        if not path:
+            raise _missing(self.name, self.tree, picture, 1)
+        try:
+            data = self.tree.read(path, hold)
+            header = codec.read_header(data)
+            hold(decoding_bytes(header))
+            return stored_values(self.name, decode_values(data), full, recipe)
+        except SampleError as exc:
+            exc.source_path = self.tree.shown(path)
+            raise
+
+    def close(self) -> None:
+        """Give the temporary files back."""
+        self.paths.close()
+
+
+class _Matching:
+    """Records of picture number and mask path, in order of the paths without suffixes."""
+
+    def __init__(self, name: str, tree: Tree, pictures: Strings) -> None:
+        self._name = name
+        self._tree = tree
+        self._pictures = pictures
+        self.extra = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        pictures = sorted_records(
+            _stem(self._pictures[number]) + _END + _NUMBER.pack(number)
+            for number in range(len(self._pictures))
+        )
+        found = sorted_records(_stem(mask.path) + _END + mask.path for mask in self._tree)
+        masks = itertools.groupby(found, lambda record: record.split(_END, 1)[0])
+        at, group = next(masks, (None, iter(())))
+        used = False
+        paths: list[bytes] = []
+        for record in pictures:
+            stem, number = record[: -len(_END) - _NUMBER.size], record[-_NUMBER.size :]
+            while at is not None and at < stem:
+                self.extra += 0 if used else sum(1 for _ in group)
+                at, group = next(masks, (None, iter(())))
+                used = False
+            if at != stem:
+                yield number
+                continue
+            if not used:
+                paths = [mask.split(_END, 1)[1] for mask in group]
+                used = True
+            if len(paths) > 1:
+                raise FormatError(
+                    f"a picture has two of field {self._name!r}",
+                    source_path=self._tree.shown(paths[0]),
+                    found=repr(self._tree.shown(paths[1])),
+                    hint="remove one of them",
+                )
+            yield number + paths[0]
+        while at is not None:
+            self.extra += 0 if used else sum(1 for _ in group)
+            at, group = next(masks, (None, iter(())))
+            used = False
+
+
+def _stem(path: bytes) -> bytes:
+    return sort_key(os.path.splitext(path)[0])
+
+
+def _missing(name: str, tree: Tree, picture: bytes, count: int) -> SampleError:
+    stem = os.path.splitext(picture)[0]
+    return SampleError(
+        f"a picture without its {name!r}",
+        source_path=os.fsdecode(picture),
+        found=None if count == 1 else f"{count:,} such pictures, this is the first",
+        expected=f"{tree.shown(stem)}.png, or another suffix",
+        hint=SKIP_HINT,
+    )
+
+
+def stored_values(name: str, values: Array, full: tuple[int, int], recipe: Recipe) -> Packed:
+    """Values (H, W, C) of field ``name`` of a picture of size ``full``, as they are stored."""
+    if values.shape[:2] != full:
+        raise SampleError(
+            f"field {name!r} and its picture differ in size",
+            found="{} x {} (height x width)".format(*values.shape),
+            expected="{} x {}, as the upright picture".format(*full),
+        )
+    return recipe.from_values(as_stored(name, values), full)
+
+
+def as_stored(name: str, values: Array) -> Array:
+    """Whole numbers as uint8 or uint16, with 1 or 3 channels; SampleError if they are neither."""
+    if values.dtype == np.bool_:
+        values = values.astype(np.uint8)
+    fits = values.dtype.kind in "iu" and int(values.min()) >= 0 and int(values.max()) <= 65_535
+    if fits and values.dtype.name not in FIELD_DTYPES:
+        values = values.astype(np.uint16)
+    if values.dtype.name not in FIELD_DTYPES or values.shape[2] not in (1, 3):
+        raise SampleError(
+            f"field {name!r} cannot be packed",
+            found=f"{values.shape[2]} channels of {values.dtype}, "
+            f"from {values.min()} to {values.max()}",
+            expected="1 or 3 channels of whole numbers from 0 to 65535",
+        )
+    return values

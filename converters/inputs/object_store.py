@@ -1,0 +1,229 @@
+"""Pictures in an object store: found by its listing, asked for ahead, and held against it.
+
+Records, classes and what is ignored are those of the same tree on a disk. Memory is bounded: names
+are sorted on disk (temp_tables.py), and what is asked for ahead is counted by the sizes of the
+listing.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, TypeAlias
+
+from asyncreader.errors import ParamsError, SourceError, SourceNotFoundError
+from asyncreader.formats.manifest import NAME as MANIFEST
+from asyncreader.sources.remote.client import IN_FLIGHT, Objects, Version
+from asyncreader.sources.urls import Place, place_of
+
+from ..encode import Hold
+from ..temp_tables import sorted_records
+from .local_tree import (
+    HIDDEN,
+    OTHER_SUFFIX,
+    Found,
+    check_file_size,
+    has_image_suffix,
+    sort_key,
+)
+
+#: Bytes of pictures that are asked for ahead, of all threads together.
+AHEAD_BYTES: Final = 128 << 20
+
+#: Between a name's sort key and its stamp: a component is never empty, so none is inside.
+_END: Final = b"\0\0"
+
+#: A text file at a URL is fetched in pieces of this size, so many at once.
+_PIECE: Final = 8 << 20
+_TOGETHER: Final = 8
+
+_Answer: TypeAlias = Callable[[], tuple[memoryview, Version]]
+
+
+class StoreFolder:
+    """The pictures below a URL; see :class:`origin.Origin`. Opened in the process that uses it.
+
+    Raises ParamsError for a URL that makes no sense, or without obstore.
+    """
+
+    ahead = IN_FLIGHT
+
+    def __init__(self, url: str) -> None:
+        place = place_of(url)
+        self._place = Place(place.base, place.key.strip("/"))
+        self._objects = Objects(place.base)
+        self.lists = self._objects.lists
+        self.ignored: dict[str, int] = {HIDDEN: 0, OTHER_SUFFIX: 0}
+        self.folders: list[bytes] = []
+        self._nested = False
+        self._lock = threading.Lock()
+        self._asked: dict[bytes, tuple[_Answer, int]] = {}
+        self._bytes = 0
+
+    @property
+    def name(self) -> str:
+        return self._place.shown
+
+    def shown(self, path: bytes) -> str:
+        return self._at(path).shown
+
+    def _at(self, path: bytes) -> Place:
+        return self._place.inside(os.fsdecode(path))
+
+    def relative(self, name: bytes) -> bytes:
+        top = os.fsencode(f"{self.name}/")
+        return os.path.normpath(name.removeprefix(top))
+
+    # -- what is there -----------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Found]:
+        """Every picture, in order. Memory: one run of the sorting."""
+        if not self.lists:
+            raise ParamsError(
+                "a web server does not list its pictures",
+                path=self.name,
+                hint="name them by a CSV of path,label (labels, --labels), or pack a local folder",
+            )
+        hidden = b""
+        empty = True
+        for record in sorted_records(self._listed()):
+            key, stamp = record.split(_END, 1)
+            path = key.replace(b"\0", b"/")
+            empty = False
+            if hidden and path.startswith(hidden):
+                continue
+            folder, slash, _ = path.partition(b"/")
+            if slash and not folder.startswith(b".") and folder not in self.folders[-1:]:
+                self.folders.append(folder)
+            at = b"/" + path
+            if b"/." in at:  # of what is hidden, or in something hidden, the top counts
+                end = path.find(b"/", at.index(b"/."))
+                hidden = path[: end + 1] if end >= 0 else b""
+                self.ignored[HIDDEN] += 1
+            elif has_image_suffix(path):
+                yield Found(path, stamp=stamp)
+            else:
+                self.ignored[OTHER_SUFFIX] += 1
+        if empty:
+            raise SourceNotFoundError("nothing lies below this URL", path=self.name)
+
+    def _listed(self) -> Iterator[bytes]:
+        top = f"{self._place.key}/" if self._place.key else ""
+        for entries in self._objects.listed(self._place):
+            for key, version in entries:
+                if not key.startswith(top) or key == top:
+                    continue
+                path = os.fsencode(key.removeprefix(top))
+                self._nested |= b"/" in path and not path.startswith(b".")
+                yield sort_key(path) + _END + version.to_bytes()
+
+    def has_folders(self) -> bool:
+        return self._nested
+
+    def exists(self, path: bytes) -> bool:
+        return self.look_up([path])[0] is not None
+
+    def look_up(self, paths: Sequence[bytes]) -> list[Found | None]:
+        good = [path for path in paths if _is_text(path)]
+        versions = self._objects.versions(self._place, list(map(self._at, good)))
+        found = dict(zip(good, versions, strict=True))
+        return [
+            None if version is None else Found(path, stamp=version.to_bytes())
+            for path, version in ((path, found.get(path)) for path in paths)
+        ]
+
+    # -- pictures ----------------------------------------------------------------------------
+
+    def will_need(self, path: bytes, stamp: bytes) -> bool:
+        size = Version.from_bytes(stamp).size
+        if size > AHEAD_BYTES // 4:
+            return True  # fetched when it is read, within the memory of that
+        with self._lock:
+            if path in self._asked:
+                return True
+            if len(self._asked) >= self.ahead or self._bytes + size > AHEAD_BYTES:
+                return False
+            self._asked[path] = self._objects.begin_whole(self._at(path)), size
+            self._bytes += size
+        return True
+
+    def read(self, path: bytes, hold: Hold, stamp: bytes = b"") -> bytes:
+        listed = Version.from_bytes(stamp)
+        check_file_size(listed.size)
+        hold(listed.size)
+        with self._lock:
+            answer, size = self._asked.pop(path, (None, 0))
+        try:
+            data, version = (answer or self._objects.begin_whole(self._at(path)))()
+        except SourceError as exc:
+            exc.path, exc.source_path = None, self.shown(path)
+            raise
+        finally:
+            with self._lock:
+                self._bytes -= size
+        if not version.same(listed):
+            raise SourceError(
+                "a picture changed while it was packed",
+                source_path=self.shown(path),
+                found=_words(version),
+                expected=f"{_words(listed)}, as it was listed",
+                hint="convert again when nothing writes there",
+            )
+        return bytes(data)
+
+    def stamp(self, path: bytes, found: bytes) -> bytes:
+        return found
+
+    def close(self) -> None:
+        self._objects.close()
+        with self._lock:
+            self._asked.clear()
+
+
+def _is_text(path: bytes) -> bool:
+    """Whether a name can be one in a store: those are UTF-8."""
+    try:
+        path.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _words(version: Version) -> str:
+    tag = "" if version.tag is None else f", ETag {version.tag[:40]!r}"
+    return f"{version.size} bytes{tag}"
+
+
+def holds_set(url: str) -> bool:
+    """Whether a URL names a packed set rather than a folder of pictures: by its suffix, or by the
+    manifest that lies there."""
+    place = place_of(url)
+    if place.key.rstrip("/").endswith((".h5", ".hdf5", ".json", ".lmdb")):
+        return True
+    objects = Objects(place.base)
+    try:
+        return objects.versions(place, [place.inside(MANIFEST)]) != [None]
+    finally:
+        objects.close()
+
+
+@contextmanager
+def fetched_text(url: str) -> Iterator[str]:
+    """The file that a URL names, on this machine as long as the context lasts."""
+    place = place_of(url)
+    objects = Objects(place.base)
+    try:
+        size = objects.size(place)
+        with tempfile.NamedTemporaryFile(prefix="asyncreader-") as file:
+            for lo in range(0, size, _PIECE * _TOGETHER):
+                hi = min(lo + _PIECE * _TOGETHER, size)
+                ranges = [(at, min(at + _PIECE, hi)) for at in range(lo, hi, _PIECE)]
+                for piece in objects.read_ranges(place, ranges):
+                    file.write(piece)
+            file.flush()
+            yield file.name
+    finally:
+        objects.close()

@@ -1,0 +1,88 @@
+"""Where pictures come from: a folder on disk (local_tree.py) or in a store (object_store.py)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+from asyncreader.errors import SourceError, SourceNotFoundError
+from asyncreader.sources.urls import is_url
+
+from ..encode import Hold
+from .local_tree import Found, Tree
+from .object_store import StoreFolder, fetched_text
+
+
+class Origin(Protocol):
+    """A tree of pictures. Paths are bytes, relative to it, with ``/``; any thread may read.
+
+    What a picture was when it was found, or looked up, is a stamp: a few bytes that are others
+    when it is written again.
+    """
+
+    #: What is passed over: names of kinds, and how many.
+    ignored: dict[str, int]
+    #: Names of the first-level folders, in order, as the iteration comes to them.
+    folders: list[bytes]
+    #: Whether it tells what is in it; else pictures must be named.
+    lists: bool
+    #: Pictures that may be announced before they are read; 0 where that is of no use.
+    ahead: int
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+
+    def __iter__(self) -> Iterator[Found]:
+        """Every picture, good or bad, once, in order of their sort keys."""
+
+    def shown(self, path: bytes) -> str:
+        """A picture's name for messages."""
+
+    def relative(self, name: bytes) -> bytes:
+        """A path below this, of a name that may be absolute."""
+
+    def exists(self, path: bytes) -> bool:
+        """Whether there is a file of this name."""
+
+    def look_up(self, paths: Sequence[bytes]) -> list[Found | None]:
+        """Pictures that the caller names, whatever their suffix; None for those not there."""
+
+    def has_folders(self) -> bool:
+        """Whether there are folders on the first level."""
+
+    def will_need(self, path: bytes, stamp: bytes) -> bool:
+        """Begin to fetch a picture that is read soon; False if too much is under way."""
+
+    def read(self, path: bytes, hold: Hold, stamp: bytes = b"") -> bytes:
+        """A picture's whole file; ``hold`` is told its size before.
+
+        SampleError where it cannot be a picture; SourceError if it cannot be read, or changed while
+        it was read or (in a store) since ``stamp``.
+        """
+
+    def stamp(self, path: bytes, found: bytes) -> bytes:
+        """What a picture is now (on disk), or was when it was ``found`` (in a store)."""
+
+    def close(self) -> None:
+        """Give up what is under way; who waits for it gets an error."""
+
+
+def text_file(place: str) -> AbstractContextManager[str]:
+    """A file of text, at a path or a URL, on this machine as long as the context lasts."""
+    return fetched_text(place) if is_url(place) else nullcontext(place)
+
+
+def open_origin(place: str, follow_links: bool = False, exclude: str | None = None) -> Origin:
+    """The pictures in a folder, or below a store's URL. SourceError where there is no folder.
+
+    ``follow_links``, ``exclude``: see :class:`local_tree.Tree`.
+    """
+    if is_url(place):
+        return StoreFolder(place)
+    if not os.path.isdir(place):
+        kind = SourceError if os.path.lexists(place) else SourceNotFoundError
+        raise kind("there is no folder of pictures", path=place)
+    return Tree(place, follow_links, exclude)

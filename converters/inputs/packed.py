@@ -1,0 +1,380 @@
+"""The samples of a set that is packed already: as they are, unless something else is asked for."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from asyncreader.errors import FormatError, ParamsError, SampleError, SourceError
+from asyncreader.formats import packed as fmt
+from asyncreader.formats.manifest import manifest_path
+from asyncreader.formats.packed import ENCODINGS, digest, is_field_name
+from asyncreader.pixels import codec
+from asyncreader.pixels.masks import decode_values
+from asyncreader.sources import (
+    FieldsSource,
+    Source,
+    expand_paths,
+    fields_of,
+    fingerprint,
+    open_reader_source,
+    open_whole,
+)
+from asyncreader.sources.layouts.open_lmdb import lmdb_data_file
+from asyncreader.sources.sets.shards import ShardLabels
+from asyncreader.sources.subset import resolve_subset
+from asyncreader.sources.urls import is_url
+
+from ..encode import Hold, Packed, Recipe, make_recipe, packed
+from ..options import Options, check_encoding
+from ..ordered_pool import RUN
+from ..outputs.tables import check_class_names
+from ..temp_tables import PathOf, Strings
+from .masks import stored_values
+from .object_store import holds_set
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+
+class _Asked(threading.local):
+    """The samples of a packed set that this thread has asked for."""
+
+    numbers = range(0)
+
+
+class PackedSamples:
+    """The samples of a packed set: as they are, unless something else is asked for."""
+
+    ahead = 0
+
+    def __init__(self, options: Options) -> None:
+        check_packed(options)
+        read = options.read
+        self._src = options.src
+        self._source: Source
+        if read is not None and read.field_names is not None:
+            self._source = open_reader_source(read)
+        else:
+            self._source = open_whole(options.src, None if read is None else fields_of(read))
+        try:
+            self._prepare(options)
+        except BaseException:
+            self._source.close()
+            raise
+
+    def _prepare(self, options: Options) -> None:
+        spec = self._source.spec
+        chosen = None if options.read is None else resolve_subset(options.read.subset, self._source)
+        self._records = None if chosen is None else _numbers(chosen, spec.count)
+        self.count = spec.count if self._records is None else self._records.size
+        stored = spec.encoding if spec.encoding in ENCODINGS else "original"
+        self._axes = None if spec.stored.encoded else _pixel_axes(self._source)
+        grey = spec.stored.axes is None and not spec.stored.encoded
+        self.channels = options.channels or (1 if grey else spec.channels)
+        self.encoding = options.encoding or stored
+        asked = options.encoding is not None or options.size is not None
+        changed = asked or self.channels != (1 if grey else spec.channels)
+        if self.encoding == "original":
+            self._check_original(options, spec.stored.encoded)
+            # what others packed may be damaged or of any size: each is looked at, not only copied
+            changed = spec.meta is None
+        check_encoding(options, self.encoding)
+        self._recipe = make_recipe(options, self.encoding, self.channels) if changed else None
+        self._check_decode = options.check_decode and spec.stored.encoded
+        self._fields = _fields(self._source, make_recipe(options, self.encoding, self.channels))
+        self.fields = tuple(field.name for field in self._fields)
+        labels = None if options.no_labels else self._source.labels
+        self._labels = None if labels is None else _label_table(labels, options.src)
+        self.classes = None if labels is None else spec.classes
+        check_class_names(self.classes, options.src)
+        self.label_kind = _label_kind(self._source, labels is not None)
+        self.ignored: dict[str, int] = {}
+        self.notes: tuple[str, ...] = ()
+        self.skipped: list[tuple[Any, str, SampleError]] = []
+        self._paths = _paths(self._source)
+        self.path: PathOf | None = None if self._paths is None else self._path
+        self._of_fields = [_paths(field.part) for field in self._fields]
+        self.field_paths = tuple(map(self._field_path, self._of_fields))
+        # far away a run of samples is one request; packed in random order there are no runs
+        self._far = spec.io == "ranges" and options.shuffle is None
+        light = self._recipe is None and not self._check_decode
+        self.run = RUN if light or self._far else 1
+        self._asked = _Asked()
+
+    @property
+    def identity(self) -> str:
+        """The packed set's fingerprint, and what of it is meant."""
+        chosen = "" if self._records is None else digest(self._records)
+        return f"{fingerprint(self._source)} {chosen}"
+
+    def _check_original(self, options: Options, encoded: bool) -> None:
+        if encoded and options.size is None:
+            return
+        raise ParamsError(
+            "encoding 'original' keeps image files' own bytes",
+            path=options.src,
+            found="a size to resize to" if encoded else "a packed set of raw pixels",
+            hint="choose encoding 'jpeg', 'png' or 'raw'",
+        )
+
+    def _record(self, number: int) -> int:
+        """The record of the source that is sample ``number``."""
+        return number if self._records is None else int(self._records[number])
+
+    def _path(self, number: int) -> bytes:
+        assert self._paths is not None
+        return self._paths[self._record(number)]
+
+    def _field_path(self, paths: Strings | None) -> PathOf | None:
+        return None if paths is None else lambda number: paths[self._record(number)]
+
+    def _ask(self, number: int) -> None:
+        """Ask for the run of samples that this thread fetches from here on."""
+        if number not in self._asked.numbers:
+            self._asked.numbers = range(number, min(number + RUN, self.count))
+            self._source.announce(np.array([self._record(n) for n in self._asked.numbers]))
+
+    def fetch(self, number: int, hold: Hold) -> Packed:
+        record = self._record(number)
+        if self._far:
+            self._ask(number)
+        sample = self._picture(record, hold)
+        if not self._fields:
+            return sample
+        full = self._full(record)
+        same = self._recipe is None
+        return replace(sample, fields=tuple(f.fetch(record, full, same) for f in self._fields))
+
+    def _full(self, record: int) -> tuple[int, int]:
+        """(H, W) of a sample's picture as it is in the source."""
+        stored = self._source.spec.stored
+        if stored.axes is None and stored.shape is not None:
+            return stored.shape[0], stored.shape[1]
+        return self._source.picture_size(record)
+
+    def _picture(self, record: int, hold: Hold) -> Packed:
+        try:
+            if self._axes is not None:
+                return self._from_pixels(self._source.sample_pixels(record), self._axes, hold)
+            data = self._source.sample_bytes(record)
+            hold(len(data))
+            if self._recipe is not None:
+                return self._recipe.from_file(data, hold)
+            if self._check_decode:
+                codec.decode(data, self.channels)
+            shape = self._source.spec.stored.shape
+            return packed(data, None if shape is None else (shape[0], shape[1], shape[2]))
+        except SampleError as exc:
+            exc.path, exc.index = exc.path or self._source.spec.path, record
+            exc.key = exc.key or self._source.key_of(record)
+            raise
+
+    def _from_pixels(self, stored: npt.NDArray[Any], axes: tuple[int, ...], hold: Hold) -> Packed:
+        hold(stored.nbytes)
+        # grey pictures may lack the axis of channels
+        pixels = stored.transpose(axes) if stored.ndim == 3 else stored[:, :, None]
+        if self._recipe is not None:
+            return self._recipe.from_pixels(pixels)
+        rows = np.ascontiguousarray(pixels)
+        high, wide, channels = rows.shape
+        return packed(rows.reshape(-1).data, (high, wide, channels))
+
+    def name(self, number: int) -> tuple[Any, str]:
+        path = None if self.path is None else os.fsdecode(self.path(number))
+        return number, f"record {self._record(number)}" if path is None else path
+
+    def where(self, number: int) -> str:
+        return self.name(number)[1]
+
+    def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
+        if self._labels is None:
+            return None
+        rows: npt.NDArray[Any] = self._labels[
+            numbers if self._records is None else self._records[numbers]
+        ]
+        return rows
+
+    def will_need(self, number: int) -> bool:
+        return True
+
+    def sources(self, numbers: Int64) -> str:
+        """Of one of ours nothing more: ``identity`` has the digest of all its checksums."""
+        return "" if self._source.spec.meta is not None else files_digest(self._src)
+
+    def part(self, numbers: Int64) -> None:
+        """Any machine opens the packed set itself."""
+
+    def give_up(self) -> None:
+        if self._source.spec.io == "ranges":
+            self._source.close()
+
+    def close(self) -> None:
+        for paths in (self._paths, *self._of_fields):
+            if paths is not None:
+                paths.close()
+        self._source.close()
+
+
+@dataclass(frozen=True)
+class _Field:
+    """A further field of a packed set. ``recipe``: what is done to each picture."""
+
+    name: str
+    part: Source
+    recipe: Recipe
+
+    def fetch(self, record: int, full: tuple[int, int], same: bool) -> Packed:
+        """Its values of one sample; ``same``: the pictures are packed as they are."""
+        spec = self.part.spec
+        try:
+            data = None
+            if spec.stored.encoded or same:
+                data = self.part.sample_bytes(record)
+            if same and data is not None and spec.meta is not None:
+                shape = spec.stored.shape
+                if shape is None:
+                    shape = (*self.part.picture_size(record), spec.stored.channels)
+                high, wide, channels = shape
+                return packed(data, (high, wide, channels), spec.stored.dtype.name)
+            if spec.stored.encoded:
+                assert data is not None
+                values = decode_values(data)
+            else:
+                axes = spec.stored.axes
+                assert axes is not None
+                order = tuple(axes.index(letter) for letter in "HWC")
+                values = self.part.sample_pixels(record).transpose(order)
+            return stored_values(self.name, values, full, self.recipe)
+        except SampleError as exc:
+            exc.path, exc.index = exc.path or spec.path, record
+            exc.key = exc.key or self.part.key_of(record)
+            raise
+
+
+def _fields(source: Source, recipe: Recipe) -> tuple[_Field, ...]:
+    """Further fields of ``source``; FormatError where one holds no pictures."""
+    if not isinstance(source, FieldsSource):
+        return ()
+    found: list[_Field] = []
+    for name, part in zip(source.names[1:], source.parts[1:], strict=True):
+        own = name.rstrip("/").rsplit("/", 1)[-1]
+        if part.spec.stored.axes is None:
+            raise FormatError(
+                f"field {name!r} holds no pictures, and only those can be packed as a field",
+                path=part.spec.path,
+                found=f"samples of shape {part.spec.stored.shape}",
+            )
+        if not is_field_name(own) or own in (field.name for field in found):
+            raise ParamsError("a field cannot have this name in a packed set", found=repr(own))
+        found.append(_Field(own, part, recipe))
+    return tuple(found)
+
+
+def may_be_packed(path: str) -> bool:
+    """Whether ``path`` is a file, an LMDB's folder or a sharded set's; a FIFO is none of them."""
+    if is_url(path):
+        return holds_set(path)
+    if os.path.isdir(path):
+        return lmdb_data_file(path) is not None or manifest_path(path) is not None
+    return os.path.isfile(path)
+
+
+def check_packed(options: Options) -> None:
+    """What only goes with folders of pictures is refused."""
+    for name, value in (
+        ("labels", options.labels),
+        ("classes", options.classes),
+        ("follow_links", options.follow_links),
+        ("classes_from_folders", options.classes_from_folders),
+    ):
+        if value:
+            raise ParamsError(
+                f"{name} is for folders of pictures",
+                path=options.src,
+                found="a packed set, which has its own labels",
+            )
+
+
+def files_digest(path: str) -> str:
+    """Of names, sizes and times of the files that a path to a packed set names."""
+    state = xxhash.xxh3_128()
+    for name in expand_paths(path):
+        file = lmdb_data_file(name) or name
+        state.update(os.fsencode(name) + b"\0")
+        if not is_url(file):
+            facts = os.stat(file)
+            state.update(f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}".encode())
+    return state.hexdigest()
+
+
+def _numbers(chosen: slice | Int64, count: int) -> Int64:
+    return np.arange(count, dtype=np.int64)[chosen]
+
+
+def _pixel_axes(source: Source) -> tuple[int, int, int]:
+    """How to transpose a stored row to (H, W, C)."""
+    stored = source.spec.stored
+    if stored.axes is None and len(stored.shape or ()) == 2 and stored.dtype == np.uint8:
+        return 0, 1, 2
+    if stored.axes is not None and stored.dtype == np.uint8 and stored.image_shape()[2] in (1, 3):
+        high, wide, channel = (stored.axes.index(letter) for letter in "HWC")
+        return high, wide, channel
+    raise FormatError(
+        "only sets of 8-bit grey or RGB pictures can be packed anew",
+        path=source.spec.path,
+        found=f"samples of shape {stored.shape}, {stored.dtype}",
+        expected="uint8, 1 or 3 channels",
+    )
+
+
+def _label_table(labels: Any, path: str) -> Any:
+    """Labels as they are stored: (N, L), int64 or float64."""
+    if isinstance(labels, ShardLabels):
+        return labels  # ours, and not all in memory
+    if labels.size == 0 or (labels.ndim > 2 and labels[0].size != 1):  # PCam's are (N, 1, 1, 1)
+        raise FormatError(
+            "labels of this shape cannot be packed",
+            path=path,
+            found=labels.shape,
+            expected="(N,) or (N, L)",
+            hint="pass no_labels to leave them out",
+        )
+    table: npt.NDArray[Any] = labels.reshape(labels.shape[0], -1)
+    if table.dtype.kind == "f":
+        return table.astype(np.float64, copy=False)
+    if table.dtype == np.uint64 and bool((table > np.uint64(2**63 - 1)).any()):
+        raise FormatError("labels beyond int64 cannot be packed", path=path)
+    return table.astype(np.int64, copy=False)
+
+
+def _label_kind(source: Source, labelled: bool) -> str:
+    if not labelled:
+        return "none"
+    meta = source.spec.meta
+    if meta is not None:
+        return meta.label_kind
+    return "class" if source.spec.classes is not None else "values"
+
+
+def _paths(source: Source) -> Strings | None:
+    """The recorded paths, on disk; None unless every sample has one."""
+    meta = source.spec.meta
+    recorded = meta is not None and fmt.PATHS in meta.digests
+    if not recorded and source.source_path(0) is None:
+        return None
+    paths = Strings()
+    try:
+        for path in source.all_paths():
+            if path is None:
+                raise SourceError("some of its paths are missing", path=source.spec.path)
+            paths.append(path)
+    except BaseException:
+        paths.close()
+        raise
+    return paths.freeze()

@@ -1,0 +1,152 @@
+"""What is packed: a folder's pictures, or the samples of a set that is packed already."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncreader.errors import ParamsError, SampleError
+
+from ..encode import Hold, Packed
+from ..options import Options
+from ..temp_tables import PathOf
+from .folder import FolderPart, FolderSamples
+from .packed import PackedSamples, may_be_packed
+
+Int64: TypeAlias = npt.NDArray[np.int64]
+
+
+class Samples(Protocol):
+    """A source of samples, by number; ``fetch`` is called by many threads."""
+
+    count: int
+    encoding: str
+    channels: int
+    label_kind: str
+    ignored: dict[str, int]
+    #: What a user may not expect of the source.
+    notes: tuple[str, ...]
+    #: Bad ones found before any was fetched: where each sorts, its name, and why.
+    skipped: list[tuple[Any, str, SampleError]]
+    #: None where paths are not known.
+    path: PathOf | None
+    #: Samples a thread takes at a time.
+    run: int
+    #: Names of further fields that each sample has.
+    fields: tuple[str, ...]
+    #: Paths of each field's files; None where they are not known.
+    field_paths: tuple[PathOf | None, ...]
+    #: Samples that may be announced before they are fetched; 0 where that is of no use.
+    ahead: int
+
+    @property
+    def identity(self) -> str:
+        """What tells this source from another beside its paths and labels."""
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Class names by number; asked for when all samples were fetched."""
+
+    def will_need(self, number: int) -> bool:
+        """Begin to fetch a sample that is wanted soon; False if too much is under way."""
+
+    def fetch(self, number: int, hold: Hold) -> Packed:
+        """One sample as it is stored. SampleError if it is bad, SourceError if all is lost."""
+
+    def name(self, number: int) -> tuple[Any, str]:
+        """Where a sample sorts among the skipped, and its name there."""
+
+    def where(self, number: int) -> str:
+        """A sample's origin, for an error."""
+
+    def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
+        """Labels of samples: (n, L) int64 or float64; None without labels."""
+
+    def sources(self, numbers: Int64) -> str:
+        """Digest of what samples are made from, as it is now: another when a file was changed."""
+
+    def part(self, numbers: Int64) -> FolderPart | None:
+        """Some samples to be sent to another machine; None where it can open the source itself."""
+
+    def give_up(self) -> None:
+        """End what is under way: who waits for it gets an error. All that follows is close()."""
+
+    def close(self) -> None:
+        """Let go of files."""
+
+
+def open_samples(options: Options, exclude: str) -> Samples:
+    """What ``options.src`` holds. ``exclude``: the target, in case it lies inside a folder."""
+    if may_be_packed(options.src):
+        if options.allow_pickle and not options.fields:
+            from .pickled import open_pickled
+
+            pickled = open_pickled(options)
+            if pickled is not None:
+                return pickled
+        if options.fields:
+            raise ParamsError("fields are for folders of pictures", found="a packed set")
+        return PackedSamples(options)
+    if options.read is not None:
+        raise ParamsError("params say how a packed set is read", path=options.src, found="a folder")
+    return FolderSamples(options, exclude)
+
+
+class View:
+    """Some of the samples of ``samples``, those of ``numbers`` (int64), numbered from 0."""
+
+    def __init__(self, samples: Samples, numbers: Int64) -> None:
+        self._samples = samples
+        self._numbers = numbers
+        self.count = int(numbers.size)
+        self.encoding, self.channels = samples.encoding, samples.channels
+        self.label_kind, self.run = samples.label_kind, samples.run
+        self.fields, self.ahead = samples.fields, samples.ahead
+        self.ignored: dict[str, int] = {}
+        self.notes: tuple[str, ...] = ()
+        self.skipped: list[tuple[Any, str, SampleError]] = []
+        self.path: PathOf | None = self._of_all(samples.path)
+        self.field_paths = tuple(map(self._of_all, samples.field_paths))
+
+    @property
+    def identity(self) -> str:
+        """Of all samples."""
+        return self._samples.identity
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Of all samples."""
+        return self._samples.classes
+
+    def _of_all(self, path: PathOf | None) -> PathOf | None:
+        return None if path is None else lambda number: path(int(self._numbers[number]))
+
+    def will_need(self, number: int) -> bool:
+        return self._samples.will_need(int(self._numbers[number]))
+
+    def fetch(self, number: int, hold: Hold) -> Packed:
+        return self._samples.fetch(int(self._numbers[number]), hold)
+
+    def name(self, number: int) -> tuple[Any, str]:
+        return self._samples.name(int(self._numbers[number]))
+
+    def where(self, number: int) -> str:
+        return self._samples.where(int(self._numbers[number]))
+
+    def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
+        return self._samples.label_rows(self._numbers[numbers])
+
+    def sources(self, numbers: Int64) -> str:
+        return self._samples.sources(self._numbers[numbers])
+
+    def part(self, numbers: Int64) -> FolderPart | None:
+        """Of all samples."""
+        return self._samples.part(self._numbers[numbers])
+
+    def give_up(self) -> None:
+        self._samples.give_up()
+
+    def close(self) -> None:
+        """The samples are closed by whoever opened them."""

@@ -1,0 +1,176 @@
+"""Runs work in threads and hands its results back in order, with bounded samples and bytes.
+
+The consumer is the only writer, so what it writes cannot depend on the number of threads. Work
+pulls numbers rather than being pushed: at most ``window`` of them are begun and not yet consumed,
+and together they hold at most ``limit`` bytes. The oldest one is never made to wait for bytes,
+since only its completion lets the others' be given back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Final, Generic, TypeVar
+
+from asyncreader.system.signals import after_this
+
+T = TypeVar("T")
+
+#: Numbers that one thread takes at a time where each sample is only read and checked.
+RUN: Final = 16
+
+#: Bytes of pictures and results in flight, for each thread: a 24-megapixel photo, decoded.
+BYTES_PER_JOB: Final = 192 << 20
+
+
+class Stopped(Exception):
+    """Raised inside work when the pool is closed; it goes no further than the pool's thread."""
+
+
+class Lease:
+    """The bytes one number holds; passed to its work."""
+
+    def __init__(self, pool: Pool[Any], number: int) -> None:
+        self._pool = pool
+        self.number = number
+        self.bytes = 0
+
+    def hold(self, size: int) -> None:
+        """Hold ``size`` bytes from now on, waiting until they are free."""
+        self._pool._grow(self, size)
+
+
+class Pool(Generic[T]):
+    """Iterates (number, result or exception) of ``work(number, lease)`` for 0 .. count-1, in order.
+
+    ``group``: numbers a thread takes at a time, more than one where the work on each is tiny.
+    ``cost``: bytes a result holds until it is consumed. ``most_begun`` and ``most_bytes`` are the
+    largest figures seen.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[int, Lease], T],
+        count: int,
+        *,
+        jobs: int,
+        cost: Callable[[T], int],
+        group: int = 1,
+        window: int | None = None,
+        limit: int | None = None,
+    ) -> None:
+        self._work = work
+        self._count = count
+        self._group = group
+        self._cost = cost
+        self.window = window or 4 * jobs * group
+        self.limit = limit or BYTES_PER_JOB * jobs
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)  # threads: something was consumed
+        self._ready = threading.Condition(self._lock)  # consumer: the oldest may be done
+        self._begun = 0
+        self._head = 0
+        self._bytes = 0
+        self._done: dict[int, tuple[T | Exception, int]] = {}
+        self._stopped = False
+        self.most_begun = 0
+        self.most_bytes = 0
+        self._threads = [
+            threading.Thread(target=self._run, name=f"asyncreader-convert-{n}", daemon=True)
+            for n in range(min(jobs, count))
+        ]
+
+    def __enter__(self) -> Pool[T]:
+        try:
+            with after_this():
+                for thread in self._threads:
+                    thread.start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            self._room.notify_all()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+
+    def __iter__(self) -> Iterator[tuple[int, T | Exception]]:
+        for number in range(self._count):
+            with self._lock:
+                while number not in self._done:
+                    self._ready.wait()
+                result, size = self._done.pop(number)
+            yield number, result
+            # Only now is it written: until then its bytes are held.
+            with self._lock:
+                self._bytes -= size
+                self._head = number + 1
+                self._room.notify_all()
+
+    # -- in the threads ----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._stopped and self._begun >= min(
+                    self._count, self._head + self.window
+                ):
+                    if self._begun >= self._count:
+                        return
+                    self._room.wait()
+                if self._stopped:
+                    return
+                start = self._begun
+                stop = min(start + self._group, self._count, self._head + self.window)
+                self._begun = stop
+                self.most_begun = max(self.most_begun, stop - self._head)
+            for number in range(start, stop):
+                if not self._one(number):
+                    return
+
+    def _one(self, number: int) -> bool:
+        lease = Lease(self, number)
+        result: T | Exception
+        size = 0
+        try:
+            result = self._work(number, lease)
+            size = self._cost(result)
+        except Stopped:
+            return False
+        except Exception as exc:
+            result = exc
+        except BaseException as exc:  # a decoder's panic: the consumer must not wait for ever
+            result = RuntimeError(f"the work on a picture ended in {exc!r}")
+        with self._lock:
+            self._bytes += size - lease.bytes
+            self.most_bytes = max(self.most_bytes, self._bytes)
+            self._done[number] = result, size
+            if number == self._head:
+                self._ready.notify()
+            self._room.notify_all()
+            return not self._stopped
+
+    def _grow(self, lease: Lease, size: int) -> None:
+        with self._lock:
+            while (
+                not self._stopped and lease.number != self._head and self._bytes + size > self.limit
+            ):
+                self._room.wait()
+            if self._stopped:
+                raise Stopped
+            lease.bytes += size
+            self._bytes += size
+            self.most_bytes = max(self.most_bytes, self._bytes)

@@ -1,0 +1,1 @@
+"""Where samples go: files and shards, written whole or not at all."""

@@ -1,0 +1,379 @@
+"""Writes an HDF5 file piece by piece: data of unknown length in one pass, then its tables.
+
+Contiguous data are written with pwrite from a fixed place on, into a file that HDF5 has only begun.
+At the end the file is opened with that place as its alignment, so that the data set, created with
+its final shape and allocated at once, comes to lie where the bytes are already.
+
+libver ("v110", "v110"): checksummed metadata that any HDF5 since 1.10 reads. Before each piece that
+HDF5 itself writes, its space is reserved, so that it never meets a full disk.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from h5py import h5a, h5d, h5f, h5p, h5s, h5t
+
+from asyncreader.errors import SourceError
+from asyncreader.formats import packed as fmt
+
+from ..encode import Packed
+from .disk import Extent
+
+#: Where contiguous data begin: a page, so that they can be mapped and read directly.
+START: Final = 4096
+
+#: Smaller data are placed by HDF5 wherever it likes, and written then: only objects above the
+#: threshold are aligned, and the threshold must be above the size of any metadata.
+THRESHOLD: Final = 1 << 16
+
+#: Room for metadata beside each piece, and for each chunk's entry in its index (at most 24 bytes
+#: an entry, in blocks that grow with the square root of their number).
+MARGIN: Final = 256 << 10
+
+#: zlib's level in ``/data`` and ``/paths``: the usual one of HDF5's users.
+LEVEL: Final = 4
+
+#: Bytes of samples whose compression may be pending.
+PENDING_BYTES: Final = 256 << 20
+
+#: Bytes that a spooled field is copied by.
+PIECE: Final = 8 << 20
+
+#: HDF5's own limit of a chunk's size.
+MAX_CHUNK: Final = 0xFFFFFFFF
+
+
+class Hdf5File:
+    """A file being written: HDF5's view of it, and the descriptor that reserves and fills it."""
+
+    def __init__(self, path: str, target: str) -> None:
+        self._path = path.encode("utf-8", "surrogateescape")
+        self.target = target
+        creation = h5p.create(h5p.FILE_CREATE)
+        creation.set_obj_track_times(False)
+        h5f.create(self._path, h5f.ACC_EXCL, fcpl=creation, fapl=_access()).close()
+        self.extent = Extent(path, target, START)
+        self._h5: Any = None
+
+    def open(self, alignment: bool = False) -> Any:
+        """HDF5's handle, opened. The file must be as long as what it holds: HDF5 takes its length
+        for used, and does not notice what is reserved later."""
+        self._h5 = h5f.open(self._path, h5f.ACC_RDWR, fapl=_access(alignment))
+        self.room(0)
+        return self._h5
+
+    def handle(self) -> Any:
+        """HDF5's handle, opened if it is not yet."""
+        return self.open() if self._h5 is None else self._h5
+
+    def room(self, size: int) -> None:
+        """Make sure that HDF5 can write ``size`` more bytes."""
+        self.extent.reserve(self._h5.get_filesize() + size + MARGIN)
+
+    # -- pieces ------------------------------------------------------------------------------
+
+    def dataset(self, name: str, dtype: Any, shape: tuple[int, ...], written: bool = False) -> Any:
+        """A contiguous data set, allocated; its bytes are in the file already or still to come."""
+        self.room(0 if written else math.prod(shape) * dtype.get_size())
+        plan = _plan()
+        plan.set_layout(h5d.CONTIGUOUS)
+        plan.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+        plan.set_fill_time(h5d.FILL_TIME_NEVER)
+        return h5d.create(self._h5, name.encode(), dtype, h5s.create_simple(shape), dcpl=plan)
+
+    def settle(self, dataset: Any) -> None:
+        """Let HDF5 write what it holds of a data set that is complete. Where that fails this is an
+        error; h5py drops those of a data set that goes out of use, and HDF5 crashes later."""
+        dataset.flush()
+
+    def table(self, name: str, rows: npt.NDArray[Any]) -> None:
+        """A contiguous data set of numbers."""
+        dataset = self.dataset(name, h5t.py_create(rows.dtype), rows.shape)
+        dataset.write(h5s.ALL, h5s.ALL, rows)
+        self.settle(dataset)
+
+    def strings(self, name: str, values: list[bytes]) -> None:
+        """A contiguous data set of a few fixed-length strings, marked as UTF-8."""
+        longest = max(1, *map(len, values))
+        rows = np.array(values, f"S{longest}")
+        dtype = h5t.C_S1.copy()
+        dtype.set_size(longest)
+        dtype.set_cset(h5t.CSET_UTF8)
+        dtype.set_strpad(h5t.STR_NULLPAD)
+        dataset = self.dataset(name, dtype, rows.shape)
+        dataset.write(h5s.ALL, h5s.ALL, rows, dtype)
+        self.settle(dataset)
+
+    def names(
+        self,
+        name: str,
+        count: int,
+        longest: int,
+        chunk: int,
+        blocks: Iterator[npt.NDArray[np.bytes_]],
+    ) -> None:
+        """A compressed data set of ``count`` fixed-length byte strings, ``chunk`` to a block."""
+        plan = _plan()
+        plan.set_chunk((chunk,))
+        plan.set_deflate(LEVEL)
+        dtype = h5t.py_create(np.dtype(f"S{longest}"))
+        self.room(0)
+        dataset = h5d.create(self._h5, name.encode(), dtype, h5s.create_simple((count,)), dcpl=plan)
+        for number, block in enumerate(blocks):
+            data = zlib.compress(block.tobytes().ljust(chunk * longest, b"\0"), LEVEL)
+            self.chunk(dataset, (number * chunk,), data)
+        self.settle(dataset)
+
+    def chunk(self, dataset: Any, place: tuple[int, ...], data: bytes) -> None:
+        """One chunk, compressed already."""
+        self.room(len(data))
+        dataset.write_direct_chunk(place, data, 0)
+
+    def describe(self, meta: fmt.Meta) -> None:
+        """The description, as attributes of the root group."""
+        facts = meta.facts()
+        del facts["classes"]
+        if "fields" in facts:
+            facts["fields"] = json.dumps(facts["fields"], sort_keys=True)
+        digests = facts.pop("digests")
+        facts.update({f"digest_{name}": value for name, value in digests.items()})
+        self.room(0)
+        for name in sorted(facts):
+            if facts[name] is not None:
+                self._attribute(name, facts[name])
+
+    def _attribute(self, name: str, value: Any) -> None:
+        # Fixed-length strings: those of variable length lie in a heap without checksums.
+        array = np.array(value.encode("ascii") if isinstance(value, str) else value)
+        dtype = h5t.py_create(array.dtype)
+        space = h5s.create_simple(array.shape) if array.ndim else h5s.create(h5s.SCALAR)
+        h5a.create(self._h5, name.encode(), dtype, space).write(array)
+
+    def finish(self) -> None:
+        """Close the file and cut what was reserved in vain."""
+        h5f.flush(self._h5)  # fails as an error; where closing fails, the file is half closed
+        self._close()
+        self.extent.truncate(self._end())
+        self.extent.close()
+
+    def _end(self) -> int:
+        """End of the file by its superblock (HDF5 specification, II.A, versions 2 and 3)."""
+        head = self.extent.read(0, 36)
+        if head[8] not in (2, 3) or head[9] != 8:
+            raise SourceError(
+                "this HDF5 library wrote another superblock than was asked for",
+                path=self.target,
+                found=f"version {head[8]}",
+                expected="version 2 or 3",
+                hint="update h5py",
+            )
+        return int.from_bytes(head[28:36], "little")
+
+    def _close(self) -> None:
+        handle, self._h5 = self._h5, None
+        if handle is not None:
+            handle.close()
+
+    def write_nowhere(self) -> None:
+        """Nobody wants the file any more: what HDF5 writes from now on goes nowhere. It writes what
+        it holds even then, and may crash where that fails."""
+        if self._h5 is not None:
+            nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(nowhere, self._h5.get_vfd_handle(), inheritable=False)
+            os.close(nowhere)
+
+    def abandon(self) -> None:
+        """Close as it is."""
+        try:
+            self._close()
+        finally:
+            self.extent.close()
+
+
+class ContiguousData:
+    """``/data`` in one piece, written as it comes."""
+
+    def __init__(self, file: Hdf5File) -> None:
+        self._file = file
+
+    def append(self, sample: Packed) -> None:
+        """Add one sample's bytes."""
+        self._file.extent.append(sample.data)
+
+    def finish(self, shape: tuple[int, ...]) -> None:
+        """Create the data set around the bytes; HDF5's file is open from here on."""
+        file = self._file
+        file.extent.flush()
+        size = file.extent.end - START
+        small = size < THRESHOLD
+        held = file.extent.read(START, size) if small else b""
+        file.extent.truncate(START if small else file.extent.end)
+        file.open(alignment=not small)
+        dataset = file.dataset(fmt.DATA, h5t.STD_U8LE, shape, written=not small)
+        if small:
+            dataset.write(h5s.ALL, h5s.ALL, np.frombuffer(held, np.uint8).reshape(shape))
+        elif dataset.get_offset() != START:
+            raise SourceError(
+                "this HDF5 library did not place the data where they were written",
+                path=file.target,
+                found=f"byte {dataset.get_offset()}",
+                expected=f"byte {START}",
+                hint="update h5py",
+            )
+        file.settle(dataset)
+
+    def abandon(self) -> None:
+        """Nothing is held."""
+
+
+class SpooledData:
+    """A further field: in a nameless file until ``/data`` is complete, then in one piece."""
+
+    def __init__(self, file: Hdf5File, name: str, path: str) -> None:
+        self._file = file
+        self._name = name
+        place = f"{path}.{name}"
+        os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        self._spool = Extent(place, file.target, 0)
+        os.unlink(place)
+
+    def append(self, sample: Packed) -> None:
+        """Add one sample's bytes."""
+        self._spool.append(sample.data)
+
+    def finish(self, shape: tuple[int, ...], dtype: str) -> None:
+        """Copy all of them into the file that HDF5 has open."""
+        self._spool.flush()
+        kind = np.dtype(dtype).newbyteorder("<")
+        dataset = self._file.dataset(self._name, h5t.py_create(kind), shape)
+        row = math.prod(shape[1:]) * kind.itemsize
+        rows = max(1, PIECE // row)
+        for start in range(0, shape[0], rows):
+            count = min(rows, shape[0] - start)
+            piece = np.frombuffer(self._spool.read(start * row, count * row), kind)
+            place = dataset.get_space()
+            part = (count, *shape[1:])
+            place.select_hyperslab((start, *(0 for _ in shape[1:])), part)
+            dataset.write(h5s.create_simple(part), place, piece.reshape(part))
+        self._file.settle(dataset)
+        self._spool.close()
+
+    def abandon(self) -> None:
+        """Give the spool back."""
+        self._spool.close()
+
+
+class ChunkedData:
+    """``/data`` or a further field in gzip chunks, compressed by threads and written in order."""
+
+    def __init__(self, file: Hdf5File, chunk: int, jobs: int, name: str = fmt.DATA) -> None:
+        self._file = file
+        self._name = name
+        self._dtype: np.dtype[Any] = np.dtype(np.uint8)
+        self._chunk = chunk
+        self._jobs = jobs
+        self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="asyncreader-gzip")
+        self._pending: deque[tuple[int, Future[bytes]]] = deque()
+        self._held: list[bytes | memoryview] = []
+        self._begun = 0
+        self._written = 0
+        self._dataset: Any = None
+        self._row: tuple[int, ...] = ()
+        self._depth = 1
+
+    def append(self, sample: Packed) -> None:
+        """Add one sample's pixels."""
+        if self._dataset is None:
+            assert sample.shape is not None
+            self._dtype = np.dtype(sample.dtype).newbyteorder("<")
+            self._create(sample.shape)
+        self._held.append(sample.data)
+        if len(self._held) == self._chunk:
+            self._begin()
+
+    def _create(self, row: tuple[int, ...]) -> None:
+        size = self._chunk * self._bytes(row)
+        if size > MAX_CHUNK:
+            raise SourceError(
+                "a chunk would be too large for HDF5",
+                path=self._file.target,
+                found=f"{self._chunk} samples, {size} bytes",
+                expected=f"at most {MAX_CHUNK} bytes",
+                hint="choose a smaller chunk",
+            )
+        self._row = row
+        self._depth = max(1, min(2 * self._jobs, PENDING_BYTES // size))
+        plan = _plan()
+        plan.set_chunk((self._chunk, *row))
+        plan.set_deflate(LEVEL)
+        space = h5s.create_simple((0, *row), (h5s.UNLIMITED, *row))
+        handle = self._file.handle()
+        kind = h5t.STD_U8LE if self._dtype == np.uint8 else h5t.py_create(self._dtype)
+        self._dataset = h5d.create(handle, self._name.encode(), kind, space, dcpl=plan)
+
+    def _bytes(self, row: tuple[int, ...]) -> int:
+        return math.prod(row) * self._dtype.itemsize
+
+    def _begin(self) -> None:
+        """Start compressing a chunk; write the oldest when enough are pending."""
+        samples, self._held = self._held, []
+        self._begun += len(samples)
+        size = self._chunk * self._bytes(self._row)
+        self._pending.append((self._begun, self._pool.submit(_compressed, samples, size)))
+        if len(self._pending) > self._depth:
+            self._write()
+
+    def _write(self) -> None:
+        end, future = self._pending.popleft()
+        data = future.result()
+        # Never beyond the last sample: HDF5 would compress a cut chunk anew.
+        self._dataset.set_extent((end, *self._row))
+        self._file.chunk(self._dataset, (self._written, *(0 for _ in self._row)), data)
+        self._written = end
+
+    def finish(self, shape: tuple[int, ...], dtype: str = "uint8") -> None:
+        """Write what is pending; the last chunk is filled up with zeros."""
+        if self._held:
+            self._begin()
+        while self._pending:
+            self._write()
+        self._pool.shutdown()
+        assert self._dataset.shape == shape
+        self._file.settle(self._dataset)
+        self._dataset = None
+
+    def abandon(self) -> None:
+        """Stop the threads."""
+        self._dataset = None
+        self._pool.shutdown(cancel_futures=True)
+
+
+def _compressed(samples: list[bytes | memoryview], size: int) -> bytes:
+    return zlib.compress(b"".join(samples).ljust(size, b"\0"), LEVEL)
+
+
+def _access(alignment: bool = False) -> Any:
+    access = h5p.create(h5p.FILE_ACCESS)
+    access.set_libver_bounds(h5f.LIBVER_V110, h5f.LIBVER_V110)
+    # The workspace is locked already, and not every file system can lock a file.
+    access.set_file_locking(False, True)
+    access.set_fclose_degree(h5f.CLOSE_STRONG)
+    if alignment:
+        access.set_alignment(THRESHOLD, START)
+    return access
+
+
+def _plan() -> Any:
+    plan = h5p.create(h5p.DATASET_CREATE)
+    plan.set_obj_track_times(False)
+    return plan

@@ -1,0 +1,301 @@
+"""Packs samples into one file: many threads read and encode, one writes in order, then it is read.
+
+Everything that is kept is bounded whatever the number of samples: a window of pictures
+(ordered_pool.py), one transaction or write buffer (sinks.py), and tables on disk (temp_tables.py).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from asyncreader.errors import AsyncReaderError, FormatError, SampleError, SourceError
+from asyncreader.formats.packed import Meta
+from asyncreader.order import permutation
+from asyncreader.sources.base import SKIP_HINT as READER_HINT
+
+from ..encode import Packed, field_encoding
+from ..inputs.listing import SKIP_HINT
+from ..inputs.samples import Samples
+from ..options import Options
+from ..ordered_pool import Lease, Pool
+from .disk import ENTRY, full_error, is_full, sync
+from .sinks import Hdf5Sink, LmdbSink, Sink
+from .tables import Ledger
+
+#: Keeps the order of packing independent of every order of training with the same seed.
+_STREAM: Final = 0x7061636B
+
+#: Places of a shuffled order worked out together.
+_PLACES: Final = 4096
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class PackedFile:
+    """A file that was packed, synced and verified. ``meta`` is None, and there is no file, where
+    every sample was bad.
+
+    ``label_width``: labels of a sample; ``data_bytes``: of all samples, before any filter;
+    ``field_bytes``: of each further field;
+    ``skipped``: (number of the sample, what is wrong with it).
+    """
+
+    meta: Meta | None
+    label_width: int
+    data_bytes: int
+    field_bytes: tuple[int, ...]
+    skipped: tuple[tuple[int, str], ...]
+
+
+class Packing:
+    """Packs ``samples``, in ``order`` (of their numbers), into the one file ``work``.
+
+    ``shown``: its name in messages; ``shape``: what raw pixels must have, None: as the first one;
+    ``kinds``: what the values of further fields must be, empty: as the first ones;
+    ``done(n)`` is called after each sample, by the calling thread.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        samples: Samples,
+        work: str,
+        shown: str,
+        *,
+        order: Order | None = None,
+        shape: Shape | None = None,
+        kinds: tuple[str, ...] = (),
+        done: Callable[[int], None] | None = None,
+    ) -> None:
+        self._options = options
+        self._samples = samples
+        self._work = work
+        self._shown = shown
+        self._order = order or Order(samples.count, None)
+        self._shape = shape
+        self._done = done
+        self._ledger = Ledger(samples.fields, field_encoding(samples.encoding), kinds)
+        self._skipped: list[tuple[int, str]] = []
+        self._same_shape = True
+        self._announced = 0  # places up to here were announced, or are fetched without that
+        self._lock = threading.Lock()
+
+    def run(self) -> PackedFile:
+        """Pack all; on an error what was written so far is left to the caller to remove."""
+        sink = self._sink()
+        meta: Meta | None = None
+        width = 1
+        try:
+            self._pack(sink)
+            if self._ledger.count:
+                meta, width = self._write_tables(sink)
+                sync_set(self._work, self._options.format, self._shown)
+                self._verify()
+        finally:
+            sink.abandon()
+            self._ledger.close()
+        ledger = self._ledger
+        return PackedFile(meta, width, ledger.bytes, ledger.field_bytes, tuple(self._skipped))
+
+    def _sink(self) -> Sink:
+        options = self._options
+        common: dict[str, Any] = {
+            "encoding": self._samples.encoding,
+            "expected": self._samples.count,
+            "fields": self._samples.fields,
+        }
+        if options.format == "lmdb":
+            return LmdbSink(self._work, self._shown, **common)
+        return Hdf5Sink(
+            self._work,
+            self._shown,
+            compression=options.compression,
+            chunk=options.chunk,
+            jobs=options.jobs,
+            **common,
+        )
+
+    # -- samples -----------------------------------------------------------------------------
+
+    def _pack(self, sink: Sink) -> None:
+        with Pool(
+            self._fetch,
+            self._samples.count,
+            jobs=self._options.jobs,
+            cost=lambda sample: sample.size,
+            group=self._samples.run,
+        ) as pool:
+            try:
+                self._append_all(pool, sink)
+            except BaseException:
+                self._samples.give_up()  # the pool waits for its threads
+                raise
+
+    def _append_all(self, pool: Pool[Packed], sink: Sink) -> None:
+        for place, result in pool:
+            number = self._order[place]
+            if isinstance(result, Exception):
+                self._bad(number, result)
+            else:
+                self._check_shape(number, result)
+                self._ledger.add(number, result, self._samples.where)
+                sink.append(result)
+            if self._done is not None:
+                self._done(place + 1)
+
+    def _announce(self, place: int) -> None:
+        """Let the source begin with what comes behind ``place``, as far as it will."""
+        samples = self._samples
+        with self._lock:
+            self._announced = max(self._announced, place + 1)
+            stop = min(place + 1 + samples.ahead, samples.count)
+            while self._announced < stop and samples.will_need(self._order[self._announced]):
+                self._announced += 1
+
+    def _fetch(self, place: int, lease: Lease) -> Packed:
+        if self._samples.ahead:
+            self._announce(place)
+        return self._samples.fetch(self._order[place], lease.hold)
+
+    def _bad(self, number: int, error: Exception) -> None:
+        check_skippable(error, self._options, self._samples, number)
+        assert isinstance(error, SampleError)
+        self._skipped.append((number, reason(error)))
+
+    def _check_shape(self, number: int, sample: Packed) -> None:
+        if self._shape is None and self._ledger.count == 0:
+            self._shape = sample.shape
+        elif sample.shape != self._shape:
+            if self._samples.encoding == "raw":
+                assert self._shape is not None
+                assert sample.shape is not None
+                raise FormatError(
+                    "pictures of different sizes cannot be packed as raw pixels",
+                    source_path=self._samples.where(number),
+                    found="{} x {} pixels (height x width)".format(*sample.shape),
+                    expected="{} x {}, as the first picture".format(*self._shape),
+                    hint=f"{_one_size(self._options)}, or choose encoding 'jpeg' or 'original'",
+                )
+            self._same_shape = False
+
+    # -- the rest ----------------------------------------------------------------------------
+
+    def _write_tables(self, sink: Sink) -> tuple[Meta, int]:
+        samples = self._samples
+        meta = Meta(
+            count=self._ledger.count,
+            encoding=samples.encoding,
+            shape=self._shape if self._same_shape else None,
+            channels=samples.channels,
+            label_kind=samples.label_kind,
+            classes=samples.classes,
+        )
+        tables = self._ledger.tables(meta, samples.label_rows, samples.path, samples.field_paths)
+        sink.finish(tables)
+        return tables.meta, 1 if tables.labels is None else int(tables.labels.shape[1])
+
+    def _verify(self) -> None:
+        """Read the file back as any reader would, and hold it against what was packed.
+
+        Its own digests were computed here, before writing; all else is bound to them.
+        """
+        from asyncreader.verify import verify_file
+
+        report = verify_file(self._work)
+        problem = report.problems[0] if report.problems else None
+        if problem is None and report.count != self._ledger.count:
+            problem = f"{report.count} samples instead of {self._ledger.count}"
+        if problem is not None:
+            raise SourceError(
+                "the finished set does not read back as it was written",
+                path=self._shown,
+                found=problem,
+                hint="check the disk and the memory of this machine",
+            )
+
+
+class Order:
+    """From the place in the file to the number in the source. Any thread may ask."""
+
+    def __init__(self, count: int, seed: int | None) -> None:
+        self._count = count
+        self._seed = seed
+        self._block = lru_cache(maxsize=8)(self._places)
+
+    def __getitem__(self, place: int) -> int:
+        if self._seed is None:
+            return place
+        return int(self._block(place // _PLACES)[place % _PLACES])
+
+    def _places(self, block: int) -> Any:
+        start = block * _PLACES
+        return self.numbers(start, min(start + _PLACES, self._count))
+
+    def numbers(self, start: int, stop: int) -> Any:
+        """int64: the numbers at places start .. stop-1."""
+        places = np.arange(start, stop, dtype=np.int64)
+        if self._seed is None:
+            return places
+        return permutation(self._count, self._seed, _STREAM)(places)
+
+
+def data_file(path: str, kind: str) -> str:
+    """The file that holds the samples of a set that is written to ``path``."""
+    return path if kind == "hdf5" else os.path.join(path, "data.mdb")
+
+
+def sync_set(path: str, kind: str, shown: str) -> None:
+    """Make what was written durable; ``shown``: the target's name for messages."""
+    try:
+        sync(data_file(path, kind))
+        if kind == "lmdb":
+            sync(path)
+    except OSError as exc:
+        if is_full(exc):
+            raise full_error(shown, os.path.dirname(path), ENTRY, exc) from exc
+        what = "what was written does not reach the disk"
+        raise SourceError(what, path=shown, found=exc.strerror) from exc
+
+
+def _one_size(options: Options) -> str:
+    """How to bring all pictures to one size."""
+    side = options.size
+    if not isinstance(side, int):
+        return "pass a size (--size HxW)"
+    both = f"{side}x{side}"
+    return f"size {side} is the length of the shorter side: pass size {both!r} (--size {both})"
+
+
+def check_skippable(error: Exception, options: Options, samples: Samples, number: int) -> None:
+    """Return where a sample's error may be passed over; else raise it."""
+    if not isinstance(error, SampleError):
+        if not isinstance(error, AsyncReaderError):
+            error.add_note(f"while packing {samples.where(number)!r}")
+        raise error
+    if not options.skip_bad:
+        hint = error.hint or SKIP_HINT
+        error.hint = hint.replace(READER_HINT, "pass skip_bad (--skip-bad) to leave it out")
+        raise error
+
+
+def reason(error: SampleError) -> str:
+    """What is wrong with a sample, without saying again where."""
+    return str(SampleError(error.what, found=error.found, expected=error.expected))
+
+
+def all_bad(options: Options, skipped: list[tuple[Any, str, str]]) -> SourceError:
+    """The error where nothing is left to pack; ``skipped``: (where it sorts, name, reason)."""
+    _, name, why = min(skipped)
+    return SourceError(
+        "every picture was bad, so there is nothing to pack",
+        path=options.src,
+        found=f"{len(skipped)} bad ones; the first is {name!r}: {why}",
+    )

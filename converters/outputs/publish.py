@@ -1,0 +1,354 @@
+"""Lets the target appear under its name only when it is whole: a locked workspace, then a rename.
+
+The workspace is a folder beside the target, ``.NAME.asyncreader-tmp``, with a lock file (held by
+flock for as long as the process lives) and the set being written. What a killed run left there is
+cleared by the next one; what a living run holds is refused. Finished shards (shards.py) are never
+cleared unasked: they stay for a run that resumes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import shutil
+import stat
+from types import TracebackType
+from typing import Final
+
+from asyncreader.errors import AsyncReaderError, SourceError, SourceNotFoundError
+from asyncreader.formats import manifest
+
+from .disk import ENTRY, NOTHING_LEFT, full_error, is_full, sync
+
+SUFFIX: Final = ".asyncreader-tmp"
+_LOCK: Final = "lock"
+_SHARD: Final = re.compile(r"shard-(\d+)-of-(\d+)\.")
+_MEMBERS: Final = frozenset(("data.mdb", "lock.mdb"))
+_HDF5_SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
+#: lmdb.h: MDB_MAGIC, behind the 16 bytes of the first page's header (8 of them in 32-bit builds).
+_LMDB_MAGIC: Final = (0xBEEFC0DE).to_bytes(4, "little")
+
+
+class Target:
+    """Where a set will be; a context manager around the writing of it.
+
+    ``kind``: "hdf5" (a file), "lmdb" (a folder with data.mdb) or "shards" (a folder with a
+    manifest). ``work``: the path to write to; ``resume``: what
+    an interrupted run left there is not cleared. With ``keep`` set it stays there on an error.
+    Raises SourceError when the place is taken, or cannot be used.
+    """
+
+    def __init__(self, path: str, kind: str, overwrite: bool, resume: bool = False) -> None:
+        # A link to a set is replaced where it leads.
+        self.path = os.path.realpath(path)
+        self.shown = path
+        self.kind = kind
+        self.keep = False
+        self._overwrite = overwrite
+        self._resume = resume
+        self._folder, name = os.path.split(self.path)
+        self._workspace = os.path.join(self._folder, f".{name}{SUFFIX}")
+        self.work = os.path.join(self._workspace, _WORK[kind])
+        self._lock = -1
+        if not os.path.isdir(self._folder):
+            raise SourceNotFoundError("the target's folder does not exist", path=path)
+        self._check()
+
+    @property
+    def workspace(self) -> str:
+        """The folder beside the target that holds what is not finished."""
+        return self._workspace
+
+    def _check(self) -> None:
+        """Refuse a target that exists, or that is not what would be written."""
+        try:
+            facts = os.lstat(self.path)
+        except FileNotFoundError:
+            return
+        except OSError as exc:
+            raise SourceError(
+                "the target cannot be used", path=self.shown, found=exc.strerror
+            ) from exc
+        if not self._overwrite:
+            raise SourceError(
+                "the target exists already",
+                path=self.shown,
+                hint="pass overwrite (--overwrite) to replace it",
+            )
+        problem = _PROBLEM[self.kind](self.path, facts)
+        if problem is not None:
+            raise SourceError(
+                "the target is of another kind and is left alone",
+                path=self.shown,
+                found=problem,
+                expected=_KIND[self.kind],
+                hint="choose another name",
+            )
+
+    # -- the workspace -----------------------------------------------------------------------
+
+    def __enter__(self) -> Target:
+        try:
+            while not self._acquire():
+                pass
+            self._put_back()
+            if self._resume:
+                self.keep = bool(self._finished())
+            else:
+                self._check_finished()
+                _clear(self._workspace, keep=_LOCK)
+        except BaseException as exc:  # Ctrl-C too: the lock lives as long as the process
+            self.keep = bool(self._finished())  # of another run: nothing was written yet
+            self._release()
+            if isinstance(exc, SourceError) or not isinstance(exc, OSError):
+                raise
+            raise self._problem("the target's folder cannot be written to", exc) from exc
+        return self
+
+    def _put_back(self) -> None:
+        """The old set, where a run was killed between taking it away and putting the new one."""
+        old = os.path.join(self._workspace, _OLD)
+        if os.path.isdir(old) and not os.path.lexists(self.path):
+            os.rename(old, self.path)
+            self._check()
+
+    def _check_finished(self) -> None:
+        """Refuse to throw away what an interrupted run has finished."""
+        if self._finished():
+            raise SourceError(
+                "an interrupted run has left finished shards of this target",
+                path=self._workspace,
+                found=f"{self._finished()} of them",
+                hint="pass resume (--resume) to go on with them, or remove that folder",
+            )
+
+    def _finished(self) -> int:
+        done = os.path.join(self._workspace, _WORK["shards"])
+        return len(os.listdir(done)) if os.path.isdir(done) else 0
+
+    def _acquire(self) -> bool:
+        """Make and lock the workspace; False when another run removed it in between."""
+        try:
+            os.mkdir(self._workspace, 0o777)
+        except FileExistsError:
+            if not stat.S_ISDIR(os.lstat(self._workspace).st_mode):
+                raise SourceError(
+                    "the name for temporary files is taken by something else",
+                    path=self._workspace,
+                    hint="remove it",
+                ) from None
+        path = os.path.join(self._workspace, _LOCK)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            lock = os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            with contextlib.suppress(OSError):  # others are in it already
+                os.rmdir(self._workspace)
+            raise
+        try:
+            _flock(lock)
+            if not os.path.samestat(os.fstat(lock), os.lstat(path)):
+                return False
+            self._lock, lock = lock, -1
+            return True
+        except FileNotFoundError:
+            return False
+        except BlockingIOError as exc:
+            raise SourceError(
+                "another run is writing this target",
+                path=self.shown,
+                found=f"{self._workspace} is locked",
+                hint="wait for it to end",
+            ) from exc
+        finally:
+            if lock >= 0:
+                os.close(lock)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.keep = self.keep and error is not None
+        if error is not None and self.kind == "shards":
+            self._say_what_is_kept(error)
+        self._release()
+
+    def _say_what_is_kept(self, error: BaseException) -> None:
+        """Add it to the hint of an error of ours, or to another exception as a note."""
+        numbers = sorted(int(found[1]) for found in self._names())
+        words = "no shard was finished, nothing is kept"
+        if self.keep and numbers:
+            words = (
+                f"finished shards are kept ({len(numbers):,}): resume (--resume) goes on with "
+                f"them, {_ranges(numbers)} of {int(self._names()[0][2]):,} in {self._workspace!r}; "
+                "with other options remove that folder first"
+            )
+        elif isinstance(error, AsyncReaderError):
+            return  # that nothing is left is the rule
+        if isinstance(error, AsyncReaderError):
+            hint = (error.hint or "").removesuffix(NOTHING_LEFT).removesuffix("; ")
+            error.hint = f"{hint}; {words}" if hint else words
+        else:
+            error.add_note(words)
+
+    def _names(self) -> list[re.Match[str]]:
+        """Names of finished shards: number, and how many there are to be."""
+        done = os.path.join(self._workspace, _WORK["shards"])
+        names = os.listdir(done) if os.path.isdir(done) else []
+        return [found for found in map(_SHARD.match, names) if found is not None]
+
+    def _release(self) -> None:
+        if self._lock < 0:
+            return
+        try:
+            if self.keep:
+                return
+            _clear(self._workspace, keep=_LOCK)
+            os.unlink(os.path.join(self._workspace, _LOCK))
+            os.rmdir(self._workspace)
+        except OSError:
+            pass  # the next run clears it; what went wrong before matters more
+        finally:
+            os.close(self._lock)
+            self._lock = -1
+
+    # -- publishing --------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Give the set its name, durably. On an error the old target, if any, is as it was."""
+        self._check()
+        new, place = self.work, self.path
+        undo: list[tuple[str, str]] = []
+        try:
+            if self.kind == "shards" and os.path.isdir(place):
+                # No folder can be renamed onto a full one: for a moment there is none, and what
+                # is killed just then is put back by the next run.
+                old = os.path.join(self._workspace, _OLD)
+                os.rename(place, old)
+                undo.append((old, place))
+            elif self.kind == "lmdb" and os.path.isdir(place):
+                # Readers map the old lock.mdb by its inode and go on; new ones must not see its
+                # table, whose transaction numbers are those of the old file.
+                _unlink(os.path.join(place, "lock.mdb"))
+                new, place = (os.path.join(folder, "data.mdb") for folder in (new, place))
+            if os.path.lexists(place):
+                with contextlib.suppress(OSError):  # there are file systems without hard links
+                    os.link(place, os.path.join(self._workspace, _LINK))
+                    undo.append((os.path.join(self._workspace, _LINK), place))
+                os.rename(new, place)
+            else:
+                os.rename(new, place)
+                undo.append((place, new))
+            if place != self.path:
+                sync(self.path)
+            sync(self._folder)
+        except OSError as exc:
+            for there, back in reversed(undo):
+                os.rename(there, back)
+            raise self._problem("the finished set cannot be given its name", exc) from exc
+
+    def _problem(self, what: str, error: OSError) -> SourceError:
+        if is_full(error):
+            return full_error(self.shown, self._folder, ENTRY, error)
+        return SourceError(what, path=self.shown, found=error.strerror)
+
+
+def _flock(file: int) -> None:
+    """Lock ``file`` for this process; BlockingIOError if another one holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as exc:
+        # A file system without locks (some of Lustre's mounts) must do without.
+        if exc.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
+
+
+def _no_file(path: str, facts: os.stat_result) -> str | None:
+    if stat.S_ISDIR(facts.st_mode):
+        return "a folder"
+    if not stat.S_ISREG(facts.st_mode):
+        return "not a regular file"
+    with open(path, "rb") as file:
+        # a user block of 512 * 2^k bytes may come before (HDF5 specification, II.A)
+        places = [0, *(512 << k for k in range(40) if 512 << k < facts.st_size)]
+        for place in places:
+            file.seek(place)
+            if file.read(8) == _HDF5_SIGNATURE:
+                return None
+    return None if not facts.st_size else "a file that is not HDF5"
+
+
+def _no_lmdb(path: str, facts: os.stat_result) -> str | None:
+    if not stat.S_ISDIR(facts.st_mode):
+        return "a file"
+    with os.scandir(path) as entries:
+        others = sorted(entry.name for entry in entries if entry.name not in _MEMBERS)
+    if others:
+        return f"a folder with other files, such as {others[0]!r}"
+    data = os.path.join(path, "data.mdb")
+    if not os.path.lexists(data):
+        return None
+    if not stat.S_ISREG(os.lstat(data).st_mode):
+        return "a folder whose data.mdb is not a regular file"
+    with open(data, "rb") as file:
+        head = file.read(32)
+    if _LMDB_MAGIC in (head[16:20], head[8:12]) or not head:
+        return None
+    return "a folder whose data.mdb is not LMDB's"
+
+
+def _no_set(path: str, facts: os.stat_result) -> str | None:
+    if not stat.S_ISDIR(facts.st_mode):
+        return "a file"
+    found = os.path.join(path, manifest.NAME)
+    names = set(os.listdir(path))
+    if not names:
+        return None
+    if not os.path.isfile(found):
+        return f"a folder without a manifest ({manifest.NAME})"
+    held = manifest.read_manifest(found)
+    others = sorted(names - {manifest.NAME} - {held.name(n) for n in range(len(held))})
+    return f"a folder with other files, such as {others[0]!r}" if others else None
+
+
+_WORK: Final = {"hdf5": "set.h5", "lmdb": "set.lmdb", "shards": "set"}
+_KIND: Final = {"hdf5": "an HDF5 file", "lmdb": "an LMDB folder", "shards": "a folder of shards"}
+_PROBLEM: Final = {"hdf5": _no_file, "lmdb": _no_lmdb, "shards": _no_set}
+#: In the workspace: the set that is being replaced.
+_OLD: Final = "old"
+#: A second name of the old file, until the new one is on the disk.
+_LINK: Final = "link"
+
+
+def _ranges(numbers: list[int]) -> str:
+    """ "0 to 3, 7" of sorted numbers."""
+    words: list[str] = []
+    start = 0
+    for end in range(1, len(numbers) + 1):
+        if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:
+            first, last = numbers[start], numbers[end - 1]
+            words.append(f"{first}" if first == last else f"{first} to {last}")
+            start = end
+    return ", ".join(words)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _clear(folder: str, keep: str) -> None:
+    with os.scandir(folder) as entries:
+        names = [(e.path, e.is_dir(follow_symlinks=False)) for e in entries if e.name != keep]
+    for path, is_folder in names:
+        if is_folder:
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)

@@ -1,0 +1,196 @@
+"""Packs the shards of a set on a Ray cluster: a task for each, done again where a machine dies.
+
+All machines must see source and target under the same paths; a source may also be a URL, which
+each task opens for itself. A task is a function of the plan and
+of its share of the listing, so any attempt at it, on any machine, writes the same bytes: under a
+name of its own, and renamed when they are verified (shards.py). The driver keeps the lock, the plan
+and the receipts, and writes the manifest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncreader.errors import AsyncReaderError, ParamsError, SourceError
+from asyncreader.params import ReaderParams
+from asyncreader.sources.urls import is_url
+
+from ..inputs.folder import FolderPart
+from ..inputs.packed import PackedSamples
+from ..inputs.samples import Samples, View
+from ..options import Options
+from .shards import pack_shard
+from .workspace import Plan, Receipt, Workspace
+
+#: Attempts at one shard whose worker or machine dies; a picture that kills its worker ends there.
+RETRIES: Final = 8
+
+#: Tasks handed to Ray and not done: so many for each core of the cluster, and at least.
+AHEAD_PER_CORE: Final = 4
+LEAST_AHEAD: Final = 32
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that a shard follows from, as it is sent to a worker."""
+
+    options: Options
+    plan: Plan
+    number: int
+    #: The pictures of a folder, or the numbers of samples in a packed set.
+    part: FolderPart | npt.NDArray[np.int64]
+    root: str
+
+    def run(self) -> str:
+        """Pack the shard; its receipt as JSON."""
+        workspace = Workspace(self.root, self.options.format)
+        if not os.path.isdir(workspace.set):
+            raise SourceError(
+                "a worker does not see the folder that is packed to",
+                path=workspace.set,
+                found=f"nothing there on {os.uname().nodename}",
+                hint="source and target must lie on a file system that all machines share",
+            )
+        if isinstance(self.part, FolderPart):
+            whole: Samples = self.part.open(self.options)
+            samples = whole
+        else:
+            whole = PackedSamples(self.options)
+            samples = View(whole, self.part)
+        try:
+            return pack_shard(self.options, self.plan, self.number, samples, workspace).to_json()
+        finally:
+            whole.close()
+
+
+def load_ray() -> Any:
+    """The module; ParamsError with the command that installs it where it is missing."""
+    try:
+        import ray
+    except ImportError as exc:
+        raise ParamsError(
+            "engine 'ray' needs Ray, which is not installed",
+            hint="pip install -e '.[ray]' in asyncreader's checkout, on every machine",
+        ) from exc
+    return ray
+
+
+class RayEngine:
+    """Runs tasks on a cluster; a context manager around the connection to it.
+
+    ``address``: as of ``ray.init``; None: the cluster that RAY_ADDRESS names, or one of this
+    machine alone. A connection that the caller has already is used, and left as it is.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        self._ray = load_ray()
+        self._address = address
+        self._ours = False
+
+    def __enter__(self) -> RayEngine:
+        if not self._ray.is_initialized():
+            try:
+                self._ray.init(address=self._address, log_to_driver=False, logging_level="error")
+            except (ConnectionError, RuntimeError, ValueError, TimeoutError) as exc:
+                raise SourceError(
+                    "no Ray cluster could be reached",
+                    found=str(exc)[:300],
+                    hint="start one (ray start --head), or leave the address out",
+                ) from exc
+            self._ours = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ours:
+            self._ray.shutdown()
+
+    def run(self, tasks: Iterator[Task], done: Callable[[int, Receipt], None]) -> None:
+        """Run all tasks; ``done(number, receipt)`` after each, in the order they finish.
+
+        Raises what a task raised; those still running are cancelled then.
+        """
+        ray = self._ray
+        remote = ray.remote(max_retries=RETRIES, scheduling_strategy="SPREAD")(_run)
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        ahead = max(LEAST_AHEAD, AHEAD_PER_CORE * cores)
+        running: dict[Any, int] = {}
+        try:
+            for task in tasks:
+                reference = remote.options(num_cpus=task.options.jobs).remote(task)
+                running[reference] = task.number
+                if len(running) >= ahead:
+                    self._one(running, done)
+            while running:
+                self._one(running, done)
+        finally:
+            for reference in running:
+                ray.cancel(reference, force=True)
+
+    def _one(self, running: dict[Any, int], done: Callable[[int, Receipt], None]) -> None:
+        """Wait for whichever task is done next."""
+        (reference,), _ = self._ray.wait(list(running), num_returns=1)
+        number = running[reference]
+        try:
+            text = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as exc:
+            del running[reference]
+            cause = exc.cause
+            if isinstance(cause, AsyncReaderError):
+                raise cause from exc
+            raise SourceError(
+                f"packing shard {number} failed on a worker",
+                found=f"{type(cause).__name__}: {cause}",
+            ) from exc
+        except self._ray.exceptions.RayError as exc:
+            del running[reference]
+            raise SourceError(
+                f"shard {number} could not be packed: its worker died {RETRIES + 1} times",
+                found=f"{type(exc).__name__}: {str(exc)[:300]}",
+                hint="is there room in memory for one picture a core? lower --jobs",
+            ) from exc
+        del running[reference]
+        done(number, Receipt.from_json(text))
+
+
+def _run(task: Task) -> str:
+    return task.run()
+
+
+def tasks_of(
+    options: Options,
+    plan: Plan,
+    samples: Samples,
+    root: str,
+    wanted: Iterator[tuple[int, npt.NDArray[np.int64]]],
+) -> Iterator[Task]:
+    """A task for each of ``wanted``: (shard, numbers of its samples)."""
+    away = replace(
+        options,
+        src=_whole(options.src),
+        dst=os.path.abspath(options.dst),
+        read=None if options.read is None else _absolute(options.read),
+        fields=tuple((name, os.path.abspath(folder)) for name, folder in options.fields),
+        progress=None,
+    )
+    for number, numbers in wanted:
+        part = samples.part(numbers)
+        yield Task(away, plan, number, numbers if part is None else part, root)
+
+
+def _whole(place: str) -> str:
+    return place if is_url(place) else os.path.abspath(place)
+
+
+def _absolute(read: ReaderParams) -> ReaderParams:
+    labels = read.labels_path
+    return replace(
+        read,
+        path=_whole(os.fspath(read.path)),
+        labels_path=None if labels is None else os.path.abspath(labels),
+    )

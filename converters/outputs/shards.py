@@ -1,0 +1,380 @@
+"""Packs a sharded set: shards one after the other, each whole or not there, the manifest last.
+
+A shard's bytes are a function of the plan alone: of the samples that the listing has at its places,
+of the options and of the shape of raw pixels. So a run that is cut and resumed, with any number of
+threads or on other machines, gives the same files. A bad picture that is skipped leaves its shard
+shorter and moves no other; a shard whose pictures are all bad is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from asyncreader import __version__
+from asyncreader.errors import AsyncReaderError, ParamsError, SampleError, SourceError
+from asyncreader.formats import packed as fmt
+from asyncreader.formats.manifest import Common, Manifest, Shard, file_digest
+from asyncreader.formats.packed import FieldMeta
+from asyncreader.sources.sets.each_shard import whole_digests
+
+from ..encode import Packed
+from ..inputs.samples import Samples, View
+from ..options import Options
+from ..report import ConvertReport
+from .disk import check_room, in_room, is_full, no_temporary_room
+from .one_file import Order, Packing, Shape, all_bad, check_skippable, data_file, reason
+from .publish import Target
+from .workspace import Plan, Receipt, Workspace
+
+#: Samples that are encoded to know how many make a shard of the size that is asked for.
+MEASURED: Final = 64
+
+_BLOCK: Final = 1 << 16
+
+
+# -- the plan ------------------------------------------------------------------------------------
+
+
+def make_plan(options: Options, samples: Samples, order: Order) -> Plan:
+    """How ``samples`` are cut into shards: a function of the listing and the options."""
+    shape, kinds, mean = _measure(options, samples, order)
+    if options.shards is not None:
+        shards = options.shards
+    else:
+        assert options.shard_size is not None
+        shards = max(1, round(samples.count * mean / options.shard_size))
+    if shards > samples.count:
+        raise ParamsError(
+            "more shards than there are samples",
+            found=f"{shards} shards",
+            expected=f"at most {samples.count}",
+        )
+    digest, size = _source_digest(options, samples), 0 if shape is None else round(mean)
+    return Plan(digest, samples.count, shards, shape, kinds, size)
+
+
+def _measure(
+    options: Options, samples: Samples, order: Order
+) -> tuple[Shape | None, tuple[str, ...], float]:
+    """Shape of raw pixels and kinds of values of further fields (of the first good sample), and
+    mean bytes of a stored sample."""
+    raw = samples.encoding == "raw"
+    if not raw and not samples.fields and options.shard_size is None:
+        return None, (), 0.0
+    all_alike = raw or options.shard_size is None
+    evenly = np.linspace(0, samples.count - 1, 1 if all_alike else min(MEASURED, samples.count))
+    places = dict.fromkeys(evenly.astype(np.int64).tolist())
+    sizes: list[int] = []
+    shape: Shape | None = None
+    kinds: tuple[str, ...] = ()
+    for place in _then_all(places, samples.count):
+        if sizes and place not in places:
+            break
+        sample = _tried(options, samples, order[place])
+        if sample is not None:
+            sizes.append(sample.size)
+            shape = shape or sample.shape
+            kinds = kinds or tuple(field.kind for field in sample.fields)
+    if not sizes:
+        raise all_bad(options, _skipped(samples, order, []) or [(0, "?", "?")])
+    return (shape if raw else None), kinds, sum(sizes) / len(sizes)
+
+
+def _then_all(places: dict[int, None], count: int) -> Iterator[int]:
+    yield from places
+    yield from (place for place in range(count) if place not in places)
+
+
+def _tried(options: Options, samples: Samples, number: int) -> Packed | None:
+    try:
+        return samples.fetch(number, lambda _: None)
+    except SampleError as exc:
+        check_skippable(exc, options, samples, number)
+        return None
+
+
+def _source_digest(options: Options, samples: Samples) -> str:
+    """Of everything that the bytes of the shards follow from, but for the pictures themselves."""
+    state = xxhash.xxh3_128()
+    shaping = {
+        name: getattr(options, name)
+        for name in (
+            *("format", "size", "resize", "quality", "shuffle", "compression", "chunk"),
+            *("follow_links", "skip_bad", "check_decode"),
+        )
+    }
+    head = [__version__, samples.identity, samples.encoding, samples.channels, samples.label_kind]
+    head += samples.fields
+    paths = [path for path in (samples.path, *samples.field_paths) if path is not None]
+    state.update(json.dumps([head, shaping, samples.classes], sort_keys=True).encode("ascii"))
+    for start in range(0, samples.count, _BLOCK):
+        numbers = np.arange(start, min(start + _BLOCK, samples.count), dtype=np.int64)
+        rows = samples.label_rows(numbers)
+        if rows is not None:
+            state.update(f"{rows.dtype.str}{rows.shape[1]}".encode("ascii"))
+            state.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
+        for path in paths:
+            for number in numbers.tolist():
+                state.update(path(number) + b"\0")
+    return state.hexdigest()
+
+
+# -- one shard -----------------------------------------------------------------------------------
+
+
+def pack_shard(
+    options: Options,
+    plan: Plan,
+    number: int,
+    samples: Samples,
+    workspace: Workspace,
+    done: Callable[[int], None] | None = None,
+) -> Receipt:
+    """Pack shard ``number`` of ``plan``, whose samples are ``samples``, and give it its name."""
+    name = plan.name(number, options.format)
+    attempt = workspace.attempt(number)
+    shown = os.path.join(options.dst, name)
+    sources = _sources(samples)
+    try:
+        packing = Packing(
+            options, samples, attempt, shown, shape=plan.shape, kinds=plan.kinds, done=done
+        )
+        packed = packing.run()
+        shard = None
+        if packed.meta is not None:
+            digests = packed.meta.digests
+            size, digest = file_digest(data_file(attempt, options.format))
+            shard = Shard(
+                name=name,
+                count=packed.meta.count,
+                bytes=size,
+                xxh3=digest,
+                checksums=digests[fmt.CHECKSUMS],
+                labels=digests.get(fmt.LABELS),
+                fields=tuple(digests[fmt.table_of(name, fmt.CHECKSUMS)] for name in samples.fields),
+            )
+        receipt = Receipt(
+            sources=sources,
+            shard=shard,
+            shape=None if packed.meta is None else packed.meta.shape,
+            label_dtype="<i8" if packed.meta is None else packed.meta.label_dtype,
+            label_width=packed.label_width,
+            data_bytes=packed.data_bytes,
+            fields=() if packed.meta is None else packed.meta.fields,
+            field_bytes=packed.field_bytes,
+            skipped=packed.skipped,
+        )
+        with in_room(shown, workspace.root):
+            workspace.finish(number, attempt, receipt)
+    finally:
+        workspace.discard(attempt)
+    return receipt
+
+
+def _sources(samples: Samples) -> str:
+    """Digest of what all of ``samples`` are made from."""
+    return samples.sources(np.arange(samples.count, dtype=np.int64))
+
+
+# -- all of them ---------------------------------------------------------------------------------
+
+
+def pack_shards(options: Options, samples: Samples, target: Target) -> ConvertReport:
+    """Pack ``samples`` into the folder ``target``; what a cut run finished is kept if resumed."""
+    return _Run(options, samples, target).run()
+
+
+class _Run:
+    """One run over all shards of a set."""
+
+    def __init__(self, options: Options, samples: Samples, target: Target) -> None:
+        self._begun = time.perf_counter()
+        self._options = options
+        self._samples = samples
+        self._target = target
+        self._order = Order(samples.count, options.shuffle)
+        self._workspace = Workspace(target.workspace, options.format)
+        self._before = len(samples.skipped)
+
+    def run(self) -> ConvertReport:
+        target, workspace = self._target, self._workspace
+        target.keep = workspace.plan() is not None  # an error from here on loses nothing
+        plan = self._plan()
+        self._check_room(plan)
+        with in_room(target.shown, workspace.root):
+            workspace.prepare()
+            workspace.keep_plan(plan)
+        receipts = self._kept(plan)
+        kept = sum(receipt.shard is not None for receipt in receipts.values())
+        target.keep = kept > 0
+        try:
+            self._pack(plan, receipts)
+            manifest, skipped = self._finish(plan, [receipts[n] for n in range(plan.shards)])
+            target.publish()
+        except OSError as exc:
+            if isinstance(exc, AsyncReaderError) or not is_full(exc):
+                raise
+            raise no_temporary_room() from exc  # all else that is written says so itself
+        return ConvertReport(
+            target=self._options.dst,
+            format=self._options.format,
+            encoding=manifest.common.encoding,
+            count=manifest.count,
+            skipped=skipped,
+            ignored=self._samples.ignored,
+            classes=manifest.common.classes,
+            bytes=int(manifest.sizes.sum()),
+            seconds=time.perf_counter() - self._begun,
+            shards=len(manifest),
+            kept=kept,
+            notes=self._samples.notes,
+        )
+
+    def _plan(self) -> Plan:
+        """The plan of this run; SourceError if an interrupted one had another."""
+        plan = make_plan(self._options, self._samples, self._order)
+        before = self._workspace.plan()
+        if before is not None and before != plan.to_json():
+            raise SourceError(
+                "the interrupted run had other sources or options",
+                path=self._target.workspace,
+                found=before[:200],
+                expected=plan.to_json(),
+                hint="call it with the same ones, or remove that folder to start over",
+            )
+        return plan
+
+    def _check_room(self, plan: Plan) -> None:
+        if plan.sample_bytes and self._options.compression is None:
+            done = os.path.join(self._target.workspace, "set")
+            held = os.scandir(done) if os.path.isdir(done) else ()
+            there = sum(entry.stat().st_size for entry in held)
+            needed = plan.count * plan.sample_bytes - there
+            check_room(self._target.shown, os.path.dirname(self._target.workspace), needed)
+
+    def _kept(self, plan: Plan) -> dict[int, Receipt]:
+        """Receipts of the shards that are finished, whole, and made from what is there now."""
+        receipts = {}
+        for number in range(plan.shards):
+            receipt = self._workspace.receipt(number)
+            if (
+                receipt is not None
+                and receipt.sources == _sources(self._view(plan, number))
+                and self._workspace.whole(receipt)
+            ):
+                receipts[number] = receipt
+        return receipts
+
+    def _view(self, plan: Plan, number: int) -> View:
+        """The samples of shard ``number``."""
+        return View(self._samples, self._numbers(plan, number))
+
+    def _pack(self, plan: Plan, receipts: dict[int, Receipt]) -> None:
+        """Pack what is not in ``receipts`` yet, and add it there."""
+        if self._options.engine == "ray":
+            self._pack_on_ray(plan, receipts)
+            return
+        done = self._before + sum(len(plan.span(number)) for number in receipts)
+        for number in range(plan.shards):
+            if number not in receipts:
+                samples = self._view(plan, number)
+                receipts[number] = pack_shard(
+                    self._options, plan, number, samples, self._workspace, self._told(done)
+                )
+                self._target.keep |= receipts[number].shard is not None
+                done += samples.count
+
+    def _pack_on_ray(self, plan: Plan, receipts: dict[int, Receipt]) -> None:
+        from .ray import RayEngine, tasks_of
+
+        told = self._told(self._before)
+        kept = sum(len(plan.span(number)) for number in receipts)
+
+        def done(number: int, receipt: Receipt) -> None:
+            nonlocal kept
+            receipts[number] = receipt
+            self._target.keep |= receipt.shard is not None
+            kept += len(plan.span(number))
+            told(kept)
+
+        missing = (number for number in range(plan.shards) if number not in receipts)
+        wanted = ((number, self._numbers(plan, number)) for number in list(missing))
+        root = self._workspace.root
+        with RayEngine(self._options.address) as engine:
+            engine.run(tasks_of(self._options, plan, self._samples, root, wanted), done)
+
+    def _told(self, before: int) -> Callable[[int], None]:
+        total = self._before + self._samples.count
+
+        def done(count: int) -> None:
+            if self._options.progress is not None:
+                self._options.progress(before + count, total)
+
+        return done
+
+    def _numbers(self, plan: Plan, number: int) -> npt.NDArray[np.int64]:
+        span = plan.span(number)
+        numbers: npt.NDArray[np.int64] = self._order.numbers(span.start, span.stop)
+        return numbers
+
+    def _finish(
+        self, plan: Plan, receipts: list[Receipt]
+    ) -> tuple[Manifest, tuple[tuple[str, str], ...]]:
+        """Write the manifest; returns it, and what was skipped in path order."""
+        bad = [
+            (plan.span(number).start + place, why)
+            for number, receipt in enumerate(receipts)
+            for place, why in receipt.skipped
+        ]
+        skipped = _skipped(self._samples, self._order, bad)
+        good = [receipt for receipt in receipts if receipt.shard is not None]
+        if not good:
+            raise all_bad(self._options, skipped)
+        shapes = {receipt.shape for receipt in good}
+        options, samples = self._options, self._samples
+        common = Common(
+            container=options.format,
+            encoding=samples.encoding,
+            shape=shapes.pop() if len(shapes) == 1 else None,
+            channels=samples.channels,
+            label_kind=samples.label_kind,
+            label_dtype=good[0].label_dtype,
+            label_width=good[0].label_width,
+            classes=samples.classes,
+            chunk=options.chunk if options.compression else None,
+            compression=options.compression,
+            data_bytes=sum(receipt.data_bytes for receipt in good),
+            fields=_fields([receipt.fields for receipt in good]),
+            field_bytes=tuple(np.sum([receipt.field_bytes for receipt in good], 0).tolist()),
+        )
+        manifest = Manifest.of(common, [r.shard for r in good if r.shard is not None])
+        manifest = replace(manifest, digests=whole_digests(self._workspace.set, manifest))
+        with in_room(self._target.shown, self._workspace.root):
+            self._workspace.seal(manifest)
+        return manifest, tuple((name, why) for _, name, why in sorted(skipped))
+
+
+def _fields(shards: list[tuple[FieldMeta, ...]]) -> tuple[FieldMeta, ...]:
+    """Further fields as all shards have them: of one kind, by the plan, but maybe not of one
+    shape."""
+    return tuple(
+        column[0] if len(set(column)) == 1 else replace(column[0], shape=None)
+        for column in zip(*shards, strict=True)
+    )
+
+
+def _skipped(
+    samples: Samples, order: Order, bad: list[tuple[int, str]]
+) -> list[tuple[Any, str, str]]:
+    """(where it sorts, name, reason) of all that was passed over; ``bad``: (place, reason)."""
+    skipped = [(key, name, reason(why)) for key, name, why in samples.skipped]
+    return skipped + [(*samples.name(order[place]), why) for place, why in bad]

@@ -1,0 +1,177 @@
+"""Where a sharded set is written: its plan, its finished shards and what is known of each.
+
+Any machine that sees the folder can write a shard. In it: ``plan.json``; ``set/``, where a shard
+appears by rename when it is complete, verified and on the disk; ``receipts/``, a small file for
+each of them, written behind it; ``attempts/``, where shards are written, each under its own name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+
+from asyncreader.formats.manifest import NAME, Manifest, Shard, file_digest
+from asyncreader.formats.packed import FieldMeta
+
+from .disk import sync
+from .one_file import Shape, data_file
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is packed where. ``source``: digest of the listing and of all that shapes the bytes;
+    ``count``: samples listed; ``shape``: (H, W, C) of raw pixels, None of encoded ones; ``kinds``:
+    of the values of further fields; ``sample_bytes``: of a raw sample with all its fields, 0 of
+    encoded ones."""
+
+    source: str
+    count: int
+    shards: int
+    shape: Shape | None
+    kinds: tuple[str, ...] = ()
+    sample_bytes: int = 0
+
+    def span(self, number: int) -> range:
+        """Places of the samples of shard ``number``; sizes differ by one at most."""
+        ends = (number * self.count // self.shards, (number + 1) * self.count // self.shards)
+        return range(*ends)
+
+    def name(self, number: int, kind: str) -> str:
+        """Its file: ``shard-00003-of-00064.h5``."""
+        suffix = "h5" if kind == "hdf5" else "lmdb"
+        return f"shard-{number:05d}-of-{self.shards:05d}.{suffix}"
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What there is to know of a finished shard. ``shard`` is None where all its samples were bad.
+
+    ``sources``: digest of the files it was made from, by name, size and times, before they were
+    read (:meth:`samples.Samples.sources`): it is packed again when they are others;
+    ``label_dtype``, ``label_width``, ``data_bytes``, ``fields``, ``field_bytes``: as in the
+    manifest; ``skipped``: (place in the
+    shard, reason).
+    """
+
+    sources: str
+    shard: Shard | None
+    shape: Shape | None
+    label_dtype: str
+    label_width: int
+    data_bytes: int
+    fields: tuple[FieldMeta, ...]
+    field_bytes: tuple[int, ...]
+    skipped: tuple[tuple[int, str], ...]
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Receipt:
+        """The same again; ValueError, KeyError or TypeError for anything else."""
+        raw = json.loads(text)
+        shard, shape = raw.pop("shard"), raw.pop("shape")
+        skipped = tuple((int(place), str(why)) for place, why in raw.pop("skipped"))
+        return cls(
+            shard=None
+            if shard is None
+            else Shard(**{**shard, "fields": tuple(map(str, shard["fields"]))}),
+            shape=None if shape is None else (shape[0], shape[1], shape[2]),
+            skipped=skipped,
+            fields=tuple(map(FieldMeta.read, raw.pop("fields"))),
+            field_bytes=tuple(map(int, raw.pop("field_bytes"))),
+            **raw,
+        )
+
+
+class Workspace:
+    """The folders that a run writes to. Any machine that sees them can write a shard."""
+
+    def __init__(self, root: str, kind: str) -> None:
+        self.root = root
+        self.kind = kind
+        self.set = os.path.join(root, "set")
+
+    def prepare(self) -> None:
+        """Make the folders; whatever attempts were cut are removed."""
+        shutil.rmtree(self._path("attempts"), ignore_errors=True)
+        for name in ("set", "receipts", "attempts"):
+            os.makedirs(self._path(name), exist_ok=True)
+
+    def _path(self, *names: str) -> str:
+        return os.path.join(self.root, *names)
+
+    def plan(self) -> str | None:
+        """The plan of the run that was interrupted, if there was one."""
+        try:
+            with open(self._path("plan.json"), encoding="ascii") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def keep_plan(self, plan: Plan) -> None:
+        """Note what is packed, durably, before the first shard."""
+        self._write("plan.json", plan.to_json())
+
+    def _write(self, name: str, text: str) -> None:
+        """A small file, there as a whole or not at all."""
+        part = self._path("attempts", f"{os.path.basename(name)}.{os.urandom(8).hex()}")
+        with open(part, "w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(part, self._path(name))
+        sync(os.path.dirname(self._path(name)))
+
+    def attempt(self, number: int) -> str:
+        """A path to write shard ``number`` to; no other attempt at it has the same."""
+        suffix = "h5" if self.kind == "hdf5" else "lmdb"
+        return self._path("attempts", f"{number:05d}.{os.urandom(8).hex()}.{suffix}")
+
+    def finish(self, number: int, attempt: str, receipt: Receipt) -> None:
+        """Give a packed shard its name, and then its receipt. Twice is harmless: the same bytes."""
+        if receipt.shard is not None:
+            os.rename(data_file(attempt, self.kind), os.path.join(self.set, receipt.shard.name))
+            sync(self.set)
+        self._write(os.path.join("receipts", f"{number:05d}.json"), receipt.to_json())
+
+    def seal(self, manifest: Manifest) -> None:
+        """Take away what is no part of the set, and write the manifest into it: the last file."""
+        known = {manifest.name(number) for number in range(len(manifest))}
+        for entry in os.listdir(self.set):
+            if entry not in known:
+                os.unlink(os.path.join(self.set, entry))
+        self._write(os.path.join("set", NAME), manifest.to_json())
+
+    def discard(self, attempt: str) -> None:
+        """Remove what is left of an attempt."""
+        shutil.rmtree(attempt, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(attempt)
+
+    def receipt(self, number: int) -> Receipt | None:
+        """What shard ``number`` is, if it is finished; None for a damaged receipt, too."""
+        try:
+            with open(self._path("receipts", f"{number:05d}.json"), encoding="ascii") as file:
+                return Receipt.from_json(file.read())
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def whole(self, receipt: Receipt) -> bool:
+        """Whether the shard is, byte for byte, what was verified when it was packed."""
+        shard = receipt.shard
+        if shard is None:
+            return True
+        try:
+            size, found = file_digest(os.path.join(self.set, shard.name))
+        except OSError:
+            return False
+        return (size, found) == (shard.bytes, shard.xxh3)
