@@ -20,7 +20,7 @@ from .batch import Batch
 from .errors import FinishedError, ParamsError, ReaderClosedError
 from .order import ORDER_VERSION, Cursor, PlanAhead
 from .params import Given, ReaderParams, parse_params
-from .pipeline import build as assembly
+from .pipeline import build
 from .pipeline.cuda import DeviceRing, open_device
 from .pipeline.distributed import rank_and_world, worker_count
 from .pipeline.processes import ProcessWorkers, Recipe
@@ -60,26 +60,26 @@ class AsyncReader:
     """
 
     def __init__(self, params: Given | None = None, /, **overrides: Any) -> None:
-        self._params = p = assembly.rooted(parse_params(params, overrides))
+        self._params = p = build.rooted(parse_params(params, overrides))
         self._rank, world_size = rank_and_world(p)
         self._nthread, self._cores = worker_count(p), usable_cores()
         device = None if p.cuda is False else open_device(p.cuda)
-        source = assembly.open_set(p)
+        source = build.open_set(p)
         self._source: Source | None = source
         self._spec = source.spec
         arena: Arena | None = None
         on_device: DeviceRing | None = None
         try:
-            filler = assembly.make_filler(p, source, self._rank, world_size)
+            filler = build.make_filler(p, source, self._rank, world_size)
             self._filler, self._order = filler, filler.order
             first = source.first if isinstance(source, FieldsSource) else source
             if self._order.shuffle in (True, "replacement") and isinstance(first, ShardSource):
                 first.warn_if_scattered()
-            assembly.check_values(p, filler)
-            layout = assembly.slot_layout(p, filler)
+            build.check_values(p, filler)
+            layout = build.slot_layout(p, filler)
             if p.workers == "process":
-                arena = Arena(assembly.shared_size(p, layout, filler))
-                slots = assembly.attach_slots(filler, layout, p, arena)
+                arena = Arena(build.shared_size(p, layout, filler))
+                slots = build.attach_slots(filler, layout, p, arena)
             else:
                 slots = layout.build(p.njob + 1, aligned_empty, filler.handed_out)
             trace = None if p.trace is None else Trace(p.trace)
@@ -95,8 +95,8 @@ class AsyncReader:
             if arena is None:
                 self._workers = ThreadWorkers(self._nthread, self._ring, filler, "asyncreader-fill")
             else:
-                build = partial(assembly.build_worker, assembly.identity_of(source))
-                recipe = Recipe(p, self._rank, world_size, layout, arena, build)
+                worker = partial(build.build_worker, build.identity_of(source))
+                recipe = Recipe(p, self._rank, world_size, layout, arena, worker)
                 self._workers = ProcessWorkers(
                     self._nthread, self._ring, recipe, self._rank, p.batch_size
                 )

@@ -19,7 +19,7 @@ import pytest
 from fakes import damage
 
 from asyncreader import ChecksumError
-from asyncreader.order import mix_rows, uniforms
+from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels.geometry import choose_rect, resize_into
 from asyncreader.pixels.transform import FLIP_DRAW, Fill, Wanted
 from asyncreader.sources import RowPlan, Source

@@ -13,7 +13,7 @@ from PIL import Image
 from source_contract import MODES, expected, sized
 
 from asyncreader import DecodeError, ParamsError
-from asyncreader.order import mix_rows, uniforms
+from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import codec, kernels
 from asyncreader.pixels.transform import FLIP_DRAW, SCRATCH, Fill, Stored, Wanted
 from asyncreader.stats import Meter

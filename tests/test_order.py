@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncreader.keyed_random import key_of, mix, mix_rows, scale_rows, uniforms
 from asyncreader.order import (
     ORDER_VERSION,
     ROUNDS,
@@ -25,13 +26,8 @@ from asyncreader.order import (
     EpochOrder,
     Permutation,
     PlanAhead,
-    key_of,
-    mix,
-    mix_rows,
     permutation,
-    scale_rows,
     subset_count,
-    uniforms,
 )
 from asyncreader.pixels import kernels
 from asyncreader.pixels.kernels import feistel_rows_numpy

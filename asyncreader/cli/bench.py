@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..errors import shown
+from ..text import in_bytes, some, times
 from .options import (
     PATH,
     brief_option,
@@ -18,7 +19,7 @@ from .options import (
     param_option,
     size_of,
 )
-from .terminal import Progress, in_bytes, print_json, print_table, say, some, times
+from .terminal import Progress, print_json, print_table, say
 
 if TYPE_CHECKING:
     from ..tools.bench import BenchReport
@@ -76,12 +77,7 @@ def bench(
     from ..tools.bench import run_bench
 
     if plot is not None:
-        from ..tools.bench_plot import (
-            above_disk,
-            bench_ceilings,
-            check_plot,
-            draw_bench,
-        )
+        from ..tools.bench_plot import above_disk, bench_ceilings, check_plot, draw_bench
 
         check_plot(plot)
     given = {name: value for name, value in options.items() if value is not None}

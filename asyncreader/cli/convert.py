@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import shown
+from ..text import in_bytes, some
 from .options import (
     PATH,
     choice,
@@ -17,17 +18,7 @@ from .options import (
     quiet_option,
     size_of,
 )
-from .terminal import (
-    INTERRUPTED,
-    OK,
-    SOME_SKIPPED,
-    Progress,
-    check_converters,
-    in_bytes,
-    print_json,
-    say,
-    some,
-)
+from .terminal import INTERRUPTED, OK, SOME_SKIPPED, Progress, check_converters, print_json, say
 
 if TYPE_CHECKING:
     from converters import ConvertReport

@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import shown
+from ..text import in_bytes, some, times
 from .options import PATH, brief_option, json_option, number, param_option, size_of
-from .terminal import (
-    Status,
-    check_converters,
-    in_bytes,
-    print_json,
-    print_table,
-    some,
-    times,
-    width,
-)
+from .terminal import Status, check_converters, print_json, print_table, width
 
 if TYPE_CHECKING:
     from ..tools.doctor import Diagnosis, Tried

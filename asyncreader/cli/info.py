@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..errors import shown
+from ..text import in_bytes, some, times
 from .options import PATH, json_option, param_option
-from .terminal import in_bytes, print_json, print_table, some, times
+from .terminal import print_json, print_table
 
 if TYPE_CHECKING:
     import numpy as np

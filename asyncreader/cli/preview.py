@@ -12,17 +12,10 @@ import click
 from click.core import ParameterSource
 
 from ..errors import SourceError, shown
+from ..text import in_bytes, some
 from .bench import BENCH_SIZE
-from .options import (
-    PATH,
-    json_option,
-    number,
-    open_set,
-    param_option,
-    quiet_option,
-    size_of,
-)
-from .terminal import Progress, in_bytes, print_json, say, some
+from .options import PATH, json_option, number, open_set, param_option, quiet_option, size_of
+from .terminal import Progress, print_json, say
 
 if TYPE_CHECKING:
     from ..tools.preview import Preview

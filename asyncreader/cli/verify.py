@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import shown
+from ..text import some
 from .options import PATH, jobs_option, json_option, quiet_option
-from .terminal import FAILED, OK, Progress, print_json, some
+from .terminal import FAILED, OK, Progress, print_json
 
 if TYPE_CHECKING:
     from ..verify import VerifyReport

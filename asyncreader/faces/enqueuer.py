@@ -327,7 +327,8 @@ def _epochs(
     """(lane, (index, seed of the batch)) of all batches, epoch after epoch."""
     import numpy as np
 
-    from ..order import STREAM_POSTPROCESS, EpochOrder, key_of
+    from ..keyed_random import key_of
+    from ..order import STREAM_POSTPROCESS, EpochOrder
 
     hook = getattr(sequence, "on_epoch_end", None)
     hooked = hook is not None and getattr(hook, "__func__", None) is not Sequence.on_epoch_end

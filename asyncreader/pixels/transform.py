@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DecodeError, ParamsError
-from ..formats import packed as fmt
-from ..order import uniforms
+from ..keyed_random import uniforms
 from ..stats import Meter
 from . import codec, geometry, kernels
 from .masks import check_values, decode_values, nearest_places, pick
@@ -50,14 +49,6 @@ class Stored:
     channels: int = 3
     flat: bool = False
     values: bool = False
-
-    @classmethod
-    def packed(cls, meta: fmt.Meta, further: bool) -> Stored:
-        """What a set of ours with that description holds; ``further``: of a field beside data."""
-        encoded = meta.encoding != "raw"
-        dtype = np.dtype(meta.dtype)
-        values = encoded and further
-        return cls(meta.shape, dtype, "HWC", encoded, meta.channels, values=values)
 
     def image_shape(self) -> tuple[int | None, int | None, int]:
         """(H, W, C), None where samples differ."""

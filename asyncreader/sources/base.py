@@ -83,6 +83,14 @@ class RowError:
     error: SampleError
 
 
+def packed_rows(meta: Meta, further: bool) -> Stored:
+    """What a set of ours with that description holds; ``further``: of a field after the first."""
+    encoded = meta.encoding != "raw"
+    dtype = np.dtype(meta.dtype)
+    values = encoded and further
+    return Stored(meta.shape, dtype, "HWC", encoded, meta.channels, values=values)
+
+
 @dataclass(frozen=True)
 class SourceSpec:
     """What a source serves, as found when it was opened."""

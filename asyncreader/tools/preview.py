@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..batch import Batch
-from ..cli.terminal import some
 from ..errors import ParamsError, SampleError
 from ..params import ReaderParams, parse_params
 from ..reader import AsyncReader
 from ..sources import FieldsSource, Source, open_reader_source
 from ..sources.subset import resolve_subset
+from ..text import some
 from .contact_sheet import Tile, draw_sheet, undrawn
 from .label_stats import class_of, in_words, records_of, row_of
 from .thumbnails import (

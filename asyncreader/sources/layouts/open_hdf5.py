@@ -26,6 +26,7 @@ from ..base import (
     check_extents,
     default_block,
     kept,
+    packed_rows,
     row_size,
 )
 from ..hdf5.checks import (
@@ -239,7 +240,7 @@ class _Opener(VlenOpener):
         source = Hdf5Extents(
             self._spec(
                 meta.count,
-                Stored.packed(meta, self.further is not None),
+                packed_rows(meta, self.further is not None),
                 meta.encoding,
                 "asyncreader, encoded images in one blob",
                 default_block(data.shape[0] // meta.count),

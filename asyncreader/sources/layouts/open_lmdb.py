@@ -11,8 +11,7 @@ import numpy as np
 
 from ...errors import FormatError, ParamsError, SourceNotFoundError
 from ...formats import packed as fmt
-from ...pixels.transform import Stored
-from ..base import Array, ExtentSource, SourceSpec, check_extents, default_block, kept
+from ..base import Array, ExtentSource, SourceSpec, check_extents, default_block, kept, packed_rows
 from ..bytestore import OpenFile, check_descriptors
 from ..lmdb.btree import LmdbFile, Tree
 from ..request import Hdf5Fields, no_field
@@ -155,7 +154,7 @@ def _open(
         container="LMDB",
         layout="asyncreader, one value a sample",
         count=meta.count,
-        stored=Stored.packed(meta, further is not None),
+        stored=packed_rows(meta, further is not None),
         encoding=meta.encoding,
         block=default_block(int(sizes.mean())),
         meta=meta,

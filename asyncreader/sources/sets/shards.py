@@ -19,17 +19,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...errors import (
-    FormatError,
-    ParamsError,
-    SampleError,
-    SourceError,
-    SourceNotFoundError,
-)
+from ...errors import FormatError, ParamsError, SampleError, SourceError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...formats.manifest import CONTAINERS, Manifest, Shard, read_manifest
 from ...order import files_together
-from ...pixels.transform import Fill, Stored
+from ...pixels.transform import Fill
 from ...stats import Meter
 from ..base import (
     Array,
@@ -40,6 +34,7 @@ from ..base import (
     SourceSpec,
     UInt64,
     default_block,
+    packed_rows,
 )
 from ..layouts.open_hdf5 import open_hdf5
 from ..layouts.open_lmdb import open_lmdb
@@ -304,7 +299,7 @@ def _spec(manifest: Manifest, path: str, io: str, column: int | None) -> SourceS
         container=CONTAINERS[common.container],
         layout=f"asyncreader, {len(manifest)} shards",
         count=manifest.count,
-        stored=Stored.packed(meta, column is not None),
+        stored=packed_rows(meta, column is not None),
         encoding=meta.encoding,
         block=common.chunk or default_block(size // manifest.count),
         meta=meta,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...cli.terminal import in_bytes, some
 from ...params import ReaderParams
+from ...text import in_bytes, some
 from .facts import Facts
 from .measure import Rate
 

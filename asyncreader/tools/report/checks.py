@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ...cli.terminal import some
 from ...sources import SourceSpec
+from ...text import some
 
 if TYPE_CHECKING:
     from .facts import Facts

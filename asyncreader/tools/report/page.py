@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from ... import __version__
-from ...cli.terminal import in_bytes, some
+from ...text import in_bytes, some
 from .charts import bar_table, histogram, ratios, sortable
 from .facts import MEMBERS, Facts, Group, Row
 from .html import Html, join, markup, text

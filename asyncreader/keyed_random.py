@@ -1,0 +1,73 @@
+"""Random numbers that follow from keys: pure functions, the same on every machine.
+
+The mixing function is the finaliser of SplitMix64 (Steele, Lea & Flood, "Fast splittable
+pseudorandom number generators", OOPSLA 2014).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+_MASK: Final = (1 << 64) - 1
+Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
+
+
+def mix(value: int) -> int:
+    """SplitMix64's finaliser: one well-mixed uint64 from another."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def key_of(*parts: int) -> int:
+    """One uint64 key from whole numbers of any size; order and count of the parts matter."""
+    key = len(parts)
+    for part in parts:
+        part = int(part)
+        while True:
+            key = mix(key ^ (part & _MASK))
+            part >>= 64
+            if part in (0, -1):
+                break
+    return key
+
+
+def mix_rows(key: int, values: Int64) -> UInt64:
+    """:func:`mix` of ``key + value`` for each value: uint64, shape of ``values``."""
+    with np.errstate(over="ignore"):
+        x: Any = values.astype(np.uint64) * np.uint64(0xD1342543DE82EF95)
+        x = x + np.uint64((key + 0x9E3779B97F4A7C15) & _MASK)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed: UInt64 = x ^ (x >> np.uint64(31))
+    return mixed
+
+
+def scale_rows(draws: UInt64, count: int) -> Int64:
+    """Map uniform uint64 draws to 0 .. count-1 by the high half of their product.
+
+    The top 32 bits of the draw and up to 2**31 values per half-step keep everything in uint64;
+    the bias is below count / 2**62.
+    """
+    n_hi, n_lo = count >> 32, count & 0xFFFFFFFF
+    hi, lo = draws >> np.uint64(32), draws & np.uint64(0xFFFFFFFF)
+    # (hi*2^32 + lo) * (n_hi*2^32 + n_lo) >> 64, by schoolbook halves
+    low = (lo * np.uint64(n_lo)) >> np.uint64(32)
+    cross = hi * np.uint64(n_lo)
+    cross2 = lo * np.uint64(n_hi)
+    mid = (cross & np.uint64(0xFFFFFFFF)) + (cross2 & np.uint64(0xFFFFFFFF)) + low
+    high = hi * np.uint64(n_hi) + (cross >> np.uint64(32)) + (cross2 >> np.uint64(32))
+    scaled: Int64 = (high + (mid >> np.uint64(32))).astype(np.int64)
+    return scaled
+
+
+def uniforms(keys: UInt64, draw: int) -> npt.NDArray[np.float64]:
+    """The ``draw``-th uniform number in [0, 1) of each key: float64, shape of ``keys``."""
+    mixed = mix_rows(draw + 1, keys.view(np.int64))
+    unit: npt.NDArray[Any] = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return unit
