@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ..errors import FormatError, ReaderClosedError, SampleError, SourceNotFoundError
 from ..sources import absolute
-from ..sources.layouts.open_lmdb import lmdb_data_file
+from ..sources.lmdb.file import lmdb_data_file
 from .jobs import whole
 from .pyxis_batches import (
     DataIterator,

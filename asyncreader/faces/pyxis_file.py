@@ -11,16 +11,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import (
-    FormatError,
-    ParamsError,
-    SampleError,
-    SourceError,
-    SourceNotFoundError,
-)
+from ..errors import FormatError, ParamsError, SampleError, SourceError, SourceNotFoundError
 from ..sources.bytestore import OpenFile
-from ..sources.layouts.open_lmdb import lmdb_data_file
 from ..sources.lmdb.btree import LmdbFile, Tree
+from ..sources.lmdb.file import lmdb_data_file
 
 try:
     import msgpack

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..errors import FormatError, ParamsError, ReaderClosedError, SourceError
 from ..sources import absolute
-from ..sources.layouts.open_lmdb import lmdb_data_file
+from ..sources.lmdb.file import lmdb_data_file
 from .jobs import whole
 from .pyxis_file import DATA_DB, META_DB, NB_SAMPLES, Snapshot, pack_sample, record_key
 

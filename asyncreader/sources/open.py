@@ -21,7 +21,8 @@ from .base import Source
 from .fields import FieldsSource
 from .layouts.hdf5_list import is_list, listed_files
 from .layouts.open_hdf5 import is_hdf5, open_hdf5
-from .layouts.open_lmdb import lmdb_data_file, open_lmdb
+from .layouts.open_lmdb import open_lmdb
+from .lmdb.file import lmdb_data_file
 from .request import Hdf5Fields
 from .sets.joined import ConcatSource
 from .sets.many import open_many

@@ -16,7 +16,7 @@ from ..errors import AsyncReaderError, ParamsError, SourceError
 from ..params import parse_params
 from ..pixels.transform import Fill
 from ..sources import fields_of, open_source
-from ..sources.layouts.open_lmdb import lmdb_data_file
+from ..sources.lmdb.file import lmdb_data_file
 from ..sources.subset import resolve_subset
 from ..text import times
 from .ceilings import copy_ceiling, decode_ceiling, read_ceiling

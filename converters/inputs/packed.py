@@ -26,7 +26,7 @@ from asyncreader.sources import (
     open_reader_source,
     open_whole,
 )
-from asyncreader.sources.layouts.open_lmdb import lmdb_data_file
+from asyncreader.sources.lmdb.file import lmdb_data_file
 from asyncreader.sources.sets.shards import ShardLabels
 from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url

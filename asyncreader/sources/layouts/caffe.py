@@ -19,7 +19,7 @@ from ..base import Array, row_size
 from ..images import image_kind
 from ..lmdb.columns import BLOCK, Bools, Int64, Span, UInt8, gather, varint
 from ..lmdb.entries import Entries
-from .detect import ForeignImages, ForeignSet, encoded_images, finish
+from .base import ForeignImages, ForeignSet, encoded_images, finish
 
 #: Fields of a message that are looked at; a Datum has seven.
 _FIELDS: Final = 64
@@ -318,7 +318,7 @@ def _path_in_key(key: bytes) -> bytes | None:
 
 def label_rows(path: str, count: int) -> Array:
     """Labels from an LMDB of their own: each Datum's values in a row, or its label."""
-    from .open_lmdb import open_tree
+    from ..lmdb.file import open_tree
 
     file, tree = open_tree(path, "mmap")
     try:

@@ -1,25 +1,22 @@
-"""LMDB sets that others packed: tells by content which layout it is, and what all layouts share."""
+"""LMDB sets that others packed: tells by content which layout it is."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import FormatError, ParamsError, SourceError
-from ...pixels.transform import Stored
-from ..base import Array, ExtentSource, SourceSpec, default_block
+from ...errors import FormatError
 from ..bytestore import OpenFile
-from ..images import image_kind, same_size
+from ..images import image_kind
 from ..lmdb.btree import LmdbFile, Tree
-from ..lmdb.entries import Entries, shown_key
-from ..raw_images import RawImages
-from ..request import Hdf5Fields, no_field
+from ..lmdb.entries import Entries
+from ..request import Hdf5Fields
+from .base import ForeignSet, in_order, unknown
 
 Int64 = npt.NDArray[np.int64]
 
@@ -28,104 +25,6 @@ _KEYS, _LENGTH_OF, _LENGTH, _SAMPLES = b"__keys__", b"__len__", b"length", b"num
 
 #: What a pickle begins with: the opcode PROTO and a protocol from 2 to 5.
 _PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
-
-
-@dataclass(frozen=True)
-class ForeignSet:
-    """An LMDB set of another layout, opened: what every opener begins with."""
-
-    path: str
-    file: OpenFile
-    tree: LmdbFile
-    fields: Hdf5Fields
-
-    def check_fields(self, data: tuple[str, ...], labels: tuple[str, ...]) -> None:
-        """What this layout has no name for is refused: the caller would get other data."""
-        fields = self.fields
-        self.check_labels_path()
-        for name, own in ((fields.data, data), (fields.labels, labels)):
-            if name is not None and name not in own:
-                raise no_field(name, (*data, *labels), self.path)
-        self.check_dims()
-
-    def check_labels_path(self) -> None:
-        """Labels of another file go with HDF5, and with Caffe's sets."""
-        if self.fields.labels_path is not None:
-            raise ParamsError("labels_path does not go with this set", path=self.path)
-
-    def check_dims(self) -> None:
-        """Axes cannot be named where the layout fixes them."""
-        if self.fields.dims not in (None, (1, 2, 3, 4)):
-            raise ParamsError(
-                "num_dim, h_dim, w_dim and cha_dim go with an HDF5 file, or arrays in an LMDB",
-                path=self.path,
-                found="a layout with axes of its own",
-            )
-
-    def spec(
-        self,
-        layout: str,
-        count: int,
-        stored: Stored,
-        size: float,
-        classes: tuple[str, ...] | None = None,
-    ) -> SourceSpec:
-        """``size``: bytes of a stored sample, about."""
-        return SourceSpec(
-            path=self.path,
-            container="LMDB",
-            layout=layout,
-            count=count,
-            stored=stored,
-            encoding="original" if stored.encoded else "raw",
-            block=default_block(int(size)),
-            meta=None,
-            classes=classes,
-            checksums=False,
-            io=self.file.io,
-            size_on_disk=self.file.size,
-        )
-
-
-class ForeignSource(ExtentSource):
-    """Byte ranges inside LMDB values. Errors name the value's key."""
-
-    entries: Entries
-    file: OpenFile
-    #: The origin of a sample, where its key tells.
-    origin: Callable[[bytes], bytes | None] | None = None
-
-    def _key(self, index: int) -> bytes | None:
-        # by way of the store: with io="pread" a file that was shortened must not kill the process
-        at, size = self.entries.key_place(index)
-        try:
-            return self.store.view(at, size).tobytes()
-        except SourceError:
-            return None
-
-    def key_of(self, index: int) -> str | None:
-        key = self._key(index)
-        return None if key is None else shown_key(key)
-
-    def source_path(self, index: int) -> bytes | None:
-        key = None if self.origin is None else self._key(index)
-        return None if key is None or self.origin is None else self.origin(key)
-
-    def all_paths(self) -> Iterator[bytes | None]:
-        return (self.source_path(index) for index in range(self.spec.count))
-
-    def close(self) -> None:
-        self.file.close()
-
-
-class ForeignImages(ForeignSource, RawImages):
-    """The same, where pixels differ in shape or lie as BGR."""
-
-
-def finish(source: Any, found: ForeignSet, entries: Entries) -> Any:
-    """Give a :class:`ForeignSource` what it names its samples by, and its file to close."""
-    source.entries, source.file = entries, found.file
-    return source
 
 
 def open_foreign(
@@ -163,7 +62,7 @@ def open_foreign(
     if is_pickle(entries):
         raise FormatError(
             "its samples are Python pickles, which can run any code when they are read",
-            **_first(entries),
+            **entries.blame(0),
             found=f"a value that begins with {first[:2].hex(' ')}",
             hint="if you trust whoever wrote it, convert it once, on a machine that may be harmed: "
             f"asyncreader convert {shlex.quote(path)} NEW.h5 --allow-pickle",
@@ -176,7 +75,7 @@ def open_foreign(
         raise FormatError(
             "its samples are neither msgpack nor pickle; pyarrow.serialize wrote such sets until "
             "2021, and no pyarrow of today reads them",
-            **_first(entries),
+            **entries.blame(0),
             found=f"a value that begins with {first[:8].hex(' ')}",
             hint="pack the original pictures again: asyncreader convert FOLDER NEW.h5",
         )
@@ -199,7 +98,7 @@ class PickledSet:
 
 def pickled_set(path: str) -> PickledSet | None:
     """The records of an LMDB of pickles, in the order of their numbers; None for any other file."""
-    from .open_lmdb import lmdb_data_file, open_tree
+    from ..lmdb.file import lmdb_data_file, open_tree
 
     if lmdb_data_file(path) is None:
         return None
@@ -215,12 +114,6 @@ def pickled_set(path: str) -> PickledSet | None:
         raise
     file.close()
     return None
-
-
-def in_order(entries: Entries) -> Entries:
-    """By number where all keys are numbers: not all writers pad them, so "10" comes before "2"."""
-    numbers = entries.numbers()
-    return entries.pick(np.argsort(numbers, kind="stable")) if (numbers >= 0).all() else entries
 
 
 def records(entries: Entries) -> Entries:
@@ -264,47 +157,6 @@ def meta_info(path: str) -> str | None:
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     listing = os.path.join(folder, "meta_info.txt")
     return listing if os.path.isfile(listing) else None
-
-
-def encoded_images(
-    found: ForeignSet,
-    entries: Entries,
-    starts: Int64,
-    sizes: Array,
-    layout: str,
-    *,
-    shape: tuple[int, int, int] | None = None,
-    channels: int = 3,
-    look: bool = True,
-    labels: Array | None = None,
-    classes: tuple[str, ...] | None = None,
-) -> Any:
-    """A source of image files inside values. ``look``: find out whether all have one size."""
-    if shape is None and look:
-        size = same_size(found.tree.data, starts, sizes)
-        shape = None if size is None else (*size, channels)
-    stored = Stored(shape, np.dtype(np.uint8), "HWC", True, channels)
-    spec = found.spec(layout, starts.size, stored, float(np.mean(sizes)), classes)
-    source = ForeignSource(spec, found.file.store, starts, sizes, labels, None)
-    return finish(source, found, entries)
-
-
-def unknown(
-    path: str, what: str, entries: Entries | None = None, why: FormatError | None = None
-) -> FormatError:
-    """The error for an LMDB of no layout that is read."""
-    where = {"path": path} if entries is None else _first(entries)
-    return FormatError(
-        "an LMDB layout that is not read",
-        **where,
-        found=what + ("" if why is None else f"; as a Caffe Datum: {why.what}"),
-        expected="asyncreader, ml-pyxis, Caffe Datum, OCR, BasicSR, StyleGAN2, tensorpack "
-        "(msgpack) or bare images (LSUN)",
-    )
-
-
-def _first(entries: Entries) -> dict[str, Any]:
-    return entries.blame(0)
 
 
 def _name(name: bytes) -> str:

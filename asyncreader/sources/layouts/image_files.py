@@ -13,7 +13,7 @@ from ..base import Array
 from ..images import image_kind
 from ..lmdb.columns import AGAIN
 from ..lmdb.entries import Entries, shown_key
-from .detect import ForeignSet, encoded_images
+from .base import ForeignSet, encoded_images
 
 Int64 = npt.NDArray[np.int64]
 

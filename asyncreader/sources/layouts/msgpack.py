@@ -20,7 +20,7 @@ from ..lmdb.btree import Tree
 from ..lmdb.columns import ARRAY, BIN, MAP, STR, Int64, Span, gather
 from ..lmdb.entries import Entries
 from ..request import image_axes, no_field, stored_rows
-from .detect import (
+from .base import (
     ForeignImages,
     ForeignSet,
     ForeignSource,
@@ -30,16 +30,7 @@ from .detect import (
     unknown,
 )
 from .image_files import check_count, stated_count, text_labels
-from .msgpack_values import (
-    ARRAYS,
-    BINARY,
-    REAL,
-    TEXT,
-    WHOLE,
-    WORDS,
-    Values,
-    read_values,
-)
+from .msgpack_values import ARRAYS, BINARY, REAL, TEXT, WHOLE, WORDS, Values, read_values
 
 #: Named databases of the branch: msgpack strings.
 BRANCH_MAIN: Final = b"\xa4main"

@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from ...errors import FormatError, ParamsError, SourceNotFoundError
+from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
 from ..base import Array, ExtentSource, SourceSpec, check_extents, default_block, kept, packed_rows
-from ..bytestore import OpenFile, check_descriptors
+from ..bytestore import OpenFile
 from ..lmdb.btree import LmdbFile, Tree
+from ..lmdb.file import open_tree
 from ..request import Hdf5Fields, no_field
 from .detect import open_foreign
-
-_MAGIC: Final = b"\xde\xc0\xef\xbe"
-
-
-def lmdb_data_file(path: str) -> str | None:
-    """The data file of the LMDB environment at ``path`` (a directory or a file), or None."""
-    inside = os.path.join(path, "data.mdb")
-    if os.path.isdir(path):
-        return inside if os.path.isfile(inside) else None
-    if not os.path.isfile(path):  # a pipe would be waited for
-        return None
-    try:
-        with open(path, "rb") as file:
-            head = file.read(20)
-    except OSError as exc:
-        check_descriptors(exc, path)
-        return None
-    return path if head[16:20] == _MAGIC else None
 
 
 class LmdbSource(ExtentSource):
@@ -82,19 +64,6 @@ def open_lmdb(path: str, fields: Hdf5Fields | None = None, *, io: str = "auto") 
         if fmt.META.encode() in named and fmt.DATA.encode() in named:
             return _open(path, file, tree, named, fields)
         return open_foreign(path, file, tree, named, fields)
-    except BaseException:
-        file.close()
-        raise
-
-
-def open_tree(path: str, io: str) -> tuple[OpenFile, LmdbFile]:
-    """The data file of an environment, and its tree: through a mapping, also with io="pread"."""
-    data_file = lmdb_data_file(path)
-    if data_file is None:
-        raise SourceNotFoundError("no LMDB data file there", path=path, hint="expected data.mdb")
-    file = OpenFile(data_file, io)
-    try:
-        return file, LmdbFile(file.mapped.bytes, path)
     except BaseException:
         file.close()
         raise

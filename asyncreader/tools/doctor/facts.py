@@ -14,7 +14,7 @@ from ...sources import Source, expand_paths
 from ...sources.base import row_size
 from ...sources.bytestore import NETWORK_FILE_SYSTEMS, file_system
 from ...sources.layouts.hdf5_list import is_list, listed_files
-from ...sources.layouts.open_lmdb import lmdb_data_file
+from ...sources.lmdb.file import lmdb_data_file
 from ...system.limits import available_memory, usable_cores
 from ...system.memory import cached_share, map_file
 

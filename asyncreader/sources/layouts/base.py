@@ -1,0 +1,163 @@
+"""What all layouts of LMDB sets that others packed share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import FormatError, ParamsError, SourceError
+from ...pixels.transform import Stored
+from ..base import Array, ExtentSource, SourceSpec, default_block
+from ..bytestore import OpenFile
+from ..images import same_size
+from ..lmdb.btree import LmdbFile
+from ..lmdb.entries import Entries, shown_key
+from ..raw_images import RawImages
+from ..request import Hdf5Fields, no_field
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ForeignSet:
+    """An LMDB set of another layout, opened: what every opener begins with."""
+
+    path: str
+    file: OpenFile
+    tree: LmdbFile
+    fields: Hdf5Fields
+
+    def check_fields(self, data: tuple[str, ...], labels: tuple[str, ...]) -> None:
+        """What this layout has no name for is refused: the caller would get other data."""
+        fields = self.fields
+        self.check_labels_path()
+        for name, own in ((fields.data, data), (fields.labels, labels)):
+            if name is not None and name not in own:
+                raise no_field(name, (*data, *labels), self.path)
+        self.check_dims()
+
+    def check_labels_path(self) -> None:
+        """Labels of another file go with HDF5, and with Caffe's sets."""
+        if self.fields.labels_path is not None:
+            raise ParamsError("labels_path does not go with this set", path=self.path)
+
+    def check_dims(self) -> None:
+        """Axes cannot be named where the layout fixes them."""
+        if self.fields.dims not in (None, (1, 2, 3, 4)):
+            raise ParamsError(
+                "num_dim, h_dim, w_dim and cha_dim go with an HDF5 file, or arrays in an LMDB",
+                path=self.path,
+                found="a layout with axes of its own",
+            )
+
+    def spec(
+        self,
+        layout: str,
+        count: int,
+        stored: Stored,
+        size: float,
+        classes: tuple[str, ...] | None = None,
+    ) -> SourceSpec:
+        """``size``: bytes of a stored sample, about."""
+        return SourceSpec(
+            path=self.path,
+            container="LMDB",
+            layout=layout,
+            count=count,
+            stored=stored,
+            encoding="original" if stored.encoded else "raw",
+            block=default_block(int(size)),
+            meta=None,
+            classes=classes,
+            checksums=False,
+            io=self.file.io,
+            size_on_disk=self.file.size,
+        )
+
+
+class ForeignSource(ExtentSource):
+    """Byte ranges inside LMDB values. Errors name the value's key."""
+
+    entries: Entries
+    file: OpenFile
+    #: The origin of a sample, where its key tells.
+    origin: Callable[[bytes], bytes | None] | None = None
+
+    def _key(self, index: int) -> bytes | None:
+        # by way of the store: with io="pread" a file that was shortened must not kill the process
+        at, size = self.entries.key_place(index)
+        try:
+            return self.store.view(at, size).tobytes()
+        except SourceError:
+            return None
+
+    def key_of(self, index: int) -> str | None:
+        key = self._key(index)
+        return None if key is None else shown_key(key)
+
+    def source_path(self, index: int) -> bytes | None:
+        key = None if self.origin is None else self._key(index)
+        return None if key is None or self.origin is None else self.origin(key)
+
+    def all_paths(self) -> Iterator[bytes | None]:
+        return (self.source_path(index) for index in range(self.spec.count))
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class ForeignImages(ForeignSource, RawImages):
+    """The same, where pixels differ in shape or lie as BGR."""
+
+
+def finish(source: Any, found: ForeignSet, entries: Entries) -> Any:
+    """Give a :class:`ForeignSource` what it names its samples by, and its file to close."""
+    source.entries, source.file = entries, found.file
+    return source
+
+
+def in_order(entries: Entries) -> Entries:
+    """By number where all keys are numbers: not all writers pad them, so "10" comes before "2"."""
+    numbers = entries.numbers()
+    return entries.pick(np.argsort(numbers, kind="stable")) if (numbers >= 0).all() else entries
+
+
+def encoded_images(
+    found: ForeignSet,
+    entries: Entries,
+    starts: Int64,
+    sizes: Array,
+    layout: str,
+    *,
+    shape: tuple[int, int, int] | None = None,
+    channels: int = 3,
+    look: bool = True,
+    labels: Array | None = None,
+    classes: tuple[str, ...] | None = None,
+) -> Any:
+    """A source of image files inside values. ``look``: find out whether all have one size."""
+    if shape is None and look:
+        size = same_size(found.tree.data, starts, sizes)
+        shape = None if size is None else (*size, channels)
+    stored = Stored(shape, np.dtype(np.uint8), "HWC", True, channels)
+    spec = found.spec(layout, starts.size, stored, float(np.mean(sizes)), classes)
+    source = ForeignSource(spec, found.file.store, starts, sizes, labels, None)
+    return finish(source, found, entries)
+
+
+def unknown(
+    path: str, what: str, entries: Entries | None = None, why: FormatError | None = None
+) -> FormatError:
+    """The error for an LMDB of no layout that is read."""
+    where = {"path": path} if entries is None else entries.blame(0)
+    return FormatError(
+        "an LMDB layout that is not read",
+        **where,
+        found=what + ("" if why is None else f"; as a Caffe Datum: {why.what}"),
+        expected="asyncreader, ml-pyxis, Caffe Datum, OCR, BasicSR, StyleGAN2, tensorpack "
+        "(msgpack) or bare images (LSUN)",
+    )

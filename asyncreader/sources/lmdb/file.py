@@ -1,0 +1,41 @@
+"""The data file of an LMDB environment: found, and opened as a tree of bytes."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from ...errors import SourceNotFoundError
+from ..bytestore import OpenFile, check_descriptors
+from .btree import LmdbFile
+
+_MAGIC: Final = b"\xde\xc0\xef\xbe"
+
+
+def lmdb_data_file(path: str) -> str | None:
+    """The data file of the LMDB environment at ``path`` (a directory or a file), or None."""
+    inside = os.path.join(path, "data.mdb")
+    if os.path.isdir(path):
+        return inside if os.path.isfile(inside) else None
+    if not os.path.isfile(path):  # a pipe would be waited for
+        return None
+    try:
+        with open(path, "rb") as file:
+            head = file.read(20)
+    except OSError as exc:
+        check_descriptors(exc, path)
+        return None
+    return path if head[16:20] == _MAGIC else None
+
+
+def open_tree(path: str, io: str) -> tuple[OpenFile, LmdbFile]:
+    """The data file of an environment, and its tree: through a mapping, also with io="pread"."""
+    data_file = lmdb_data_file(path)
+    if data_file is None:
+        raise SourceNotFoundError("no LMDB data file there", path=path, hint="expected data.mdb")
+    file = OpenFile(data_file, io)
+    try:
+        return file, LmdbFile(file.mapped.bytes, path)
+    except BaseException:
+        file.close()
+        raise
