@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import ParamsError
 from .jobs import whole
-
-if TYPE_CHECKING:
-    from .pyxis import Reader
+from .pyxis_reader import Reader
 
 
 class DataIterator:

@@ -20,14 +20,13 @@ from asyncreader.sources.urls import is_url
 from ..encode import Hold, Packed, make_recipe
 from ..options import Options, check_encoding
 from ..ordered_pool import RUN
-from ..outputs.tables import check_class_names
 from ..temp_tables import Numbers, PathOf, Strings
 from .listing import Listing, read_class_names, scan
 from .local_tree import Tree, sort_key
 from .masks import MaskFolder
 from .object_store import holds_set
 from .origin import open_origin
-from .packed import may_be_packed
+from .packed import check_class_names, may_be_packed
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 

@@ -34,7 +34,6 @@ from asyncreader.sources.urls import is_url
 from ..encode import Hold, Packed, Recipe, make_recipe, packed
 from ..options import Options, check_encoding
 from ..ordered_pool import RUN
-from ..outputs.tables import check_class_names
 from ..temp_tables import PathOf, Strings
 from .masks import stored_values
 from .object_store import holds_set
@@ -378,3 +377,15 @@ def _paths(source: Source) -> Strings | None:
         paths.close()
         raise
     return paths.freeze()
+
+
+def check_class_names(names: tuple[str, ...] | None, path: str) -> None:
+    """FormatError for a name of the set at ``path`` that no table of names can hold."""
+    for name in names or ():
+        if "\0" in name:
+            raise FormatError(
+                "a class name holds a NUL character, which cannot be packed",
+                path=path,
+                found=repr(name[:80]),
+                hint="pass no_labels (--no-labels) to leave the labels out",
+            )

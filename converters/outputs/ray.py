@@ -25,7 +25,7 @@ from ..inputs.folder import FolderPart
 from ..inputs.packed import PackedSamples
 from ..inputs.samples import Samples, View
 from ..options import Options
-from .shards import pack_shard
+from .one_shard import pack_shard
 from .workspace import Plan, Receipt, Workspace
 
 #: Attempts at one shard whose worker or machine dies; a picture that kills its worker ends there.

@@ -21,8 +21,7 @@ import xxhash
 
 from asyncreader import __version__
 from asyncreader.errors import AsyncReaderError, ParamsError, SampleError, SourceError
-from asyncreader.formats import packed as fmt
-from asyncreader.formats.manifest import Common, Manifest, Shard, file_digest
+from asyncreader.formats.manifest import Common, Manifest
 from asyncreader.formats.packed import FieldMeta
 from asyncreader.sources.sets.each_shard import whole_digests
 
@@ -31,7 +30,8 @@ from ..inputs.samples import Samples, View
 from ..options import Options
 from ..report import ConvertReport
 from .disk import check_room, in_room, is_full, no_temporary_room
-from .one_file import Order, Packing, Shape, all_bad, check_skippable, data_file, reason
+from .one_file import Order, Shape, all_bad, check_skippable, reason
+from .one_shard import pack_shard, sources_digest
 from .publish import Target
 from .workspace import Plan, Receipt, Workspace
 
@@ -128,63 +128,6 @@ def _source_digest(options: Options, samples: Samples) -> str:
     return state.hexdigest()
 
 
-# -- one shard -----------------------------------------------------------------------------------
-
-
-def pack_shard(
-    options: Options,
-    plan: Plan,
-    number: int,
-    samples: Samples,
-    workspace: Workspace,
-    done: Callable[[int], None] | None = None,
-) -> Receipt:
-    """Pack shard ``number`` of ``plan``, whose samples are ``samples``, and give it its name."""
-    name = plan.name(number, options.format)
-    attempt = workspace.attempt(number)
-    shown = os.path.join(options.dst, name)
-    sources = _sources(samples)
-    try:
-        packing = Packing(
-            options, samples, attempt, shown, shape=plan.shape, kinds=plan.kinds, done=done
-        )
-        packed = packing.run()
-        shard = None
-        if packed.meta is not None:
-            digests = packed.meta.digests
-            size, digest = file_digest(data_file(attempt, options.format))
-            shard = Shard(
-                name=name,
-                count=packed.meta.count,
-                bytes=size,
-                xxh3=digest,
-                checksums=digests[fmt.CHECKSUMS],
-                labels=digests.get(fmt.LABELS),
-                fields=tuple(digests[fmt.table_of(name, fmt.CHECKSUMS)] for name in samples.fields),
-            )
-        receipt = Receipt(
-            sources=sources,
-            shard=shard,
-            shape=None if packed.meta is None else packed.meta.shape,
-            label_dtype="<i8" if packed.meta is None else packed.meta.label_dtype,
-            label_width=packed.label_width,
-            data_bytes=packed.data_bytes,
-            fields=() if packed.meta is None else packed.meta.fields,
-            field_bytes=packed.field_bytes,
-            skipped=packed.skipped,
-        )
-        with in_room(shown, workspace.root):
-            workspace.finish(number, attempt, receipt)
-    finally:
-        workspace.discard(attempt)
-    return receipt
-
-
-def _sources(samples: Samples) -> str:
-    """Digest of what all of ``samples`` are made from."""
-    return samples.sources(np.arange(samples.count, dtype=np.int64))
-
-
 # -- all of them ---------------------------------------------------------------------------------
 
 
@@ -268,7 +211,7 @@ class _Run:
             receipt = self._workspace.receipt(number)
             if (
                 receipt is not None
-                and receipt.sources == _sources(self._view(plan, number))
+                and receipt.sources == sources_digest(self._view(plan, number))
                 and self._workspace.whole(receipt)
             ):
                 receipts[number] = receipt

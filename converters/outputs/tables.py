@@ -84,18 +84,6 @@ def encoded(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
-def check_class_names(names: tuple[str, ...] | None, path: str) -> None:
-    """FormatError for a name of the set at ``path`` that no table of names can hold."""
-    for name in names or ():
-        if "\0" in name:
-            raise FormatError(
-                "a class name holds a NUL character, which cannot be packed",
-                path=path,
-                found=repr(name[:80]),
-                hint="pass no_labels (--no-labels) to leave the labels out",
-            )
-
-
 class FieldLedger:
     """A further field's samples that were packed, in record order: checksum and bytes.
 

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ...sources import SourceSpec
 from ...text import some
-
-if TYPE_CHECKING:
-    from .facts import Facts
+from .facts import Check, Facts
 
 #: The largest class has this many times the samples of the smallest before that is worth a word.
 UNEVEN: Final = 10
-
-
-@dataclass(frozen=True)
-class Check:
-    """``state``: "ok", "look" (it may be meant so) or "bad"; ``place``: the part of the page."""
-
-    state: str
-    name: str
-    words: str
-    place: str = ""
 
 
 def checks_of(

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..label_stats import LabelCount
-from .checks import Check
 from .pictures import Thumb
 
 Array = npt.NDArray[Any]
@@ -21,6 +20,16 @@ LISTED: Final = 100
 
 #: Members of one group of duplicates that are listed.
 MEMBERS: Final = 12
+
+
+@dataclass(frozen=True)
+class Check:
+    """``state``: "ok", "look" (it may be meant so) or "bad"; ``place``: the part of the page."""
+
+    state: str
+    name: str
+    words: str
+    place: str = ""
 
 
 class Row(NamedTuple):

@@ -1,0 +1,71 @@
+"""Packs one shard of a set, whole or not at all, and says what it is made of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+
+from asyncreader.formats import packed as fmt
+from asyncreader.formats.manifest import Shard, file_digest
+
+from ..inputs.samples import Samples
+from ..options import Options
+from .disk import in_room
+from .one_file import Packing, data_file
+from .workspace import Plan, Receipt, Workspace
+
+
+def pack_shard(
+    options: Options,
+    plan: Plan,
+    number: int,
+    samples: Samples,
+    workspace: Workspace,
+    done: Callable[[int], None] | None = None,
+) -> Receipt:
+    """Pack shard ``number`` of ``plan``, whose samples are ``samples``, and give it its name."""
+    name = plan.name(number, options.format)
+    attempt = workspace.attempt(number)
+    shown = os.path.join(options.dst, name)
+    sources = sources_digest(samples)
+    try:
+        packing = Packing(
+            options, samples, attempt, shown, shape=plan.shape, kinds=plan.kinds, done=done
+        )
+        packed = packing.run()
+        shard = None
+        if packed.meta is not None:
+            digests = packed.meta.digests
+            size, digest = file_digest(data_file(attempt, options.format))
+            shard = Shard(
+                name=name,
+                count=packed.meta.count,
+                bytes=size,
+                xxh3=digest,
+                checksums=digests[fmt.CHECKSUMS],
+                labels=digests.get(fmt.LABELS),
+                fields=tuple(digests[fmt.table_of(name, fmt.CHECKSUMS)] for name in samples.fields),
+            )
+        receipt = Receipt(
+            sources=sources,
+            shard=shard,
+            shape=None if packed.meta is None else packed.meta.shape,
+            label_dtype="<i8" if packed.meta is None else packed.meta.label_dtype,
+            label_width=packed.label_width,
+            data_bytes=packed.data_bytes,
+            fields=() if packed.meta is None else packed.meta.fields,
+            field_bytes=packed.field_bytes,
+            skipped=packed.skipped,
+        )
+        with in_room(shown, workspace.root):
+            workspace.finish(number, attempt, receipt)
+    finally:
+        workspace.discard(attempt)
+    return receipt
+
+
+def sources_digest(samples: Samples) -> str:
+    """Digest of what all of ``samples`` are made from."""
+    return samples.sources(np.arange(samples.count, dtype=np.int64))
