@@ -132,7 +132,7 @@ def _verify_local_set(
 
     def same(number: int) -> bool:
         row = manifest.shard(number)
-        return file_digest(each.place(number)) == (row.bytes, row.xxh3)
+        return file_digest(each.path(number)) == (row.bytes, row.xxh3)
 
     return _verify_set(path, manifest_file, each, same, decode, jobs, progress)
 
@@ -178,7 +178,7 @@ def _verify_set(
             progress(before + done, manifest.count)
 
     for number in range(len(manifest)):
-        row, place = manifest.shard(number), each.place(number)
+        row, place = manifest.shard(number), each.path(number)
         try:
             with each.open(number) as parts:
                 shard: Source = FieldsSource(parts) if len(parts) > 1 else parts[fmt.DATA]
@@ -272,7 +272,7 @@ def _check_run(source: Source, decode: bool, stop: threading.Event, run: range) 
         if stop.is_set():
             break
         if ahead and (index - run.start) % ahead == 0:
-            source.announce(np.arange(index, min(index + ahead, run.stop), dtype=np.int64))
+            source.prefetch(np.arange(index, min(index + ahead, run.stop), dtype=np.int64))
         before = len(found)
         for name, part in parts.items():
             try:

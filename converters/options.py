@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from asyncreader.errors import ParamsError
 from asyncreader.formats.packed import ENCODINGS, is_field_name
 from asyncreader.params import ReaderParams, parse_params, snake_case
-from asyncreader.sources.urls import absolute, is_url, local_path, place_of, without_secrets
+from asyncreader.sources.urls import absolute, is_url, local_path, location_of, without_secrets
 from asyncreader.system.limits import usable_cores
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -295,7 +295,7 @@ def _place(name: str, value: Any) -> str:
         return absolute(path)
     local = local_path(path)
     if local is None:
-        place_of(path)  # refuses what makes no sense, and secrets
+        location_of(path)  # refuses what makes no sense, and secrets
     return path if local is None else local
 
 

@@ -462,7 +462,7 @@ def test_a_manifest_of_fields(raw: Path) -> None:
 def test_open_files_are_shared(raw: Path) -> None:
     """Fields of a set have no more shards open together than one field would have."""
     one, both = open_whole(raw, io="pread"), open_whole(raw, io="pread")
-    limits = [part.shelf.limit for part in both.parts]  # type: ignore[attr-defined]
+    limits = [part.open_files.limit for part in both.parts]  # type: ignore[attr-defined]
     assert len(set(limits)) == 1
     assert 2 * limits[0] <= max(2, _limit())
     one.close()

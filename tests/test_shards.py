@@ -31,7 +31,7 @@ from asyncreader.formats.manifest import MOST, NAME, Manifest, manifest_path
 from asyncreader.params import parse_params
 from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import Hdf5Fields, fingerprint, open_source
-from asyncreader.sources.sets.open_cache import Shelf
+from asyncreader.sources.sets.open_cache import OpenFileCache
 from asyncreader.sources.sets.shards import ShardSource, open_shards
 from asyncreader.tools.doctor.advice import _about_decoding
 from asyncreader.tools.doctor.facts import look
@@ -292,7 +292,7 @@ def test_open_files_are_bounded(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(read, range(8)))
-    assert len(source.shelf) <= 3
+    assert len(source.open_files) <= 3
     assert max(most) <= 3 + 4 + 4  # those kept, one in use by each thread, and listing them
     source.close()
     assert len(os.listdir("/proc/self/fd")) == before
@@ -309,29 +309,29 @@ class _Opened:
         self.closed = True
 
 
-def shelf_of(limit: int, opened: list[_Opened]) -> Shelf:
+def cache_of(limit: int, opened: list[_Opened]) -> OpenFileCache:
     def open_one(number: int) -> Any:
         opened.append(_Opened(number))
         return opened[-1]
 
-    return Shelf(open_one, limit)
+    return OpenFileCache(open_one, limit)
 
 
 def test_a_shard_in_use_is_not_closed() -> None:
     """The longest unused shard goes first, one in use never; closing waits for its user."""
     opened: list[_Opened] = []
-    shelf = shelf_of(2, opened)
-    with shelf.use(0) as first:
+    open_files = cache_of(2, opened)
+    with open_files.use(0) as first:
         for number in (1, 2, 3):
-            with shelf.use(number):
+            with open_files.use(number):
                 pass
         assert [one.closed for one in opened] == [False, True, True, False]
-        with shelf.use(0) as again:
+        with open_files.use(0) as again:
             assert again is first
-        shelf.close()
+        open_files.close()
         assert [one.closed for one in opened] == [False, True, True, True]
     assert opened[0].closed
-    with pytest.raises(SourceError, match="closed"), shelf.use(0):
+    with pytest.raises(SourceError, match="closed"), open_files.use(0):
         pass
 
 
@@ -348,11 +348,11 @@ def test_two_threads_open_a_shard_once() -> None:
             raise SourceNotFoundError("not yet there", path="x")
         return _Opened(number)
 
-    shelf = Shelf(open_one, 4)
+    open_files = OpenFileCache(open_one, 4)
 
     def use(_: int) -> str:
         try:
-            with shelf.use(7):
+            with open_files.use(7):
                 return "open"
         except SourceNotFoundError as error:
             return error.what
@@ -365,7 +365,7 @@ def test_two_threads_open_a_shard_once() -> None:
         assert {first.result(), second.result()} <= {"not yet there", "open"}
     assert first.result() == "not yet there"
     assert use(2) == "open"
-    assert len(shelf) == 1
+    assert len(open_files) == 1
 
 
 def test_compressed_chunks_are_decoded_once(tmp_path: Path, monkeypatch: Any) -> None:

@@ -57,7 +57,7 @@ class ArraySource(BaseSource):
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
     ) -> tuple[RowError, ...]:
         errors: list[RowError] = []
-        places, flips = fill.draws(plan.keys)
+        crops, flips = fill.draws(plan.keys)
         shape = self.spec.stored.shape
         assert shape is not None
         # ascending: storage behind the array reads forwards
@@ -76,7 +76,7 @@ class ArraySource(BaseSource):
             try:
                 fill.put(
                     sample,
-                    None if places is None else places[i],
+                    None if crops is None else crops[i],
                     flips is not None and bool(flips[i]),
                     out[row, ...],
                 )
@@ -90,11 +90,11 @@ def open_arrays(
     data: Any,
     labels: Any,
     dims: tuple[int, int, int, int] | None,
-    beside: tuple[int | None, int | None] | None = None,
+    image_size: tuple[int | None, int | None] | None = None,
 ) -> ExtentSource | ArraySource:
     """A source over ``data`` (N, ...) and ``labels`` (N, ...) or None.
 
-    ``beside``: see request.py.
+    ``image_size``: see request.py.
     """
     shape = tuple(int(n) for n in data.shape)
     dtype = np.dtype(data.dtype)
@@ -102,7 +102,7 @@ def open_arrays(
         raise ParamsError("data has no samples", found=f"shape {shape}")
     if dtype.kind not in "buif":
         raise ParamsError("data must hold plain numbers", found=f"dtype {dtype}")
-    axis, axes = image_axes(shape, dims, None, "data", beside)
+    axis, axes = image_axes(shape, dims, None, "data", image_size)
     rows = tuple(n for i, n in enumerate(shape) if i != axis)
     table = None if labels is None else label_array(labels, shape[axis])
     plain = isinstance(data, np.ndarray)

@@ -83,11 +83,11 @@ class RowError:
     error: SampleError
 
 
-def packed_rows(meta: Meta, further: bool) -> Stored:
-    """What a set of ours with that description holds; ``further``: of a field after the first."""
+def packed_rows(meta: Meta, other_field: bool) -> Stored:
+    """What a set of ours with that description holds; ``other_field``: of a field after the first."""
     encoded = meta.encoding != "raw"
     dtype = np.dtype(meta.dtype)
-    values = encoded and further
+    values = encoded and other_field
     return Stored(meta.shape, dtype, "HWC", encoded, meta.channels, values=values)
 
 
@@ -136,7 +136,7 @@ class Source(Protocol):
     labels: Array | None
     splits: Mapping[str, slice | Int64]
     """Named parts of the set, for ``subset="name"``."""
-    far: bool
+    remote: bool
     """Reading costs a round trip over a network."""
 
     def read_into(
@@ -165,7 +165,7 @@ class Source(Protocol):
     def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
         """Recorded XXH3-64 of samples start .. stop-1; None without checksums."""
 
-    def announce(self, records: Int64) -> None:
+    def prefetch(self, records: Int64) -> None:
         """These samples are read next by this thread: far away they are asked for at once."""
 
     def in_memory(self, size: int) -> RowsInMemory | None:
@@ -188,7 +188,7 @@ class BaseSource:
     labels: Array | None
     splits: Mapping[str, slice | Int64] = MappingProxyType({})
     checksums: UInt64 | None = None
-    far = False
+    remote = False
     #: What owns the memory that a source's addresses point into.
     keeps: Any = None
 
@@ -223,7 +223,7 @@ class BaseSource:
     def in_memory(self, size: int) -> RowsInMemory | None:
         return None
 
-    def announce(self, records: Int64) -> None:
+    def prefetch(self, records: Int64) -> None:
         pass
 
     def reserve(self, samples: int) -> None:
@@ -276,8 +276,8 @@ class BaseSource:
             samples = (store.view(offset, row_bytes) for offset in offsets.tolist())
             self._put_each(samples, plan, fill, out)
         else:
-            address, places = store.resident(offsets, row_bytes)
-            fill.bulk(address, places, plan.rows, plan.keys, out)
+            address, starts = store.resident(offsets, row_bytes)
+            fill.bulk(address, starts, plan.rows, plan.keys, out)
         return ()
 
     def _row_bytes(self) -> int:
@@ -291,14 +291,14 @@ class BaseSource:
         """One by one: where a sample must be resized, or is of an odd dtype or axis order."""
         shape, dtype = self.spec.stored.shape, self.spec.stored.dtype
         assert shape is not None
-        places, flips = fill.draws(plan.keys)
+        crops, flips = fill.draws(plan.keys)
         for i, (sample, row) in enumerate(zip(samples, plan.rows.tolist(), strict=True)):
             pixels = sample.view(dtype).reshape(shape)
             try:
                 fill.put(
                     # inside an LMDB value numbers may begin anywhere
                     pixels if pixels.flags.aligned else pixels.copy(),
-                    None if places is None else places[i],
+                    None if crops is None else crops[i],
                     flips is not None and bool(flips[i]),
                     out[row, ...],
                 )
@@ -320,14 +320,14 @@ class BaseSource:
         wanted = plan.check.tolist()
         if in_place:
             copies = out.reshape(out.shape[0], -1).view(np.uint8)
-            places = plan.rows
+            numbers = plan.rows
         else:
             copies = SCRATCH.take("checked", group * row_bytes).reshape(group, row_bytes)
-            places = np.arange(plan.records.size, dtype=np.int64) % group
-        address, where = copies.ctypes.data, places.tolist()
+            numbers = np.arange(plan.records.size, dtype=np.int64) % group
+        address, where = copies.ctypes.data, numbers.tolist()
         for lo in range(0, len(expected), group):
             hi = min(lo + group, len(expected))
-            store.gather(offsets[lo:hi], row_bytes, address, places[lo:hi])
+            store.gather(offsets[lo:hi], row_bytes, address, numbers[lo:hi])
             bad = [
                 i
                 for i in range(lo, hi)
@@ -341,9 +341,9 @@ class BaseSource:
                 good = np.setdiff1d(np.arange(lo, hi), bad) if bad else np.arange(lo, hi)
                 part = plan.pick(good)
                 if fill.mode == "each":
-                    self._put_each((copies[i] for i in places[good]), part, fill, out)
+                    self._put_each((copies[i] for i in numbers[good]), part, fill, out)
                 else:
-                    fill.bulk(address, places[good] * row_bytes, part.rows, part.keys, out)
+                    fill.bulk(address, numbers[good] * row_bytes, part.rows, part.keys, out)
 
 
 class ExtentSource(BaseSource):
@@ -366,7 +366,7 @@ class ExtentSource(BaseSource):
         self.labels = labels
         self.checksums = checksums
         self.store = store
-        self.far = store.far
+        self.remote = store.remote
         # numpy's own numbers: with Python's each operation takes a microsecond longer
         self._starts = starts if isinstance(starts, np.ndarray) else tuple(map(np.int64, starts))
         self._sizes = sizes
@@ -379,7 +379,7 @@ class ExtentSource(BaseSource):
             return offsets
         return self._starts[records]
 
-    def announce(self, records: Int64) -> None:
+    def prefetch(self, records: Int64) -> None:
         sizes = self._sizes
         lengths = np.full(records.size, sizes) if isinstance(sizes, int) else sizes[records]
         self.store.will_need(self.offsets(records), lengths)
@@ -416,8 +416,8 @@ class ExtentSource(BaseSource):
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
     ) -> tuple[RowError, ...]:
-        if self.far:
-            self.announce(plan.records)
+        if self.remote:
+            self.prefetch(plan.records)
         if self.spec.stored.encoded:
             return tuple(self._read_encoded(plan, fill, out, meter))
         return self._read_rows(self.store, self.offsets(plan.records), plan, fill, out)
@@ -425,7 +425,7 @@ class ExtentSource(BaseSource):
     def _read_encoded(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
     ) -> Iterator[RowError]:
-        places, flips = fill.draws(plan.keys)
+        crops, flips = fill.draws(plan.keys)
         offsets = self.offsets(plan.records)
         if not isinstance(self._sizes, int):
             self.store.will_need(offsets, self._sizes[plan.records])
@@ -446,7 +446,7 @@ class ExtentSource(BaseSource):
             try:
                 fill.put_encoded(
                     data,
-                    None if places is None else places[i],
+                    None if crops is None else crops[i],
                     flips is not None and bool(flips[i]),
                     out[row],
                     meter,

@@ -30,7 +30,7 @@ class ByteStore(Protocol):
 
     size: int
     #: Each call is a round trip over a network: a batch is announced before it is read in pieces.
-    far: bool
+    remote: bool
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
         """Copy ``row_bytes`` bytes at each offset to row ``rows[i]`` of memory at ``out``."""
@@ -54,9 +54,9 @@ class ByteStore(Protocol):
 def fetched(store: ByteStore, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
     """``resident`` of a store that is not in memory: its rows, brought to this thread's scratch."""
     address = SCRATCH.take("fetched rows", offsets.size * row_bytes).ctypes.data
-    places = np.arange(offsets.size, dtype=np.int64)
-    store.gather(offsets, row_bytes, address, places)
-    return address, places * row_bytes
+    rows = np.arange(offsets.size, dtype=np.int64)
+    store.gather(offsets, row_bytes, address, rows)
+    return address, rows * row_bytes
 
 
 class MappedStore:
@@ -66,7 +66,7 @@ class MappedStore:
     limit of mmap. ``io="pread"`` turns it into an error.
     """
 
-    far = False
+    remote = False
 
     def __init__(self, fd: int, size: int) -> None:
         self.size = size
@@ -96,7 +96,7 @@ class MappedStore:
 class MemoryStore:
     """Memory of this process by absolute address: offsets are addresses."""
 
-    far = False
+    remote = False
     size = 1 << 62
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
@@ -142,7 +142,7 @@ class PreadStore:
     and the last read that had begun by then has ended.
     """
 
-    far = False
+    remote = False
 
     def __init__(self, file: Descriptor, size: int, path: str) -> None:
         self._file: Descriptor | None = file
@@ -221,7 +221,7 @@ class AdaptiveStore:
     the pages are there, copying from the mapping is three times as fast as pread.
     """
 
-    far = False
+    remote = False
 
     def __init__(self, mapped: MappedStore, direct: PreadStore) -> None:
         self.size = mapped.size
@@ -352,8 +352,8 @@ def file_system(path: str) -> str:
     real = os.path.realpath(path)
     best, kind = "", ""
     for fields in mounts:
-        place = fields[4].encode().decode("unicode_escape", "surrogateescape")
-        inside = real == place or real.startswith(place.rstrip("/") + "/")
-        if inside and len(place) >= len(best):
-            best, kind = place, fields[fields.index("-") + 1]
+        mount = fields[4].encode().decode("unicode_escape", "surrogateescape")
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, fields[fields.index("-") + 1]
     return kind

@@ -41,7 +41,7 @@ class FieldsSource:
         self.spec = replace(first.spec, checksums=any(part.spec.checksums for part in self.parts))
         self.labels = first.labels
         self.splits = first.splits
-        self.far = first.far
+        self.remote = first.remote
         self.unchecked = tuple(name for name, part in parts.items() if not part.spec.checksums)
         for name, part in parts.items():
             if part.spec.count != first.spec.count:
@@ -52,9 +52,9 @@ class FieldsSource:
                     found=part.spec.count,
                     expected=first.spec.count,
                 )
-        shelves = [part.shelf for part in self.parts if isinstance(part, ShardSource)]
-        for shelf in shelves:  # they share what one may have open
-            shelf.limit = max(1, shelf.limit // len(shelves))
+        shelves = [part.open_files for part in self.parts if isinstance(part, ShardSource)]
+        for open_files in shelves:  # they share what one may have open
+            open_files.limit = max(1, open_files.limit // len(shelves))
 
     def fills(self, wanted: Wanted) -> tuple[Fill, ...]:
         """How the fields after the first become rows, where the first does as ``wanted``."""
@@ -71,8 +71,8 @@ class FieldsSource:
     ) -> tuple[RowError, ...]:
         """Fill rows of each field's memory. A sample is bad if one of its fields is."""
         errors: list[RowError] = []
-        if self.far:  # all are asked for before the first is waited for
-            self.announce(plan.records)
+        if self.remote:  # all are asked for before the first is waited for
+            self.prefetch(plan.records)
         for name, part, fill, out in zip(self.names, self.parts, fills, outs, strict=True):
             if fill is not fills[0] and self._may_differ(fills[0], fill):
                 errors += self._other_sizes(_without(plan, errors), name, part)
@@ -152,9 +152,9 @@ class FieldsSource:
 
     # -- all of them -----------------------------------------------------------------------
 
-    def announce(self, records: base.Int64) -> None:
+    def prefetch(self, records: base.Int64) -> None:
         for part in self.parts:
-            part.announce(records)
+            part.prefetch(records)
 
     def reserve(self, samples: int) -> None:
         for part in self.parts:

@@ -255,7 +255,7 @@ def open_reader_source(p: ReaderParams) -> Source:
             array = None if p.data is None else p.data[name]
             labels = None if parts else p.labels
             parts[name] = _open_one(p, array, labels, replace(fields, data=name))
-            fields = _beside(next(iter(parts.values())), fields)
+            fields = _for_other_field(next(iter(parts.values())), fields)
         return FieldsSource(parts)
     except BaseException:
         for part in parts.values():
@@ -277,7 +277,7 @@ def open_whole(
     parts = {fields.data: first}
     try:
         for field in first.spec.fields:
-            named = replace(_beside(first, fields), data=field.name)
+            named = replace(_for_other_field(first, fields), data=field.name)
             parts[field.name] = open_source(path, named, io=io)
         return FieldsSource(parts)
     except BaseException:
@@ -286,24 +286,26 @@ def open_whole(
         raise
 
 
-def _beside(first: Source, fields: Hdf5Fields) -> Hdf5Fields:
+def _for_other_field(first: Source, fields: Hdf5Fields) -> Hdf5Fields:
     """``fields`` as they are meant for a field that goes with ``first``."""
     stored = first.spec.stored
-    beside = None if stored.axes is None else stored.image_shape()[:2]
-    return replace(fields, labels=None, labels_path=None, labels_required=False, beside=beside)
+    image_size = None if stored.axes is None else stored.image_shape()[:2]
+    return replace(
+        fields, labels=None, labels_path=None, labels_required=False, image_size=image_size
+    )
 
 
 def _open_one(p: ReaderParams, array: Any, labels: Any, fields: Hdf5Fields) -> Source:
     """One field: of a path's set, or an array. An h5py data set is reopened by its path, off h5py's
     global lock."""
     if isinstance(array, DatasetPlace):
-        named = Hdf5Fields(data=array.name, labels=None, dims=p.dims, beside=fields.beside)
+        named = Hdf5Fields(data=array.name, labels=None, dims=p.dims, image_size=fields.image_size)
         source = open_source(array.path, named, io=p.io)
         if labels is not None:
             source.labels = label_array(labels, source.spec.count)
         return source
     if array is not None:
-        return open_arrays(array, labels, p.dims, fields.beside)
+        return open_arrays(array, labels, p.dims, fields.image_size)
     for value, expect in ((p.hdf5_path, "HDF5"), (p.lmdb_path, "LMDB")):
         if value is not None:
             return open_source(value, fields, io=p.io, expect=expect)

@@ -77,7 +77,7 @@ class RawImages(ExtentSource):
         self.store.gather(offsets.reshape(-1), size, out.ctypes.data, rows.reshape(-1))
 
     def _put(self, plan: RowPlan, fill: Fill, out: Array) -> None:
-        places, flips = fill.draws(plan.keys)
+        crops, flips = fill.draws(plan.keys)
         offsets = self.offsets(plan.records)
         sizes: Any = self._sizes
         if not isinstance(sizes, int):
@@ -88,7 +88,7 @@ class RawImages(ExtentSource):
             try:
                 fill.put(
                     self.values(self.store.view(offset, self.length(record)), record),
-                    None if places is None else places[i],
+                    None if crops is None else crops[i],
                     flips is not None and bool(flips[i]),
                     out[row, ...],
                 )

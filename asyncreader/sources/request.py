@@ -29,7 +29,7 @@ class Hdf5Fields:
     listed: bool = False
     #: (H, W) of the pictures that this field goes with, None where they differ in size; None: it is
     #: the first field. (N, H, W) and (N, C, H, W) are known by it for pictures.
-    beside: tuple[int | None, int | None] | None = None
+    image_size: tuple[int | None, int | None] | None = None
 
 
 #: Names that an error lists.
@@ -56,14 +56,14 @@ def image_axes(
     dims: tuple[int, int, int, int] | None,
     meta: fmt.Meta | None,
     path: str,
-    beside: tuple[int | None, int | None] | None = None,
+    image_size: tuple[int | None, int | None] | None = None,
 ) -> tuple[int, str | None]:
     """(axis of the sample number, letters of a row's axes or None where it is not an image).
 
-    ``beside``: see :class:`Hdf5Fields`; with it a row's axes may be without a C.
+    ``image_size``: see :class:`Hdf5Fields`; with it a row's axes may be without a C.
     """
-    if meta is None and beside is not None:
-        found = _axes_beside(shape, dims, beside)
+    if meta is None and image_size is not None:
+        found = _axes_of_size(shape, dims, image_size)
         if found is not None:
             return found
     if len(shape) != 4:
@@ -83,10 +83,10 @@ def image_axes(
     return number - 1, "".join(letters[i] for i in range(1, 5) if i != number)
 
 
-def _axes_beside(
+def _axes_of_size(
     shape: tuple[int, ...],
     dims: tuple[int, int, int, int] | None,
-    beside: tuple[int | None, int | None],
+    image_size: tuple[int | None, int | None],
 ) -> tuple[int, str] | None:
     """The axes of pictures of a size that is known, named or as usual; None if they are none."""
     named = "NHWC"
@@ -97,7 +97,7 @@ def _axes_beside(
         if len(letters) != len(shape):
             return None
         sizes = dict(zip(letters, shape, strict=True))
-        if (sizes["H"], sizes["W"]) == beside:
+        if (sizes["H"], sizes["W"]) == image_size:
             return letters.index("N"), letters.replace("N", "")
     return None
 

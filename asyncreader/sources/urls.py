@@ -22,7 +22,7 @@ _QUERY: Final = re.compile(r"\?[^\s)\"']*")
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """An object or a prefix: ``base`` names bucket or server, ``key`` what is in it."""
 
     base: str
@@ -33,14 +33,14 @@ class Place:
         """For messages; holds no secrets, for those were refused."""
         return f"{self.base}/{self.key}"
 
-    def beside(self, name: str) -> Place:
+    def sibling(self, name: str) -> Location:
         """``name`` in the same folder."""
         folder, slash, _ = self.key.rpartition("/")
-        return Place(self.base, f"{folder}{slash}{name}")
+        return Location(self.base, f"{folder}{slash}{name}")
 
-    def inside(self, name: str) -> Place:
+    def inside(self, name: str) -> Location:
         """``name`` in this folder."""
-        return Place(self.base, f"{self.key.rstrip('/')}/{name}".lstrip("/"))
+        return Location(self.base, f"{self.key.rstrip('/')}/{name}".lstrip("/"))
 
 
 def is_url(path: str) -> bool:
@@ -115,7 +115,7 @@ def local_path(url: str) -> str | None:
     return unquote(parts.path)
 
 
-def place_of(url: str) -> Place:
+def location_of(url: str) -> Location:
     """Bucket or server, and key, of a store's URL. ParamsError where it makes no sense."""
     parts = _split(url)
     if not parts.netloc:
@@ -124,4 +124,4 @@ def place_of(url: str) -> Place:
     pieces = parts.path.strip("/").split("/")
     if ".." in pieces or "." in pieces:
         raise ParamsError("a URL with . or .. in it", found=url)
-    return Place(base, unquote(parts.path.lstrip("/")))
+    return Location(base, unquote(parts.path.lstrip("/")))

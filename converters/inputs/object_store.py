@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from asyncreader.errors import ParamsError, SourceError, SourceNotFoundError
 from asyncreader.formats.manifest import NAME as MANIFEST
 from asyncreader.sources.remote.client import IN_FLIGHT, Objects, Version
-from asyncreader.sources.urls import Place, place_of
+from asyncreader.sources.urls import Location, location_of
 
 from ..encode import Hold
 from ..temp_tables import sorted_records
@@ -52,8 +52,8 @@ class StoreFolder:
     ahead = IN_FLIGHT
 
     def __init__(self, url: str) -> None:
-        place = place_of(url)
-        self._place = Place(place.base, place.key.strip("/"))
+        place = location_of(url)
+        self._place = Location(place.base, place.key.strip("/"))
         self._objects = Objects(place.base)
         self.lists = self._objects.lists
         self.ignored: dict[str, int] = {HIDDEN: 0, OTHER_SUFFIX: 0}
@@ -70,7 +70,7 @@ class StoreFolder:
     def shown(self, path: bytes) -> str:
         return self._at(path).shown
 
-    def _at(self, path: bytes) -> Place:
+    def _at(self, path: bytes) -> Location:
         return self._place.inside(os.fsdecode(path))
 
     def relative(self, name: bytes) -> bytes:
@@ -200,7 +200,7 @@ def _words(version: Version) -> str:
 def holds_set(url: str) -> bool:
     """Whether a URL names a packed set rather than a folder of pictures: by its suffix, or by the
     manifest that lies there."""
-    place = place_of(url)
+    place = location_of(url)
     if place.key.rstrip("/").endswith((".h5", ".hdf5", ".json", ".lmdb")):
         return True
     objects = Objects(place.base)
@@ -213,7 +213,7 @@ def holds_set(url: str) -> bool:
 @contextmanager
 def fetched_text(url: str) -> Iterator[str]:
     """The file that a URL names, on this machine as long as the context lasts."""
-    place = place_of(url)
+    place = location_of(url)
     objects = Objects(place.base)
     try:
         size = objects.size(place)

@@ -137,7 +137,7 @@ class PackedSamples:
         """Ask for the run of samples that this thread fetches from here on."""
         if number not in self._asked.numbers:
             self._asked.numbers = range(number, min(number + RUN, self.count))
-            self._source.announce(np.array([self._record(n) for n in self._asked.numbers]))
+            self._source.prefetch(np.array([self._record(n) for n in self._asked.numbers]))
 
     def fetch(self, number: int, hold: Hold) -> Packed:
         record = self._record(number)

@@ -208,14 +208,14 @@ class _Tree:
         if level == 0:
             return used
         pointer, count_bytes = self._pointers[level]
-        place, total = at + 6 + used * self._record, used
+        offset, total = at + 6 + used * self._record, used
         for _ in range(used + 1):
-            child = self._file.address(place)
+            child = self._file.address(offset)
             _need(child is not None, "a child outside the file", at)
             assert child is not None
-            holds = self._file.number(place + self._file.width, count_bytes)
+            holds = self._file.number(offset + self._file.width, count_bytes)
             total += self.count(child, holds, level - 1)
-            place += pointer
+            offset += pointer
         return total
 
     def _records(self, rows: UInt8, at: int) -> None:

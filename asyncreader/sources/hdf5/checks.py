@@ -27,7 +27,7 @@ from .filters import BUILT_IN_ONLY, LIBRARY, Filter, check_known, decode_chunk
 #: Soft links that are followed on the way to one object.
 _SOFT: Final = 16
 #: Data sets that an error lists, and members of a group that are looked at to find them.
-_LISTED, _VISITED = 20, 200
+_LISTED, _LOOKED_AT = 20, 200
 #: What is stored may declare this much of itself; more must be at least 1/BOMB_RATIO of it on disk.
 #: (deflate reaches 1/1032, on nothing but zeros).
 BOMB_BYTES: Final = 256 << 20
@@ -134,7 +134,7 @@ def dataset_names(h5: Any) -> list[str]:
     """Names of some data sets of the root and the groups in it, sorted, each cut to be shown."""
     names: list[str] = []
     groups = deque([(_root(h5), b"")])
-    for _ in range(_VISITED):
+    for _ in range(_LOOKED_AT):
         if not groups or len(names) >= _LISTED:
             break
         group, prefix = groups.popleft()
@@ -178,7 +178,7 @@ def _members(h5: Any, group: Any) -> Iterator[tuple[bytes, Any]]:
     """Some of a group's data sets and groups, by hard links; None for a virtual data set."""
     import h5py
 
-    for name in itertools.islice(group, _VISITED):
+    for name in itertools.islice(group, _LOOKED_AT):
         if group.links.get_info(name).type == h5py.h5l.TYPE_HARD:
             found = _opened(h5, group, name)
             if found is None or isinstance(found, h5py.h5d.DatasetID | h5py.h5g.GroupID):
@@ -408,13 +408,13 @@ def _unrotated(
     behind = grid[axis:]
     if (largest + 1) * math.prod(behind) >= 1 << 62 or (at[:, axis + 1 :] >= behind).any():
         return at
-    place = at[:, axis]
+    index = at[:, axis]
     for extent, column in zip(behind, at[:, axis + 1 :].T, strict=True):
-        place = place * extent + column
+        index = index * extent + column
     right = np.empty_like(at)
     for i, extent in zip(reversed(fixed), reversed(grid), strict=True):
-        place, right[:, i] = np.divmod(place, extent)
-    right[:, axis] = place
+        index, right[:, i] = np.divmod(index, extent)
+    right[:, axis] = index
     return right
 
 

@@ -137,17 +137,17 @@ class ChunkSource(BaseSource):
     def _sample(self, record: int, meter: Meter) -> Array:
         """One sample in stored axis order."""
         grid, axis = self._grid, self._axis
-        place, inside = divmod(record, grid.chunk[axis])
+        along, inside = divmod(record, grid.chunk[axis])
         if self._whole:
             size = self._row_bytes()
-            with self._chunk(place, meter) as chunk:
+            with self._chunk(along, meter) as chunk:
                 row = chunk[inside * size : (inside + 1) * size].copy()
             return row.view(grid.dtype).reshape(grid.shape[1:])
         shape = tuple(n for i, n in enumerate(grid.shape) if i != axis)
         out = np.empty(shape, grid.dtype)
         counts = grid.grid
         for across in np.ndindex(*(n for i, n in enumerate(counts) if i != axis)):
-            at = (*across[:axis], place, *across[axis:])
+            at = (*across[:axis], along, *across[axis:])
             number = int(np.ravel_multi_index(at, counts))
             with self._chunk(number, meter) as chunk:
                 plane = chunk.view(grid.dtype).reshape(grid.chunk).take(inside, axis=axis)
@@ -202,7 +202,7 @@ class ChunkSource(BaseSource):
         Who waits has nothing pinned, and who decodes waits for nobody: none waits for ever.
         """
         numbers, which = np.unique(chunks, return_inverse=True)
-        if self._store.far:
+        if self._store.remote:
             self._store.will_need(self._grid.offsets[numbers], self._grid.sizes[numbers])
         errors: list[RowError] = []
         starts = np.zeros(numbers.size, np.int64)
@@ -270,7 +270,7 @@ class ChunkSource(BaseSource):
     def _read_straight(self, plan: RowPlan, out: Array, meter: Meter) -> tuple[RowError, ...]:
         """One sample a chunk and nothing to convert: decoded where it is wanted."""
         errors: list[RowError] = []
-        if self._store.far:
+        if self._store.remote:
             self._store.will_need(self._grid.offsets[plan.records], self._grid.sizes[plan.records])
         flat = out.reshape(out.shape[0], -1).view(np.uint8)
         for i, (record, row) in enumerate(

@@ -61,12 +61,12 @@ def decode_chunk(
 
     ``out`` (uint8, ``size``) lends memory: what the last step makes may be put there.
     """
-    for place in range(len(filters) - 1, -1, -1):
-        if mask & (1 << place):
+    for position in range(len(filters) - 1, -1, -1):
+        if mask & (1 << position):
             continue
-        step = filters[place]
+        step = filters[position]
         try:
-            if step.code == DEFLATE and place == 0 and out is not None:
+            if step.code == DEFLATE and position == 0 and out is not None:
                 data = _inflate_into(data, out)
             else:
                 data = _UNDO[step.code](data, step, size, item)

@@ -213,15 +213,15 @@ class _Walk:
         blocks = deque([(begin, begin + length)])
         seen, count = {begin}, 0
         while blocks:
-            place, end = blocks.popleft()
+            offset, end = blocks.popleft()
             head = 4 + order if second else 8
-            while place + head <= end and count < _MESSAGES:
+            while offset + head <= end and count < _MESSAGES:
                 count += 1
                 if second:
-                    kind, size = self._int(place, 1), self._int(place + 1, 2)
+                    kind, size = self._int(offset, 1), self._int(offset + 1, 2)
                 else:
-                    kind, size = self._int(place, 2), self._int(place + 2, 2)
-                body = place + head
+                    kind, size = self._int(offset, 2), self._int(offset + 2, 2)
+                body = offset + head
                 if kind == 0x10:
                     more, length = self._address(body), self._int(body + self._width, self._length)
                     if more is not None and more not in seen and len(seen) < _BLOCKS:
@@ -230,7 +230,7 @@ class _Walk:
                         blocks.append((more + edges[0], more + length - edges[1]))
                 else:
                     yield kind, body, size
-                place = body + size
+                offset = body + size
 
     # -- trees -----------------------------------------------------------------------------
 
@@ -272,8 +272,8 @@ class _Walk:
         rows = np.frombuffer(body, np.uint8).reshape(used, key + width)[:, key:]
         padded = np.zeros((used, 8), np.uint8)
         padded[:, :width] = rows
-        places: npt.NDArray[np.int64] = padded.view("<i8")[:, 0] + self._base
-        return places[(places >= 0) & (places + 8 <= self._size)]
+        offsets: npt.NDArray[np.int64] = padded.view("<i8")[:, 0] + self._base
+        return offsets[(offsets >= 0) & (offsets + 8 <= self._size)]
 
     def _leaves(self, nodes: npt.NDArray[np.int64]) -> None:
         """The symbol table nodes below a group's tree."""
@@ -291,7 +291,7 @@ class _Walk:
         header = self._address(at)
         if header is None:
             return
-        with self._held_against_its_rules(header):
+        with self._header_checked(header):
             check_tree(self._file, header, kinds, None if heap is None else self._address(heap))
 
     def _array(self, index: int) -> None:
@@ -299,11 +299,11 @@ class _Walk:
         header = self._address(index + 6)
         if header is None:
             return
-        with self._held_against_its_rules(header):
+        with self._header_checked(header):
             check_array(self._file, header, bytes(self._bytes(index + 1, 5)))
 
     @contextlib.contextmanager
-    def _held_against_its_rules(self, header: int) -> Iterator[None]:
+    def _header_checked(self, header: int) -> Iterator[None]:
         try:
             yield
         except Forged as exc:

@@ -94,13 +94,13 @@ class _Heaps:
         wanted = which * _OBJECTS + elements["object"][full].astype(np.int64)
         good = elements["object"][full] < _OBJECTS
         self._need(good, full, "its object has a number out of range")
-        keys, places, lengths = self._objects(heaps, members)
+        keys, offsets, lengths = self._objects(heaps, members)
         found = np.minimum(np.searchsorted(keys, wanted), max(0, keys.size - 1))
         there = (keys[found] == wanted) if keys.size else np.zeros(full.size, np.bool_)
         self._need(there, full, "it is not in its heap")
         self._need(sizes[full] <= lengths[found], full, "it is longer than its heap object")
         self._need(sizes[full] < 1 << 32, full, "it is longer than 4 GiB")
-        starts[full] = places[found]
+        starts[full] = offsets[found]
         return starts, sizes
 
     def _objects(self, heaps: Int64, members: Int64) -> tuple[Int64, Int64, Int64]:
@@ -116,7 +116,7 @@ class _Heaps:
         ends = heaps + stated
         at = heaps + _HEAD
         todo = np.arange(heaps.size)
-        keys, places, lengths = [], [], []
+        keys, offsets, lengths = [], [], []
         for _ in range(_OBJECTS):
             todo = todo[at[todo] + _HEAD <= ends[todo]]
             number = self._ints(at[todo], 2)
@@ -127,7 +127,7 @@ class _Heaps:
             inside = (length >= 0) & (length <= ends[todo] - at[todo] - _HEAD)
             self._need(inside, members[todo], "its heap is damaged")
             keys.append(todo * _OBJECTS + number)
-            places.append(at[todo] + _HEAD)
+            offsets.append(at[todo] + _HEAD)
             lengths.append(length)
             at[todo] += _HEAD + (length + 7) // 8 * 8
         if not keys:
@@ -135,4 +135,4 @@ class _Heaps:
             return empty, empty, empty
         all_keys = np.concatenate(keys)
         order = np.argsort(all_keys, kind="stable")
-        return all_keys[order], np.concatenate(places)[order], np.concatenate(lengths)[order]
+        return all_keys[order], np.concatenate(offsets)[order], np.concatenate(lengths)[order]

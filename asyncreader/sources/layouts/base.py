@@ -89,7 +89,7 @@ class ForeignSource(ExtentSource):
 
     def _key(self, index: int) -> bytes | None:
         # by way of the store: with io="pread" a file that was shortened must not kill the process
-        at, size = self.entries.key_place(index)
+        at, size = self.entries.key_extent(index)
         try:
             return self.store.view(at, size).tobytes()
         except SourceError:

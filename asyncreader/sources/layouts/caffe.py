@@ -119,8 +119,8 @@ def _numbers(span: Span, field: Int64, out: Headers) -> Int64:
 def _bytes(span: Span, field: Int64, out: Headers) -> Int64:
     """A length and bytes: data, or packed floats."""
     length, start = varint(span)
-    room = (span.ends - start).astype(np.uint64)
-    span.need(length <= room, "its protobuf states more bytes than there are", length)
+    space = (span.ends - start).astype(np.uint64)
+    span.need(length <= space, "its protobuf states more bytes than there are", length)
     size = length.astype(np.int64)
     mine = field == _DATA
     out.data[span.records[mine]] = start[mine]

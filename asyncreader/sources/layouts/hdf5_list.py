@@ -49,8 +49,8 @@ def listed_files(path: str) -> list[str]:
         name = os.fsdecode(line.strip())
         if not name:
             continue
-        beside = os.path.join(os.path.dirname(path), name)
-        found = beside if os.path.exists(beside) else name
+        in_folder = os.path.join(os.path.dirname(path), name)
+        found = in_folder if os.path.exists(neighbour) else name
         if not os.path.exists(found):
             raise SourceNotFoundError(
                 f"line {number + 1} of the list names a file that is not there",

@@ -92,9 +92,9 @@ def _images(h5: Any, root: set[str], fields: Hdf5Fields, path: str, is_fuel: boo
 def _pcam(fields: Hdf5Fields, path: str) -> Hdf5Fields:
     """PCam's images: the labels ``y`` are in the file beside, ..._y.h5 for ..._x.h5."""
     labels_path = fields.labels_path
-    beside = re.sub(r"_x(\.\w+)$", r"_y\1", path)
-    if labels_path is None and fields.labels == _LABELS and beside != path:
-        labels_path = beside if os.path.isfile(beside) else None
+    neighbour = re.sub(r"_x(\.\w+)$", r"_y\1", path)
+    if labels_path is None and fields.labels == _LABELS and neighbour != path:
+        labels_path = neighbour if os.path.isfile(neighbour) else None
     if labels_path is None:
         return replace(fields, data="x") if fields.labels is None else fields
     labels = "y" if fields.labels == _LABELS else fields.labels

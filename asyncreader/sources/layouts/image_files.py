@@ -71,9 +71,9 @@ def text_labels(
             number = numbers[text] = len(numbers)
         given[i] = number
     order = sorted(range(len(names)), key=names.__getitem__)
-    place = np.empty(len(names), np.int64)
-    place[order] = np.arange(len(names))
-    return place[given], tuple(names[i] for i in order)
+    position = np.empty(len(names), np.int64)
+    position[order] = np.arange(len(names))
+    return position[given], tuple(names[i] for i in order)
 
 
 # -- OCR: image-%09d, label-%09d, num-samples ------------------------------------------------------

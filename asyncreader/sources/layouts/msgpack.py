@@ -105,9 +105,9 @@ def _open_maps(found: ForeignSet, entries: Entries, layout: str) -> Any:
 
 def _read_maps(span: Span, keys: list[bytes], fields: list[Values]) -> None:
     """Note the values of ``keys`` in the maps at the cursors."""
-    places, after = columns.find(span, keys)
+    starts, after = columns.find(span, keys)
     span.need(after == span.ends, "bytes behind its msgpack")
-    for key, at, values in zip(keys, places, fields, strict=True):
+    for key, at, values in zip(keys, starts, fields, strict=True):
         name = _text(key)
         span.need(at >= 0, f"a sample without {name!r}")
         outer = columns.head(span.moved(at))
@@ -135,8 +135,8 @@ class _Alike:
         span = entries.span(0, 1)
         self._begin, self._size = int(span.at[0]), int(entries.sizes[0])
         free = np.zeros(self._size, np.bool_)
-        places, _ = columns.find(span, names)
-        for name, at in zip(names, places, strict=True):
+        starts, _ = columns.find(span, names)
+        for name, at in zip(names, starts, strict=True):
             if name not in keys:  # nobody looks into it
                 value = columns.head(span.moved(at))
                 self._mark(free, int(value.start[0]), int(value.stop[0]))
@@ -199,10 +199,10 @@ def open_tensorpack(found: ForeignSet, entries: Entries) -> Any:
         span.need(found_kind == first.kind[0], "a sample of another kind than the first")
         span.need(columns.skip(span) == span.ends, "bytes behind its msgpack")
         if listed:
-            places = _items(span, [int(name) for name in wanted])
+            starts = _items(span, [int(name) for name in wanted])
         else:
-            places, _ = columns.find(span, [name.encode() for name in wanted])
-        for name, at, field in zip(wanted, places, values, strict=True):
+            starts, _ = columns.find(span, [name.encode() for name in wanted])
+        for name, at, field in zip(wanted, starts, values, strict=True):
             span.need(at >= 0, f"a sample without {name!r}")
             read_values(span.moved(at), span.records, field)
     words = "tensorpack, msgpack"
@@ -213,14 +213,14 @@ def _items(span: Span, wanted: list[int]) -> list[Int64]:
     """Where items ``wanted`` of the lists at the cursors are; -1 where a list is shorter."""
     count = columns.entries(span)
     at = columns.head(span).stop.copy()
-    places = [np.full(at.size, -1, np.int64) for _ in wanted]
+    starts = [np.full(at.size, -1, np.int64) for _ in wanted]
     for number in range(max(wanted) + 1):
         todo = np.flatnonzero(count > number)
-        for item, place in zip(wanted, places, strict=True):
+        for item, start in zip(wanted, starts, strict=True):
             if item == number:
-                place[todo] = at[todo]
+                start[todo] = at[todo]
         at[todo] = columns.skip(span.pick(todo).moved(at[todo]))
-    return places
+    return starts
 
 
 _MISSING: Final = object()
@@ -292,9 +292,9 @@ def _source(found: ForeignSet, entries: Entries, layout: str, fields: dict[str, 
     same = bool((data.shape == data.shape[0]).all())
     whole = data.first_shape()
     count = len(entries)
-    beside = found.fields.beside
-    axis, axes = image_axes((count, *whole), found.fields.dims, None, found.path, beside)
-    if axes is None and not same and rank == 2 and beside == (None, None):
+    image_size = found.fields.image_size
+    axis, axes = image_axes((count, *whole), found.fields.dims, None, found.path, image_size)
+    if axes is None and not same and rank == 2 and image_size == (None, None):
         axes = "HW"  # masks of pictures that differ in size as they do
     if axis != 0:
         found.check_dims()

@@ -86,20 +86,20 @@ def _read_arrays(span: Span, rows: Int64, out: Values) -> None:
     (kind, dtype, shape, data, nd, odd), _ = columns.find(span, names)
     span.need((kind >= 0) & (data >= 0), "a map that is no array: it lacks type or data")
     pyxis = columns.head(span.moved(kind)).kind == INT
-    place = np.where(pyxis, dtype, kind)
+    first = np.where(pyxis, dtype, kind)
     payload = columns.head(span.moved(data))
     span.need((payload.kind == BIN) | (payload.kind == STR), "an array whose data are no bytes")
     # ml-pyxis keeps text as {type: 1, data: text}
     text = np.zeros(rows.size, np.bool_)
     text[pyxis] = columns.head(span.pick(pyxis).moved(kind[pyxis])).number == 1
-    span.need(text | (place >= 0), "an array without a dtype")
+    span.need(text | (first >= 0), "an array without a dtype")
     out.start[rows], out.size[rows] = payload.start, payload.stop - payload.start
     out.form[rows] = np.where(text, TEXT, ARRAYS)
     some = np.flatnonzero(~text)
     part, rows = span.pick(some), rows[some]
     if odd[some].max(initial=-1) >= 0:
         _refuse_odd(part, odd[some])
-    out.dtype[rows] = _type_strings(part.moved(place[some]))
+    out.dtype[rows] = _type_strings(part.moved(first[some]))
     scalar = ~pyxis[some] & _is_false(part, nd[some])
     part.need(scalar | (shape[some] >= 0), "an array without a shape")
     shaped = np.flatnonzero(~scalar)

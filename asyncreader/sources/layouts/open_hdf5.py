@@ -102,7 +102,7 @@ class _Opener(VlenOpener):
         self.classes = None if self.meta is None else self.meta.classes
         self.others = () if self.meta is None else self.meta.fields
         #: the further field of ours that is meant, None for the data
-        self.further: str | None = None
+        self.other_field: str | None = None
 
     def open(self) -> Any:
         import h5py
@@ -110,7 +110,7 @@ class _Opener(VlenOpener):
         data = self.dataset(self.h5, self.fields.data)
         name = self.fields.data.strip("/")
         if self.meta is not None and name != fmt.DATA:
-            self.meta, self.further = self.meta.field(name), name
+            self.meta, self.other_field = self.meta.field(name), name
         if self.meta is not None and self.meta.encoding != "raw":
             return self._blob(data, self.meta)
         base = h5py.check_vlen_dtype(data.dtype)
@@ -139,16 +139,16 @@ class _Opener(VlenOpener):
             return None
         if fields.labels_path is not None:
             return read_labels(fields.labels_path, fields.labels, count)
-        ours = self.meta is not None and fields.labels.strip("/") == fmt.LABELS
-        if ours and self.meta is not None and self.meta.label_kind == "none":
+        packed = self.meta is not None and fields.labels.strip("/") == fmt.LABELS
+        if packed and self.meta is not None and self.meta.label_kind == "none":
             return None
-        needed = fields.labels_required or ours
+        needed = fields.labels_required or packed
         if not needed and reach(self.h5, fields.labels, self.path) is None:
             return None
         labels = self._table(fields.labels, _TEXT_LABELS)[: self._count(count)]
         _check_labels(labels, self._count(count), self.path, fields.labels)
         self.classes = self.classes or self._class_names(labels)
-        if ours:
+        if packed:
             assert self.meta is not None
             if labels.dtype != self.meta.label_dtype or labels.ndim != 2:
                 raise FormatError(
@@ -204,14 +204,14 @@ class _Opener(VlenOpener):
     def _checksums(self, count: int) -> UInt64 | None:
         if self.meta is None:
             return None
-        table = self._table(fmt.table_of(self.further, fmt.CHECKSUMS))
+        table = self._table(fmt.table_of(self.other_field, fmt.CHECKSUMS))
         if table.shape != (count,) or table.dtype != np.uint64:
             raise FormatError("its checksums have the wrong shape", path=self.path, hint=_AGAIN)
         fmt.check_digest(fmt.CHECKSUMS, table, self.meta, self.path)
         return table
 
     def _paths(self) -> str | None:
-        name = fmt.table_of(self.further, fmt.PATHS)
+        name = fmt.table_of(self.other_field, fmt.PATHS)
         there = self.meta is not None and reach(self.h5, name, self.path) is not None
         return name if there else None
 
@@ -221,17 +221,17 @@ class _Opener(VlenOpener):
         offset = data.id.get_offset()
         if data.ndim != 1 or data.dtype != np.uint8 or offset is None:
             raise FormatError("its data are not the blob it declares", path=self.path, hint=_AGAIN)
-        places = self._table(fmt.table_of(self.further, fmt.OFFSETS))
-        if places.shape != (meta.count + 1,) or places.dtype != np.int64:
+        offsets = self._table(fmt.table_of(self.other_field, fmt.OFFSETS))
+        if offsets.shape != (meta.count + 1,) or offsets.dtype != np.int64:
             raise FormatError("its offsets have the wrong shape", path=self.path, hint=_AGAIN)
-        fmt.check_digest(fmt.OFFSETS, places, meta, self.path)
-        starts = places[:-1]
-        sizes = np.diff(places)
-        if int(places[-1]) != data.shape[0]:
+        fmt.check_digest(fmt.OFFSETS, offsets, meta, self.path)
+        starts = offsets[:-1]
+        sizes = np.diff(offsets)
+        if int(offsets[-1]) != data.shape[0]:
             raise FormatError(
                 "its offsets do not end where its data do",
                 path=self.path,
-                found=int(places[-1]),
+                found=int(offsets[-1]),
                 expected=data.shape[0],
                 hint=_AGAIN,
             )
@@ -240,7 +240,7 @@ class _Opener(VlenOpener):
         source = Hdf5Extents(
             self._spec(
                 meta.count,
-                packed_rows(meta, self.further is not None),
+                packed_rows(meta, self.other_field is not None),
                 meta.encoding,
                 "asyncreader, encoded images in one blob",
                 default_block(data.shape[0] // meta.count),
@@ -276,7 +276,7 @@ class _Opener(VlenOpener):
             dims = fuel.axis_order(data.shape)
         if dims is None and self.fields.listed and self.meta is None:
             dims = (1, 3, 4, 2)
-        axis, axes = image_axes(data.shape, dims, self.meta, self.path, self.fields.beside)
+        axis, axes = image_axes(data.shape, dims, self.meta, self.path, self.fields.image_size)
         count = data.shape[axis]
         if self.meta is not None and count != self.meta.count:
             raise FormatError(
@@ -346,7 +346,7 @@ class _Opener(VlenOpener):
         assert stored.shape is not None
         plist = data.id.get_create_plist()
         steps = pipeline(plist)
-        ours = check_filters(steps, self.path, self.fields.data)
+        packed = check_filters(steps, self.path, self.fields.data)
         grid = self._grid(data)
         names = [NAMES[step.code] for step in steps]
         spec = self._spec(
@@ -367,7 +367,7 @@ class _Opener(VlenOpener):
             return self._finish(
                 Hdf5Extents(spec, self.file.store, starts, size, labels, checksums), None
             )
-        if ours:
+        if packed:
             return self._finish(
                 Hdf5Chunks(spec, self.file.store, grid, axis, labels, checksums), None
             )

@@ -94,8 +94,8 @@ def _open(
         raise tree.truncated()
     others = meta.fields
     _check_fields(path, fields, meta)
-    further = None if fields.data == fmt.DATA else fields.data
-    meta = meta if further is None else meta.field(further) or meta
+    other_field = None if fields.data == fmt.DATA else fields.data
+    meta = meta if other_field is None else meta.field(other_field) or meta
     data = named.get(fields.data.encode())
     if data is None or data.entries != meta.count:
         raise FormatError(
@@ -111,7 +111,7 @@ def _open(
     encoded = meta.encoding != "raw"
     if not encoded:
         _check_row_sizes(meta, sizes, path)
-    checksums = _table(tree, named, fmt.CHECKSUMS, "<u8", (meta.count,), meta, path, further)
+    checksums = _table(tree, named, fmt.CHECKSUMS, "<u8", (meta.count,), meta, path, other_field)
     labels = None
     if meta.label_kind != "none" and fields.labels is not None:
         labels = _labels(tree, named, meta, path)
@@ -123,7 +123,7 @@ def _open(
         container="LMDB",
         layout="asyncreader, one value a sample",
         count=meta.count,
-        stored=packed_rows(meta, further is not None),
+        stored=packed_rows(meta, other_field is not None),
         encoding=meta.encoding,
         block=default_block(int(sizes.mean())),
         meta=meta,
@@ -142,7 +142,7 @@ def _open(
         checksums,
         file=file,
         tree=tree,
-        paths=named.get(fmt.table_of(further, fmt.PATHS).encode()),
+        paths=named.get(fmt.table_of(other_field, fmt.PATHS).encode()),
     )
 
 
@@ -170,9 +170,9 @@ def _table(
     shape: tuple[int, ...],
     meta: fmt.Meta,
     path: str,
-    further: str | None = None,
+    other_field: str | None = None,
 ) -> Array:
-    database = named.get(fmt.table_of(further, name).encode())
+    database = named.get(fmt.table_of(other_field, name).encode())
     value = None if database is None else tree.find(database, fmt.TABLE_KEY)
     size = math.prod(shape) * 8
     if value is None or value.size != size:

@@ -50,10 +50,10 @@ class VlenOpener:
         file = self.file.mapped.bytes
         user_block = self.h5.id.get_create_plist().get_userblock()
         count = self._count(data.shape[0])
-        places = heap_extents(
+        extents = heap_extents(
             self._elements(data), data.shape[0], file, user_block, base.itemsize, self.path, name
         )
-        starts, sizes = places[0][:count], places[1][:count]
+        starts, sizes = extents[0][:count], extents[1][:count]
         check_extents(starts, sizes, self.file.size, self.path)
         labels = self._labels(data.shape[0])
         shapes = fuel.shapes(self.h5, name, data.shape[0], self.path, self.stored)
@@ -147,8 +147,8 @@ class VlenOpener:
                 )
             grid = self._grid(data, ELEMENT)
             for number in range(grid.offsets.size):
-                place = int(grid.offsets[number])
-                stored = self.file.mapped.view(place, int(grid.sizes[number]))
+                offset = int(grid.offsets[number])
+                stored = self.file.mapped.view(offset, int(grid.sizes[number]))
                 mask, size = int(grid.masks[number]), grid.chunk_bytes
                 try:
                     part = decode_chunk(stored, steps, mask, size, ELEMENT.itemsize)

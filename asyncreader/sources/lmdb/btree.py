@@ -259,8 +259,8 @@ class LmdbFile:
             sizes = self._field(nodes, 0) | self._field(nodes, 1) << 16
             starts = nodes + _NODE + key_sizes
             big = (flags & _BIG) != 0
-            room = ends - starts
-            if (room < np.where(big, 8, sizes)).any():
+            space = ends - starts
+            if (space < np.where(big, 8, sizes)).any():
                 raise self._bad("a node runs past its page")
             if big.any():
                 starts[big] = self._overflow(starts[big], sizes[big])

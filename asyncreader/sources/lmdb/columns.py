@@ -70,9 +70,9 @@ class Span:
 
     def window(self, width: int) -> UInt8:
         """(n, width): the bytes at the cursors, zero behind a record's end."""
-        places = self.at[:, None] + np.arange(width)
-        taken: UInt8 = self.data[np.minimum(places, self.data.size - 1)]
-        taken[places >= self.ends[:, None]] = 0
+        offsets = self.at[:, None] + np.arange(width)
+        taken: UInt8 = self.data[np.minimum(offsets, self.data.size - 1)]
+        taken[offsets >= self.ends[:, None]] = 0
         return taken
 
 
@@ -225,9 +225,9 @@ def find(span: Span, names: Sequence[bytes]) -> tuple[list[Int64], Int64]:
         part = span.pick(todo).moved(at[todo])
         key = head(part)
         part.need((key.kind == STR) | (key.kind == BIN), "a msgpack map with a key that is no name")
-        for name, places in zip(names, found, strict=True):
+        for name, offsets in zip(names, found, strict=True):
             same = equals(span.data, key.start, key.number, name)
-            places[todo[same]] = key.stop[same]
+            offsets[todo[same]] = key.stop[same]
         at[todo] = skip(part.moved(key.stop))
     return found, at
 

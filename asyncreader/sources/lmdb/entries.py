@@ -73,10 +73,10 @@ class Entries:
 
     def key(self, index: int) -> bytes:
         """The key of an entry."""
-        at, size = self.key_place(index)
+        at, size = self.key_extent(index)
         return self.tree.data[at : at + size].tobytes()
 
-    def key_place(self, index: int) -> tuple[int, int]:
+    def key_extent(self, index: int) -> tuple[int, int]:
         """Where the key of an entry is in the file, and its size."""
         return int(self.at[index]) + _NODE, int(self.key_sizes[index])
 

@@ -21,7 +21,7 @@ import xxhash
 
 from ...errors import FormatError, ParamsError, SourceError
 from ...formats.manifest import Shard
-from ..urls import Place
+from ..urls import Location
 from .client import Objects
 
 DIR_VARIABLE: Final = "ASYNCREADER_CACHE_DIR"
@@ -94,12 +94,12 @@ class ShardCache:
             )
 
     @contextlib.contextmanager
-    def hold(self, objects: Objects, place: Place, row: Shard, suffix: str) -> Iterator[str]:
+    def hold(self, objects: Objects, location: Location, row: Shard, suffix: str) -> Iterator[str]:
         """The shard's file, fetched if need be: it stays as long as the context lasts."""
         name = f"{row.xxh3}-{row.bytes}.{suffix}"
         path = os.path.join(self.folder, name)
         while (file := self._locked(path, row.bytes)) < 0:
-            self._fetch(objects, place, row, path)
+            self._fetch(objects, location, row, path)
         try:
             os.utime(file)  # used now
             yield path
@@ -121,17 +121,17 @@ class ShardCache:
         os.close(file)
         return -1
 
-    def _fetch(self, objects: Objects, place: Place, row: Shard, path: str) -> None:
+    def _fetch(self, objects: Objects, location: Location, row: Shard, path: str) -> None:
         part = f"{path}.part"
         file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)  # who else fetches it is waited for
             if os.fstat(file).st_nlink == 0 or os.path.exists(path):
                 return  # it was fetched meanwhile
-            self._make_room(row.bytes, part)
+            self._free_space(row.bytes, part)
             try:
                 os.ftruncate(file, row.bytes)  # counted by others from now on
-                self._copy(objects, place, row, file)
+                self._copy(objects, location, row, file)
                 os.fsync(file)
             except BaseException:
                 os.unlink(part)
@@ -140,18 +140,18 @@ class ShardCache:
         finally:
             os.close(file)
 
-    def _copy(self, objects: Objects, place: Place, row: Shard, file: int) -> None:
+    def _copy(self, objects: Objects, location: Location, row: Shard, file: int) -> None:
         state = xxhash.xxh3_64()
         for lo in range(0, row.bytes, _TOGETHER):
             hi = min(lo + _TOGETHER, row.bytes)
             ranges = [(at, min(at + _PIECE, hi)) for at in range(lo, hi, _PIECE)]
-            for (at, _), piece in zip(ranges, objects.read_ranges(place, ranges), strict=True):
+            for (at, _), piece in zip(ranges, objects.read_ranges(location, ranges), strict=True):
                 state.update(piece)
                 self._write(file, piece, at)
         if state.hexdigest() != row.xxh3:
             raise FormatError(
                 "a shard is not the file that was packed: its bytes differ",
-                path=place.shown,
+                path=location.shown,
                 found=f"XXH3-64 {state.hexdigest()}",
                 expected=row.xxh3,
                 hint="upload it again, or convert the set again",
@@ -184,7 +184,7 @@ class ShardCache:
                     found.append((facts.st_mtime, facts.st_size, entry.name))
         return sorted(found)
 
-    def _make_room(self, needed: int, but: str) -> None:
+    def _free_space(self, needed: int, but: str) -> None:
         """Remove what was unused longest, and parts left by the dead, until ``needed`` fits."""
         lock = os.open(
             os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import FormatError, ParamsError, SourceError, SourceNotFoundError, shown
-from ..urls import Place, without_secrets
+from ..urls import Location, without_secrets
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 T = TypeVar("T")
@@ -211,8 +211,8 @@ class Objects:
         """Whether the store tells what is in it: plain HTTP does not."""
         return type(self._store).__name__ != "HTTPStore"
 
-    def listed(self, place: Place) -> Iterator[list[tuple[str, Version]]]:
-        """(key, version) of all objects in the folder ``place``, some at a time.
+    def listed(self, location: Location) -> Iterator[list[tuple[str, Version]]]:
+        """(key, version) of all objects in the folder ``location``, some at a time.
 
         Keys are whole, those of the bucket. Where an answer fails for good but names came in order
         (as those of S3 and Google do), it goes on behind the last one.
@@ -220,7 +220,7 @@ class Objects:
         last: str | None = None
         ordered = True
         stream: Any = None
-        key = place.key.strip("/")
+        key = location.key.strip("/")
 
         async def page() -> Any:
             nonlocal stream
@@ -228,7 +228,9 @@ class Objects:
 
             if stream is None:
                 if not ordered:
-                    raise SourceError("the store could not be listed in one go", path=place.shown)
+                    raise SourceError(
+                        "the store could not be listed in one go", path=location.shown
+                    )
                 stream = obstore.list(self._store, key or None, offset=last, chunk_size=LISTED)
             try:
                 return await anext(stream, None)
@@ -236,50 +238,50 @@ class Objects:
                 stream = None
                 raise
 
-        while (found := self._wait(self._ask(page), place)) is not None:
+        while (found := self._wait(self._ask(page), location)) is not None:
             entries = [(str(each["path"]), Version.of(each)) for each in found]
             for name, _ in entries:
                 ordered &= last is None or last.encode() < name.encode()
                 last = name
             yield entries
 
-    def size(self, place: Place) -> int:
+    def size(self, location: Location) -> int:
         """Bytes of an object. SourceNotFoundError, SourceError."""
-        return self.version(place).size
+        return self.version(location).size
 
-    def version(self, place: Place) -> Version:
+    def version(self, location: Location) -> Version:
         """Which version of an object there is. SourceNotFoundError, SourceError."""
-        return self._wait(self._version(place), place)
+        return self._wait(self._version(location), location)
 
-    def versions(self, folder: Place, places: Sequence[Place]) -> list[Version | None]:
+    def versions(self, folder: Location, locations: Sequence[Location]) -> list[Version | None]:
         """The same of many at once, None of those that are not there."""
 
         async def all_of_them() -> list[Version | None]:
-            return list(await asyncio.gather(*map(found, places)))
+            return list(await asyncio.gather(*map(found, locations)))
 
-        async def found(place: Place) -> Version | None:
+        async def found(location: Location) -> Version | None:
             try:
-                return await self._version(place)
+                return await self._version(location)
             except FileNotFoundError:
                 return None
 
         return self._wait(all_of_them(), folder)
 
-    async def _version(self, place: Place) -> Version:
+    async def _version(self, location: Location) -> Version:
         import obstore
 
-        return Version.of(await self._ask(lambda: obstore.head_async(self._store, place.key)))
+        return Version.of(await self._ask(lambda: obstore.head_async(self._store, location.key)))
 
-    def begin_whole(self, place: Place) -> Callable[[], tuple[memoryview, Version]]:
+    def begin_whole(self, location: Location) -> Callable[[], tuple[memoryview, Version]]:
         """Ask for a whole object now; what is returned waits for its bytes, and tells of which
         version they are."""
-        return self._begin(self._whole(place), place)
+        return self._begin(self._whole(location), location)
 
-    async def _whole(self, place: Place) -> tuple[memoryview, Version]:
+    async def _whole(self, location: Location) -> tuple[memoryview, Version]:
         import obstore
 
         async def ask() -> tuple[memoryview, Version]:
-            answer = await obstore.get_async(self._store, place.key)
+            answer = await obstore.get_async(self._store, location.key)
             version = Version.of(answer.meta)
             got = memoryview(await answer.bytes_async())
             if got.nbytes != version.size:
@@ -289,29 +291,33 @@ class Objects:
         found: tuple[memoryview, Version] = await self._ask(ask)
         return found
 
-    def read(self, place: Place, start: int, stop: int) -> memoryview:
+    def read(self, location: Location, start: int, stop: int) -> memoryview:
         """Bytes ``start`` to ``stop`` of an object."""
-        return self.read_ranges(place, [(start, stop)])[0]
+        return self.read_ranges(location, [(start, stop)])[0]
 
-    def read_ranges(self, place: Place, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+    def read_ranges(
+        self, location: Location, ranges: Sequence[tuple[int, int]]
+    ) -> list[memoryview]:
         """These ranges, all asked for at once (as many as ``IN_FLIGHT`` lets)."""
-        return self.begin_ranges(place, ranges)()
+        return self.begin_ranges(location, ranges)()
 
     def begin_ranges(
-        self, place: Place, ranges: Sequence[tuple[int, int]]
+        self, location: Location, ranges: Sequence[tuple[int, int]]
     ) -> Callable[[], list[memoryview]]:
         """Ask for ranges now; what is returned waits for them."""
-        return self._begin(self._ranges(place, ranges), place)
+        return self._begin(self._ranges(location, ranges), location)
 
-    async def _ranges(self, place: Place, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        return list(await asyncio.gather(*(self._range(place, *each) for each in ranges)))
+    async def _ranges(
+        self, location: Location, ranges: Sequence[tuple[int, int]]
+    ) -> list[memoryview]:
+        return list(await asyncio.gather(*(self._range(location, *each) for each in ranges)))
 
-    async def _range(self, place: Place, start: int, stop: int) -> memoryview:
+    async def _range(self, location: Location, start: int, stop: int) -> memoryview:
         import obstore
 
         got = memoryview(
             await self._ask(
-                lambda: obstore.get_range_async(self._store, place.key, start=start, end=stop)
+                lambda: obstore.get_range_async(self._store, location.key, start=start, end=stop)
             )
         )
         if got.nbytes != stop - start:  # past the end it comes short, without an error
@@ -320,7 +326,7 @@ class Objects:
                 "the store gave less than was asked for: the object became shorter"
                 if less
                 else "the store gave more than was asked for",
-                path=place.shown,
+                path=location.shown,
                 found=f"{got.nbytes} bytes from byte {start}",
                 expected=f"{stop - start} bytes",
                 hint="never write to a packed file that is in use: convert to a new one"
@@ -340,17 +346,17 @@ class Objects:
             finally:
                 loop.now -= 1
 
-    def _wait(self, work: Coroutine[Any, Any, T], place: Place) -> T:
-        return self._begin(work, place)()
+    def _wait(self, work: Coroutine[Any, Any, T], location: Location) -> T:
+        return self._begin(work, location)()
 
-    def _begin(self, work: Coroutine[Any, Any, T], place: Place) -> Callable[[], T]:
+    def _begin(self, work: Coroutine[Any, Any, T], location: Location) -> Callable[[], T]:
         if self._closed:
             work.close()
-            raise SourceError("the set is closed", path=place.shown)
+            raise SourceError("the set is closed", path=location.shown)
         future = self._loop.submit(work)
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
-        return functools.partial(_result, future, place)
+        return functools.partial(_result, future, location)
 
     def close(self) -> None:
         """Give up what is still asked for: who waits for it gets an error."""
@@ -376,17 +382,17 @@ async def _patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
         wait = min(2 * wait, _LONGEST_WAIT)
 
 
-def _result(future: Future[T], place: Place) -> T:
+def _result(future: Future[T], location: Location) -> T:
     try:
         return future.result()
     except (CancelledError, asyncio.CancelledError) as exc:
-        raise SourceError("the set was closed while it was read", path=place.shown) from exc
+        raise SourceError("the set was closed while it was read", path=location.shown) from exc
     except SourceError:
         raise
     except FileNotFoundError as exc:
-        raise SourceNotFoundError("no such object", path=place.shown) from exc
+        raise SourceNotFoundError("no such object", path=location.shown) from exc
     except Exception as exc:
-        raise _translated(exc, place) from exc
+        raise _translated(exc, location) from exc
     finally:
         future.cancel()  # Ctrl-C must not leave it running
 
@@ -395,18 +401,18 @@ def _said(error: BaseException) -> str:
     return shown(without_secrets(str(error)).partition("\n")[0][:300])
 
 
-def _translated(error: Exception, place: Place) -> SourceError:
+def _translated(error: Exception, location: Location) -> SourceError:
     kind = type(error).__name__
     if kind in _REFUSED:
         return SourceError(
             "the store does not let us read this",
-            path=place.shown,
+            path=location.shown,
             found=kind,
             hint="check the credentials in the environment, and what they may read",
         )
     return SourceError(
         "the store cannot be reached or failed, also when asked again",
-        path=place.shown,
+        path=location.shown,
         found=f"{kind}: {_said(error)}",
     )
 

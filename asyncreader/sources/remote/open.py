@@ -17,7 +17,7 @@ from ..request import Hdf5Fields
 from ..sets.each_shard import EachShard
 from ..sets.open_cache import open_limit
 from ..sets.shards import ShardSource, checked_fields
-from ..urls import Place, place_of
+from ..urls import Location, location_of
 from .cache import ShardCache, cache_folder
 from .client import Objects
 from .ranges import RemoteFile
@@ -32,24 +32,24 @@ class RemoteShards:
     def __init__(
         self,
         objects: Objects,
-        place: Place,
+        location: Location,
         manifest: Manifest,
         fields: Hdf5Fields,
         cache: ShardCache | None,
     ) -> None:
         self._objects = objects
-        self._place = place
+        self._location = location
         self._manifest = manifest
         self._fields = fields
         self._cache = cache
 
     def __call__(self, number: int) -> Source:
         row = self._manifest.shard(number)
-        place = self._place.beside(row.name)
+        location = self._location.sibling(row.name)
         if self._cache is None:
-            return _opened(RemoteFile(self._objects, place, row.bytes), self._fields)
+            return _opened(RemoteFile(self._objects, location, row.bytes), self._fields)
         lmdb = self._manifest.common.container == "lmdb"
-        with self._cache.hold(self._objects, place, row, "lmdb" if lmdb else "h5") as path:
+        with self._cache.hold(self._objects, location, row, "lmdb" if lmdb else "h5") as path:
             # mapped: a shard that is open stays readable when the cache removes its name
             opener = open_lmdb if lmdb else open_hdf5
             source: Source = opener(path, self._fields, io="mmap")
@@ -57,7 +57,7 @@ class RemoteShards:
 
     def path(self, number: int) -> str:
         """A shard's name for messages."""
-        return self._place.beside(self._manifest.name(number)).shown
+        return self._location.sibling(self._manifest.name(number)).shown
 
 
 @contextmanager
@@ -66,14 +66,14 @@ def fetched_shards(url: str) -> Iterator[EachShard | None]:
     manifest byte for byte; None for one HDF5 file. Room for two shards is taken on the cache's
     disk, for as long as the context lasts.
     """
-    place = place_of(url)
-    if place.key.endswith(_FILES):
+    location = location_of(url)
+    if location.key.endswith(_FILES):
         yield None
         return
-    objects = Objects(place.base)
+    objects = Objects(location.base)
     try:
-        place = _manifest_place(place)
-        manifest = _manifest(objects, place)
+        location = _manifest_location(location)
+        manifest = _manifest(objects, location)
         parent = cache_folder()
         if parent is not None:
             os.makedirs(parent, mode=0o700, exist_ok=True)
@@ -82,15 +82,15 @@ def fetched_shards(url: str) -> Iterator[EachShard | None]:
             yield EachShard(
                 url,
                 manifest,
-                lambda fields: RemoteShards(objects, place, manifest, fields, cache),
+                lambda fields: RemoteShards(objects, location, manifest, fields, cache),
             )
     finally:
         objects.close()
 
 
-def _manifest_place(place: Place) -> Place:
+def _manifest_location(location: Location) -> Location:
     """Where the manifest of the set is that is named by its folder or by that."""
-    return place if place.key.endswith(".json") else place.inside(NAME)
+    return location if location.key.endswith(".json") else location.inside(NAME)
 
 
 def _opened(file: RemoteFile, fields: Hdf5Fields) -> Source:
@@ -109,7 +109,7 @@ class RemoteShardSource(ShardSource):
     def __init__(self, objects: Objects, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._objects = objects
-        self.far = self.spec.io == "ranges"
+        self.remote = self.spec.io == "ranges"
 
     def close(self) -> None:
         self._objects.close()
@@ -123,26 +123,26 @@ def open_remote(url: str, fields: Hdf5Fields, *, io: str = "auto") -> Source:
     where ASYNCREADER_CACHE_DIR names one or the shards are LMDB, else ranges. Raises ParamsError,
     SourceNotFoundError, SourceError, FormatError.
     """
-    place = place_of(url)
-    objects = Objects(place.base)
+    location = location_of(url)
+    objects = Objects(location.base)
     try:
-        return _opened_set(objects, place, fields, io)
+        return _opened_set(objects, location, fields, io)
     except BaseException:
         objects.close()
         raise
 
 
-def _opened_set(objects: Objects, place: Place, fields: Hdf5Fields, io: str) -> Source:
-    if place.key.endswith(_FILES):
+def _opened_set(objects: Objects, location: Location, fields: Hdf5Fields, io: str) -> Source:
+    if location.key.endswith(_FILES):
         if io == "mmap":
             raise ParamsError(
                 "one file of a store is read by ranges",
-                found=f'io="mmap" of {place.shown}',
+                found=f'io="mmap" of {location.shown}',
                 hint="the cache is for sharded sets: convert --shards",
             )
-        return _single(objects, place, fields)
-    place = _manifest_place(place)
-    manifest = _manifest(objects, place)
+        return _single(objects, location, fields)
+    location = _manifest_location(location)
+    manifest = _manifest(objects, location)
     lmdb = manifest.common.container == "lmdb"
     cached = io == "mmap" or (io == "auto" and (lmdb or cache_folder() is not None))
     if lmdb and not cached:
@@ -156,16 +156,16 @@ def _opened_set(objects: Objects, place: Place, fields: Hdf5Fields, io: str) -> 
     if cached:
         cache = ShardCache.by_environment()
         largest = int(manifest.sizes.max())
-        cache.check_fits(largest, place.shown)
+        cache.check_fits(largest, location.shown)
         # what is open must be able to be in the cache, too
         limit = max(1, min(limit, cache.limit // largest - 1))
-    fields = checked_fields(place.shown, fields, manifest)
-    shards = RemoteShards(objects, place, manifest, fields, cache)
+    fields = checked_fields(location.shown, fields, manifest)
+    shards = RemoteShards(objects, location, manifest, fields, cache)
     return RemoteShardSource(
         objects,
         manifest,
         shards,
-        path=place.shown.rpartition("/")[0],
+        path=location.shown.rpartition("/")[0],
         io="cache" if cached else "ranges",
         labels=fields.labels is not None,
         limit=limit,
@@ -173,22 +173,22 @@ def _opened_set(objects: Objects, place: Place, fields: Hdf5Fields, io: str) -> 
     )
 
 
-def _manifest(objects: Objects, place: Place) -> Manifest:
+def _manifest(objects: Objects, location: Location) -> Manifest:
     try:
-        size = objects.size(place)
+        size = objects.size(location)
     except SourceNotFoundError as exc:
         raise SourceNotFoundError(
             "there is no manifest of a sharded set",
-            path=place.shown,
+            path=location.shown,
             hint="name the folder that asyncreader convert --shards wrote, or one .h5 file",
         ) from exc
     if size > MOST_BYTES:
-        raise FormatError("the manifest is too long to be one", path=place.shown, found=size)
-    text = bytes(objects.read(place, 0, size)) if size else b""
-    return Manifest.from_json(text, place.shown)
+        raise FormatError("the manifest is too long to be one", path=location.shown, found=size)
+    text = bytes(objects.read(location, 0, size)) if size else b""
+    return Manifest.from_json(text, location.shown)
 
 
-def _single(objects: Objects, place: Place, fields: Hdf5Fields) -> Source:
-    file = RemoteFile(objects, place)
+def _single(objects: Objects, location: Location, fields: Hdf5Fields) -> Source:
+    file = RemoteFile(objects, location)
     file.close = objects.close  # type: ignore[method-assign]  # it is the only one
     return _opened(file, fields)

@@ -17,7 +17,7 @@ from ...pixels import kernels
 from ..bytestore import fetched
 from ..hdf5.file import SIGNATURE
 from ..hdf5.structure import virtual_layouts
-from ..urls import Place
+from ..urls import Location
 from .client import Objects, merged
 
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -28,7 +28,7 @@ _BLOCK: Final = 128 << 10
 _BLOCKS: Final = 64
 
 
-class _Announced(threading.local):
+class _Prefetched(threading.local):
     """What this thread has asked for, for the batch that it fills: ranges, and how to wait."""
 
     starts: Int64 = np.empty(0, np.int64)
@@ -43,24 +43,24 @@ class RangeStore:
     A batch costs one round trip: all that is announced is asked for at once.
     """
 
-    far = True
+    remote = True
 
-    def __init__(self, objects: Objects, place: Place, size: int) -> None:
+    def __init__(self, objects: Objects, location: Location, size: int) -> None:
         self.size = size
         self._objects = objects
-        self._place = place
-        self._announced = _Announced()
+        self._location = location
+        self._prefetched = _Prefetched()
 
     @cached_property
     def bytes(self) -> Slices:
         """The object as slices, by blocks that HDF5 reads next."""
-        return Slices(RangeFile(self._objects, self._place, self.size))
+        return Slices(RangeFile(self._objects, self._location, self.size))
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
         lengths = np.full(offsets.size, row_bytes, np.int64)
         held = self._held(offsets, lengths)
-        for place, row in zip(held, rows.tolist(), strict=True):
-            kernels.bytes_at(out + row * row_bytes, row_bytes)[:] = place
+        for location, row in zip(held, rows.tolist(), strict=True):
+            kernels.bytes_at(out + row * row_bytes, row_bytes)[:] = location
 
     def address(self, size: int) -> None:
         return None
@@ -76,18 +76,18 @@ class RangeStore:
     def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
         """Ask for these extents now, and do not wait: the answer is awaited when one is read."""
         wide = lengths.astype(np.int64)
-        if self._places(offsets, wide) is not None:
+        if self._range_numbers(offsets, wide) is not None:
             return
-        kept = self._announced
+        kept = self._prefetched
         ranges, _ = merged(offsets, wide)
         kept.starts = np.array([start for start, _ in ranges], np.int64)
         kept.ends = np.array([end for _, end in ranges], np.int64)
         kept.parts = None
-        kept.wait = self._objects.begin_ranges(self._place, ranges)
+        kept.wait = self._objects.begin_ranges(self._location, ranges)
 
-    def _places(self, offsets: Int64, lengths: Int64) -> Int64 | None:
+    def _range_numbers(self, offsets: Int64, lengths: Int64) -> Int64 | None:
         """Which announced range each extent is in; None unless all are in one."""
-        kept = self._announced
+        kept = self._prefetched
         if not kept.starts.size:
             return None
         which = np.searchsorted(kept.starts, offsets, side="right") - 1
@@ -96,8 +96,8 @@ class RangeStore:
 
     def _held(self, offsets: Int64, lengths: Int64) -> list[UInt8]:
         """The extents, from what was announced; else they are announced now."""
-        kept = self._announced
-        if self._places(offsets, lengths) is None:
+        kept = self._prefetched
+        if self._range_numbers(offsets, lengths) is None:
             self.will_need(offsets, lengths)
         if kept.parts is None:
             assert kept.wait is not None
@@ -108,7 +108,7 @@ class RangeStore:
                 raise
             finally:
                 kept.wait = None
-        which = self._places(offsets, lengths)
+        which = self._range_numbers(offsets, lengths)
         assert which is not None
         inside = offsets - kept.starts[which]
         return [
@@ -123,10 +123,10 @@ class RangeFile(io.RawIOBase):
     ``failure``: the error of a request, which HDF5 would tell as one of its own.
     """
 
-    def __init__(self, objects: Objects, place: Place, size: int) -> None:
+    def __init__(self, objects: Objects, location: Location, size: int) -> None:
         super().__init__()
         self._objects = objects
-        self._place = place
+        self._location = location
         self.size = size
         self._at = 0
         self._blocks: OrderedDict[int, memoryview] = OrderedDict()
@@ -153,7 +153,7 @@ class RangeFile(io.RawIOBase):
         size = max(0, min(len(view), self.size - self._at))
         try:
             if size > _BLOCK:
-                view[:size] = self._objects.read(self._place, self._at, self._at + size)
+                view[:size] = self._objects.read(self._location, self._at, self._at + size)
             else:
                 self._copy(view[:size])
         except BaseException as exc:
@@ -181,7 +181,7 @@ class RangeFile(io.RawIOBase):
     def _fetch(self, numbers: set[int]) -> None:
         wanted = sorted(numbers)
         ranges = [(n * _BLOCK, min((n + 1) * _BLOCK, self.size)) for n in wanted]
-        parts = self._objects.read_ranges(self._place, ranges)
+        parts = self._objects.read_ranges(self._location, ranges)
         self._blocks.update(zip(wanted, parts, strict=True))
 
 
@@ -203,9 +203,9 @@ class RemoteFile:
 
     io = "ranges"
 
-    def __init__(self, objects: Objects, place: Place, expected: int | None = None) -> None:
-        self.path = place.shown
-        self.size = objects.size(place)
+    def __init__(self, objects: Objects, location: Location, expected: int | None = None) -> None:
+        self.path = location.shown
+        self.size = objects.size(location)
         if self.size == 0:
             raise FormatError("the object is empty", path=self.path)
         if expected is not None and self.size != expected:
@@ -217,8 +217,8 @@ class RemoteFile:
                 hint="upload it again, or convert the set again",
             )
         self._objects = objects
-        self._place = place
-        self.store = self.mapped = RangeStore(objects, place, self.size)
+        self._location = location
+        self.store = self.mapped = RangeStore(objects, location, self.size)
 
     def library(self) -> Any:
         """h5py's File of it, read-only, which knows what sources/hdf5/checks.py asks it."""

@@ -44,7 +44,7 @@ class EachShard:
         """The set that lies in ``folder``."""
         return cls(path, manifest, lambda fields: LocalShards(folder, manifest, fields, "auto"))
 
-    def place(self, number: int) -> str:
+    def path(self, number: int) -> str:
         """The file of shard ``number``, or its URL."""
         return self._shards.path(number)
 

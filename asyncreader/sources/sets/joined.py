@@ -18,7 +18,7 @@ from .digests import WholeDigests
 class ConcatSource:
     """Sources one behind the other: record numbers run on from file to file."""
 
-    far = False
+    remote = False
 
     def __init__(self, parts: Sequence[Source]) -> None:
         self.parts = tuple(parts)
@@ -134,7 +134,7 @@ class ConcatSource:
                 errors.append(bad)
         return tuple(errors)
 
-    def announce(self, records: Int64) -> None:
+    def prefetch(self, records: Int64) -> None:
         pass  # each part does so for itself when it is read
 
     def reserve(self, samples: int) -> None:
@@ -185,9 +185,9 @@ def _check_alike(first: SourceSpec, part: Source) -> None:
     same = same and one.image_shape()[2] == other.image_shape()[2]
     if not one.encoded:
         same = same and one.shape == other.shape
-    ours = first.meta is not None or part.spec.meta is not None
+    packed = first.meta is not None or part.spec.meta is not None
     named = (first.classes is None, part.spec.classes is None)
-    if not same or named[0] != named[1] or (ours and first.classes != part.spec.classes):
+    if not same or named[0] != named[1] or (packed and first.classes != part.spec.classes):
         raise FormatError(
             "this file does not go with the first one",
             path=part.spec.path,

@@ -26,7 +26,7 @@ def open_limit() -> int:
     return max(LEAST_OPEN, min(MOST_OPEN, allowed))
 
 
-class _Place:
+class _Entry:
     """A shard that is open, or being opened by the thread that asked first."""
 
     __slots__ = ("source", "users")
@@ -36,7 +36,7 @@ class _Place:
         self.users = 0
 
 
-class Shelf:
+class OpenFileCache:
     """Sources by number, opened by ``open_one`` and shared by threads.
 
     At most ``limit`` are open, and beyond it only those in use: one that a thread is reading is
@@ -47,61 +47,61 @@ class Shelf:
     def __init__(self, open_one: Callable[[int], Source], limit: int) -> None:
         self.limit = limit
         self._open_one = open_one
-        self._places: OrderedDict[int, _Place] = OrderedDict()
+        self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._lock = threading.Lock()
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._entries)
 
     @contextlib.contextmanager
     def use(self, number: int) -> Iterator[Source]:
         """The source, open for as long as the context lasts."""
-        place, first = self._take(number)
+        entry, first = self._take(number)
         try:
             if first:
-                self._fill(number, place)
-            yield place.source.result()
+                self._fill(number, entry)
+            yield entry.source.result()
         finally:
-            self._give(place)
+            self._give(entry)
 
-    def _take(self, number: int) -> tuple[_Place, bool]:
+    def _take(self, number: int) -> tuple[_Entry, bool]:
         with self._lock:
             if self._closed:
                 raise SourceError("the set is closed")
-            place = self._places.get(number)
-            first = place is None
-            if place is None:
-                place = self._places[number] = _Place()
+            entry = self._entries.get(number)
+            first = entry is None
+            if entry is None:
+                entry = self._entries[number] = _Entry()
             else:
-                self._places.move_to_end(number)
-            place.users += 1
+                self._entries.move_to_end(number)
+            entry.users += 1
             unused = self._over_limit()
         _close(unused)
-        return place, first
+        return entry, first
 
-    def _fill(self, number: int, place: _Place) -> None:
+    def _fill(self, number: int, entry: _Entry) -> None:
         try:
-            place.source.set_result(self._open_one(number))
+            entry.source.set_result(self._open_one(number))
         except BaseException as exc:
             with self._lock:
-                self._places.pop(number, None)
-            place.source.set_exception(exc)
+                self._entries.pop(number, None)
+            entry.source.set_exception(exc)
 
-    def _give(self, place: _Place) -> None:
+    def _give(self, entry: _Entry) -> None:
         with self._lock:
-            place.users -= 1
+            entry.users -= 1
             unused = self._over_limit()
         _close(unused)
 
-    def _over_limit(self) -> list[_Place]:
+    def _over_limit(self) -> list[_Entry]:
         """What is to be closed, taken off; under the lock."""
-        over = len(self._places) - (0 if self._closed else self.limit)
+        over = len(self._entries) - (0 if self._closed else self.limit)
         if over <= 0:
             return []
-        idle = (number for number, place in self._places.items() if not place.users)
+        idle = (number for number, entry in self._entries.items() if not entry.users)
         chosen = [number for number, _ in zip(idle, range(over), strict=False)]
-        return [self._places.pop(number) for number in chosen]
+        return [self._entries.pop(number) for number in chosen]
 
     def close(self) -> None:
         """Close all that nobody uses; the others when their last user is done."""
@@ -111,7 +111,7 @@ class Shelf:
         _close(unused)
 
 
-def _close(places: list[_Place]) -> None:
-    for place in places:
-        if place.source.exception() is None:
-            place.source.result().close()
+def _close(entries: list[_Entry]) -> None:
+    for entry in entries:
+        if entry.source.exception() is None:
+            entry.source.result().close()

@@ -39,7 +39,7 @@ from ..base import (
 from ..layouts.open_hdf5 import open_hdf5
 from ..layouts.open_lmdb import open_lmdb
 from ..request import Hdf5Fields, no_field
-from .open_cache import Shelf, open_limit
+from .open_cache import OpenFileCache, open_limit
 
 #: Shards whose sizes are looked at when a set is opened.
 ALL_LOOKED_AT: Final = 4096
@@ -70,7 +70,7 @@ class ShardLabels:
             records = np.arange(*records.indices(len(self)), dtype=np.int64)
         out: Array = np.empty((records.size, self.shape[1]), self.dtype)
         for number, rows, local in self._source.split(records):
-            with self._source.shelf.use(number) as shard:
+            with self._source.open_files.use(number) as shard:
                 assert shard.labels is not None
                 out[rows] = shard.labels[local]
         return out
@@ -85,7 +85,7 @@ class ShardSource:
 
     splits: Mapping[str, slice | Int64] = MappingProxyType({})
     #: Reading costs a round trip over a network.
-    far = False
+    remote = False
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class ShardSource:
         self.path = path
         self._column = None if field == fmt.DATA else _column(manifest, field)
         self.spec = _spec(manifest, path, io, self._column)
-        self.shelf = Shelf(self.open_one, limit or open_limit())
+        self.open_files = OpenFileCache(self.open_one, limit or open_limit())
         self._open_shard = open_shard
         self._classes: str | None = None
         if manifest.common.classes is not None:
@@ -168,8 +168,8 @@ class ShardSource:
         which = np.searchsorted(self.manifest.ends, records, side="right")
         order = np.argsort(which, kind="stable")
         numbers, first = np.unique(which[order], return_index=True)
-        for number, places in zip(numbers.tolist(), np.split(order, first[1:]), strict=True):
-            yield number, places, records[places] - self._start(number)
+        for number, positions in zip(numbers.tolist(), np.split(order, first[1:]), strict=True):
+            yield number, positions, records[positions] - self._start(number)
 
     def _start(self, number: int) -> int:
         return int(self.manifest.ends[number - 1]) if number else 0
@@ -184,25 +184,25 @@ class ShardSource:
     ) -> tuple[RowError, ...]:
         errors: list[RowError] = []
         parts = list(self.split(plan.records))
-        self._announce(parts)
-        for number, places, local in parts:
-            part = plan.pick(places)._replace(records=local)
-            with self.shelf.use(number) as shard:
+        self._prefetch(parts)
+        for number, positions, local in parts:
+            part = plan.pick(positions)._replace(records=local)
+            with self.open_files.use(number) as shard:
                 found = shard.read_into(part, fill, out, meter)
             for bad in found:
                 self._renumber(bad.error, number)
                 errors.append(bad)
         return tuple(errors)
 
-    def announce(self, records: Int64) -> None:
-        self._announce(list(self.split(records)), least=1)
+    def prefetch(self, records: Int64) -> None:
+        self._prefetch(list(self.split(records)), least=1)
 
-    def _announce(self, parts: list[tuple[int, Int64, Int64]], least: int = 2) -> None:
+    def _prefetch(self, parts: list[tuple[int, Int64, Int64]], least: int = 2) -> None:
         """Far away, rows of all shards are asked for before the first is waited for."""
-        if self.far and len(parts) >= least:
+        if self.remote and len(parts) >= least:
             for number, _, local in parts:
-                with self.shelf.use(number) as shard:
-                    shard.announce(local)
+                with self.open_files.use(number) as shard:
+                    shard.prefetch(local)
 
     def _renumber(self, error: SampleError, number: int) -> None:
         """The file is named by the error; the record number is that of the whole set."""
@@ -214,7 +214,7 @@ class ShardSource:
         """The open shard of a sample and its number there; errors get the number of the set."""
         number = int(np.searchsorted(self.manifest.ends, index, side="right"))
         try:
-            with self.shelf.use(number) as shard:
+            with self.open_files.use(number) as shard:
                 yield shard, index - self._start(number)
         except SampleError as exc:
             self._renumber(exc, number)
@@ -242,25 +242,25 @@ class ShardSource:
 
     def all_paths(self) -> Iterator[bytes | None]:
         for number in range(len(self.manifest)):
-            with self.shelf.use(number) as shard:
+            with self.open_files.use(number) as shard:
                 yield from shard.all_paths()
 
     def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
         out = np.empty(stop - start, np.uint64)
-        for number, places, local in self.split(np.arange(start, stop, dtype=np.int64)):
-            with self.shelf.use(number) as shard:
+        for number, positions, local in self.split(np.arange(start, stop, dtype=np.int64)):
+            with self.open_files.use(number) as shard:
                 rows = shard.checksum_rows(int(local[0]), int(local[-1]) + 1)
                 assert rows is not None
-                out[places] = rows
+                out[positions] = rows
         return out
 
     def warn_if_scattered(self) -> None:
         """Warn that batches from all over the set open and close shards all the time."""
-        if len(self.manifest) > self.shelf.limit:
+        if len(self.manifest) > self.open_files.limit:
             warnings.warn(
-                f"{self.path}: {len(self.manifest)} shards, of which {self.shelf.limit} stay open: "
-                'a full shuffle opens one for nearly every sample; shuffle="block" reads a few '
-                "at a time, and a higher limit of open files (ulimit -n) helps, too",
+                f"{self.path}: {len(self.manifest)} shards, of which {self.open_files.limit} stay "
+                'open: a full shuffle opens one for nearly every sample; shuffle="block" reads a '
+                "few at a time, and a higher limit of open files (ulimit -n) helps, too",
                 stacklevel=4,
             )
 
@@ -268,7 +268,7 @@ class ShardSource:
         self._window = samples
         if self.manifest.common.compression is not None:
             # decoded chunks are remembered shard by shard: no more shards than two groups
-            self.shelf.limit = min(self.shelf.limit, 2 * self._together())
+            self.open_files.limit = min(self.open_files.limit, 2 * self._together())
 
     def _together(self) -> int:
         return files_together(len(self.manifest), self.spec.count, self._window)
@@ -280,7 +280,7 @@ class ShardSource:
         return min(count, int(1.25 * self._window * larger / min(self._together(), shards)) + 1)
 
     def close(self) -> None:
-        self.shelf.close()
+        self.open_files.close()
 
 
 def _column(manifest: Manifest, field: str) -> int:
