@@ -50,7 +50,7 @@ def listed_files(path: str) -> list[str]:
         if not name:
             continue
         in_folder = os.path.join(os.path.dirname(path), name)
-        found = in_folder if os.path.exists(neighbour) else name
+        found = in_folder if os.path.exists(in_folder) else name
         if not os.path.exists(found):
             raise SourceNotFoundError(
                 f"line {number + 1} of the list names a file that is not there",
