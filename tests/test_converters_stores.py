@@ -294,7 +294,7 @@ def test_parts_of_a_set_in_a_bucket(photos: Path, bucket: str, tmp_path: Path) -
         ("s3://b/x", "o.h5", {"follow_links": True}, "follow_links is for folders on a disk"),
         ("s3://b/x", "o.h5", {"fields": {"mask": "s3://b/m"}}, "must be on this machine"),
         ("here", "o.h5", {"labels": "https://h/l.csv?token=topsecret"}, "password or query"),
-        ("ftp://h/x", "o.h5", {}, "no store has this scheme"),
+        ("ftp://h/x", "o.h5", {}, "unknown URL scheme"),
     ],
 )
 def test_what_cannot_be(

@@ -93,7 +93,7 @@ def test_pyxis_axes(tmp_path: Path) -> None:
     """Pixels stored CHW are not guessed; named axes are used."""
     samples = [foreign.pyxis_sample({"x": i.transpose(2, 0, 1).copy()}) for i in IMAGES]
     path = foreign.write_pyxis(tmp_path / "set", samples)
-    with pytest.raises(ParamsError, match="the axes of this set are not clear"):
+    with pytest.raises(ParamsError, match="the order of this set's axes is ambiguous"):
         open_source(path)
     axes = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4}
     np.testing.assert_array_equal(read_all(path, **axes), IMAGES)

@@ -1,4 +1,4 @@
-"""What every data set can do, whatever its container: the Source protocol and its common half."""
+"""The Source protocol, which every container implements, and the code that all sources share."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ Int64: TypeAlias = npt.NDArray[np.int64]
 UInt64: TypeAlias = npt.NDArray[np.uint64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
-#: Labels up to this size are held in memory: then a file that changes under a reader cannot change
-#: them. 2 million of 8 bytes; beyond, memory must not grow with the set (they are mapped).
+#: Labels up to this size (2 million of 8 bytes) are copied into memory, so that a file that changes
+#: while it is read cannot change them. Larger ones are mapped: memory must not grow with the set.
 KEPT_BYTES: Final = 16 << 20
 
 #: Rows are copied, hashed and converted in groups of about this many bytes, so that the second
 #: look at a row finds it in the core's cache (L2 is 0.5 to 2 MiB on today's machines).
 GROUP_BYTES = 320 << 10
 
-#: Rows of that many bytes go past the caches into a slot that is larger than this part of the last
-#: one: what the reader's other slots and its source push out is not read back before it is written
-#: over. Measured with a consumer that sums each batch, one that copies it, and none.
+#: Rows of at least this many bytes are written past the caches if the slot is larger than this part
+#: of the last-level cache: such a slot would be evicted before the consumer reads it. Measured with
+#: a consumer that sums each batch, one that copies it, and none.
 STREAMED_ROW: Final = 16 << 10
 STREAMED_PART: Final = 8
 
-#: What a reader can do about a bad sample (the converters say it in their words).
+#: The hint of an error about a bad sample (the converters have their own).
 SKIP_HINT: Final = "on_error='skip' leaves such samples out"
 
 
@@ -49,7 +49,7 @@ class RowPlan(NamedTuple):
     """Which samples to read into which rows.
 
     ``records``: int64, in the source; ``rows``: int64, in the slot; ``keys``: uint64, for crop and
-    flip; ``check``: rows whose checksum is to be held against the table, or None for none.
+    flip; ``check``: rows whose checksum is compared with the recorded one, or None for none.
     """
 
     records: Int64
@@ -84,7 +84,7 @@ class RowError:
 
 
 def packed_rows(meta: Meta, other_field: bool) -> Stored:
-    """What a set of ours with that description holds; ``other_field``: of a field after the first."""
+    """What a set packed by asyncreader stores; ``other_field``: in a field after the first."""
     encoded = meta.encoding != "raw"
     dtype = np.dtype(meta.dtype)
     values = encoded and other_field
@@ -99,14 +99,14 @@ class SourceSpec:
     container: str
     """"HDF5", "LMDB" or "arrays"."""
     layout: str
-    """How it lies in there, in words."""
+    """How samples are stored in it, in words."""
     count: int
     stored: Stored
     encoding: str
     block: int
-    """Samples that lie together in storage: the unit of ``shuffle="block"``."""
+    """Samples stored together: the unit of ``shuffle="block"``."""
     meta: Meta | None
-    """The description of a set packed by us, else None."""
+    """The description of a set packed by asyncreader, else None."""
     classes: tuple[str, ...] | None
     checksums: bool
     io: str
@@ -116,7 +116,7 @@ class SourceSpec:
     ends: Int64 | None = field(default=None, compare=False)
     """Where each of several files ends, int64; None for one file."""
     fields: tuple[FieldMeta, ...] = ()
-    """Further fields that the set says it has."""
+    """The set's other fields, after the first."""
 
     @property
     def row_shape(self) -> tuple[int, ...] | None:
@@ -130,66 +130,66 @@ class SourceSpec:
 
 
 class Source(Protocol):
-    """Samples by number. Thread-safe, and opened in the process that uses it."""
+    """Samples by record number. Thread-safe; opened in the process that uses it."""
 
     spec: SourceSpec
     labels: Array | None
     splits: Mapping[str, slice | Int64]
     """Named parts of the set, for ``subset="name"``."""
     remote: bool
-    """Reading costs a round trip over a network."""
+    """Each read is a round trip over a network."""
 
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
     ) -> tuple[RowError, ...]:
-        """Fill rows of ``out`` (B, *fill.row_shape). Bad samples are named, the rest is filled."""
+        """Fill rows of ``out`` (B, *fill.row_shape). Returns the bad samples; fills the others."""
 
     def sample_bytes(self, index: int) -> bytes:
         """The stored bytes of one sample, checked against its checksum where there is one."""
 
     def sample_pixels(self, index: int) -> Array:
-        """One raw sample in stored axis order, with its channels as they are served."""
+        """One raw sample in stored axis order, with the channels in the order served."""
 
     def picture_size(self, index: int) -> tuple[int, int]:
-        """(H, W) of one sample of an image set, upright; DecodeError if it does not say."""
+        """(H, W) of one sample of an image set, upright; DecodeError if its header is damaged."""
 
     def key_of(self, index: int) -> str | None:
         """The key of a sample in its container, where that has keys."""
 
     def source_path(self, index: int) -> bytes | None:
-        """The file a sample was packed from, as it was named; None if not recorded."""
+        """The recorded path of the file that a sample was packed from; None if not recorded."""
 
     def all_paths(self) -> Iterator[bytes | None]:
-        """source_path of every sample, in order, in one go."""
+        """source_path of every sample, in order."""
 
     def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
         """Recorded XXH3-64 of samples start .. stop-1; None without checksums."""
 
     def prefetch(self, records: Int64) -> None:
-        """These samples are read next by this thread: far away they are asked for at once."""
+        """Prefetch: the calling thread reads these samples next."""
 
     def in_memory(self, size: int) -> RowsInMemory | None:
-        """Where raw rows can be copied from right now, ``size`` bytes of them; None: not so.
+        """Where ``size`` bytes of raw rows can be copied from now; None: they must be read.
 
-        Of 0 bytes: where they are whenever they can be copied.
+        With ``size`` 0: the address from which they can ever be copied.
         """
 
     def reserve(self, samples: int) -> None:
-        """Expect that many samples to be mixed together: shuffle="block" will use them soon."""
+        """Keep chunks for that many samples: shuffle="block" mixes them and reads them soon."""
 
     def close(self) -> None:
-        """Let go of the file. Memory that a thread can still reach stays mapped."""
+        """Close the file. Memory that a thread can still reach stays mapped."""
 
 
 class BaseSource:
-    """The half that all sources share: errors that say where, checksums, encoded samples."""
+    """The code that sources share: errors with file and record, checksums, encoded samples."""
 
     spec: SourceSpec
     labels: Array | None
     splits: Mapping[str, slice | Int64] = MappingProxyType({})
     checksums: UInt64 | None = None
     remote = False
-    #: What owns the memory that a source's addresses point into.
+    #: The owner of the memory that the source reads.
     keeps: Any = None
 
     def key_of(self, index: int) -> str | None:
@@ -233,7 +233,7 @@ class BaseSource:
         pass
 
     def located(self, error: SampleError, record: int) -> SampleError:
-        """``error`` with this sample's file, number, key and origin, and advice, filled in."""
+        """``error`` with this sample's file, record number, key, source path and a hint."""
         error.hint = error.hint or SKIP_HINT
         error.path, error.index = self.spec.path, record
         error.key = self.key_of(record)
@@ -241,7 +241,7 @@ class BaseSource:
         return error
 
     def checked(self, data: Any, record: int) -> SampleError | None:
-        """None when the bytes are those that were packed, else the error."""
+        """None if the bytes have the recorded checksum, else the error."""
         assert self.checksums is not None
         found = xxh3_64_intdigest(data)
         expected = int(self.checksums[record])
@@ -260,7 +260,7 @@ class BaseSource:
     def _read_rows(
         self, store: ByteStore, offsets: Int64, plan: RowPlan, fill: Fill, out: Array
     ) -> tuple[RowError, ...]:
-        """Raw samples at byte offsets of a store into slot rows, the cheapest way there is."""
+        """Read raw samples at byte offsets of a store into slot rows, in the cheapest way."""
         row_bytes = self._row_bytes()
         if plan.check is not None:
             return tuple(self._read_checked(store, offsets, plan, fill, out))
@@ -288,7 +288,7 @@ class BaseSource:
     def _put_each(
         self, samples: Iterable[npt.NDArray[np.uint8]], plan: RowPlan, fill: Fill, out: Array
     ) -> None:
-        """One by one: where a sample must be resized, or is of an odd dtype or axis order."""
+        """Fill rows one by one: samples to resize, or of an unusual dtype or axis order."""
         shape, dtype = self.spec.stored.shape, self.spec.stored.dtype
         assert shape is not None
         crops, flips = fill.draws(plan.keys)
@@ -296,7 +296,7 @@ class BaseSource:
             pixels = sample.view(dtype).reshape(shape)
             try:
                 fill.put(
-                    # inside an LMDB value numbers may begin anywhere
+                    # numbers inside an LMDB value may be unaligned
                     pixels if pixels.flags.aligned else pixels.copy(),
                     None if crops is None else crops[i],
                     flips is not None and bool(flips[i]),
@@ -309,7 +309,7 @@ class BaseSource:
     def _read_checked(
         self, store: ByteStore, offsets: Int64, plan: RowPlan, fill: Fill, out: Array
     ) -> Iterator[RowError]:
-        """Copy rows, hash the copies and convert those: what was hashed is what is served."""
+        """Copy rows, then hash and convert the copies: the bytes served are those checked."""
         assert plan.check is not None
         assert self.checksums is not None
         row_bytes = self._row_bytes()
@@ -350,7 +350,7 @@ class ExtentSource(BaseSource):
     """Samples that are byte ranges of one store: raw rows, a blob with offsets, LMDB values.
 
     ``starts`` and ``sizes``: int64 (N,) each, or ``starts`` = (first, stride) where regular and
-    ``sizes`` = bytes of every sample. All were checked against the store by the opener.
+    ``sizes`` = bytes of every sample. The opener checked all of them against the store's size.
     """
 
     def __init__(
@@ -437,7 +437,7 @@ class ExtentSource(BaseSource):
             data = self.store.view(offset, self.length(record))
             if plan.check is not None and plan.check[i]:
                 copy = SCRATCH.take("encoded", data.size)
-                copy[:] = data  # what is hashed is what is decoded, whoever writes to the file
+                copy[:] = data  # another process may write to the file between hash and decode
                 data = copy
                 bad = self.checked(data, record)
                 if bad is not None:
@@ -459,10 +459,10 @@ class ExtentSource(BaseSource):
 
 
 def fingerprint(source: Source, digests: Mapping[str, str] | None) -> str:
-    """What tells this data set from another: part of a saved state.
+    """What identifies this data set in a saved state.
 
-    Ours: count and the ``digests`` of checksums and labels. Others (None): count, shape, dtype and
-    a hash of 64 fixed samples.
+    Packed by asyncreader: count and the ``digests`` of checksums and labels. Others (None): count,
+    shape, dtype and a hash of 64 fixed samples.
     """
     spec = source.spec
     if digests is not None:
@@ -473,24 +473,24 @@ def fingerprint(source: Source, digests: Mapping[str, str] | None) -> str:
     for index in np.linspace(0, spec.count - 1, min(64, spec.count)).astype(np.int64).tolist():
         try:
             state.update(source.sample_bytes(index))
-        except SampleError:  # on_error may serve a set with bad samples: it can be resumed too
+        except SampleError:  # with on_error a set with bad samples can be resumed, too
             state.update(b"bad")
     return f"{spec.count}:{state.hexdigest()[:32]}"
 
 
 def shown_path(path: bytes | None) -> str | None:
-    """A recorded path as errors name it."""
+    """A recorded path as errors show it."""
     return None if path is None else path.decode("utf-8", "backslashreplace")
 
 
 def kept(labels: Array) -> Array:
-    """Labels out of reach of whoever writes to the file, if there are not too many: before their
-    digest is checked, so that what was checked is what is served."""
+    """A copy of the labels up to KEPT_BYTES, made before their digest is checked: a later write to
+    the file cannot change the labels that were checked."""
     return labels.copy() if labels.nbytes <= KEPT_BYTES else labels
 
 
 def default_block(row_bytes: int) -> int:
-    """Samples to the block where storage has none of its own: about a MiB."""
+    """Samples in a block of about a MiB, for storage without chunks."""
     return max(1, (1 << 20) // max(1, row_bytes))
 
 
@@ -506,7 +506,7 @@ def check_extents(starts: Int64, sizes: npt.NDArray[Any], size: int, path: str) 
             path=path,
             index=record,
             found=f"bytes {int(starts[record])} to {int(starts[record]) + int(sizes[record])}",
-            expected=f"a file of at least that size, this one has {size}",
+            expected=f"within the {size} bytes of the file",
             hint="copy or convert it again",
         )
 

@@ -1,7 +1,7 @@
-"""Where bytes lie and how they get to a slot: a mapped file, a file read by pread, or memory.
+"""Byte stores, which copy bytes to a slot: a mapped file, a file read by pread, or memory.
 
-All three answer the same three questions (:class:`ByteStore`); offsets were checked against the
-size when the source opened, so nothing here looks at bounds again.
+All implement :class:`ByteStore`. The opener checked all offsets against the store's size, so that
+bounds are not checked again here.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ class ByteStore(Protocol):
     """Bytes by offset. Thread-safe; scratch memory belongs to the calling thread."""
 
     size: int
-    #: Each call is a round trip over a network: a batch is announced before it is read in pieces.
+    #: Each call is a round trip over a network: a batch is prefetched before its parts are read.
     remote: bool
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
         """Copy ``row_bytes`` bytes at each offset to row ``rows[i]`` of memory at ``out``."""
 
     def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-        """An address, and offsets from it, at which the same rows can be read right now."""
+        """An address, and offsets from it, at which the same rows can be read now."""
 
     def address(self, size: int) -> int | None:
-        """Where offset 0 is in memory, for a copy of ``size`` bytes; None: not to be copied.
+        """The address of offset 0, for a copy of ``size`` bytes; None: it must be read.
 
-        Of 0 bytes: where it is whenever it may be copied, None if that is never.
+        With ``size`` 0: the address if bytes can ever be copied from memory, else None.
         """
 
     def view(self, offset: int, length: int) -> UInt8:
         """The bytes of one extent, valid until this thread's next call."""
 
     def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
-        """These extents are read next: let the kernel fetch them together."""
+        """Prefetch: the calling thread reads these extents next."""
 
 
 def fetched(store: ByteStore, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-    """``resident`` of a store that is not in memory: its rows, brought to this thread's scratch."""
+    """``resident`` of a store that is not in memory: copies the rows to this thread's scratch."""
     address = SCRATCH.take("fetched rows", offsets.size * row_bytes).ctypes.data
     rows = np.arange(offsets.size, dtype=np.int64)
     store.gather(offsets, row_bytes, address, rows)
@@ -60,7 +60,7 @@ def fetched(store: ByteStore, offsets: Int64, row_bytes: int) -> tuple[int, Int6
 
 
 class MappedStore:
-    """A read-only mapping of a whole file. It is never unmapped while anything refers to it.
+    """A read-only mapping of a whole file; it stays mapped while anything refers to it.
 
     A file that is shortened while it is mapped kills the process on access (SIGBUS): that is a
     limit of mmap. ``io="pread"`` turns it into an error.
@@ -86,7 +86,7 @@ class MappedStore:
         return self.bytes[offset : offset + length]
 
     def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
-        pass  # with "auto" it was found in the page cache, with "mmap" it is the user's choice
+        pass  # with "auto" the file is in the page cache; with "mmap" the user chose page faults
 
     def cached_share(self) -> float:
         """Part of the file in the page cache, 0 to 1, by some evenly spread pages."""
@@ -115,20 +115,20 @@ class MemoryStore:
         pass
 
 
-#: Rows below this are read faster than announced.
+#: Smaller rows are read faster without posix_fadvise.
 _ADVISED: Final = 16 << 10
 
 
 class Descriptor:
     """A file descriptor that is closed with the last reference to it.
 
-    A read holds one, so that a number is never closed, and perhaps given to another file, under a
-    thread that is about to read by it: that would be wrong pixels without an error.
+    Each read holds a reference. Without it another thread could close the number, the system could
+    give it to another file, and the read would return wrong pixels without an error.
     """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._close = os.close  # still there when modules are torn down
+        self._close = os.close  # usable at interpreter exit, when modules are cleared
 
     def __del__(self) -> None:
         self._close(self.fd)
@@ -137,9 +137,8 @@ class Descriptor:
 class PreadStore:
     """A file read by ``preadv`` straight into its destination; adjacent rows in one call.
 
-    No page of it is mapped, so that a file shortened under us is an error, and a network file
-    system sees whole requests instead of page faults. ``file`` is closed once close() was called
-    and the last read that had begun by then has ended.
+    No page is mapped: a file that becomes shorter is an error, and a network file system gets whole
+    requests instead of page faults. close() closes ``file`` after the last read under way.
     """
 
     remote = False
@@ -150,7 +149,7 @@ class PreadStore:
         self._path = path
 
     def close(self) -> None:
-        """Let no further read begin."""
+        """Allow no new read."""
         self._file = None
 
     def _opened(self) -> Descriptor:
@@ -215,10 +214,10 @@ _LOOK_AGAIN_BYTES: Final = 64 << 20
 
 
 class AdaptiveStore:
-    """Whichever of mapping and pread suits what is in the page cache now (``io="auto"``).
+    """Reads from the mapping if the file is in the page cache, else by pread (``io="auto"``).
 
-    A page fault fetches little and one at a time; pread can be announced for a whole batch. Once
-    the pages are there, copying from the mapping is three times as fast as pread.
+    Page faults fetch a few pages each, one after the other; pread can prefetch a whole batch. Once
+    the pages are cached, copying from the mapping is three times as fast as pread.
     """
 
     remote = False
@@ -232,7 +231,7 @@ class AdaptiveStore:
         self._choose(0)
 
     def _choose(self, size: int) -> MappedStore | PreadStore:
-        # threads may both look again, or lose a few bytes of the count: neither matters
+        # a race between threads costs one more check or a few bytes of the count: harmless
         self._until -= size
         if self._until <= 0:
             self._until = self._period
@@ -260,7 +259,7 @@ class AdaptiveStore:
 
 
 def check_descriptors(exc: BaseException, path: str) -> None:
-    """Raise SourceError where ``exc`` says that no more files can be open."""
+    """Raise SourceError if ``exc`` says that too many files are open."""
     if isinstance(exc, OSError) and exc.errno in (errno.EMFILE, errno.ENFILE):
         raise SourceError(
             "too many files are open",
@@ -279,9 +278,9 @@ class OpenFile:
     def __init__(self, path: str, io: str) -> None:
         self.path = path
         try:
-            # a pipe put here meanwhile must not be waited for
+            # O_NONBLOCK: if the path is a pipe by now, do not wait for its writer
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-            with after_this():  # a number that nobody holds yet is never closed
+            with after_this():  # a signal in between would leave the descriptor open
                 file = Descriptor(os.open(path, flags))
         except FileNotFoundError as exc:
             raise SourceNotFoundError("no such file", path=path) from exc
@@ -300,7 +299,7 @@ class OpenFile:
         if io == "auto" and file_system(path) in NETWORK_FILE_SYSTEMS:
             io = "pread"
         self.io = io
-        #: for the index: what a set's tables are read through when it opens
+        #: The openers read a set's tables through this.
         try:
             self.mapped = MappedStore(file.fd, self.size)
         except OSError as exc:
@@ -316,13 +315,13 @@ class OpenFile:
             self.store = self._direct if io == "pread" else AdaptiveStore(self.mapped, self._direct)
 
     def table(self, offset: int, size: int) -> UInt8:
-        """A table that is used as long as the set is open: mapped, or with "pread" a copy."""
+        """A table for as long as the set is open: mapped, or with "pread" a copy."""
         view = self.mapped.view(offset, size)
         return view.copy() if self.io == "pread" else view
 
     def check_same(self) -> None:
-        """FormatError if the path names another file by now: its metadata must not be taken for
-        those of the bytes that are held here."""
+        """FormatError if the path names another file by now: its metadata do not describe the file
+        that is open here."""
         named = os.stat(self.path)
         if self._identity != (named.st_dev, named.st_ino):
             raise FormatError(
@@ -332,7 +331,7 @@ class OpenFile:
             )
 
     def close(self) -> None:
-        """Let go of the descriptor; a mapping lives on as long as something refers to it."""
+        """Close the descriptor; a mapping stays as long as something refers to it."""
         self._direct.close()
 
 
@@ -343,7 +342,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 
 def file_system(path: str) -> str:
-    """Type of the file system that ``path`` is on ("ext4", "nfs4" ...), "" where unknown."""
+    """Type of the file system of ``path`` ("ext4", "nfs4" ...), "" if unknown."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
             mounts = [line.split() for line in lines]

@@ -1,4 +1,4 @@
-"""What encoded images in foreign sets look like: their kind, and whether all have one size."""
+"""Encoded images in foreign sets: their format, and whether all have one size."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..pixels import codec
 
 Int64 = npt.NDArray[np.int64]
 
-#: Image headers that are looked at to tell whether all pictures have one size.
+#: At most so many image headers are read to tell whether all pictures have one size.
 _HEADERS: Final = 512
 
 
 def image_kind(head: bytes) -> str | None:
-    """ "JPEG", "PNG" or "WebP" by a value's first bytes: marks that no other layout begins with."""
+    """ "JPEG", "PNG" or "WebP" by a value's first bytes, with which no other layout begins."""
     if head[:3] == b"\xff\xd8\xff":
         return "JPEG"
     if head[:8] == b"\x89PNG\r\n\x1a\n":
@@ -30,9 +30,9 @@ def image_kind(head: bytes) -> str | None:
 def same_size(
     data: npt.NDArray[np.uint8], starts: Int64, sizes: npt.NDArray[Any]
 ) -> tuple[int, int] | None:
-    """(H, W) of encoded images if all that are looked at have it: every one up to 512, else 512.
+    """(H, W) of encoded images if all headers read agree: every one up to 512, else 512 of them.
 
-    One that differs and was not looked at is a DecodeError when it is read, never a wrong pixel.
+    Another image of another size is a DecodeError when it is read, never a wrong pixel.
     """
     which = np.unique(np.linspace(0, starts.size - 1, _HEADERS).astype(np.int64))
     found: set[tuple[int, int]] = set()
@@ -40,7 +40,7 @@ def same_size(
         try:
             header = codec.read_header(data[start : start + size])
         except DecodeError:
-            continue  # a bad sample is one when it is read
+            continue  # reading the sample raises the error
         found.add((header.height, header.width))
         if len(found) > 1:
             return None

@@ -1,4 +1,4 @@
-"""Which fields of a set are meant, and how the axes of 4-D data lie."""
+"""Which fields of a set to read, and the order of the axes of 4-D data."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from ..pixels.transform import Stored
 
 @dataclass(frozen=True)
 class Hdf5Fields:
-    """Names of the fields of a set, as a caller gives them; most say something of HDF5 only."""
+    """Names of a set's fields, as the caller gives them; most options apply to HDF5 only."""
 
     data: str = fmt.DATA
     labels: str | None = fmt.LABELS
     labels_path: str | None = None
-    #: 1-based axes (number, height, width, channel); None: as the file says, else (1, 2, 3, 4).
+    #: 1-based axes (number, height, width, channel); None: from the file, else (1, 2, 3, 4).
     dims: tuple[int, int, int, int] | None = None
     labels_required: bool = False
-    #: "RGB", or "stored": raw pixels known to lie as BGR (Caffe) are not turned round.
+    #: "RGB", or "stored": raw pixels that are stored as BGR (Caffe) are not reversed.
     channel_order: str = "RGB"
-    #: The file was named by a list of Caffe's, whose blobs are N x C x H x W.
+    #: The file comes from a list of Caffe's, whose blobs are N x C x H x W.
     listed: bool = False
-    #: (H, W) of the pictures that this field goes with, None where they differ in size; None: it is
-    #: the first field. (N, H, W) and (N, C, H, W) are known by it for pictures.
+    #: (H, W) of the first field's pictures, each None if they differ; None: this is that field.
+    #: Data of that size, (N, H, W) or (N, C, H, W), are taken for pictures.
     image_size: tuple[int | None, int | None] | None = None
 
 
-#: Names that an error lists.
+#: An error lists at most this many names.
 _NAMED: Final = 20
 
 
 def no_field(name: str, names: Sequence[str], path: str, option: str = "") -> ParamsError:
-    """The error for a field ``name`` that a set lacks, which lists those it has.
+    """The error for a field ``name`` that a set lacks; it lists the set's fields.
 
-    ``option``: how the caller writes it, with a space behind, where that is not a parameter.
+    ``option``: the command-line option with a space behind it, if it is not a parameter.
     """
     held = [str(one) for one in names[:_NAMED]]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -60,7 +60,7 @@ def image_axes(
 ) -> tuple[int, str | None]:
     """(axis of the sample number, letters of a row's axes or None where it is not an image).
 
-    ``image_size``: see :class:`Hdf5Fields`; with it a row's axes may be without a C.
+    ``image_size``: see :class:`Hdf5Fields`; with it a row's axes may lack C.
     """
     if meta is None and image_size is not None:
         found = _axes_of_size(shape, dims, image_size)
@@ -71,7 +71,7 @@ def image_axes(
     if dims is None:
         if meta is None and shape[1] <= 4 < shape[3]:
             raise ParamsError(
-                "the axes of this set are not clear: it may be NCHW",
+                "the order of this set's axes is ambiguous: it may be NCHW",
                 path=path,
                 found=f"shape {shape}",
                 hint="say which axis is which: num_dim=1, cha_dim=2, h_dim=3, w_dim=4 for NCHW, "
@@ -88,7 +88,8 @@ def _axes_of_size(
     dims: tuple[int, int, int, int] | None,
     image_size: tuple[int | None, int | None],
 ) -> tuple[int, str] | None:
-    """The axes of pictures of a size that is known, named or as usual; None if they are none."""
+    """The axes of pictures of a known size, in the order given or a usual one; None if no order
+    fits."""
     named = "NHWC"
     if dims is not None:
         named = "".join(letter for _, letter in sorted(zip(dims, "NHWC", strict=True)))

@@ -1,4 +1,4 @@
-"""Which records of a set a ``subset`` means: a slice, an array of numbers, or a split's name."""
+"""The records that a ``subset`` selects: a slice, an array of numbers, or a split's name."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .base import Source
 
 
 def resolve_subset(subset: Any, source: Source) -> slice | npt.NDArray[np.int64] | None:
-    """``subset`` held against the set: a slice of whole numbers, an int64 array, or None for all.
+    """``subset`` checked against the set: a slice of integers, an int64 array, or None for all.
 
-    ParamsError where it names what is not there.
+    ParamsError if it selects nothing or names records that do not exist.
     """
     if isinstance(subset, str):
         subset = _named(subset, source)
@@ -31,7 +31,7 @@ def resolve_subset(subset: Any, source: Source) -> slice | npt.NDArray[np.int64]
     low, high = int(chosen.min()), int(chosen.max())
     if low < 0 or high >= total:
         raise ParamsError(
-            "subset names records that are not there",
+            "subset names a record that does not exist",
             found=f"{low if low < 0 else high}",
             expected=f"0 to {total - 1}",
         )

@@ -1,7 +1,7 @@
-"""Which paths are URLs, what of them may be shown, and what is refused before a request is made.
+"""Which paths are URLs, which of their parts messages show, and which URLs are refused.
 
-Credentials come from where the store's own tools find them (environment, profile, instance): never
-from the URL, so that they can be in no state, pickle, log or error.
+Credentials come from the environment, a profile or the instance, as the store's own tools find
+them, never from the URL: so no state, pickle, log or error can hold them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _QUERY: Final = re.compile(r"\?[^\s)\"']*")
 
 @dataclass(frozen=True)
 class Location:
-    """An object or a prefix: ``base`` names bucket or server, ``key`` what is in it."""
+    """An object or a prefix: ``base`` is the bucket or server, ``key`` the key in it."""
 
     base: str
     key: str
 
     @property
     def shown(self) -> str:
-        """For messages; holds no secrets, for those were refused."""
+        """The URL for messages; URLs with secrets were refused."""
         return f"{self.base}/{self.key}"
 
     def sibling(self, name: str) -> Location:
@@ -49,23 +49,23 @@ def is_url(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """``path`` as it is found from any folder: os.chdir() must not move a set that is open.
+    """``path`` made absolute: os.chdir() must not affect a set that is open.
 
-    URLs stay as they are; so does ``..``, since behind a link it leads elsewhere.
+    URLs stay as they are. So does ``..``: after a symbolic link it means another folder.
     """
     if is_url(path) or os.path.isabs(path):
         return path
     try:
         here = os.getcwd()
-    except FileNotFoundError:  # the folder was removed: nothing is found from here in any case
+    except FileNotFoundError:  # the current folder was removed: no relative path can be found
         return path
     return os.path.join(here, re.sub(r"^(\./+)+", "", path))
 
 
 def absolute_pattern(path: str) -> str:
-    """The same of what may be a glob pattern, in a folder whose own name may look like one.
+    """The same for a path that may be a glob pattern; the current folder's name is escaped.
 
-    What is not there and no pattern stays as it is, for the error that says so.
+    A path that is neither a file nor a pattern stays as it is, for the error message.
     """
     if is_url(path) or os.path.isabs(path) or os.path.lexists(path):
         return absolute(path)
@@ -88,20 +88,20 @@ def _split(url: str) -> SplitResult:
         raise ParamsError("not a URL", found=cut) from exc
     if parts.scheme.lower() not in SCHEMES:
         raise ParamsError(
-            "no store has this scheme",
+            "unknown URL scheme",
             found=cut,
             expected=", ".join(f"{scheme}://" for scheme in SCHEMES),
         )
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ParamsError(
-            "a URL with a user name, password or query is refused: it would stand in states, "
-            "pickles and logs",
+            "a URL with a user name, password or query is refused: saved states, pickles and logs "
+            "would show it",
             found=cut,
-            hint="give credentials by the store's own means, such as AWS_ACCESS_KEY_ID or an "
+            hint="give credentials in the store's own way, such as AWS_ACCESS_KEY_ID or an "
             "instance profile",
         )
     if any(not c.isprintable() for c in unquote(url)):
-        raise ParamsError("a URL with control characters", found=cut)
+        raise ParamsError("the URL has control characters", found=cut)
     return parts
 
 
@@ -111,17 +111,19 @@ def local_path(url: str) -> str | None:
     if parts.scheme.lower() != "file":
         return None
     if parts.netloc not in ("", "localhost"):
-        raise ParamsError("a file:// URL of another machine", found=url, expected="file:///folder")
+        raise ParamsError(
+            "the file:// URL names another machine", found=url, expected="file:///folder"
+        )
     return unquote(parts.path)
 
 
 def location_of(url: str) -> Location:
-    """Bucket or server, and key, of a store's URL. ParamsError where it makes no sense."""
+    """Bucket or server, and key, of a store's URL. ParamsError if it is not valid."""
     parts = _split(url)
     if not parts.netloc:
-        raise ParamsError("a URL without bucket or server", found=url)
+        raise ParamsError("the URL has no bucket or server", found=url)
     base = urlunsplit((parts.scheme.lower(), parts.netloc, "", "", ""))
     pieces = parts.path.strip("/").split("/")
     if ".." in pieces or "." in pieces:
-        raise ParamsError("a URL with . or .. in it", found=url)
+        raise ParamsError("the URL has . or .. in its path", found=url)
     return Location(base, unquote(parts.path.lstrip("/")))
