@@ -1,6 +1,6 @@
 """Which sample comes when: pure functions of (seed, epoch, position), O(1) memory, no I/O.
 
-A *position* is a place in an epoch's global order, 0 .. count-1. Every question (shuffle, resume,
+A *position* is an index in an epoch's global order, 0 .. count-1. Every question (shuffle, resume,
 sharding over ranks) is arithmetic on positions, so no state beyond three integers exists.
 
 The full shuffle is a keyed bijection on 0..N-1: an alternating Feistel network over the smallest
@@ -41,7 +41,7 @@ STREAM_TAIL: Final = 4
 STREAM_REPLACEMENT: Final = 5
 STREAM_GEOMETRY: Final = 6
 STREAM_POSTPROCESS: Final = 7
-STREAM_STAND_IN: Final = 8
+STREAM_BAD_SAMPLE: Final = 8
 STREAM_SHARD: Final = 9
 
 #: Samples planned in one go, see PlanAhead.
@@ -181,8 +181,8 @@ class EpochOrder:
 
     # -- walking ---------------------------------------------------------------------------
 
-    def settle(self, cursor: Cursor) -> Cursor:
-        """``cursor``, or the next epoch's head when its epoch has no batch left."""
+    def next_batch_at(self, cursor: Cursor) -> Cursor:
+        """The next batch's cursor: ``cursor``, or the next epoch's start if no batch is left."""
         if self.steps_left(cursor.position):
             return cursor
         return Cursor(cursor.epoch + 1, 0, 0)
@@ -195,7 +195,7 @@ class EpochOrder:
         return Cursor(cursor.epoch + 1, 0, 0)
 
     def plan(self, cursor: Cursor, known: tuple[Int64, Bools] | None = None) -> BatchPlan:
-        """This rank's batch at ``cursor`` (which must be settled).
+        """This rank's batch at ``cursor``, which must have one.
 
         ``known``: its record numbers and valid rows, where :class:`PlanAhead` has them.
         """
@@ -242,9 +242,9 @@ class EpochOrder:
         """Record numbers in the file at ``positions`` (each in 0 .. count-1) of ``epoch``."""
         return self._in_file(self._in_subset(epoch, positions))
 
-    def stand_ins(self, epoch: int, position: int, attempts: int) -> Int64:
-        """Record numbers to try in the place of a bad sample, in order."""
-        key = key_of(self.seed, STREAM_STAND_IN, epoch, position)
+    def replacements(self, epoch: int, position: int, attempts: int) -> Int64:
+        """Record numbers of the replacement samples to try for a bad one, in order."""
+        key = key_of(self.seed, STREAM_BAD_SAMPLE, epoch, position)
         draws = mix_rows(key, np.arange(attempts, dtype=np.int64))
         return self._in_file(scale_rows(draws, self.count))
 
@@ -283,7 +283,7 @@ class EpochOrder:
             size = min(window, self.count - base)
             shuffled = permutation(size, self.seed, STREAM_WINDOW, epoch, int(number))
             mixed[part] = shuffled(positions[part] - base) + base
-        # 2. place in the block sequence -> record
+        # 2. position in the block sequence -> record
         if self.ends is not None and self.ends.size > 1:
             return self._files(epoch).records(mixed)
         whole, tail = divmod(self.count, self.block)
@@ -296,8 +296,8 @@ class EpochOrder:
         edge = before * self.block
         in_tail = (mixed >= edge) & (mixed < edge + tail)
         shifted = np.where(mixed >= edge + tail, mixed - tail, mixed)
-        place = np.minimum(shifted // self.block, whole - 1)
-        records = order(place) * self.block + shifted % self.block
+        index = np.minimum(shifted // self.block, whole - 1)
+        records = order(index) * self.block + shifted % self.block
         merged: Int64 = np.where(in_tail, whole * self.block + (mixed - edge), records)
         return merged
 
@@ -383,19 +383,19 @@ class FileOrder:
         self._counts = (ends - starts)[files]
         heads = np.arange(0, ends.size, self._together)
         behind = np.cumsum(self._counts)
-        #: place in the sequence of each group's first block
+        #: position in the sequence of each group's first block
         self._heads = behind[heads] - self._counts[heads]
 
-    def records(self, places: Int64) -> Int64:
-        """Record numbers at ``places`` of the sequence (int64, each in 0 .. count-1)."""
-        group = np.searchsorted(self._heads, places, side="right") - 1
-        out = np.empty_like(places)
+    def records(self, positions: Int64) -> Int64:
+        """Record numbers at ``positions`` of the sequence (int64, each in 0 .. count-1)."""
+        group = np.searchsorted(self._heads, positions, side="right") - 1
+        out = np.empty_like(positions)
         for number in np.unique(group).tolist():
             part = group == number
-            out[part] = self._in_group(number, places[part] - self._heads[number])
+            out[part] = self._in_group(number, positions[part] - self._heads[number])
         return out
 
-    def _in_group(self, number: int, places: Int64) -> Int64:
+    def _in_group(self, number: int, positions: Int64) -> Int64:
         block = self._block
         (seed, epoch), lo = self._key, number * self._together
         starts = self._starts[lo : lo + self._together]
@@ -403,16 +403,16 @@ class FileOrder:
         blocks_end, tails_end = np.cumsum(whole), np.cumsum(tails)
         blocks, tail = int(blocks_end[-1]), int(tails_end[-1])
         edge = key_of(seed, STREAM_TAIL, epoch, number) % (blocks + 1) * block
-        in_tail = (places >= edge) & (places < edge + tail)
-        out = np.empty_like(places)
+        in_tail = (positions >= edge) & (positions < edge + tail)
+        out = np.empty_like(positions)
         if in_tail.any():
-            inside = places[in_tail] - edge
+            inside = positions[in_tail] - edge
             file = np.searchsorted(tails_end, inside, side="right")
             before = tails_end[file] - tails[file]
             out[in_tail] = starts[file] + whole[file] * block + inside - before
         rest = ~in_tail
         if rest.any():
-            inside = places[rest]
+            inside = positions[rest]
             inside = np.where(inside >= edge, inside - tail, inside)
             chosen = permutation(blocks, seed, STREAM_BLOCK, epoch, number)(inside // block)
             file = np.searchsorted(blocks_end, chosen, side="right")

@@ -115,8 +115,8 @@ class ReaderParams:
 
 
 @dataclass(frozen=True)
-class DatasetPlace:
-    """Where an h5py data set given as ``data`` lies: it is opened again where it is read."""
+class DatasetPath:
+    """Path and name of an h5py data set given as ``data``: the reader opens it by these."""
 
     path: str
     name: str
@@ -439,8 +439,8 @@ def _array(name: str, value: Any) -> Any:
         if value.file.driver == "sec2" and value.name is not None:
             if value.file.mode != "r":
                 value.file.flush()
-            return DatasetPlace(os.path.abspath(value.file.filename), value.name)
-    if isinstance(value, DatasetPlace):
+            return DatasetPath(os.path.abspath(value.file.filename), value.name)
+    if isinstance(value, DatasetPath):
         return value
     try:
         [int(n) for n in value.shape]

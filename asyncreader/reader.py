@@ -90,7 +90,7 @@ class AsyncReader:
             )
             if device is not None:
                 on_device = DeviceRing(self._ring, device, p.debug)
-            self._lender: SlotRing | DeviceRing = on_device or self._ring
+            self._batches_from: SlotRing | DeviceRing = on_device or self._ring
             self._workers: ThreadWorkers | ProcessWorkers
             if arena is None:
                 self._workers = ThreadWorkers(self._nthread, self._ring, filler, "asyncreader-fill")
@@ -105,7 +105,7 @@ class AsyncReader:
             if self._parts == 1 and arena is None and trace is None and device is None:
                 servers = max(1, min(self._nthread, self._cores - 1))
                 self._ring.copies = filler.copy_queue(slots, servers)
-            self._start = self._order.settle(Cursor())
+            self._start = self._order.next_batch_at(Cursor())
             self._totals = Totals()
             self._fetching, self._copying = threading.RLock(), threading.RLock()
             self._pid = os.getpid()
@@ -176,7 +176,7 @@ class AsyncReader:
     def _next_batch(self) -> Batch:
         started = time.perf_counter()
         try:
-            slot, error = self._lender.take(self._params.timeout)
+            slot, error = self._batches_from.take(self._params.timeout)
         finally:
             self._totals.waited += time.perf_counter() - started
         if error is not None:
@@ -184,7 +184,7 @@ class AsyncReader:
         totals = self._totals
         if slot.bad:
             totals.note_bad(slot.bad)
-        batch = Batch(self._lender, slot, self._params.copy)
+        batch = Batch(self._batches_from, slot, self._params.copy)
         totals.batches += 1
         totals.samples += len(batch)
         data = batch.data
@@ -212,7 +212,7 @@ class AsyncReader:
     def _top_up(self) -> None:
         """Queue batches, also of the next epoch, until as many are in flight as may be."""
         endless = self._params.epochs is None
-        while self._ring.has_room() and (endless or not self._finished(self._next)):
+        while self._ring.can_begin() and (endless or not self._finished(self._next)):
             self.fetchData()
 
     def _finished(self, cursor: Cursor) -> bool:
@@ -251,9 +251,9 @@ class AsyncReader:
     def _go(self, cursor: Cursor) -> None:
         # no other thread fetches or copies meanwhile what is dropped here
         with self._fetching, self._copying:
-            before, self._start = self._start, self._order.settle(cursor)
+            before, self._start = self._start, self._order.next_batch_at(cursor)
             try:
-                self._lender.drop_queued()
+                self._batches_from.drop_queued()
             except BaseException:
                 self._start = before
                 raise
@@ -288,7 +288,7 @@ class AsyncReader:
         self._check_process()
         self._ring.check_open()
         self._check_cursor(cursor, "cursor")
-        if self._order.settle(cursor) != self._delivered:
+        if self._order.next_batch_at(cursor) != self._delivered:
             self._go(cursor)
 
     @property

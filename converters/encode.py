@@ -17,7 +17,7 @@ from PIL import Image
 
 from asyncreader.errors import DecodeError
 from asyncreader.pixels import codec
-from asyncreader.pixels.masks import encode_values, nearest_places
+from asyncreader.pixels.masks import encode_values, nearest_pixels
 
 from .options import MAX_SIDE, Options
 
@@ -205,8 +205,8 @@ class Plan:
         rows, columns = values.shape[:2]
         left, top, right, bottom = self.box
         return self._framed(
-            values[nearest_places(top, bottom - top, self.inner[0], rows)][
-                :, nearest_places(left, right - left, self.inner[1], columns)
+            values[nearest_pixels(top, bottom - top, self.inner[0], rows)][
+                :, nearest_pixels(left, right - left, self.inner[1], columns)
             ]
         )
 

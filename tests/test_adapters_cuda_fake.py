@@ -132,12 +132,12 @@ def test_a_slot_is_not_refilled_before_its_copy(on: Opener) -> None:
         reader.getNextBatch()
         reader.fetchData()
         until(lambda: device.uploads == 2)
-        held = reader._lender._held
+        held = reader._batches_from._held
         assert held is not None
         assert not held[2].copied.done
         reader.getNextBatch()
         assert held[2].copied.done
-        ahead = reader._lender._held
+        ahead = reader._batches_from._held
         assert ahead is not None
         assert not ahead[2].copied.done
 
@@ -176,7 +176,7 @@ def test_upload_ahead(on: Opener) -> None:
         reader.fetchData()
         until(lambda: device.uploads == 3)
     with on(FakeDevice("late"), njob=3) as reader:
-        device = reader._lender._device
+        device = reader._batches_from._device
         for _ in range(3):
             reader.fetchData()
         until(lambda: reader._ring.counts()["ready"] == 3)
@@ -307,7 +307,7 @@ def test_bad_batch(monkeypatch: pytest.MonkeyPatch, pace: str | int) -> None:
     with open_fake(monkeypatch, source, cuda=True, batch_size=4, njob=2, debug=True) as reader:
         seen = []
         for step in range(STEPS):
-            while reader._ring.has_room():
+            while reader._ring.can_begin():
                 reader.fetchData()
             if step == 2:
                 with pytest.raises(ChecksumError):

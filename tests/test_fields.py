@@ -36,7 +36,7 @@ from asyncreader import (
 )
 from asyncreader.params import parse_params
 from asyncreader.pipeline.slots import POISON
-from asyncreader.pixels.masks import decode_values, encode_values, nearest_places
+from asyncreader.pixels.masks import decode_values, encode_values, nearest_pixels
 from asyncreader.sources import (
     FieldsSource,
     fingerprint,
@@ -460,7 +460,7 @@ def test_a_bad_mask_is_an_error_that_names_the_field(damaged: str) -> None:
 
 @pytest.mark.parametrize("workers", ["thread", "process"])
 def test_all_fields_stand_in_together(damaged: str, workers: str) -> None:
-    """on_error="skip": one stand-in for the whole sample, whichever field is bad."""
+    """on_error="skip": one replacement for the whole sample, whichever field is bad."""
     params = {"path": damaged, "data_field": ALL, "batch_size": 11, "on_error": "skip"}
     with AsyncReader(params, workers=workers, nthread=2) as reader:
         for batch in reader:
@@ -544,7 +544,7 @@ def test_buffers(tmp_path: Path) -> None:
         slots = reader._ring.slots
         assert len(slots) == 3
         for slot in slots:
-            for array in (slot.rows, *slot.further):
+            for array in (slot.rows, *slot.other_fields):
                 assert array.ctypes.data % 4096 == 0
         reader.fetchData()
         reader.fetchData()
@@ -562,7 +562,7 @@ def test_buffers(tmp_path: Path) -> None:
         assert (other.data[1][:, 0] == MASKS[4:8]).all()
     with AsyncReader(path=path, data_field=FIELDS, batch_size=4, copy=True) as reader:
         batches = list(reader)
-        memory = [slot.further[0] for slot in reader._ring.slots]
+        memory = [slot.other_fields[0] for slot in reader._ring.slots]
         for number, batch in enumerate(batches):
             np.testing.assert_array_equal(batch.data[1][:, 0], MASKS[4 * number :][:4])
             assert not any(np.shares_memory(batch.data[1], array) for array in memory)
@@ -773,7 +773,7 @@ def test_nearest_is_pils() -> None:
 
     def chosen(start: int, length: int, count: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
         between = start * 2 * count + (2 * np.arange(count) + 1) * length
-        return nearest_places(start, length, count, limit), between % (2 * count) != 0
+        return nearest_pixels(start, length, count, limit), between % (2 * count) != 0
 
     for high, wide in ((37, 53), (20, 20), (90, 111), (1, 1), (74, 106)):
         for left, top, columns, rows in ((0, 0, 53, 37), (5, 3, 40, 30)):

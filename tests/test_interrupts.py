@@ -133,7 +133,7 @@ def test_ring_at_every_moment(what: str, traced: bool, debug: bool, tmp_path: Pa
             "drop": ring.drop_queued,
         }
         yield acts[what]
-        elsewhere(ring.has_room)
+        elsewhere(ring.can_begin)
         counts = elsewhere(ring.counts)
         assert counts["ready"] + counts["filling"] == ring.in_flight_now()
         assert counts["free"] == len(ring._free)
@@ -223,7 +223,7 @@ def test_paraload_at_every_moment(what: str) -> None:
             "stop": loader.stop,
         }
         yield acts[what]
-        for slot in elsewhere(lambda: loader._ring.lendable):
+        for slot in elsewhere(lambda: loader._ring.buffers):
             if slot.state is SlotState.HELD:
                 loader.return_back_for_refill(slot.number)
         if loader._threads and not loader._ring.closed:

@@ -44,7 +44,7 @@ def everything(order: EpochOrder, epoch: int = 0) -> np.ndarray:
 
 def plans(order: EpochOrder, cursor: Cursor | None = None) -> Iterator[BatchPlan]:
     """The batches from ``cursor`` to the end of its epoch."""
-    cursor = order.settle(cursor or Cursor())
+    cursor = order.next_batch_at(cursor or Cursor())
     epoch = cursor.epoch
     while cursor.epoch == epoch:
         yield order.plan(cursor)
@@ -100,8 +100,8 @@ def test_golden_values() -> None:
     assert key_of(2**64 + 5, -1) == GOLDEN["wide key"]
     for name, (order, epoch) in ORDERS.items():
         assert everything(order, epoch).tolist() == GOLDEN[name], name
-    stand_ins = EpochOrder(1000, 5).stand_ins(2, 17, 6).tolist()
-    assert stand_ins == GOLDEN["stand-ins"]
+    replacements = EpochOrder(1000, 5).replacements(2, 17, 6).tolist()
+    assert replacements == GOLDEN["replacements"]
     big = permutation(10**12, 1, 1, 0)(np.array([0, 1, 10**12 - 1])).tolist()
     assert big == GOLDEN["big"]
     plan = EpochOrder(100, 7, True, batch=4).plan(Cursor(1, 8, 2))
@@ -124,7 +124,7 @@ GOLDEN: dict[str, Any] = {
     "shuffle epoch 3": [3, 13, 11, 8, 1, 6, 15, 14, 7, 16, 9, 4, 12, 10, 2, 0, 5],
     "block": [1, 0, 7, 8, 6, 2, 9, 10, 3, 5, 11, 4, 13, 14, 16, 15, 12],
     "replacement": [6, 7, 6, 3, 3, 1, 2, 7, 8, 7],
-    "stand-ins": [985, 535, 980, 13, 847, 137],
+    "replacements": [985, 535, 980, 13, 847, 137],
     "big": [913871609076, 966107661059, 930266186207],
     "keys": [1720096623516987125, 1579468058277228645, 7988339204810399028, 252369929813073770],
     "rng": 9954359092681001186,
@@ -383,8 +383,8 @@ def test_subset_by_array() -> None:
     assert everything(EpochOrder(6, 1, False, subset=chosen)).tolist() == chosen.tolist()
     served = everything(EpochOrder(6, 1, True, subset=chosen))
     assert Counter(served.tolist()) == Counter(chosen.tolist())
-    stand_ins = EpochOrder(6, 1, subset=chosen).stand_ins(0, 3, 100)
-    assert set(stand_ins.tolist()) == set(chosen.tolist())
+    replacements = EpochOrder(6, 1, subset=chosen).replacements(0, 3, 100)
+    assert set(replacements.tolist()) == set(chosen.tolist())
 
 
 # -- batches, ranks and the end of an epoch ------------------------------------------------------
@@ -489,8 +489,8 @@ def test_keys_of_rows_are_all_different() -> None:
 def test_settle_and_advance() -> None:
     """A cursor past the last batch of its epoch is the next epoch's head."""
     order = EpochOrder(10, 1, True, batch=4)
-    assert order.settle(Cursor(3, 8, 2)) == Cursor(4)
-    assert order.settle(Cursor(3, 6, 1)) == Cursor(3, 6, 1)
+    assert order.next_batch_at(Cursor(3, 8, 2)) == Cursor(4)
+    assert order.next_batch_at(Cursor(3, 6, 1)) == Cursor(3, 6, 1)
     assert order.advance(Cursor(3, 4, 1)) == Cursor(4)
     assert order.advance(Cursor(3, 0, 0)) == Cursor(3, 4, 1)
     padded = EpochOrder(10, 1, True, batch=4, last_batch="pad")
@@ -531,9 +531,9 @@ def test_resuming_with_other_ranks(
 
     first, second = orders(*before), orders(*after)
     steps = min(done, first[0].steps - 1)
-    served, cursor = run(first, first[0].settle(Cursor(1)), steps)
+    served, cursor = run(first, first[0].next_batch_at(Cursor(1)), steps)
     assert cursor.epoch == 1
-    resumed = second[0].settle(cursor)
+    resumed = second[0].next_batch_at(cursor)
     if resumed.epoch == 2:  # "drop": not one more batch of the new size
         assert second[0].steps_left(cursor.position) == 0
         return

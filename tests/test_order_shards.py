@@ -149,7 +149,7 @@ def test_worlds_come_and_go(
         ]
         if last == "drop" and orders[0].steps == 0:
             continue
-        settled = orders[0].settle(cursor)  # what loading the state does
+        settled = orders[0].next_batch_at(cursor)  # what loading the state does
         left[settled.epoch] = world * batch
         cursor = settled
         for _ in range(steps):

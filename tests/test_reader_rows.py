@@ -424,7 +424,7 @@ def test_damage_raises(spoilt: str) -> None:
 
 
 def test_damage_is_skipped(spoilt: str) -> None:
-    """on_error="skip": a stand-in by seed, epoch and position, shown in indices; counted."""
+    """on_error="skip": a replacement by seed, epoch and position, in indices, counted."""
     check_skip(spoilt, "not the bytes that were packed")
 
 
@@ -439,7 +439,7 @@ def test_undecodable_raises(undecodable: str) -> None:
 
 
 def test_undecodable_is_skipped(undecodable: str) -> None:
-    """An image that cannot be decoded has a stand-in."""
+    """An image that cannot be decoded has a replacement sample."""
     check_skip(undecodable, "JPEG")
 
 
@@ -449,21 +449,23 @@ def test_undecodable_is_zeroed(undecodable: str) -> None:
 
 
 def test_stand_ins_are_those_of_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in is the first good one of the order's own list, and so resumes alike."""
-    bad = {5, *EpochOrder(COUNT, 7).stand_ins(0, 5, 2).tolist()}
+    """The replacement is the first good one of the order's own list, and so resumes alike."""
+    bad = {5, *EpochOrder(COUNT, 7).replacements(0, 5, 2).tolist()}
     source = MemorySource(IMAGES, LABELS, damaged=sorted(bad))
     with open_fake(
         monkeypatch, source, batch_size=COUNT, on_error="skip", seed=7, layout="NHWC"
     ) as reader:
         batch = first(reader)
-        wanted = next(i for i in EpochOrder(COUNT, 7).stand_ins(0, 5, 16).tolist() if i not in bad)
+        wanted = next(
+            i for i in EpochOrder(COUNT, 7).replacements(0, 5, 16).tolist() if i not in bad
+        )
         assert batch.indices[5] == wanted
         np.testing.assert_array_equal(batch.data, IMAGES[batch.indices])
         np.testing.assert_array_equal(batch.labels, LABELS[batch.indices])
 
 
 def test_sixteen_bad_in_a_row_raise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where every stand-in is bad too the batch fails; a subset's stand-ins are of the subset."""
+    """If every replacement is bad too, the batch fails; a subset's replacements are its own."""
     source = MemorySource(IMAGES, LABELS, undecodable=range(4, COUNT))
     with open_fake(
         monkeypatch, source, batch_size=2, on_error="skip", subset=[0, 9, 10, 11, 12, 1]
@@ -472,7 +474,7 @@ def test_sixteen_bad_in_a_row_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     with open_fake(
         monkeypatch, source, batch_size=2, on_error="skip", subset=[9, 10, 11, 12]
     ) as reader:
-        with pytest.raises(SampleError, match="stand-ins") as caught:
+        with pytest.raises(SampleError, match="16 replacement samples") as caught:
             first(reader)
         assert isinstance(caught.value.__cause__, DecodeError)
 

@@ -88,7 +88,7 @@ class RingMachine(RuleBasedStateMachine):
                 self.ring.begin(plan(self.steps), parts)
             return
         room = len(self.queued) < self.njob - len(self.kept)
-        assert self.ring.has_room() is room
+        assert self.ring.can_begin() is room
         if not room:
             with pytest.raises(QueueFullError):
                 self.ring.begin(plan(self.steps), parts)
@@ -542,7 +542,7 @@ def test_many_threads_and_one_consumer(started: Callable[..., threading.Thread])
         started(work)
     begun = 0
     for step in range(2000):
-        while ring.has_room():
+        while ring.can_begin():
             ring.begin(plan(begun), parts=begun % 4 + 1)
             begun += 1
         slot, error = ring.take(60)

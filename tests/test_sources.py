@@ -39,7 +39,7 @@ from asyncreader import (
     SourceError,
     SourceNotFoundError,
 )
-from asyncreader.params import DatasetPlace
+from asyncreader.params import DatasetPath
 from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import Hdf5Fields, fingerprint, open_source
 from asyncreader.sources.arrays import open_arrays
@@ -211,7 +211,7 @@ def h5py_dataset(folder: Path) -> Built:
 
     def opened() -> Any:
         reader = AsyncReader(data=file["group/images"], labels=LABELS)
-        assert isinstance(reader.params.data, DatasetPlace)
+        assert isinstance(reader.params.data, DatasetPath)
         source, reader._source = reader._source, None
         return source
 

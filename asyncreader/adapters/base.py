@@ -77,7 +77,7 @@ class Loader:
                 "this adapter brings batches to the device by itself", hint="leave cuda out"
             )
         self.last: Taken | None = None
-        self._place = self.reader.cursor
+        self._cursor = self.reader.cursor
         self._ended = False  # the place is its epoch's end
         self._chosen = False  # the place was chosen: a loaded state or seek()
         self._loop = 0
@@ -101,7 +101,7 @@ class Loader:
 
     def _begin(self) -> int:
         """Go where a new loop starts: an epoch's head, or the place that was chosen."""
-        start = self._settled
+        start = self._next_cursor
         if start.position and not self._chosen:
             start = Cursor(start.epoch + 1)  # that epoch was left early
         self._go(start)
@@ -131,11 +131,11 @@ class Loader:
     def _note(self, last: Taken, place: Cursor) -> None:
         """A batch goes to the consumer, after which the reader stands at ``place``."""
         self.last = last
-        self._place, self._ended = place, last.last
+        self._cursor, self._ended = place, last.last
 
     def _pass_end(self) -> None:
         """From an epoch's end to the next one's head."""
-        self._place, self._ended = self._settled, False
+        self._cursor, self._ended = self._next_cursor, False
 
     def __len__(self) -> int:
         """Batches in a whole epoch on this rank."""
@@ -151,7 +151,7 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """The next loop is ``epoch``, from its start; a state loaded just before it stays, unless
         it is of the end of the epoch before."""
-        start = self._settled
+        start = self._next_cursor
         if self._chosen and (not self._ended or start.epoch != epoch):
             return
         if start == Cursor(epoch):
@@ -161,7 +161,7 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """As AsyncReader's, counting the batches that the consumer took from this adapter."""
-        place = self._place
+        place = self._cursor
         return {
             **self.reader.state_dict(),
             "epoch": place.epoch,
@@ -182,17 +182,17 @@ class Loader:
     def _go(self, place: Cursor) -> None:
         """Move the reader to any place that it was at before, or to an epoch's start."""
         self.reader.go_to(place)
-        self._place, self._ended = place, False
+        self._cursor, self._ended = place, False
 
     @property
-    def _settled(self) -> Cursor:
+    def _next_cursor(self) -> Cursor:
         """The place, or where that is an epoch's end, the next one's head."""
-        return Cursor(self._place.epoch + 1) if self._ended else self._place
+        return Cursor(self._cursor.epoch + 1) if self._ended else self._cursor
 
     def _moved(self, to: Cursor | None = None) -> None:
         """The reader was moved; ``to``: by a state, which may be of an epoch's end."""
         now = self.reader.cursor
-        self._place, self._ended = to or now, to is not None and to.epoch != now.epoch
+        self._cursor, self._ended = to or now, to is not None and to.epoch != now.epoch
         self._chosen = True
         self._loop += 1
 

@@ -123,7 +123,7 @@ class ReaderDataset(Loader, _PyDataset):
             self._go(self._start)
 
     def _count_from_here(self) -> None:
-        self._start, self._drawn, self._inside = self._place, 0, False
+        self._start, self._drawn, self._inside = self._cursor, 0, False
 
     def _moved(self, to: Cursor | None = None) -> None:
         # Keras has no loop with nothing in it: an epoch's end is the next one's head

@@ -27,8 +27,8 @@ from .jobs import (
 )
 
 if TYPE_CHECKING:
-    from .ring import LendingRing
-    from .workers import Crew
+    from .ring import BufferRing
+    from .workers import WorkerGroup
 
 __all__ = ["GeneratorEnqueuer", "OrderedEnqueuer", "Sequence", "get_batch"]
 
@@ -41,20 +41,20 @@ class _Run:
 
     def __init__(
         self,
-        ring: LendingRing,
-        crew: Crew,
+        ring: BufferRing,
+        group: WorkerGroup,
         tasks: Iterator[tuple[int, Any]],
     ) -> None:
         self.ring = ring
-        self._crew = crew
+        self._group = group
         self._pid = os.getpid()
         self._stopping = threading.RLock()
         self._dispatcher = threading.Thread(
-            target=_dispatch, args=(ring, crew, tasks), name="asyncreader-dispatch", daemon=True
+            target=_dispatch, args=(ring, group, tasks), name="asyncreader-dispatch", daemon=True
         )
 
     def start(self) -> None:
-        self._crew.start()
+        self._group.start()
         with after_this():
             self._dispatcher.start()
 
@@ -68,12 +68,12 @@ class _Run:
         self.ring.close()
         with self._stopping:
             try:
-                self._crew.stop(seconds)
+                self._group.stop(seconds)
             finally:  # also where its warning is an error
                 join_or_leave([self._dispatcher], seconds)
 
 
-def _dispatch(ring: LendingRing, crew: Crew, tasks: Iterator[tuple[int, Any]]) -> None:
+def _dispatch(ring: BufferRing, group: WorkerGroup, tasks: Iterator[tuple[int, Any]]) -> None:
     """Have tasks done in their order, one for each slot that is free."""
     try:
         for lane, task in tasks:
@@ -81,7 +81,7 @@ def _dispatch(ring: LendingRing, crew: Crew, tasks: Iterator[tuple[int, Any]]) -
             if slot is None:
                 return
             slot.task = task
-            crew.give(slot, lane)
+            group.give(slot, lane)
     except BaseException as exc:  # of the user's on_epoch_end or __len__
         ring.finish(exc)
 
@@ -139,7 +139,7 @@ class _Enqueuer:
             raise NothingQueuedError("it was not started", hint="call start() before get()")
         return self._items(self._run.ring)
 
-    def _items(self, ring: LendingRing) -> Iterator[Any]:
+    def _items(self, ring: BufferRing) -> Iterator[Any]:
         # a method, so that an enqueuer that is still being read from is not collected
         while (taken := ring.take_item()) is not None:
             yield taken[0]
@@ -219,8 +219,8 @@ class GeneratorEnqueuer(_Enqueuer):
             )
 
     def _make_run(self, workers: int, depth: int) -> _Run:
-        from .ring import Lendable, LendingRing
-        from .workers import SpawnedCrew, ThreadCrew
+        from .ring import Buffer, BufferRing
+        from .workers import SpawnedGroup, ThreadGroup
 
         jobs: list[Job]
         if self._shared is not None:
@@ -233,20 +233,20 @@ class GeneratorEnqueuer(_Enqueuer):
                 for number in range(workers)
             ]
         lanes = range(len(jobs))
-        ring = LendingRing((Lendable(number) for number in range(depth)), len(jobs))
+        ring = BufferRing((Buffer(number) for number in range(depth)), len(jobs))
         turns = _Turns(len(jobs), ring)
-        crew: Crew = (
-            SpawnedCrew(ring, jobs, turns.ended)
+        group: WorkerGroup = (
+            SpawnedGroup(ring, jobs, turns.ended)
             if self._processes
-            else ThreadCrew(ring, jobs, lanes, turns.ended)
+            else ThreadGroup(ring, jobs, lanes, turns.ended)
         )
-        return _Run(ring, crew, turns.tasks())
+        return _Run(ring, group, turns.tasks())
 
 
 class _Turns:
     """Lanes in turn, until all have ended."""
 
-    def __init__(self, count: int, ring: LendingRing) -> None:
+    def __init__(self, count: int, ring: BufferRing) -> None:
         self._alive = [True] * count
         self._lock = threading.Lock()
         self._ring = ring
@@ -299,22 +299,22 @@ class OrderedEnqueuer(_Enqueuer):
         self._seed = whole("random_seed", random_seed, 0)
 
     def _make_run(self, workers: int, depth: int) -> _Run:
-        from .ring import Lendable, LendingRing
-        from .workers import SpawnedCrew, ThreadCrew
+        from .ring import Buffer, BufferRing
+        from .workers import SpawnedGroup, ThreadGroup
 
         if len(self._sequence) < 1:
             raise ParamsError("the sequence is empty", found=f"length {len(self._sequence)}")
         jobs = [SequenceJob(self._sequence)] * workers
-        ring = LendingRing((Lendable(number) for number in range(depth)), 1)
-        crew: Crew = (
-            SpawnedCrew(ring, jobs, _never)
+        ring = BufferRing((Buffer(number) for number in range(depth)), 1)
+        group: WorkerGroup = (
+            SpawnedGroup(ring, jobs, _never)
             if self._processes
-            else ThreadCrew(ring, jobs, [0] * workers, _never)
+            else ThreadGroup(ring, jobs, [0] * workers, _never)
         )
         tasks = _epochs(
-            self._sequence, self._shuffle, self._seed, ring, crew if self._processes else None
+            self._sequence, self._shuffle, self._seed, ring, group if self._processes else None
         )
-        return _Run(ring, crew, tasks)
+        return _Run(ring, group, tasks)
 
 
 def _never(lane: int) -> None:
@@ -322,7 +322,7 @@ def _never(lane: int) -> None:
 
 
 def _epochs(
-    sequence: Any, shuffle: bool, seed: int, ring: LendingRing, processes: Crew | None
+    sequence: Any, shuffle: bool, seed: int, ring: BufferRing, processes: WorkerGroup | None
 ) -> Iterator[tuple[int, tuple[int, int | None]]]:
     """(lane, (index, seed of the batch)) of all batches, epoch after epoch."""
     import numpy as np

@@ -104,9 +104,9 @@ def _samples(
         for step in range(steps):
             positions = np.arange(step * size, min((step + 1) * size, order.count), dtype=np.int64)
             chosen = order.records(cycle, positions)
-            ascending, places = np.unique(chosen, return_inverse=True)
+            ascending, inverse = np.unique(chosen, return_inverse=True)
             yield tuple(
-                _gather(container, axis, ascending, places)
+                _gather(container, axis, ascending, inverse)
                 for container, axis in zip(containers, axes, strict=True)
             )
 
@@ -117,12 +117,12 @@ def _slice(container: Any, axis: int, start: int, stop: int) -> Any:
     return container[(slice(None),) * axis + (slice(start, stop),)]
 
 
-def _gather(container: Any, axis: int, ascending: Int64, places: Int64) -> Any:
-    """Samples ``ascending[places]``, read forwards: runs of neighbours in one slice each."""
+def _gather(container: Any, axis: int, ascending: Int64, inverse: Int64) -> Any:
+    """Samples ``ascending[inverse]``, read forwards: runs of neighbours in one slice each."""
     if not hasattr(container, "shape"):
-        return [container[i] for i in ascending[places].tolist()]
+        return [container[i] for i in ascending[inverse].tolist()]
     if type(container) is np.ndarray:
-        return np.take(container, ascending[places], axis=axis)
+        return np.take(container, ascending[inverse], axis=axis)
     shape = [*container.shape]
     shape[axis] = ascending.size
     rows = np.empty(shape, container.dtype)
@@ -131,7 +131,7 @@ def _gather(container: Any, axis: int, ascending: Int64, places: Int64) -> Any:
         lo, hi = int(run[0]), int(run[-1]) + 1
         target = rows[(slice(None),) * axis + (slice(lo, hi),)]
         target[...] = _slice(container, axis, int(ascending[lo]), int(ascending[hi - 1]) + 1)
-    return np.take(rows, places, axis=axis)
+    return np.take(rows, inverse, axis=axis)
 
 
 def _common_length(lst: Sequence[Any], dims: Sequence[int]) -> int:

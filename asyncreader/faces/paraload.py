@@ -15,7 +15,7 @@ from ..errors import NothingQueuedError, ParamsError, ReaderClosedError
 from ..pipeline.threads import join_or_leave
 from ..system.signals import after_this
 from .jobs import asked_for, whole
-from .ring import Lendable, LendingRing
+from .ring import Buffer, BufferRing
 
 #: What get_available_data_index() returns when there is no more.
 END: Final = -1
@@ -42,7 +42,7 @@ class ParaLoad:
         self.buffer = buffer
         self._callback = callback
         self._numbered = asked_for(callback) == 2
-        self._ring = LendingRing(Lendable(i, batch) for i, batch in enumerate(buffer))
+        self._ring = BufferRing(Buffer(i, batch) for i, batch in enumerate(buffer))
         self._threads: list[threading.Thread] = []
         # also where the object is forgotten: threads know the ring, not this object
         self._finalizer = weakref.finalize(self, _stop, os.getpid(), self._ring, self._threads)
@@ -78,7 +78,7 @@ class ParaLoad:
             raise NothingQueuedError(
                 "no loader was started", hint="call start_loaders() before asking for data"
             )
-        slot = self._ring.lend()
+        slot = self._ring.hold()
         return END if slot is None else slot.number
 
     def return_back_for_refill(self, index: int) -> None:
@@ -114,13 +114,13 @@ class ParaLoad:
         self.stop()
 
 
-def _stop(pid: int, ring: LendingRing, threads: list[threading.Thread]) -> None:
+def _stop(pid: int, ring: BufferRing, threads: list[threading.Thread]) -> None:
     if os.getpid() == pid:  # in a forked child the threads do not exist
         ring.close()
         join_or_leave(threads)
 
 
-def _load(ring: LendingRing, callback: Callable[..., Any], numbered: bool) -> None:
+def _load(ring: BufferRing, callback: Callable[..., Any], numbered: bool) -> None:
     while (slot := ring.claim()) is not None:
         try:
             result = callback(slot.item, slot.step) if numbered else callback(slot.item)

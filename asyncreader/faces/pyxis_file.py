@@ -1,4 +1,4 @@
-"""Bytes of an ml-pyxis file: its databases as tables of places, its samples as msgpack."""
+"""Bytes of an ml-pyxis file: its databases as tables of byte ranges, its samples as msgpack."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ class Snapshot:
         dense = int(np.argmax(gaps)) if gaps.any() else numbers.size
         return cls(tree, meta, numbers, starts, sizes, int(text), dense)
 
-    def place(self, index: int) -> int | None:
-        """Where in the tables a sample is, None if it is not there."""
+    def row(self, index: int) -> int | None:
+        """The sample's row in the tables; None if there is no such sample."""
         if index < self.dense:
             return index
         at = int(np.searchsorted(self.numbers, index))
@@ -117,7 +117,7 @@ class Snapshot:
 
     def value(self, index: int) -> bytes | None:
         """A sample as it is stored."""
-        at = self.place(index)
+        at = self.row(index)
         if at is None:
             return None
         start = int(self.starts[at])
@@ -130,7 +130,7 @@ class Snapshot:
 
 
 def _table(tree: LmdbFile, data: Tree, path: str) -> tuple[Int64, Int64, npt.NDArray[np.uint32]]:
-    """Numbers and places of all samples, each key checked."""
+    """Numbers and byte ranges of all samples, each key checked."""
     starts, sizes = tree.extents(data)
     if starts.size and int((starts + sizes).max()) > tree.data.size:
         raise FormatError("a sample lies outside the file", path=path)

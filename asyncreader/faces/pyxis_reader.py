@@ -66,7 +66,7 @@ class Reader:
         """Whether there is a sample of this number."""
         number = operator.index(i)
         return 0 <= number < self.nb_samples and bool(
-            self._look(lambda snapshot: snapshot.place(number) is not None)
+            self._look(lambda snapshot: snapshot.row(number) is not None)
         )
 
     def packed(self, i: int) -> dict[str, bytes]:
@@ -109,7 +109,7 @@ class Reader:
         out: list[Array] = []
         for row, index in enumerate(indices):
             values = self.packed(index)
-            for place, name in enumerate(names):
+            for column, name in enumerate(names):
                 if name not in values:
                     raise SampleError(
                         f"this sample has no {name!r}",
@@ -120,16 +120,16 @@ class Reader:
                 value = np.asarray(unpack_array(values[name], index, name, self.dirpath))
                 if row == 0:
                     out.append(np.empty((len(indices), *value.shape), value.dtype))
-                elif value.shape != out[place].shape[1:] or value.dtype != out[place].dtype:
+                elif value.shape != out[column].shape[1:] or value.dtype != out[column].dtype:
                     raise SampleError(
                         f"{name!r} of this sample is not like that of the others in its batch",
                         path=self.dirpath,
                         index=index,
                         found=f"{value.shape} {value.dtype}",
-                        expected=f"{out[place].shape[1:]} {out[place].dtype}",
+                        expected=f"{out[column].shape[1:]} {out[column].dtype}",
                         hint="read such samples one by one",
                     )
-                out[place][row] = value
+                out[column][row] = value
         return out
 
     def __getitem__(self, key: Any) -> Any:

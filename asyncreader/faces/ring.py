@@ -2,7 +2,7 @@
 
 ::
 
-    FREE --claim()--> FILLING --ready()--> READY --lend()--> HELD --give_back()--> FREE
+    FREE --claim()--> FILLING --ready()--> READY --hold()--> HELD --give_back()--> FREE
     ring                 | worker          ring             caller                 ring
                          `---void()---> FREE
 
@@ -27,7 +27,7 @@ _NOTHING: Final = np.empty(0, np.uint8)
 _FREE, _FILLING, _, _HELD = SlotState
 
 
-class Lendable(Slot):
+class Buffer(Slot):
     """A slot for any object: the caller's own batch, or whatever a worker made.
 
     ``item``: that object; ``task``: what to make; ``step``: how many were begun before it.
@@ -42,29 +42,29 @@ class Lendable(Slot):
         self.step = -1
 
 
-class LendingRing(SlotRing):
+class BufferRing(SlotRing):
     """The slots of one face. Items leave in the order in which they were begun.
 
     ``lanes``: queues that tasks can be assigned to, each served by workers of its own.
     """
 
-    def __init__(self, slots: Iterable[Lendable], lanes: int = 0) -> None:
-        self.lendable = list(slots)
-        super().__init__(list(self.lendable), len(self.lendable))
-        self._lanes: list[deque[Lendable]] = [deque() for _ in range(lanes)]
+    def __init__(self, slots: Iterable[Buffer], lanes: int = 0) -> None:
+        self.buffers = list(slots)
+        super().__init__(list(self.buffers), len(self.buffers))
+        self._lanes: list[deque[Buffer]] = [deque() for _ in range(lanes)]
         self._begun = 0
         self._finished = False
         self._end: BaseException | None = None
 
     # -- worker side -----------------------------------------------------------------------
 
-    def claim(self) -> Lendable | None:
+    def claim(self) -> Buffer | None:
         """Wait for a free slot and begin the next item in it; None when no more are wanted."""
         with self._lock:
             self._cond.wait_for(lambda: self._stopping or bool(self._free))
             if self._stopping:
                 return None
-            slot = _lendable(self._free.pop())
+            slot = _buffer(self._free.pop())
             slot.state = _FILLING
             slot.generation += 1
             slot.step = self._begun
@@ -72,7 +72,7 @@ class LendingRing(SlotRing):
             self._queue.append(slot)
             return slot
 
-    def assign(self, slot: Lendable, lane: int) -> None:
+    def assign(self, slot: Buffer, lane: int) -> None:
         """Leave a claimed slot to the workers of a lane."""
         with self._lock:
             if self._stopping:  # they may have left: nobody would ever fill it
@@ -81,19 +81,19 @@ class LendingRing(SlotRing):
             self._lanes[lane].append(slot)
             self._cond.notify_all()
 
-    def next_in(self, lane: int) -> Lendable | None:
+    def next_in(self, lane: int) -> Buffer | None:
         """Wait for a slot assigned to this lane; None when none is to come."""
         with self._lock:
             mine = self._lanes[lane]
             self._cond.wait_for(lambda: self._stopping or bool(mine))
             return None if self._closed or not mine else mine.popleft()
 
-    def failed(self, slot: Lendable, error: BaseException) -> None:
+    def failed(self, slot: Buffer, error: BaseException) -> None:
         """The item could not be made: its error is handed out in its place."""
         slot.error = error
         self.ready(slot)
 
-    def void(self, slot: Lendable) -> None:
+    def void(self, slot: Buffer) -> None:
         """The step brought no item: its slot is free again, and nobody will see it."""
         with self._lock:
             self._queue.remove(slot)
@@ -114,7 +114,7 @@ class LendingRing(SlotRing):
 
     # -- consumer side ---------------------------------------------------------------------
 
-    def lend(self) -> Lendable | None:
+    def hold(self) -> Buffer | None:
         """Wait for the oldest item; its slot is the caller's until give_back().
 
         None behind the last one, and when the ring is closed. Raises the item's error: the next
@@ -138,7 +138,7 @@ class LendingRing(SlotRing):
         raise error
 
     def take_item(self) -> tuple[Any] | None:
-        """Wait for the oldest item and free its slot at once; None and errors as lend()."""
+        """Wait for the oldest item and free its slot at once; None and errors as hold()."""
         with self._lock:
             slot = self._oldest()
             if slot is None:
@@ -157,7 +157,7 @@ class LendingRing(SlotRing):
     def give_back(self, number: int) -> bool:
         """Free a lent slot; False if it is not lent."""
         with self._lock:
-            slot = self.lendable[number]
+            slot = self.buffers[number]
             if slot.state is not _HELD:
                 return False
             self._free_now(slot)
@@ -182,23 +182,23 @@ class LendingRing(SlotRing):
         finally:
             self._waiting -= 1
 
-    def _oldest(self) -> Lendable | None:
+    def _oldest(self) -> Buffer | None:
         """The oldest item's slot, waited for; None where there is none, or the error of the end."""
         self._wait(lambda: self._head_is_ready() or (self._finished and not self._queue))
         if not self._closed and self._queue:
-            return _lendable(self._queue[0])
+            return _buffer(self._queue[0])
         failure = self._failure if self._closed else self._end
         if failure is not None:
             raise failure
         return None
 
-    def _free_now(self, slot: Lendable) -> None:
+    def _free_now(self, slot: Buffer) -> None:
         self._cond.notify_all()  # they find it when the lock is free
         # no call from here on
         slot.state = _FREE
         self._free += (slot,)
 
 
-def _lendable(slot: Slot) -> Lendable:
-    assert isinstance(slot, Lendable)
+def _buffer(slot: Slot) -> Buffer:
+    assert isinstance(slot, Buffer)
     return slot

@@ -9,23 +9,23 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
-from ..pipeline.processes import ProcessCrew
+from ..pipeline.processes import ProcessGroup
 from ..pipeline.threads import join_or_leave
 from ..system.signals import after_this
 from .jobs import RENEW, Ended, Job, unpacked_error, worker_main
-from .ring import Lendable, LendingRing
+from .ring import Buffer, BufferRing
 
 #: Told the lane of a job that has no more items.
 OnEnd = Callable[[int], None]
 
 
-class Crew(Protocol):
+class WorkerGroup(Protocol):
     """Workers over a ring."""
 
     def start(self) -> None:
         """Begin to wait for tasks. ParamsError where a job cannot be brought over."""
 
-    def give(self, slot: Lendable, lane: int) -> None:
+    def give(self, slot: Buffer, lane: int) -> None:
         """Have ``slot.task`` of a claimed slot done, by the job of this lane."""
 
     def renew(self, job: Job) -> None:
@@ -35,11 +35,11 @@ class Crew(Protocol):
         """End the workers of a closed ring."""
 
 
-class ThreadCrew:
+class ThreadGroup:
     """Threads, one for each of ``jobs``; thread ``i`` serves lane ``lanes[i]``."""
 
     def __init__(
-        self, ring: LendingRing, jobs: Sequence[Job], lanes: Sequence[int], ended: OnEnd
+        self, ring: BufferRing, jobs: Sequence[Job], lanes: Sequence[int], ended: OnEnd
     ) -> None:
         self._ring = ring
         self._threads = [
@@ -57,7 +57,7 @@ class ThreadCrew:
             for thread in self._threads:
                 thread.start()
 
-    def give(self, slot: Lendable, lane: int) -> None:
+    def give(self, slot: Buffer, lane: int) -> None:
         self._ring.assign(slot, lane)
 
     def renew(self, job: Job) -> None:
@@ -67,7 +67,7 @@ class ThreadCrew:
         join_or_leave(self._threads, seconds)
 
 
-def _work(ring: LendingRing, lane: int, job: Job, ended: OnEnd) -> None:
+def _work(ring: BufferRing, lane: int, job: Job, ended: OnEnd) -> None:
     while (slot := ring.next_in(lane)) is not None:
         try:
             item = job(slot.task)
@@ -87,14 +87,14 @@ def _work(ring: LendingRing, lane: int, job: Job, ended: OnEnd) -> None:
         del slot
 
 
-class SpawnedCrew(ProcessCrew):
+class SpawnedGroup(ProcessGroup):
     """Spawned processes, one for each of ``jobs``. Lane ``i`` is process ``i``; -1 is any."""
 
     instead = "use_multiprocessing=False"
 
-    def __init__(self, ring: LendingRing, jobs: Sequence[Job], ended: OnEnd) -> None:
+    def __init__(self, ring: BufferRing, jobs: Sequence[Job], ended: OnEnd) -> None:
         super().__init__(len(jobs), ring, "asyncreader-enqueue")
-        self._lending = ring
+        self._buffer_ring = ring
         self._jobs = jobs
         self._ended = ended
 
@@ -110,7 +110,7 @@ class SpawnedCrew(ProcessCrew):
                 "files itself when it is first used",
             )
 
-    def give(self, slot: Lendable, lane: int) -> None:
+    def give(self, slot: Buffer, lane: int) -> None:
         if lane < 0:
             lane = self._least_busy()
         else:
@@ -135,17 +135,17 @@ class SpawnedCrew(ProcessCrew):
         slot_number, kind, body = message
         with self._lock:
             self._queued[number] -= 1
-        slot = self._lending.lendable[slot_number]
+        slot = self._buffer_ring.buffers[slot_number]
         if kind == "item":
             try:
                 slot.item = ForkingPickler.loads(body)
             except Exception as exc:  # a class that the parent has not, say
-                self._lending.failed(slot, exc)
+                self._buffer_ring.failed(slot, exc)
             else:
-                self._lending.ready(slot)
+                self._buffer_ring.ready(slot)
         elif kind == "error":
-            self._lending.failed(slot, unpacked_error(body, f"worker process {number}"))
+            self._buffer_ring.failed(slot, unpacked_error(body, f"worker process {number}"))
         else:
             if kind == "end":
                 self._ended(number)
-            self._lending.void(slot)
+            self._buffer_ring.void(slot)

@@ -55,10 +55,10 @@ def make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> 
     """Fill and order of a source, checked against each other; ParamsError where they clash."""
     spec = source.spec
     fill = Fill(spec.stored, p.wanted, spec.path)
-    further = source.fills(p.wanted) if isinstance(source, FieldsSource) else None
+    other_fields = source.fills(p.wanted) if isinstance(source, FieldsSource) else None
     subset = resolve_subset(p.subset, source)
     count = subset_count(subset, spec.count)
-    order = _order(p, rank, world_size, source, (fill, *(further or ())), subset, count)
+    order = _order(p, rank, world_size, source, (fill, *(other_fields or ())), subset, count)
     if order.steps == 0:
         raise ParamsError(
             "an epoch would have no batch",
@@ -83,7 +83,7 @@ def make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> 
         on_error=p.on_error,
         verify=p.verify,
         postprocess=p.postprocess,
-        further=further,
+        other_fields=other_fields,
     )
 
 
@@ -140,8 +140,8 @@ def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
     layout = SlotLayout(
         rows=(filler.fill.allocate_shape(p.batch_size), filler.fill.dtype),
         labels=None if table is None else ((p.batch_size, *table.shape[1:]), table.dtype),
-        further=tuple(
-            (fill.allocate_shape(p.batch_size), fill.dtype) for fill in filler.further or ()
+        other_fields=tuple(
+            (fill.allocate_shape(p.batch_size), fill.dtype) for fill in filler.other_fields or ()
         ),
     )
     _check_memory(p, layout)
@@ -155,10 +155,10 @@ def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
         on_error="zero",
         verify="never",
         postprocess=p.postprocess,
-        further=filler.further,
+        other_fields=filler.other_fields,
     )
     (slot,) = layout.build(1, aligned_empty, filler.handed_out)
-    slot.plan = plan = filler.order.plan(filler.order.settle(Cursor()))
+    slot.plan = plan = filler.order.plan(filler.order.next_batch_at(Cursor()))
     count = plan.indices.size
     trial.fill_part(slot, 0, count, Meter())
     result = trial.call_postprocess(

@@ -1,14 +1,14 @@
 """Small batches whose rows are only copied: a queue that compiled code serves without the GIL.
 
-A batch of 128 rows of 3 kB is copied in 30 to 60 us. It takes as long again to hand it to a thread
-that sleeps, or that waits for the GIL. So such batches are not tasks of the ring: the ring
-publishes them in a table, and compiled code takes one after another from there. It does so in a
-worker, which stays in that code as long as there is something to do, and in the consumer, when
-nobody has begun the batch that it wants.
+Copying a batch of 128 rows of 3 kB takes 30 to 60 us. Handing it to a thread that sleeps, or that
+waits for the GIL, takes as long again. So such batches are not tasks of the ring: the ring
+publishes them in a table, and compiled code takes one after another from it. That code runs in a
+worker, as long as there are batches to copy, and in the consumer, if no thread has begun the batch
+that it waits for.
 
-A batch is claimed by compare-and-swap, and a mark that is written behind its last row says that it
-is whole. Python reads the marks: that needs a processor that shows writes to other cores in their
-order. Elsewhere, and without numba, batches go through the ring's tasks.
+A batch is claimed by compare-and-swap, and a mark written after its last row says that it is whole.
+Python reads the marks: that needs a processor that shows writes to other cores in order. On other
+processors, and without numba, batches go through the ring's tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..pixels import kernels
 from ..stats import Meter
 from ..system.memory import address_of
 
-#: Looks for a job, or at the batch that is waited for, before a thread goes to sleep: some 20 us.
+#: How often a thread looks for a job, or at its batch, before it sleeps: some 20 us in all.
 LOOKS: Final = 20_000
 
 #: Items of ``control``.
@@ -37,15 +37,15 @@ _ORDERED: Final = platform.machine() in ("x86_64", "AMD64")
 class CopyQueue:
     """Batches of the slots of one ring that are copied as they are.
 
-    ``outs``: of each slot its rows and its labels (None without labels), which the caller keeps
-    alive; ``labels``: the table that labels are copied from; ``extents``: where rows are (the
-    arguments of kernels.copy_batches from ``source`` to ``stride``); ``servers``: workers that
-    serve the queue at a time.
+    ``outs``: the rows and labels of each slot (None without labels), which the caller keeps alive;
+    ``labels``: the table that labels are copied from; ``extents``: where rows are (the arguments
+    of kernels.copy_batches from ``source`` to ``stride``); ``servers``: workers that serve the
+    queue at a time.
 
     Only the ring writes here, under its lock; compiled code claims and marks. ``control``: batches
-    claimed and published, and 1 when all is over; ``queue``: slot numbers as they were published;
-    ``jobs``: of each slot its rows, where their record numbers are, the addresses that they go to,
-    and its generation; ``marks``: the generation that is whole in each slot.
+    claimed, batches published, and 1 after close(); ``queue``: slot numbers as they were published;
+    ``jobs``: for each slot its number of rows, the address of their record numbers, the addresses
+    that they go to, and its generation; ``marks``: the generation that is whole in each slot.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class CopyQueue:
         servers: int,
     ) -> None:
         self.servers = servers
-        self.meter = Meter()  # of what consumers copy
+        self.meter = Meter()  # for what consumers copy
         rows = outs[0][0]
         label_bytes = 0 if labels is None else labels.nbytes // labels.shape[0]
         control, queue, marks = (np.zeros(n, np.int64) for n in (3, len(outs), len(outs)))
@@ -71,35 +71,35 @@ class CopyQueue:
             *(control, queue, jobs, *extents, rows.nbytes // rows.shape[0]),
             *(0 if labels is None else labels.ctypes.data, label_bytes),
         )
-        # whose addresses are in there
+        # their addresses are in the arguments: they must stay alive
         self._alive = (outs, labels, marks)
-        # numbers go in and out of these without a call
+        # memoryviews: items are read and written without a call
         self.control, self.queue = control.data, queue.data
         self.jobs, self.marks = jobs.data, marks.data
 
     @staticmethod
     def available() -> bool:
-        """Whether compiled code can serve a queue here."""
+        """Whether compiled code can serve a queue on this machine."""
         return _ORDERED and kernels.compiled()
 
     def waiting(self) -> bool:
-        """Whether there is a batch that nobody has begun."""
+        """Whether there is a batch that no thread has begun."""
         return self.control[PUBLISHED] > self.control[CLAIMED]
 
     def serve(self, meter: Meter) -> None:
-        """Copy batches until there have been none for some microseconds."""
+        """Copy batches until there has been none for some microseconds."""
         started = time.perf_counter()
         kernels.copy_batches(*self._arguments, 1 << 62, LOOKS)
         meter.read += time.perf_counter() - started
 
     def copy_one(self) -> None:
-        """Copy the oldest batch that nobody has begun, if there is one."""
+        """Copy the oldest batch that no thread has begun, if there is one."""
         started = time.perf_counter()
         kernels.copy_batches(*self._arguments, 1, 0)
         self.meter.read += time.perf_counter() - started
 
     def copy_all(self) -> None:
-        """Copy all that nobody has begun."""
+        """Copy all batches that no thread has begun."""
         kernels.copy_batches(*self._arguments, 1 << 62, 0)
 
     def look(self, number: int, generation: int) -> None:

@@ -1,4 +1,4 @@
-"""What a worker does with a batch: read its rows, settle bad samples, run postprocess."""
+"""What a worker does with a batch: read its rows, handle bad samples, run postprocess."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .slots import Array, Data, Slot, arrays_of
 Int64: TypeAlias = npt.NDArray[np.int64]
 Postprocess: TypeAlias = Callable[..., Any]
 
-#: Stand-ins tried for one bad sample before the batch fails.
+#: Replacement samples tried for one bad sample before the batch fails.
 ATTEMPTS: Final = 16
 
-#: Samples whose marks (1 GiB of them) say which were checked before: in a larger set all are
-#: checked each time they are read, which for most is once in a training.
+#: Marks (1 GiB of them) say which samples were checked before. In a larger set every sample is
+#: checked each time it is read, which for most is once in a training.
 MOST_MARKED: Final = 1 << 30
 
 
@@ -48,10 +48,10 @@ def takes_rng(function: Postprocess) -> bool:
 
 
 class BatchFiller:
-    """Fills slots from one source; used by all workers of a reader at once.
+    """Fills slots from one source; all workers of a reader use it at the same time.
 
-    ``fill``: how its data, or its first field, become rows; ``further``: the same of each other
-    field of a :class:`FieldsSource`, None for a source that has no fields.
+    ``fill``: how its data, or its first field, become rows; ``other_fields``: the same for each
+    other field of a :class:`FieldsSource`, None for a source that has no fields.
     ``seen`` (uint8 per sample) marks samples whose checksum has passed, with verify="first".
     """
 
@@ -64,11 +64,11 @@ class BatchFiller:
         on_error: str,
         verify: str,
         postprocess: Postprocess | None,
-        further: tuple[Fill, ...] | None = None,
+        other_fields: tuple[Fill, ...] | None = None,
     ) -> None:
         self.source = source
         self.fill = fill
-        self.further = further
+        self.other_fields = other_fields
         self.order = order
         self._random = any(one.random for one in self.fills)
         self._on_error = on_error
@@ -87,17 +87,17 @@ class BatchFiller:
     @property
     def fills(self) -> tuple[Fill, ...]:
         """The fill of each field."""
-        return (self.fill, *(self.further or ()))
+        return (self.fill, *(self.other_fields or ()))
 
-    def handed_out(self, rows: Array, *further: Array) -> Data:
+    def handed_out(self, rows: Array, *other_fields: Array) -> Data:
         """What the user sees of a slot's memory: a view of it, one for each field."""
         seen = self.fill.handed_out(rows)
-        if self.further is None:
+        if self.other_fields is None:
             return seen
-        others = zip(self.further, further, strict=True)
+        others = zip(self.other_fields, other_fields, strict=True)
         return seen, *(fill.handed_out(array) for fill, array in others)
 
-    # made when the first batch is filled: the slots were found to fit in memory by then
+    # made when the first batch is filled: by then the slots are known to fit in memory
     @cached_property
     def _rows(self) -> Int64:
         return np.arange(self.order.batch, dtype=np.int64)
@@ -108,15 +108,17 @@ class BatchFiller:
 
     def seen_rows(self, slot: Slot, count: int) -> Data:
         """The first ``count`` rows of a slot as the user sees them."""
-        return self.handed_out(slot.rows[:count], *(array[:count] for array in slot.further))
+        return self.handed_out(slot.rows[:count], *(array[:count] for array in slot.other_fields))
 
     def copy_queue(self, slots: Sequence[Slot], servers: int) -> CopyQueue | None:
-        """A queue for batches that are only copied, if these slots have such; see copy_queue.py."""
+        """A queue for batches that are only copied, None if there are none; see copy_queue.py."""
         labels = self.source.labels
         table = labels is None or (
             isinstance(labels, np.ndarray) and labels.flags.c_contiguous and labels.nbytes > 0
         )
-        copied = self.fill.mode == "copy" and self.further is None and self._postprocess is None
+        copied = (
+            self.fill.mode == "copy" and self.other_fields is None and self._postprocess is None
+        )
         if not (copied and table) or self._verify == "always":
             return None
         extents = self.source.in_memory(0)
@@ -135,7 +137,7 @@ class BatchFiller:
         )
 
     def all_seen(self, step: int) -> bool:
-        """Whether no sample has to be checked any more; looked at in steps 1, 2, 4, 8 ..."""
+        """Whether every sample was checked; looks at the marks in steps 1, 2, 4, 8 ..."""
         if self.seen is None:
             return True
         if not self._all_seen and step & (step - 1) == 0:
@@ -151,7 +153,7 @@ class BatchFiller:
         started, decoded = time.perf_counter(), meter.decode
         records = plan.indices[lo:hi]
         rows = self._rows[lo:hi]
-        # nothing random, nothing to draw: keys are not worked out then
+        # keys are computed only if something is random
         keys = plan.keys_of(lo, hi) if self._random else self._no_keys[lo:hi]
         if plan.padded:
             valid = plan.valid[lo:hi]
@@ -159,7 +161,7 @@ class BatchFiller:
             records, rows, keys = records[valid], rows[valid], keys[valid]
         errors = self._read(records, rows, keys, slot, meter)
         for bad in sorted(errors, key=lambda error: error.row) if errors else ():
-            self._settle(slot, plan, bad, meter)
+            self._handle_bad(slot, plan, bad, meter)
         if slot.labels is not None:
             self._labels(slot, plan, lo, hi)
         meter.read += time.perf_counter() - started - (meter.decode - decoded)
@@ -183,7 +185,7 @@ class BatchFiller:
         try:
             wanted = RowPlan(records, rows, keys, check)
             if isinstance(self.source, FieldsSource):
-                outs = (slot.rows, *slot.further)
+                outs = (slot.rows, *slot.other_fields)
                 errors = self.source.read_fields(wanted, self.fills, outs, meter)
             else:
                 errors = self.source.read_into(wanted, self.fill, slot.rows, meter)
@@ -197,8 +199,8 @@ class BatchFiller:
             self.seen[records[check]] = 1
         return errors
 
-    def _settle(self, slot: Slot, plan: BatchPlan, bad: RowError, meter: Meter) -> None:
-        """Do with one bad row what ``on_error`` says."""
+    def _handle_bad(self, slot: Slot, plan: BatchPlan, bad: RowError, meter: Meter) -> None:
+        """Handle one bad row as ``on_error`` says."""
         if self._on_error == "raise":
             raise bad.error
         row = bad.row
@@ -208,7 +210,7 @@ class BatchFiller:
             plan.valid[row] = False
             return
         last: SampleError = bad.error
-        for record in self.order.stand_ins(plan.epoch, plan.start + row, ATTEMPTS).tolist():
+        for record in self.order.replacements(plan.epoch, plan.start + row, ATTEMPTS).tolist():
             errors = self._read(
                 np.array([record], np.int64),
                 np.array([row], np.int64),
@@ -221,7 +223,7 @@ class BatchFiller:
                 return
             last = errors[0].error
         raise SampleError(
-            f"{ATTEMPTS} stand-ins for a bad sample were bad too",
+            f"{ATTEMPTS} replacement samples for a bad sample were bad too",
             path=bad.error.path,
             index=bad.error.index,
             hint="the set is damaged: run asyncreader verify on it",
@@ -229,13 +231,13 @@ class BatchFiller:
 
     def _blank(self, slot: Slot, rows: npt.NDArray[np.int64]) -> None:
         slot.rows[rows] = 0
-        for array in slot.further:
+        for array in slot.other_fields:
             array[rows] = 0
         if slot.labels is not None:
             slot.labels[rows] = 0
 
     def _labels(self, slot: Slot, plan: BatchPlan, lo: int, hi: int) -> None:
-        table = self.source.labels  # those of shards are no array
+        table = self.source.labels  # labels of shards are not an array
         assert table is not None
         assert slot.labels is not None
         if isinstance(table, np.ndarray) and not plan.padded and not slot.bad:
@@ -263,7 +265,7 @@ class BatchFiller:
     def call_postprocess(
         self, data: Data, labels: Array | None, rng_key: int
     ) -> tuple[Any, Any] | None:
-        """Call the user's function; None where it worked in place. WorkerError if it raised."""
+        """Call the user's function; None if it worked in place. WorkerError if it raised."""
         assert self._postprocess is not None
         arguments: list[Any] = [data, labels]
         if self._with_rng:
@@ -288,8 +290,8 @@ class BatchFiller:
         return result, labels
 
     def made_arrays(self, data: Any) -> tuple[Any, ...] | None:
-        """What postprocess made of data, where that is several arrays; else None."""
-        several = self.further is not None and isinstance(data, tuple | list)
+        """The arrays that postprocess made of data if there are several, else None."""
+        several = self.other_fields is not None and isinstance(data, tuple | list)
         return tuple(data) if several else None
 
     def _store(self, slot: Slot, result: tuple[Any, Any] | None, count: int) -> None:

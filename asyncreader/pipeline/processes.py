@@ -56,7 +56,7 @@ class Recipe:
 _Task: TypeAlias = tuple[int, Cursor, int, int, bool]
 
 
-class ProcessCrew:
+class ProcessGroup:
     """``count`` spawned processes with a pipe each, and a thread of the parent that hears them all.
 
     Whoever derives from it says what a process runs (``_started_with``), what it sends (``_hear``)
@@ -261,7 +261,7 @@ class ProcessCrew:
                     return
 
 
-class ProcessWorkers(ProcessCrew):
+class ProcessWorkers(ProcessGroup):
     """``count`` spawned processes over one ring, with the face of ThreadWorkers.
 
     Two threads of the parent move messages: one takes tasks from the ring and sends each to the

@@ -1,4 +1,4 @@
-"""Who owns a batch buffer now: slots, their states, and the one Condition all waiting is on.
+"""Slots, the buffers of batches: who owns each one now, and how threads wait for them.
 
 ::
 
@@ -6,15 +6,14 @@
     ring                  workers               ring             caller               ring
 
 Guarantees, each tested: a slot is FILLING or HELD by one owner at a time; batches leave in the
-order in which they were begun; a held slot is never written by a worker; ``close()`` wakes every
-waiter. They rest on one rule: a slot's ``state`` changes only under the ring's Condition. Reading,
+order in which they were begun; a worker never writes to a held slot; ``close()`` wakes every
+waiter. They rest on one rule: a slot's ``state`` changes only under the ring's lock. Reading,
 decoding, user code and poisoning never run under it.
 
 Ctrl-C may come anywhere in the consumer's thread, but CPython looks for it only when a call has
-returned, a function begins or a loop turns. Hence two habits: the lock is entered by itself, which
-is one call of C, and never through the Condition, whose ``__enter__`` and ``__exit__`` are Python
-and could be left with the lock held for ever; and what must change together is assigned without a
-call in between.
+returned, a function begins or a loop turns. Hence two rules. Enter the lock itself, which is one
+call of C, and never the Condition: its ``__enter__`` and ``__exit__`` are Python, and Ctrl-C in
+them could leave the lock held for ever. Assign what must change together without a call in between.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ Data: TypeAlias = Array | tuple[Array, ...]
 Part: TypeAlias = tuple[tuple[int, ...], np.dtype[Any]]
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 
-#: Seconds between two batches below which the consumer fills the next one itself and wakes nobody.
+#: With fewer seconds between two batches the consumer fills the next one and wakes no worker.
 HURRIED: Final = 50e-6
 
 #: What ``debug=True`` writes over a slot that is given back.
@@ -74,36 +73,35 @@ _FREE, _FILLING, _READY, _HELD = SlotState
 class SlotLayout:
     """Shape and dtype of a slot's buffers.
 
-    ``further``: rows of the fields after the first. ``out_data`` (one array) and ``out_fields``
-    (a tuple of them) are None where what is handed out is a view of the rows; then ``out_labels``
-    is None too, and the labels themselves are handed out.
+    ``other_fields``: rows of the fields after the first. ``out_data`` (one array) and
+    ``out_fields`` (a tuple of them) are None where what is handed out is a view of the rows; then
+    ``out_labels`` is None too, and the labels themselves are handed out.
     """
 
     rows: Part
     labels: Part | None
     out_data: Part | None = None
     out_labels: Part | None = None
-    further: tuple[Part, ...] = ()
+    other_fields: tuple[Part, ...] = ()
     out_fields: tuple[Part, ...] | None = None
 
     def sizes(self) -> list[int]:
         """Bytes of each buffer, in the order in which build() asks for them."""
-        parts = (self.rows, *self.further, self.labels, self.out_data)
+        parts = (self.rows, *self.other_fields, self.labels, self.out_data)
         parts = (*parts, *(self.out_fields or ()), self.out_labels)
         return [math.prod(part[0]) * part[1].itemsize for part in parts if part is not None]
 
     def build(self, count: int, allocate: Allocate, view: Callable[..., Data]) -> list[Slot]:
-        """``count`` slots; ``view`` makes of a slot's rows what is handed out.
-
-        It is given the rows of each field.
-        """
+        """``count`` slots; ``view`` takes the rows of each field and returns what is handed out."""
         slots = []
         for number in range(count):
             rows = allocate(*self.rows)
-            further = tuple(allocate(*part) for part in self.further)
+            other_fields = tuple(allocate(*part) for part in self.other_fields)
             labels = None if self.labels is None else allocate(*self.labels)
             if self.out_data is None and self.out_fields is None:
-                slots.append(Slot(number, rows, labels, view(rows, *further), labels, further))
+                slots.append(
+                    Slot(number, rows, labels, view(rows, *other_fields), labels, other_fields)
+                )
                 continue
             out_data: Data
             if self.out_data is not None:
@@ -111,7 +109,7 @@ class SlotLayout:
             else:
                 out_data = tuple(allocate(*part) for part in self.out_fields or ())
             out_labels = None if self.out_labels is None else allocate(*self.out_labels)
-            slots.append(Slot(number, rows, labels, out_data, out_labels, further))
+            slots.append(Slot(number, rows, labels, out_data, out_labels, other_fields))
         return slots
 
 
@@ -123,10 +121,9 @@ def arrays_of(data: Data) -> tuple[Array, ...]:
 class Slot:
     """The buffers of one batch, allocated once, and what is being done with them.
 
-    ``rows``: memory that workers fill, (B, ...); ``further``: the same of each field after the
-    first; ``labels``: (B, ...) or None;
-    ``out_data``/``out_labels``: what is handed out: views of the former, or buffers of their own
-    where ``postprocess`` returns new arrays.
+    ``rows``: memory that workers fill, (B, ...); ``other_fields``: the same for each field after
+    the first; ``labels``: (B, ...) or None; ``out_data``/``out_labels``: what is handed out: views
+    of these, or buffers of their own where ``postprocess`` returns new arrays.
     """
 
     __slots__ = (
@@ -134,10 +131,10 @@ class Slot:
         "copied",
         "error",
         "error_at",
-        "further",
         "generation",
         "labels",
         "number",
+        "other_fields",
         "out_data",
         "out_labels",
         "parts",
@@ -154,11 +151,11 @@ class Slot:
         labels: Array | None,
         out_data: Data,
         out_labels: Array | None,
-        further: tuple[Array, ...] = (),
+        other_fields: tuple[Array, ...] = (),
     ) -> None:
         self.number = number
         self.rows = rows
-        self.further = further
+        self.other_fields = other_fields
         self.labels = labels
         self.out_data = out_data
         self.out_labels = out_labels
@@ -175,7 +172,7 @@ class Slot:
     def poison(self) -> None:
         """Overwrite everything the caller could still be looking at."""
         out_data = arrays_of(self.out_data)
-        for array in (self.rows, *self.further, self.labels, *out_data, self.out_labels):
+        for array in (self.rows, *self.other_fields, self.labels, *out_data, self.out_labels):
             # what is not contiguous is a view of rows
             if array is not None and array.flags.c_contiguous:
                 array.reshape(-1).view(np.uint8).fill(POISON)
@@ -196,8 +193,8 @@ class SlotRing:
         self._count = len(slots)
         self.in_flight = in_flight
         self._debug = debug
-        # One lock, and at it a queue for workers and one for consumers: nobody is woken for
-        # nothing. With one queue for both, eight threads took 2.5 times as long over small rows.
+        # One lock with two queues, for workers and for consumers: no thread is woken for nothing.
+        # With one queue for both, eight threads took 2.5 times as long for small rows.
         self._lock = threading.RLock()
         self._cond = threading.Condition(self._lock)
         self._work = threading.Condition(self._lock)
@@ -218,7 +215,7 @@ class SlotRing:
         self.on_ready: Callable[[], None] | None = None
         #: for batches that are only copied; None where there are none
         self.copies: CopyQueue | None = None
-        self._serving = 0  # workers in there
+        self._serving = 0  # workers that serve ``copies``
         self._left_at = 0.0  # when take() returned last
         self._hurried = False  # the consumer comes back sooner than a worker wakes up
 
@@ -229,13 +226,13 @@ class SlotRing:
         with self._lock:
             self._check_open()
 
-    def has_room(self) -> bool:
+    def can_begin(self) -> bool:
         """Whether one more batch can be begun now."""
         if self._used:
             self._free_used()  # Ctrl-C came before
         with self._lock:
             self._check_open()
-            return self._room()
+            return self._can_begin()
 
     def begin(self, plan: BatchPlan, parts: int = 1, copied: bool = False) -> Slot:
         """Put ``plan`` in a free slot, behind all batches in flight, cut into ``parts`` tasks.
@@ -247,7 +244,7 @@ class SlotRing:
             self._free_used()  # Ctrl-C came before
         with self._lock:
             self._check_open()
-            if not self._room():
+            if not self._can_begin():
                 raise QueueFullError(
                     "every slot is in use",
                     found=f"{len(self._queue)} batches in flight, {self._kept} kept",
@@ -292,16 +289,16 @@ class SlotRing:
             return slot
 
     def take(self, timeout: float | None = None) -> tuple[Slot, BaseException | None]:
-        """Wait for the oldest batch; hand it over, freeing the one held before.
+        """Wait for the oldest batch and hand it over; the batch held before is freed.
 
-        Of a batch that failed the error comes with it: its slot is freed, and the batch held
-        before stays valid.
+        A batch that failed comes with its error: its slot is freed, and the batch held before
+        stays valid.
         """
         if self.copies is not None:
             try:
                 self._copy_here(self.copies)
             except BaseException:
-                # Ctrl-C behind a copy that a seek() in another thread waits for
+                # Ctrl-C came after a copy that a seek() in another thread waits for
                 with self._lock:
                     if self._waiting:
                         self._cond.notify_all()
@@ -318,7 +315,7 @@ class SlotRing:
                 finally:
                     self._waiting -= 1
                 self._check_open()
-                self._check_queued()  # another thread may have taken it, or gone elsewhere
+                self._check_queued()  # another thread may have taken it, or called seek()
                 if not ready:
                     raise ReaderTimeoutError(
                         f"no batch within {timeout} s",
@@ -328,7 +325,7 @@ class SlotRing:
             slot = self._queue[0]
             error, slot.error = slot.error, None
             if self._waiting:
-                self._cond.notify_all()  # they find what is left when the lock is free
+                self._cond.notify_all()  # they see what is left when the lock is free
             # no call from here on
             retired: Slot | None = slot
             if error is None:
@@ -337,7 +334,7 @@ class SlotRing:
             self.left = slot.plan
             del self._queue[0]
             if retired is not None and self._debug:
-                retired.state = _READY  # ours again, not free before it is poisoned
+                retired.state = _READY  # the ring's again, free after it is poisoned
                 self._used += (retired,)
             elif retired is not None:
                 retired.state = _FREE
@@ -348,9 +345,9 @@ class SlotRing:
         return slot, error
 
     def _copy_here(self, copies: CopyQueue) -> None:
-        """Copy batches in this thread until the oldest in flight is whole, or nothing is left.
+        """Copy batches in this thread until the oldest in flight is whole, or none is left to copy.
 
-        A copy is done before a sleeping thread is awake. Ctrl-C comes before or behind a copy.
+        A copy takes less time than waking a thread. Ctrl-C comes before or after a copy.
         """
         self._hurried = time.perf_counter() - self._left_at < HURRIED
         while True:
@@ -381,7 +378,7 @@ class SlotRing:
             else:
                 self._kept -= 1
             if self._debug:
-                slot.state = _READY  # ours again, not free before it is poisoned
+                slot.state = _READY  # the ring's again, free after it is poisoned
                 self._used += (slot,)
             else:
                 slot.state = _FREE
@@ -439,7 +436,7 @@ class SlotRing:
             self._check_open()
             while self._tasks:
                 slot = self._tasks[-1][0]
-                # seen only where Ctrl-C ends the wait below: the batch stays queued, but not filled
+                # seen only if Ctrl-C ends the wait below: the batch stays queued, but is not filled
                 error = WorkerError("this batch was dropped by an interrupted seek()")
                 # no call from here on
                 del self._tasks[-1]
@@ -475,7 +472,7 @@ class SlotRing:
     def next_task(self, meter: Meter | None = None) -> Task | None:
         """Wait for rows to fill; None when the ring is closed.
 
-        Batches that are only copied are filled in here.
+        Batches that are only copied are filled by this call.
         """
         while True:
             with self._lock:
@@ -553,18 +550,18 @@ class SlotRing:
         with self._lock:
             return len(self._queue)
 
-    def _room(self) -> bool:
+    def _can_begin(self) -> bool:
         return len(self._queue) < self.in_flight - self._kept and bool(self._free)
 
     def _wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
-        """The consumer's wait, which Ctrl-C may end; the lock is held again in any case."""
+        """The consumer's wait, which Ctrl-C may end; afterwards the lock is held in any case."""
         try:
             return self._cond.wait_for(condition, timeout)
         except BaseException:
             try:
-                self._cond.notify(0)  # refused to who does not hold the lock
+                self._cond.notify(0)  # RuntimeError if this thread does not hold the lock
             except RuntimeError:
-                self._lock.acquire()  # it came just before wait() would have seen to that
+                self._lock.acquire()  # Ctrl-C came just before wait() would have acquired it
             raise
 
     def _head_is_ready(self) -> bool:
@@ -577,7 +574,7 @@ class SlotRing:
         return slot.state is _READY
 
     def _free_used(self) -> None:
-        """Poison and free what was given back. What Ctrl-C leaves here, the next call frees."""
+        """Poison and free what was given back. What Ctrl-C leaves undone, the next call does."""
         with self._poisoning:
             while self._used:
                 slot = self._used[0]

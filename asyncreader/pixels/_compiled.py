@@ -244,10 +244,10 @@ def _stream_128(typingctx: Any, out: Any, source: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(ir.IntType(64), 4).as_pointer()
         target, origin = (builder.inttoptr(address, vector) for address in arguments)
-        places = [ir.Constant(ir.IntType(64), k) for k in range(4)]
-        loaded = [builder.load(builder.gep(origin, [k])) for k in places]
+        indices = [ir.Constant(ir.IntType(64), k) for k in range(4)]
+        loaded = [builder.load(builder.gep(origin, [k])) for k in indices]
         mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
-        for k, value in zip(places, loaded, strict=True):
+        for k, value in zip(indices, loaded, strict=True):
             value.align = 1
             store = builder.store(value, builder.gep(target, [k]))
             store.align = 32

@@ -64,14 +64,14 @@ def check_values(values: Array, channels: int, dtype: np.dtype[Any]) -> Array:
     return values
 
 
-def nearest_places(start: float, length: float, count: int, limit: int) -> Int64:
+def nearest_pixels(start: float, length: float, count: int, limit: int) -> Int64:
     """Which of ``limit`` pixels each of ``count`` new ones takes, of a stretch of the old ones.
 
     The one below the new pixel's centre, as in PIL's NEAREST (OpenCV's looks at its corner).
     """
     centres = start + (np.arange(count) + 0.5) * length / count
-    places: Int64 = np.clip(np.floor(centres).astype(np.int64), 0, limit - 1)
-    return places
+    nearest: Int64 = np.clip(np.floor(centres).astype(np.int64), 0, limit - 1)
+    return nearest
 
 
 def pick(values: Array, rows: Int64, columns: Int64, out: Array) -> None:

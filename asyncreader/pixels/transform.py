@@ -22,7 +22,7 @@ from ..errors import DecodeError, ParamsError
 from ..keyed_random import uniforms
 from ..stats import Meter
 from . import codec, geometry, kernels
-from .masks import check_values, decode_values, nearest_places, pick
+from .masks import check_values, decode_values, nearest_pixels, pick
 
 Array: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -263,14 +263,14 @@ class Fill:
     def draws(self, keys: npt.NDArray[np.uint64]) -> tuple[Array | None, Array | None]:
         """Crop draws (B, 40) and flips (B,) uint8 of samples; None where nothing is random."""
         wanted = self.wanted
-        places = None
+        draws = None
         if self.geometry and wanted.crop in ("random", "random-resized"):
             count = 2 if wanted.crop == "random" else 40
-            places = np.stack([uniforms(keys, k) for k in range(count)], axis=1)
+            draws = np.stack([uniforms(keys, k) for k in range(count)], axis=1)
         flips = None
         if wanted.flip:
             flips = (uniforms(keys, FLIP_DRAW) < 0.5).astype(np.uint8)
-        return places, flips
+        return draws, flips
 
     def bulk(
         self,
@@ -327,7 +327,7 @@ class Fill:
         """Slot rows as the kernel takes them: float16 goes by its bits."""
         return out.view(np.uint16) if self.dtype == np.float16 else out
 
-    def put(self, sample: Array, places: Array | None, flip: bool, out: Array) -> None:
+    def put(self, sample: Array, draws: Array | None, flip: bool, out: Array) -> None:
         """Fill one row from a raw sample in stored axis order (any strides).
 
         ParamsError where ``dtype`` cannot hold one of its values.
@@ -336,12 +336,12 @@ class Fill:
             if self._to_hwc is None:
                 self._finish_other(sample, out)
             else:
-                self._put_hwc(sample.transpose(self._to_hwc), None, places, flip, out)
+                self._put_hwc(sample.transpose(self._to_hwc), None, draws, flip, out)
 
     def put_encoded(
         self,
         data: codec.Buffer,
-        places: Array | None,
+        draws: Array | None,
         flip: bool,
         out: Array,
         meter: Meter,
@@ -357,7 +357,7 @@ class Fill:
         rect: geometry.Rect | None = None
         min_size: tuple[int, int] | None = None
         if wanted.size is not None:
-            rect = geometry.choose_rect(*full, wanted.size, wanted.crop, wanted.crop_ratio, places)
+            rect = geometry.choose_rect(*full, wanted.size, wanted.crop, wanted.crop_ratio, draws)
             # DCT scaling as long as the part that is used stays at least as large as its target
             min_size = (
                 math.ceil(full[0] * wanted.size[0] / rect.height),
@@ -384,7 +384,7 @@ class Fill:
         meter.decode += time.perf_counter() - started
         box = None if rect is None else rect.box(*codec.reduction(header, pixels.shape))
         with self._checked(pixels):
-            self._put_hwc(pixels, box, places, flip, out)
+            self._put_hwc(pixels, box, draws, flip, out)
 
     def _checked(self, values: Array) -> contextlib.AbstractContextManager[None]:
         """What casts a sample's ``values`` goes in here: ParamsError where one does not fit."""
@@ -420,20 +420,20 @@ class Fill:
         self,
         pixels: Array,
         box: geometry.Box | None,
-        places: Array | None,
+        draws: Array | None,
         flip: bool,
         out: Array,
     ) -> None:
         wanted = self.wanted
         if self.geometry and wanted.nearest:
-            self._put_nearest(pixels, places, flip, out)
+            self._put_nearest(pixels, draws, flip, out)
             return
         if self.geometry:
             assert wanted.size is not None
             if box is None:
                 high, wide = pixels.shape[:2]
                 size, crop, ratio = wanted.size, wanted.crop, wanted.crop_ratio
-                box = geometry.choose_rect(high, wide, size, crop, ratio, places).box()
+                box = geometry.choose_rect(high, wide, size, crop, ratio, draws).box()
             if self._direct:
                 geometry.resize_into(pixels, out, box)
                 if flip:
@@ -447,17 +447,17 @@ class Fill:
             pixels = resized
         self._finish(pixels, flip, out)
 
-    def _put_nearest(self, pixels: Array, places: Array | None, flip: bool, out: Array) -> None:
+    def _put_nearest(self, pixels: Array, draws: Array | None, flip: bool, out: Array) -> None:
         """The part of ``pixels`` that is the first field's crop, unmixed."""
         wanted = self.wanted
         assert wanted.size is not None
         high, wide = pixels.shape[0], pixels.shape[1]
         frame = self._frame or (high, wide)
         size, crop, ratio = wanted.size, wanted.crop, wanted.crop_ratio
-        rect = geometry.choose_rect(frame[0], frame[1], size, crop, ratio, places)
+        rect = geometry.choose_rect(frame[0], frame[1], size, crop, ratio, draws)
         fy, fx = high / frame[0], wide / frame[1]
-        rows = nearest_places(rect.top * fy, rect.height * fy, wanted.size[0], high)
-        columns = nearest_places(rect.left * fx, rect.width * fx, wanted.size[1], wide)
+        rows = nearest_pixels(rect.top * fy, rect.height * fy, wanted.size[0], high)
+        columns = nearest_pixels(rect.left * fx, rect.width * fx, wanted.size[1], wide)
         pick(pixels, rows, columns[::-1] if flip else columns, out.transpose(self._row_to_hwc))
 
     def _finish(self, hwc: Array, flip: bool, out: Array) -> None:

@@ -15,7 +15,7 @@ from ..errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..formats.manifest import NAME as MANIFEST
-from ..params import DatasetPlace, ReaderParams
+from ..params import DatasetPath, ReaderParams
 from .arrays import label_array, open_arrays
 from .base import Source
 from .fields import FieldsSource
@@ -298,7 +298,7 @@ def _for_other_field(first: Source, fields: Hdf5Fields) -> Hdf5Fields:
 def _open_one(p: ReaderParams, array: Any, labels: Any, fields: Hdf5Fields) -> Source:
     """One field: of a path's set, or an array. An h5py data set is reopened by its path, off h5py's
     global lock."""
-    if isinstance(array, DatasetPlace):
+    if isinstance(array, DatasetPath):
         named = Hdf5Fields(data=array.name, labels=None, dims=p.dims, image_size=fields.image_size)
         source = open_source(array.path, named, io=p.io)
         if labels is not None:

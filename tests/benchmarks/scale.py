@@ -225,7 +225,7 @@ def elastic() -> Iterator[dict[str, Any]]:
             while cursor.epoch < 3:
                 world = int(rng.choice([8, 6, 1, 3, 64, 5]))
                 orders = orders_of(world, batch=int(rng.integers(1, 40)), last_batch=last, **params)
-                cursor = orders[0].settle(cursor)
+                cursor = orders[0].next_batch_at(cursor)
                 changes += 1
                 for _ in range(int(rng.integers(1, 12))):
                     if cursor.epoch == 3:

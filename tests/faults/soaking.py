@@ -268,7 +268,7 @@ class Loaded:
         """Take that many, giving back what is lent."""
         from asyncreader.pipeline.slots import SlotState
 
-        for slot in self._made._ring.lendable:
+        for slot in self._made._ring.buffers:
             if slot.state is SlotState.HELD:
                 self._made.return_back_for_refill(slot.number)
         for _ in range(count):
