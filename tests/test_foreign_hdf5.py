@@ -557,7 +557,7 @@ def test_parts_that_differ(tmp_path: Path) -> None:
     path = write_parts(tmp_path)
     with h5py.File(tmp_path / "part1.h5", "w") as file:
         file["data"], file["label"] = np.zeros((4, 3, 9, 9), np.uint8), LABELS[:4]
-    with pytest.raises(FormatError, match="does not go with the first"):
+    with pytest.raises(FormatError, match="does not match the first"):
         open_source(path)
 
 

@@ -163,7 +163,7 @@ def test_files_that_do_not_go_together(tmp_path: Path, few: None, number: int) -
         "classes \\('x', 'y', 'z'\\); expected.*classes \\('",
         "uint8 png, 3 classes.*uint8 raw, 3 classes",
     )
-    with pytest.raises(FormatError, match=f"does not go with the first one.*{said[number]}"):
+    with pytest.raises(FormatError, match=f"does not match the first one.*{said[number]}"):
         open_source(names)
 
 

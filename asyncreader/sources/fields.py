@@ -23,7 +23,7 @@ from .base import Array, RowError, RowPlan, Source, UInt64
 from .sets.joined import ConcatSource
 from .sets.shards import ShardSource
 
-#: Samples that are looked at to find one that can be decoded.
+#: At most so many samples are tried to find one that can be decoded.
 _LOOKED_AT = 16
 
 
@@ -52,9 +52,9 @@ class FieldsSource:
                     found=part.spec.count,
                     expected=first.spec.count,
                 )
-        shelves = [part.open_files for part in self.parts if isinstance(part, ShardSource)]
-        for open_files in shelves:  # they share what one may have open
-            open_files.limit = max(1, open_files.limit // len(shelves))
+        caches = [part.open_files for part in self.parts if isinstance(part, ShardSource)]
+        for cache in caches:  # all fields together keep to the limit of one
+            cache.limit = max(1, cache.limit // len(caches))
 
     def fills(self, wanted: Wanted) -> tuple[Fill, ...]:
         """How the fields after the first become rows, where the first does as ``wanted``."""
@@ -71,13 +71,13 @@ class FieldsSource:
     ) -> tuple[RowError, ...]:
         """Fill rows of each field's memory. A sample is bad if one of its fields is."""
         errors: list[RowError] = []
-        if self.remote:  # all are asked for before the first is waited for
+        if self.remote:  # request all fields before waiting for the first
             self.prefetch(plan.records)
         for name, part, fill, out in zip(self.names, self.parts, fills, outs, strict=True):
             if fill is not fills[0] and self._may_differ(fills[0], fill):
                 errors += self._other_sizes(_without(plan, errors), name, part)
             rest = _without(plan, errors)
-            # of several files each looks after itself
+            # each of several files handles its own checksums
             if not (part.spec.checksums or isinstance(part, ConcatSource)):
                 rest = rest._replace(check=None)
             if rest.records.size == 0:
@@ -103,7 +103,7 @@ class FieldsSource:
             try:
                 expected, found = self.first.picture_size(record), part.picture_size(record)
             except DecodeError:
-                continue  # reading it says more
+                continue  # reading it raises the error
             if found != expected:
                 error = SampleError(
                     f"field {name!r} has another size than {self.names[0]!r}: one crop for both "
@@ -166,7 +166,7 @@ class FieldsSource:
 
 
 def fingerprint(source: Source) -> str:
-    """What tells this data set from another; of several fields, the first's and all the others'."""
+    """What identifies this data set: the first field's fingerprint, and those of the others."""
     if not isinstance(source, FieldsSource):
         return _fingerprint(source)
     first = _fingerprint(source.first)
@@ -203,11 +203,11 @@ def _size(stored: Stored) -> tuple[int, int] | None:
 
 
 def _fill(name: str, part: Source, wanted: Wanted, frame: tuple[int, int] | None) -> Fill:
-    """A further field keeps its numbers: nearest neighbour, and no cast or normalisation."""
+    """Other fields keep their values: nearest neighbour, no cast, no normalisation."""
     spec = part.spec
     stored = _values_of(part) if spec.stored.encoded else spec.stored
     plain = replace(wanted, dtype=None, scale=1.0, mean=(0.0,), std=(1.0,), nearest=True)
-    if stored.axes is None:  # boxes, say: numbers of which we do not know what they mean
+    if stored.axes is None:  # numbers of unknown meaning, such as boxes
         plain = replace(plain, size=None, flip=False)
     try:
         return Fill(stored, plain, spec.path, frame if _size(stored) is not None else None)
@@ -217,7 +217,7 @@ def _fill(name: str, part: Source, wanted: Wanted, frame: tuple[int, int] | None
 
 
 def _values_of(part: Source) -> Stored:
-    """What encoded pictures hold as values; of sets that do not say it, by the first good one."""
+    """The stored form of encoded values; from the first good sample if the set does not say it."""
     stored = part.spec.stored
     if stored.values:
         return stored

@@ -1,4 +1,4 @@
-"""What a path, a glob pattern, a list, a URL or an array names, opened as one source."""
+"""Opens a path, a glob pattern, a list, a URL or an array as one source."""
 
 from __future__ import annotations
 
@@ -140,10 +140,10 @@ def open_source(
 def _open_many(
     names: Sequence[str], fields: Hdf5Fields, io: str, expect: str | None
 ) -> Source | None:
-    """More files than may be open, where all are packed by us; None if they are not."""
+    """More files than may be open, if asyncreader packed all of them; else None."""
     plain = fields.labels in (None, fmt.LABELS) and fields.labels_path is None
     if not plain or fields.dims not in (None, (1, 2, 3, 4)):
-        return None  # what only sets that others packed have
+        return None  # only sets that others packed have these
     if any(is_url(name) or manifest_path(name) is not None for name in names):
         return None
 
@@ -159,8 +159,8 @@ def _open_many(
 
 
 def _by_manifest(names: Sequence[str]) -> tuple[str, Manifest] | None:
-    """The manifest file beside the shards ``names``, and its rows of these: several, all known to
-    it, each once. They are then read like the whole set, a few open at a time."""
+    """The manifest in the folder of the shards ``names``, and its rows for them, if it lists each
+    of them once. They are then read like the whole set, a few open at a time."""
     folders = {os.path.dirname(os.path.abspath(name)) for name in names}
     file = manifest_path(next(iter(folders))) if len(folders) == 1 and len(names) > 1 else None
     if file is None:
@@ -168,7 +168,7 @@ def _by_manifest(names: Sequence[str]) -> tuple[str, Manifest] | None:
     try:
         whole = read_manifest(file)
     except SourceError:
-        return None  # the files that were named may still be good
+        return None  # the named files may still be good
     known = {whole.name(number): number for number in range(len(whole))}
     numbers = [known.get(os.path.basename(name), -1) for name in names]
     if -1 in numbers or len(set(numbers)) < len(numbers):
@@ -187,7 +187,7 @@ def _warn_if_some(where: str, named: int, total: int) -> None:
 
 
 def _open_named(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> Iterator[Source]:
-    """What one name stands for: mostly one source, of a list of Caffe's several."""
+    """The sources of one name: one, or several for a list of Caffe's."""
     source: Source | None = None
     if is_url(name):
         from .remote.open import open_remote  # with asyncio, which costs files on disk 0.05 s
@@ -196,7 +196,7 @@ def _open_named(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> I
     elif (manifest := manifest_path(name)) is not None:
         source = open_shards(manifest, fields, io=io)
     if source is not None:
-        yield source  # first: who asked closes it, also where it is not what was expected
+        yield source  # before the check: the caller closes it, even if it is the wrong kind
     kind = container_of(name) if source is None else source.spec.container
     if expect is not None and kind != expect:
         raise FormatError(f"not an {expect} file", path=name, found=kind)
@@ -269,7 +269,7 @@ def open_whole(
     *,
     io: str = "auto",
 ) -> Source:
-    """As :func:`open_source`, with the further fields of a set of ours that says it has some."""
+    """As :func:`open_source`, with the other fields of a set packed by asyncreader."""
     fields = fields or Hdf5Fields()
     first = open_source(path, fields, io=io)
     if not first.spec.fields or fields.data != fmt.DATA:
@@ -287,7 +287,7 @@ def open_whole(
 
 
 def _for_other_field(first: Source, fields: Hdf5Fields) -> Hdf5Fields:
-    """``fields`` as they are meant for a field that goes with ``first``."""
+    """``fields`` for another field of the set whose first field is ``first``."""
     stored = first.spec.stored
     image_size = None if stored.axes is None else stored.image_shape()[:2]
     return replace(

@@ -1,10 +1,10 @@
-"""Whole shards of a store in a folder of this machine: bounded, shared by its processes.
+"""A cache of whole shards in a local folder, of bounded size, shared by all processes.
 
 ``ASYNCREADER_CACHE_DIR`` and ``ASYNCREADER_CACHE_BYTES`` (such as 200GB) say where and how much.
-A shard appears under its name when all its bytes are there and their XXH3-64 is the manifest's; the
-name is made of that digest, so that equal shards are held once and a changed one is another. The
-longest unused goes first. A process that is killed leaves a part that nobody holds the lock of: the
-next one that needs room removes it.
+A file gets its final name when it is complete and its XXH3-64 equals the manifest's; the name holds
+that checksum, so that equal shards are stored once and a changed shard is another file. The least
+recently used is removed first. A killed process leaves an unlocked part file; the next process that
+needs space removes it.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ class ShardCache:
         return cls(cache_folder() or default_folder(), None if text is None else parse_bytes(text))
 
     def check_fits(self, largest: int, path: str) -> None:
-        """ParamsError unless a shard and the next one have room."""
+        """ParamsError unless two shards fit."""
         if 2 * largest > self.limit:
             raise ParamsError(
-                "the cache is too small: it must hold two shards at least",
+                "the cache is too small: it must hold at least two shards",
                 path=path,
                 found=f"{self.limit} bytes in {self.folder}",
                 expected=f"at least {2 * largest}",
@@ -95,7 +95,7 @@ class ShardCache:
 
     @contextlib.contextmanager
     def hold(self, objects: Objects, location: Location, row: Shard, suffix: str) -> Iterator[str]:
-        """The shard's file, fetched if need be: it stays as long as the context lasts."""
+        """The shard's file, downloaded if necessary; it stays while the context lasts."""
         name = f"{row.xxh3}-{row.bytes}.{suffix}"
         path = os.path.join(self.folder, name)
         while (file := self._locked(path, row.bytes)) < 0:
@@ -107,7 +107,7 @@ class ShardCache:
             os.close(file)
 
     def _locked(self, path: str, size: int) -> int:
-        """The file, locked against removal; -1 if it is not there, or was cut and is now gone."""
+        """The file, locked against removal; -1 if it is missing, or was truncated and removed."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -116,7 +116,7 @@ class ShardCache:
         facts = os.fstat(file)
         if facts.st_nlink and facts.st_size == size:
             return file
-        if facts.st_nlink:  # a crash of the machine, or somebody else's hand
+        if facts.st_nlink:  # truncated by a crash or by another program
             os.unlink(path)
         os.close(file)
         return -1
@@ -125,12 +125,12 @@ class ShardCache:
         part = f"{path}.part"
         file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)  # who else fetches it is waited for
+            fcntl.flock(file, fcntl.LOCK_EX)  # wait for another process that downloads it
             if os.fstat(file).st_nlink == 0 or os.path.exists(path):
-                return  # it was fetched meanwhile
+                return  # another process downloaded it
             self._free_space(row.bytes, part)
             try:
-                os.ftruncate(file, row.bytes)  # counted by others from now on
+                os.ftruncate(file, row.bytes)  # other processes count this space from now on
                 self._copy(objects, location, row, file)
                 os.fsync(file)
             except BaseException:
@@ -164,7 +164,7 @@ class ShardCache:
             except OSError as exc:
                 full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
                 raise SourceError(
-                    "no room on the disk of the cache" if full else "the cache cannot be written",
+                    "the disk of the cache is full" if full else "the cache cannot be written",
                     path=self.folder,
                     found=exc.strerror,
                     hint=f"lower {BYTES_VARIABLE}, or set {DIR_VARIABLE} to another disk",
@@ -172,10 +172,10 @@ class ShardCache:
             at += done
             piece = piece[done:]
 
-    # -- room --------------------------------------------------------------------------------
+    # -- space -------------------------------------------------------------------------------
 
     def _files(self) -> list[tuple[float, int, str]]:
-        """(last use, bytes, name) of what is ours, the longest unused first."""
+        """(last use, bytes, name) of the cache's files, the least recently used first."""
         found = []
         for entry in os.scandir(self.folder):
             if _NAME.fullmatch(entry.name):
@@ -185,7 +185,7 @@ class ShardCache:
         return sorted(found)
 
     def _free_space(self, needed: int, but: str) -> None:
-        """Remove what was unused longest, and parts left by the dead, until ``needed`` fits."""
+        """Remove part files of dead processes and the least recently used until ``needed`` fits."""
         lock = os.open(
             os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
@@ -193,7 +193,7 @@ class ShardCache:
             fcntl.flock(lock, fcntl.LOCK_EX)
             files = [each for each in self._files() if each[2] != os.path.basename(but)]
             held = sum(size for _, size, _ in files)
-            # parts first: nobody waits for those of the dead
+            # part files first: a dead process leaves them unlocked
             for _, size, name in sorted(files, key=lambda each: not each[2].endswith(".part")):
                 stale = name.endswith(".part")
                 if (held + needed > self.limit or stale) and self._remove(name):
@@ -207,12 +207,14 @@ class ShardCache:
                     hint=f"raise {BYTES_VARIABLE}",
                 )
             with open(but, "r+b") as part:
-                part.truncate(needed)  # under the lock, so that no two take the same room
+                part.truncate(
+                    needed
+                )  # under the lock, so that no two processes take the same space
         finally:
             os.close(lock)
 
     def _remove(self, name: str) -> bool:
-        """Whether the file could be removed: not while somebody fetches or opens it."""
+        """Whether the file could be removed: not while a process downloads or opens it."""
         path = os.path.join(self.folder, name)
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -49,8 +49,8 @@ _RETRY: Final[dict[str, Any]] = {
     },
     "retry_timeout": timedelta(seconds=20),
 }
-#: obstore asks again for 429 and 5xx, but not always when an answer is cut short. We do, for so
-#: long, waiting so many seconds at first and twice as long each time.
+#: obstore retries 429 and 5xx, but not always an answer that is cut short. Such a request is
+#: retried here: for so many seconds, with a wait that doubles each time.
 _PATIENCE: Final = 20.0
 _FIRST_WAIT: Final = 0.02
 _LONGEST_WAIT: Final = 2.0
@@ -62,9 +62,9 @@ _CLIENT: Final[dict[str, Any]] = {
 
 
 class _Loop:
-    """Where this process waits for all answers: in one thread, as long as anybody asks.
+    """The event loop of this process, in one thread that runs while an Objects is open.
 
-    The loop itself is kept: an answer that comes too late finds it there, and is forgotten.
+    The loop is never closed: an answer that comes too late is then dropped without an error.
     """
 
     def __init__(self) -> None:
@@ -80,13 +80,13 @@ class _Loop:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def enter(self) -> None:
-        """One more asks, until it calls :meth:`leave`."""
+        """Add a user, until it calls :meth:`leave`."""
         with _lock:
             if self._users == 0:
-                if self._thread is not None:  # it was told to end, and could not be waited for
+                if self._thread is not None:  # it was told to end, but not joined
                     self._thread.join(_PATIENCE)
                     if self._thread.is_alive():
-                        raise SourceError("earlier requests to a store do not end")
+                        raise SourceError("earlier requests to a store have not ended")
                 self._thread = threading.Thread(
                     target=self.loop.run_forever, name="asyncreader-requests", daemon=True
                 )
@@ -94,7 +94,7 @@ class _Loop:
             self._users += 1
 
     def leave(self) -> None:
-        """One less; the thread ends with the last."""
+        """Remove a user; the thread ends with the last one."""
         if os.getpid() != self.pid:
             return  # a forked child: the thread is the parent's
         with _lock:
@@ -103,8 +103,8 @@ class _Loop:
                 self._stop()
 
     def _stop(self) -> None:
-        """Give up what is under way, and end the thread. Also at exit: no request may come back to
-        an interpreter that is being taken down."""
+        """Cancel all requests and end the thread; also at exit, since no answer may reach an
+        interpreter that is shutting down."""
         thread = self._thread
         if thread is None or os.getpid() != self.pid:
             return
@@ -117,7 +117,9 @@ class _Loop:
             self.loop.stop()
 
         asyncio.run_coroutine_threadsafe(end(), self.loop)
-        if thread is not threading.current_thread():  # collected by it: then it ends by itself
+        if (
+            thread is not threading.current_thread()
+        ):  # garbage collected in that thread: it ends after this
             thread.join(2.0)
             self._thread = None if not thread.is_alive() else thread
 
@@ -175,7 +177,7 @@ class Version:
 class Objects:
     """The objects of one bucket or server. Opened in the process that uses it, and never pickled.
 
-    ``place.base``: as :func:`urls.place_of` gives it. Raises ParamsError without obstore.
+    ``base``: as :func:`urls.location_of` gives it. Raises ParamsError without obstore.
     """
 
     def __init__(self, base: str) -> None:
@@ -188,7 +190,7 @@ class Objects:
                 hint="pip install -e '.[store]' in asyncreader's checkout",
             ) from exc
         options = dict(_CLIENT)
-        # options of ours hide the environment's
+        # options given here override those of the environment
         if base.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true":
             options["allow_http"] = True
         try:
@@ -208,14 +210,14 @@ class Objects:
 
     @property
     def lists(self) -> bool:
-        """Whether the store tells what is in it: plain HTTP does not."""
+        """Whether the store can list its objects: plain HTTP cannot."""
         return type(self._store).__name__ != "HTTPStore"
 
     def listed(self, location: Location) -> Iterator[list[tuple[str, Version]]]:
         """(key, version) of all objects in the folder ``location``, some at a time.
 
-        Keys are whole, those of the bucket. Where an answer fails for good but names came in order
-        (as those of S3 and Google do), it goes on behind the last one.
+        Keys are those of the bucket. If a request fails for good and the names came in order (as in
+        S3 and Google Cloud Storage), the listing continues after the last one.
         """
         last: str | None = None
         ordered = True
@@ -229,7 +231,7 @@ class Objects:
             if stream is None:
                 if not ordered:
                     raise SourceError(
-                        "the store could not be listed in one go", path=location.shown
+                        "the store failed while it listed its objects", path=location.shown
                     )
                 stream = obstore.list(self._store, key or None, offset=last, chunk_size=LISTED)
             try:
@@ -250,11 +252,11 @@ class Objects:
         return self.version(location).size
 
     def version(self, location: Location) -> Version:
-        """Which version of an object there is. SourceNotFoundError, SourceError."""
+        """The current version of an object. SourceNotFoundError, SourceError."""
         return self._wait(self._version(location), location)
 
     def versions(self, folder: Location, locations: Sequence[Location]) -> list[Version | None]:
-        """The same of many at once, None of those that are not there."""
+        """The same for many at once, None for those that do not exist."""
 
         async def all_of_them() -> list[Version | None]:
             return list(await asyncio.gather(*map(found, locations)))
@@ -273,8 +275,8 @@ class Objects:
         return Version.of(await self._ask(lambda: obstore.head_async(self._store, location.key)))
 
     def begin_whole(self, location: Location) -> Callable[[], tuple[memoryview, Version]]:
-        """Ask for a whole object now; what is returned waits for its bytes, and tells of which
-        version they are."""
+        """Request a whole object without waiting. The function returned waits for its bytes and
+        their version."""
         return self._begin(self._whole(location), location)
 
     async def _whole(self, location: Location) -> tuple[memoryview, Version]:
@@ -298,13 +300,13 @@ class Objects:
     def read_ranges(
         self, location: Location, ranges: Sequence[tuple[int, int]]
     ) -> list[memoryview]:
-        """These ranges, all asked for at once (as many as ``IN_FLIGHT`` lets)."""
+        """These ranges, all requested at once (up to ``IN_FLIGHT``)."""
         return self.begin_ranges(location, ranges)()
 
     def begin_ranges(
         self, location: Location, ranges: Sequence[tuple[int, int]]
     ) -> Callable[[], list[memoryview]]:
-        """Ask for ranges now; what is returned waits for them."""
+        """Request ranges without waiting. The function returned waits for them."""
         return self._begin(self._ranges(location, ranges), location)
 
     async def _ranges(
@@ -320,18 +322,18 @@ class Objects:
                 lambda: obstore.get_range_async(self._store, location.key, start=start, end=stop)
             )
         )
-        if got.nbytes != stop - start:  # past the end it comes short, without an error
+        if got.nbytes != stop - start:  # a range past the end is shortened, without an error
             less = got.nbytes < stop - start
             raise FormatError(
-                "the store gave less than was asked for: the object became shorter"
+                "the store returned less than requested: the object became shorter"
                 if less
-                else "the store gave more than was asked for",
+                else "the store returned more than requested",
                 path=location.shown,
                 found=f"{got.nbytes} bytes from byte {start}",
                 expected=f"{stop - start} bytes",
                 hint="never write to a packed file that is in use: convert to a new one"
                 if less
-                else "it does not serve ranges as HTTP wants them: copy the set elsewhere",
+                else "the server does not support HTTP range requests: copy the set elsewhere",
             )
         return got
 
@@ -359,7 +361,7 @@ class Objects:
         return functools.partial(_result, future, location)
 
     def close(self) -> None:
-        """Give up what is still asked for: who waits for it gets an error."""
+        """Cancel the requests under way: threads that wait for them get an error."""
         self._closed = True
         for future in list(self._pending):
             future.cancel()
@@ -367,7 +369,7 @@ class Objects:
 
 
 async def _patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """The answer, asked for again when it fails in a way that may pass."""
+    """The answer, with retries for errors that may be temporary."""
     loop = asyncio.get_running_loop()
     until, wait = loop.time() + _PATIENCE, _FIRST_WAIT
     while True:
@@ -378,7 +380,7 @@ async def _patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
         except Exception as exc:
             if type(exc).__name__ in _REFUSED or loop.time() + wait > until:
                 raise
-        await asyncio.sleep(wait * random.uniform(0.5, 1.5))  # not all of them at one time
+        await asyncio.sleep(wait * random.uniform(0.5, 1.5))  # jitter: spread the retries
         wait = min(2 * wait, _LONGEST_WAIT)
 
 
@@ -405,20 +407,20 @@ def _translated(error: Exception, location: Location) -> SourceError:
     kind = type(error).__name__
     if kind in _REFUSED:
         return SourceError(
-            "the store does not let us read this",
+            "the store refused access",
             path=location.shown,
             found=kind,
             hint="check the credentials in the environment, and what they may read",
         )
     return SourceError(
-        "the store cannot be reached or failed, also when asked again",
+        "the store cannot be reached or failed, also on retries",
         path=location.shown,
         found=f"{kind}: {_said(error)}",
     )
 
 
 def merged(offsets: Int64, lengths: Int64) -> tuple[list[tuple[int, int]], Int64]:
-    """Ranges that cover all extents, neighbours in one; and for each extent its range's number."""
+    """Ranges that cover all extents, adjacent ones merged, and the range number of each extent."""
     order = np.argsort(offsets, kind="stable")
     starts, ends = offsets[order], (offsets + lengths)[order]
     ranges: list[list[int]] = []

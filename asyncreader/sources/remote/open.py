@@ -22,12 +22,12 @@ from .cache import ShardCache, cache_folder
 from .client import Objects
 from .ranges import RemoteFile
 
-#: Suffixes of packed files that are no sets of shards.
+#: Suffixes of single packed files.
 _FILES: Final = (".h5", ".hdf5")
 
 
 class RemoteShards:
-    """Opens the shards beside a manifest in a store, by ranges or through the cache."""
+    """Opens the shards of a manifest in a store, by ranges or through the cache."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class RemoteShards:
             return _opened(RemoteFile(self._objects, location, row.bytes), self._fields)
         lmdb = self._manifest.common.container == "lmdb"
         with self._cache.hold(self._objects, location, row, "lmdb" if lmdb else "h5") as path:
-            # mapped: a shard that is open stays readable when the cache removes its name
+            # mapped: an open shard stays readable after the cache removes its file
             opener = open_lmdb if lmdb else open_hdf5
             source: Source = opener(path, self._fields, io="mmap")
             return source
@@ -62,9 +62,9 @@ class RemoteShards:
 
 @contextmanager
 def fetched_shards(url: str) -> Iterator[EachShard | None]:
-    """The set at ``url``, whose shards are fetched anew when they are opened and held against the
-    manifest byte for byte; None for one HDF5 file. Room for two shards is taken on the cache's
-    disk, for as long as the context lasts.
+    """The set at ``url``; opening a shard downloads it again and compares all its bytes with the
+    manifest's checksum. None for one HDF5 file. Needs disk space for two shards in the cache's
+    folder while the context lasts.
     """
     location = location_of(url)
     if location.key.endswith(_FILES):
@@ -89,7 +89,7 @@ def fetched_shards(url: str) -> Iterator[EachShard | None]:
 
 
 def _manifest_location(location: Location) -> Location:
-    """Where the manifest of the set is that is named by its folder or by that."""
+    """The location of the manifest, given that or its folder."""
     return location if location.key.endswith(".json") else location.inside(NAME)
 
 
@@ -98,7 +98,7 @@ def _opened(file: RemoteFile, fields: Hdf5Fields) -> Source:
         source: Source = open_hdf5(file.path, fields, file=file)
         return source
     except FormatError:
-        if file.failure is not None:  # HDF5 tells it in its own words
+        if file.failure is not None:  # HDF5 hides the error of the request
             raise file.failure from None
         raise
 
@@ -136,7 +136,7 @@ def _opened_set(objects: Objects, location: Location, fields: Hdf5Fields, io: st
     if location.key.endswith(_FILES):
         if io == "mmap":
             raise ParamsError(
-                "one file of a store is read by ranges",
+                "one file in a store is read by ranges, not through the cache",
                 found=f'io="mmap" of {location.shown}',
                 hint="the cache is for sharded sets: convert --shards",
             )
@@ -157,7 +157,7 @@ def _opened_set(objects: Objects, location: Location, fields: Hdf5Fields, io: st
         cache = ShardCache.by_environment()
         largest = int(manifest.sizes.max())
         cache.check_fits(largest, location.shown)
-        # what is open must be able to be in the cache, too
+        # all open shards must fit into the cache together
         limit = max(1, min(limit, cache.limit // largest - 1))
     fields = checked_fields(location.shown, fields, manifest)
     shards = RemoteShards(objects, location, manifest, fields, cache)

@@ -29,7 +29,7 @@ _BLOCKS: Final = 64
 
 
 class _Prefetched(threading.local):
-    """What this thread has asked for, for the batch that it fills: ranges, and how to wait."""
+    """The ranges that this thread prefetched for its batch, and how to wait for them."""
 
     starts: Int64 = np.empty(0, np.int64)
     ends: Int64 = np.empty(0, np.int64)
@@ -40,7 +40,7 @@ class _Prefetched(threading.local):
 class RangeStore:
     """Bytes of one object by offset; see :class:`bytestore.ByteStore`.
 
-    A batch costs one round trip: all that is announced is asked for at once.
+    A batch costs one round trip: all prefetched ranges are requested at once.
     """
 
     remote = True
@@ -53,14 +53,14 @@ class RangeStore:
 
     @cached_property
     def bytes(self) -> Slices:
-        """The object as slices, by blocks that HDF5 reads next."""
+        """The object as slices; HDF5 reads the same cached blocks next."""
         return Slices(RangeFile(self._objects, self._location, self.size))
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
         lengths = np.full(offsets.size, row_bytes, np.int64)
         held = self._held(offsets, lengths)
-        for location, row in zip(held, rows.tolist(), strict=True):
-            kernels.bytes_at(out + row * row_bytes, row_bytes)[:] = location
+        for extent, row in zip(held, rows.tolist(), strict=True):
+            kernels.bytes_at(out + row * row_bytes, row_bytes)[:] = extent
 
     def address(self, size: int) -> None:
         return None
@@ -74,7 +74,7 @@ class RangeStore:
         return self._held(np.array([offset]), np.array([length]))[0]
 
     def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
-        """Ask for these extents now, and do not wait: the answer is awaited when one is read."""
+        """Request these extents without waiting; reading one of them waits."""
         wide = lengths.astype(np.int64)
         if self._range_numbers(offsets, wide) is not None:
             return
@@ -86,7 +86,7 @@ class RangeStore:
         kept.wait = self._objects.begin_ranges(self._location, ranges)
 
     def _range_numbers(self, offsets: Int64, lengths: Int64) -> Int64 | None:
-        """Which announced range each extent is in; None unless all are in one."""
+        """Which prefetched range each extent is in; None unless all are in one."""
         kept = self._prefetched
         if not kept.starts.size:
             return None
@@ -95,7 +95,7 @@ class RangeStore:
         return which if inside.all() else None
 
     def _held(self, offsets: Int64, lengths: Int64) -> list[UInt8]:
-        """The extents, from what was announced; else they are announced now."""
+        """The extents, from the prefetched ranges; requests them first if they are not in those."""
         kept = self._prefetched
         if self._range_numbers(offsets, lengths) is None:
             self.will_need(offsets, lengths)
@@ -104,7 +104,7 @@ class RangeStore:
             try:
                 kept.parts = [np.frombuffer(part, np.uint8) for part in kept.wait()]
             except BaseException:
-                kept.starts = np.empty(0, np.int64)  # asked for anew by who wants them again
+                kept.starts = np.empty(0, np.int64)  # the next read requests them again
                 raise
             finally:
                 kept.wait = None
@@ -118,9 +118,9 @@ class RangeStore:
 
 
 class RangeFile(io.RawIOBase):
-    """An object as h5py reads a file: by blocks, of which some are kept.
+    """An object as a file for h5py, read by blocks and with a cache of some of them.
 
-    ``failure``: the error of a request, which HDF5 would tell as one of its own.
+    ``failure``: the error of a request, which HDF5 would replace by its own.
     """
 
     def __init__(self, objects: Objects, location: Location, size: int) -> None:
@@ -229,17 +229,17 @@ class RemoteFile:
         return h5
 
     def superblock(self) -> int:
-        """Where HDF5's signature is. FormatError unless at the beginning, as in sets of ours."""
+        """The offset of HDF5's signature: 0, as asyncreader packs it, else FormatError."""
         if bytes(self.store.bytes[0:8]) != SIGNATURE:
             raise FormatError("not an HDF5 file", path=self.path)
         return 0
 
     def check_same(self) -> None:
-        """An object has no other under its name: what changes is found by sizes and digests."""
+        """Nothing to do: sizes and digests show that an object changed."""
 
     @property
     def failure(self) -> BaseException | None:
-        """What a request of HDF5's ended in, if it failed."""
+        """The error of a request that HDF5 made, if one failed."""
         return self.store.bytes.file.failure
 
     def table(self, offset: int, size: int) -> UInt8:
@@ -247,4 +247,4 @@ class RemoteFile:
         return self.store.view(offset, size).copy()
 
     def close(self) -> None:
-        """Nothing is held open; the objects are closed by the set."""
+        """Nothing is open; the set closes the objects."""

@@ -1,6 +1,6 @@
-"""Digests of the tables of a set whose samples lie in several files, as one file would state them.
+"""Digests of the tables of a set in several files, equal to those of one file of all samples.
 
-They tell sets apart by their samples alone, however these are cut into files.
+So a set's identity does not depend on how its samples are divided into files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..base import Source
 
 
 class WholeDigests:
-    """Made of one file after the other. ``tables``: ``checksums``, ``labels``, ``mask.checksums``;
+    """Computed file by file. ``tables``: ``checksums``, ``labels``, ``mask.checksums``;
     labels go with the first field."""
 
     def __init__(self, tables: Iterable[str]) -> None:

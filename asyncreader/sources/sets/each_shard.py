@@ -1,4 +1,4 @@
-"""A sharded set, gone through shard by shard: each open with all its fields."""
+"""Goes through a sharded set shard by shard, each opened with all its fields."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Shards(Protocol):
     """Opens the shards of a set by number."""
 
     def path(self, number: int) -> str:
-        """What one is called in messages."""
+        """A shard's name for messages."""
 
     def __call__(self, number: int) -> Source:
-        """It, open."""
+        """Open a shard."""
 
 
 class EachShard:
@@ -50,7 +50,7 @@ class EachShard:
 
     @contextlib.contextmanager
     def open(self, number: int) -> Iterator[dict[str, Source]]:
-        """Shard ``number`` by field, the data first, held against the manifest: SourceError."""
+        """Shard ``number`` by field, the data first, compared with the manifest: SourceError."""
         with contextlib.ExitStack() as opened:
             yield {
                 name: opened.enter_context(contextlib.closing(whole.open_one(number)))
@@ -59,8 +59,8 @@ class EachShard:
 
 
 def whole_digests(folder: str, manifest: Manifest) -> dict[str, str]:
-    """Digests of all samples of the set in ``folder``: each shard is opened once, and 8 bytes are
-    read for each checksum and label. SourceError where a shard is not right."""
+    """Digests of all samples of the set in ``folder``: opens each shard once and reads
+    8 bytes for each checksum and label. SourceError if a shard is wrong."""
     each = EachShard.of_folder(folder, folder, manifest)
     digests = WholeDigests(manifest.common.tables())
     for number in range(len(manifest)):

@@ -16,7 +16,7 @@ from .digests import WholeDigests
 
 
 class ConcatSource:
-    """Sources one behind the other: record numbers run on from file to file."""
+    """Sources in sequence: record numbers continue from file to file."""
 
     remote = False
 
@@ -64,8 +64,8 @@ class ConcatSource:
         )
 
     def digests(self) -> dict[str, str] | None:
-        """What one file of all samples would state of its checksums and labels; None where some
-        of the files are not ours, or lie in several themselves."""
+        """The digests that one file of all samples would have; None if asyncreader did not pack
+        all of the files, or if one of them is several files."""
         metas = [part.spec.meta for part in self.parts]
         if any(part.spec.ends is not None for part in self.parts):
             return None
@@ -124,18 +124,18 @@ class ConcatSource:
             mine = np.flatnonzero(which == number)
             part = plan.pick(mine)
             before = int(self._ends[number - 1]) if number else 0
-            # where only some of the files have checksums, those are checked
+            # if only some of the files have checksums, check those
             check = part.check if self.parts[number].spec.checksums else None
             local = part._replace(records=part.records - before, check=check)
             for bad in self.parts[number].read_into(local, fill, out, meter):
-                # the file is named by the error; the number is that of the whole set
+                # the error names the file, and the record number in the whole set
                 if bad.error.index is not None:
                     bad.error.index += before
                 errors.append(bad)
         return tuple(errors)
 
     def prefetch(self, records: Int64) -> None:
-        pass  # each part does so for itself when it is read
+        pass  # each part prefetches when it is read
 
     def reserve(self, samples: int) -> None:
         for part in self.parts:
@@ -189,12 +189,12 @@ def _check_alike(first: SourceSpec, part: Source) -> None:
     named = (first.classes is None, part.spec.classes is None)
     if not same or named[0] != named[1] or (packed and first.classes != part.spec.classes):
         raise FormatError(
-            "this file does not go with the first one",
+            "this file does not match the first one",
             path=part.spec.path,
             found=_kind(part.spec),
             expected=_kind(first),
-            hint="files of one set hold samples of one kind, and the same classes: pack them so "
-            "(--classes takes those of another set)",
+            hint="all files of a set need the same shape, dtype, encoding and classes: convert "
+            "them so (--classes takes the classes of another set)",
         )
 
 

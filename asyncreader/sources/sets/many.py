@@ -1,8 +1,8 @@
-"""A long list of packed files of ours as one source, of which few are open at a time.
+"""A long list of files packed by asyncreader as one source, with few open at a time.
 
-What a manifest would say is learnt from the files: each is opened once, some hundred bytes of it
-are kept, and it is closed. From then on they are read as shards are. Fewer files are all held open
-(joined.py), and serve the same samples in the same orders under the same fingerprint.
+Each file is opened once for what a manifest would say of it (some hundred bytes), then closed.
+After that the files are read like shards. A shorter list stays open as a whole (joined.py) and
+serves the same samples in the same orders under the same fingerprint.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..base import Source, SourceSpec
 from .digests import WholeDigests
 from .shards import ShardSource
 
-#: Opens the field that is meant of one file; None where the name stands for several files.
+#: Opens one field of a file; None if the name means several files.
 Opener: TypeAlias = Callable[[str], Source | None]
 
 
 def open_many(names: Sequence[str], field: str, opener: Opener) -> ShardSource | None:
-    """The files ``names`` as one source; None where they are not all of ours and of one kind.
+    """The files ``names`` as one source; None unless asyncreader packed all, of one kind.
 
     ``field``: the name of what ``opener`` opens. Raises what ``opener`` raises.
     """
@@ -44,7 +44,7 @@ def open_many(names: Sequence[str], field: str, opener: Opener) -> ShardSource |
     def again(number: int) -> Source:
         source = opener(names[number])
         if source is None:
-            raise FormatError("no packed file any more", path=names[number])
+            raise FormatError("the file is no longer a packed file", path=names[number])
         return source
 
     whole = ShardSource(
@@ -73,7 +73,7 @@ class _Kind:
 
     @classmethod
     def of(cls, source: Source) -> _Kind | None:
-        """None of a file that is not one of ours."""
+        """None for a file that asyncreader did not pack."""
         spec, labels = source.spec, source.labels
         if spec.meta is None or spec.ends is not None or not spec.checksums:
             return None
@@ -108,7 +108,7 @@ class _Table:
         return self._kind is not None and self._kind.label_width is not None
 
     def add(self, source: Source) -> bool:
-        """Note the next file; False where it does not go with those before."""
+        """Add the next file; False if it does not fit those before."""
         spec, kind = source.spec, _Kind.of(source)
         if kind is None or spec.meta is None:
             return False
@@ -129,8 +129,8 @@ class _Table:
         return fmt.table_of(None if self._field == fmt.DATA else self._field, fmt.CHECKSUMS)
 
     def manifest(self) -> Manifest:
-        """That of the files; names are their numbers, and of a further field nothing is said but
-        what it is."""
+        """The manifest of the files; their names are their numbers, and other fields have a
+        description only."""
         assert self._kind is not None
         kind, meta = self._kind, self._kind.meta
         shape = self._shapes.pop() if len(self._shapes) == 1 else None
@@ -153,7 +153,7 @@ class _Table:
             classes=meta.classes,
             chunk=kind.chunk,
             compression=kind.compression,
-            data_bytes=len(rows),  # nobody asks
+            data_bytes=len(rows),  # not used
             fields=fields,
             field_bytes=(len(rows),) * len(fields),
         )

@@ -1,4 +1,4 @@
-"""Open shards, a bounded number of them: opened when wanted, the longest unused closed first."""
+"""A cache of open shards: opened when used, the least recently used closed first."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Final
 from ...errors import SourceError
 from ..base import Source
 
-#: Open shards: at least and at most so many, and never more than a quarter of the descriptors
-#: that this process may have.
+#: Open shards: at least and at most so many; in between, a quarter of the process's descriptors.
 LEAST_OPEN: Final = 32
 MOST_OPEN: Final = 512
 
@@ -39,9 +38,9 @@ class _Entry:
 class OpenFileCache:
     """Sources by number, opened by ``open_one`` and shared by threads.
 
-    At most ``limit`` are open, and beyond it only those in use: one that a thread is reading is
-    never closed. Two threads that want the same one open it once. An error of opening is raised to
-    all who wait for it, and the next one tries again.
+    At most ``limit`` are open, or more if more are in use: a source that a thread is reading is not
+    closed. Two threads that need the same source open it once. If opening fails, all threads that
+    wait for it get the error, and the next use tries again.
     """
 
     def __init__(self, open_one: Callable[[int], Source], limit: int) -> None:
@@ -95,7 +94,7 @@ class OpenFileCache:
         _close(unused)
 
     def _over_limit(self) -> list[_Entry]:
-        """What is to be closed, taken off; under the lock."""
+        """Remove and return the entries to close; under the lock."""
         over = len(self._entries) - (0 if self._closed else self.limit)
         if over <= 0:
             return []
@@ -104,7 +103,7 @@ class OpenFileCache:
         return [self._entries.pop(number) for number in chosen]
 
     def close(self) -> None:
-        """Close all that nobody uses; the others when their last user is done."""
+        """Close the unused sources now, and the others when their last user is done."""
         with self._lock:
             self._closed = True
             unused = self._over_limit()

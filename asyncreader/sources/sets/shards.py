@@ -1,9 +1,8 @@
-"""A sharded set as one source: record numbers run on, shards are opened when they are read.
+"""A sharded set as one source: record numbers continue, and a shard is opened when it is read.
 
-The manifest alone tells count, shape, labels and fingerprint. Of a set of up to ``ALL_LOOKED_AT``
-shards every file's size is held against the manifest when the set is opened; of a larger one so
-many, evenly spread. Each shard is held against the manifest in full (size, count, digests) when it
-is opened, and a wrong or missing one is an error that no ``on_error`` lets pass.
+The manifest gives count, shape, labels and fingerprint. Opening a set compares the file size of up
+to ``ALL_LOOKED_AT`` shards, evenly spread, with the manifest. Opening a shard compares its size,
+count and digests; a wrong or missing shard is an error with any ``on_error``.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from ..layouts.open_lmdb import open_lmdb
 from ..request import Hdf5Fields, no_field
 from .open_cache import OpenFileCache, open_limit
 
-#: Shards whose sizes are looked at when a set is opened.
+#: At most so many shard sizes are checked when a set is opened.
 ALL_LOOKED_AT: Final = 4096
 
 _RESTORE: Final = "restore it, or convert the set again"
@@ -77,14 +76,14 @@ class ShardLabels:
 
 
 class ShardSource:
-    """The shards of ``manifest`` one behind the other; ``open_shard(number)`` opens one of them.
+    """The shards of ``manifest`` in sequence; ``open_shard(number)`` opens one of them.
 
-    ``path``: what the set is called in messages; ``limit``: open shards; ``field``: which one of
-    the set, as ``open_shard`` opens it.
+    ``path``: the set's name for messages; ``limit``: shards open at most; ``field``: the field
+    that ``open_shard`` opens.
     """
 
     splits: Mapping[str, slice | Int64] = MappingProxyType({})
-    #: Reading costs a round trip over a network.
+    #: Each read is a round trip over a network.
     remote = False
 
     def __init__(
@@ -117,7 +116,7 @@ class ShardSource:
     # -- shards ------------------------------------------------------------------------------
 
     def open_one(self, number: int) -> Source:
-        """Shard ``number``, opened and held against the manifest."""
+        """Shard ``number``, opened and compared with the manifest."""
         shard = self._open_shard(number)
         try:
             self._check(shard, self.manifest.shard(number))
@@ -129,7 +128,7 @@ class ShardSource:
         return shard
 
     def _check(self, shard: Source, row: Shard) -> None:
-        """FormatError unless ``shard`` is the one that the manifest means."""
+        """FormatError unless ``shard`` is the one that the manifest describes."""
         spec, mine = shard.spec, self.spec
         digests: Mapping[str, str] = {} if spec.meta is None else spec.meta.digests
         checksums = row.checksums if self._column is None else row.fields[self._column]
@@ -162,8 +161,8 @@ class ShardSource:
             )
 
     def split(self, records: Int64) -> Iterator[tuple[int, Int64, Int64]]:
-        """(shard, places in ``records``, record numbers in the shard), by shard."""
-        if not records.size:  # of a rank that has only padding left
+        """(shard, positions in ``records``, record numbers in the shard), by shard."""
+        if not records.size:  # a rank with only padding left
             return
         which = np.searchsorted(self.manifest.ends, records, side="right")
         order = np.argsort(which, kind="stable")
@@ -198,20 +197,20 @@ class ShardSource:
         self._prefetch(list(self.split(records)), least=1)
 
     def _prefetch(self, parts: list[tuple[int, Int64, Int64]], least: int = 2) -> None:
-        """Far away, rows of all shards are asked for before the first is waited for."""
+        """Of a remote set, request the rows of all shards before waiting for the first."""
         if self.remote and len(parts) >= least:
             for number, _, local in parts:
                 with self.open_files.use(number) as shard:
                     shard.prefetch(local)
 
     def _renumber(self, error: SampleError, number: int) -> None:
-        """The file is named by the error; the record number is that of the whole set."""
+        """The error names the file, and the record number in the whole set."""
         if error.index is not None:
             error.index += self._start(number)
 
     @contextlib.contextmanager
     def _holding(self, index: int) -> Iterator[tuple[Source, int]]:
-        """The open shard of a sample and its number there; errors get the number of the set."""
+        """The open shard of a sample and its number in it; errors get the number in the set."""
         number = int(np.searchsorted(self.manifest.ends, index, side="right"))
         try:
             with self.open_files.use(number) as shard:
@@ -255,7 +254,7 @@ class ShardSource:
         return out
 
     def warn_if_scattered(self) -> None:
-        """Warn that batches from all over the set open and close shards all the time."""
+        """Warn if a full shuffle would open and close shards for nearly every sample."""
         if len(self.manifest) > self.open_files.limit:
             warnings.warn(
                 f"{self.path}: {len(self.manifest)} shards, of which {self.open_files.limit} stay "
@@ -267,7 +266,7 @@ class ShardSource:
     def reserve(self, samples: int) -> None:
         self._window = samples
         if self.manifest.common.compression is not None:
-            # decoded chunks are remembered shard by shard: no more shards than two groups
+            # each open shard caches decoded chunks: keep at most two groups of shards open
             self.open_files.limit = min(self.open_files.limit, 2 * self._together())
 
     def _together(self) -> int:
@@ -288,7 +287,7 @@ def _column(manifest: Manifest, field: str) -> int:
 
 
 def _spec(manifest: Manifest, path: str, io: str, column: int | None) -> SourceSpec:
-    """What the set serves: its data, or the further field in ``column``."""
+    """What the set serves: its data, or the other field in ``column``."""
     common, meta = manifest.common, manifest.meta()
     size = common.data_bytes
     if column is not None:
@@ -318,7 +317,7 @@ def _spec(manifest: Manifest, path: str, io: str, column: int | None) -> SourceS
 
 
 class LocalShards:
-    """Opens the shards that lie beside a manifest."""
+    """Opens the shards in the folder of a manifest."""
 
     def __init__(self, folder: str, manifest: Manifest, fields: Hdf5Fields, io: str) -> None:
         self._folder = folder
@@ -327,18 +326,18 @@ class LocalShards:
         self._io = io
 
     def path(self, number: int) -> str:
-        """Where shard ``number`` lies."""
+        """The path of shard ``number``."""
         return os.path.join(self._folder, self._manifest.name(number))
 
     def look(self) -> None:
-        """Hold sizes against the manifest: of all shards, or of many, evenly spread."""
+        """Compare file sizes with the manifest: of all shards, or of many, evenly spread."""
         count = len(self._manifest)
         chosen = np.linspace(0, count - 1, min(count, ALL_LOOKED_AT)).astype(np.int64)
         for number in chosen.tolist():
             self.check_size(number)
 
     def check_size(self, number: int) -> None:
-        """SourceNotFoundError or FormatError unless the shard's file has the size it had."""
+        """SourceNotFoundError or FormatError unless the shard's file has the packed size."""
         path, expected = self.path(number), int(self._manifest.sizes[number])
         try:
             facts = os.stat(path)
@@ -377,9 +376,9 @@ def open_shards(
     limit: int | None = None,
     manifest: Manifest | None = None,
 ) -> ShardSource:
-    """Open the set whose manifest is the file ``path``; see the first lines of this file.
+    """Open the set whose manifest is the file ``path``.
 
-    ``manifest``: of some of its shards, where not all are meant.
+    ``manifest``: the rows of some of its shards, to read only those.
     """
     manifest = manifest or read_manifest(path)
     folder = os.path.dirname(path)
@@ -398,7 +397,7 @@ def open_shards(
 
 
 def checked_fields(path: str, fields: Hdf5Fields, manifest: Manifest) -> Hdf5Fields:
-    """``fields`` as the shards know them; what only sets that others packed have is refused."""
+    """``fields`` as the shards name them; ParamsError for what only sets of others have."""
     if fields.labels_path is not None:
         raise ParamsError("labels_path goes with one HDF5 file", path=path, found="a sharded set")
     data = (fmt.DATA, *(field.name for field in manifest.common.fields))

@@ -147,8 +147,8 @@ _FAILED = "the store"
 for _what, _key in (("manifest", NAME), ("shard", ".h5")):
     for _name, _send, _says in (
         ("is_endless", _ranged(lambda asked, data: _endless(asked)), _FAILED),
-        ("is_shorter_than_asked", _body(lambda part: part[: len(part) // 2]), "gave less"),
-        ("is_longer_than_asked", _body(lambda part: part * 3), "gave more"),
+        ("is_shorter_than_asked", _body(lambda part: part[: len(part) // 2]), "returned less"),
+        ("is_longer_than_asked", _body(lambda part: part * 3), "returned more"),
         ("is_32_mib_longer", _body(lambda part: bytes(32 << 20)), "the store"),
         ("is_empty", _body(lambda part: b""), _FAILED),
         ("is_cut", _body(lambda part: part[:-1], content_length=1 << 20), _FAILED),
