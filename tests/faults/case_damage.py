@@ -34,9 +34,9 @@ class Damage:
         for name in self.formats:
             known = tuple(one.to_json() for one in made[name])
             for verify in self.verify:
-                place = str(scratch / f"{name} {verify}")
+                folder = str(scratch / f"{name} {verify}")
                 names.append(f'{name}, verify="{verify}"' if len(self.verify) > 1 else name)
-                jobs.append(Job(self.name, known, verify, seed, 0, rounds, place))
+                jobs.append(Job(self.name, known, verify, seed, 0, rounds, folder))
         trials = watch(jobs)
         for name in names:
             counts, broken, note = count(itertools.islice(trials, rounds))
@@ -61,7 +61,7 @@ CASES: tuple[Case, ...] = (
     ),
     Damage(
         "truncations",
-        "truncations, every page edge and random places",
+        "truncations, every page edge and random offsets",
         "a FormatError at open each, below 1 s",
         16,
         200,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from faults.case import Case, Figures
+from faults.child_runner import End, child_runner, started
 from faults.leaving import BY_SIGNAL, OF_PROCESSES, WAYS
-from faults.nursery import End, nursery, started
 from faults.sets import build
 
 FORMATS = ("HDF5 raw", "HDF5 gzip", "LMDB raw", "LMDB jpeg")
@@ -81,7 +81,7 @@ class Exits:
         """A line to each format and kind of workers; the short form is of one format."""
         formats = FORMATS[:1] if rounds <= self.short else FORMATS
         made = build(formats, scratch)
-        with nursery("faults.leaving") as place:
+        with child_runner("faults.leaving") as runner:
             for name in formats:
                 for workers in WORKERS:
                     counts: Counter[str] = Counter()
@@ -96,7 +96,7 @@ class Exits:
                             def attempt(
                                 way: str = way, path: str = path, plan: dict[str, Any] = plan
                             ) -> End:
-                                return place.run(plan, way=way, path=path, workers=workers)  # noqa: B023
+                                return runner.run(plan, way=way, path=path, workers=workers)  # noqa: B023
 
                             end = in_time(attempt, counts)
                             found = problems(end, code, said)
@@ -129,7 +129,7 @@ class CtrlC:
         made = build(formats, scratch)
         ways = [(name, "all phases") for name in formats]
         ways += [(formats[0], "all phases, traced"), (formats[0], "all phases, drop-ins")]
-        with nursery("faults.leaving") as place:
+        with child_runner("faults.leaving") as runner:
             for name, way in ways:
                 for workers in WORKERS[:1] if rounds <= self.short else WORKERS:
                     given = {"way": way, "path": made[name][0].path, "workers": workers}
@@ -137,7 +137,7 @@ class CtrlC:
                     counts, broken, slowest = _moments(
                         [
                             lambda plan, command=command: started(command, plan),
-                            *[lambda plan, given=given: place.run(plan, **given)] * 3,
+                            *[lambda plan, given=given: runner.run(plan, **given)] * 3,
                         ],
                         random.Random(seed),
                         rounds,
@@ -186,13 +186,17 @@ def in_time(attempt: Callable[[], End], counts: Counter[str]) -> End:
 
 def interrupted(end: End, phase: str) -> list[str]:
     """What was not as promised of an interrupted program."""
-    # in the midst of others' imports or the interpreter's own, Ctrl-C is whatever they make of it
-    ours = phase in ("open", "loop", "close")
-    fine = (0, -signal.SIGINT, 130) if ours else (0, -signal.SIGINT, 130, 1)
+    # in other imports, and as the interpreter starts or ends, they decide what Ctrl-C does
+    in_asyncreader = phase in ("open", "loop", "close")
+    fine = (0, -signal.SIGINT, 130) if in_asyncreader else (0, -signal.SIGINT, 130, 1)
     found = problems(end, end.code, end.said.strip().rpartition("\n")[2])
     if end.code not in fine:
         found.append(f"{end.how}: {end.said[-900:]}")
-    if ours and end.code and end.said.count("Traceback") > 1 + end.said.count("During handling"):
+    if (
+        in_asyncreader
+        and end.code
+        and end.said.count("Traceback") > 1 + end.said.count("During handling")
+    ):
         found.append(f"more than one traceback: {end.said[-1500:]}")
     return found
 
@@ -216,9 +220,9 @@ class Interrupts:
             f"{FORMATS[0]}, traced": {"what": "interrupts", "trace": str(scratch / "trace.json")},
             "drop-in classes": {"what": "drop_ins"},
         }
-        with nursery("faults.soaking") as place:
+        with child_runner("faults.soaking") as runner:
             for name, kind in kinds.items():
-                end = place.run({"patience": 60 + rounds / 10}, **given, **kind)
+                end = runner.run({"patience": 60 + rounds / 10}, **given, **kind)
                 broken = list(end.report.get("found", ()))
                 if end.code or end.left:
                     broken.append(f"{end.how}, left {end.left}: {end.said[-2500:]}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from faults.case import Case, Figures
 from faults.case_kill import SHARDS, SUFFIXES, Packer, bytes_of, listed
-from faults.nursery import End, Nursery, nursery
+from faults.child_runner import ChildRunner, End, child_runner
 
 #: Encodings and options that write in different ways.
 KINDS = {
@@ -45,16 +45,16 @@ def trouble(packer: Packer, end: End) -> str | None:
 
 
 @contextmanager
-def disk(place: Path, kib: int) -> Iterator[None]:
-    """A file system of that many KiB at ``place``. OSError where mounting is not allowed."""
+def disk(folder: Path, kib: int) -> Iterator[None]:
+    """A file system of that many KiB at ``folder``. OSError where mounting is not allowed."""
     size = f"size={kib}k"
-    command = ["mount", "-t", "tmpfs", "-o", size, "none", str(place)]
+    command = ["mount", "-t", "tmpfs", "-o", size, "none", str(folder)]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         raise OSError("mounting is not allowed here")
     try:
         yield
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ class Full:
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
         """Three lines to each kind of set: how the disk comes to be full."""
-        with nursery("faults.packing") as place:
-            for packer, options, what in self._packers(place, rounds, scratch):
+        with child_runner("faults.packing") as runner:
+            for packer, options, what in self._packers(runner, rounds, scratch):
                 yield self._failing(packer, options, what, rounds)
                 yield self._limited(packer, options, what, rounds)
                 yield self._small_disks(packer, options, what, rounds)
 
     def _packers(
-        self, place: Nursery, rounds: int, scratch: Path
+        self, runner: ChildRunner, rounds: int, scratch: Path
     ) -> Iterator[tuple[Packer, list[str], str]]:
         """Each kind of set; the short form is of one for each container."""
         short = rounds <= self.short
@@ -91,13 +91,13 @@ class Full:
                     folder = scratch / f"{container} {number}"
                     folder.mkdir()
                     number += 1
-                    packer = Packer(place, folder, container, sharded, masks)
+                    packer = Packer(runner, folder, container, sharded, masks)
                     words = [word.lstrip("-") for word in options]
                     words += [f"{SHARDS} shards"] * sharded + ["with masks"] * masks
                     yield packer, options, f"{container} {' '.join(words)}"
 
     def _failing(self, packer: Packer, options: list[str], what: str, rounds: int) -> Figures:
-        """Each call of ours that writes is ENOSPC; then that one alone."""
+        """Each writing call of the converter fails with ENOSPC; then that one alone."""
         writes = int(run(packer, options, fail_at=1 << 30).report["writes"])
         packer.clear()
         chosen = spread(writes, rounds)
@@ -109,7 +109,7 @@ class Full:
                     said = f"write {at} of {writes}, {end.report.get('at')}"
                     yield f"{said}{', and all behind it' if for_good else ''}", end
 
-        words = f"{what}: a write of ours fails, {of_all(chosen, writes)}, alone and for good"
+        words = f"{what}: one write fails, {of_all(chosen, writes)}, alone and for good"
         return self._count(packer, options, words, tries)
 
     def _limited(self, packer: Packer, options: list[str], what: str, rounds: int) -> Figures:

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from faults.case import Case, Figures
-from faults.nursery import End, Nursery, nursery
+from faults.child_runner import ChildRunner, End, child_runner
 from faults.sets import painted
 
 PICTURES = 40
@@ -29,10 +29,10 @@ SHARDS = 3
 def photos(folder: Path, mode: str = "RGB") -> Path:
     """Pictures in two classes: noise, so that encoding takes a while."""
     for number in range(PICTURES):
-        place = folder / f"class {number % 2}"
-        place.mkdir(parents=True, exist_ok=True)
+        class_folder = folder / f"class {number % 2}"
+        class_folder.mkdir(parents=True, exist_ok=True)
         noise = Image.fromarray(np.tile(painted(number, 48, 5), (1, 2, 1)))
-        noise.convert(mode).save(place / f"{number:03}.png")
+        noise.convert(mode).save(class_folder / f"{number:03}.png")
     return folder
 
 
@@ -57,13 +57,13 @@ class Packer:
 
     def __init__(
         self,
-        place: Nursery,
+        runner: ChildRunner,
         scratch: Path,
         container: str,
         sharded: bool = False,
         masks: bool = False,
     ) -> None:
-        self.place = place
+        self.runner = runner
         self.source = photos(scratch / f"photos {container}")
         self.always: tuple[str, ...] = ()
         if sharded:
@@ -121,7 +121,7 @@ class Packer:
         **happens: object,
     ) -> End:
         """One conversion."""
-        return self.place.run(
+        return self.runner.run(
             plan,
             arguments=[
                 *(str(self.source), str(self.target), "--encoding", encoding, "--jobs", "2"),
@@ -146,13 +146,13 @@ class Kill:
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
         """A line to each container, and to shards of each; the short form of shards is of one."""
-        with nursery("faults.packing") as place:
+        with child_runner("faults.packing") as runner:
             for container in SUFFIXES:
-                yield self._kills(Packer(place, scratch, container), container, rounds, seed)
+                yield self._kills(Packer(runner, scratch, container), container, rounds, seed)
             for container in list(SUFFIXES)[: 1 if rounds <= self.short else None]:
                 folder = scratch / "shards"
                 folder.mkdir(exist_ok=True)
-                packer = Packer(place, folder, container, sharded=True)
+                packer = Packer(runner, folder, container, sharded=True)
                 yield self._kills(packer, f"{container}, {SHARDS} shards", rounds, seed)
 
     def _kills(self, packer: Packer, what: str, rounds: int, seed: int) -> Figures:
@@ -203,7 +203,7 @@ class Kill:
         if end.code == 0 and kind != "complete":
             return kind, f"exit code 0, and the target is {kind}"
         if others not in ([], [packer.workspace]):
-            return kind, f"beside it lies {others}"
+            return kind, f"next to it lies {others}"
         if listed(packer.temporary):
             return kind, f"temporary files: {listed(packer.temporary)}"
         return kind, None
@@ -259,7 +259,7 @@ def refused(packer: Packer) -> str | None:
         "wait_at": 60,
         "gate": str(gate),
     }
-    with nursery("faults.packing") as other:
+    with child_runner("faults.packing") as other:
         first = threading.Thread(target=lambda: ends.append(other.run({}, **given)))
         first.start()
         while first.is_alive():
@@ -274,7 +274,7 @@ def refused(packer: Packer) -> str | None:
         first.join()
     gate.unlink()
     if second.code != 1 or "another run is writing this target" not in second.said:
-        return f"beside a running one: {second.how}, {second.said[-300:]}"
+        return f"next to a running one: {second.how}, {second.said[-300:]}"
     if between != [packer.workspace]:
         return f"the refused one left {between}"
     if ends[0].code != 0 or bytes_of(packer.target) is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faults.case import Case, Figures
-from faults.nursery import End, nursery
+from faults.child_runner import End, child_runner
 from faults.sets import build
 
 FORMATS = ("HDF5 raw", "HDF5 gzip", "LMDB raw", "LMDB jpeg")
@@ -33,13 +33,13 @@ class Leaks:
         """Four lines to each format; the short form is of one."""
         formats = FORMATS[:1] if rounds <= self.short else FORMATS
         made = build(formats, scratch)
-        with nursery("faults.soaking") as place:
+        with child_runner("faults.soaking") as runner:
             for name in formats:
                 path = made[name][0].path
                 for workers in ("thread", "process"):
                     opened = 5 * rounds if workers == "thread" else max(2, rounds // 2)
                     for what, number in (("epochs", rounds), ("openings", opened)):
-                        end = place.run(
+                        end = runner.run(
                             {"patience": 900}, what=what, path=path, workers=workers, rounds=number
                         )
                         yield judged(f"{name}, {workers} workers, {what}", number, end)

@@ -10,7 +10,7 @@ import numpy as np
 from fakes import packed, write_hdf5, write_lmdb
 
 from faults.case import Case, Figures
-from faults.nursery import nursery
+from faults.child_runner import child_runner
 from faults.soaking import painted
 
 COUNT = 2000
@@ -35,9 +35,9 @@ class Stress:
             "LMDB raw": write_lmdb(scratch / "set.lmdb", content),
         }
         kinds = [(name, workers) for name in sets for workers in ("thread", "process")]
-        with nursery("faults.soaking") as place:
+        with child_runner("faults.soaking") as runner:
             for name, workers in kinds[:1] if rounds <= self.short else kinds:
-                end = place.run(
+                end = runner.run(
                     {"patience": 60 + rounds / 20},
                     what="stress",
                     path=sets[name],

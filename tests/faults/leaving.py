@@ -1,4 +1,4 @@
-"""Ways to leave a reader, each a function run in a process of its own by nursery.py.
+"""Ways to leave a reader, each a function run in a process of its own by child_runner.py.
 
 A way says when it begins to leave (``leaving()``), and where the program goes on behind it what is
 left in the process then: threads, descriptors, children, shared memory.
@@ -24,7 +24,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from faults.nursery import leaving, tell
+from faults.child_runner import leaving, tell
 
 
 def warm() -> None:

@@ -29,7 +29,7 @@ class Mutant:
 def flip(mutant: Mutant, rng: Rng) -> str:
     """One byte is changed: a bit of it, or all: in structure, tables, pixels or anywhere."""
     kind = str(rng.choice(["structure", "tables", "pixels", "anywhere"], p=[0.4, 0.2, 0.2, 0.2]))
-    at = min(mutant.parts.place(rng, kind), len(mutant.data) - 1)
+    at = min(mutant.parts.offset(rng, kind), len(mutant.data) - 1)
     change = 1 << int(rng.integers(8)) if rng.random() < 0.5 else int(rng.integers(1, 256))
     mutant.data[at] ^= change
     return f"byte {at} ^= {change:#04x} ({kind})"
@@ -58,7 +58,7 @@ def integer(mutant: Mutant, rng: Rng) -> str:
     """An aligned integer of 2, 4 or 8 bytes becomes another, mostly in the structure."""
     width = int(rng.choice([2, 4, 8]))
     kind = str(rng.choice(["structure", "tables", "anywhere"], p=[0.75, 0.15, 0.1]))
-    return _put_int(mutant, rng, mutant.parts.place(rng, kind) // width * width, width)
+    return _put_int(mutant, rng, mutant.parts.offset(rng, kind) // width * width, width)
 
 
 DIGITS, LETTERS = b"0123456789", b"abcdefghijklmnopqrstuvwxyzABNCHW"
@@ -68,7 +68,7 @@ def text(mutant: Mutant, rng: Rng) -> str:
     """A digit or letter of some text becomes another: numbers and names in descriptions."""
     data = mutant.data
     for _ in range(200):
-        at = min(mutant.parts.place(rng, "structure"), len(data) - 1)
+        at = min(mutant.parts.offset(rng, "structure"), len(data) - 1)
         if data[at] in DIGITS + LETTERS:
             alphabet = DIGITS if data[at] in DIGITS else LETTERS
             new = alphabet[int(rng.integers(len(alphabet)))]
@@ -84,12 +84,12 @@ def _unit(mutant: Mutant, rng: Rng) -> tuple[int, int, int]:
     units = max(1, len(mutant.data) // unit)
     one, two = rng.integers(units, size=2).tolist()
     if rng.random() < 0.5:  # near the structure, on one side at least
-        one = min(mutant.parts.place(rng, "structure") // unit, units - 1)
+        one = min(mutant.parts.offset(rng, "structure") // unit, units - 1)
     return unit, one * unit, two * unit
 
 
 def swap_blocks(mutant: Mutant, rng: Rng) -> str:
-    """Two pages change places."""
+    """Two pages are swapped."""
     unit, one, two = _unit(mutant, rng)
     data = mutant.data
     data[one : one + unit], data[two : two + unit] = data[two : two + unit], data[one : one + unit]
@@ -116,14 +116,14 @@ def zero_block(mutant: Mutant, rng: Rng) -> str:
 def noise_block(mutant: Mutant, rng: Rng) -> str:
     """16 or 64 bytes of noise in the structure."""
     size = int(rng.choice([16, 64]))
-    at = mutant.parts.place(rng, "structure")
+    at = mutant.parts.offset(rng, "structure")
     mutant.data[at : at + size] = rng.bytes(size)[: len(mutant.data) - at]
     return f"{size} bytes of noise at {at}"
 
 
 def move_bytes(mutant: Mutant, rng: Rng) -> str:
     """64 bytes are copied elsewhere in the structure."""
-    one, two = (mutant.parts.place(rng, "structure") // 8 * 8 for _ in range(2))
+    one, two = (mutant.parts.offset(rng, "structure") // 8 * 8 for _ in range(2))
     piece = bytes(mutant.data[one : one + 64])
     mutant.data[two : two + len(piece)] = piece
     return f"{len(piece)} bytes from {one} to {two}"
@@ -131,7 +131,7 @@ def move_bytes(mutant: Mutant, rng: Rng) -> str:
 
 def shift(mutant: Mutant, rng: Rng) -> str:
     """A few bytes, or a page, are put in or taken out."""
-    at = mutant.parts.place(rng, "anywhere")
+    at = mutant.parts.offset(rng, "anywhere")
     size = int(rng.choice([1, 8, 512, PAGE]))
     if rng.random() < 0.5:
         mutant.data[at:at] = rng.bytes(size)
@@ -152,7 +152,7 @@ def splice(mutant: Mutant, rng: Rng) -> str:
 
 
 def graft(mutant: Mutant, rng: Rng) -> str:
-    """A page, or 16 bytes, of another set in the same place."""
+    """A page, or 16 bytes, of another set at the same offset."""
     unit, one, _ = _unit(mutant, rng)
     size = int(rng.choice([unit, 16]))
     piece = mutant.other[one : one + size]
@@ -217,8 +217,8 @@ def _nodes(mutant: Mutant, at: int) -> list[int]:
     """Where the nodes of a page are."""
     data = mutant.data
     lower = int.from_bytes(data[at + 12 : at + 14], "little")
-    places = range(at + 16, at + max(16, min(lower, PAGE)), 2)
-    return [at + int.from_bytes(data[p : p + 2], "little") for p in places]
+    offsets = range(at + 16, at + max(16, min(lower, PAGE)), 2)
+    return [at + int.from_bytes(data[p : p + 2], "little") for p in offsets]
 
 
 def node_field(mutant: Mutant, rng: Rng) -> str:
@@ -241,15 +241,15 @@ def swap_nodes(mutant: Mutant, rng: Rng) -> str:
     if at is None or len(nodes) < 2:
         return integer(mutant, rng)
     one, two = rng.choice(len(nodes), 2, replace=False).tolist()
-    places = [at + 16 + 2 * one, at + 16 + 2 * two]
+    offsets = [at + 16 + 2 * one, at + 16 + 2 * two]
     if rng.random() < 0.5:  # the 8 or 26 bytes at the head of the node: other sizes, other pages
-        places, width = [nodes[one], nodes[two]], int(rng.choice([8, 18, 26]))
+        offsets, width = [nodes[one], nodes[two]], int(rng.choice([8, 18, 26]))
     else:
         width = 2
-    first, second = (bytes(mutant.data[p : p + width]) for p in places)
-    for place, piece in zip(places, (second, first), strict=True):
-        mutant.data[place : place + len(piece)] = piece
-    return f"{width} bytes at {places[0]} and {places[1]} swapped"
+    first, second = (bytes(mutant.data[p : p + width]) for p in offsets)
+    for offset, piece in zip(offsets, (second, first), strict=True):
+        mutant.data[offset : offset + len(piece)] = piece
+    return f"{width} bytes at {offsets[0]} and {offsets[1]} swapped"
 
 
 def child(mutant: Mutant, rng: Rng) -> str:

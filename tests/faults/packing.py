@@ -1,4 +1,4 @@
-"""Conversions that something happens to, each in a process of its own (see nursery.py).
+"""Conversions that something happens to, each in a process of its own (see child_runner.py).
 
 What happens, happens at the k-th call of C from the modules that write a set: every write, sync,
 rename and lock is one, and so is each step of lmdb's and around those of h5py's.
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from faults.nursery import tell
+from faults.child_runner import tell
 
 WRITING = ("disk", "hdf5", "publish", "shards", "sinks", "spool", "workspace")
 
@@ -30,7 +30,7 @@ IDLE = frozenset(("len", "append"))
 WRITES = ("pwrite", "posix_fallocate", "ftruncate", "fsync", "mkdir", "rename", "open")
 
 
-#: Those that need room: on a full disk they go on failing.
+#: Those that need free space: on a full disk they go on failing.
 GROWING = ("pwrite", "posix_fallocate", "ftruncate", "mkdir", "open")
 
 
@@ -69,7 +69,8 @@ def full_from_now_on() -> None:
 
 
 def fail_write(number: int, for_good: bool) -> Callable[[], int]:
-    """From now on the ``number``-th write of ours is ENOSPC, ``for_good``: and all behind it."""
+    """From now on the converter's ``number``-th write fails with ENOSPC, ``for_good``: and all
+    after it."""
     seen = 0
 
     def failing(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,9 +105,10 @@ def trial(
 ) -> int:
     """Run ``asyncreader convert`` with these arguments; its exit code.
 
-    At most one of: ``kill_at``: kill -9 at that call; ``wait_at``: stand still there until somebody
-    has opened the FIFO ``gate`` and closed it; ``full_at``: the disk is full from there on;
-    ``fail_at``: that write of ours fails, and ``for_good`` those behind it that need room.
+    At most one of: ``kill_at``: kill -9 at that call; ``wait_at``: wait there until another
+    process has opened the FIFO ``gate`` and closed it; ``full_at``: the disk is full from there on;
+    ``fail_at``: the converter's write of that number fails, and ``for_good`` those after it that
+    need free space.
     """
     import tempfile
 

@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 def between_marks(text: str, new: str) -> str:
     """``text`` with ``new`` between its marks. ValueError unless each mark is there once."""
     if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise ValueError(f"no place for figures between {BEGIN!r} and {END!r}")
+        raise ValueError(f"no single pair of marks for the figures: {BEGIN!r} and {END!r}")
     before, rest = text.split(BEGIN)
     return before + BEGIN + new + END + rest.split(END)[1]
 
@@ -115,9 +115,9 @@ def sentence(record: Mapping[str, Any]) -> str:
     words = (
         f"One run of it: {damaged:,} damaged files and {of['truncations']:,} truncated ones "
         "without a wrong sample, a signal or a hang; "
-        f"{of['kill']:,} conversions killed and {of['full']:,} out of room without a half-written "
-        f"set; {of['attacks']:,} visits of hostile files, none successful; {of['stress']:,} "
-        f"batches under stress, none mixed; {of['exits']:,} exits and {of['ctrl-c']:,} times "
+        f"{of['kill']:,} conversions killed and {of['full']:,} on full disks without a "
+        f"half-written set; {of['attacks']:,} attempts with hostile files, none successful; "
+        f"{of['stress']:,} batches under stress, none mixed; {of['exits']:,} exits and {of['ctrl-c']:,} times "
         "Ctrl-C, each below 2 s, with nothing left behind."
     )
     lines = textwrap.wrap(words, 100, break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""Where the parts of a packed file are: so that damage can aim at headers, tables or pixels."""
+"""Where the parts of a packed file are, so that damage can aim at headers, tables or pixels."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Regions:
     sealed: tuple[tuple[int, int], ...] = ()
     """HDF5: (start, length) of the blocks that carry a checksum of themselves behind them."""
 
-    def place(self, rng: np.random.Generator, kind: str) -> int:
-        """A byte of that kind, all ranges alike: short ones are as important as long ones."""
+    def offset(self, rng: np.random.Generator, kind: str) -> int:
+        """The offset of a random byte of that kind; short ranges are drawn as often as long."""
         ranges = self.by_kind.get(kind) or ((0, self.size),)
         start, stop = ranges[int(rng.integers(len(ranges)))]
         return int(rng.integers(start, stop))

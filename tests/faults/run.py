@@ -103,9 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case in chosen:
             rounds = asked.rounds or (case.long if asked.long else case.short)
             lines = []
-            place = Path(scratch) / case.name
-            place.mkdir()
-            for line in figures(case, rounds, asked.seed, place):
+            folder = Path(scratch) / case.name
+            folder.mkdir()
+            for line in figures(case, rounds, asked.seed, folder):
                 lines.append(asdict(line))
                 print(
                     f"{case.name:12} {line.what:34} {line.trials:7,} trials {line.seconds:7.1f} s  "

@@ -154,9 +154,9 @@ def _pack(photos: Path, target: Path, recipe: Recipe, seed: int) -> UInt8:
     labels = _labels(recipe)
     lines = []
     for i, image in enumerate(pixels):
-        place = photos if recipe.floats else photos / CLASSES[int(labels[i, 0])]
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(place / f"{i:04d}.png")
+        folder = photos if recipe.floats else photos / CLASSES[int(labels[i, 0])]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{i:04d}.png")
         lines.append(f"{i:04d}.png,{','.join(map(str, labels[i].tolist()))}\n")
     options = dict(recipe.options)
     if recipe.floats:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from faults.nursery import leaving, tell
+from faults.child_runner import leaving, tell
 
 #: Pictures of the stress set: (N, 4, 4, 3), every pixel spells the index.
 SHAPE = (4, 4, 3)
@@ -197,7 +197,7 @@ def drop_ins(path: str, workers: str, rounds: int, seed: int) -> None:
             found.append(f"round {number}: {got}")
         box.clear()
         left = None
-    after = settled(before)
+    after = level_again(before)
     for name in ("threads", "descriptors"):
         if after[name] != before[name]:
             found.append(f"{name}: {before[name]} before, {after[name]} behind: {_files()}")
@@ -265,7 +265,7 @@ class Loaded:
         self.stop()
 
     def take(self, got: list[int], count: int) -> None:
-        """Take that many, giving back what is lent."""
+        """Take that many, giving the buffers back."""
         from asyncreader.pipeline.slots import SlotState
 
         for slot in self._made._ring.buffers:
@@ -336,9 +336,9 @@ def children() -> list[int]:
     return found
 
 
-def settled(level: dict[str, int]) -> dict[str, int]:
-    """What is held when all is as in ``level`` again, or two seconds later: who is told to end has
-    so long to do it."""
+def level_again(level: dict[str, int]) -> dict[str, int]:
+    """The usage once it is as in ``level`` again, or after two seconds: threads and processes that
+    were told to end have so long to do it."""
     until = time.monotonic() + 2
     while True:
         found = usage()
@@ -378,7 +378,7 @@ def epochs(path: str, workers: str, rounds: int) -> None:
         first=first,
         last=last,
         before=before,
-        behind=settled(before),
+        behind=level_again(before),
         slope=slope(points),
         steps=rounds,
     )
@@ -400,10 +400,10 @@ def openings(path: str, workers: str, rounds: int) -> None:
         del reader, batch
         if number == rounds // 10 + 1:
             gc.collect()
-            first = settled({**usage(), "children": 0, "shared memory": 0})
+            first = level_again({**usage(), "children": 0, "shared memory": 0})
         if number > rounds // 10 and number % every == 0:
             points.append(usage()["private"])
-    last = settled(first)
+    last = level_again(first)
     behind = {"children": 0, "shared memory": 0}
     tell(first=first, last=last, before=behind, behind=last, slope=slope(points) / every)
 

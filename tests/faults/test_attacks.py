@@ -22,9 +22,9 @@ from click.testing import CliRunner
 from asyncreader import AsyncReader, ParamsError
 from asyncreader.cli import main as cli
 from faults.attacks import all_attacks
-from faults.attacks.corpus import CANARY, NONE, Attack, Home, Place, Try
-from faults.attacks.visits import Visitor
-from faults.case_attacks import broken, entrances, room
+from faults.attacks.corpus import CANARY, NONE, Attack, Home, Scratch, Try
+from faults.attacks.runner import AttackRunner
+from faults.case_attacks import broken, entrances, group
 
 ATTACKS = all_attacks()
 
@@ -35,30 +35,30 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 @pytest.fixture(scope="module")
-def visitor(home: Home) -> Iterator[Visitor]:
-    with Visitor(home) as visitor:
-        yield visitor
+def runner(home: Home) -> Iterator[AttackRunner]:
+    with AttackRunner(home) as runner:
+        yield runner
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_attack(visitor: Visitor, name: str) -> None:
+def test_attack(runner: AttackRunner, name: str) -> None:
     """An attack ends in a typed error or in harmless data: no signal, no hang, no other file's
     byte, no program, no file touched, no memory beyond 2 GiB, no control character shown."""
     attack = ATTACKS[name]
-    if room(attack) == "stores":
+    if group(attack) == "stores":
         pytest.importorskip("obstore")
-    assert broken(attack, list(visitor.visits(attack, entrances(attack, 1)))) == []
+    assert broken(attack, list(runner.run(attack, entrances(attack, 1)))) == []
 
 
-def test_settings_are_left_alone(visitor: Visitor) -> None:
+def test_settings_are_left_alone(runner: AttackRunner) -> None:
     """After all attacks, what Pillow, OpenCV, HDF5 and the process are set to is as it was."""
-    assert visitor.settings() == "same"
+    assert runner.settings() == "same"
 
 
 def test_every_room_is_filled() -> None:
     """The corpus has attacks of every kind, and most of them must be refused."""
-    rooms = {room(attack) for attack in ATTACKS.values()}
-    assert rooms == {
+    groups = {group(attack) for attack in ATTACKS.values()}
+    assert groups == {
         *("HDF5", "LMDB", "shards", "pictures", "folders and CSVs", "fields and masks"),
         *("names that are shown", "stores"),
     }
@@ -69,31 +69,31 @@ def test_every_room_is_filled() -> None:
 # -- the traps work ------------------------------------------------------------------------------
 
 
-def test_canary_is_noticed(visitor: Visitor) -> None:
+def test_canary_is_noticed(runner: AttackRunner) -> None:
     """A reader of the secret itself is told to have leaked it."""
-    leak = Attack("leak", lambda place: Try(place.secret_h5), frozenset(NONE), "", ("read",))
-    (visit,) = visitor.visits(leak, ("read",))
-    assert visit.outcome == "leaked"
+    leak = Attack("leak", lambda scratch: Try(scratch.secret_h5), frozenset(NONE), "", ("read",))
+    (result,) = runner.run(leak, ("read",))
+    assert result.outcome == "leaked"
 
 
-def test_change_is_noticed(visitor: Visitor, home: Home) -> None:
-    """A file that is changed or made while an attack is visited is noticed."""
-    made: list[Place] = []
+def test_change_is_noticed(runner: AttackRunner, home: Home) -> None:
+    """A file that is changed or made while an attack is opened is noticed."""
+    made: list[Scratch] = []
 
-    def make(place: Place) -> Try:
-        made.append(place)
-        return Try(place.copy("raw.h5"))
+    def make(scratch: Scratch) -> Try:
+        made.append(scratch)
+        return Try(scratch.copy("raw.h5"))
 
-    visits = visitor.visits(Attack("x", make, frozenset(), "", ("read", "info")), ("read", "info"))
-    assert next(visits).outcome == "served"
-    (made[0].here / "left").touch()
-    assert next(visits).outcome == "files changed"
+    results = runner.run(Attack("x", make, frozenset(), "", ("read", "info")), ("read", "info"))
+    assert next(results).outcome == "served"
+    (made[0].folder / "left").touch()
+    assert next(results).outcome == "files changed"
 
 
-def test_death_is_noticed(visitor: Visitor) -> None:
-    """A visitor that dies is told with its signal, and replaced."""
-    odd = Attack("x", lambda place: Try(place.copy("raw.h5")), frozenset(), "", ("die", "info"))
-    assert [visit.outcome for visit in visitor.visits(odd, ("die", "info"))] == ["signal", "served"]
+def test_death_is_noticed(runner: AttackRunner) -> None:
+    """A child process that dies is reported with its signal, and replaced."""
+    odd = Attack("x", lambda scratch: Try(scratch.copy("raw.h5")), frozenset(), "", ("die", "info"))
+    assert [result.outcome for result in runner.run(odd, ("die", "info"))] == ["signal", "served"]
 
 
 def test_plugin_is_armed(home: Home) -> None:
@@ -116,8 +116,8 @@ def test_external_bytes_are_armed(home: Home) -> None:
             assert CANARY[:60] in file["data"][()].tobytes(), name
 
 
-def test_broken_page_is_noticed(visitor: Visitor, home: Home) -> None:
-    """A page with markup, a script or a place to go to out of a set would be told."""
+def test_broken_page_is_noticed(runner: AttackRunner, home: Home) -> None:
+    """A page with markup, a script or a link that comes from a set would be reported."""
     from faults.attacks.pages import broken_into
 
     page = home.root / "page.html"
@@ -188,9 +188,9 @@ def listening() -> set[str]:
                 heard.add(row[9])
     mine = set()
     for process in [os.getpid(), *children(os.getpid())]:
-        for place in Path(f"/proc/{process}/fd").iterdir():
+        for link in Path(f"/proc/{process}/fd").iterdir():
             try:
-                target = os.readlink(place)
+                target = os.readlink(link)
             except OSError:
                 continue
             if target.startswith("socket:["):

@@ -22,10 +22,10 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_damaged_files(case: run.Case, scratch: Path) -> None:
-    """No damage makes a wrong sample, a signal, a hang or an error without a type of ours."""
-    place = scratch / case.name
-    place.mkdir()
-    lines = list(case.run(case.short, run.SEED, place))
+    """No damage makes a wrong sample, a signal, a hang or an error that is not a typed one."""
+    folder = scratch / case.name
+    folder.mkdir()
+    lines = list(case.run(case.short, run.SEED, folder))
     assert [line for line in lines if line.broken] == []
     assert {line.what.split(",")[0] for line in lines} == set(FORMATS)
     for line in lines:

@@ -110,7 +110,7 @@ def test_lmdb_pages_that_were_never_written(tmp_path: Path) -> None:
 
 
 def test_lmdb_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
-    """No lock file: a set on a read-only medium is read, and nothing is created beside it."""
+    """No lock file: a set on a read-only medium is read, and nothing is created next to it."""
     path = Path(write_lmdb(tmp_path / "a.lmdb", packed(IMAGES)))
     (path / "lock.mdb").unlink(missing_ok=True)
     path.chmod(0o555)
@@ -124,7 +124,7 @@ def test_lmdb_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
 
 
 def test_many_readers_of_one_lmdb(tmp_path: Path) -> None:
-    """Two readers of one LMDB in a process, beside an environment of lmdb's own, and a writer's
+    """Two readers of one LMDB in a process, along with an environment of lmdb's own, and a writer's
     lock of another process: none minds the other."""
     path = write_lmdb(tmp_path / "a.lmdb", packed(IMAGES))
     code = """
@@ -158,7 +158,7 @@ def test_hdf5_does_not_mind_a_lock(tmp_path: Path, call: str) -> None:
 
 
 def test_hdf5_that_is_being_written(tmp_path: Path) -> None:
-    """A file of ours that another process has open for writing is refused with what to do."""
+    """A packed file that another process has open for writing is refused with what to do."""
     path = write_hdf5(tmp_path / "a.h5", packed(IMAGES))
     with (
         another_process("import h5py\nf = h5py.File(sys.argv[1], 'r+')", path),
@@ -171,7 +171,7 @@ def test_hdf5_that_is_being_written(tmp_path: Path) -> None:
 # -- what binds a set together -------------------------------------------------------------------
 
 
-def ours(tmp_path: Path, suffix: str) -> Path:
+def packed_set(tmp_path: Path, suffix: str) -> Path:
     """A set of our converter's, of jpeg, with float labels."""
     photos = tmp_path / "photos"
     photos.mkdir()
@@ -223,7 +223,7 @@ def describe(path: Path, name: str, value: object) -> None:
 def test_the_description_is_bound(tmp_path: Path, suffix: str, name: str, value: Any) -> None:
     """A description with one changed fact is refused: labels read as another type, grey pictures
     for coloured ones, no labels where there are some."""
-    path = ours(tmp_path, suffix)
+    path = packed_set(tmp_path, suffix)
     assert open_source(path).labels is not None
     describe(path, name, value)
     with pytest.raises(FormatError, match=r"facts are not the ones|description|number of samples"):
@@ -283,9 +283,9 @@ def test_labels_stay_as_they_were_checked(tmp_path: Path, write: Any, io: str) -
         assert np.array_equal(np.concatenate([batch.labels for batch in reader]), labels)
 
 
-def test_files_with_checksums_beside_others_are_verified(tmp_path: Path) -> None:
-    """One data set of a file of ours and a foreign one: samples of ours are checked all the same,
-    and the whole says that it is unverified."""
+def test_files_with_checksums_are_verified_among_others(tmp_path: Path) -> None:
+    """One reader over a file packed by asyncreader and a foreign one: the first one's samples are
+    still checked, and the reader says that it is unverified."""
     content = packed(IMAGES, with_labels=False)
     content.classes = None
     mine = write_hdf5(tmp_path / "a.h5", content)

@@ -86,5 +86,5 @@ def test_between_marks() -> None:
     text = f"a\n{BEGIN}old\n{END}b\n"
     assert between_marks(text, "new\n") == f"a\n{BEGIN}new\n{END}b\n"
     for wrong in ("a", text + text, BEGIN):
-        with pytest.raises(ValueError, match="no place"):
+        with pytest.raises(ValueError, match="no single pair of marks"):
             between_marks(wrong, "new")

@@ -72,7 +72,7 @@ class Bench:
             self.other = other.read_bytes()
 
     def write(self, data: bytes) -> None:
-        """A new file in the old one's place: mappings of the old one stay whole."""
+        """A new file replaces the old one: mappings of the old one stay whole."""
         fresh = self.file.with_name("fresh")
         fresh.write_bytes(data)
         os.replace(fresh, self.file)
@@ -126,7 +126,7 @@ def live(bench: Bench, job: Job, number: int) -> tuple[str, Outcome]:
 
     def strike() -> None:
         if number % 3 == 2:
-            at = mutant.parts.place(rng, "anywhere") // PAGE * PAGE
+            at = mutant.parts.offset(rng, "anywhere") // PAGE * PAGE
             size = min(PAGE, len(mutant.data) - at)
             mutant.data[at : at + size] = bytes(size) if rng.random() < 0.5 else rng.bytes(size)
             said.append(f"page at {at}")
@@ -150,7 +150,7 @@ def live(bench: Bench, job: Job, number: int) -> tuple[str, Outcome]:
 
 
 def truncations(bench: Bench, job: Job, number: int) -> tuple[str, Outcome]:
-    """The file ends early: at each page's edge, then at random places."""
+    """The file ends early: at each page's edge, then at random offsets."""
     edges = range(0, len(bench.sound), PAGE)
     which = number // len(job.sets)
     rng = np.random.default_rng((job.seed, 4, number))

@@ -24,11 +24,11 @@ SHAPE = (16, 12, 3)
 CANARY = b"CANARYSECRET" * 96
 assert len(CANARY) == COUNT * 192
 
-#: What a visitor tries: see visitor.py.
-ENTRANCES = ("read", "info", "verify", "convert", "face")
-#: What it tries beside, of whatever can be read: each opens the set as "info" does, so that it must
+#: Ways to open an attack: see child.py.
+ENTRANCES = ("read", "info", "verify", "convert", "drop_in")
+#: Other ways, tried on whatever can be read: each opens the set as "info" does, so that it must
 #: refuse what that must refuse.
-FURTHER = ("preview", "batch", "page", "bench", "doctor", "process")
+OTHER_ENTRANCES = ("preview", "batch", "page", "bench", "doctor", "process")
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Attack:
     """One way to do harm.
 
     ``refused``: the entrances that must answer with a typed error; the others may also serve what
-    is harmless. ``says``: what one of those errors must say. ``face``: the other interface that is
-    tried, "matrix", "pyxis" or none.
+    is harmless. ``says``: what one of those errors must say. ``entrances``: those that are
+    tried.
     """
 
     name: str
-    make: Callable[[Place], Try]
+    make: Callable[[Scratch], Try]
     refused: frozenset[str]
     says: str
     entrances: tuple[str, ...]
@@ -71,11 +71,11 @@ def attack(
     says: str = "",
     entrances: tuple[str, ...] = ENTRANCES,
     name: str | None = None,
-) -> Callable[[Callable[[Place], Try]], Callable[[Place], Try]]:
+) -> Callable[[Callable[[Scratch], Try]], Callable[[Scratch], Try]]:
     """Register an attack under its function's name."""
     re.compile(says)
 
-    def note(make: Callable[[Place], Try]) -> Callable[[Place], Try]:
+    def note(make: Callable[[Scratch], Try]) -> Callable[[Scratch], Try]:
         known = name or make.__name__.strip("_")
         assert known not in ATTACKS, known
         chosen = frozenset(refused) & frozenset(entrances)
@@ -94,7 +94,7 @@ class Home:
         self.outside.mkdir(parents=True)
         self.plugins = root / "plugins"
         self.plugins.mkdir()
-        #: of visitors: nothing may stay in it
+        #: of the child process: nothing may stay in it
         self.temporary = root / "temporary"
         self.temporary.mkdir()
         #: where shards of a store are kept
@@ -133,13 +133,13 @@ class Home:
         """A folder of two classes, three JPEGs each."""
         folder = self.root / "pictures"
         for number in range(COUNT):
-            place = folder / "ab"[number % 2] / f"{number}.jpg"
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(jpeg(number))
+            path = folder / "ab"[number % 2] / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(jpeg(number))
         return folder
 
     def base(self, name: str) -> Path:
-        """A set packed by us: "raw.h5", "jpeg.h5", "raw.lmdb", "jpeg.lmdb", or "shards"."""
+        """A good set: "raw.h5", "jpeg.h5", "raw.lmdb", "jpeg.lmdb", or "shards"."""
         path = self.root / "bases" / name
         if not path.exists():
             from converters import convert
@@ -166,15 +166,15 @@ class Home:
         self.made += 1
         folder = self.root / f"{self.made:03d}"
         folder.mkdir()
-        return attack.make(Place(self, folder)), folder
+        return attack.make(Scratch(self, folder)), folder
 
 
-class Place:
-    """Where one attack is made."""
+class Scratch:
+    """The folder that one attack is made in, and what lies outside it."""
 
-    def __init__(self, home: Home, here: Path) -> None:
+    def __init__(self, home: Home, folder: Path) -> None:
         self.home = home
-        self.here = here
+        self.folder = folder
         self.outside = home.outside
 
     @property
@@ -184,7 +184,7 @@ class Place:
 
     @property
     def secret_h5(self) -> str:
-        """An HDF5 file that nobody asked for."""
+        """An HDF5 file that the user did not ask for."""
         return str(self.outside / "secret.h5")
 
     @property
@@ -193,8 +193,8 @@ class Place:
         return str(self.outside / "pipe")
 
     def copy(self, name: str) -> Path:
-        """A set of ours, to be spoilt."""
-        source, target = self.home.base(name), self.here / name
+        """A copy of a good set, to be spoilt."""
+        source, target = self.home.base(name), self.folder / name
         if source.is_dir():
             shutil.copytree(source, target)
         else:

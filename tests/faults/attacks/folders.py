@@ -7,13 +7,13 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from .corpus import NONE, Place, Try, attack, jpeg
+from .corpus import NONE, Scratch, Try, attack, jpeg
 
 CONVERT = ("convert",)
 
 
-def _folder(place: Place) -> Path:
-    folder = place.here / "pictures"
+def _folder(scratch: Scratch) -> Path:
+    folder = scratch.folder / "pictures"
     for number in range(4):
         path = folder / "ab"[number % 2] / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -22,16 +22,16 @@ def _folder(place: Place) -> Path:
 
 
 def _holding(name: str, spoil: Any, says: str, harmless: bool = False, **options: Any) -> None:
-    def make(place: Place) -> Try:
-        folder = _folder(place)
-        spoil(folder / "a", place)
+    def make(scratch: Scratch) -> Try:
+        folder = _folder(scratch)
+        spoil(folder / "a", scratch)
         return Try(folder, {"size": [8, 8]}, options)
 
     make.__doc__ = f"A folder with {name.replace('_', ' ')}."
     attack(NONE if harmless else CONVERT, says, CONVERT, name=f"folder_{name}")(make)
 
 
-def _socket(folder: Path, place: Place) -> None:
+def _socket(folder: Path, scratch: Scratch) -> None:
     before = os.getcwd()
     os.chdir(folder)  # a socket's path is short
     try:
@@ -41,7 +41,7 @@ def _socket(folder: Path, place: Place) -> None:
         os.chdir(before)
 
 
-def _links(folder: Path, place: Place) -> None:
+def _links(folder: Path, scratch: Scratch) -> None:
     """Folders whose links lead to each other: 2^24 paths to a picture."""
     pool = folder.parent / "c"
     for level in range(24):
@@ -52,7 +52,7 @@ def _links(folder: Path, place: Place) -> None:
     (pool / "24").mkdir()
 
 
-def _deep(folder: Path, place: Place) -> None:
+def _deep(folder: Path, scratch: Scratch) -> None:
     before = os.getcwd()
     os.chdir(folder)
     try:
@@ -64,12 +64,12 @@ def _deep(folder: Path, place: Place) -> None:
         os.chdir(before)
 
 
-def _hidden(folder: Path, place: Place) -> None:
+def _hidden(folder: Path, scratch: Scratch) -> None:
     for number in range(1500):
         (folder / f".{number}.jpg").touch()
 
 
-def _odd_names(folder: Path, place: Place) -> None:
+def _odd_names(folder: Path, scratch: Scratch) -> None:
     for name in (
         b"\x1b[2J\x1b]0;owned\x07.jpg",
         b"new\nline.jpg",
@@ -84,45 +84,47 @@ def _odd_names(folder: Path, place: Place) -> None:
             file.write(jpeg(0))
 
 
-def _odd_bad_names(folder: Path, place: Place) -> None:
+def _odd_bad_names(folder: Path, scratch: Scratch) -> None:
     with open(os.path.join(os.fsencode(folder), b"\x1b[2J\xff\n.jpg"), "wb") as file:
         file.write(b"no picture")
 
 
-def _odd_folder(folder: Path, place: Place) -> None:
+def _odd_folder(folder: Path, scratch: Scratch) -> None:
     other = os.path.join(os.fsencode(folder.parent), b"\x1b[2J\xff\nclass")
     os.mkdir(other)
     with open(os.path.join(other, b"x.jpg"), "wb") as file:
         file.write(jpeg(0))
 
 
-def _sparse(folder: Path, place: Place) -> None:
+def _sparse(folder: Path, scratch: Scratch) -> None:
     path = folder / "x.jpg"
     path.touch()
     os.truncate(path, 1 << 43)
 
 
 def _link(target: str) -> Any:
-    return lambda folder, place: (folder / "x.jpg").symlink_to(getattr(place, target, target))
+    return lambda folder, scratch: (folder / "x.jpg").symlink_to(getattr(scratch, target, target))
 
 
 _holding("a_link_to_another_file", _link("secret"), "a link out of the folder")
 _holding(
     "a_link_to_another_folder",
-    lambda folder, place: (folder / "x").symlink_to(place.outside),
+    lambda folder, scratch: (folder / "x").symlink_to(scratch.outside),
     "a link out of the folder",
 )
 _holding("a_link_to_a_device", _link("/dev/zero"), "not a regular file|out of the folder")
 _holding("a_link_to_a_pipe", _link("pipe"), "not a regular file|out of the folder")
-_holding("a_link_up", lambda folder, place: (folder / "x").symlink_to(".."), "a link loop")
+_holding("a_link_up", lambda folder, scratch: (folder / "x").symlink_to(".."), "a link loop")
 _holding(
-    "a_link_to_itself", lambda folder, place: (folder / "x.jpg").symlink_to("x.jpg"), "a link loop"
+    "a_link_to_itself",
+    lambda folder, scratch: (folder / "x.jpg").symlink_to("x.jpg"),
+    "a link loop",
 )
 _holding("links_by_the_million", _links, "too many links|link loop")
-_holding("a_pipe", lambda folder, place: os.mkfifo(folder / "x.jpg"), "a FIFO")
+_holding("a_pipe", lambda folder, scratch: os.mkfifo(folder / "x.jpg"), "a FIFO")
 _holding("a_socket", _socket, "a socket")
 _holding(
-    "a_hard_link", lambda folder, place: os.link(place.secret, folder / "x.jpg"), "not an image"
+    "a_hard_link", lambda folder, scratch: os.link(scratch.secret, folder / "x.jpg"), "not an image"
 )
 _holding("a_path_of_6000_bytes", _deep, "cannot be read|too long")
 _holding("hidden_files", _hidden, "", harmless=True)
@@ -133,12 +135,12 @@ _holding("a_sparse_picture", _sparse, "too large to be a picture")
 
 
 def _labelled(name: str, text: bytes | None, says: str, make_file: Any = None) -> None:
-    def make(place: Place) -> Try:
-        folder, csv = _folder(place), place.here / "labels.csv"
+    def make(scratch: Scratch) -> Try:
+        folder, csv = _folder(scratch), scratch.folder / "labels.csv"
         if text is None:
-            make_file(csv, place)
+            make_file(csv, scratch)
         else:
-            csv.write_bytes(text.replace(b"@", os.fsencode(place.secret)))
+            csv.write_bytes(text.replace(b"@", os.fsencode(scratch.secret)))
         return Try(folder, {"size": [8, 8]}, {"labels": str(csv)})
 
     make.__doc__ = f"A labels CSV: {name.replace('_', ' ')}."
@@ -156,21 +158,21 @@ _labelled("nul", b"a/0.jpg\0,1\n", "a NUL character")
 _labelled("an_open_quote", b'a/0.jpg,"1\n' + b"x\n" * 100, "not a CSV")
 _labelled("escapes", b"a/0.jpg,1\n\x1b[2J.jpg,\x1b[2J,3\n", "another number of labels|not there")
 _labelled("binary", bytes(range(256)) * 40, "CSV|not there|path")
-_labelled("a_pipe", None, "not a regular file", lambda csv, place: os.mkfifo(csv))
-_labelled("a_device", None, "not a regular file", lambda csv, place: csv.symlink_to("/dev/zero"))
+_labelled("a_pipe", None, "not a regular file", lambda csv, scratch: os.mkfifo(csv))
+_labelled("a_device", None, "not a regular file", lambda csv, scratch: csv.symlink_to("/dev/zero"))
 
 
 def _classed(name: str, make_file: Any, says: str) -> None:
-    def make(place: Place) -> Try:
-        folder, classes = _folder(place), place.here / "classes"
-        make_file(classes, place)
+    def make(scratch: Scratch) -> Try:
+        folder, classes = _folder(scratch), scratch.folder / "classes"
+        make_file(classes, scratch)
         return Try(folder, {"size": [8, 8]}, {"classes": str(classes)})
 
     make.__doc__ = f"A file of class names: {name.replace('_', ' ')}."
     attack(CONVERT, says, CONVERT, name=f"classes_{name}")(make)
 
 
-_classed("a_pipe", lambda path, place: os.mkfifo(path), "not a regular file")
-_classed("a_device", lambda path, place: path.symlink_to("/dev/zero"), "not a regular file")
-_classed("escapes", lambda path, place: path.write_bytes(b"\x1b[2J\na\n"), "an unknown class")
-_classed("nul", lambda path, place: path.write_bytes(b"a\0\nb\n"), "not text")
+_classed("a_pipe", lambda path, scratch: os.mkfifo(path), "not a regular file")
+_classed("a_device", lambda path, scratch: path.symlink_to("/dev/zero"), "not a regular file")
+_classed("escapes", lambda path, scratch: path.write_bytes(b"\x1b[2J\na\n"), "an unknown class")
+_classed("nul", lambda path, scratch: path.write_bytes(b"a\0\nb\n"), "not text")

@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from .corpus import CANARY, NONE, SET, Place, Try, attack
+from .corpus import CANARY, NONE, SET, Scratch, Try, attack
 from .hdf5_tools import (
     ROWS,
     N,
@@ -21,42 +21,42 @@ from .hdf5_tools import (
 
 
 @attack(says="lacks some|too small")
-def shape_bomb_chunked(place: Place) -> Try:
+def shape_bomb_chunked(scratch: Scratch) -> Try:
     """2^60 rows of which none is stored."""
-    file = plain(place, data=False, labels=False)
+    file = plain(scratch, data=False, labels=False)
     file.create_dataset("data", (1 << 60, 4), "u1", chunks=(1 << 20, 4))
     return done(file)
 
 
 @attack(says="stores none")
-def shape_bomb_contiguous(place: Place) -> Try:
+def shape_bomb_contiguous(scratch: Scratch) -> Try:
     """2^50 rows, never written."""
-    file = plain(place, data=False, labels=False)
+    file = plain(scratch, data=False, labels=False)
     file.create_dataset("data", (1 << 50, 4), "u1")
     return done(file)
 
 
 @attack(says="lacks some|too small")
-def fill_value_bomb(place: Place) -> Try:
+def fill_value_bomb(scratch: Scratch) -> Try:
     """A fill value, a count, and one chunk."""
-    file = plain(place, data=False, labels=False)
+    file = plain(scratch, data=False, labels=False)
     made = file.create_dataset("data", (1 << 40, 4), "u1", chunks=(64, 4), fillvalue=67)
     made[0:64] = 1
     return done(file)
 
 
 @attack(says="another number of rows|lacks some|stores none", entrances=SET)
-def labels_bomb(place: Place) -> Try:
+def labels_bomb(scratch: Scratch) -> Try:
     """As many labels as no memory holds, all of them the fill value."""
-    file = plain(place, labels=False)
+    file = plain(scratch, labels=False)
     file.create_dataset("labels", (N, 1 << 45), "i8", chunks=(N, 1 << 20), fillvalue=1)
     return done(file)
 
 
 @attack(says="declares far more than it stores", entrances=SET)
-def labels_gzip_bomb(place: Place) -> Try:
+def labels_gzip_bomb(scratch: Scratch) -> Try:
     """Labels of 1.9 GB in 2 MB."""
-    file = plain(place, labels=False)
+    file = plain(scratch, labels=False)
     body = zlib.compressobj(9)
     piece = bytes(1 << 20)
     stored = b"".join(body.compress(piece) for _ in range(300)) + body.flush()
@@ -65,9 +65,9 @@ def labels_gzip_bomb(place: Place) -> Try:
 
 
 @attack(says="declares far more than it stores")
-def chunk_gzip_bomb(place: Place) -> Try:
+def chunk_gzip_bomb(scratch: Scratch) -> Try:
     """A chunk of 300 MB in 300 kB."""
-    file = plain(place, data=False, labels=False)
+    file = plain(scratch, data=False, labels=False)
     body = zlib.compressobj(9)
     piece = bytes(1 << 20)
     stored = b"".join(body.compress(piece) for _ in range(300)) + body.flush()
@@ -76,22 +76,22 @@ def chunk_gzip_bomb(place: Place) -> Try:
 
 
 @attack(says="declares far more than it stores")
-def chunk_declares_gigabytes(place: Place) -> Try:
+def chunk_declares_gigabytes(scratch: Scratch) -> Try:
     """A chunk of 4 GB, ten bytes of it stored."""
-    file = plain(place, data=False, labels=False)
+    file = plain(scratch, data=False, labels=False)
     shape = (1 << 12, (1 << 20) - 1)
     filtered(file, "data", shape, "u1", (1,), shape, zlib.compress(b"abc"), values=(9,))
     return done(file)
 
 
 def _chunk(code: int, stored: bytes, says: str, name: str, **settings: Any) -> None:
-    def make(place: Place) -> Try:
-        file = plain(place, data=False)
+    def make(scratch: Scratch) -> Try:
+        file = plain(scratch, data=False)
         filtered(file, "data", ROWS, "u1", (code,), (1, *ROWS[1:]), stored, **settings)
         return done(file)
 
     make.__doc__ = f"Chunks: {name}."
-    attack(("read", "verify", "convert", "face"), says, name=f"chunk_{name}")(make)
+    attack(("read", "verify", "convert", "drop_in"), says, name=f"chunk_{name}")(make)
 
 
 ROW = 16 * 4 * 3
@@ -149,9 +149,9 @@ _chunk(32000, b"\xff" * 40, "lzf|size", "lzf_of_garbage")
 
 
 @attack(says="a chunk has the wrong size")
-def chunk_shorter_than_declared(place: Place) -> Try:
+def chunk_shorter_than_declared(scratch: Scratch) -> Try:
     """An unfiltered chunk of five bytes: what follows it would be served."""
-    file = plain(place, data=False)
+    file = plain(scratch, data=False)
     made = file.create_dataset("data", ROWS, "u1", chunks=(1, *ROWS[1:]))
     for number in range(N):
         made.id.write_direct_chunk((number, 0, 0, 0), CANARY[:5], 0)
@@ -159,25 +159,25 @@ def chunk_shorter_than_declared(place: Place) -> Try:
 
 
 @attack(says="no samples")
-def no_rows(place: Place) -> Try:
+def no_rows(scratch: Scratch) -> Try:
     """A set without a sample."""
-    file = plain(place, data=False, labels=False)
+    file = plain(scratch, data=False, labels=False)
     file["data"] = np.zeros((0, 4, 4, 3), np.uint8)
     return done(file)
 
 
 @attack(says="another number of rows", entrances=SET)
-def labels_without_values(place: Place) -> Try:
+def labels_without_values(scratch: Scratch) -> Try:
     """Labels of shape (N, 0)."""
-    file = plain(place, labels=False)
+    file = plain(scratch, labels=False)
     file["labels"] = np.zeros((N, 0), np.int64)
     return done(file)
 
 
 @attack(NONE, entrances=SET)
-def labels_far_away(place: Place) -> Try:
+def labels_far_away(scratch: Scratch) -> Try:
     """Class names, and labels of 2^61: counting from 0 would need all memory."""
-    file = plain(place, data=False, labels=False)
+    file = plain(scratch, data=False, labels=False)
     file["train_set_x"] = np.zeros(ROWS, np.uint8)
     file["train_set_y"] = np.full(N, 1 << 61)
     file["list_classes"] = np.array([b"a", b"b"])
@@ -185,9 +185,9 @@ def labels_far_away(place: Place) -> Try:
 
 
 @attack(NONE, entrances=SET)
-def sparse_terabyte(place: Place) -> Try:
+def sparse_terabyte(scratch: Scratch) -> Try:
     """A file of 4 TiB that takes none of the disk."""
-    file = plain(place, data=False, labels=False)
+    file = plain(scratch, data=False, labels=False)
     made = file.create_dataset("data", (1 << 12, 1 << 30), "u1")
     plist = made.id.get_create_plist()
     del file["data"]

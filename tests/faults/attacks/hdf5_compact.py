@@ -12,8 +12,8 @@ import numpy as np
 
 from asyncreader.formats import packed as fmt
 
-from .corpus import NONE, SET, Place, Try, attack
-from .hdf5_tools import ROWS, N, closed, ours, patched, plain, space
+from .corpus import NONE, SET, Scratch, Try, attack
+from .hdf5_tools import ROWS, N, closed, packed_set, patched, plain, space
 
 
 def compact(file: Any, name: str, values: Any, kind: Any = None) -> Any:
@@ -53,8 +53,8 @@ _LIES: dict[str, Callable[[Any], tuple[bytes, bytes]]] = {
 
 
 def _lying(table: str, values: np.ndarray[Any, Any], how: str) -> None:
-    def make(place: Place) -> Try:
-        file = plain(place, data=table != "data", labels=table != "labels")
+    def make(scratch: Scratch) -> Try:
+        file = plain(scratch, data=table != "data", labels=table != "labels")
         compact(file, table, values)
         path = closed(file)
         patched(path, *_LIES[how](values))
@@ -70,17 +70,17 @@ for _how in _LIES:
 
 
 @attack(NONE)
-def compact_tables(place: Place) -> Try:
+def compact_tables(scratch: Scratch) -> Try:
     """Served: data and labels of a foreign file, both in their headers."""
-    file = plain(place, data=False, labels=False)
+    file = plain(scratch, data=False, labels=False)
     compact(file, "data", PIXELS)
     compact(file, "labels", np.arange(N))
     return Try(closed(file))
 
 
 def _ours(table: str, base: str, spoil: bool) -> None:
-    def make(place: Place) -> Try:
-        file = ours(place, base)
+    def make(scratch: Scratch) -> Try:
+        file = packed_set(scratch, base)
         values = file[table][()]
         del file[table]
         if spoil:
@@ -100,8 +100,8 @@ for _table, _base in (("labels", "raw.h5"), ("checksums", "raw.h5"), ("offsets",
 
 
 def _typed(name: str, make_kind: Callable[[], Any], table: str) -> None:
-    def make(place: Place) -> Try:
-        file = plain(place, data=table != "data", labels=table != "labels")
+    def make(scratch: Scratch) -> Try:
+        file = plain(scratch, data=table != "data", labels=table != "labels")
         compact(file, table, np.zeros(N, np.uint8), make_kind())
         return Try(closed(file))
 
@@ -122,9 +122,9 @@ for _table in ("data", "labels"):
 
 
 @attack(NONE, entrances=SET)
-def compact_text_of_garbage(place: Place) -> Try:
+def compact_text_of_garbage(scratch: Scratch) -> Try:
     """Pictures of variable length, compact: pointers into a heap that is not there."""
-    file = plain(place, data=False)
+    file = plain(scratch, data=False)
     kind = h5py.h5t.py_create(h5py.vlen_dtype(np.dtype("u1")), logical=True)
     compact(file, "data", np.zeros(N, np.uint8), kind)
     path = Path(closed(file))

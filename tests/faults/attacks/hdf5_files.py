@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from .corpus import NONE, SET, Place, Try, attack
+from .corpus import NONE, SET, Scratch, Try, attack
 from .hdf5_tools import (
     ROWS,
     done,
@@ -19,24 +19,24 @@ from .hdf5_tools import (
 
 
 @attack(NONE)
-def user_block(place: Place) -> Try:
+def user_block(scratch: Scratch) -> Try:
     """Served: a script before the HDF5, at byte 512."""
-    made = done(plain(place, userblock_size=512))
+    made = done(plain(scratch, userblock_size=512))
     with open(made.path, "r+b") as file:
         file.write(b"#!/bin/sh\ncat /etc/passwd\n")
     return made
 
 
 @attack(NONE)
-def oldest_superblock(place: Place) -> Try:
+def oldest_superblock(scratch: Scratch) -> Try:
     """Served: version 0, symbol tables, no checksums."""
-    return done(plain(place, libver="earliest"))
+    return done(plain(scratch, libver="earliest"))
 
 
 @attack(NONE, entrances=SET)
-def chunk_index_in_circles(place: Place) -> Try:
+def chunk_index_in_circles(scratch: Scratch) -> Try:
     """A chunk B-tree whose node is its own child."""
-    file = plain(place, data=False)
+    file = plain(scratch, data=False)
     file.create_dataset("data", data=np.zeros((400, 4), np.uint8), chunks=(1, 4))
     del file["labels"]
     made = done(file)
@@ -58,9 +58,9 @@ def chunk_index_in_circles(place: Place) -> Try:
 
 
 @attack(NONE, entrances=SET)
-def group_index_in_circles(place: Place) -> Try:
+def group_index_in_circles(scratch: Scratch) -> Try:
     """A group's B-tree whose node is its own child."""
-    file = plain(place)
+    file = plain(scratch)
     for number in range(40):
         file[f"x{number}"] = number
     made = done(file)
@@ -73,9 +73,9 @@ def group_index_in_circles(place: Place) -> Try:
 
 
 @attack(says="HDF5 cannot read it|lacks some|wrong")
-def header_in_circles(place: Place) -> Try:
+def header_in_circles(scratch: Scratch) -> Try:
     """An object header whose continuation is itself."""
-    file = plain(place, data=False, labels=False)
+    file = plain(scratch, data=False, labels=False)
     made_set = file.create_dataset("data", data=np.zeros(ROWS, np.uint8))
     for number in range(40):
         made_set.attrs[f"a{number}"] = np.zeros(20)
@@ -90,9 +90,9 @@ def header_in_circles(place: Place) -> Try:
 
 
 @attack(says="cannot read it|outside the file|truncated|stores none|cannot be mapped")
-def address_far_away(place: Place) -> Try:
+def address_far_away(scratch: Scratch) -> Try:
     """Pixels at an address beyond the file."""
-    file = plain(place, data=False, labels=False)
+    file = plain(scratch, data=False, labels=False)
     made_set = file.create_dataset("data", data=np.zeros(ROWS, np.uint8))
     offset = made_set.id.get_offset()
     made = done(file)
@@ -104,55 +104,57 @@ def address_far_away(place: Place) -> Try:
     return made
 
 
-@attack(("read", "info", "verify", "convert", "face"), "neither HDF5 nor LMDB")
-def list_in_disguise(place: Place) -> Try:
+@attack(("read", "info", "verify", "convert", "drop_in"), "neither HDF5 nor LMDB")
+def list_in_disguise(scratch: Scratch) -> Try:
     """A text that names another file and goes by the name of an HDF5 file."""
-    path = place.here / "set.h5"
-    path.write_text(f"{place.secret_h5}\n")
+    path = scratch.folder / "set.h5"
+    path.write_text(f"{scratch.secret_h5}\n")
     return Try(path)
 
 
 @attack(says="not a regular file|not HDF5", entrances=SET)
-def list_of_pipes(place: Place) -> Try:
+def list_of_pipes(scratch: Scratch) -> Try:
     """A list of files, one of which is a pipe."""
-    pipe = place.here / "pipe.h5"
+    pipe = scratch.folder / "pipe.h5"
     os.mkfifo(pipe)
-    path = place.here / "set.txt"
+    path = scratch.folder / "set.txt"
     path.write_text("pipe.h5\n")
     return Try(path)
 
 
 @attack(says="neither HDF5", entrances=SET)
-def list_of_itself(place: Place) -> Try:
+def list_of_itself(scratch: Scratch) -> Try:
     """A list of lists of itself."""
-    path = place.here / "set.txt"
+    path = scratch.folder / "set.txt"
     path.write_text("deeper.h5\n" * 1000)
-    (place.here / "deeper.h5").write_text("set.txt\n")
+    (scratch.folder / "deeper.h5").write_text("set.txt\n")
     return Try(path)
 
 
 def _path_is(name: str, make_path: Any, says: str, entrances: tuple[str, ...] = SET) -> None:
-    def make(place: Place) -> Try:
-        path = place.here / "set.h5"
-        return Try(make_path(path, place) or path)
+    def make(scratch: Scratch) -> Try:
+        path = scratch.folder / "set.h5"
+        return Try(make_path(path, scratch) or path)
 
     make.__doc__ = f"The path is {name}."
     attack(entrances, says, entrances, name=f"path_is_{name}")(make)
 
 
-def _sparse(path: Path, place: Place) -> None:
+def _sparse(path: Path, scratch: Scratch) -> None:
     path.touch()
     os.truncate(path, 1 << 43)
 
 
-_path_is("a_pipe", lambda path, place: os.mkfifo(path), "not a regular file|no picture")
-_path_is("a_device", lambda path, place: Path("/dev/zero"), "not a regular file|no folder")
+_path_is("a_pipe", lambda path, scratch: os.mkfifo(path), "not a regular file|no picture")
+_path_is("a_device", lambda path, scratch: Path("/dev/zero"), "not a regular file|no folder")
 _path_is(
-    "a_link_in_circles", lambda path, place: path.symlink_to(path), "cannot be reached|no folder"
+    "a_link_in_circles", lambda path, scratch: path.symlink_to(path), "cannot be reached|no folder"
 )
-_path_is("a_link_to_a_pipe", lambda path, place: path.symlink_to(place.pipe), "regular|no folder")
-_path_is("another_file", lambda path, place: path.symlink_to(place.secret), "neither HDF5 nor")
-_path_is("empty", lambda path, place: path.touch(), "neither HDF5 nor")
+_path_is(
+    "a_link_to_a_pipe", lambda path, scratch: path.symlink_to(scratch.pipe), "regular|no folder"
+)
+_path_is("another_file", lambda path, scratch: path.symlink_to(scratch.secret), "neither HDF5 nor")
+_path_is("empty", lambda path, scratch: path.touch(), "neither HDF5 nor")
 _path_is(
     "a_sparse_exabyte",
     _sparse,

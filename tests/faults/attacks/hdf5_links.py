@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from ..reseal import lookup3
-from .corpus import NONE, SET, Place, Try, attack
+from .corpus import NONE, SET, Scratch, Try, attack
 from .hdf5_tools import (
     ROWS,
     N,
@@ -18,52 +18,52 @@ from .hdf5_tools import (
     done,
     external,
     filtered,
-    ours,
+    packed_set,
     plain,
     virtually,
 )
 
 
 @attack(says="keeps its bytes outside the file")
-def external_storage_data(place: Place) -> Try:
+def external_storage_data(scratch: Scratch) -> Try:
     """The pixels are another file's bytes."""
-    file = plain(place, data=False)
-    external(file, "data", ROWS, "u1", place)
+    file = plain(scratch, data=False)
+    external(file, "data", ROWS, "u1", scratch)
     return done(file)
 
 
 @attack(says="keeps its bytes outside the file", entrances=SET)
-def external_storage_labels(place: Place) -> Try:
+def external_storage_labels(scratch: Scratch) -> Try:
     """So are the labels."""
-    file = plain(place, labels=False)
-    external(file, "labels", (N,), "i8", place)
+    file = plain(scratch, labels=False)
+    external(file, "labels", (N,), "i8", scratch)
     return done(file)
 
 
 @attack(says="keeps its bytes outside the file")
-def external_storage_in_a_group(place: Place) -> Try:
+def external_storage_in_a_group(scratch: Scratch) -> Try:
     """Behind a soft link, two groups down."""
-    file = plain(place, data=False)
-    external(file.create_group("a/b"), "x", ROWS, "u1", place)
+    file = plain(scratch, data=False)
+    external(file.create_group("a/b"), "x", ROWS, "u1", scratch)
     file["data"] = h5py.SoftLink("a/b/x")
     return done(file)
 
 
-def _replaced(place: Place, table: str, how: str, base: str = "raw.h5") -> Try:
-    """A set of ours one of whose tables is somewhere else."""
-    file = ours(place, base)
+def _replaced(scratch: Scratch, table: str, how: str, base: str = "raw.h5") -> Try:
+    """A set packed by asyncreader one of whose tables is in another file."""
+    file = packed_set(scratch, base)
     old = file[table]
     shape, kind = old.shape, old.dtype
     del file[table]
     if how == "storage":
-        external(file, table, shape, kind, place)
+        external(file, table, shape, kind, scratch)
     elif how == "link":
-        file[table] = h5py.ExternalLink(place.secret_h5, "text" if kind.kind == "S" else "labels")
+        file[table] = h5py.ExternalLink(scratch.secret_h5, "text" if kind.kind == "S" else "labels")
     elif how == "pipe":
-        file[table] = h5py.ExternalLink(place.pipe, "x")
+        file[table] = h5py.ExternalLink(scratch.pipe, "x")
     elif how == "virtual":
         layout = h5py.VirtualLayout(shape, kind)
-        layout[:] = h5py.VirtualSource(place.secret_h5, "labels", shape, kind)
+        layout[:] = h5py.VirtualSource(scratch.secret_h5, "labels", shape, kind)
         file.create_virtual_dataset(table, layout)
     elif how == "plugin":
         filtered(file, table, shape, kind)
@@ -86,8 +86,8 @@ def _tables(table: str, base: str, refused: tuple[str, ...] = SET) -> None:
     }
     for how, message in says.items():
 
-        def make(place: Place, how: str = how) -> Try:
-            return _replaced(place, table, how, base)
+        def make(scratch: Scratch, how: str = how) -> Try:
+            return _replaced(scratch, table, how, base)
 
         make.__doc__ = f"Our set's {table}: {how}."
         attack(refused, message, SET, name=f"ours_{table}_{how}")(make)
@@ -100,70 +100,70 @@ _tables("paths", "raw.h5", ("verify", "convert"))
 
 
 @attack(says="link into another file")
-def external_link_data(place: Place) -> Try:
+def external_link_data(scratch: Scratch) -> Try:
     """The data are a link to another file's data."""
-    file = plain(place, data=False)
-    file["data"] = h5py.ExternalLink(place.secret_h5, "data")
+    file = plain(scratch, data=False)
+    file["data"] = h5py.ExternalLink(scratch.secret_h5, "data")
     return done(file)
 
 
 @attack(says="link into another file", entrances=SET)
-def external_link_labels(place: Place) -> Try:
+def external_link_labels(scratch: Scratch) -> Try:
     """The labels are a link to another file's labels."""
-    file = plain(place, labels=False)
-    file["labels"] = h5py.ExternalLink(place.secret_h5, "labels")
+    file = plain(scratch, labels=False)
+    file["labels"] = h5py.ExternalLink(scratch.secret_h5, "labels")
     return done(file)
 
 
 @attack(says="link into another file")
-def external_link_to_a_pipe(place: Place) -> Try:
+def external_link_to_a_pipe(scratch: Scratch) -> Try:
     """Whoever follows it waits for ever."""
-    file = plain(place, data=False)
-    file["data"] = h5py.ExternalLink(place.pipe, "data")
+    file = plain(scratch, data=False)
+    file["data"] = h5py.ExternalLink(scratch.pipe, "data")
     return done(file)
 
 
 @attack(says="link into another file")
-def external_link_behind_soft_link(place: Place) -> Try:
+def external_link_behind_soft_link(scratch: Scratch) -> Try:
     """A soft link inside the file, to a link out of it, to a pipe."""
-    file = plain(place, data=False)
-    file["way"] = h5py.ExternalLink(place.pipe, "data")
+    file = plain(scratch, data=False)
+    file["way"] = h5py.ExternalLink(scratch.pipe, "data")
     file["data"] = h5py.SoftLink("/way")
     return done(file)
 
 
 @attack(says="link into another file")
-def external_link_as_a_group(place: Place) -> Try:
+def external_link_as_a_group(scratch: Scratch) -> Try:
     """The group that the data lie in is another file's."""
-    file = plain(place, data=False)
-    file["way"] = h5py.ExternalLink(place.pipe, "/")
+    file = plain(scratch, data=False)
+    file["way"] = h5py.ExternalLink(scratch.pipe, "/")
     return done(file, data_field="way/data")
 
 
 @attack(says="link into another file", entrances=SET)
-def external_link_labels_to_a_pipe(place: Place) -> Try:
+def external_link_labels_to_a_pipe(scratch: Scratch) -> Try:
     """Labels by the names that are tried: each of them a pipe."""
-    file = plain(place, labels=False)
+    file = plain(scratch, labels=False)
     for name in ("labels", "label", "targets", "target"):
-        file[name] = h5py.ExternalLink(place.pipe, "x")
+        file[name] = h5py.ExternalLink(scratch.pipe, "x")
     return done(file)
 
 
 @attack(says="no field 'data'|link into another file")
-def external_link_in_all_known_names(place: Place) -> Try:
+def external_link_in_all_known_names(scratch: Scratch) -> Try:
     """Every name that a known layout has, each a pipe."""
-    file = plain(place, data=False, labels=False)
+    file = plain(scratch, data=False, labels=False)
     names = "train_set_x test_set_x features image_features encoded_images images image jpegs x y"
     for name in names.split():
-        file[name] = h5py.ExternalLink(place.pipe, "x")
+        file[name] = h5py.ExternalLink(scratch.pipe, "x")
     return done(file)
 
 
 @attack(says="link into another file")
-def user_defined_link(place: Place) -> Try:
+def user_defined_link(scratch: Scratch) -> Try:
     """A link of a kind that some program would have to register."""
-    file = plain(place, data=False)
-    file["data"] = h5py.ExternalLink(place.secret_h5, "data")
+    file = plain(scratch, data=False)
+    file["data"] = h5py.ExternalLink(scratch.secret_h5, "data")
     made = done(file)
     raw = Path(made.path).read_bytes()
     at = raw.index(b"\x40\x04data")  # type 64, length of the name, name
@@ -172,34 +172,34 @@ def user_defined_link(place: Place) -> Try:
 
 
 @attack(says="leads in circles|soft link")
-def soft_link_cycle(place: Place) -> Try:
+def soft_link_cycle(scratch: Scratch) -> Try:
     """Soft links that lead to each other."""
-    file = plain(place, data=False)
+    file = plain(scratch, data=False)
     file["data"] = h5py.SoftLink("/other")
     file["other"] = h5py.SoftLink("/data")
     return done(file)
 
 
 @attack(says="leads in circles|soft link")
-def soft_link_that_grows(place: Place) -> Try:
+def soft_link_that_grows(scratch: Scratch) -> Try:
     """A soft link through itself, longer with each step."""
-    file = plain(place, data=False)
+    file = plain(scratch, data=False)
     file["data"] = h5py.SoftLink("/data/" + "a/" * 2000)
     return done(file)
 
 
 @attack(says="no field 'data'")
-def soft_link_to_nothing(place: Place) -> Try:
+def soft_link_to_nothing(scratch: Scratch) -> Try:
     """A soft link that tries a file system's path."""
-    file = plain(place, data=False)
+    file = plain(scratch, data=False)
     file["data"] = h5py.SoftLink("/../../../../etc/passwd")
     return done(file)
 
 
 @attack(says="no field 'data'", entrances=SET)
-def groups_in_circles(place: Place) -> Try:
+def groups_in_circles(scratch: Scratch) -> Try:
     """A group that holds itself, and the root."""
-    file = plain(place, data=False)
+    file = plain(scratch, data=False)
     group = file.create_group("g")
     group["again"] = group
     group["root"] = file["/"]
@@ -207,35 +207,35 @@ def groups_in_circles(place: Place) -> Try:
 
 
 @attack(NONE)
-def data_behind_circles(place: Place) -> Try:
+def data_behind_circles(scratch: Scratch) -> Try:
     """Served: many steps round a circle of groups are still this file's data."""
-    file = plain(place)
+    file = plain(scratch)
     file["me"] = file["/"]
     return Try(closed(file), {"data_field": "me/" * 50 + "data"})
 
 
 @attack(says="virtual data set.*pass those files as a list")
-def virtual(place: Place) -> Try:
+def virtual(scratch: Scratch) -> Try:
     """Pixels mapped from another file."""
-    return done(virtually(place, place.secret_h5, False))
+    return done(virtually(scratch, scratch.secret_h5, False))
 
 
 @attack(says="virtual data set")
-def virtual_to_a_pipe(place: Place) -> Try:
+def virtual_to_a_pipe(scratch: Scratch) -> Try:
     """Asking for its shape opens the file: a pipe."""
-    return done(virtually(place, place.pipe, True))
+    return done(virtually(scratch, scratch.pipe, True))
 
 
 @attack(says="virtual data set")
-def virtual_of_itself(place: Place) -> Try:
+def virtual_of_itself(scratch: Scratch) -> Try:
     """Mapped from itself."""
-    return done(virtually(place, ".", False))
+    return done(virtually(scratch, ".", False))
 
 
 @attack(says="no field|virtual", entrances=SET)
-def virtual_by_known_names(place: Place) -> Try:
+def virtual_by_known_names(scratch: Scratch) -> Try:
     """Names that are only tried must not be asked for their shape either."""
-    file = virtually(place, place.pipe, True)
+    file = virtually(scratch, scratch.pipe, True)
     for name in ("x", "images", "encoded_images", "label", "labels2", "data_shapes"):
         file[name] = file["data"]
     del file["data"]
@@ -243,9 +243,9 @@ def virtual_by_known_names(place: Place) -> Try:
 
 
 @attack(says="virtual data set", entrances=SET)
-def virtual_labels_to_a_pipe(place: Place) -> Try:
+def virtual_labels_to_a_pipe(scratch: Scratch) -> Try:
     """The labels' shape opens a pipe."""
-    file = virtually(place, place.pipe, True)
+    file = virtually(scratch, scratch.pipe, True)
     file.move("data", "other")
     del file["labels"]
     file["labels"] = file["other"]
@@ -256,13 +256,13 @@ def virtual_labels_to_a_pipe(place: Place) -> Try:
 # -- virtual layouts whose list of sources lies --------------------------------------------------
 
 
-def listed(place: Place, table: str) -> tuple[Path, int, int]:
+def listed(scratch: Scratch, table: str) -> tuple[Path, int, int]:
     """A file whose ``table`` is virtual, and where its list of sources begins and ends.
 
     The list is an object of a global heap: a version, a count, the sources, a checksum (HDF5 File
     Format Specification 4.0, III.E and III.F).
     """
-    file = virtually(place, place.secret_h5, False)
+    file = virtually(scratch, scratch.secret_h5, False)
     if table == "labels":
         file.move("data", "other")
         del file["labels"]
@@ -276,9 +276,9 @@ def listed(place: Place, table: str) -> tuple[Path, int, int]:
     return path, begin, begin + int.from_bytes(raw[begin - 8 : begin], "little")
 
 
-def forged(place: Place, table: str, change: Callable[[bytearray], None]) -> Try:
+def forged(scratch: Scratch, table: str, change: Callable[[bytearray], None]) -> Try:
     """``change`` done to the list of sources, and its checksum made good."""
-    path, begin, end = listed(place, table)
+    path, begin, end = listed(scratch, table)
     raw = bytearray(path.read_bytes())
     block = raw[begin : end - 4]
     change(block)
@@ -323,8 +323,8 @@ _LISTS: dict[str, Callable[[bytearray], None]] = {
 
 
 def _lists(table: str, how: str) -> None:
-    def make(place: Place) -> Try:
-        return forged(place, table, _LISTS[how])
+    def make(scratch: Scratch) -> Try:
+        return forged(scratch, table, _LISTS[how])
 
     make.__doc__ = f"A virtual data set {table} whose list of sources is {how.replace('_', ' ')}."
     attack(SET, "virtual data set|no field", SET, f"virtual_{table}_{how}")(make)

@@ -10,7 +10,7 @@ import numpy as np
 
 from asyncreader.formats import packed as fmt
 
-from .corpus import CANARY, COUNT, Place, Try
+from .corpus import CANARY, COUNT, Scratch, Try
 
 N = COUNT
 ROWS = (N, 16, 4, 3)
@@ -18,10 +18,10 @@ UNKNOWN = 32099
 
 
 def plain(
-    place: Place, name: str = "set.h5", data: bool = True, labels: bool = True, **settings: Any
+    scratch: Scratch, name: str = "set.h5", data: bool = True, labels: bool = True, **settings: Any
 ) -> Any:
     """A new foreign file with data and labels of its own, open for writing."""
-    file = h5py.File(place.here / name, "w", **settings)
+    file = h5py.File(scratch.folder / name, "w", **settings)
     if data:
         file["data"] = np.arange(np.prod(ROWS), dtype=np.uint8).reshape(ROWS)
     if labels:
@@ -85,15 +85,15 @@ def space(shape: tuple[int, ...], unlimited: bool = False) -> Any:
     return h5py.h5s.create_simple(shape, most)
 
 
-def external(file: Any, name: str, shape: tuple[int, ...], kind: Any, place: Place) -> None:
+def external(file: Any, name: str, shape: tuple[int, ...], kind: Any, scratch: Scratch) -> None:
     size = int(np.prod(shape)) * np.dtype(kind).itemsize
-    file.create_dataset(name, shape, kind, external=[(place.secret, 0, size)])
+    file.create_dataset(name, shape, kind, external=[(scratch.secret, 0, size)])
 
 
-def ours(place: Place, name: str = "raw.h5") -> Any:
-    """A set of ours, open for writing, without the digest of its description: an attacker leaves
-    that out."""
-    file = h5py.File(place.copy(name), "r+", libver=("v110", "v110"))
+def packed_set(scratch: Scratch, name: str = "raw.h5") -> Any:
+    """A set packed by asyncreader, open for writing, without the digest of its description: an
+    attacker leaves that out."""
+    file = h5py.File(scratch.copy(name), "r+", libver=("v110", "v110"))
     file.attrs.pop(f"digest_{fmt.META}", None)
     return file
 
@@ -104,8 +104,8 @@ def closed(file: Any) -> Path:
     return path
 
 
-def virtually(place: Place, source: str, unlimited: bool, dataset: str = "data") -> Any:
-    file = plain(place, data=False, libver="latest")
+def virtually(scratch: Scratch, source: str, unlimited: bool, dataset: str = "data") -> Any:
+    file = plain(scratch, data=False, libver="latest")
     most = (None, *ROWS[1:]) if unlimited else None
     layout = h5py.VirtualLayout(ROWS, "u1", maxshape=most)
     other = h5py.VirtualSource(source, dataset, ROWS, "u1", maxshape=most)

@@ -10,12 +10,12 @@ import numpy as np
 
 from asyncreader.formats import packed as fmt
 
-from .corpus import NONE, SET, Place, Try, attack
+from .corpus import NONE, SET, Scratch, Try, attack
 from .hdf5_tools import (
     ROWS,
     N,
     done,
-    ours,
+    packed_set,
     plain,
     space,
 )
@@ -24,8 +24,8 @@ from .hdf5_tools import (
 def _typed(
     name: str, kind: Any, says: str = "plain numbers", refused: tuple[str, ...] = SET
 ) -> None:
-    def make(place: Place) -> Try:
-        file = plain(place, data=False)
+    def make(scratch: Scratch) -> Try:
+        file = plain(scratch, data=False)
         h5py.h5d.create(file.id, b"data", kind(), space((N,)))
         return done(file)
 
@@ -70,17 +70,17 @@ _typed(
 
 
 @attack(NONE)
-def committed_type(place: Place) -> Try:
+def committed_type(scratch: Scratch) -> Try:
     """Served: a named type of plain numbers."""
-    file = plain(place, data=False)
+    file = plain(scratch, data=False)
     file["kind"] = np.dtype("u1")
     file.create_dataset("data", data=np.zeros(ROWS, np.uint8), dtype=file["kind"])
     return done(file)
 
 
 def _attributed(name: str, make_attribute: Any, base: str | None = None) -> None:
-    def make(place: Place) -> Try:
-        file = plain(place) if base is None else ours(place, base)
+    def make(scratch: Scratch) -> Try:
+        file = plain(scratch) if base is None else packed_set(scratch, base)
         make_attribute(file)
         return done(file)
 
@@ -122,9 +122,9 @@ _attributed("huge", _huge_attribute, "raw.h5")
 
 
 @attack(NONE, entrances=SET)
-def attributes_by_the_thousand(place: Place) -> Try:
+def attributes_by_the_thousand(scratch: Scratch) -> Try:
     """5,000 attributes of the root group."""
-    file = plain(place, libver="latest")
+    file = plain(scratch, libver="latest")
     for number in range(5000):
         file.attrs[f"a{number}"] = number
     return done(file)
@@ -133,8 +133,8 @@ def attributes_by_the_thousand(place: Place) -> Try:
 def _described(
     name: str, field: str, value: Any, refused: tuple[str, ...] = SET, says: str = ""
 ) -> None:
-    def make(place: Place) -> Try:
-        file = ours(place)
+    def make(scratch: Scratch) -> Try:
+        file = packed_set(scratch)
         file.attrs[field] = value
         return done(file)
 
@@ -159,18 +159,18 @@ ESCAPES = b"\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\x7f"
 
 
 @attack(says="no field 'data'", entrances=SET)
-def escapes_in_names(place: Place) -> Try:
+def escapes_in_names(scratch: Scratch) -> Try:
     """Names that would retitle a terminal and wipe it: listed where data is not found."""
-    file = plain(place, data=False, labels=False)
+    file = plain(scratch, data=False, labels=False)
     file[ESCAPES.decode("latin-1")] = np.zeros(ROWS)
     file["é" * 30_000] = np.zeros(4)
     return done(file)
 
 
 @attack(NONE, entrances=SET)
-def escapes_in_classes(place: Place) -> Try:
+def escapes_in_classes(scratch: Scratch) -> Try:
     """Class names of another's set that would do so: shown, escaped."""
-    file = plain(place, data=False, labels=False)
+    file = plain(scratch, data=False, labels=False)
     file["train_set_x"] = np.zeros(ROWS, np.uint8)
     file["train_set_y"] = np.arange(N) % 2
     file["list_classes"] = np.array([ESCAPES, b"\xff\xfe\n\n"])
@@ -178,9 +178,9 @@ def escapes_in_classes(place: Place) -> Try:
 
 
 @attack(("read", "verify", "convert"), "packed from", entrances=("read", "verify", "convert"))
-def escapes_in_paths(place: Place) -> Try:
+def escapes_in_paths(scratch: Scratch) -> Try:
     """Recorded paths that would do so, of samples that are damaged: named in the errors."""
-    with ours(place) as file:
+    with packed_set(scratch) as file:
         path = Path(file.filename)
         offset = file["data"].id.get_offset()
         paths = np.array([b"../../" + ESCAPES + b"%d" % i for i in range(N)])
@@ -196,9 +196,9 @@ def escapes_in_paths(place: Place) -> Try:
 
 
 @attack(NONE, entrances=SET)
-def paths_out_of_the_folder(place: Place) -> Try:
+def paths_out_of_the_folder(scratch: Scratch) -> Try:
     """Recorded paths that lead elsewhere are words: nothing is opened or written there."""
-    with ours(place) as file:
+    with packed_set(scratch) as file:
         path = Path(file.filename)
         paths = np.array([(b"../" * 9 + b"tmp/%d" % i) for i in range(N - 1)] + [b"/etc/passwd"])
         del file["paths"]
@@ -210,13 +210,13 @@ def paths_out_of_the_folder(place: Place) -> Try:
 
 
 def _offsets(name: str, change: Any, says: str) -> None:
-    def make(place: Place) -> Try:
-        with ours(place, "jpeg.h5") as file:
+    def make(scratch: Scratch) -> Try:
+        with packed_set(scratch, "jpeg.h5") as file:
             path = Path(file.filename)
-            places = file["offsets"][()]
-            change(places)
-            file["offsets"][...] = places
-            file.attrs[f"digest_{fmt.OFFSETS}"] = np.bytes_(fmt.digest(places).encode())
+            offsets = file["offsets"][()]
+            change(offsets)
+            file["offsets"][...] = offsets
+            file.attrs[f"digest_{fmt.OFFSETS}"] = np.bytes_(fmt.digest(offsets).encode())
         return Try(path)
 
     make.__doc__ = f"Our offsets {name}, their digest right."
@@ -224,8 +224,8 @@ def _offsets(name: str, change: Any, says: str) -> None:
 
 
 def _set(index: int, value: int) -> Any:
-    def change(places: Any) -> None:
-        places[index] = value
+    def change(offsets: Any) -> None:
+        offsets[index] = value
 
     return change
 

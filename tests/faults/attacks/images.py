@@ -14,7 +14,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from .corpus import NONE, SAMPLE, Place, Try, attack, jpeg
+from .corpus import NONE, SAMPLE, Scratch, Try, attack, jpeg
 from .lmdb_files import bare
 
 Make = Callable[[], bytes]
@@ -23,12 +23,12 @@ Make = Callable[[], bytes]
 def picture_attack(name: str, make: Make, says: str = "", harmless: bool = False) -> None:
     """One picture, as a record of a set and as a file of a folder."""
 
-    def in_set(place: Place) -> Try:
-        path = bare(place, [jpeg(0), jpeg(1), make(), jpeg(3)])
+    def in_set(scratch: Scratch) -> Try:
+        path = bare(scratch, [jpeg(0), jpeg(1), make(), jpeg(3)])
         return Try(path, {"size": [8, 8]})
 
-    def in_folder(place: Place) -> Try:
-        folder = place.here / "pictures"
+    def in_folder(scratch: Scratch) -> Try:
+        folder = scratch.folder / "pictures"
         folder.mkdir()
         for number in range(3):
             (folder / f"{number}.jpg").write_bytes(jpeg(number))
@@ -331,11 +331,11 @@ for _name, _bytes in {
     ("read", "info", "verify", "convert"),
     name="picture_of_another_size_in_our_set",
 )
-def _(place: Place) -> Try:
-    """A set of ours whose record is a larger picture, checksums and digests right."""
+def _(scratch: Scratch) -> Try:
+    """A set packed by asyncreader whose record is a larger picture, checksums and digests right."""
     from asyncreader.formats import packed as fmt
 
-    path = place.copy("jpeg.lmdb")
+    path = scratch.copy("jpeg.lmdb")
     big: bytes = simplejpeg.encode_jpeg(np.zeros((4000, 4000, 3), np.uint8))
     import json
 

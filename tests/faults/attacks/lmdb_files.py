@@ -14,7 +14,7 @@ import lmdb
 import msgpack
 import numpy as np
 
-from .corpus import COUNT, NONE, SAMPLE, SET, Place, Try, attack, jpeg
+from .corpus import COUNT, NONE, SAMPLE, SET, Scratch, Try, attack, jpeg
 
 PAGE = 4096
 DBS = ("data", "meta", "labels", "checksums", "paths")
@@ -32,18 +32,18 @@ def environment(path: Path, named: dict[bytes | None, dict[bytes, bytes]], **fla
     return path
 
 
-def bare(place: Place, values: list[bytes], **named: Any) -> Path:
+def bare(scratch: Scratch, values: list[bytes], **named: Any) -> Path:
     """Values under numbers, as LSUN keeps its pictures."""
     entries = {b"%08d" % i: value for i, value in enumerate(values)}
-    return environment(place.here / "set", {None: entries, **named})
+    return environment(scratch.folder / "set", {None: entries, **named})
 
 
-# -- the description of a set of ours --------------------------------------------------------------
+# -- the description of a packed set ---------------------------------------------------------------
 
 
-def described(place: Place, change: Any) -> Try:
-    """A set of ours with another description."""
-    path = place.copy("raw.lmdb")
+def described(scratch: Scratch, change: Any) -> Try:
+    """A set packed by asyncreader with another description."""
+    path = scratch.copy("raw.lmdb")
     with lmdb.open(str(path), max_dbs=8, map_size=1 << 28) as env:
         database = env.open_db(b"meta")
         with env.begin(write=True, db=database) as txn:
@@ -95,23 +95,23 @@ _DESCRIPTIONS: dict[str, tuple[Any, str]] = {
 }
 for _name, (_change, _says) in _DESCRIPTIONS.items():
 
-    def _described(place: Place, change: Any = _change) -> Try:
-        return described(place, change)
+    def _described(scratch: Scratch, change: Any = _change) -> Try:
+        return described(scratch, change)
 
     _described.__doc__ = f"Our description: {_name}."
     attack(SET, _says, SET, name=f"meta_{_name}")(_described)
 
 
 @attack(NONE, entrances=SET)
-def meta_duplicate_keys(place: Place) -> Try:
+def meta_duplicate_keys(scratch: Scratch) -> Try:
     """Served: the last of two counts, which must be right, is the one that counts."""
-    return described(place, lambda text: b'{"count": 99, ' + text[1:])
+    return described(scratch, lambda text: b'{"count": 99, ' + text[1:])
 
 
 @attack(NONE, entrances=SET)
-def meta_escapes_in_classes(place: Place) -> Try:
+def meta_escapes_in_classes(scratch: Scratch) -> Try:
     """Served: class names that would wipe a terminal are shown escaped."""
-    return described(place, _with(classes=["\x1b[2J\x1b]0;owned\x07", "b\n\r\u202e\u2028"]))
+    return described(scratch, _with(classes=["\x1b[2J\x1b]0;owned\x07", "b\n\r\u202e\u2028"]))
 
 
 # -- pages -----------------------------------------------------------------------------------------
@@ -121,8 +121,8 @@ def _paged(name: str, says: str, refused: tuple[str, ...] = SET) -> Any:
     """Register a change to the bytes of a bare set of pictures with two levels of pages."""
 
     def note(change: Any) -> Any:
-        def make(place: Place) -> Try:
-            path = bare(place, [jpeg(i % COUNT) for i in range(40)])
+        def make(scratch: Scratch) -> Try:
+            path = bare(scratch, [jpeg(i % COUNT) for i in range(40)])
             file = path / "data.mdb"
             raw = bytearray(file.read_bytes())
             change(raw)
@@ -238,7 +238,7 @@ def _first_leaf(raw: bytearray) -> int:
     return page
 
 
-@_paged("a_thousand_nodes_at_one_place", "more nodes than fit|runs past|bounds")
+@_paged("a_thousand_nodes_at_one_offset", "more nodes than fit|runs past|bounds")
 def _(raw: bytearray) -> None:
     """A leaf whose node table fills the page, every entry the same node."""
     page = _first_leaf(raw)
@@ -301,9 +301,9 @@ def _(raw: bytearray) -> None:
 
 
 @attack(says="depth out of range|damaged", entrances=SET)
-def lmdb_description_in_circles(place: Place) -> Try:
+def lmdb_description_in_circles(scratch: Scratch) -> Try:
     """Only the tree of our description leads to itself: it is searched before any other."""
-    path = place.copy("raw.lmdb")
+    path = scratch.copy("raw.lmdb")
     file = path / "data.mdb"
     raw = bytearray(file.read_bytes())
     page = root(raw)
@@ -324,9 +324,9 @@ def lmdb_description_in_circles(place: Place) -> Try:
 
 
 @attack(SET, "not read|damaged", SET)
-def lmdb_many_databases(place: Place) -> Try:
+def lmdb_many_databases(scratch: Scratch) -> Try:
     """5,000 named databases."""
-    path = place.here / "set"
+    path = scratch.folder / "set"
     settings: Any = {"map_size": 1 << 28, "max_dbs": 5001, "sync": False}
     with lmdb.open(str(path), **settings) as env, env.begin(write=True) as txn:
         for number in range(5000):
@@ -336,9 +336,9 @@ def lmdb_many_databases(place: Place) -> Try:
 
 
 @attack(says="not read|damaged|unexpected", entrances=SET)
-def lmdb_dupfixed_data(place: Place) -> Try:
+def lmdb_dupfixed_data(scratch: Scratch) -> Try:
     """Our names, with a data database of duplicates of fixed size."""
-    path = place.copy("raw.lmdb")
+    path = scratch.copy("raw.lmdb")
     with lmdb.open(str(path), max_dbs=8, map_size=1 << 28) as env:
         with env.begin(write=True) as txn:
             txn.drop(env.open_db(b"data", txn))
@@ -356,17 +356,17 @@ def lmdb_dupfixed_data(place: Place) -> Try:
 
 
 def _is(name: str, make_file: Any, says: str) -> None:
-    def make(place: Place) -> Try:
-        folder = place.here / "set"
+    def make(scratch: Scratch) -> Try:
+        folder = scratch.folder / "set"
         folder.mkdir()
-        make_file(folder / "data.mdb", place)
+        make_file(folder / "data.mdb", scratch)
         return Try(folder, {"pyxis": True})
 
     make.__doc__ = f"data.mdb is {name}."
-    attack(("read", "info", "verify", "convert", "face"), says, name=f"data_mdb_is_{name}")(make)
+    attack(("read", "info", "verify", "convert", "drop_in"), says, name=f"data_mdb_is_{name}")(make)
 
 
-def _socket(path: Path, place: Place) -> None:
+def _socket(path: Path, scratch: Scratch) -> None:
     before = os.getcwd()
     os.chdir(path.parent)  # a socket's path is short
     try:
@@ -376,26 +376,30 @@ def _socket(path: Path, place: Place) -> None:
         os.chdir(before)
 
 
-_is("a_pipe", lambda path, place: os.mkfifo(path), "without an LMDB data file|no LMDB|no pictures")
-_is("a_socket", _socket, "without an LMDB data file|no LMDB")
-_is("a_folder", lambda path, place: path.mkdir(), "without an LMDB data file|no LMDB")
-_is("a_device", lambda path, place: path.symlink_to("/dev/zero"), "without an LMDB|no LMDB")
 _is(
-    "another_file", lambda path, place: path.symlink_to(place.secret), "not an LMDB file|meta pages"
+    "a_pipe", lambda path, scratch: os.mkfifo(path), "without an LMDB data file|no LMDB|no pictures"
 )
-_is("empty", lambda path, place: path.touch(), "empty")
+_is("a_socket", _socket, "without an LMDB data file|no LMDB")
+_is("a_folder", lambda path, scratch: path.mkdir(), "without an LMDB data file|no LMDB")
+_is("a_device", lambda path, scratch: path.symlink_to("/dev/zero"), "without an LMDB|no LMDB")
+_is(
+    "another_file",
+    lambda path, scratch: path.symlink_to(scratch.secret),
+    "not an LMDB file|meta pages",
+)
+_is("empty", lambda path, scratch: path.touch(), "empty")
 _is(
     "sparse",
-    lambda path, place: (path.touch(), os.truncate(path, 1 << 42)),
+    lambda path, scratch: (path.touch(), os.truncate(path, 1 << 42)),
     "not an LMDB file|cannot be mapped",
 )
 
 
-@attack(("read", "info", "verify", "convert", "face"), "not a regular file|no LMDB")
-def lmdb_path_is_a_pipe(place: Place) -> Try:
+@attack(("read", "info", "verify", "convert", "drop_in"), "not a regular file|no LMDB")
+def lmdb_path_is_a_pipe(scratch: Scratch) -> Try:
     """The path itself is one."""
-    os.mkfifo(place.here / "set")
-    return Try(place.here / "set", {"pyxis": True})
+    os.mkfifo(scratch.folder / "set")
+    return Try(scratch.folder / "set", {"pyxis": True})
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -404,29 +408,29 @@ def lmdb_path_is_a_pipe(place: Place) -> Try:
 class _Bomb:
     """Touches a file when it is unpickled."""
 
-    def __init__(self, place: Place) -> None:
-        self.target = str(place.home.touched)
+    def __init__(self, scratch: Scratch) -> None:
+        self.target = str(scratch.home.touched)
 
     def __reduce__(self) -> Any:
         return open, (self.target, "w")
 
 
-def _pickled(place: Place) -> bytes:
-    return pickle.dumps([_Bomb(place), 1], protocol=4)
+def _pickled(scratch: Scratch) -> bytes:
+    return pickle.dumps([_Bomb(scratch), 1], protocol=4)
 
 
 @attack(says="pickles, which can run any code", entrances=SET)
-def pickle_values(place: Place) -> Try:
+def pickle_values(scratch: Scratch) -> Try:
     """Pickles as values (folder2lmdb, tensorpack)."""
-    return Try(bare(place, [_pickled(place)] * 4))
+    return Try(bare(scratch, [_pickled(scratch)] * 4))
 
 
 @attack(says="pickles, which can run any code", entrances=SET)
-def pickle_values_with_keys(place: Place) -> Try:
+def pickle_values_with_keys(scratch: Scratch) -> Try:
     """With the keys in a pickle of their own."""
-    path = bare(place, [_pickled(place)] * 4)
+    path = bare(scratch, [_pickled(scratch)] * 4)
     return Try(
-        environment(path, {None: {b"__keys__": _pickled(place), b"__len__": _pickled(place)}})
+        environment(path, {None: {b"__keys__": _pickled(scratch), b"__len__": _pickled(scratch)}})
     )
 
 
@@ -435,24 +439,24 @@ def pickle_values_with_keys(place: Place) -> Try:
     entrances=("convert",),
     refused=("convert",),
 )
-def pickle_values_allowed(place: Place) -> Try:
+def pickle_values_allowed(scratch: Scratch) -> Try:
     """Even where pickles are let in, this one names what is not."""
     return Try(
-        bare(place, [_pickled(place)] * 4), options={"allow_pickle": True, "no_labels": True}
+        bare(scratch, [_pickled(scratch)] * 4), options={"allow_pickle": True, "no_labels": True}
     )
 
 
 @attack(says="neither msgpack nor pickle", entrances=SET)
-def pyarrow_values(place: Place) -> Try:
+def pyarrow_values(scratch: Scratch) -> Try:
     """pyarrow.serialize, whose payload may hold pickles."""
-    body = b"\x00\x00\x00\x00\xff\xff\xff\xff" + _pickled(place)
-    return Try(environment(place.here / "set", {None: {b"0": body, b"__keys__": b"\x91\xa10"}}))
+    body = b"\x00\x00\x00\x00\xff\xff\xff\xff" + _pickled(scratch)
+    return Try(environment(scratch.folder / "set", {None: {b"0": body, b"__keys__": b"\x91\xa10"}}))
 
 
-def _tensorpack(place: Place, point: Any) -> Path:
+def _tensorpack(scratch: Scratch, point: Any) -> Path:
     packed = point if isinstance(point, bytes) else msgpack.packb(point, use_bin_type=True)
     entries = {b"%08d" % i: packed for i in range(4)}
-    return environment(place.here / "set", {None: {**entries, b"__keys__": b"\x91\xa10"}})
+    return environment(scratch.folder / "set", {None: {**entries, b"__keys__": b"\x91\xa10"}})
 
 
 def _array(**fields: Any) -> dict[bytes, Any]:
@@ -475,15 +479,15 @@ _POINTS: dict[str, tuple[Any, str]] = {
 }
 for _name, (_point, _says) in _POINTS.items():
 
-    def _pointed(place: Place, point: Any = _point) -> Try:
-        return Try(_tensorpack(place, point(place)))
+    def _pointed(scratch: Scratch, point: Any = _point) -> Try:
+        return Try(_tensorpack(scratch, point(scratch)))
 
     _pointed.__doc__ = f"tensorpack's msgpack: {_name}."
     _refused = NONE if _name == "pickle_as_picture" else SET
     attack(_refused, "" if not _refused else _says, SET, name=f"msgpack_{_name}")(_pointed)
 
 
-def _pyxis(place: Place, **fields: Any) -> Path:
+def _pyxis(scratch: Scratch, **fields: Any) -> Path:
     inner = {
         k.encode(): v
         for k, v in {
@@ -497,7 +501,7 @@ def _pyxis(place: Place, **fields: Any) -> Path:
     sample = msgpack.packb({"input": msgpack.packb(inner, use_bin_type=True)}, use_bin_type=True)
     data = {b"%010d" % i: sample for i in range(4)}
     meta = {b"nb_samples": b"4"}
-    return environment(place.here / "set", {b"data_db": data, b"meta_db": meta})
+    return environment(scratch.folder / "set", {b"data_db": data, b"meta_db": meta})
 
 
 _ARRAYS: dict[str, dict[str, Any]] = {
@@ -512,57 +516,57 @@ _ARRAYS: dict[str, dict[str, Any]] = {
 }
 for _name, _fields in _ARRAYS.items():
 
-    def _arrayed(place: Place, fields: Any = _fields) -> Try:
-        return Try(_pyxis(place, **fields), {"pyxis": True})
+    def _arrayed(scratch: Scratch, fields: Any = _fields) -> Try:
+        return Try(_pyxis(scratch, **fields), {"pyxis": True})
 
     _arrayed.__doc__ = f"ml-pyxis' arrays: {_name}."
-    attack((*SET, "face"), "", name=f"pyxis_{_name}")(_arrayed)
+    attack((*SET, "drop_in"), "", name=f"pyxis_{_name}")(_arrayed)
 
 
 @attack(SET, "not a number", SET)
-def pyxis_count_of_30_digits(place: Place) -> Try:
+def pyxis_count_of_30_digits(scratch: Scratch) -> Try:
     """As many samples as can be written in 30 digits."""
-    path = _pyxis(place)
+    path = _pyxis(scratch)
     return Try(environment(path, {b"meta_db": {b"nb_samples": b"9" * 30}}), {"pyxis": True})
 
 
 @attack(NONE, entrances=SET)
-def ocr_escapes(place: Place) -> Try:
+def ocr_escapes(scratch: Scratch) -> Try:
     """Served: texts that would wipe a terminal, shown escaped."""
     entries = {b"num-samples": b"4"}
     for number in range(1, 5):
         entries[b"image-%09d" % number] = jpeg(number)
         entries[b"label-%09d" % number] = b"\x1b[2J\x1b]0;owned\x07\r\n%d" % number
-    return Try(environment(place.here / "set", {None: entries}))
+    return Try(environment(scratch.folder / "set", {None: entries}))
 
 
 @attack(SAMPLE, "key 0x|damaged|not an image", SET)
-def escapes_in_keys(place: Place) -> Try:
+def escapes_in_keys(scratch: Scratch) -> Try:
     """Keys that would do so, of pictures that are damaged."""
     entries = {b"\x1b[2J%d" % i: jpeg(i)[:100] for i in range(4)}
-    return Try(environment(place.here / "set", {None: entries}), {"size": [8, 8]})
+    return Try(environment(scratch.folder / "set", {None: entries}), {"size": [8, 8]})
 
 
 @attack(SET, "", SET)
-def basicsr_list_is_a_bomb(place: Place) -> Try:
+def basicsr_list_is_a_bomb(scratch: Scratch) -> Try:
     """meta_info.txt: one line of 30 MB."""
-    path = bare(place, [jpeg(i) for i in range(4)])
+    path = bare(scratch, [jpeg(i) for i in range(4)])
     (path / "meta_info.txt").write_bytes(b"x" * (30 << 20))
     return Try(path)
 
 
 @attack(NONE, "", SET)
-def basicsr_list_is_a_pipe(place: Place) -> Try:
+def basicsr_list_is_a_pipe(scratch: Scratch) -> Try:
     """meta_info.txt is a pipe: it is not looked at."""
-    path = bare(place, [jpeg(i) for i in range(4)])
+    path = bare(scratch, [jpeg(i) for i in range(4)])
     os.mkfifo(path / "meta_info.txt")
     return Try(path)
 
 
 @attack(SET, "", SET)
-def npy_of_objects(place: Place) -> Try:
+def npy_of_objects(scratch: Scratch) -> Try:
     """An array file of pickled objects, by a packed set's name."""
-    path = place.here / "set.h5"
+    path = scratch.folder / "set.h5"
     with open(path, "wb") as file:
-        np.save(file, np.array([_Bomb(place)], dtype=object), allow_pickle=True)
+        np.save(file, np.array([_Bomb(scratch)], dtype=object), allow_pickle=True)
     return Try(path)

@@ -1,6 +1,6 @@
 """Makes the whole corpus: ``python tests/faults/attacks/make.py FOLDER``, a folder an attack.
 
-To try other readers, or other programs, on it. Beside the attacks lie ``outside/`` (the canaries)
+To try other readers, or other programs, on it. Next to the attacks lie ``outside/`` (the canaries)
 and ``plugins/`` (for HDF5_PLUGIN_PATH), whose library makes ``plugin-was-loaded`` when it is.
 """
 
@@ -21,8 +21,8 @@ def main(folder: str) -> int:
     """Make all of it; 0 when done."""
     home = Home(Path(folder))
     for attack in all_attacks().values():
-        made, place = home.prepare(attack)
-        place.rename(place.with_name(attack.name))
+        made, made_in = home.prepare(attack)
+        made_in.rename(made_in.with_name(attack.name))
         said = " ".join((attack.make.__doc__ or "").split())
         print(f"{attack.name}: {said} [{Path(made.path).name}]")
     return 0

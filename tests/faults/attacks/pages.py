@@ -54,7 +54,7 @@ class _Looking(HTMLParser):
 
 
 def broken_into(page: str) -> list[str]:
-    """What is in a page that is not ours: empty is what must come out."""
+    """What is in a page that asyncreader did not write; must be empty."""
     looking = _Looking()
     looking.feed(page)
     looking.close()

@@ -1,4 +1,4 @@
-"""Hostile fields beside the pictures: in a set, and in a folder that is packed with them."""
+"""Hostile fields next to the pictures: in a set, and in a folder that is packed with them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import h5py
 import numpy as np
 from PIL import Image
 
-from .corpus import CANARY, NONE, SET, Place, Try, attack, jpeg
-from .hdf5_tools import ROWS, N, closed, external, filtered, ours, plain
+from .corpus import CANARY, NONE, SET, Scratch, Try, attack, jpeg
+from .hdf5_tools import ROWS, N, closed, external, filtered, packed_set, plain
 from .images import png
 
 #: Masks (N, H, W) of the pictures of :func:`plain`.
@@ -24,34 +24,34 @@ ASKED = ("read", "info", "convert")
 
 
 def field(
-    name: str, spoil: Callable[[Any, Place], Any], says: str = "", harmless: bool = False
+    name: str, spoil: Callable[[Any, Scratch], Any], says: str = "", harmless: bool = False
 ) -> None:
     """Register a foreign HDF5 file whose field ``mask`` is what ``spoil`` makes of it."""
 
-    def make(place: Place) -> Try:
-        file = plain(place)
-        spoil(file, place)
+    def make(scratch: Scratch) -> Try:
+        file = plain(scratch)
+        spoil(file, scratch)
         return Try(closed(file), {"data_field": ["data", "mask"]})
 
     make.__doc__ = f"A second field: {name.replace('_', ' ')}."
     attack(NONE if harmless else ASKED, says, SET, name=f"field_{name}")(make)
 
 
-def _linked(target: str, inside: str) -> Callable[[Any, Place], None]:
-    def spoil(file: Any, place: Place) -> None:
-        file["mask"] = h5py.ExternalLink(getattr(place, target), inside)
+def _linked(target: str, inside: str) -> Callable[[Any, Scratch], None]:
+    def spoil(file: Any, scratch: Scratch) -> None:
+        file["mask"] = h5py.ExternalLink(getattr(scratch, target), inside)
 
     return spoil
 
 
-def _virtual(file: Any, place: Place) -> None:
+def _virtual(file: Any, scratch: Scratch) -> None:
     layout = h5py.VirtualLayout(MASKS, "u1")
-    layout[:] = h5py.VirtualSource(place.secret_h5, "data", MASKS, "u1")
+    layout[:] = h5py.VirtualSource(scratch.secret_h5, "data", MASKS, "u1")
     file.create_virtual_dataset("mask", layout)
 
 
-def _made(*shape: int, kind: Any = "u1", **settings: Any) -> Callable[[Any, Place], None]:
-    def spoil(file: Any, place: Place) -> None:
+def _made(*shape: int, kind: Any = "u1", **settings: Any) -> Callable[[Any, Scratch], None]:
+    def spoil(file: Any, scratch: Scratch) -> None:
         file.create_dataset("mask", shape, kind, **settings)
         if "chunks" not in settings:
             file["mask"][:1] = np.zeros((1, *shape[1:]), kind)
@@ -87,8 +87,8 @@ def _opaque(file: Any) -> None:
 
 
 def _named(name: str, fields: Any, says: str = "") -> None:
-    def make(place: Place) -> Try:
-        return Try(closed(plain(place)), {"data_field": fields})
+    def make(scratch: Scratch) -> Try:
+        return Try(closed(plain(scratch)), {"data_field": fields})
 
     make.__doc__ = f"Fields that are asked for: {name.replace('_', ' ')}."
     attack(ASKED, says, SET, name=f"fields_{name}")(make)
@@ -99,13 +99,13 @@ _named("a_path_out", ["data", "../../etc/passwd"])
 _named("with_nul", ["data", "a\0b"])
 
 
-def _masked(place: Place) -> Path:
-    """A set of ours with masks."""
-    path = place.home.root / "bases" / "masked.h5"
+def _masked(scratch: Scratch) -> Path:
+    """A set packed by asyncreader with masks."""
+    path = scratch.home.root / "bases" / "masked.h5"
     if not path.exists():
         from converters import convert
 
-        folder = place.home.root / "masked"
+        folder = scratch.home.root / "masked"
         for number in range(4):
             (folder / "p").mkdir(parents=True, exist_ok=True)
             (folder / "m").mkdir(exist_ok=True)
@@ -115,17 +115,17 @@ def _masked(place: Place) -> Path:
             )
         path.parent.mkdir(exist_ok=True)
         convert(folder / "p", path, fields={"mask": folder / "m"}, no_labels=True, jobs=1)
-    return place.copy("masked.h5")
+    return scratch.copy("masked.h5")
 
 
-def _replaced(name: str, spoil: Callable[[Any, Place, Any], Any], says: str) -> None:
-    def make(place: Place) -> Try:
-        _masked(place)
-        file = ours(place, "masked.h5")
+def _replaced(name: str, spoil: Callable[[Any, Scratch, Any], Any], says: str) -> None:
+    def make(scratch: Scratch) -> Try:
+        _masked(scratch)
+        file = packed_set(scratch, "masked.h5")
         old = file["mask"]
         shape, kind = old.shape, old.dtype
         del file["mask"]
-        spoil(file, place, (shape, kind))
+        spoil(file, scratch, (shape, kind))
         return Try(closed(file), {"data_field": ["data", "mask"]})
 
     make.__doc__ = f"Our set's masks: {name.replace('_', ' ')}."
@@ -154,22 +154,22 @@ CONVERT = ("convert",)
 
 def folder(
     what: str,
-    spoil: Callable[[Path, Place], Any],
+    spoil: Callable[[Path, Scratch], Any],
     says: str,
     harmless: bool = False,
     field: str = "mask",
 ) -> None:
     """Register pictures packed with a folder of masks that ``spoil`` changes."""
 
-    def make(place: Place) -> Try:
-        pictures, masks = place.here / "pictures", place.here / "masks"
+    def make(scratch: Scratch) -> Try:
+        pictures, masks = scratch.folder / "pictures", scratch.folder / "masks"
         for number in range(4):
             for where in (pictures / "a", masks / "a"):
                 where.mkdir(parents=True, exist_ok=True)
             (pictures / "a" / f"{number}.jpg").write_bytes(jpeg(number))
             mask = Image.fromarray(np.full((16, 12), number, np.uint8))
             mask.save(masks / "a" / f"{number}.png")
-        spoil(masks, place)
+        spoil(masks, scratch)
         options = {"field": f"{field}={masks}"}
         return Try(pictures, {"size": [8, 8]}, options)
 
@@ -177,29 +177,29 @@ def folder(
     attack(NONE if harmless else CONVERT, says, CONVERT, name=f"mask_{what}")(make)
 
 
-def _instead(how: Callable[[Path, Place], Any]) -> Callable[[Path, Place], Any]:
-    """Something else in the place of one mask."""
+def _instead(how: Callable[[Path, Scratch], Any]) -> Callable[[Path, Scratch], Any]:
+    """Something else instead of one mask."""
 
-    def spoil(masks: Path, place: Place) -> None:
+    def spoil(masks: Path, scratch: Scratch) -> None:
         path = masks / "a" / "2.png"
         path.unlink()
-        how(path, place)
+        how(path, scratch)
 
     return spoil
 
 
-def _whole(how: Callable[[Path, Place], Any]) -> Callable[[Path, Place], Any]:
-    """Something else in the place of the folder."""
+def _whole(how: Callable[[Path, Scratch], Any]) -> Callable[[Path, Scratch], Any]:
+    """Something else instead of the folder."""
 
-    def spoil(masks: Path, place: Place) -> None:
+    def spoil(masks: Path, scratch: Scratch) -> None:
         masks.rename(masks.with_name("moved"))
-        how(masks, place)
+        how(masks, scratch)
 
     return spoil
 
 
-def _written(data: Callable[[], bytes]) -> Callable[[Path, Place], Any]:
-    return _instead(lambda path, place: path.write_bytes(data()))
+def _written(data: Callable[[], bytes]) -> Callable[[Path, Scratch], Any]:
+    return _instead(lambda path, scratch: path.write_bytes(data()))
 
 
 def _signed_tiff() -> bytes:
@@ -242,12 +242,12 @@ folder(
 )
 folder(
     "with_two_suffixes",
-    lambda masks, place: (masks / "a" / "2.jpg").write_bytes(jpeg(2)),
+    lambda masks, scratch: (masks / "a" / "2.jpg").write_bytes(jpeg(2)),
     "two of field",
 )
 folder(
     "with_escapes",
-    lambda masks, place: (masks / "a" / "2.png").rename(masks / "a" / "\x1b[2J.png"),
+    lambda masks, scratch: (masks / "a" / "2.png").rename(masks / "a" / "\x1b[2J.png"),
     "without its 'mask'",
 )
 folder("root_is_a_file", _whole(lambda p, at: p.touch()), "no folder of field")
@@ -257,7 +257,7 @@ folder("root_is_missing", _whole(lambda p, at: None), "no folder of field")
 folder("root_in_circles", _whole(lambda p, at: p.symlink_to("masks")), "no folder of field")
 
 
-def _deep_mask(masks: Path, place: Place) -> None:
+def _deep_mask(masks: Path, scratch: Scratch) -> None:
     (masks / "a" / "up").symlink_to("..")
 
 
@@ -272,7 +272,7 @@ def _deflated_huge() -> bytes:
 folder("as_wide_as_can_be", _written(_deflated_huge), "pixels|larger|size|wide")
 folder(
     "name_of_a_table",
-    lambda masks, place: None,
+    lambda masks, scratch: None,
     "",
     field="labels",
 )

@@ -10,51 +10,53 @@ from typing import Any
 
 from asyncreader.formats.manifest import NAME
 
-from .corpus import SET, Place, Try, attack
+from .corpus import SET, Scratch, Try, attack
 
 
-def shards(name: str, spoil: Callable[[Path, Place], Any], says: str) -> None:
+def shards(name: str, spoil: Callable[[Path, Scratch], Any], says: str) -> None:
     """Register what ``spoil`` does to the folder of a set of three shards."""
 
-    def make(place: Place) -> Try:
-        folder = place.copy("shards")
-        spoil(folder, place)
+    def make(scratch: Scratch) -> Try:
+        folder = scratch.copy("shards")
+        spoil(folder, scratch)
         return Try(folder)
 
     make.__doc__ = f"A sharded set: {name.replace('_', ' ')}."
     attack(SET, says, SET, name=f"shards_{name}")(make)
 
 
-def named(value: Any) -> Callable[[Path, Place], Any]:
+def named(value: Any) -> Callable[[Path, Scratch], Any]:
     """Another name for the first shard."""
 
-    def spoil(folder: Path, place: Place) -> None:
+    def spoil(folder: Path, scratch: Scratch) -> None:
         manifest = json.loads((folder / NAME).read_text())
-        manifest["shards"][0][0] = value(place) if callable(value) else value
+        manifest["shards"][0][0] = value(scratch) if callable(value) else value
         (folder / NAME).write_text(json.dumps(manifest))
 
     return spoil
 
 
-def written(text: Callable[[bytes], bytes]) -> Callable[[Path, Place], Any]:
+def written(text: Callable[[bytes], bytes]) -> Callable[[Path, Scratch], Any]:
     """Another text of the manifest."""
-    return lambda folder, place: (folder / NAME).write_bytes(text((folder / NAME).read_bytes()))
+    return lambda folder, scratch: (folder / NAME).write_bytes(text((folder / NAME).read_bytes()))
 
 
-def replaced(how: Callable[[Path, Place], Any], what: str = "*.h5") -> Callable[[Path, Place], Any]:
-    """Something else in the place of the first shard, or of the manifest."""
+def replaced(
+    how: Callable[[Path, Scratch], Any], what: str = "*.h5"
+) -> Callable[[Path, Scratch], Any]:
+    """Something else instead of the first shard, or of the manifest."""
 
-    def spoil(folder: Path, place: Place) -> None:
+    def spoil(folder: Path, scratch: Scratch) -> None:
         first = sorted(folder.glob(what))[0]
         first.unlink()
-        how(first, place)
+        how(first, scratch)
 
     return spoil
 
 
 _NAME = "makes no sense: its name is not that of a file beside the manifest"
 shards("out_of_the_folder", named("../../outside/secret.h5"), _NAME)
-shards("absolute", named(lambda place: place.secret_h5), _NAME)
+shards("absolute", named(lambda scratch: scratch.secret_h5), _NAME)
 shards("name_with_escapes", named("\x1b[2Jx.h5"), _NAME)
 shards("name_is_a_surrogate", named("\ud800.h5"), _NAME)
 shards("name_is_a_list", named(["x"]), _NAME)
@@ -76,22 +78,24 @@ shards(
     "makes no sense|count|not as",
 )
 shards(
-    "manifest_is_a_pipe", replaced(lambda path, place: os.mkfifo(path), NAME), "not a regular file"
+    "manifest_is_a_pipe",
+    replaced(lambda path, scratch: os.mkfifo(path), NAME),
+    "not a regular file",
 )
 shards(
     "manifest_is_endless",
-    replaced(lambda path, place: path.symlink_to("/dev/zero"), NAME),
+    replaced(lambda path, scratch: path.symlink_to("/dev/zero"), NAME),
     "not a regular file",
 )
 shards(
     "manifest_is_another_file",
-    replaced(lambda path, place: path.symlink_to(place.secret), NAME),
+    replaced(lambda path, scratch: path.symlink_to(scratch.secret), NAME),
     "not JSON|no table",
 )
-shards("shard_is_a_pipe", replaced(lambda path, place: os.mkfifo(path)), "regular|size|shard")
+shards("shard_is_a_pipe", replaced(lambda path, scratch: os.mkfifo(path)), "regular|size|shard")
 shards(
     "shard_is_another_file",
-    replaced(lambda path, place: path.symlink_to(place.secret_h5)),
+    replaced(lambda path, scratch: path.symlink_to(scratch.secret_h5)),
     "shard|size",
 )
-shards("shard_is_a_folder", replaced(lambda path, place: path.mkdir()), "shard|regular|size")
+shards("shard_is_a_folder", replaced(lambda path, scratch: path.mkdir()), "shard|regular|size")

@@ -7,7 +7,7 @@ import os
 import h5py
 import numpy as np
 
-from .corpus import NONE, SET, Place, Try, attack, jpeg
+from .corpus import NONE, SET, Scratch, Try, attack, jpeg
 from .hdf5_tools import N, closed, plain
 
 SHOWN = ("page", "preview", "batch", *SET)
@@ -39,18 +39,18 @@ NAMES = {
 def _packed(name: str, container: str) -> None:
     text = NAMES[name]
 
-    def make(place: Place) -> Try:
+    def make(scratch: Scratch) -> Try:
         from converters import convert
 
-        folder = place.here / "pictures"
+        folder = scratch.folder / "pictures"
         for number in range(4):
             of_class = folder / (text if number % 2 else "plain")
             of_class.mkdir(parents=True, exist_ok=True)
             # some twice, so that the tables of duplicates name them, too
             path = of_class / f"{number}{text[:60]}.jpg"
             path.write_bytes(jpeg(number % 2))
-        convert(folder, place.here / f"set.{container}", encoding="jpeg", jobs=1)
-        return Try(place.here / f"set.{container}")
+        convert(folder, scratch.folder / f"set.{container}", encoding="jpeg", jobs=1)
+        return Try(scratch.folder / f"set.{container}")
 
     make.__doc__ = f"Classes and paths of a set in {container}: {name.replace('_', ' ')}."
     attack(NONE, "", SHOWN, name=f"names_{name}_{container}")(make)
@@ -61,9 +61,9 @@ for _number, _name in enumerate(NAMES):
 
 
 def _classes(name: str, text: bytes) -> None:
-    def make(place: Place) -> Try:
-        # a layout of others that keeps its classes beside the data: no digest is in the way
-        file = plain(place, data=False, labels=False)
+    def make(scratch: Scratch) -> Try:
+        # a foreign layout that keeps its classes in a data set: no digest is in the way
+        file = plain(scratch, data=False, labels=False)
         file["train_set_x"] = np.zeros((N, 8, 8, 3), np.uint8)
         file["train_set_y"] = np.arange(N) % 2
         file["list_classes"] = np.array([text + b"0", text + b"1"])
@@ -81,9 +81,9 @@ _classes("surrogates", "\ud83d".encode("utf-8", "surrogatepass"))
 
 
 @attack(NONE, "", SHOWN)
-def file_of_markup(place: Place) -> Try:
+def file_of_markup(scratch: Scratch) -> Try:
     """The file's own name and the data set's are markup."""
     name = "<img src=x onerror=alert(1)>\x1b[2J.h5"
-    with h5py.File(os.fsencode(place.here / name), "w") as file:
+    with h5py.File(os.fsencode(scratch.folder / name), "w") as file:
         file["<b onclick=x>"] = np.zeros((N, 8, 8, 3), np.uint8)
-    return Try(place.here / name, {"data_field": "<b onclick=x>"})
+    return Try(scratch.folder / name, {"data_field": "<b onclick=x>"})

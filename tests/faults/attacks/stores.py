@@ -16,54 +16,54 @@ from typing import Any
 
 from asyncreader.formats.manifest import NAME
 
-from .corpus import ATTACKS, CANARY, NONE, Place, Try, attack
+from .corpus import ATTACKS, CANARY, NONE, Scratch, Try, attack
 from .store_server import Answer, Asked, head, honest, whole
 
-#: What can be asked of a URL; it cannot be packed again, and has no face.
-FAR = ("read", "info", "preview", "page", "bench")
+#: Entrances that take a URL; convert and the drop-in replacements do not.
+REMOTE = ("read", "info", "preview", "page", "bench")
 OPENED = ("read", "info")
 
 
 def store(
     name: str,
-    change: Callable[[Answer, Place], Answer],
+    change: Callable[[Answer, Scratch], Answer],
     says: str = "",
     refused: tuple[str, ...] = OPENED,
     base: str = "shards",
 ) -> None:
-    """Register a store that serves a set of ours as ``change`` makes of an honest answer."""
+    """Register a store that serves a good set with its honest answers changed by ``change``."""
 
-    def make(place: Place) -> Try:
-        place.copy(base)
-        answer = change(honest(place.here), place)
-        url = place.home.store.serve(place.here.name, answer)
+    def make(scratch: Scratch) -> Try:
+        scratch.copy(base)
+        answer = change(honest(scratch.folder), scratch)
+        url = scratch.home.store.serve(scratch.folder.name, answer)
         return Try(f"{url}/{base}")
 
     make.__doc__ = f"A store: {name.replace('_', ' ')}."
-    attack(refused, says, FAR, name=f"store_{name}")(make)
+    attack(refused, says, REMOTE, name=f"store_{name}")(make)
 
 
-def of(part: str, instead: Callable[[Asked, bytes], Any]) -> Callable[[Answer, Place], Answer]:
+def of(part: str, instead: Callable[[Asked, bytes], Any]) -> Callable[[Answer, Scratch], Answer]:
     """Another answer where the key has ``part`` in it; ``instead`` gets the true object, too."""
 
-    def change(good: Answer, place: Place) -> Answer:
+    def change(good: Answer, scratch: Scratch) -> Answer:
         def answer(asked: Asked) -> Any:
             if part not in asked.key:
                 return good(asked)
-            return instead(asked, (place.here / asked.key).read_bytes())
+            return instead(asked, (scratch.folder / asked.key).read_bytes())
 
         return answer
 
     return change
 
 
-def renamed(name: Callable[[Place], str]) -> Callable[[Answer, Place], Answer]:
+def renamed(name: Callable[[Scratch], str]) -> Callable[[Answer, Scratch], Answer]:
     """Another name for the first shard, in the manifest."""
 
-    def change(good: Answer, place: Place) -> Answer:
-        path = place.here / "shards" / NAME
+    def change(good: Answer, scratch: Scratch) -> Answer:
+        path = scratch.folder / "shards" / NAME
         manifest = json.loads(path.read_text())
-        manifest["shards"][0][0] = name(place)
+        manifest["shards"][0][0] = name(scratch)
         path.write_text(json.dumps(manifest))
         return good
 
@@ -71,10 +71,10 @@ def renamed(name: Callable[[Place], str]) -> Callable[[Answer, Place], Answer]:
 
 
 _NAME = "makes no sense: its name is not that of a file beside the manifest"
-store("names_a_file_above", renamed(lambda place: "../../outside/secret.h5"), _NAME)
-store("names_an_absolute_file", renamed(lambda place: place.secret_h5), _NAME)
-store("names_a_url", renamed(lambda place: "file:///etc/passwd"), _NAME)
-store("names_with_a_query", renamed(lambda place: "x.h5?y=../z"), _NAME)
+store("names_a_file_above", renamed(lambda scratch: "../../outside/secret.h5"), _NAME)
+store("names_an_absolute_file", renamed(lambda scratch: scratch.secret_h5), _NAME)
+store("names_a_url", renamed(lambda scratch: "file:///etc/passwd"), _NAME)
+store("names_with_a_query", renamed(lambda scratch: "x.h5?y=../z"), _NAME)
 
 
 # -- lengths -------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ for _what, _key in (("manifest", NAME), ("shard", ".h5")):
             f"{_what}_{_name}",
             of(_key, _send),
             _says,
-            # an encoding that nobody asked for is not undone: the bytes are what they were
+            # an encoding that was not asked for is not undone: the bytes are what they were
             NONE if _name == "is_gzipped" else OPENED,
         )
 
@@ -198,13 +198,13 @@ def _far(name: str, says: str) -> None:
     """The attack of that name, as an object of an honest store."""
     known = ATTACKS[name]
 
-    def make(place: Place) -> Try:
-        made = known.make(place)
-        url = place.home.store.serve(place.here.name, honest(place.here))
+    def make(scratch: Scratch) -> Try:
+        made = known.make(scratch)
+        url = scratch.home.store.serve(scratch.folder.name, honest(scratch.folder))
         return Try(f"{url}/{Path(made.path).name}", made.params)
 
     make.__doc__ = f"By URL: {name.replace('_', ' ')}."
-    attack(OPENED, says, FAR, name=f"store_{name}")(make)
+    attack(OPENED, says, REMOTE, name=f"store_{name}")(make)
 
 
 def register() -> None:

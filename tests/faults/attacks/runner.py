@@ -1,4 +1,4 @@
-"""Sends a visitor into attacks and says what became of it, of the canaries, and of the files."""
+"""Runs attacks in a child process; reports what became of it, of the canaries and of the files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from typing import Any
 from .corpus import Attack, Home
 
 TESTS = Path(__file__).resolve().parents[2]
-#: Seconds after which a visitor is taken to hang.
+#: Seconds after which the child process is taken to hang.
 HANG = 60.0
 
 
 @dataclass(frozen=True)
-class Visit:
-    """One entrance of one attack. ``outcome``: "served", "refused", or what must not be."""
+class Result:
+    """Of one attack through one entrance. ``outcome``: "served", "refused", or what must not be."""
 
     entrance: str
     outcome: str
@@ -33,15 +33,15 @@ class Visit:
     seconds: float
 
 
-class Visitor:
-    """A process that walks into attacks, replaced when it dies. A context manager."""
+class AttackRunner:
+    """Runs the child process that opens attacks, and a new one when it dies. A context manager."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self._process: subprocess.Popen[str] | None = None
-        self._log = home.root / "visitor.log"
+        self._log = home.root / "child.log"
 
-    def __enter__(self) -> Visitor:
+    def __enter__(self) -> AttackRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -49,10 +49,10 @@ class Visitor:
         self._home.close()
 
     def _start(self) -> subprocess.Popen[str]:
-        place = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+        folders = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
-            "PYTHONPATH": place,
+            "PYTHONPATH": os.pathsep.join(folders),
             "HDF5_PLUGIN_PATH": str(self._home.plugins),
             "MALLOC_ARENA_MAX": "2",  # each reserves addresses, which are what is limited
             "OPENBLAS_NUM_THREADS": "1",
@@ -62,14 +62,14 @@ class Visitor:
         }
         with open(self._log, "a", encoding="utf-8") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "faults.attacks.visitor"],
+                [sys.executable, "-m", "faults.attacks.child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=environment,
                 text=True,
             )
-        for entrance in ("read", "info", "verify", "convert", "face"):
+        for entrance in ("read", "info", "verify", "convert", "drop_in"):
             out = self._home.root / "warm"
             out.mkdir()
             warm = self._ask(entrance, str(self._home.base("raw.h5")), {}, {"out": str(out)})
@@ -115,14 +115,14 @@ class Visitor:
         }
 
     def settings(self) -> str:
-        """ "same", or what the visitor's process was changed to."""
+        """ "same", or the settings of the child process that were changed."""
         if self._process is None:
             self._start()
         said: str = self._ask("settings", "", {}, {})["outcome"]
         return said
 
-    def visits(self, attack: Attack, entrances: tuple[str, ...]) -> Iterator[Visit]:
-        """Make an attack, go through entrances, and look at what was not to be touched."""
+    def run(self, attack: Attack, entrances: tuple[str, ...]) -> Iterator[Result]:
+        """Make an attack, open it through each entrance, and check what must not be touched."""
         made, folder = self._home.prepare(attack)
         before = [snapshot(self._home.outside), snapshot(folder)]
         for entrance in entrances:
@@ -149,7 +149,7 @@ class Visitor:
             if [snapshot(self._home.outside), snapshot(folder)] != before:
                 outcome, said = "files changed", said
                 before = [snapshot(self._home.outside), snapshot(folder)]
-            yield Visit(entrance, outcome, said, found["seconds"])
+            yield Result(entrance, outcome, said, found["seconds"])
         remove(folder)
 
 
@@ -161,9 +161,9 @@ def signal_name(code: int) -> str:
 def snapshot(folder: Path) -> dict[str, tuple[Any, ...]]:
     """All files below ``folder``: kind, size, time, and content of small ones."""
     found: dict[str, tuple[Any, ...]] = {}
-    for place, folders, files in os.walk(os.fsencode(folder)):
+    for parent, folders, files in os.walk(os.fsencode(folder)):
         for name in folders + files:
-            path = os.path.join(place, name)
+            path = os.path.join(parent, name)
             try:
                 facts = os.lstat(path)
             except OSError:  # deeper than a path can say

@@ -1,8 +1,8 @@
-"""A process that walks into attacks: opens, reads, describes, verifies, converts and shows them.
+"""The child process that opens attacks: reads, describes, verifies, converts and shows them.
 
 One JSON request a line on stdin, one answer a line on stdout. Its memory is limited to what it has
-when it is ready and 2 GiB; who asks watches its life and the time. Nothing is caught that a user
-would see: an exception of another type than AsyncReaderError is an outcome of its own.
+when it is ready and 2 GiB; runner.py watches the time and whether it dies. Nothing is caught that a
+user would see: an exception of another type than AsyncReaderError is an outcome of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from asyncreader.sources.remote import client
 from .corpus import CANARY
 from .pages import broken_into
 
-#: What a visitor may use beyond what it has at the start.
+#: Bytes that the child process may use beyond what it has at the start.
 MEMORY = 2 << 30
 _WORD = CANARY[:12]
 #: The canary as it would be read in another phase.
@@ -62,8 +62,8 @@ def read(path: Any, params: dict[str, Any], workers: str = "thread") -> bytes:
     return served
 
 
-def face(path: Any, params: dict[str, Any]) -> bytes:
-    """The same through the interface of another system."""
+def drop_in(path: Any, params: dict[str, Any]) -> bytes:
+    """The same through a drop-in replacement."""
     if "pyxis" in params:
         from asyncreader.faces import pyxis
 
@@ -107,11 +107,13 @@ def _given(params: dict[str, Any]) -> list[str]:
     return [word for name in names for word in ("-p", f"{name}={json.dumps(params[name])}")]
 
 
-def visit(entrance: str, path: Any, params: dict[str, Any], options: dict[str, Any]) -> bytes:
-    """Go through one entrance; what was served or said."""
+def open_through(
+    entrance: str, path: Any, params: dict[str, Any], options: dict[str, Any]
+) -> bytes:
+    """Open the attack through one entrance; what was served or said."""
     out = Path(options.pop("out"))
-    if entrance == "face":
-        return face(path, params)
+    if entrance == "drop_in":
+        return drop_in(path, params)
     if entrance in ("read", "process"):
         return read(path, params, "thread" if entrance == "read" else "process")
     if entrance in ("preview", "batch", "page", "bench", "doctor"):
@@ -167,10 +169,10 @@ def _option(name: str, value: Any) -> list[str]:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """One visit, told as an outcome: served, refused, or what must not be."""
+    """The outcome of one request: served, refused, or what must not be."""
     began = time.perf_counter()
     try:
-        served = visit(
+        served = open_through(
             request["entrance"], request["path"], request["params"], dict(request["options"])
         )
         outcome, said = "served", ""
@@ -194,12 +196,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         outcome = "asked wrongly"
     if "cannot be mapped" not in said and re.search("Unable to alloc|MemoryE|ate memory", said):
         outcome = "memory"
-    gc.collect()  # of what this visit has made: the rest is frozen
+    gc.collect()  # of what this request has made: the rest is frozen
     return {"outcome": outcome, "said": said, "seconds": time.perf_counter() - began}
 
 
 def settings() -> dict[str, Any]:
-    """What belongs to the process and its libraries, and is not ours to change."""
+    """What belongs to the process and its libraries, and that asyncreader must not change."""
     import cv2
     import h5py
     from PIL import Image, ImageFile
@@ -243,7 +245,7 @@ def main() -> None:
             now = settings()
             changed = {name for name in now if now[name] != before[name]}
             result = {"outcome": repr(sorted(changed)) if changed else "same"}
-        elif request["entrance"] == "die":  # for the test of who asks
+        elif request["entrance"] == "die":  # for the test of the runner
             os.kill(os.getpid(), signal.SIGSEGV)
         else:
             result = answer(request)

@@ -1,8 +1,8 @@
 """Trials in processes of their own, forked from one that has imported everything already.
 
-``python -m faults.nursery MODULE`` reads a JSON object from each line of its standard input, forks
-a child that runs ``MODULE.trial(**object)`` and ends as a program does, watches it from outside,
-and answers with a line. A trial is a session: nothing that it leaves behind escapes.
+``python -m faults.child_runner MODULE`` reads a JSON object from each line of its standard input,
+forks a child that runs ``MODULE.trial(**object)`` and ends as a program does, watches it from
+outside, and answers with a line. A trial is a session: nothing that it leaves behind escapes.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def watched(pid: int, report: int, said: int, plan: Mapping[str, Any]) -> End:
         facts.update(json.loads(line))
     since = facts.get("leaving", began)
     if plan.get("signal"):
-        since = done if signalled is None else signalled  # it had ended by itself
+        since = done if signalled is None else signalled  # it had ended before the signal
     return End(
         code,
         done - since,
@@ -176,10 +176,10 @@ def _rest(pipe: int) -> bytes:
 
 def started(command: Sequence[str], plan: Mapping[str, Any]) -> End:
     """A trial in a fresh interpreter, watched from its first instant."""
-    ours, theirs = os.pipe()
+    report, reporting = os.pipe()
     said, saying = os.pipe()
     fcntl.fcntl(saying, fcntl.F_SETPIPE_SZ, 1 << 20)
-    os.dup2(theirs, _REPORT, inheritable=True)
+    os.dup2(reporting, _REPORT, inheritable=True)
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -190,32 +190,32 @@ def started(command: Sequence[str], plan: Mapping[str, Any]) -> End:
         start_new_session=True,
         pass_fds=(_REPORT,),
     )
-    for fd in (theirs, _REPORT, saying):
+    for fd in (reporting, _REPORT, saying):
         os.close(fd)
     try:
-        end = watched(process.pid, ours, said, plan)
+        end = watched(process.pid, report, said, plan)
     finally:
-        os.close(ours)
+        os.close(report)
         os.close(said)
     process.returncode = end.code
     return end
 
 
 def environment() -> dict[str, str]:
-    """Ours, with the checkout first on the path."""
+    """The environment of this process, with the checkout first on the path."""
     path = os.pathsep.join([str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path}
 
 
-# -- the nursery ---------------------------------------------------------------------------------
+# -- the runner ----------------------------------------------------------------------------------
 
 
-class Nursery:
-    """The client's side: a process of that module's children."""
+class ChildRunner:
+    """Starts a process that forks a child for each trial of that module."""
 
     def __init__(self, module: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "faults.nursery", module],
+            [sys.executable, "-m", "faults.child_runner", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -231,7 +231,7 @@ class Nursery:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("the nursery broke down")
+            raise RuntimeError("the process that forks the children ended")
         facts = json.loads(line)
         return End(**{**facts, "left": tuple(facts["left"])})
 
@@ -245,9 +245,9 @@ class Nursery:
 
 
 @contextmanager
-def nursery(module: str) -> Iterator[Nursery]:
-    """A nursery, ended at the end."""
-    made = Nursery(module)
+def child_runner(module: str) -> Iterator[ChildRunner]:
+    """A runner of that module's trials; its process ends with the block."""
+    made = ChildRunner(module)
     try:
         yield made
     finally:
@@ -260,18 +260,18 @@ def _serve() -> dict[str, Any]:
     os.dup2(2, 1)  # nothing that a trial prints is taken for an answer
     for line in sys.stdin:
         request = json.loads(line)
-        ours, theirs = os.pipe()
+        report, reporting = os.pipe()
         said, saying = os.pipe()  # no file: its growth may be forbidden
         fcntl.fcntl(saying, fcntl.F_SETPIPE_SZ, 1 << 20)
         pid = os.fork()
         if pid == 0:
             os.setsid()
-            os.dup2(theirs, _REPORT, inheritable=False)
+            os.dup2(reporting, _REPORT, inheritable=False)
             os.dup2(saying, 2)
             os.dup2(saying, 1)
-            for fd in (ours, theirs, answers, said, saying):
+            for fd in (report, reporting, answers, said, saying):
                 os.close(fd)
-            # made for what the nursery writes to, which may have been a file
+            # the inherited ones were made for the runner's output, which may have been a file
             sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
             null = os.open(os.devnull, os.O_RDONLY)
@@ -279,11 +279,11 @@ def _serve() -> dict[str, Any]:
             os.close(null)
             os.write(_REPORT, b"\n")  # from now on it can be signalled
             return dict(request["arguments"])
-        os.close(theirs)
+        os.close(reporting)
         os.close(saying)
-        os.read(ours, 1)
-        end = watched(pid, ours, said, request["plan"])
-        os.close(ours)
+        os.read(report, 1)
+        end = watched(pid, report, said, request["plan"])
+        os.close(report)
         os.close(said)
         os.write(answers, json.dumps(asdict(end)).encode() + b"\n")
     os._exit(0)
