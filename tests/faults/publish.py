@@ -117,8 +117,8 @@ def sentence(record: Mapping[str, Any]) -> str:
         "without a wrong sample, a signal or a hang; "
         f"{of['kill']:,} conversions killed and {of['full']:,} on full disks without a "
         f"half-written set; {of['attacks']:,} attempts with hostile files, none successful; "
-        f"{of['stress']:,} batches under stress, none mixed; {of['exits']:,} exits and {of['ctrl-c']:,} times "
-        "Ctrl-C, each below 2 s, with nothing left behind."
+        f"{of['stress']:,} batches under stress, none mixed; {of['exits']:,} exits and "
+        f"{of['ctrl-c']:,} times Ctrl-C, each below 2 s, with nothing left behind."
     )
     lines = textwrap.wrap(words, 100, break_on_hyphens=False)
     return "".join(f"{line}\n" for line in lines)
