@@ -7,6 +7,7 @@ rename and lock is one, and so is each step of lmdb's and around those of h5py's
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import resource
 import signal
@@ -18,10 +19,10 @@ from typing import Any
 
 from faults.child_runner import tell
 
-WRITING = ("disk", "hdf5", "publish", "shards", "sinks", "spool", "workspace")
+WRITING = ("disk", "hdf5_writer", "one_shard", "publish", "shards", "sinks", "workspace")
 
-#: The modules that write.
-WRITERS = frozenset(f"converters.{name}" for name in WRITING)
+#: The modules that write. warm() imports each, so that a renamed one is an error.
+WRITERS = frozenset(("converters.temp_tables", *(f"converters.outputs.{name}" for name in WRITING)))
 
 #: Two thirds of the calls of C, and none of them writes: there are others between any two writes.
 IDLE = frozenset(("len", "append"))
@@ -43,6 +44,8 @@ def warm() -> None:
     assert asyncreader.cli.main is not None
     assert asyncreader.verify is not None
     assert converters.pack is not None
+    for name in WRITERS:
+        importlib.import_module(name)
 
 
 class Counter:
