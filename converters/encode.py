@@ -22,10 +22,10 @@ from asyncreader.pixels.masks import encode_values, nearest_pixels
 from .options import MAX_SIDE, Options
 
 UInt8: TypeAlias = npt.NDArray[np.uint8]
-#: Told how many bytes the next step needs; may wait until they are free.
+#: Called with the bytes that the next step needs; may wait until they are free.
 Hold: TypeAlias = Callable[[int], None]
 
-#: A crop this many times larger than the target may come smaller out of the JPEG decoder.
+#: The JPEG decoder may reduce a crop that is this many times larger than the target.
 REDUCE_ABOVE: Final = 3
 
 #: Bytes of memory per pixel while one picture is decoded and resized: RGB, Pillow's 4-byte copy
@@ -41,7 +41,7 @@ _FULL: Final = (1.0, 0.0, 0.0)
 @dataclass(frozen=True, slots=True)
 class Packed:
     """One sample as it is stored: bytes, (H, W, C) of its picture if that is known, XXH3-64; and
-    its further fields, stored likewise."""
+    its other fields in the same form."""
 
     data: bytes | memoryview
     shape: tuple[int, int, int] | None
@@ -51,12 +51,12 @@ class Packed:
 
     @property
     def size(self) -> int:
-        """Bytes of it and its fields."""
+        """Bytes of the sample and its fields."""
         return len(self.data) + sum(len(field.data) for field in self.fields)
 
     @property
     def kind(self) -> str:
-        """Of its values: what all samples of a field must share."""
+        """Dtype and channels, which must be equal in all samples of a field."""
         assert self.shape is not None
         return f"{self.dtype}, {self.shape[2]} channel" + "s" * (self.shape[2] > 1)
 
@@ -69,8 +69,8 @@ def packed(
 
 
 def field_encoding(encoding: str) -> str:
-    """How further fields are stored beside pictures of an encoding: raw beside raw pixels, else as
-    PNG; without loss in any case."""
+    """How other fields are stored with pictures of an encoding: raw with raw pixels, else as PNG;
+    always without loss."""
     return "raw" if encoding == "raw" else "png"
 
 
@@ -114,7 +114,7 @@ class Recipe:
 
     def from_values(self, values: npt.NDArray[Any], full: tuple[int, int]) -> Packed:
         """Pack values (H, W, 1 or 3), uint8 or uint16, that go with a picture of size ``full``:
-        cut and resized as it is, but unmixed; padded with 0."""
+        cut and resized as it is, by nearest neighbour; padded with 0."""
         if self.size is not None:
             values = _plan(full, self.size, self.resize).picked(values)
         shape = values.shape[0], values.shape[1], values.shape[2]
@@ -125,8 +125,8 @@ class Recipe:
 
     def _examined(self, data: bytes) -> codec.ImageHeader:
         kind = codec.sniff(data)
-        # Decoders stop at the last pixel they need: a PNG's or GIF's damaged end must be looked
-        # for. The JPEG decoder is strict, and of TIFF and PPM decoding is the only check there is.
+        # Decoders stop at the last pixel they need, so the end of a PNG or GIF is checked here. The
+        # JPEG decoder is strict, and TIFF and PPM have no check but decoding.
         if self.encoding == "original" or kind not in ("jpeg", "tiff", "ppm"):
             return codec.check_structure(data)
         return codec.read_header(data)

@@ -1,4 +1,4 @@
-"""Checks what the caller of ``convert`` asked for, once, before a file is touched."""
+"""Checks the arguments of ``convert`` once, before a file is opened."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ class Options:
     overwrite: bool
     check_decode: bool
     allow_pickle: bool
-    #: So many files, or files of about so many bytes; both None: one file.
+    #: Number of files, or about how many bytes each; both None: one file.
     shards: int | None
     shard_size: int | None
     resume: bool
     engine: str
-    #: Of the Ray cluster.
+    #: Address of the Ray cluster.
     address: str | None
     progress: Progress | None
-    #: How a packed source is read; None where the caller says nothing of it.
+    #: How a packed source is read; None: as it is.
     read: ReaderParams | None
-    #: Names and folders of further fields.
+    #: Names and folders of the other fields.
     fields: tuple[tuple[str, str], ...]
     classes_from_folders: bool = False
 
@@ -117,20 +117,20 @@ def check(
     fields: Mapping[str, PathLike] | None,
     **flags: bool,
 ) -> Options:
-    """The same parameters as one frozen value; ParamsError for what cannot be."""
+    """The parameters as one frozen value; ParamsError for wrong ones."""
     target = _path("dst", dst)
     if is_url(target):
         local = local_path(target)
         if local is None:
             raise ParamsError(
-                "sets are packed to a disk",
+                "the target must be on a disk, not a URL",
                 found=without_secrets(target),
                 hint="pack to a folder, and upload that with the store's own tools",
             )
         target = local
     target = absolute(target)
     options = Options(
-        src=_place("src", src),
+        src=_path_or_url("src", src),
         dst=target,
         format=_format(target, format, shards is not None or shard_size is not None),
         shards=None if shards is None else _whole("shards", shards, 1, MOST_SHARDS),
@@ -141,22 +141,22 @@ def check(
         size=None if size is None else _size(size),
         resize=_one_of("resize", resize, RESIZES),
         quality=_whole("quality", quality, 1, 100),
-        labels=None if labels is None else _place("labels", labels),
+        labels=None if labels is None else _path_or_url("labels", labels),
         no_labels=_flag("no_labels", no_labels),
         channels=None if channels is None else _channels(channels),
         shuffle=None if shuffle is None else _whole("shuffle", shuffle, None, None),
         compression=None if compression is None else _one_of("compression", compression, ["gzip"]),
         chunk=1 if chunk is None else _whole("chunk", chunk, 1, 1 << 20),
-        classes=None if classes is None else _place("classes", classes),
+        classes=None if classes is None else _path_or_url("classes", classes),
         jobs=_default_jobs(engine) if jobs is None else _whole("jobs", jobs, 1, 1024),
         progress=progress,
-        read=_read(_place("src", src), params),
-        fields=_fields(_place("src", src), fields, labels is not None),
+        read=_read(_path_or_url("src", src), params),
+        fields=_fields(_path_or_url("src", src), fields, labels is not None),
         **{name: _flag(name, value) for name, value in flags.items()},
     )
     if chunk is not None and compression is None:
         raise ParamsError(
-            "chunk is of use with compression only",
+            "chunk applies only with compression",
             hint="add compression 'gzip' (--compression gzip)",
         )
     _check_together(options)
@@ -212,8 +212,8 @@ def _check_together(options: Options) -> None:
 
 
 def check_encoding(options: Options, encoding: str) -> None:
-    """Raise ParamsError for what ``encoding`` has no use for: a filter beside an encoding that is
-    compressed already, a quality of anything but JPEG."""
+    """Raise ParamsError for options that do not apply to ``encoding``: compression of samples that
+    are compressed already, a quality for anything but JPEG."""
     if options.quality != QUALITY and encoding != "jpeg":
         raise ParamsError(
             f"quality is of encoding 'jpeg'; the samples are to be {encoding!r}",
@@ -227,7 +227,7 @@ def check_encoding(options: Options, encoding: str) -> None:
 
 
 def _read(src: str, params: Mapping[str, Any] | None) -> ReaderParams | None:
-    """What the caller says of a packed source, checked as a reader checks it."""
+    """The caller's params of a packed source, checked as a reader checks them."""
     if not params:
         return None
     checked = parse_params({**params, "path": src}, {})
@@ -244,7 +244,7 @@ def _read(src: str, params: Mapping[str, Any] | None) -> ReaderParams | None:
 def _fields(
     src: str, fields: Mapping[str, PathLike] | None, listed: bool
 ) -> tuple[tuple[str, str], ...]:
-    """Names and folders. ``listed``: a CSV says what is a picture."""
+    """Names and folders. ``listed``: a CSV names the pictures."""
     if not fields:
         return ()
     if not isinstance(fields, Mapping):
@@ -268,7 +268,7 @@ def _fields(
                 f"the folder of field {name!r} lies inside that of the pictures, "
                 "and would be packed as pictures",
                 path=inside,
-                hint="put it beside them, or name the pictures by a CSV (labels, --labels)",
+                hint="move it out of that folder, or name the pictures by a CSV (labels, --labels)",
             )
     return tuple((name, absolute(_path("fields", folder))) for name, folder in fields.items())
 
@@ -279,7 +279,7 @@ def _default_jobs(engine: str) -> int:
 
 def _path(name: str, value: Any) -> str:
     try:
-        # bytes are welcome: a path need not be text
+        # bytes are allowed: a path need not be text
         path: str = os.fsdecode(os.fspath(value))
     except TypeError:
         raise ParamsError(f"{name} is not a path", found=repr(value)) from None
@@ -288,14 +288,14 @@ def _path(name: str, value: Any) -> str:
     return path
 
 
-def _place(name: str, value: Any) -> str:
+def _path_or_url(name: str, value: Any) -> str:
     """An absolute path, or a store's URL; file:// becomes a path. ParamsError for other URLs."""
     path = _path(name, value)
     if not is_url(path):
         return absolute(path)
     local = local_path(path)
     if local is None:
-        location_of(path)  # refuses what makes no sense, and secrets
+        location_of(path)  # ParamsError for a malformed URL, or one with secrets
     return path if local is None else local
 
 

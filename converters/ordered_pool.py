@@ -1,9 +1,9 @@
-"""Runs work in threads and hands its results back in order, with bounded samples and bytes.
+"""Runs work in threads and returns its results in order, with bounded samples and bytes.
 
-The consumer is the only writer, so what it writes cannot depend on the number of threads. Work
-pulls numbers rather than being pushed: at most ``window`` of them are begun and not yet consumed,
-and together they hold at most ``limit`` bytes. The oldest one is never made to wait for bytes,
-since only its completion lets the others' be given back.
+The consumer is the only writer, so what it writes cannot depend on the number of threads. Threads
+take numbers: at most ``window`` of them are begun and not yet consumed, and together they hold at
+most ``limit`` bytes. The oldest one never waits for bytes, since the others' are released only
+after it is consumed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ BYTES_PER_JOB: Final = 192 << 20
 
 
 class Stopped(Exception):
-    """Raised inside work when the pool is closed; it goes no further than the pool's thread."""
+    """Raised inside work when the pool is closed; caught in the pool's thread."""
 
 
 class Lease:
-    """The bytes one number holds; passed to its work."""
+    """The bytes that one number holds; passed to its work."""
 
     def __init__(self, pool: Pool[Any], number: int) -> None:
         self._pool = pool
@@ -114,7 +114,7 @@ class Pool(Generic[T]):
                     self._ready.wait()
                 result, size = self._done.pop(number)
             yield number, result
-            # Only now is it written: until then its bytes are held.
+            # The consumer has written it only now, so its bytes counted until here.
             with self._lock:
                 self._bytes -= size
                 self._head = number + 1

@@ -1,4 +1,4 @@
-"""``convert``: what is asked for is checked, packed (one_file.py, shards.py) and given its name."""
+"""``convert``: checks the options, packs (one_file.py, shards.py) and renames to the target."""
 
 from __future__ import annotations
 
@@ -57,40 +57,37 @@ def convert(
     what need not be listed); pictures on a web server are named by ``labels``.
 
     ``encoding``: "raw" (pixels, all of one shape), "jpeg", "png" or "original" (the files' own
-    bytes); None is "raw" for a folder, and for a packed set what it has. ``size``: (H, W) or
-    "HxW", reached by ``resize`` "crop" (centred, as PIL's ImageOps.fit), "pad" (black) or
-    "squeeze"; or one number, the length of the shorter side. ``quality``: of "jpeg".
-    ``labels``: a CSV of path,label[,label...] that names the set. Each of its columns has its own
-    type: numbers keep their values, text becomes the number of its name among the sorted names of
-    all text columns. Labels are (N, L) int64, or float64 where a column has fractions.
-    ``no_labels``: none; neither: the class is the first folder level, numbered as sorted or by
-    ``classes`` (a packed set, or a text file with a name on each line). Folders called train, val,
-    test or the like are refused as classes, unless ``classes_from_folders`` says that they are
-    meant; it also takes folders inside classes as meant, which ``report.notes`` tells otherwise.
-    ``channels``: 3 or 1; None is 3 for a folder.
+    bytes); None is "raw" for a folder, and for a packed set what it has. ``size``: (H, W) or "HxW",
+    reached by ``resize`` "crop" (centred, as PIL's ImageOps.fit), "pad" (black) or "squeeze"; or
+    one number, the length of the shorter side. ``quality``: of "jpeg". ``labels``: a CSV of
+    path,label[,label...] that names the set. Each of its columns has its own type: numbers keep
+    their values, text becomes the number of its name among the sorted names of all text columns.
+    Labels are (N, L) int64, or float64 where a column has fractions. ``no_labels``: none; neither:
+    the class is the first folder level, numbered as sorted or by ``classes`` (a packed set, or a
+    text file with a name on each line). Folders called train, val, test or the like are an error,
+    unless ``classes_from_folders`` says that they are classes; it also silences the note in
+    ``report.notes`` about folders inside classes. ``channels``: 3 or 1; None is 3 for a folder.
     ``shuffle``: a seed to pack in random order. ``compression``: "gzip" for raw HDF5, ``chunk``
     samples (1) to a chunk. ``follow_links``: also links out of the folder. ``jobs``: threads; the
-    file does not depend on it. ``skip_bad``: leave bad pictures out and report them.
-    ``overwrite``: replace an existing set. ``check_decode``: decode what is only copied, too.
-    ``format``: "hdf5" or "lmdb" where the suffix does not say. ``shards``: so many files in the
-    folder ``dst``, and a manifest; or as many as make them about ``shard_size`` bytes each (a
-    number, or "500MB", "1GiB"). ``resume``: go on with a run of the same sources and options that
-    was interrupted, whose finished shards are kept once they are found whole and their pictures
-    not written again since. ``engine``: "local",
-    or "ray": shards are packed by the Ray cluster at ``address`` (None: as ``ray.init`` finds one),
-    whose machines see ``src`` and ``dst`` under the same paths; the same files come of it.
-    ``progress(done, total)`` is called after each sample, by the calling thread. ``params``: how a
-    packed ``src`` is read, as the reader's parameters data_field, labels_field, labels_path,
-    subset, channel_order and axes. ``allow_pickle``: unpickle the samples of an LMDB that keeps
-    them so; only for a set whose writer you trust. ``fields``: folders of further fields by
-    name, such as {"mask": "masks"}: each picture's file there has its path but for the suffix, and
-    its size; palette indices and grey values (8 or 16 bits) are kept without loss, cut and resized
-    by nearest neighbour as the pictures are (padded with 0), and stored raw beside raw pixels, else
-    as PNG.
+    file does not depend on it. ``skip_bad``: leave bad pictures out and report them. ``overwrite``:
+    replace an existing set. ``check_decode``: also decode pictures that are copied. ``format``:
+    "hdf5" or "lmdb", for a ``dst`` without such a suffix. ``shards``: this number of files in the
+    folder ``dst``, and a manifest; or ``shard_size``: files of about so many bytes (a number, or
+    "500MB", "1GiB"). ``resume``: continue an interrupted run of the same sources and options. Its
+    finished shards are kept if they are whole and their pictures have not changed. ``engine``:
+    "local", or "ray": the Ray cluster at ``address`` (None: as ``ray.init`` finds one) packs the
+    same shards; its machines must see ``src`` and ``dst`` under the same paths. ``progress(done,
+    total)`` is called after each sample, by the calling thread. ``params``: how a packed ``src`` is
+    read, as the reader's parameters data_field, labels_field, labels_path, subset, channel_order
+    and axes. ``allow_pickle``: unpickle the samples of an LMDB that keeps them so; only for a set
+    whose writer you trust. ``fields``: folders of other fields by name, such as {"mask": "masks"}:
+    a picture's mask has the same path there, with any suffix, and the same size; palette indices
+    and grey values (8 or 16 bits) are kept without loss, cut and resized by nearest neighbour as
+    the pictures are (padded with 0), and stored raw with raw pixels, else as PNG.
 
     The target appears under its name when it is complete, verified and on the disk; on any error
-    nothing is left under it (finished shards are kept beside it for ``resume``). Raises ParamsError
-    for what was asked, SampleError (such as DecodeError, with ``source_path``) for a bad picture,
+    nothing is left under it (finished shards are kept next to it for ``resume``). Raises ParamsError
+    for bad arguments, SampleError (such as DecodeError, with ``source_path``) for a bad picture,
     SourceError for source or target.
     """
     options = check(
@@ -127,7 +124,7 @@ def convert(
     if options.engine == "ray":
         from .outputs.ray import load_ray
 
-        load_ray()  # before anything is looked at
+        load_ray()  # before any file is read
     try:
         with (
             Target(options.dst, options.kind, options.overwrite, options.resume) as target,
@@ -139,7 +136,7 @@ def convert(
     except OSError as exc:
         if isinstance(exc, AsyncReaderError):
             raise
-        if is_full(exc):  # all that is written but by a sink, and by publishing, are the spools
+        if is_full(exc):  # sinks and publish() raise their own: these are temporary files
             raise no_temporary_room() from exc
         raise SourceError(
             "the set cannot be packed",

@@ -1,4 +1,4 @@
-"""What a conversion did, as one frozen value."""
+"""The report of a conversion."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class ConvertReport:
     ``count``: samples packed; ``skipped``: (path, reason) of each bad source, in path order, so
     that count + len(skipped) is what was found; ``ignored``: files that were not candidates, by
     kind ("hidden", "other suffix", "not in the CSV"); ``bytes``: size of the target on disk;
-    ``shards``: files of a sharded set, None of one file; ``kept``: those of them that an
-    interrupted run had finished; ``notes``: what may not be expected, such as folders inside
+    ``shards``: files of a sharded set, None of one file; ``kept``: how many of them an
+    interrupted run had finished; ``notes``: what a user may not expect, such as folders inside
     classes, and classes without pictures.
     Names that are not UTF-8 carry surrogate escapes, as everywhere in Python.
     """

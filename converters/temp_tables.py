@@ -1,7 +1,7 @@
-"""Keeps a million names and numbers out of memory: unlinked temporary files, mapped to be read.
+"""Tables of names and numbers on disk, for a million samples: unlinked files, mapped for reading.
 
-Nothing here makes a Python object per sample that lives longer than one step of a loop. A spool is
-filled by one thread and frozen; from then on any thread may read it.
+No Python object per sample lives longer than one step of a loop. One thread fills a table and
+freezes it; from then on any thread may read it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def _temporary() -> IO[bytes]:
 
 
 def _close(file: IO[bytes] | None) -> None:
-    """Close; that a full disk does not take the rest of the buffer no longer matters."""
+    """Close; a full disk no longer matters."""
     if file is not None:
         with contextlib.suppress(OSError):
             file.close()
 
 
 def _mapped(file: IO[bytes]) -> mmap.mmap | bytes:
-    """The whole of ``file``, which is closed: the mapping keeps its (nameless) contents."""
+    """The contents of ``file``, which is closed: the mapping keeps the unlinked file."""
     file.flush()
     with file:
         if file.seek(0, 2) == 0:
@@ -90,12 +90,12 @@ class Numbers:
         return self._rows
 
     def close(self) -> None:
-        """Give the temporary file back, frozen or not."""
+        """Close the temporary file, frozen or not."""
         _close(self._file)
         self._rows = None
 
     def __del__(self) -> None:
-        self.close()  # one that an error left behind
+        self.close()  # if an error kept it from being closed
 
 
 class Strings:
@@ -113,7 +113,7 @@ class Strings:
 
     @classmethod
     def of(cls, texts: Iterable[bytes]) -> Strings:
-        """These, frozen."""
+        """A frozen list of ``texts``."""
         made = cls()
         for text in texts:
             made.append(text)
@@ -129,7 +129,7 @@ class Strings:
         self.longest = max(self.longest, len(text))
 
     def freeze(self) -> Strings:
-        """End the filling; from now on it can be read, by any thread."""
+        """End the filling: from now on any thread may read it."""
         if self._file is not None:
             self._blob = _mapped(self._file)
             self._file = None
@@ -147,13 +147,13 @@ class Strings:
         return self._blob[start : int(ends[number])]
 
     def close(self) -> None:
-        """Give the temporary files back, frozen or not."""
+        """Close the temporary files, frozen or not."""
         _close(self._file)
         self._ends.close()
         self._blob = b""
 
     def __del__(self) -> None:
-        _close(self._file)  # one that an error left behind
+        _close(self._file)  # if an error kept it from being closed
 
 
 def sorted_records(records: Iterable[bytes], run: int = RUN) -> Iterator[bytes]:

@@ -379,7 +379,7 @@ def test_an_error_while_listing_keeps_what_was_finished(
 
 
 def test_a_damaged_shard_is_packed_again(photos: Path, cut: Path, tmp_path: Path) -> None:
-    """Only whole shards are kept: one that was damaged, lost or has no receipt is done again."""
+    """Only whole shards are kept: one that was damaged, lost or has no record is packed again."""
     shard = cut / "set" / "shard-00001-of-00004.h5"
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1

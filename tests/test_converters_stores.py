@@ -289,7 +289,7 @@ def test_parts_of_a_set_in_a_bucket(photos: Path, bucket: str, tmp_path: Path) -
     [
         ("s3://key:topsecret@b/x", "o.h5", {}, "user name, password or query"),
         ("https://h/x?sig=topsecret", "o.h5", {}, "user name, password or query"),
-        ("here", "s3://b/train.h5", {}, "packed to a disk"),
+        ("here", "s3://b/train.h5", {}, "must be on a disk"),
         ("here", "https://me:topsecret@h/o.h5", {}, "user name, password or query"),
         ("s3://b/x", "o.h5", {"follow_links": True}, "follow_links is for folders on a disk"),
         ("s3://b/x", "o.h5", {"fields": {"mask": "s3://b/m"}}, "must be on this machine"),

@@ -37,7 +37,7 @@ from converters.outputs.one_file import Order
 from converters.outputs.publish import Target
 from converters.outputs.ray import tasks_of
 from converters.outputs.shards import make_plan
-from converters.outputs.workspace import Receipt, Workspace
+from converters.outputs.workspace import ShardRecord, Workspace
 
 COUNT, SHARDS = 23, 4
 HIGH, WIDE = 20, 28
@@ -195,11 +195,11 @@ def test_tasks_of_a_cluster_write_the_same(
             samples.close()
             with monkeypatch.context() as elsewhere:
                 elsewhere.chdir("/")
-                told = [Receipt.from_json(pickle.loads(task).run()) for task in sent]
+                told = [ShardRecord.from_json(pickle.loads(task).run()) for task in sent]
             assert files(Path(workspace.set)) == {
                 name: found for name, found in files(raw).items() if name != NAME
             }
-            assert [receipt.field_bytes for receipt in told] == [
+            assert [record.field_bytes for record in told] == [
                 (n * HIGH * WIDE,) for n in (5, 6, 6, 6)
             ]
 

@@ -36,7 +36,7 @@ _NOT_FINITE: Final = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _INT64: Final = range(-(1 << 63), 1 << 63)
 
 #: After a path's sort key: two NULs (a component is never empty, so none inside), row, line.
-_PLACE: Final = struct.Struct(">QQ")
+_ROW_AND_LINE: Final = struct.Struct(">QQ")
 
 
 class Pictures(Protocol):
@@ -325,14 +325,14 @@ def _spooled(table: _Table, cells: _Cells, labels: Numbers) -> Iterator[bytes]:
     for number, line in enumerate(table.lines()):
         for value in cells.numbers(line):
             labels.append(value)
-        yield sort_key(line.path) + b"\0\0" + _PLACE.pack(number, line.number)
+        yield sort_key(line.path) + b"\0\0" + _ROW_AND_LINE.pack(number, line.number)
 
 
 def _unique(path: str, records: Iterator[bytes]) -> Iterator[Row]:
     last: Row | None = None
     for record in records:
-        number, line = _PLACE.unpack(record[-_PLACE.size :])
-        row = Row(record[: -_PLACE.size - 2].replace(b"\0", b"/"), number, line)
+        number, line = _ROW_AND_LINE.unpack(record[-_ROW_AND_LINE.size :])
+        row = Row(record[: -_ROW_AND_LINE.size - 2].replace(b"\0", b"/"), number, line)
         if last is not None and last.path == row.path:
             _wrong(
                 path,

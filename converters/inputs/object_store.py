@@ -52,9 +52,9 @@ class StoreFolder:
     ahead = IN_FLIGHT
 
     def __init__(self, url: str) -> None:
-        place = location_of(url)
-        self._place = Location(place.base, place.key.strip("/"))
-        self._objects = Objects(place.base)
+        location = location_of(url)
+        self._location = Location(location.base, location.key.strip("/"))
+        self._objects = Objects(location.base)
         self.lists = self._objects.lists
         self.ignored: dict[str, int] = {HIDDEN: 0, OTHER_SUFFIX: 0}
         self.folders: list[bytes] = []
@@ -65,13 +65,13 @@ class StoreFolder:
 
     @property
     def name(self) -> str:
-        return self._place.shown
+        return self._location.shown
 
     def shown(self, path: bytes) -> str:
         return self._at(path).shown
 
     def _at(self, path: bytes) -> Location:
-        return self._place.inside(os.fsdecode(path))
+        return self._location.inside(os.fsdecode(path))
 
     def relative(self, name: bytes) -> bytes:
         top = os.fsencode(f"{self.name}/")
@@ -111,8 +111,8 @@ class StoreFolder:
             raise SourceNotFoundError("nothing lies below this URL", path=self.name)
 
     def _listed(self) -> Iterator[bytes]:
-        top = f"{self._place.key}/" if self._place.key else ""
-        for entries in self._objects.listed(self._place):
+        top = f"{self._location.key}/" if self._location.key else ""
+        for entries in self._objects.listed(self._location):
             for key, version in entries:
                 if not key.startswith(top) or key == top:
                     continue
@@ -128,7 +128,7 @@ class StoreFolder:
 
     def look_up(self, paths: Sequence[bytes]) -> list[Found | None]:
         good = [path for path in paths if _is_text(path)]
-        versions = self._objects.versions(self._place, list(map(self._at, good)))
+        versions = self._objects.versions(self._location, list(map(self._at, good)))
         found = dict(zip(good, versions, strict=True))
         return [
             None if version is None else Found(path, stamp=version.to_bytes())
@@ -200,12 +200,12 @@ def _words(version: Version) -> str:
 def holds_set(url: str) -> bool:
     """Whether a URL names a packed set rather than a folder of pictures: by its suffix, or by the
     manifest that lies there."""
-    place = location_of(url)
-    if place.key.rstrip("/").endswith((".h5", ".hdf5", ".json", ".lmdb")):
+    location = location_of(url)
+    if location.key.rstrip("/").endswith((".h5", ".hdf5", ".json", ".lmdb")):
         return True
-    objects = Objects(place.base)
+    objects = Objects(location.base)
     try:
-        return objects.versions(place, [place.inside(MANIFEST)]) != [None]
+        return objects.versions(location, [location.inside(MANIFEST)]) != [None]
     finally:
         objects.close()
 
@@ -213,15 +213,15 @@ def holds_set(url: str) -> bool:
 @contextmanager
 def fetched_text(url: str) -> Iterator[str]:
     """The file that a URL names, on this machine as long as the context lasts."""
-    place = location_of(url)
-    objects = Objects(place.base)
+    location = location_of(url)
+    objects = Objects(location.base)
     try:
-        size = objects.size(place)
+        size = objects.size(location)
         with tempfile.NamedTemporaryFile(prefix="asyncreader-") as file:
             for lo in range(0, size, _PIECE * _TOGETHER):
                 hi = min(lo + _PIECE * _TOGETHER, size)
                 ranges = [(at, min(at + _PIECE, hi)) for at in range(lo, hi, _PIECE)]
-                for piece in objects.read_ranges(place, ranges):
+                for piece in objects.read_ranges(location, ranges):
                     file.write(piece)
             file.flush()
             yield file.name

@@ -101,9 +101,9 @@ class PackedSamples:
         self._of_fields = [_paths(field.part) for field in self._fields]
         self.field_paths = tuple(map(self._field_path, self._of_fields))
         # far away a run of samples is one request; packed in random order there are no runs
-        self._far = spec.io == "ranges" and options.shuffle is None
+        self._remote = spec.io == "ranges" and options.shuffle is None
         light = self._recipe is None and not self._check_decode
-        self.run = RUN if light or self._far else 1
+        self.run = RUN if light or self._remote else 1
         self._asked = _Asked()
 
     @property
@@ -141,7 +141,7 @@ class PackedSamples:
 
     def fetch(self, number: int, hold: Hold) -> Packed:
         record = self._record(number)
-        if self._far:
+        if self._remote:
             self._ask(number)
         sample = self._picture(record, hold)
         if not self._fields:

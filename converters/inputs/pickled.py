@@ -281,7 +281,7 @@ class _Labels:
     def rows(self, numbers: Int64) -> npt.NDArray[Any]:
         if not self._text:
             return self._rows[numbers]
-        place = {name: i for i, name in enumerate(sorted(self._numbers))}
-        final = np.array([place[name] for name in self._numbers], np.int64)
+        sorted_numbers = {name: n for n, name in enumerate(sorted(self._numbers))}
+        final = np.array([sorted_numbers[name] for name in self._numbers], np.int64)
         chosen: npt.NDArray[np.int64] = final[self._rows[numbers]]
         return chosen

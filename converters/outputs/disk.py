@@ -1,7 +1,7 @@
-"""Writes a file without ever letting a library meet a full disk, and makes it durable.
+"""Reserves disk space before a library writes, and makes files durable.
 
-Space is reserved ahead (posix_fallocate), so that a full disk is one clear error here rather than
-what HDF5 makes of it: an error from close() and a crash at exit.
+Space is reserved ahead (posix_fallocate), so that a full disk is one clear error here. In HDF5 it
+would be an error from close() and a crash at exit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 from asyncreader.errors import SourceError
 
-#: Reserved ahead: an eighth of what there is, within these limits; it is cut off at the end.
+#: Reserved ahead: an eighth of the file's size, within these limits; cut off at the end.
 LEAST_AHEAD: Final = 1 << 20
 MOST_AHEAD: Final = 64 << 20
 
@@ -29,13 +29,13 @@ _UNABLE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 _BUFFER: Final = 1 << 20
 
-#: The end of a hint where it is true.
+#: The end of a hint, where nothing was left.
 NOTHING_LEFT: Final = "nothing was left behind"
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether ``error`` says that there is no room: full disk, quota, or file size limit. Libraries
-    say it in the system's words."""
+    """Whether ``error`` means no space: full disk, quota, or file size limit. Of a library's error
+    the text is compared with the system's."""
     return any(_tells(error, number) for number in _FULL)
 
 
@@ -53,11 +53,13 @@ def free_bytes(path: str) -> int:
 def full_error(
     target: str, folder: str, needed: int, error: BaseException | None = None
 ) -> SourceError:
-    """The error for a disk without room for ``needed`` more bytes of ``target``; ``error``: what
-    the system said."""
+    """The error for a disk without space for ``needed`` more bytes of ``target``; ``error``: the
+    system's."""
     limited = error is not None and _tells(error, errno.EFBIG)
     return SourceError(
-        "the system lets no file grow so far" if limited else "no room on the disk",
+        "the file would exceed the system's limit of a file's size"
+        if limited
+        else "no room on the disk",
         path=target,
         found=f"{free_bytes(folder)} bytes free",
         expected=f"{needed} more",
@@ -67,7 +69,7 @@ def full_error(
 
 
 def no_temporary_room() -> SourceError:
-    """The error for a disk without room for the spools."""
+    """The error for a disk without space for the temporary files."""
     folder = tempfile.gettempdir()
     return SourceError(
         "no room for temporary files",
@@ -80,8 +82,7 @@ def no_temporary_room() -> SourceError:
 
 @contextlib.contextmanager
 def in_room(target: str, folder: str) -> Iterator[None]:
-    """Small files and names of ``target`` are written to ``folder``: a full disk is the error that
-    says so."""
+    """For small files and names of ``target`` in ``folder``: a full disk is :func:`full_error`."""
     try:
         yield
     except OSError as exc:
@@ -91,7 +92,7 @@ def in_room(target: str, folder: str) -> Iterator[None]:
 
 
 def check_room(target: str, folder: str, needed: int) -> None:
-    """Fail at once when it is known beforehand that the target will not fit."""
+    """Raise at once if the target cannot fit."""
     if needed > free_bytes(folder):
         raise full_error(target, folder, needed)
 
@@ -149,9 +150,9 @@ class Extent:
         """Make sure that the file can be written up to ``end``."""
         if end <= self._reserved:
             return
-        if not hasattr(os, "posix_fallocate"):  # as file systems that cannot reserve
+        if not hasattr(os, "posix_fallocate"):  # as on file systems that cannot reserve
             return
-        # Some more if there is room for it, and else exactly what is needed.
+        # Some more if there is space for it, else exactly what is needed.
         ahead = min(max(end // 8, LEAST_AHEAD), MOST_AHEAD)
         for wanted in (end + ahead, end):
             try:

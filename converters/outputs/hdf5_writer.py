@@ -1,11 +1,11 @@
 """Writes an HDF5 file piece by piece: data of unknown length in one pass, then its tables.
 
-Contiguous data are written with pwrite from a fixed place on, into a file that HDF5 has only begun.
-At the end the file is opened with that place as its alignment, so that the data set, created with
-its final shape and allocated at once, comes to lie where the bytes are already.
+Contiguous data are written with pwrite from a fixed offset, into a file that HDF5 has only created.
+At the end the file is opened with that offset as its alignment. The data set is then created with
+its final shape and allocated at once, so HDF5 puts it where the bytes already are.
 
-libver ("v110", "v110"): checksummed metadata that any HDF5 since 1.10 reads. Before each piece that
-HDF5 itself writes, its space is reserved, so that it never meets a full disk.
+libver ("v110", "v110"): checksummed metadata that any HDF5 since 1.10 reads. Space is reserved
+before HDF5 writes anything itself, so that a full disk cannot interrupt it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .disk import Extent
 #: Where contiguous data begin: a page, so that they can be mapped and read directly.
 START: Final = 4096
 
-#: Smaller data are placed by HDF5 wherever it likes, and written then: only objects above the
+#: HDF5 chooses the offset of smaller data, which are written at the end: only objects above the
 #: threshold are aligned, and the threshold must be above the size of any metadata.
 THRESHOLD: Final = 1 << 16
 
-#: Room for metadata beside each piece, and for each chunk's entry in its index (at most 24 bytes
+#: Space for the metadata of each piece, and for each chunk's entry in its index (at most 24 bytes
 #: an entry, in blocks that grow with the square root of their number).
 MARGIN: Final = 256 << 10
 
@@ -46,7 +46,7 @@ LEVEL: Final = 4
 #: Bytes of samples whose compression may be pending.
 PENDING_BYTES: Final = 256 << 20
 
-#: Bytes that a spooled field is copied by.
+#: Bytes of a spooled field that are copied at a time.
 PIECE: Final = 8 << 20
 
 #: HDF5's own limit of a chunk's size.
@@ -66,17 +66,17 @@ class Hdf5File:
         self._h5: Any = None
 
     def open(self, alignment: bool = False) -> Any:
-        """HDF5's handle, opened. The file must be as long as what it holds: HDF5 takes its length
-        for used, and does not notice what is reserved later."""
+        """HDF5's handle, opened. The file must be as long as its contents: HDF5 takes all of it
+        as used, and does not notice what is reserved later."""
         self._h5 = h5f.open(self._path, h5f.ACC_RDWR, fapl=_access(alignment))
-        self.room(0)
+        self.reserve(0)
         return self._h5
 
     def handle(self) -> Any:
         """HDF5's handle, opened if it is not yet."""
         return self.open() if self._h5 is None else self._h5
 
-    def room(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """Make sure that HDF5 can write ``size`` more bytes."""
         self.extent.reserve(self._h5.get_filesize() + size + MARGIN)
 
@@ -84,23 +84,23 @@ class Hdf5File:
 
     def dataset(self, name: str, dtype: Any, shape: tuple[int, ...], written: bool = False) -> Any:
         """A contiguous data set, allocated; its bytes are in the file already or still to come."""
-        self.room(0 if written else math.prod(shape) * dtype.get_size())
+        self.reserve(0 if written else math.prod(shape) * dtype.get_size())
         plan = _plan()
         plan.set_layout(h5d.CONTIGUOUS)
         plan.set_alloc_time(h5d.ALLOC_TIME_EARLY)
         plan.set_fill_time(h5d.FILL_TIME_NEVER)
         return h5d.create(self._h5, name.encode(), dtype, h5s.create_simple(shape), dcpl=plan)
 
-    def settle(self, dataset: Any) -> None:
-        """Let HDF5 write what it holds of a data set that is complete. Where that fails this is an
-        error; h5py drops those of a data set that goes out of use, and HDF5 crashes later."""
+    def flush(self, dataset: Any) -> None:
+        """Let HDF5 write what it has cached of a complete data set, so that a failure is an error
+        here. h5py ignores such errors when it closes a data set, and HDF5 crashes later."""
         dataset.flush()
 
     def table(self, name: str, rows: npt.NDArray[Any]) -> None:
         """A contiguous data set of numbers."""
         dataset = self.dataset(name, h5t.py_create(rows.dtype), rows.shape)
         dataset.write(h5s.ALL, h5s.ALL, rows)
-        self.settle(dataset)
+        self.flush(dataset)
 
     def strings(self, name: str, values: list[bytes]) -> None:
         """A contiguous data set of a few fixed-length strings, marked as UTF-8."""
@@ -112,7 +112,7 @@ class Hdf5File:
         dtype.set_strpad(h5t.STR_NULLPAD)
         dataset = self.dataset(name, dtype, rows.shape)
         dataset.write(h5s.ALL, h5s.ALL, rows, dtype)
-        self.settle(dataset)
+        self.flush(dataset)
 
     def names(
         self,
@@ -127,17 +127,17 @@ class Hdf5File:
         plan.set_chunk((chunk,))
         plan.set_deflate(LEVEL)
         dtype = h5t.py_create(np.dtype(f"S{longest}"))
-        self.room(0)
+        self.reserve(0)
         dataset = h5d.create(self._h5, name.encode(), dtype, h5s.create_simple((count,)), dcpl=plan)
         for number, block in enumerate(blocks):
             data = zlib.compress(block.tobytes().ljust(chunk * longest, b"\0"), LEVEL)
             self.chunk(dataset, (number * chunk,), data)
-        self.settle(dataset)
+        self.flush(dataset)
 
-    def chunk(self, dataset: Any, place: tuple[int, ...], data: bytes) -> None:
+    def chunk(self, dataset: Any, offset: tuple[int, ...], data: bytes) -> None:
         """One chunk, compressed already."""
-        self.room(len(data))
-        dataset.write_direct_chunk(place, data, 0)
+        self.reserve(len(data))
+        dataset.write_direct_chunk(offset, data, 0)
 
     def describe(self, meta: fmt.Meta) -> None:
         """The description, as attributes of the root group."""
@@ -147,7 +147,7 @@ class Hdf5File:
             facts["fields"] = json.dumps(facts["fields"], sort_keys=True)
         digests = facts.pop("digests")
         facts.update({f"digest_{name}": value for name, value in digests.items()})
-        self.room(0)
+        self.reserve(0)
         for name in sorted(facts):
             if facts[name] is not None:
                 self._attribute(name, facts[name])
@@ -160,8 +160,8 @@ class Hdf5File:
         h5a.create(self._h5, name.encode(), dtype, space).write(array)
 
     def finish(self) -> None:
-        """Close the file and cut what was reserved in vain."""
-        h5f.flush(self._h5)  # fails as an error; where closing fails, the file is half closed
+        """Close the file and cut off reserved space that was not used."""
+        h5f.flush(self._h5)  # an error here; where closing fails, the file is half closed
         self._close()
         self.extent.truncate(self._end())
         self.extent.close()
@@ -185,8 +185,8 @@ class Hdf5File:
             handle.close()
 
     def write_nowhere(self) -> None:
-        """Nobody wants the file any more: what HDF5 writes from now on goes nowhere. It writes what
-        it holds even then, and may crash where that fails."""
+        """The file is abandoned: from now on HDF5 writes to the null device. It writes what it has
+        cached even now, and may crash where that fails."""
         if self._h5 is not None:
             nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             os.dup2(nowhere, self._h5.get_vfd_handle(), inheritable=False)
@@ -216,36 +216,36 @@ class ContiguousData:
         file.extent.flush()
         size = file.extent.end - START
         small = size < THRESHOLD
-        held = file.extent.read(START, size) if small else b""
+        data = file.extent.read(START, size) if small else b""
         file.extent.truncate(START if small else file.extent.end)
         file.open(alignment=not small)
         dataset = file.dataset(fmt.DATA, h5t.STD_U8LE, shape, written=not small)
         if small:
-            dataset.write(h5s.ALL, h5s.ALL, np.frombuffer(held, np.uint8).reshape(shape))
+            dataset.write(h5s.ALL, h5s.ALL, np.frombuffer(data, np.uint8).reshape(shape))
         elif dataset.get_offset() != START:
             raise SourceError(
-                "this HDF5 library did not place the data where they were written",
+                "this HDF5 library put the data set at another offset than its data",
                 path=file.target,
                 found=f"byte {dataset.get_offset()}",
                 expected=f"byte {START}",
                 hint="update h5py",
             )
-        file.settle(dataset)
+        file.flush(dataset)
 
     def abandon(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class SpooledData:
-    """A further field: in a nameless file until ``/data`` is complete, then in one piece."""
+    """One of the other fields: in an unlinked file until ``/data`` is complete, then copied."""
 
     def __init__(self, file: Hdf5File, name: str, path: str) -> None:
         self._file = file
         self._name = name
-        place = f"{path}.{name}"
-        os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        self._spool = Extent(place, file.target, 0)
-        os.unlink(place)
+        temporary = f"{path}.{name}"
+        os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        self._spool = Extent(temporary, file.target, 0)
+        os.unlink(temporary)
 
     def append(self, sample: Packed) -> None:
         """Add one sample's bytes."""
@@ -261,20 +261,20 @@ class SpooledData:
         for start in range(0, shape[0], rows):
             count = min(rows, shape[0] - start)
             piece = np.frombuffer(self._spool.read(start * row, count * row), kind)
-            place = dataset.get_space()
+            space = dataset.get_space()
             part = (count, *shape[1:])
-            place.select_hyperslab((start, *(0 for _ in shape[1:])), part)
-            dataset.write(h5s.create_simple(part), place, piece.reshape(part))
-        self._file.settle(dataset)
+            space.select_hyperslab((start, *(0 for _ in shape[1:])), part)
+            dataset.write(h5s.create_simple(part), space, piece.reshape(part))
+        self._file.flush(dataset)
         self._spool.close()
 
     def abandon(self) -> None:
-        """Give the spool back."""
+        """Close the temporary file."""
         self._spool.close()
 
 
 class ChunkedData:
-    """``/data`` or a further field in gzip chunks, compressed by threads and written in order."""
+    """``/data`` or another field in gzip chunks, compressed by threads and written in order."""
 
     def __init__(self, file: Hdf5File, chunk: int, jobs: int, name: str = fmt.DATA) -> None:
         self._file = file
@@ -349,7 +349,7 @@ class ChunkedData:
             self._write()
         self._pool.shutdown()
         assert self._dataset.shape == shape
-        self._file.settle(self._dataset)
+        self._file.flush(self._dataset)
         self._dataset = None
 
     def abandon(self) -> None:

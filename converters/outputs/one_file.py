@@ -1,7 +1,7 @@
-"""Packs samples into one file: many threads read and encode, one writes in order, then it is read.
+"""Packs samples into one file: threads read and encode, one writes in order; then it is verified.
 
-Everything that is kept is bounded whatever the number of samples: a window of pictures
-(ordered_pool.py), one transaction or write buffer (sinks.py), and tables on disk (temp_tables.py).
+Memory is bounded for any number of samples: a window of pictures (ordered_pool.py), one transaction
+or write buffer (sinks.py), and tables on disk (temp_tables.py).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ..options import Options
 from ..ordered_pool import Lease, Pool
 from .disk import ENTRY, full_error, is_full, sync
 from .sinks import Hdf5Sink, LmdbSink, Sink
-from .tables import Ledger
+from .tables import PackedRecords
 
 #: Keeps the order of packing independent of every order of training with the same seed.
 _STREAM: Final = 0x7061636B
 
-#: Places of a shuffled order worked out together.
-_PLACES: Final = 4096
+#: Positions of a shuffled order that are computed together.
+_ORDER_BLOCK: Final = 4096
 
 Shape = tuple[int, int, int]
 
@@ -44,7 +44,7 @@ class PackedFile:
     every sample was bad.
 
     ``label_width``: labels of a sample; ``data_bytes``: of all samples, before any filter;
-    ``field_bytes``: of each further field;
+    ``field_bytes``: of each of the other fields;
     ``skipped``: (number of the sample, what is wrong with it).
     """
 
@@ -59,7 +59,7 @@ class Packing:
     """Packs ``samples``, in ``order`` (of their numbers), into the one file ``work``.
 
     ``shown``: its name in messages; ``shape``: what raw pixels must have, None: as the first one;
-    ``kinds``: what the values of further fields must be, empty: as the first ones;
+    ``kinds``: what the values of the other fields must be, empty: as the first ones;
     ``done(n)`` is called after each sample, by the calling thread.
     """
 
@@ -82,28 +82,28 @@ class Packing:
         self._order = order or Order(samples.count, None)
         self._shape = shape
         self._done = done
-        self._ledger = Ledger(samples.fields, field_encoding(samples.encoding), kinds)
+        self._records = PackedRecords(samples.fields, field_encoding(samples.encoding), kinds)
         self._skipped: list[tuple[int, str]] = []
         self._same_shape = True
-        self._announced = 0  # places up to here were announced, or are fetched without that
+        self._prefetched = 0  # positions below this are prefetched, or being fetched
         self._lock = threading.Lock()
 
     def run(self) -> PackedFile:
-        """Pack all; on an error what was written so far is left to the caller to remove."""
+        """Pack all. On an error the caller removes what was written so far."""
         sink = self._sink()
         meta: Meta | None = None
         width = 1
         try:
             self._pack(sink)
-            if self._ledger.count:
+            if self._records.count:
                 meta, width = self._write_tables(sink)
                 sync_set(self._work, self._options.format, self._shown)
                 self._verify()
         finally:
             sink.abandon()
-            self._ledger.close()
-        ledger = self._ledger
-        return PackedFile(meta, width, ledger.bytes, ledger.field_bytes, tuple(self._skipped))
+            self._records.close()
+        records = self._records
+        return PackedFile(meta, width, records.bytes, records.field_bytes, tuple(self._skipped))
 
     def _sink(self) -> Sink:
         options = self._options
@@ -140,30 +140,30 @@ class Packing:
                 raise
 
     def _append_all(self, pool: Pool[Packed], sink: Sink) -> None:
-        for place, result in pool:
-            number = self._order[place]
+        for position, result in pool:
+            number = self._order[position]
             if isinstance(result, Exception):
                 self._bad(number, result)
             else:
                 self._check_shape(number, result)
-                self._ledger.add(number, result, self._samples.where)
+                self._records.add(number, result, self._samples.where)
                 sink.append(result)
             if self._done is not None:
-                self._done(place + 1)
+                self._done(position + 1)
 
-    def _announce(self, place: int) -> None:
-        """Let the source begin with what comes behind ``place``, as far as it will."""
+    def _prefetch(self, position: int) -> None:
+        """Prefetch the samples after ``position``, as many as the source accepts."""
         samples = self._samples
         with self._lock:
-            self._announced = max(self._announced, place + 1)
-            stop = min(place + 1 + samples.ahead, samples.count)
-            while self._announced < stop and samples.will_need(self._order[self._announced]):
-                self._announced += 1
+            self._prefetched = max(self._prefetched, position + 1)
+            stop = min(position + 1 + samples.ahead, samples.count)
+            while self._prefetched < stop and samples.will_need(self._order[self._prefetched]):
+                self._prefetched += 1
 
-    def _fetch(self, place: int, lease: Lease) -> Packed:
+    def _fetch(self, position: int, lease: Lease) -> Packed:
         if self._samples.ahead:
-            self._announce(place)
-        return self._samples.fetch(self._order[place], lease.hold)
+            self._prefetch(position)
+        return self._samples.fetch(self._order[position], lease.hold)
 
     def _bad(self, number: int, error: Exception) -> None:
         check_skippable(error, self._options, self._samples, number)
@@ -171,7 +171,7 @@ class Packing:
         self._skipped.append((number, reason(error)))
 
     def _check_shape(self, number: int, sample: Packed) -> None:
-        if self._shape is None and self._ledger.count == 0:
+        if self._shape is None and self._records.count == 0:
             self._shape = sample.shape
         elif sample.shape != self._shape:
             if self._samples.encoding == "raw":
@@ -191,28 +191,28 @@ class Packing:
     def _write_tables(self, sink: Sink) -> tuple[Meta, int]:
         samples = self._samples
         meta = Meta(
-            count=self._ledger.count,
+            count=self._records.count,
             encoding=samples.encoding,
             shape=self._shape if self._same_shape else None,
             channels=samples.channels,
             label_kind=samples.label_kind,
             classes=samples.classes,
         )
-        tables = self._ledger.tables(meta, samples.label_rows, samples.path, samples.field_paths)
+        tables = self._records.tables(meta, samples.label_rows, samples.path, samples.field_paths)
         sink.finish(tables)
         return tables.meta, 1 if tables.labels is None else int(tables.labels.shape[1])
 
     def _verify(self) -> None:
-        """Read the file back as any reader would, and hold it against what was packed.
+        """Read the file back as a reader does, and compare it with what was packed.
 
-        Its own digests were computed here, before writing; all else is bound to them.
+        The digests in it were computed here, before writing, and cover everything else.
         """
         from asyncreader.verify import verify_file
 
         report = verify_file(self._work)
         problem = report.problems[0] if report.problems else None
-        if problem is None and report.count != self._ledger.count:
-            problem = f"{report.count} samples instead of {self._ledger.count}"
+        if problem is None and report.count != self._records.count:
+            problem = f"{report.count} samples instead of {self._records.count}"
         if problem is not None:
             raise SourceError(
                 "the finished set does not read back as it was written",
@@ -223,28 +223,28 @@ class Packing:
 
 
 class Order:
-    """From the place in the file to the number in the source. Any thread may ask."""
+    """From the position in the file to the number in the source. Safe in any thread."""
 
     def __init__(self, count: int, seed: int | None) -> None:
         self._count = count
         self._seed = seed
-        self._block = lru_cache(maxsize=8)(self._places)
+        self._block = lru_cache(maxsize=8)(self._numbers_of)
 
-    def __getitem__(self, place: int) -> int:
+    def __getitem__(self, position: int) -> int:
         if self._seed is None:
-            return place
-        return int(self._block(place // _PLACES)[place % _PLACES])
+            return position
+        return int(self._block(position // _ORDER_BLOCK)[position % _ORDER_BLOCK])
 
-    def _places(self, block: int) -> Any:
-        start = block * _PLACES
-        return self.numbers(start, min(start + _PLACES, self._count))
+    def _numbers_of(self, block: int) -> Any:
+        start = block * _ORDER_BLOCK
+        return self.numbers(start, min(start + _ORDER_BLOCK, self._count))
 
     def numbers(self, start: int, stop: int) -> Any:
-        """int64: the numbers at places start .. stop-1."""
-        places = np.arange(start, stop, dtype=np.int64)
+        """int64: the numbers at positions start .. stop-1."""
+        positions = np.arange(start, stop, dtype=np.int64)
         if self._seed is None:
-            return places
-        return permutation(self._count, self._seed, _STREAM)(places)
+            return positions
+        return permutation(self._count, self._seed, _STREAM)(positions)
 
 
 def data_file(path: str, kind: str) -> str:
@@ -275,7 +275,7 @@ def _one_size(options: Options) -> str:
 
 
 def check_skippable(error: Exception, options: Options, samples: Samples, number: int) -> None:
-    """Return where a sample's error may be passed over; else raise it."""
+    """Return if a sample's error may be skipped; else raise it."""
     if not isinstance(error, SampleError):
         if not isinstance(error, AsyncReaderError):
             error.add_note(f"while packing {samples.where(number)!r}")
@@ -287,7 +287,7 @@ def check_skippable(error: Exception, options: Options, samples: Samples, number
 
 
 def reason(error: SampleError) -> str:
-    """What is wrong with a sample, without saying again where."""
+    """What is wrong with a sample, without its path."""
     return str(SampleError(error.what, found=error.found, expected=error.expected))
 
 

@@ -1,4 +1,4 @@
-"""Packs one shard of a set, whole or not at all, and says what it is made of."""
+"""Packs one shard of a set, whole or not at all, and returns its record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..inputs.samples import Samples
 from ..options import Options
 from .disk import in_room
 from .one_file import Packing, data_file
-from .workspace import Plan, Receipt, Workspace
+from .workspace import Plan, ShardRecord, Workspace
 
 
 def pack_shard(
@@ -24,7 +24,7 @@ def pack_shard(
     samples: Samples,
     workspace: Workspace,
     done: Callable[[int], None] | None = None,
-) -> Receipt:
+) -> ShardRecord:
     """Pack shard ``number`` of ``plan``, whose samples are ``samples``, and give it its name."""
     name = plan.name(number, options.format)
     attempt = workspace.attempt(number)
@@ -48,7 +48,7 @@ def pack_shard(
                 labels=digests.get(fmt.LABELS),
                 fields=tuple(digests[fmt.table_of(name, fmt.CHECKSUMS)] for name in samples.fields),
             )
-        receipt = Receipt(
+        record = ShardRecord(
             sources=sources,
             shard=shard,
             shape=None if packed.meta is None else packed.meta.shape,
@@ -60,12 +60,12 @@ def pack_shard(
             skipped=packed.skipped,
         )
         with in_room(shown, workspace.root):
-            workspace.finish(number, attempt, receipt)
+            workspace.finish(number, attempt, record)
     finally:
         workspace.discard(attempt)
-    return receipt
+    return record
 
 
 def sources_digest(samples: Samples) -> str:
-    """Digest of what all of ``samples`` are made from."""
+    """Digest of the source files of all of ``samples``."""
     return samples.sources(np.arange(samples.count, dtype=np.int64))

@@ -1,9 +1,9 @@
 """Lets the target appear under its name only when it is whole: a locked workspace, then a rename.
 
-The workspace is a folder beside the target, ``.NAME.asyncreader-tmp``, with a lock file (held by
-flock for as long as the process lives) and the set being written. What a killed run left there is
-cleared by the next one; what a living run holds is refused. Finished shards (shards.py) are never
-cleared unasked: they stay for a run that resumes.
+The workspace is a folder next to the target, ``.NAME.asyncreader-tmp``. It has a lock file (flock,
+for as long as the process lives) and the set being written. The next run clears what a killed run
+left there; while another run holds the lock it raises an error. Finished shards (shards.py) are
+kept for a run that resumes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Target:
     ``kind``: "hdf5" (a file), "lmdb" (a folder with data.mdb) or "shards" (a folder with a
     manifest). ``work``: the path to write to; ``resume``: what
     an interrupted run left there is not cleared. With ``keep`` set it stays there on an error.
-    Raises SourceError when the place is taken, or cannot be used.
+    Raises SourceError when the path is taken, or cannot be used.
     """
 
     def __init__(self, path: str, kind: str, overwrite: bool, resume: bool = False) -> None:
@@ -59,7 +59,7 @@ class Target:
 
     @property
     def workspace(self) -> str:
-        """The folder beside the target that holds what is not finished."""
+        """The folder next to the target, for unfinished work."""
         return self._workspace
 
     def _check(self) -> None:
@@ -181,7 +181,7 @@ class Target:
         self._release()
 
     def _say_what_is_kept(self, error: BaseException) -> None:
-        """Add it to the hint of an error of ours, or to another exception as a note."""
+        """Add it to the hint of our error types, or to another exception as a note."""
         numbers = sorted(int(found[1]) for found in self._names())
         words = "no shard was finished, nothing is kept"
         if self.keep and numbers:
@@ -191,7 +191,7 @@ class Target:
                 "with other options remove that folder first"
             )
         elif isinstance(error, AsyncReaderError):
-            return  # that nothing is left is the rule
+            return  # its own hint says that nothing is left
         if isinstance(error, AsyncReaderError):
             hint = (error.hint or "").removesuffix(NOTHING_LEFT).removesuffix("; ")
             error.hint = f"{hint}; {words}" if hint else words
@@ -222,31 +222,31 @@ class Target:
     # -- publishing --------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Give the set its name, durably. On an error the old target, if any, is as it was."""
+        """Rename the set to its target, durably. On an error the old target is as it was."""
         self._check()
-        new, place = self.work, self.path
+        new, path = self.work, self.path
         undo: list[tuple[str, str]] = []
         try:
-            if self.kind == "shards" and os.path.isdir(place):
-                # No folder can be renamed onto a full one: for a moment there is none, and what
-                # is killed just then is put back by the next run.
+            if self.kind == "shards" and os.path.isdir(path):
+                # A folder cannot be renamed onto a full one, so for a moment there is none. If
+                # the run is killed then, the next run puts the old one back.
                 old = os.path.join(self._workspace, _OLD)
-                os.rename(place, old)
-                undo.append((old, place))
-            elif self.kind == "lmdb" and os.path.isdir(place):
+                os.rename(path, old)
+                undo.append((old, path))
+            elif self.kind == "lmdb" and os.path.isdir(path):
                 # Readers map the old lock.mdb by its inode and go on; new ones must not see its
                 # table, whose transaction numbers are those of the old file.
-                _unlink(os.path.join(place, "lock.mdb"))
-                new, place = (os.path.join(folder, "data.mdb") for folder in (new, place))
-            if os.path.lexists(place):
+                _unlink(os.path.join(path, "lock.mdb"))
+                new, path = (os.path.join(folder, "data.mdb") for folder in (new, path))
+            if os.path.lexists(path):
                 with contextlib.suppress(OSError):  # there are file systems without hard links
-                    os.link(place, os.path.join(self._workspace, _LINK))
-                    undo.append((os.path.join(self._workspace, _LINK), place))
-                os.rename(new, place)
+                    os.link(path, os.path.join(self._workspace, _LINK))
+                    undo.append((os.path.join(self._workspace, _LINK), path))
+                os.rename(new, path)
             else:
-                os.rename(new, place)
-                undo.append((place, new))
-            if place != self.path:
+                os.rename(new, path)
+                undo.append((path, new))
+            if path != self.path:
                 sync(self.path)
             sync(self._folder)
         except OSError as exc:
@@ -265,7 +265,7 @@ def _flock(file: int) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as exc:
-        # A file system without locks (some of Lustre's mounts) must do without.
+        # Some file systems (some mounts of Lustre) have no locks: go on without.
         if exc.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
             raise
 
@@ -277,9 +277,9 @@ def _no_file(path: str, facts: os.stat_result) -> str | None:
         return "not a regular file"
     with open(path, "rb") as file:
         # a user block of 512 * 2^k bytes may come before (HDF5 specification, II.A)
-        places = [0, *(512 << k for k in range(40) if 512 << k < facts.st_size)]
-        for place in places:
-            file.seek(place)
+        offsets = [0, *(512 << k for k in range(40) if 512 << k < facts.st_size)]
+        for offset in offsets:
+            file.seek(offset)
             if file.read(8) == _HDF5_SIGNATURE:
                 return None
     return None if not facts.st_size else "a file that is not HDF5"
@@ -313,8 +313,8 @@ def _no_set(path: str, facts: os.stat_result) -> str | None:
         return None
     if not os.path.isfile(found):
         return f"a folder without a manifest ({manifest.NAME})"
-    held = manifest.read_manifest(found)
-    others = sorted(names - {manifest.NAME} - {held.name(n) for n in range(len(held))})
+    listed = manifest.read_manifest(found)
+    others = sorted(names - {manifest.NAME} - {listed.name(n) for n in range(len(listed))})
     return f"a folder with other files, such as {others[0]!r}" if others else None
 
 

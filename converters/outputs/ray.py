@@ -1,10 +1,9 @@
-"""Packs the shards of a set on a Ray cluster: a task for each, done again where a machine dies.
+"""Packs the shards of a set on a Ray cluster: one task for each, run again if its machine dies.
 
-All machines must see source and target under the same paths; a source may also be a URL, which
-each task opens for itself. A task is a function of the plan and
-of its share of the listing, so any attempt at it, on any machine, writes the same bytes: under a
-name of its own, and renamed when they are verified (shards.py). The driver keeps the lock, the plan
-and the receipts, and writes the manifest.
+All machines must see source and target under the same paths; a source may also be a URL, which each
+task opens. A task is a function of the plan and of its part of the listing, so each attempt, on any
+machine, writes the same bytes: under a name of its own, renamed when they are verified (shards.py).
+The driver keeps the lock, the plan and the shards' records, and writes the manifest.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from ..inputs.packed import PackedSamples
 from ..inputs.samples import Samples, View
 from ..options import Options
 from .one_shard import pack_shard
-from .workspace import Plan, Receipt, Workspace
+from .workspace import Plan, ShardRecord, Workspace
 
-#: Attempts at one shard whose worker or machine dies; a picture that kills its worker ends there.
+#: Attempts at one shard whose worker or machine dies: a picture may kill its worker every time.
 RETRIES: Final = 8
 
-#: Tasks handed to Ray and not done: so many for each core of the cluster, and at least.
+#: Unfinished tasks handed to Ray at a time: per core of the cluster, and at least.
 AHEAD_PER_CORE: Final = 4
 LEAST_AHEAD: Final = 32
 
 
 @dataclass(frozen=True)
 class Task:
-    """All that a shard follows from, as it is sent to a worker."""
+    """All that decides a shard's bytes, as it is sent to a worker."""
 
     options: Options
     plan: Plan
@@ -48,11 +47,11 @@ class Task:
     root: str
 
     def run(self) -> str:
-        """Pack the shard; its receipt as JSON."""
+        """Pack the shard; its record as JSON."""
         workspace = Workspace(self.root, self.options.format)
         if not os.path.isdir(workspace.set):
             raise SourceError(
-                "a worker does not see the folder that is packed to",
+                "a worker does not see the target's folder",
                 path=workspace.set,
                 found=f"nothing there on {os.uname().nodename}",
                 hint="source and target must lie on a file system that all machines share",
@@ -85,13 +84,13 @@ class RayEngine:
     """Runs tasks on a cluster; a context manager around the connection to it.
 
     ``address``: as of ``ray.init``; None: the cluster that RAY_ADDRESS names, or one of this
-    machine alone. A connection that the caller has already is used, and left as it is.
+    machine alone. An existing connection of the caller is used, and left open.
     """
 
     def __init__(self, address: str | None) -> None:
         self._ray = load_ray()
         self._address = address
-        self._ours = False
+        self._started = False
 
     def __enter__(self) -> RayEngine:
         if not self._ray.is_initialized():
@@ -103,15 +102,15 @@ class RayEngine:
                     found=str(exc)[:300],
                     hint="start one (ray start --head), or leave the address out",
                 ) from exc
-            self._ours = True
+            self._started = True
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._ours:
+        if self._started:
             self._ray.shutdown()
 
-    def run(self, tasks: Iterator[Task], done: Callable[[int, Receipt], None]) -> None:
-        """Run all tasks; ``done(number, receipt)`` after each, in the order they finish.
+    def run(self, tasks: Iterator[Task], done: Callable[[int, ShardRecord], None]) -> None:
+        """Run all tasks; ``done(number, record)`` after each, in the order they finish.
 
         Raises what a task raised; those still running are cancelled then.
         """
@@ -132,7 +131,7 @@ class RayEngine:
             for reference in running:
                 ray.cancel(reference, force=True)
 
-    def _one(self, running: dict[Any, int], done: Callable[[int, Receipt], None]) -> None:
+    def _one(self, running: dict[Any, int], done: Callable[[int, ShardRecord], None]) -> None:
         """Wait for whichever task is done next."""
         (reference,), _ = self._ray.wait(list(running), num_returns=1)
         number = running[reference]
@@ -152,10 +151,10 @@ class RayEngine:
             raise SourceError(
                 f"shard {number} could not be packed: its worker died {RETRIES + 1} times",
                 found=f"{type(exc).__name__}: {str(exc)[:300]}",
-                hint="is there room in memory for one picture a core? lower --jobs",
+                hint="it may lack memory for one picture for each thread: lower jobs (--jobs)",
             ) from exc
         del running[reference]
-        done(number, Receipt.from_json(text))
+        done(number, ShardRecord.from_json(text))
 
 
 def _run(task: Task) -> str:
@@ -172,7 +171,7 @@ def tasks_of(
     """A task for each of ``wanted``: (shard, numbers of its samples)."""
     away = replace(
         options,
-        src=_whole(options.src),
+        src=_absolute_path(options.src),
         dst=os.path.abspath(options.dst),
         read=None if options.read is None else _absolute(options.read),
         fields=tuple((name, os.path.abspath(folder)) for name, folder in options.fields),
@@ -183,14 +182,14 @@ def tasks_of(
         yield Task(away, plan, number, numbers if part is None else part, root)
 
 
-def _whole(place: str) -> str:
-    return place if is_url(place) else os.path.abspath(place)
+def _absolute_path(path: str) -> str:
+    return path if is_url(path) else os.path.abspath(path)
 
 
 def _absolute(read: ReaderParams) -> ReaderParams:
     labels = read.labels_path
     return replace(
         read,
-        path=_whole(os.fspath(read.path)),
+        path=_absolute_path(os.fspath(read.path)),
         labels_path=None if labels is None else os.path.abspath(labels),
     )

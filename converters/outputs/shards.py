@@ -1,9 +1,9 @@
-"""Packs a sharded set: shards one after the other, each whole or not there, the manifest last.
+"""Packs a sharded set: one shard after the other, each whole or not at all, the manifest last.
 
-A shard's bytes are a function of the plan alone: of the samples that the listing has at its places,
-of the options and of the shape of raw pixels. So a run that is cut and resumed, with any number of
-threads or on other machines, gives the same files. A bad picture that is skipped leaves its shard
-shorter and moves no other; a shard whose pictures are all bad is left out.
+A shard's bytes are a function of the plan alone: of the samples at its positions in the listing, of
+the options and of the shape of raw pixels. So a run that is interrupted and resumed, with any
+number of threads or on other machines, gives the same files. A bad picture that is skipped leaves
+its shard shorter and moves no other; a shard whose pictures are all bad is left out.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from .disk import check_room, in_room, is_full, no_temporary_room
 from .one_file import Order, Shape, all_bad, check_skippable, reason
 from .one_shard import pack_shard, sources_digest
 from .publish import Target
-from .workspace import Plan, Receipt, Workspace
+from .workspace import Plan, ShardRecord, Workspace
 
-#: Samples that are encoded to know how many make a shard of the size that is asked for.
+#: Samples that are encoded to estimate how many make a shard of the requested size.
 MEASURED: Final = 64
 
 _BLOCK: Final = 1 << 16
@@ -65,21 +65,21 @@ def make_plan(options: Options, samples: Samples, order: Order) -> Plan:
 def _measure(
     options: Options, samples: Samples, order: Order
 ) -> tuple[Shape | None, tuple[str, ...], float]:
-    """Shape of raw pixels and kinds of values of further fields (of the first good sample), and
+    """Shape of raw pixels and kinds of values of the other fields (of the first good sample), and
     mean bytes of a stored sample."""
     raw = samples.encoding == "raw"
     if not raw and not samples.fields and options.shard_size is None:
         return None, (), 0.0
     all_alike = raw or options.shard_size is None
     evenly = np.linspace(0, samples.count - 1, 1 if all_alike else min(MEASURED, samples.count))
-    places = dict.fromkeys(evenly.astype(np.int64).tolist())
+    positions = dict.fromkeys(evenly.astype(np.int64).tolist())
     sizes: list[int] = []
     shape: Shape | None = None
     kinds: tuple[str, ...] = ()
-    for place in _then_all(places, samples.count):
-        if sizes and place not in places:
+    for position in _then_all(positions, samples.count):
+        if sizes and position not in positions:
             break
-        sample = _tried(options, samples, order[place])
+        sample = _tried(options, samples, order[position])
         if sample is not None:
             sizes.append(sample.size)
             shape = shape or sample.shape
@@ -89,9 +89,9 @@ def _measure(
     return (shape if raw else None), kinds, sum(sizes) / len(sizes)
 
 
-def _then_all(places: dict[int, None], count: int) -> Iterator[int]:
-    yield from places
-    yield from (place for place in range(count) if place not in places)
+def _then_all(positions: dict[int, None], count: int) -> Iterator[int]:
+    yield from positions
+    yield from (position for position in range(count) if position not in positions)
 
 
 def _tried(options: Options, samples: Samples, number: int) -> Packed | None:
@@ -103,7 +103,7 @@ def _tried(options: Options, samples: Samples, number: int) -> Packed | None:
 
 
 def _source_digest(options: Options, samples: Samples) -> str:
-    """Of everything that the bytes of the shards follow from, but for the pictures themselves."""
+    """Digest of everything that decides the shards' bytes, except the pictures themselves."""
     state = xxhash.xxh3_128()
     shaping = {
         name: getattr(options, name)
@@ -132,7 +132,7 @@ def _source_digest(options: Options, samples: Samples) -> str:
 
 
 def pack_shards(options: Options, samples: Samples, target: Target) -> ConvertReport:
-    """Pack ``samples`` into the folder ``target``; what a cut run finished is kept if resumed."""
+    """Pack ``samples`` into the folder ``target``; a resumed run keeps the finished shards."""
     return _Run(options, samples, target).run()
 
 
@@ -156,17 +156,17 @@ class _Run:
         with in_room(target.shown, workspace.root):
             workspace.prepare()
             workspace.keep_plan(plan)
-        receipts = self._kept(plan)
-        kept = sum(receipt.shard is not None for receipt in receipts.values())
+        records = self._kept(plan)
+        kept = sum(record.shard is not None for record in records.values())
         target.keep = kept > 0
         try:
-            self._pack(plan, receipts)
-            manifest, skipped = self._finish(plan, [receipts[n] for n in range(plan.shards)])
+            self._pack(plan, records)
+            manifest, skipped = self._finish(plan, [records[n] for n in range(plan.shards)])
             target.publish()
         except OSError as exc:
             if isinstance(exc, AsyncReaderError) or not is_full(exc):
                 raise
-            raise no_temporary_room() from exc  # all else that is written says so itself
+            raise no_temporary_room() from exc  # other writes raise this error themselves
         return ConvertReport(
             target=self._options.dst,
             format=self._options.format,
@@ -199,57 +199,57 @@ class _Run:
     def _check_room(self, plan: Plan) -> None:
         if plan.sample_bytes and self._options.compression is None:
             done = os.path.join(self._target.workspace, "set")
-            held = os.scandir(done) if os.path.isdir(done) else ()
-            there = sum(entry.stat().st_size for entry in held)
-            needed = plan.count * plan.sample_bytes - there
+            entries = os.scandir(done) if os.path.isdir(done) else ()
+            finished = sum(entry.stat().st_size for entry in entries)
+            needed = plan.count * plan.sample_bytes - finished
             check_room(self._target.shown, os.path.dirname(self._target.workspace), needed)
 
-    def _kept(self, plan: Plan) -> dict[int, Receipt]:
-        """Receipts of the shards that are finished, whole, and made from what is there now."""
-        receipts = {}
+    def _kept(self, plan: Plan) -> dict[int, ShardRecord]:
+        """Records of the finished shards that are whole and whose source files have not changed."""
+        records = {}
         for number in range(plan.shards):
-            receipt = self._workspace.receipt(number)
+            record = self._workspace.record(number)
             if (
-                receipt is not None
-                and receipt.sources == sources_digest(self._view(plan, number))
-                and self._workspace.whole(receipt)
+                record is not None
+                and record.sources == sources_digest(self._view(plan, number))
+                and self._workspace.whole(record)
             ):
-                receipts[number] = receipt
-        return receipts
+                records[number] = record
+        return records
 
     def _view(self, plan: Plan, number: int) -> View:
         """The samples of shard ``number``."""
         return View(self._samples, self._numbers(plan, number))
 
-    def _pack(self, plan: Plan, receipts: dict[int, Receipt]) -> None:
-        """Pack what is not in ``receipts`` yet, and add it there."""
+    def _pack(self, plan: Plan, records: dict[int, ShardRecord]) -> None:
+        """Pack the shards that are not in ``records`` yet, and add them."""
         if self._options.engine == "ray":
-            self._pack_on_ray(plan, receipts)
+            self._pack_on_ray(plan, records)
             return
-        done = self._before + sum(len(plan.span(number)) for number in receipts)
+        done = self._before + sum(len(plan.span(number)) for number in records)
         for number in range(plan.shards):
-            if number not in receipts:
+            if number not in records:
                 samples = self._view(plan, number)
-                receipts[number] = pack_shard(
+                records[number] = pack_shard(
                     self._options, plan, number, samples, self._workspace, self._told(done)
                 )
-                self._target.keep |= receipts[number].shard is not None
+                self._target.keep |= records[number].shard is not None
                 done += samples.count
 
-    def _pack_on_ray(self, plan: Plan, receipts: dict[int, Receipt]) -> None:
+    def _pack_on_ray(self, plan: Plan, records: dict[int, ShardRecord]) -> None:
         from .ray import RayEngine, tasks_of
 
         told = self._told(self._before)
-        kept = sum(len(plan.span(number)) for number in receipts)
+        kept = sum(len(plan.span(number)) for number in records)
 
-        def done(number: int, receipt: Receipt) -> None:
+        def done(number: int, record: ShardRecord) -> None:
             nonlocal kept
-            receipts[number] = receipt
-            self._target.keep |= receipt.shard is not None
+            records[number] = record
+            self._target.keep |= record.shard is not None
             kept += len(plan.span(number))
             told(kept)
 
-        missing = (number for number in range(plan.shards) if number not in receipts)
+        missing = (number for number in range(plan.shards) if number not in records)
         wanted = ((number, self._numbers(plan, number)) for number in list(missing))
         root = self._workspace.root
         with RayEngine(self._options.address) as engine:
@@ -270,19 +270,19 @@ class _Run:
         return numbers
 
     def _finish(
-        self, plan: Plan, receipts: list[Receipt]
+        self, plan: Plan, records: list[ShardRecord]
     ) -> tuple[Manifest, tuple[tuple[str, str], ...]]:
-        """Write the manifest; returns it, and what was skipped in path order."""
+        """Write the manifest; return it, and the skipped samples in path order."""
         bad = [
-            (plan.span(number).start + place, why)
-            for number, receipt in enumerate(receipts)
-            for place, why in receipt.skipped
+            (plan.span(number).start + position, why)
+            for number, record in enumerate(records)
+            for position, why in record.skipped
         ]
         skipped = _skipped(self._samples, self._order, bad)
-        good = [receipt for receipt in receipts if receipt.shard is not None]
+        good = [record for record in records if record.shard is not None]
         if not good:
             raise all_bad(self._options, skipped)
-        shapes = {receipt.shape for receipt in good}
+        shapes = {record.shape for record in good}
         options, samples = self._options, self._samples
         common = Common(
             container=options.format,
@@ -295,9 +295,9 @@ class _Run:
             classes=samples.classes,
             chunk=options.chunk if options.compression else None,
             compression=options.compression,
-            data_bytes=sum(receipt.data_bytes for receipt in good),
-            fields=_fields([receipt.fields for receipt in good]),
-            field_bytes=tuple(np.sum([receipt.field_bytes for receipt in good], 0).tolist()),
+            data_bytes=sum(record.data_bytes for record in good),
+            fields=_fields([record.fields for record in good]),
+            field_bytes=tuple(np.sum([record.field_bytes for record in good], 0).tolist()),
         )
         manifest = Manifest.of(common, [r.shard for r in good if r.shard is not None])
         manifest = replace(manifest, digests=whole_digests(self._workspace.set, manifest))
@@ -307,8 +307,7 @@ class _Run:
 
 
 def _fields(shards: list[tuple[FieldMeta, ...]]) -> tuple[FieldMeta, ...]:
-    """Further fields as all shards have them: of one kind, by the plan, but maybe not of one
-    shape."""
+    """The other fields of all shards: of one kind, by the plan, but maybe of several shapes."""
     return tuple(
         column[0] if len(set(column)) == 1 else replace(column[0], shape=None)
         for column in zip(*shards, strict=True)
@@ -318,6 +317,6 @@ def _fields(shards: list[tuple[FieldMeta, ...]]) -> tuple[FieldMeta, ...]:
 def _skipped(
     samples: Samples, order: Order, bad: list[tuple[int, str]]
 ) -> list[tuple[Any, str, str]]:
-    """(where it sorts, name, reason) of all that was passed over; ``bad``: (place, reason)."""
+    """(where it sorts, name, reason) of all skipped samples; ``bad``: (position, reason)."""
     skipped = [(key, name, reason(why)) for key, name, why in samples.skipped]
-    return skipped + [(*samples.name(order[place]), why) for place, why in bad]
+    return skipped + [(*samples.name(order[position]), why) for position, why in bad]

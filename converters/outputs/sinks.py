@@ -1,8 +1,8 @@
-"""The two containers as places to write samples to: append, finish, abandon.
+"""Writes samples to the two containers: append, finish, abandon.
 
-A sink writes below a workspace (publish.py) and knows nothing of names or of the target's being
-replaced. Equal samples in equal order give equal bytes: no times are stored, and where LMDB cuts
-its transactions or HDF5 places its tables follows from the contents alone.
+A sink writes below a workspace (publish.py), which gives the target its name. Equal samples in
+equal order give equal bytes: no times are stored, and the ends of LMDB's transactions and the
+offsets of HDF5's tables depend on the contents alone.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Sink(Protocol):
 class Hdf5Sink:
     """An HDF5 file of the layout in ``asyncreader/formats/packed.py``.
 
-    ``expected``: samples that are coming, at most; ``fields``: names of their further fields, which
-    wait in files of their own until the pictures are all there; ``compression``: None, or "gzip"
+    ``expected``: samples that are coming, at most; ``fields``: names of their other fields, which
+    are kept in temporary files until all pictures are written; ``compression``: None, or "gzip"
     in chunks of ``chunk`` samples, compressed by ``jobs`` threads.
     """
 
@@ -144,7 +144,7 @@ class Hdf5Sink:
 
 @contextlib.contextmanager
 def _translated(target: str, folder: str) -> Iterator[None]:
-    """h5py raises OSError, RuntimeError, ValueError and others; none of them leaves here bare."""
+    """Turn h5py's errors (OSError, RuntimeError, ValueError and others) into SourceError."""
     try:
         yield
     except (AsyncReaderError, AssertionError, MemoryError):
@@ -157,16 +157,16 @@ def _translated(target: str, folder: str) -> Iterator[None]:
 
 # -- LMDB ----------------------------------------------------------------------------------------
 
-#: A transaction is written when it holds about this much. It bounds memory; where it cuts depends
-#: on the samples alone.
+#: A transaction is written when it has about this much. It bounds memory; where a transaction ends
+#: depends on the samples alone.
 COMMIT_BYTES: Final = 32 << 20
 COMMIT_RECORDS: Final = 1 << 16
 
 #: The map's first size; it doubles whenever it is full.
 FIRST_MAP: Final = 64 << 20
 
-#: Bytes that a small transaction writes beside its values.
-PAGES_BESIDE: Final = 32 << 10
+#: Bytes that a small transaction writes in addition to its values.
+TRANSACTION_BYTES: Final = 32 << 10
 
 #: lmdb.h: MAXDATASIZE, the longest value.
 MAX_VALUE: Final = 0xFFFFFFFF
@@ -237,9 +237,9 @@ class LmdbSink:
                 for database, key, value in pending:
                     transaction.put(key, value, append=True, db=database)
 
-        self._with_room(write, sum(len(value) for _, _, value in pending))
+        self._with_larger_map(write, sum(len(value) for _, _, value in pending))
 
-    def _with_room(self, action: Callable[[], T], needed: int = 0) -> T:
+    def _with_larger_map(self, action: Callable[[], T], needed: int = 0) -> T:
         """Do ``action``, a whole transaction; when the map is full, enlarge it and do it again."""
         with self._translated(needed):
             while True:
@@ -271,7 +271,7 @@ class LmdbSink:
             self._env.close()
 
     def _named(self, name: str) -> Any:
-        return self._with_room(lambda: self._env.open_db(name.encode()))
+        return self._with_larger_map(lambda: self._env.open_db(name.encode()))
 
     def _table(self, name: str, table: Any) -> None:
         if table.nbytes > MAX_VALUE:
@@ -283,7 +283,7 @@ class LmdbSink:
                 hint="write to .h5",
             )
         database = self._named(name)
-        # The mapped spool itself: no copy in memory but LMDB's own.
+        # The mapped temporary file: the only copy in memory is LMDB's own.
         self._put(database, fmt.TABLE_KEY, memoryview(table.reshape(-1).view(np.uint8)))
         self._commit()
 
@@ -298,8 +298,8 @@ class LmdbSink:
         try:
             yield
         except lmdb.Error as exc:
-            # A write cut short by a full disk comes back as "Input/output error".
-            needed += PAGES_BESIDE
+            # LMDB reports a write to a full disk as "Input/output error".
+            needed += TRANSACTION_BYTES
             if is_full(exc) or free_bytes(self._folder) < needed:
                 raise full_error(self._target, self._folder, needed, exc) from exc
             raise SourceError(

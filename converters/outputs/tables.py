@@ -1,4 +1,4 @@
-"""What a sink needs at the end besides the samples: labels, paths, checksums, and their digests."""
+"""What a sink needs at the end, after the samples: labels, paths, checksums, and their digests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class FieldTables:
-    """What :class:`Tables` says of the samples, of a further field's."""
+    """The same as :class:`Tables`, for one of the other fields."""
 
     meta: fmt.FieldMeta
     offsets: npt.NDArray[np.int64] | None
@@ -39,7 +39,7 @@ class Paths:
 
     @classmethod
     def of(cls, numbers: npt.NDArray[np.int64], path: Callable[[int], bytes]) -> Paths:
-        """Those of samples ``numbers`` of the source, of which ``path`` tells one."""
+        """Paths of samples ``numbers`` of the source; ``path(number)`` gives one."""
 
         def each() -> Iterator[bytes]:
             return (path(int(number)) for number in numbers)
@@ -64,7 +64,7 @@ class Tables:
 
     ``offsets``: (N+1,) int64, of the encoded samples in their blob, None for raw; ``checksums``:
     (N,) uint64; ``labels``: (N, L) int64 or float64, None without; ``paths``: None where none are
-    known; ``fields``: those of further fields.
+    known; ``fields``: those of the other fields.
     """
 
     meta: fmt.Meta
@@ -84,8 +84,8 @@ def encoded(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
-class FieldLedger:
-    """A further field's samples that were packed, in record order: checksum and bytes.
+class FieldRecords:
+    """The packed samples of one of the other fields, in record order: checksum and bytes.
 
     ``kind``: what its values must be, None: as the first one's.
     """
@@ -135,15 +135,15 @@ class FieldLedger:
         )
 
     def close(self) -> None:
-        """Give the temporary files back."""
+        """Close the temporary files."""
         self._checksums.close()
         self._ends.close()
 
 
-class Ledger:
-    """Which samples were packed, in record order: number in the source, checksum, bytes.
+class PackedRecords:
+    """The packed samples in record order: number in the source, checksum, bytes.
 
-    ``fields``: names of their further fields; ``encoding``: how those are stored; ``kinds``: what
+    ``fields``: names of their other fields; ``encoding``: how those are stored; ``kinds``: what
     their values must be, empty: as the first ones.
     """
 
@@ -154,7 +154,7 @@ class Ledger:
         kinds: tuple[str, ...] = (),
     ) -> None:
         kind_of = dict(zip(fields, kinds, strict=False))
-        self._fields = [FieldLedger(name, encoding, kind_of.get(name)) for name in fields]
+        self._fields = [FieldRecords(name, encoding, kind_of.get(name)) for name in fields]
         self._numbers = Numbers("q")
         self._checksums = Numbers("Q")
         self._ends = Numbers("q")
@@ -163,8 +163,8 @@ class Ledger:
         self.count = 0
 
     def add(self, number: int, sample: Packed, where: Callable[[int], str]) -> None:
-        """Note the next record. FormatError (naming ``where`` it is from) if a field does not go
-        with the fields before."""
+        """Note the next record. FormatError (with its path, by ``where``) if a field differs in
+        kind from those before."""
         for field, values in zip(self._fields, sample.fields, strict=True):
             field.add(values, where(number))
         self._numbers.append(number)
@@ -175,7 +175,7 @@ class Ledger:
 
     @property
     def field_bytes(self) -> tuple[int, ...]:
-        """Bytes of each further field."""
+        """Bytes of each of the other fields."""
         return tuple(field.bytes for field in self._fields)
 
     def tables(
@@ -185,8 +185,8 @@ class Ledger:
         path: Callable[[int], bytes] | None,
         field_paths: Sequence[Callable[[int], bytes] | None] = (),
     ) -> Tables:
-        """All tables. ``meta`` lacks its digests; ``labels``, ``path`` and ``field_paths`` (of each
-        further field) ask by source number."""
+        """All tables. ``meta`` lacks its digests; ``labels``, ``path`` and ``field_paths`` (of
+        the other fields) take the source's numbers."""
         numbers = self._numbers.rows()
         rows = self._labels(numbers, labels)
         paths = None if path is None else Paths.of(numbers, path)
@@ -249,7 +249,7 @@ class Ledger:
         return spool.rows().reshape(self.count, -1)
 
     def close(self) -> None:
-        """Give the temporary files back."""
+        """Close the temporary files."""
         for numbers in (self._numbers, self._checksums, self._ends):
             numbers.close()
         for field in self._fields:

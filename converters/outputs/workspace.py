@@ -1,8 +1,9 @@
-"""Where a sharded set is written: its plan, its finished shards and what is known of each.
+"""Where a sharded set is written: its plan, its finished shards and a record of each.
 
 Any machine that sees the folder can write a shard. In it: ``plan.json``; ``set/``, where a shard
-appears by rename when it is complete, verified and on the disk; ``receipts/``, a small file for
-each of them, written behind it; ``attempts/``, where shards are written, each under its own name.
+appears by rename when it is complete, verified and on the disk; ``receipts/``, one small file for
+each finished shard, written after it; ``attempts/``, where shards are written, each under its own
+name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .one_file import Shape, data_file
 class Plan:
     """What is packed where. ``source``: digest of the listing and of all that shapes the bytes;
     ``count``: samples listed; ``shape``: (H, W, C) of raw pixels, None of encoded ones; ``kinds``:
-    of the values of further fields; ``sample_bytes``: of a raw sample with all its fields, 0 of
+    of the values of the other fields; ``sample_bytes``: of a raw sample with all its fields, 0 of
     encoded ones."""
 
     source: str
@@ -35,7 +36,7 @@ class Plan:
     sample_bytes: int = 0
 
     def span(self, number: int) -> range:
-        """Places of the samples of shard ``number``; sizes differ by one at most."""
+        """Positions of the samples of shard ``number``; sizes differ by one at most."""
         ends = (number * self.count // self.shards, (number + 1) * self.count // self.shards)
         return range(*ends)
 
@@ -50,14 +51,13 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Receipt:
-    """What there is to know of a finished shard. ``shard`` is None where all its samples were bad.
+class ShardRecord:
+    """The record of a finished shard. ``shard`` is None where all its samples were bad.
 
     ``sources``: digest of the files it was made from, by name, size and times, before they were
-    read (:meth:`samples.Samples.sources`): it is packed again when they are others;
+    read (:meth:`samples.Samples.sources`): the shard is packed again when it has changed;
     ``label_dtype``, ``label_width``, ``data_bytes``, ``fields``, ``field_bytes``: as in the
-    manifest; ``skipped``: (place in the
-    shard, reason).
+    manifest; ``skipped``: (position in the shard, reason).
     """
 
     sources: str
@@ -75,11 +75,11 @@ class Receipt:
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str) -> Receipt:
-        """The same again; ValueError, KeyError or TypeError for anything else."""
+    def from_json(cls, text: str) -> ShardRecord:
+        """Read :meth:`to_json`'s text; ValueError, KeyError or TypeError for anything else."""
         raw = json.loads(text)
         shard, shape = raw.pop("shard"), raw.pop("shape")
-        skipped = tuple((int(place), str(why)) for place, why in raw.pop("skipped"))
+        skipped = tuple((int(position), str(why)) for position, why in raw.pop("skipped"))
         return cls(
             shard=None
             if shard is None
@@ -93,7 +93,7 @@ class Receipt:
 
 
 class Workspace:
-    """The folders that a run writes to. Any machine that sees them can write a shard."""
+    """The folders that a run writes to."""
 
     def __init__(self, root: str, kind: str) -> None:
         self.root = root
@@ -101,7 +101,7 @@ class Workspace:
         self.set = os.path.join(root, "set")
 
     def prepare(self) -> None:
-        """Make the folders; whatever attempts were cut are removed."""
+        """Make the folders, and remove unfinished attempts."""
         shutil.rmtree(self._path("attempts"), ignore_errors=True)
         for name in ("set", "receipts", "attempts"):
             os.makedirs(self._path(name), exist_ok=True)
@@ -110,7 +110,7 @@ class Workspace:
         return os.path.join(self.root, *names)
 
     def plan(self) -> str | None:
-        """The plan of the run that was interrupted, if there was one."""
+        """The plan of an interrupted run, if there was one."""
         try:
             with open(self._path("plan.json"), encoding="ascii") as file:
                 return file.read()
@@ -118,11 +118,11 @@ class Workspace:
             return None
 
     def keep_plan(self, plan: Plan) -> None:
-        """Note what is packed, durably, before the first shard."""
+        """Write the plan, durably, before the first shard."""
         self._write("plan.json", plan.to_json())
 
     def _write(self, name: str, text: str) -> None:
-        """A small file, there as a whole or not at all."""
+        """Write a small file, whole or not at all."""
         part = self._path("attempts", f"{os.path.basename(name)}.{os.urandom(8).hex()}")
         with open(part, "w", encoding="ascii") as file:
             file.write(text)
@@ -136,15 +136,15 @@ class Workspace:
         suffix = "h5" if self.kind == "hdf5" else "lmdb"
         return self._path("attempts", f"{number:05d}.{os.urandom(8).hex()}.{suffix}")
 
-    def finish(self, number: int, attempt: str, receipt: Receipt) -> None:
-        """Give a packed shard its name, and then its receipt. Twice is harmless: the same bytes."""
-        if receipt.shard is not None:
-            os.rename(data_file(attempt, self.kind), os.path.join(self.set, receipt.shard.name))
+    def finish(self, number: int, attempt: str, record: ShardRecord) -> None:
+        """Rename a packed shard, then write its record. Twice is harmless: the same bytes."""
+        if record.shard is not None:
+            os.rename(data_file(attempt, self.kind), os.path.join(self.set, record.shard.name))
             sync(self.set)
-        self._write(os.path.join("receipts", f"{number:05d}.json"), receipt.to_json())
+        self._write(os.path.join("receipts", f"{number:05d}.json"), record.to_json())
 
     def seal(self, manifest: Manifest) -> None:
-        """Take away what is no part of the set, and write the manifest into it: the last file."""
+        """Remove what is no part of the set, and write the manifest, the last file."""
         known = {manifest.name(number) for number in range(len(manifest))}
         for entry in os.listdir(self.set):
             if entry not in known:
@@ -157,17 +157,17 @@ class Workspace:
         with contextlib.suppress(OSError):
             os.unlink(attempt)
 
-    def receipt(self, number: int) -> Receipt | None:
-        """What shard ``number`` is, if it is finished; None for a damaged receipt, too."""
+    def record(self, number: int) -> ShardRecord | None:
+        """The record of shard ``number``; None if it is not finished, or its record is damaged."""
         try:
             with open(self._path("receipts", f"{number:05d}.json"), encoding="ascii") as file:
-                return Receipt.from_json(file.read())
+                return ShardRecord.from_json(file.read())
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def whole(self, receipt: Receipt) -> bool:
-        """Whether the shard is, byte for byte, what was verified when it was packed."""
-        shard = receipt.shard
+    def whole(self, record: ShardRecord) -> bool:
+        """Whether the shard's file still has the bytes that were verified when it was packed."""
+        shard = record.shard
         if shard is None:
             return True
         try:
