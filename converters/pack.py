@@ -86,9 +86,9 @@ def convert(
     the pictures are (padded with 0), and stored raw with raw pixels, else as PNG.
 
     The target appears under its name when it is complete, verified and on the disk; on any error
-    nothing is left under it (finished shards are kept next to it for ``resume``). Raises ParamsError
-    for bad arguments, SampleError (such as DecodeError, with ``source_path``) for a bad picture,
-    SourceError for source or target.
+    nothing is left under it (finished shards are kept next to it, for ``resume``). Raises
+    ParamsError for bad arguments, SampleError (such as DecodeError, with ``source_path``) for a bad
+    picture, SourceError for source or target.
     """
     options = check(
         src=src,

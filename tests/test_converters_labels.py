@@ -59,7 +59,7 @@ def test_csv_of_names(pictures: Path, tmp_path: Path) -> None:
 
 
 def test_each_column_has_its_own_type(pictures: Path, tmp_path: Path) -> None:
-    """Numbers beside a text column keep their values; its text becomes sorted class numbers."""
+    """Numbers keep their values when another column is text, which becomes class numbers."""
     csv = write(tmp_path / "l.csv", "path,age,species\na/1.png,31,cat\nb/2.png,7,ant\n")
     listing = scan(str(pictures), labels=csv)
     assert labels_of(listing) == [[31, 1], [7, 0]]
@@ -68,7 +68,7 @@ def test_each_column_has_its_own_type(pictures: Path, tmp_path: Path) -> None:
     assert (listing.classes, listing.label_kind) == (("ant", "cat"), "values")
 
 
-def test_a_point_beside_text_makes_all_float64(pictures: Path, tmp_path: Path) -> None:
+def test_a_point_and_text_make_all_float64(pictures: Path, tmp_path: Path) -> None:
     """Whole numbers, fractions and text in one CSV: one float64 table, each value exact."""
     csv = write(tmp_path / "l.csv", "a/1.png,31,cat,0.25\nb/2.png,9007199254740992,ant,nan\n")
     listing = scan(str(pictures), labels=csv)
@@ -126,8 +126,8 @@ def test_classes_say_that_numbers_are_names(pictures: Path, tmp_path: Path) -> N
         scan(str(pictures), labels=csv, classes=("cat", "dog"))
 
 
-def test_given_classes_leave_numbers_beside_them(pictures: Path, tmp_path: Path) -> None:
-    """With classes given, a text column is looked up and whole numbers beside it are values."""
+def test_given_classes_leave_other_columns_numbers(pictures: Path, tmp_path: Path) -> None:
+    """With classes given, a text column is looked up; other columns' whole numbers are values."""
     csv = write(tmp_path / "l.csv", "a/1.png,31,cat\nb/2.png,7,ant\n")
     listing = scan(str(pictures), labels=csv, classes=("cat", "ant"))
     assert labels_of(listing) == [[31, 0], [7, 1]]

@@ -125,10 +125,10 @@ def test_a_flat_folder_needs_a_word(tmp_path: Path) -> None:
     assert listing.label_kind == "none"
 
 
-def test_files_beside_class_folders_are_an_error(tmp_path: Path) -> None:
-    """A stray picture beside the class folders is named, not dropped."""
+def test_files_next_to_class_folders_are_an_error(tmp_path: Path) -> None:
+    """A stray picture next to the class folders is named, not dropped."""
     tree(tmp_path, "cat/1.png", "stray.png")
-    with pytest.raises(FormatError, match="beside the class folders") as caught:
+    with pytest.raises(FormatError, match="next to the class folders") as caught:
         scan(str(tmp_path))
     assert caught.value.source_path == str(tmp_path / "stray.png")
 

@@ -259,7 +259,7 @@ def test_a_flat_bucket_and_an_empty_one(photos: Path, bucket: str, tmp_path: Pat
     with pytest.raises(FormatError, match=r"folder is flat.*s3://b/photos/cat/0\.jpg"):
         convert("s3://b/photos/cat", tmp_path / "out.h5")
     (photos / "loose.jpg").write_bytes(b"x")
-    with pytest.raises(FormatError, match=r"beside the class folders.*loose"):
+    with pytest.raises(FormatError, match=r"next to the class folders.*loose"):
         convert("s3://b/photos", tmp_path / "out.h5")
     with pytest.raises(SourceNotFoundError, match="nothing lies below this URL"):
         convert("s3://b/photo", tmp_path / "out.h5")  # a prefix of names is no folder

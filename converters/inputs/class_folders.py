@@ -1,4 +1,4 @@
-"""What the folders of a tree say as classes: parts of a set are refused, and losses are noted."""
+"""Checks the folders of a tree as classes: parts of a set are an error, losses are noted."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ClassFolders:
         if deep and self._lossy(nested):
             inside = [path for name in nested for path in self._inside(name)]
             direct = sum(self._classes[name].direct for name in nested)
-            also = f" together with {direct:,} {_pictures(direct)} beside them" if direct else ""
+            also = f" together with {direct:,} {_pictures(direct)} next to them" if direct else ""
             notes.append(
                 f"a class is a first-level folder: folders inside, such as "
                 f"{', '.join(map(repr, inside[:_NAMED]))}, are no classes, and their pictures are "

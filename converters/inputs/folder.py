@@ -35,7 +35,7 @@ Int64: TypeAlias = npt.NDArray[np.int64]
 class FolderPart:
     """Some pictures of a folder, by path, with their labels (n, L): what another machine needs.
 
-    ``masks``: paths of each further field.
+    ``masks``: paths of each of the other fields.
     """
 
     paths: tuple[bytes, ...]
@@ -71,7 +71,7 @@ class FolderPart:
 
 
 class FolderSamples:
-    """The pictures of a folder. ``listing`` and ``masks``: which, where they were found before."""
+    """The pictures of a folder. ``listing`` and ``masks``: None and empty: found here."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class FolderSamples:
         return state.hexdigest()
 
     def part(self, numbers: Int64) -> FolderPart:
-        """The pictures ``numbers``, to be sent away."""
+        """The pictures ``numbers``, to send to another machine."""
         listing, wanted = self._listing, numbers.tolist()
         masks = (tuple(field.paths[number] for number in wanted) for field in self._masks)
         return FolderPart(

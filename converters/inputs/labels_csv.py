@@ -5,7 +5,7 @@ of its name among the sorted names of all text columns. Stored is one table: int
 a column has fractions.
 
 Two passes over the file, so that no row is kept in memory: the first finds out what the labels
-are, the second spools the rows and sorts their paths.
+are, the second writes the rows to disk and sorts their paths.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Pictures(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the CSV: its path below the folder, its place in ``labels``, its line."""
+    """One row of the CSV: its path below the folder, its row in ``labels``, its line."""
 
     path: bytes
     number: int
@@ -67,7 +67,7 @@ class Labels:
     labels: Numbers
     kind: str
     classes: tuple[str, ...] | None
-    #: What a user may not expect of them.
+    #: What a user may not expect of the labels.
     notes: tuple[str, ...]
 
 
@@ -96,7 +96,7 @@ def read_labels(
     names, notes = _names(table, kinds, classes)
     cells = _Cells(path, kinds, names)
     labels = Numbers(cells.kind, len(kinds))
-    # Lazy: the first row comes when all of them are spooled and sorted.
+    # Lazy: the first row comes when all of them are on disk and sorted.
     rows = _unique(path, sorted_records(_spooled(table, cells, labels)))
     named = names is not None and len({kind == "text" for kind in kinds}) == 1
     return Labels(rows, labels, "class" if named else "values", names, notes)
@@ -283,7 +283,7 @@ class _Cells:
         #: Of the table, as of :class:`Numbers`: one point anywhere makes all of it float64.
         self.kind = "d" if "real" in kinds else "q"
         self._classes = {name: number for number, name in enumerate(names or ())}
-        # beside text, whole numbers are values: the classes are the text's
+        # with text columns, whole numbers are values: the classes are those of the text
         self._numbered = names is not None and "text" not in kinds
 
     def numbers(self, line: _Line) -> Iterator[float]:

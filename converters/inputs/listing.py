@@ -36,13 +36,13 @@ class Listing:
     """The samples of a folder, on disk or in a store. ``labels``: (N, L) int64 or float64, spooled;
     None without labels.
 
-    ``label_kind``: "class", "values" or "none"; ``skipped``: bad ones met on the way, in order
+    ``label_kind``: "class", "values" or "none"; ``skipped``: bad ones that were found, in order
     (empty unless bad ones are to be skipped).
     """
 
     tree: Origin
     paths: Strings
-    #: What each was when it was found; empty where that is not known before it is read.
+    #: The stamp of each when it was found; empty where it is not known before it is read.
     stamps: Strings
     labels: Numbers | None
     label_kind: str
@@ -65,7 +65,7 @@ class Listing:
         return rows.reshape(numbers.size, -1)
 
     def close(self) -> None:
-        """Give the temporary files back, and what is under way up."""
+        """Close the temporary files, and stop fetches in flight."""
         self.tree.close()
         self.paths.close()
         self.stamps.close()
@@ -90,8 +90,8 @@ def scan(
     first folder level, also (``classes_from_folders``) where the folders are called train and val
     or have folders inside. ``classes`` fixes names and numbers.
     ``exclude``: see :class:`local_tree.Tree`.
-    Raises SampleError (with ``source_path``) for the first thing that looks like a picture and must
-    not be opened, unless ``skip_bad``; SourceError for what concerns the whole set.
+    Raises SampleError (with ``source_path``) for the first picture that must not be
+    opened, unless ``skip_bad``; SourceError for errors of the whole set.
     """
     tree = open_origin(root, follow_links, exclude)
     builder = _Builder(tree, skip_bad)
@@ -191,7 +191,7 @@ class _Builder:
                 yield row, found
                 found = next(walk, None)
             else:
-                # a file that the walk passes over (hidden, other suffix) and the CSV names
+                # the CSV names a file that the walk ignores (hidden, other suffix)
                 yield row, self.tree.look_up([row.path])[0]
         while found is not None:
             self._count_unlisted(found)
@@ -212,7 +212,7 @@ class _Builder:
 
     def _without_class(self, path: bytes) -> FormatError:
         return FormatError(
-            "a picture lies beside the class folders"
+            "a picture lies next to the class folders, so it has no class"
             if self.tree.has_folders()
             else "the folder is flat: its pictures have no class",
             source_path=self.tree.shown(path),

@@ -313,7 +313,7 @@ class Tree:
         return self._outside(path)
 
     def _outside(self, path: bytes) -> SampleError | None:
-        """Why a path that may pass through links is not ours to read; None if it is."""
+        """Why a path through links must not be read; None if it may be."""
         if self.follow_links:
             return None
         real = os.path.realpath(self.full(path))

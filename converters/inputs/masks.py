@@ -1,8 +1,8 @@
-"""Further fields of the samples: masks in a folder beside the pictures, or fields of a packed set.
+"""Other fields of the samples: masks in a folder of their own, or fields of a packed set.
 
 A mask goes with the picture of the same path without its suffix: ``masks/cat/1.png`` with
 ``cat/1.jpg``. What is packed are its values (asyncreader/pixels/masks.py), cut and resized as the
-picture is, but unmixed.
+picture is, by nearest neighbour.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NUMBER: Final = struct.Struct(">Q")
 @dataclass(frozen=True)
 class MaskFolder:
     """The masks of a folder's pictures. ``paths``: of picture number n, b"" where it has none;
-    ``extra``: masks that no picture goes with."""
+    ``extra``: masks without a picture."""
 
     name: str
     tree: Tree
@@ -99,7 +99,7 @@ class MaskFolder:
             raise
 
     def close(self) -> None:
-        """Give the temporary files back."""
+        """Close the temporary files."""
         self.paths.close()
 
 

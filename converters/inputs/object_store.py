@@ -1,8 +1,7 @@
-"""Pictures in an object store: found by its listing, asked for ahead, and held against it.
+"""Pictures in an object store: listed, prefetched, and compared with the listing.
 
-Records, classes and what is ignored are those of the same tree on a disk. Memory is bounded: names
-are sorted on disk (temp_tables.py), and what is asked for ahead is counted by the sizes of the
-listing.
+Records, classes and ignored files are those of the same tree on a disk. Memory is bounded: names
+are sorted on disk (temp_tables.py), and the bytes of prefetched pictures are limited.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from .local_tree import (
     sort_key,
 )
 
-#: Bytes of pictures that are asked for ahead, of all threads together.
+#: Bytes of prefetched pictures, of all threads together.
 AHEAD_BYTES: Final = 128 << 20
 
 #: Between a name's sort key and its stamp: a component is never empty, so none is inside.
 _END: Final = b"\0\0"
 
-#: A text file at a URL is fetched in pieces of this size, so many at once.
+#: A text file at a URL is fetched in pieces of this size, _TOGETHER at a time.
 _PIECE: Final = 8 << 20
 _TOGETHER: Final = 8
 
@@ -46,7 +45,7 @@ _Answer: TypeAlias = Callable[[], tuple[memoryview, Version]]
 class StoreFolder:
     """The pictures below a URL; see :class:`origin.Origin`. Opened in the process that uses it.
 
-    Raises ParamsError for a URL that makes no sense, or without obstore.
+    Raises ParamsError for a malformed URL, or without obstore.
     """
 
     ahead = IN_FLIGHT
@@ -99,7 +98,7 @@ class StoreFolder:
             if slash and not folder.startswith(b".") and folder not in self.folders[-1:]:
                 self.folders.append(folder)
             at = b"/" + path
-            if b"/." in at:  # of what is hidden, or in something hidden, the top counts
+            if b"/." in at:  # a hidden folder is counted once, with all it contains
                 end = path.find(b"/", at.index(b"/."))
                 hidden = path[: end + 1] if end >= 0 else b""
                 self.ignored[HIDDEN] += 1

@@ -18,17 +18,17 @@ from .object_store import StoreFolder, fetched_text
 class Origin(Protocol):
     """A tree of pictures. Paths are bytes, relative to it, with ``/``; any thread may read.
 
-    What a picture was when it was found, or looked up, is a stamp: a few bytes that are others
+    A stamp says what a picture was when it was found, or looked up: a few bytes that differ
     when it is written again.
     """
 
-    #: What is passed over: names of kinds, and how many.
+    #: What is ignored: names of kinds, and how many.
     ignored: dict[str, int]
     #: Names of the first-level folders, in order, as the iteration comes to them.
     folders: list[bytes]
-    #: Whether it tells what is in it; else pictures must be named.
+    #: Whether it can be listed; else a CSV must name the pictures.
     lists: bool
-    #: Pictures that may be announced before they are read; 0 where that is of no use.
+    #: Pictures that may be prefetched; 0 where that does not help.
     ahead: int
 
     @property
@@ -54,10 +54,10 @@ class Origin(Protocol):
         """Whether there are folders on the first level."""
 
     def will_need(self, path: bytes, stamp: bytes) -> bool:
-        """Begin to fetch a picture that is read soon; False if too much is under way."""
+        """Prefetch a picture; False if too much is in flight."""
 
     def read(self, path: bytes, hold: Hold, stamp: bytes = b"") -> bytes:
-        """A picture's whole file; ``hold`` is told its size before.
+        """A picture's whole file; ``hold`` is called with its size before.
 
         SampleError where it cannot be a picture; SourceError if it cannot be read, or changed while
         it was read or (in a store) since ``stamp``.
@@ -67,22 +67,22 @@ class Origin(Protocol):
         """What a picture is now (on disk), or was when it was ``found`` (in a store)."""
 
     def close(self) -> None:
-        """Give up what is under way; who waits for it gets an error."""
+        """Stop fetches in flight; threads that wait for them get an error."""
 
 
-def text_file(place: str) -> AbstractContextManager[str]:
+def text_file(path: str) -> AbstractContextManager[str]:
     """A file of text, at a path or a URL, on this machine as long as the context lasts."""
-    return fetched_text(place) if is_url(place) else nullcontext(place)
+    return fetched_text(path) if is_url(path) else nullcontext(path)
 
 
-def open_origin(place: str, follow_links: bool = False, exclude: str | None = None) -> Origin:
+def open_origin(root: str, follow_links: bool = False, exclude: str | None = None) -> Origin:
     """The pictures in a folder, or below a store's URL. SourceError where there is no folder.
 
     ``follow_links``, ``exclude``: see :class:`local_tree.Tree`.
     """
-    if is_url(place):
-        return StoreFolder(place)
-    if not os.path.isdir(place):
-        kind = SourceError if os.path.lexists(place) else SourceNotFoundError
-        raise kind("there is no folder of pictures", path=place)
-    return Tree(place, follow_links, exclude)
+    if is_url(root):
+        return StoreFolder(root)
+    if not os.path.isdir(root):
+        kind = SourceError if os.path.lexists(root) else SourceNotFoundError
+        raise kind("there is no folder of pictures", path=root)
+    return Tree(root, follow_links, exclude)

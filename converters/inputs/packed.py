@@ -42,7 +42,7 @@ Int64: TypeAlias = npt.NDArray[np.int64]
 
 
 class _Asked(threading.local):
-    """The samples of a packed set that this thread has asked for."""
+    """The samples of a packed set that this thread has prefetched."""
 
     numbers = range(0)
 
@@ -81,7 +81,7 @@ class PackedSamples:
         changed = asked or self.channels != (1 if grey else spec.channels)
         if self.encoding == "original":
             self._check_original(options, spec.stored.encoded)
-            # what others packed may be damaged or of any size: each is looked at, not only copied
+            # a foreign set's pictures may be damaged, or of any size: check each
             changed = spec.meta is None
         check_encoding(options, self.encoding)
         self._recipe = make_recipe(options, self.encoding, self.channels) if changed else None
@@ -100,7 +100,7 @@ class PackedSamples:
         self.path: PathOf | None = None if self._paths is None else self._path
         self._of_fields = [_paths(field.part) for field in self._fields]
         self.field_paths = tuple(map(self._field_path, self._of_fields))
-        # far away a run of samples is one request; packed in random order there are no runs
+        # a run of remote samples is one request; in random order there are no runs
         self._remote = spec.io == "ranges" and options.shuffle is None
         light = self._recipe is None and not self._check_decode
         self.run = RUN if light or self._remote else 1
@@ -108,7 +108,7 @@ class PackedSamples:
 
     @property
     def identity(self) -> str:
-        """The packed set's fingerprint, and what of it is meant."""
+        """The packed set's fingerprint, and a digest of the chosen records."""
         chosen = "" if self._records is None else digest(self._records)
         return f"{fingerprint(self._source)} {chosen}"
 
@@ -134,7 +134,7 @@ class PackedSamples:
         return None if paths is None else lambda number: paths[self._record(number)]
 
     def _ask(self, number: int) -> None:
-        """Ask for the run of samples that this thread fetches from here on."""
+        """Prefetch the run of samples that this thread fetches next."""
         if number not in self._asked.numbers:
             self._asked.numbers = range(number, min(number + RUN, self.count))
             self._source.prefetch(np.array([self._record(n) for n in self._asked.numbers]))
@@ -203,7 +203,7 @@ class PackedSamples:
         return True
 
     def sources(self, numbers: Int64) -> str:
-        """Of one of ours nothing more: ``identity`` has the digest of all its checksums."""
+        """Empty for a set packed by asyncreader: ``identity`` has the digest of its checksums."""
         return "" if self._source.spec.meta is not None else files_digest(self._src)
 
     def part(self, numbers: Int64) -> None:
@@ -222,7 +222,7 @@ class PackedSamples:
 
 @dataclass(frozen=True)
 class _Field:
-    """A further field of a packed set. ``recipe``: what is done to each picture."""
+    """One of the other fields of a packed set. ``recipe``: what is done to each picture."""
 
     name: str
     part: Source
@@ -257,7 +257,7 @@ class _Field:
 
 
 def _fields(source: Source, recipe: Recipe) -> tuple[_Field, ...]:
-    """Further fields of ``source``; FormatError where one holds no pictures."""
+    """The other fields of ``source``; FormatError where one holds no pictures."""
     if not isinstance(source, FieldsSource):
         return ()
     found: list[_Field] = []
@@ -285,7 +285,7 @@ def may_be_packed(path: str) -> bool:
 
 
 def check_packed(options: Options) -> None:
-    """What only goes with folders of pictures is refused."""
+    """ParamsError for options that are for folders of pictures."""
     for name, value in (
         ("labels", options.labels),
         ("classes", options.classes),
@@ -335,7 +335,7 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
 def _label_table(labels: Any, path: str) -> Any:
     """Labels as they are stored: (N, L), int64 or float64."""
     if isinstance(labels, ShardLabels):
-        return labels  # ours, and not all in memory
+        return labels  # packed by asyncreader, and not all in memory
     if labels.size == 0 or (labels.ndim > 2 and labels[0].size != 1):  # PCam's are (N, 1, 1, 1)
         raise FormatError(
             "labels of this shape cannot be packed",

@@ -34,26 +34,26 @@ class Samples(Protocol):
     path: PathOf | None
     #: Samples a thread takes at a time.
     run: int
-    #: Names of further fields that each sample has.
+    #: Names of the other fields that each sample has.
     fields: tuple[str, ...]
     #: Paths of each field's files; None where they are not known.
     field_paths: tuple[PathOf | None, ...]
-    #: Samples that may be announced before they are fetched; 0 where that is of no use.
+    #: Samples that may be prefetched; 0 where that does not help.
     ahead: int
 
     @property
     def identity(self) -> str:
-        """What tells this source from another beside its paths and labels."""
+        """What identifies this source, in addition to its paths and labels."""
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Class names by number; asked for when all samples were fetched."""
+        """Class names by number; complete when all samples were fetched."""
 
     def will_need(self, number: int) -> bool:
-        """Begin to fetch a sample that is wanted soon; False if too much is under way."""
+        """Prefetch a sample; False if too much is in flight."""
 
     def fetch(self, number: int, hold: Hold) -> Packed:
-        """One sample as it is stored. SampleError if it is bad, SourceError if all is lost."""
+        """One sample as it is stored. SampleError if it is bad, SourceError to stop packing."""
 
     def name(self, number: int) -> tuple[Any, str]:
         """Where a sample sorts among the skipped, and its name there."""
@@ -65,16 +65,16 @@ class Samples(Protocol):
         """Labels of samples: (n, L) int64 or float64; None without labels."""
 
     def sources(self, numbers: Int64) -> str:
-        """Digest of what samples are made from, as it is now: another when a file was changed."""
+        """Digest of the samples' source files now: it differs when a file was changed."""
 
     def part(self, numbers: Int64) -> FolderPart | None:
-        """Some samples to be sent to another machine; None where it can open the source itself."""
+        """Some samples to send to another machine; None where that opens the source itself."""
 
     def give_up(self) -> None:
-        """End what is under way: who waits for it gets an error. All that follows is close()."""
+        """Stop fetches in flight: waiting threads get an error. Only close() follows."""
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close the files."""
 
 
 def open_samples(options: Options, exclude: str) -> Samples:
