@@ -295,7 +295,7 @@ def _path_or_url(name: str, value: Any) -> str:
         return absolute(path)
     local = local_path(path)
     if local is None:
-        location_of(path)  # ParamsError for a malformed URL, or one with secrets
+        location_of(path)  # ParamsError for a malformed URL or secrets in it
     return path if local is None else local
 
 
