@@ -177,7 +177,7 @@ class WorkerError(AsyncReaderError, RuntimeError):
 
 
 def as_ours(error: BaseException) -> AsyncReaderError:
-    """The error as one of ours, with anything unexpected as its cause."""
+    """The error as an AsyncReaderError; any other error becomes the cause of a WorkerError."""
     if isinstance(error, AsyncReaderError):
         return error
     wrapped = WorkerError(

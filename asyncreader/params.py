@@ -1,4 +1,4 @@
-"""The user's dict -> a frozen ReaderParams. The only place that checks what the user asked for."""
+"""The user's dict -> a frozen ReaderParams. Only this module checks what the user asked for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from .errors import ParamsError
 from .pixels.transform import Wanted
 
-#: What a reader is opened with: a dict of parameters, or in its place what ``path`` takes.
+#: What a reader is opened with: a dict of parameters, or what ``path`` takes.
 Given: TypeAlias = Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 #: What names packed files: a path, a glob or several of them.
@@ -205,7 +205,7 @@ _HABITS: Final[dict[str, str]] = {
     **dict.fromkeys(("image_size", "img_size", "target_size", "input_size"), _SIZE_IS),
     **dict.fromkeys(("resize", "resolution", "img_sz", "imgsz", "crop_size"), _SIZE_IS),
     **dict.fromkeys(("image_shape", "input_shape"), _SIZE_IS),
-    "persistent_workers": "nothing in its place: workers live as long as the reader",
+    "persistent_workers": "nothing instead: workers live as long as the reader",
     "multiprocessing_context": 'workers="process" if processes are needed, else leave it out',
     "use_multiprocessing": 'workers="process" if processes are needed, else leave it out',
     "worker_init_fn": "postprocess=f for a function f(data, labels, rng): rng is seeded for it",
@@ -233,7 +233,7 @@ _HABITS: Final[dict[str, str]] = {
 
 
 def _instead(name: str, value: object) -> str:
-    """What to write in the place of an unknown parameter."""
+    """What to write instead of an unknown parameter."""
     habit = _HABITS.get(name.lower())
     if habit is None:
         close = difflib.get_close_matches(name, _NAMES, 1, 0.9)
@@ -528,7 +528,7 @@ def _subset(name: str, value: Any) -> Any:
         raise _fail(name, "a bool array", "a slice, an int64 array (np.flatnonzero) or a name")
     if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or chosen.size == 0:
         raise _fail(name, value, "a slice, a 1-D array of record numbers or the name of a split")
-    return np.array(chosen, np.int64)  # ours: what the caller does to his cannot change the order
+    return np.array(chosen, np.int64)  # a copy: changes to the caller's array leave the order alone
 
 
 def _function(name: str, value: Any) -> Any:

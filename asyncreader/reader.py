@@ -1,4 +1,4 @@
-"""AsyncReader: wires source, order, slots and workers, and keeps the place in the epoch."""
+"""AsyncReader: wires source, order, slots and workers, and keeps the cursor in the epoch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Array: TypeAlias = npt.NDArray[Any]
 #: A batch of raw rows below this is never split: handing parts round costs more than the copy.
 SPLIT_BYTES = 1 << 20
 
-#: Epochs and steps are below this: there is no room for more in what travels between processes.
+#: Epochs and steps are below this: messages between processes hold no larger number.
 _FAR = 1 << 63
 
 #: What to do where a state does not fit, by what of it differs.
@@ -222,7 +222,7 @@ class AsyncReader:
         """Batches in a whole epoch on this rank."""
         return self._order.steps
 
-    # -- place -----------------------------------------------------------------------------
+    # -- cursor ----------------------------------------------------------------------------
 
     def seek(self, epoch: int, step: int = 0) -> None:
         """Drop what is queued and go on with batch ``step`` of ``epoch``."""
@@ -249,7 +249,7 @@ class AsyncReader:
             )
 
     def _go(self, cursor: Cursor) -> None:
-        # no other thread fetches or copies meanwhile what is dropped here
+        # meanwhile no other thread fetches or copies what is dropped here
         with self._fetching, self._copying:
             before, self._start = self._start, self._order.next_batch_at(cursor)
             try:
@@ -258,20 +258,20 @@ class AsyncReader:
                 self._start = before
                 raise
 
-    # The place is read off the ring, which changes it in one step with the queue: nothing can come
-    # between them, not even Ctrl-C.
+    # The cursor is read from the ring, which changes it together with the queue: nothing, not even
+    # Ctrl-C, can come between the two.
 
     @property
     def _delivered(self) -> Cursor:
-        """Where the next batch stands that is handed out."""
+        """The cursor of the next batch to be handed out."""
         left = self._ring.left
         return self._start if left is None else left.after
 
     @property
     def cursor(self) -> Cursor:
-        """Behind the batch handed out last; behind an epoch's last batch that epoch's end.
+        """The cursor after the batch handed out last; after an epoch's last batch, its end.
 
-        For :meth:`go_to`. It is not a state: it does not say of which data set or order it is.
+        For :meth:`go_to`. It is not a state: it does not name the data set or the order.
         """
         left = self._ring.left
         if left is None or left.after.epoch == left.epoch:
@@ -280,10 +280,10 @@ class AsyncReader:
         return Cursor(left.epoch, min(position, self._order.count), left.step + 1)
 
     def go_to(self, cursor: Cursor) -> None:
-        """Drop what is queued and go on at ``cursor``, from an epoch's end at the next one's head.
+        """Drop what is queued and go on at ``cursor``; an epoch's end means the next one's start.
 
-        Batches stay queued where the reader stands there already. ParamsError where ``cursor``
-        cannot be a place of this reader.
+        If the reader is there already, its batches stay queued. ParamsError if ``cursor`` is not a
+        position of this reader.
         """
         self._check_process()
         self._ring.check_open()
@@ -293,7 +293,7 @@ class AsyncReader:
 
     @property
     def _next(self) -> Cursor:
-        """Behind the batch that was fetched last."""
+        """The cursor after the batch that was fetched last."""
         newest = self._ring.newest()
         return self._delivered if newest is None else newest.after
 
@@ -448,7 +448,7 @@ class AsyncReader:
         return os.path.basename(self._spec.path.rstrip("/")) or self._spec.path
 
     def _facts(self) -> dict[str, str]:
-        """What is served, and how it stands; nothing of a reader that serves nobody here."""
+        """What is served, and its state; in a process that did not open the reader, no state."""
         # in another process its lock may be held for ever
         if self._ring.closed or os.getpid() != self._pid:
             return {}
@@ -500,7 +500,7 @@ def _of_each(data: Data, fact: Callable[[Array], Any]) -> Any:
 
 
 def _reopen(params: dict[str, Any], state: dict[str, Any]) -> AsyncReader:
-    """A pickled reader on the other side: the same set and place, its own threads and slots."""
+    """A pickled reader, opened again: the same set and cursor, its own threads and slots."""
     reader = AsyncReader(params)
     reader.load_state_dict(state)
     return reader

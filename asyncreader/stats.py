@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Bad samples listed one by one in a snapshot; further ones are only counted.
+#: Bad samples listed one by one in a snapshot; more are only counted.
 LISTED_BAD = 1000
 
 

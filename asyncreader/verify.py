@@ -41,7 +41,7 @@ from .system.limits import usable_cores
 #: Samples of a run that are bad, and a line for each problem.
 Found: TypeAlias = tuple[int, list[str]]
 
-#: Problems listed one by one; further ones are only counted.
+#: Problems listed one by one; more are only counted.
 LISTED: Final = 1000
 #: Samples that one task looks at.
 _RUN: Final = 256
@@ -59,7 +59,7 @@ class VerifyReport:
     container: str
     count: int
     checked: int
-    """Checksums held against the table: one a sample, and one a sample for each further field."""
+    """Checksums compared with the table: one per sample, and one per sample of each other field."""
     decoded: int
     """Images that were decoded in full."""
     bad: int
@@ -90,15 +90,14 @@ def verify_file(
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
-    """Check a packed file, or a sharded set, in full. A damaged one is a report, no exception.
+    """Check a packed file, or a sharded set, in full. Damage is reported, not raised.
 
-    Opening checks structure, count and the digests of all tables; then every sample's XXH3-64 is
-    held against the table, and with ``decode`` every image is decoded; those of further fields,
-    too. Of a sharded set each shard is checked so, one after the other, and its bytes are held
-    against the manifest; a shard that is missing or not the right one is a problem like others.
-    ``progress(done, total)`` is called now and then. ``fields``: names and axes in a file that is
-    not ours. Raises SourceNotFoundError where there is nothing to verify, ParamsError where its
-    axes are not clear.
+    Opening checks structure, count and the digests of all tables. Then every sample's XXH3-64 is
+    compared with the table, and with ``decode`` every image is decoded, in other fields too. The
+    shards of a sharded set are checked one after the other, and their bytes are compared with the
+    manifest; a missing or wrong shard is one of the problems. ``progress(done, total)`` is called
+    now and then. ``fields``: names and axes in a file that asyncreader did not pack. Raises
+    SourceNotFoundError if there is no such file, ParamsError if its axes are not clear.
     """
     names = expand_paths(path)
     if is_url(names[0]):
@@ -192,7 +191,7 @@ def _verify_set(
         problems.extend(found.problems)
         if found.ok and not same(number):
             problems.append(
-                f"{place}: its bytes are not those that were packed, beside its samples"
+                f"{place}: the bytes outside its samples are not those that were packed"
             )
         del problems[LISTED:]
         before += row.count

@@ -371,7 +371,7 @@ def test_unknown_name_without_a_near_one() -> None:
         ("image_size", 224, "size=(224, 224)"),
         ("img_size", (224, 192), "size=(224, 192)"),
         ("target_size", object(), "size=..."),
-        ("persistent_workers", True, "nothing in its place"),
+        ("persistent_workers", True, "nothing instead"),
         ("worker_init_fn", print, "rng"),
         ("dataset", "train.h5", "path='train.h5'"),
         ("root", Path("a"), "path='a'"),

@@ -143,7 +143,7 @@ def test_a_stuck_worker_is_killed_by_close(packed: str) -> None:
 
 
 def test_a_local_function_is_refused(packed: str) -> None:
-    """A postprocess that cannot be brought over is a ParamsError at construction."""
+    """A postprocess that cannot be sent to a process is a ParamsError at construction."""
     with pytest.raises(ParamsError, match=r"postprocess.*top of a module"):
         AsyncReader(path=packed, workers="process", postprocess=lambda data, labels: None)
 

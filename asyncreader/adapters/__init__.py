@@ -1,4 +1,4 @@
-"""Frameworks' faces of AsyncReader. Each module imports its framework; this one imports none.
+"""AsyncReader for frameworks. Each module imports its framework; this one imports none.
 
 ``torch.TorchReader``, ``jax.JaxReader``, ``keras.ReaderDataset`` and ``generator.endless``.
 """

@@ -1,4 +1,4 @@
-"""What the adapters share: whole epochs, and a place that counts what the consumer took."""
+"""What the adapters share: whole epochs, and a cursor that counts what the consumer took."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def flat_labels(labels: Array | None) -> Array | None:
 
 @dataclass(frozen=True)
 class Taken:
-    """Of which rows a batch handed out was made.
+    """The rows that a batch handed out was made of.
 
     ``indices``: int64 (B,), record numbers in the file, -1 where padded; ``mask``: bool (B,), False
     for padded or zeroed rows; ``epoch``; ``step``: its number in the epoch; ``last``: whether it is
@@ -61,9 +61,9 @@ class Loader:
     """An AsyncReader as a framework sees it: every loop over it is a whole epoch.
 
     ``params``, ``overrides``: as AsyncReader takes them, and with its errors. ``reader`` is the
-    AsyncReader behind; taking batches from it directly makes the place wrong. ``last``: what the
+    AsyncReader behind; taking batches from it directly makes the cursor wrong. ``last``: what the
     batch handed out last was made of, None before the first. Pickles and copies as its parameters
-    and its place.
+    and its cursor.
     """
 
     #: whether this adapter takes numpy arrays, and so no ``cuda``
@@ -74,12 +74,12 @@ class Loader:
         if self._host and self.reader.params.cuda is not False:
             self.reader.close()
             raise ParamsError(
-                "this adapter brings batches to the device by itself", hint="leave cuda out"
+                "this adapter copies batches to the device itself", hint="leave cuda out"
             )
         self.last: Taken | None = None
         self._cursor = self.reader.cursor
-        self._ended = False  # the place is its epoch's end
-        self._chosen = False  # the place was chosen: a loaded state or seek()
+        self._ended = False  # the cursor is its epoch's end
+        self._chosen = False  # the cursor was chosen: a loaded state or seek()
         self._loop = 0
 
     def _options(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Loader:
             yield from self._batches(loop)
 
     def _begin(self) -> int:
-        """Go where a new loop starts: an epoch's head, or the place that was chosen."""
+        """Go where a new loop starts: an epoch's start, or the chosen cursor."""
         start = self._next_cursor
         if start.position and not self._chosen:
             start = Cursor(start.epoch + 1)  # that epoch was left early
@@ -128,20 +128,20 @@ class Loader:
                 hint="open one reader per loop",
             )
 
-    def _note(self, last: Taken, place: Cursor) -> None:
-        """A batch goes to the consumer, after which the reader stands at ``place``."""
+    def _note(self, last: Taken, cursor: Cursor) -> None:
+        """The consumer gets a batch; afterwards the reader is at ``cursor``."""
         self.last = last
-        self._cursor, self._ended = place, last.last
+        self._cursor, self._ended = cursor, last.last
 
     def _pass_end(self) -> None:
-        """From an epoch's end to the next one's head."""
+        """From an epoch's end to the next one's start."""
         self._cursor, self._ended = self._next_cursor, False
 
     def __len__(self) -> int:
         """Batches in a whole epoch on this rank."""
         return len(self.reader)
 
-    # -- place -----------------------------------------------------------------------------
+    # -- cursor ----------------------------------------------------------------------------
 
     def seek(self, epoch: int, step: int = 0) -> None:
         """The next loop begins with batch ``step`` of ``epoch``; ParamsError if there is none."""
@@ -161,12 +161,12 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """As AsyncReader's, counting the batches that the consumer took from this adapter."""
-        place = self._cursor
+        cursor = self._cursor
         return {
             **self.reader.state_dict(),
-            "epoch": place.epoch,
-            "samples": place.position,
-            "steps": place.step,
+            "epoch": cursor.epoch,
+            "samples": cursor.position,
+            "steps": cursor.step,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -179,14 +179,14 @@ class Loader:
         self.reader.load_state_dict(state)
         self._moved(Cursor(state["epoch"], state["samples"], state["steps"]))
 
-    def _go(self, place: Cursor) -> None:
-        """Move the reader to any place that it was at before, or to an epoch's start."""
-        self.reader.go_to(place)
-        self._cursor, self._ended = place, False
+    def _go(self, cursor: Cursor) -> None:
+        """Move the reader to a cursor that it had before, or to an epoch's start."""
+        self.reader.go_to(cursor)
+        self._cursor, self._ended = cursor, False
 
     @property
     def _next_cursor(self) -> Cursor:
-        """The place, or where that is an epoch's end, the next one's head."""
+        """The cursor; if that is an epoch's end, the next epoch's start."""
         return Cursor(self._cursor.epoch + 1) if self._ended else self._cursor
 
     def _moved(self, to: Cursor | None = None) -> None:
@@ -236,7 +236,7 @@ def taken(batch: Batch) -> Taken:
 def _reopen(
     kind: type[Any], params: dict[str, Any], options: dict[str, Any], state: dict[str, Any]
 ) -> Any:
-    """A pickled adapter on the other side: the same set and place."""
+    """A pickled adapter, opened again: the same set and cursor."""
     loader = kind(params, **options)
     loader.load_state_dict(state)
     return loader

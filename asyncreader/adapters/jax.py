@@ -60,9 +60,9 @@ class JaxReader(Loader):
         batches = iter(self.reader)
         coming = self._send(batches)
         while coming is not None:
-            arrays, last, place = coming
+            arrays, last, cursor = coming
             coming = self._send(batches)
-            self._note(last, place)
+            self._note(last, cursor)
             yield arrays
             self._check_loop(loop)
         self._pass_end()

@@ -1,4 +1,4 @@
-"""The interfaces of the systems this one descends from, over our slots, workers, order and sources.
+"""Drop-in replacements for older loaders, built on asyncreader's slots, workers and order.
 
 Change an import and keep the code: ``ParaLoad`` (paraload), ``GeneratorEnqueuer``,
 ``OrderedEnqueuer``, ``Sequence`` and ``HDF5Matrix`` (Keras), ``get_batch`` (the recipe built on

@@ -37,7 +37,7 @@ STOP_AFTER: Final = 1.0
 
 
 class _Run:
-    """What start() started: ring, workers, and the thread that says what is made next."""
+    """What start() started: ring, workers, and the thread that chooses what is made next."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class _Run:
 
 
 def _dispatch(ring: BufferRing, group: WorkerGroup, tasks: Iterator[tuple[int, Any]]) -> None:
-    """Have tasks done in their order, one for each slot that is free."""
+    """Give tasks to the workers in order, one for each free slot."""
     try:
         for lane, task in tasks:
             slot = ring.claim()
@@ -101,7 +101,7 @@ class _Enqueuer:
         *,
         max_q_size: int | None = None,
     ) -> None:
-        """Begin to make items ahead: at most ``max_queue_size`` that nobody has got yet.
+        """Prefetch items: at most ``max_queue_size`` wait for the consumer.
 
         ``wait_time`` is accepted and not needed; ``max_q_size`` is the older name. Raises
         ParamsError while it is running; after stop() it starts anew.
@@ -175,7 +175,7 @@ class GeneratorEnqueuer(_Enqueuer):
     own, and their items come in turn (worker 0, 1, 2 ... 0), in the same order every time; a
     callable with two arguments is given ``(worker, workers)``, so that each can take its share.
     With ``use_multiprocessing`` (``pickle_safe`` in older versions) only a callable will do: a
-    generator cannot be brought over to a process.
+    generator cannot be sent to a process.
 
     ``random_seed`` (or ``seed``): worker ``i`` sets the global generators of ``random`` and
     ``numpy.random`` to ``random_seed + i`` in its process; threads share one state, which is left
@@ -202,7 +202,7 @@ class GeneratorEnqueuer(_Enqueuer):
         if hasattr(generator, "__next__"):
             if self._processes:
                 raise ParamsError(
-                    "a generator cannot be brought over to worker processes",
+                    "a generator cannot be sent to worker processes",
                     found=type(generator).__name__,
                     hint="pass the function that makes it (GeneratorEnqueuer(make, ...), not "
                     "GeneratorEnqueuer(make(), ...)), defined at the top of a module; let it take "
@@ -254,7 +254,7 @@ class _Turns:
     def tasks(self) -> Iterator[tuple[int, Any]]:
         while any(self._alive):
             for lane, alive in enumerate(self._alive):
-                if alive:  # at most now: what was asked of a lane that ended is void
+                if alive:  # at most now: tasks given to an ended lane make no item
                     yield lane, None
 
     def ended(self, lane: int) -> None:

@@ -21,7 +21,7 @@ from ..system.signals import end_with_parent
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-#: Sent in place of a slot's number: the next message is another job, for the next epoch.
+#: Sent instead of a slot's number: the next message is another job, for the next epoch.
 RENEW: Final = -1
 
 
@@ -229,7 +229,7 @@ def _answer(pipe: Connection, number: int, job: Job, task: Any) -> None:
 
 
 def packed_error(error: BaseException) -> tuple[bytes, str]:
-    """An error as it can cross a pipe, and its trace. What cannot be pickled becomes its text."""
+    """An error in a form for a pipe, and its trace. What cannot be pickled becomes its text."""
     trace = "".join(traceback.format_exception(error))
     try:
         body = bytes(ForkingPickler.dumps(error))
@@ -245,6 +245,6 @@ def unpacked_error(packed: tuple[bytes, str], where: str) -> BaseException:
     try:
         error: BaseException = ForkingPickler.loads(body)
     except Exception as exc:
-        error = RuntimeError(f"the original error cannot be brought over: {exc!r}")
+        error = RuntimeError(f"the original error cannot be unpickled: {exc!r}")
     error.add_note(f"in {where}:\n{trace}")
     return error

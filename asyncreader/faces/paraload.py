@@ -25,10 +25,9 @@ class ParaLoad:
     """Fills the batches of ``buffer`` by ``callback``, in threads, while others are in use.
 
     ``buffer``: the caller's batches, objects of any kind, at least one; no other memory is used.
-    ``callback(batch)`` fills one in place; returning False (or 0) says that there was nothing left
-    to fill it with. A callback with two arguments is given the number of the batch too, 0, 1, 2 ...
-    in the order in which batches are handed out: what it fills then depends on that number alone,
-    not on threads.
+    ``callback(batch)`` fills one in place; it returns False (or 0) when no data are left. A
+    callback with two arguments is also given the number of the batch, 0, 1, 2 ... in the order in
+    which batches are handed out: what it fills in then depends on that number, not on threads.
 
     Batches are handed out in the order in which they were begun. An error in the callback is
     raised by the :meth:`get_available_data_index` that would have handed out its batch.
@@ -69,7 +68,7 @@ class ParaLoad:
                 thread.start()
 
     def get_available_data_index(self) -> int:
-        """Wait for the next filled batch: its place in ``buffer``, or -1 when there are no more.
+        """Wait for the next filled batch: its index in ``buffer``, or -1 when there are no more.
 
         The batch is the caller's until :meth:`return_back_for_refill`; any number may be held.
         Raises what the callback raised; NothingQueuedError before start_loaders().
@@ -82,7 +81,7 @@ class ParaLoad:
         return END if slot is None else slot.number
 
     def return_back_for_refill(self, index: int) -> None:
-        """Give a batch back. ParamsError unless it is lent: never handed out, or back already."""
+        """Give a batch back. ParamsError if it was never handed out, or is back already."""
         try:
             number = operator.index(index)
         except TypeError:
@@ -95,7 +94,7 @@ class ParaLoad:
             )
         if not self._ring.give_back(number):
             raise ParamsError(
-                f"batch {number} is not lent",
+                f"batch {number} is not handed out",
                 hint="give back what get_available_data_index() returned, once",
             )
 

@@ -39,7 +39,7 @@ class Reader:
         self.nb_samples = self._snapshot.nb_samples
 
     def _look(self, look: Callable[[Snapshot], T]) -> T:
-        """What ``look`` finds in a snapshot that nobody wrote over meanwhile."""
+        """What ``look`` finds in a snapshot that no writer overwrote meanwhile."""
         while True:
             snapshot = self._snapshot
             if snapshot is None:

@@ -1,4 +1,4 @@
-"""Slots that workers begin by themselves, and of which a consumer may hold any number.
+"""The buffer ring of the drop-in replacements: workers begin slots, a consumer holds any number.
 
 ::
 
@@ -6,9 +6,9 @@
     ring                 | worker          ring             caller                 ring
                          `---void()---> FREE
 
-States, queue and lock are those of :class:`~asyncreader.pipeline.slots.SlotRing`, and its habits
-against Ctrl-C in the consumer's thread; here the order of begin is the workers', and "no more to
-come" is a state of its own.
+States, queue, lock and the rules against Ctrl-C are those of
+:class:`~asyncreader.pipeline.slots.SlotRing`. Two things differ: workers decide which item begins
+next, and a ring can be finished: it hands out its last items and takes no new ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Buffer(Slot):
 
 
 class BufferRing(SlotRing):
-    """The slots of one face. Items leave in the order in which they were begun.
+    """The slots of one drop-in replacement. Items leave in the order in which they were begun.
 
     ``lanes``: queues that tasks can be assigned to, each served by workers of its own.
     """
@@ -75,39 +75,39 @@ class BufferRing(SlotRing):
     def assign(self, slot: Buffer, lane: int) -> None:
         """Leave a claimed slot to the workers of a lane."""
         with self._lock:
-            if self._stopping:  # they may have left: nobody would ever fill it
+            if self._stopping:  # the workers may have ended: none would fill it
                 self.void(slot)
                 return
             self._lanes[lane].append(slot)
             self._cond.notify_all()
 
     def next_in(self, lane: int) -> Buffer | None:
-        """Wait for a slot assigned to this lane; None when none is to come."""
+        """Wait for a slot assigned to this lane; None if no more will come."""
         with self._lock:
             mine = self._lanes[lane]
             self._cond.wait_for(lambda: self._stopping or bool(mine))
             return None if self._closed or not mine else mine.popleft()
 
     def failed(self, slot: Buffer, error: BaseException) -> None:
-        """The item could not be made: its error is handed out in its place."""
+        """The item could not be made: its error is handed out instead."""
         slot.error = error
         self.ready(slot)
 
     def void(self, slot: Buffer) -> None:
-        """The step brought no item: its slot is free again, and nobody will see it."""
+        """The step made no item: its slot is free again, and the consumer does not see it."""
         with self._lock:
             self._queue.remove(slot)
             self._free_now(slot)
 
     def finish(self, end: BaseException | None = None) -> None:
-        """Nothing is begun from now on; behind the last item comes ``end``, if given."""
+        """Begin no more items; after the last one the consumer gets the error ``end``, if given."""
         with self._lock:
             self._finished = True
             self._end = self._end or end
             self._cond.notify_all()
 
     def wait_filled(self) -> bool:
-        """Wait until no item is being made; False where the ring closed meanwhile."""
+        """Wait until no item is being made; False if the ring was closed meanwhile."""
         with self._lock:
             self._wait(lambda: all(s.state is not _FILLING for s in self._queue))
             return not self._closed
@@ -117,8 +117,8 @@ class BufferRing(SlotRing):
     def hold(self) -> Buffer | None:
         """Wait for the oldest item; its slot is the caller's until give_back().
 
-        None behind the last one, and when the ring is closed. Raises the item's error: the next
-        call goes on behind it.
+        None after the last one, and when the ring is closed. Raises the item's error; the next
+        call goes on with the next item.
         """
         with self._lock:
             slot = self._oldest()
@@ -155,7 +155,7 @@ class BufferRing(SlotRing):
         return (item,)
 
     def give_back(self, number: int) -> bool:
-        """Free a lent slot; False if it is not lent."""
+        """Free a held slot; False if it is not held."""
         with self._lock:
             slot = self.buffers[number]
             if slot.state is not _HELD:
@@ -167,7 +167,7 @@ class BufferRing(SlotRing):
 
     @property
     def over(self) -> bool:
-        """Whether nothing is to come any more."""
+        """Whether no more items will come."""
         with self._lock:
             return self._closed or (self._finished and not self._queue)
 
@@ -183,7 +183,7 @@ class BufferRing(SlotRing):
             self._waiting -= 1
 
     def _oldest(self) -> Buffer | None:
-        """The oldest item's slot, waited for; None where there is none, or the error of the end."""
+        """Wait for the oldest item's slot. After the last item: None, or the end's error."""
         self._wait(lambda: self._head_is_ready() or (self._finished and not self._queue))
         if not self._closed and self._queue:
             return _buffer(self._queue[0])

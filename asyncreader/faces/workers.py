@@ -1,4 +1,4 @@
-"""Who makes the items of an enqueuer: threads, or spawned processes, behind one small face."""
+"""Worker groups that make the items of an enqueuer: threads, or spawned processes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class WorkerGroup(Protocol):
     """Workers over a ring."""
 
     def start(self) -> None:
-        """Begin to wait for tasks. ParamsError where a job cannot be brought over."""
+        """Begin to wait for tasks. ParamsError if a job cannot be sent to a process."""
 
     def give(self, slot: Buffer, lane: int) -> None:
-        """Have ``slot.task`` of a claimed slot done, by the job of this lane."""
+        """Give ``slot.task`` of a claimed slot to the job of this lane."""
 
     def renew(self, job: Job) -> None:
-        """Do the tasks to come by another job; called while nothing is being made."""
+        """Use another job for later tasks; called while no item is being made."""
 
     def stop(self, seconds: float) -> None:
         """End the workers of a closed ring."""
@@ -61,7 +61,7 @@ class ThreadGroup:
         self._ring.assign(slot, lane)
 
     def renew(self, job: Job) -> None:
-        pass  # threads look at the very object
+        pass  # threads use the object itself
 
     def stop(self, seconds: float) -> None:
         join_or_leave(self._threads, seconds)
@@ -103,7 +103,7 @@ class SpawnedGroup(ProcessGroup):
 
     def _check_picklable(self) -> None:
         for job in self._jobs:
-            self._bring_over(
+            self._try_pickle(
                 "what the workers are to do",
                 job,
                 "use functions and classes defined at the top of a module, and let each open its "

@@ -1,15 +1,15 @@
-"""What a sharded set says of itself: one JSON file, ``asyncreader.json``, beside its shards.
+"""The manifest of a sharded set: one JSON file, ``asyncreader.json``, in the folder of its shards.
 
 Each shard is a packed file of its own (packed.py); record numbers run on from shard to shard. The
 manifest names the shards with what tells whether each is whole and the right one, so that a set of
-a million shards opens without opening any. It is written last, under a digest of its own.
+a million shards opens without opening any. It is written last, with a digest of its own.
 
-Version 2 adds ``digests``, those of the tables of all samples together, and further fields: their
-descriptions, and a column for each with the digest of its checksums. A set that has neither is
-version 1, as it was.
+Version 2 adds ``digests``, those of the tables of all samples together, and other fields: their
+descriptions, and for each a column with the digest of its checksums. A set that has neither stays
+version 1.
 
-Nothing in it is trusted: names are plain file names beside the manifest, numbers are bounded, and
-the text is limited before it is parsed.
+Nothing in it is trusted: names are plain names of files in its folder, numbers are bounded, and
+the length of the text is limited before it is parsed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MOST: Final = 1 << 53
 #: Names of shards: at most 255 bytes, as on every file system of Linux (limits.h, NAME_MAX).
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 _HEX: Final = re.compile(r"[0-9a-f]{16}")
-#: Further fields of a sample.
+#: At most so many other fields of a sample.
 _MOST_FIELDS: Final = 256
 
 CONTAINERS: Final = {"hdf5": "HDF5", "lmdb": "LMDB"}
@@ -60,10 +60,10 @@ _AGAIN: Final = "copy it again, or convert again; it is not to be edited by hand
 class Shard:
     """One row of the table.
 
-    ``name``: of the file beside the manifest; ``count``: samples; ``bytes``: the file's size;
+    ``name``: of the file, next to the manifest; ``count``: samples; ``bytes``: the file's size;
     ``xxh3``: XXH3-64 of the whole file; ``checksums``, ``labels``: the digests of these tables that
     the shard's own description states (``labels`` None without); ``fields``: those of the checksums
-    of further fields; all digests as 16 hex digits.
+    of other fields; all digests as 16 hex digits.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Common:
 
     ``container``: "hdf5" or "lmdb"; ``label_width``: labels of a sample; ``chunk`` and
     ``compression``: of raw HDF5, samples compressed together and how, else None; ``data_bytes``:
-    bytes of all samples as stored, before any filter; ``field_bytes``: of each further field.
+    bytes of all samples as stored, before any filter; ``field_bytes``: of each other field.
     """
 
     container: str
@@ -104,7 +104,7 @@ class Common:
     field_bytes: tuple[int, ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """As they stand in the manifest; a set of one field says nothing of fields."""
+        """As written in the manifest; a set of one field has no entry for fields."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         for name in ("shape", "classes", "field_bytes"):
             facts[name] = None if facts[name] is None else list(facts[name])
@@ -129,8 +129,8 @@ class Manifest:
 
     ``names``: fixed-length bytes (S,); ``counts``, ``sizes``: int64 (S,); ``xxh3``, ``checksums``,
     ``label_digests``: uint64 (S,), the last zero without labels; ``field_checksums``: uint64
-    (F, S), of further fields; ``digests``: of the tables of all samples, as a single file of them
-    would state them (``checksums``, ``labels``, ``mask.checksums``), empty where nobody knows.
+    (F, S), of other fields; ``digests``: of the tables of all samples, as a single file of them
+    would state them (``checksums``, ``labels``, ``mask.checksums``), empty if not known.
     """
 
     common: Common
@@ -376,7 +376,7 @@ def _row_problem(row: Any, wide: int, labelled: bool) -> str | None:
     if not isinstance(row, list) or len(row) != wide:
         return f"not {wide} values"
     if not plain_name(row[0]):
-        return "its name is not that of a file beside the manifest"
+        return "its name is not a plain name of a file next to the manifest"
     if any(type(number) is not int or not 1 <= number < MOST for number in row[1:3]):
         return "count or bytes"
     hashes = row[3:] if labelled else row[3:5] + row[6:]
@@ -390,7 +390,7 @@ def _is_hex(text: Any) -> bool:
 
 
 def plain_name(name: Any) -> bool:
-    """Whether ``name`` can only be a file beside the manifest: letters, digits, ".", "_", "-"."""
+    """Whether ``name`` can only be a file next to the manifest: letters, digits, ".", "_", "-"."""
     return isinstance(name, str) and name != NAME and _PLAIN.fullmatch(name) is not None
 
 
@@ -451,7 +451,7 @@ def _common(raw: dict[str, Any], path: str) -> Common:
 
 
 def _fields(raw: dict[str, Any], path: str) -> tuple[fmt.FieldMeta, ...]:
-    """Further fields; FormatError where their descriptions make no sense."""
+    """The other fields; FormatError if their descriptions make no sense."""
     listed = raw.get("fields", [])
     if not isinstance(listed, list) or len(listed) > _MOST_FIELDS:
         raise _wrong(path, "fields", listed)

@@ -1,14 +1,14 @@
-"""What a packed file says of itself: names, version, digests. Both houses import it.
+"""The description in a packed file: names, version, digests. Reader and converter import it.
 
 HDF5: data sets ``data``, ``labels``, ``paths``, ``classes``, ``checksums`` (and ``offsets`` when
 the samples are encoded) with the :class:`Meta` fields as root attributes, written last.
-LMDB: named databases of the same names; ``data`` and ``paths`` have one value a record under its
+LMDB: named databases of the same names; ``data`` and ``paths`` have one value per record under its
 zero-padded number, ``labels`` and ``checksums`` hold one array each under ``TABLE_KEY``, and
 ``meta`` holds the :class:`Meta` fields as JSON under ``META_KEY``, written last.
 
-A further field, such as ``mask``, lies beside ``data`` and as ``data`` does, under its own name,
-with ``mask.checksums``, ``mask.paths`` if it was packed from files (and in HDF5 ``mask.offsets``
-when it is encoded) beside it; ``fields`` of the :class:`Meta` describes it (in HDF5 as JSON text).
+Another field, such as ``mask``, is stored as ``data`` is, under its own name. With it come
+``mask.checksums``, ``mask.paths`` if it was packed from files, and in HDF5 ``mask.offsets`` if it
+is encoded; ``fields`` of the :class:`Meta` describes it (in HDF5 as JSON text).
 
 Digests are XXH3-64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): of a sample's
 stored bytes in ``checksums``, and of each table in ``Meta.digests``, written as 16 hex digits; the
@@ -90,27 +90,27 @@ def described_digest(raw: Mapping[str, Any]) -> str:
     return digest(json.dumps(facts, sort_keys=True, ensure_ascii=True).encode("ascii"))
 
 
-#: What the name of a further field may be: no dot, so that its tables cannot be another field.
+#: What the name of another field may be: no dot, so that its tables cannot be a field themselves.
 FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _TAKEN: Final = frozenset((DATA, OFFSETS, LABELS, PATHS, CLASSES, CHECKSUMS, META))
 
-#: dtypes of a further field's values (more than a byte: little-endian).
+#: dtypes of another field's values (more than a byte: little-endian).
 FIELD_DTYPES: Final = ("uint8", "uint16")
 
 
 def is_field_name(name: str) -> bool:
-    """Whether a further field can have this name."""
+    """Whether a field other than ``data`` can have this name."""
     return FIELD_NAME.fullmatch(name) is not None and name not in _TAKEN
 
 
 def table_of(field: str | None, table: str) -> str:
-    """Where a table (``checksums``, ``offsets``, ``paths``) of a field lies; None: of ``data``."""
+    """Name of a field's table (``checksums``, ``offsets``, ``paths``); None: of ``data``."""
     return table if field is None else f"{field}.{table}"
 
 
 @dataclass(frozen=True)
 class FieldMeta:
-    """A further field: "raw" values or "png" files, (H, W, C) if all have it, C, numpy's dtype."""
+    """Another field: "raw" values or "png" files, (H, W, C) if all have it, C, numpy's dtype."""
 
     name: str
     encoding: str
@@ -155,7 +155,7 @@ class Meta:
     dtype: str = "uint8"
     #: numpy type string of ``labels``: "<i8" or "<f8".
     label_dtype: str = "<i8"
-    #: Further fields, in the order in which they were packed.
+    #: The other fields, in the order in which they were packed.
     fields: tuple[FieldMeta, ...] = ()
     format: str = FORMAT_NAME
     version: int = FORMAT_VERSION
@@ -172,7 +172,7 @@ class Meta:
         return facts
 
     def field(self, name: str) -> Meta | None:
-        """This set's description as though further field ``name`` were its data; None if it has
+        """This set's description as if the other field ``name`` were its data; None if it has
         no such field."""
         for one in self.fields:
             if one.name == name:
@@ -213,7 +213,7 @@ class Meta:
         except (ValueError, RecursionError) as exc:
             raise FormatError("its description is not JSON", path=path, hint=REPACK) from exc
         if not isinstance(raw, dict) or raw.get("format") != FORMAT_NAME:
-            raise FormatError("its description is not one of ours", path=path, hint=REPACK)
+            raise FormatError("asyncreader did not write its description", path=path, hint=REPACK)
         version = raw.get("version")
         if not isinstance(version, int) or version > FORMAT_VERSION:
             raise FormatError(

@@ -248,7 +248,7 @@ def build_worker(
 
 
 def open_set(p: ReaderParams) -> Source:
-    """What the parameters name, opened. Tests put a fake in its place."""
+    """Open what the parameters name. Tests replace it by a fake."""
     return open_reader_source(p)
 
 

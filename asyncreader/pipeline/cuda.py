@@ -7,7 +7,7 @@ Two rules make reuse safe, and events keep them without stopping the host or the
 * a device slot is overwritten only after the consumer's stream has passed its last use: an event
   recorded on the stream that is current at the next ``getNextBatch()``, for which the copy waits.
 
-All that touches torch.cuda is behind :class:`Device`; tests put a fake in its place.
+Everything that calls torch.cuda is in a :class:`Device`; tests use a fake instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEVICE_SLOTS = 2
 
 
 class Device(Protocol):
-    """What is needed of a device. Tensors and events are the device's own, nobody looks inside.
+    """What is needed of a device. Tensors and events are its own: other code only passes them on.
 
     ``upload``, ``fill`` and ``wait`` are called from any thread, ``passed`` and ``follow`` from the
     consumer's.
@@ -189,7 +189,7 @@ class DeviceSlot:
 
 
 class DeviceRing:
-    """Lends the batches of a :class:`SlotRing` as device tensors.
+    """Hands out the batches of a :class:`SlotRing` as device tensors.
 
     Has that ring's ``take``, ``hand_out``, ``release``, ``keep`` and ``drop_queued``. A batch goes
     to the device as soon as it is filled and the oldest in flight, and one of the two device slots
@@ -301,7 +301,7 @@ class DeviceRing:
     # -- inside (the lock is held) -----------------------------------------------------------
 
     def _filled(self) -> None:
-        """A worker finished a batch. If the consumer is inside, it will see to it itself."""
+        """A worker finished a batch. If the consumer is inside, it handles the batch itself."""
         if not self._lock.acquire(blocking=False):
             return
         try:

@@ -57,7 +57,7 @@ _Task: TypeAlias = tuple[int, Cursor, int, int, bool]
 
 
 class ProcessGroup:
-    """``count`` spawned processes with a pipe each, and a thread of the parent that hears them all.
+    """``count`` spawned processes with a pipe each, and one parent thread that reads every pipe.
 
     Whoever derives from it says what a process runs (``_started_with``), what it sends (``_hear``)
     and what that means (``_heard``).
@@ -83,7 +83,7 @@ class ProcessGroup:
     def start(self) -> None:
         """Spawn all processes and wait until each has said that it is ready.
 
-        Raises ParamsError where something or the main module cannot be brought over, or the error
+        Raises ParamsError where something or the main module cannot be sent, or the error
         with which a process failed to begin; nothing is left running then.
         """
         try:
@@ -110,8 +110,8 @@ class ProcessGroup:
             raise
 
     def _spawn(self, number: int) -> None:
-        ours, theirs = self._context.Pipe()
-        self._pipes.append(ours)
+        mine, theirs = self._context.Pipe()
+        self._pipes.append(mine)
         target, arguments = self._started_with(number)
         process = self._context.Process(
             target=_begin,
@@ -134,7 +134,7 @@ class ProcessGroup:
         self._processes.append(process)
 
     def _help(self, target: Callable[[], None]) -> None:
-        """Run one of the parent's threads: what it cannot go on after, the consumer is told."""
+        """Run one of the parent's threads; the consumer gets the error that ends it."""
         try:
             target()
         except BaseException as exc:
@@ -153,20 +153,20 @@ class ProcessGroup:
         raise NotImplementedError
 
     def _check_picklable(self) -> None:
-        """ParamsError where something cannot be brought over."""
+        """ParamsError if something cannot be sent to a process."""
         raise NotImplementedError
 
     def _helpers(self) -> tuple[Callable[[], None], ...]:
         """What the parent's threads run."""
         return (self._receive,)
 
-    def _bring_over(self, name: str, value: Any, hint: str) -> None:
+    def _try_pickle(self, name: str, value: Any, hint: str) -> None:
         """ParamsError unless ``value`` can be pickled."""
         try:
             reduction.ForkingPickler(io.BytesIO()).dump(value)
         except (pickle.PicklingError, AttributeError, TypeError) as exc:
             raise ParamsError(
-                f"{name} cannot be brought over to worker processes",
+                f"{name} cannot be sent to worker processes",
                 found=str(exc),
                 hint=f"{hint}, or {self.instead}",
             ) from exc
@@ -262,7 +262,7 @@ class ProcessGroup:
 
 
 class ProcessWorkers(ProcessGroup):
-    """``count`` spawned processes over one ring, with the face of ThreadWorkers.
+    """``count`` spawned processes over one ring, with the methods of ThreadWorkers.
 
     Two threads of the parent move messages: one takes tasks from the ring and sends each to the
     worker with the fewest, the other waits on all pipes and sentinels.
@@ -281,7 +281,7 @@ class ProcessWorkers(ProcessGroup):
 
     def _check_picklable(self) -> None:
         for name in ("postprocess", "data", "labels"):
-            self._bring_over(
+            self._try_pickle(
                 name,
                 getattr(self._recipe.params, name),
                 "use a function defined at the top of a module and data given by path",
@@ -354,7 +354,7 @@ class ProcessWorkers(ProcessGroup):
 
 
 def _await_end(processes: list[Any], seconds: float) -> list[Any]:
-    """Those of ``processes`` that have not ended within that many seconds."""
+    """The ``processes`` that have not ended within that many seconds."""
     left = {process.sentinel: process for process in processes}
     until = time.monotonic() + seconds
     while left and (gone := connection.wait(list(left), max(0.0, until - time.monotonic()))):
@@ -364,7 +364,7 @@ def _await_end(processes: list[Any], seconds: float) -> list[Any]:
 
 
 def _kill(processes: list[Any]) -> None:
-    # only who still holds its sentinel: the number of one that is gone may be another's by now
+    # only one whose sentinel is still open: the process id of an ended one may be reused by now
     for process in _await_end(processes, 0.0):
         process.kill()
 
@@ -410,7 +410,7 @@ def _main(pipe: Connection, recipe: Recipe) -> None:
             if meter.spans:
                 meter.spans.clear()  # they are the parent's now
     except OSError:
-        return  # the parent is gone
+        return  # the parent has ended
 
 
 def _tasks(pipe: Connection) -> Iterator[_Task]:
@@ -468,7 +468,7 @@ def _receive_error(pipe: Connection) -> tuple[Any, ...]:
         except (EOFError, OSError):
             raise
         except Exception as exc:  # a class whose pickle only goes one way
-            cause = RuntimeError(f"the original error cannot be brought over: {exc!r}")
+            cause = RuntimeError(f"the original error cannot be unpickled: {exc!r}")
         error.__cause__ = cause
         error.add_note(trace)
     return (*head, error)

@@ -142,7 +142,7 @@ def _meta(name: str, lane: int, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 class TracedRing(SlotRing):
-    """A ring that notes each change of a slot's state. The notes stand in the order of changes."""
+    """A ring that records each change of a slot's state, in the order of the changes."""
 
     def __init__(self, slots: list[Slot], in_flight: int, debug: bool, trace: Trace) -> None:
         super().__init__(slots, in_flight, debug)

@@ -133,7 +133,7 @@ def read_header(data: Buffer) -> ImageHeader:
         with _pillow_open(data) as image:
             width, height = image.size
             turned = _pillow_orientation(image) or 1
-            # Pillow turns a TIFF by itself; the size that it states is that of the upright picture
+            # Pillow turns a TIFF itself; the size that it states is that of the upright picture
             # only where the orientation is in a tag of its own.
             in_tag = kind == "tiff" and 0x0112 in image.tag_v2
         if turned >= 5 and not in_tag:
@@ -423,7 +423,7 @@ _PIXEL: Final = bytes.fromhex(
 
 
 def _check_webp(data: Buffer) -> None:
-    """Hold the canvas of an extended WebP against MAX_PIXELS (RFC 9649, 2.7)."""
+    """DecodeError if the canvas of an extended WebP is over MAX_PIXELS (RFC 9649, 2.7)."""
     view = memoryview(data)
     if bytes(view[12:16]) == b"VP8X" and len(view) >= 30:
         width = 1 + int.from_bytes(view[24:27], "little")
@@ -439,7 +439,7 @@ def _pillow_open(data: Buffer) -> Any:
     with _damage("damaged image header"):
         try:
             return Image.open(io.BytesIO(bytes(data)), formats=PILLOW_FORMATS)
-        except UnidentifiedImageError as exc:  # its text names an object of ours, and no reason
+        except UnidentifiedImageError as exc:  # its text names a BytesIO object, and no reason
             raise DecodeError("damaged image header") from exc
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
             raise DecodeError("image dimensions out of range", found=str(exc)) from exc

@@ -57,7 +57,7 @@ def choose_rect(
 ) -> Rect:
     """The part of a (height, width) picture that becomes ``target``.
 
-    ``crop``: "center", "random" (placed by draws[0:2]), "random-resized" (area 0.08 to 1, aspect
+    ``crop``: "center", "random" (offset by draws[0:2]), "random-resized" (area 0.08 to 1, aspect
     3/4 to 4/3, ten tries with draws[4k : 4k+4], then centred; Szegedy et al., "Going deeper with
     convolutions", 2015, section 6) or "none" (all of it, squeezed).
     ``draws``: float64 in [0, 1), of this sample; None where the mode is not random.

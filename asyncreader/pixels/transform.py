@@ -27,7 +27,7 @@ from .masks import check_values, decode_values, nearest_pixels, pick
 Array: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
 
-#: Draws of a sample's key: 0..39 place its crop, this one decides about its flip.
+#: Draws of a sample's key: 0..39 choose its crop, this one its flip.
 FLIP_DRAW: Final = 63
 
 

@@ -1,6 +1,6 @@
 """Ctrl-C and the end of processes: what it may not cut in two, and who has to end with whom.
 
-Light, since every worker process imports it first: no numpy, nothing of ours.
+Every worker process imports it first, so it imports little: no numpy, no module of asyncreader.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 @contextlib.contextmanager
 def after_this() -> Iterator[None]:
-    """Ctrl-C that comes inside is raised behind it; for what ends within a second or two.
+    """Raise a Ctrl-C that comes inside only at the end; for what ends within a second or two.
 
     ``threading.Thread.start()`` needs it: interrupted there, the new thread may wait for ever on a
     lock that the interrupted code still holds. In other threads Ctrl-C is never raised.
@@ -31,7 +31,7 @@ def after_this() -> Iterator[None]:
         yield
         return
     before = signal.getsignal(signal.SIGINT)
-    if not callable(before):  # nothing is raised: default or ignored; or C code's, not ours to set
+    if not callable(before):  # nothing is raised: default, ignored, or a handler set by C code
         yield
         return
     came: list[tuple[int, FrameType | None]] = []

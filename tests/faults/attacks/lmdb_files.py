@@ -74,7 +74,7 @@ _DESCRIPTIONS: dict[str, tuple[Any, str]] = {
     "nan": (_raw("count", b"NaN"), "garbles"),
     "negative": (_with(count=-5), "makes no sense"),
     "many": (_with(count=1 << 61), "number of samples"),
-    "list": (lambda text: b"[1, 2]", "not one of ours"),
+    "list": (lambda text: b"[1, 2]", "did not write its description"),
     "empty": (lambda text: b"", "not JSON"),
     "binary": (lambda text: b"\x80\x04\x95" + text, "not JSON"),
     "pickle": (lambda text: pickle.dumps(json.loads(text)), "not JSON"),

@@ -54,7 +54,7 @@ def replaced(
     return spoil
 
 
-_NAME = "makes no sense: its name is not that of a file beside the manifest"
+_NAME = "makes no sense: its name is not a plain name of a file next to the manifest"
 shards("out_of_the_folder", named("../../outside/secret.h5"), _NAME)
 shards("absolute", named(lambda scratch: scratch.secret_h5), _NAME)
 shards("name_with_escapes", named("\x1b[2Jx.h5"), _NAME)

@@ -70,7 +70,7 @@ def renamed(name: Callable[[Scratch], str]) -> Callable[[Answer, Scratch], Answe
     return change
 
 
-_NAME = "makes no sense: its name is not that of a file beside the manifest"
+_NAME = "makes no sense: its name is not a plain name of a file next to the manifest"
 store("names_a_file_above", renamed(lambda scratch: "../../outside/secret.h5"), _NAME)
 store("names_an_absolute_file", renamed(lambda scratch: scratch.secret_h5), _NAME)
 store("names_a_url", renamed(lambda scratch: "file:///etc/passwd"), _NAME)
