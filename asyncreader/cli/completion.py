@@ -110,7 +110,7 @@ class _Bash(BashComplete):
         return words, self._typed
 
     def format_completion(self, item: CompletionItem[Any]) -> str:
-        # bash puts what comes back in the place of what lies behind the last "="
+        # bash replaces only what follows the last "="
         ahead = self._typed[: self._typed.rfind("=") + 1]
         return f"{item.type},{str(item.value).removeprefix(ahead)}"
 

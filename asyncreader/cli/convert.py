@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 )
 @click.argument("src", type=PATH)
 @click.argument("dst", type=PATH)
-@choice("--encoding", "raw jpeg png original", "[raw; of a packed set: what it has]")
+@choice("--encoding", "raw jpeg png original", "[raw; for a packed set: the one it has]")
 @click.option("--size", metavar="HxW|N", callback=size_of, help="A shape, or the shorter side.")
 @choice("--resize", "crop pad squeeze", "How HxW is reached. [crop: as much as fits, centred]")
 @click.option(
-    "--quality", type=click.IntRange(1, 100), metavar="N", help="Of --encoding jpeg. [90]"
+    "--quality", type=click.IntRange(1, 100), metavar="N", help="For --encoding jpeg. [90]"
 )
 @click.option(
     "--labels", type=PATH, metavar="CSV", help="Lines of path,label[,label...]; text names classes."
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 @click.option("--no-labels", is_flag=True, help="Pack without labels.")
 @choice("--channels", "1 3", "Grey or RGB. [3]")
 @click.option("--shuffle", type=int, metavar="SEED", help="Pack in random order.")
-@choice("--compression", "gzip", "Of raw HDF5.")
+@choice("--compression", "gzip", "For raw HDF5.")
 @click.option(
     "--chunk", type=click.IntRange(1), metavar="N", help="Samples compressed together. [1]"
 )
 @click.option("--classes", type=PATH, metavar="SET_OR_FILE", help="Names, in label order.")
 @click.option(
-    "--classes-from-folders", is_flag=True, help="Also folders called train or val are classes."
+    "--classes-from-folders", is_flag=True, help="Folders called train or val are classes, too."
 )
-@click.option("--follow-links", is_flag=True, help="Also links out of the folder.")
+@click.option("--follow-links", is_flag=True, help="Follow links that lead out of the folder, too.")
 @jobs_option
 @click.option("--skip-bad", is_flag=True, help="Leave bad pictures out and list them (exit 3).")
 @click.option("--overwrite", is_flag=True, help="Replace an existing set.")
@@ -65,26 +65,28 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="NAME=DIR",
     callback=folders_of,
-    help="Pack DIR beside the pictures, such as mask=masks/.",
+    help="Also pack the pictures in DIR, such as mask=masks/.",
 )
 @choice("--format", "hdf5 lmdb", "[by the suffix of DST]")
-@click.option("--shards", type=click.IntRange(1), metavar="N", help="So many files in folder DST.")
-@click.option("--shard-size", metavar="BYTES", help="As many files as make them about 1GB, say.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted run over shards.")
-@choice("--engine", "local ray", "Who packs shards. [local]")
-@click.option("--address", metavar="ADDRESS", help="Of the Ray cluster, such as auto.")
-@click.option("--allow-pickle", is_flag=True, help="Unpickle SRC: only if you trust its writer.")
+@click.option(
+    "--shards", type=click.IntRange(1), metavar="N", help="Write N files into folder DST."
+)
+@click.option("--shard-size", metavar="BYTES", help="Write files of about this size, such as 1GB.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run that writes shards.")
+@choice("--engine", "local ray", "What packs the shards. [local]")
+@click.option("--address", metavar="ADDRESS", help="Address of the Ray cluster, such as auto.")
+@click.option("--allow-pickle", is_flag=True, help="Unpickle SRC. Only if you trust who wrote it.")
 @params_option("How a packed SRC is read, such as data_field=images.")
 @json_option
 @quiet_option
 def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> int:
-    """Pack the pictures in folder SRC into DST. SRC may be a packed set, too, ours or another's,
-    and either may be a URL of an object store.
+    """Pack the pictures in folder SRC into DST. SRC may also be a packed set, written by
+    asyncreader or another program. SRC and DST may be URLs of an object store.
 
     DST ends in .h5, .hdf5 or .lmdb, or is a folder for shards, and appears when it is complete and
     verified. A class is a first-level folder, unless --labels or --no-labels is given.
 
-    Exit codes: 0 all packed, 1 failed, 2 usage, 3 packed but for bad pictures.
+    Exit codes: 0 all packed, 1 failed, 2 usage, 3 packed without the bad pictures.
     """
     check_converters()
     import converters
@@ -96,7 +98,7 @@ def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> i
         with Progress("packing", quiet) as progress:
             report = converters.convert(src, dst, progress=progress, **given)
     except KeyboardInterrupt as exc:
-        for note in getattr(exc, "__notes__", ()):  # of shards: which are kept
+        for note in getattr(exc, "__notes__", ()):  # which finished shards are kept
             say(f"interrupted: {shown(note)}")
             return INTERRUPTED
         raise

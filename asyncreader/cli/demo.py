@@ -18,10 +18,10 @@ DEMO_BAR: Final = 0.9
 @click.command(epilog="\b\nExample:\n  asyncreader demo")
 @click.option("--sample-data", type=PATH, metavar="DIR", help="Pictures in train/ and test/.")
 def demo(sample_data: str | None) -> int:
-    """Pack the sample pictures both ways and train on them. Exit code 1 below 0.9.
+    """Pack the sample pictures into HDF5 and LMDB, and train on them. Exit code 1 below 0.9.
 
-    A small network in numpy learns from an HDF5 and from an LMDB set until it has converged; the
-    last lines are its accuracy on held-out pictures.
+    A small numpy network is trained on each set until it converges; the last lines are its accuracy
+    on held-out pictures.
     """
     folder = _sample_data() if sample_data is None else Path(sample_data)
     check_converters()
@@ -36,7 +36,7 @@ def demo(sample_data: str | None) -> int:
 
 
 def _sample_data() -> Path:
-    """The pictures that came along: inside the package (wheel) or beside it (checkout)."""
+    """The sample pictures: inside the package (wheel) or next to it (checkout)."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "sample_data", package.parent / "sample_data"):
         if (folder / "train").is_dir() and (folder / "test").is_dir():

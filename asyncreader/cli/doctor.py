@@ -27,10 +27,16 @@ if TYPE_CHECKING:
 )
 @number("--njob", 1, 4, "Batches in flight.")
 @click.option(
-    "--consumer-ms", type=click.FloatRange(0, min_open=True), metavar="N", help="A training step."
+    "--consumer-ms",
+    type=click.FloatRange(0, min_open=True),
+    metavar="N",
+    help="Duration of a training step.",
 )
 @click.option(
-    "--size", metavar="HxW", callback=size_of, help="What training sees. [224x224 if sizes differ]"
+    "--size",
+    metavar="HxW",
+    callback=size_of,
+    help="Size that training uses. [224x224 if sizes differ]",
 )
 @click.option(
     "--memory-gb",
@@ -38,7 +44,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Memory left to the file in training. [what is free now]",
 )
-@number("--seconds", 1.0, 12.0, "Time to take, about.")
+@number("--seconds", 1.0, 12.0, "About how long the measurement takes.")
 @param_option
 @json_option
 @brief_option
@@ -99,9 +105,9 @@ def _print_facts(found: Diagnosis) -> None:
     stored = f"{in_bytes(facts.sample_bytes)} as pixels, {in_bytes(facts.stored_bytes)} of file"
     if facts.chunk > 1:
         stored += f"; {facts.chunk} compressed together"
-    place = f"{in_bytes(facts.size)} on {facts.file_system or 'an unknown file system'}"
-    place += " (a network file system)" if facts.network else ""
-    room = "fits in" if facts.fits else "larger than"
+    file = f"{in_bytes(facts.size)} on {facts.file_system or 'an unknown file system'}"
+    file += " (a network file system)" if facts.network else ""
+    fit = "fits in" if facts.fits else "larger than"
     disk = [
         f"{in_bytes(rate)}/s {how}"
         for rate, how in ((tops.disk_in_order, "in order"), (tops.disk_random, "at random"))
@@ -111,8 +117,8 @@ def _print_facts(found: Diagnosis) -> None:
         "set": f"{some(facts.count, 'sample')}, {shape}",
         "layout": f"{facts.container}: {shown(facts.layout)}",
         "sample": stored,
-        "file": f"{place}; {facts.cached:.0%} of it in the page cache",
-        "memory": f"{room} the {in_bytes(facts.memory)} that are left to it",
+        "file": f"{file}; {facts.cached:.0%} of it in the page cache",
+        "memory": f"{fit} the {in_bytes(facts.memory)} left for it",
         "disk": ", ".join(disk) or "cannot be measured past the page cache here",
     }
     if tops.decode_one is not None and tops.decode_all is not None:
@@ -124,7 +130,7 @@ def _print_facts(found: Diagnosis) -> None:
     if tops.disk_random is not None:
         rows["reading"] = (
             f"{tops.disk_random / (facts.stored_bytes * facts.chunk):,.0f} samples/s at random "
-            "from the disk, where memory has none"
+            "from the disk, without the page cache"
         )
     order = {True: "shuffled", False: "in order"}.get(
         found.params["shuffle"], f"shuffle={found.params['shuffle']}"

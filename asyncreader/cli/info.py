@@ -28,7 +28,7 @@ CLASSES_SHOWN: Final = 20
 @param_option
 @json_option
 def info(path: str, params: dict[str, Any], as_json: bool) -> None:
-    """Tell what PATH holds: a packed file, or a quoted glob of them."""
+    """Show what PATH holds: a packed file, or a quoted glob of them."""
     from ..params import parse_params
     from ..sources import open_reader_source
     from ..sources.subset import resolve_subset
@@ -45,7 +45,7 @@ def info(path: str, params: dict[str, Any], as_json: bool) -> None:
 def _describe(
     source: Source, subset: slice | npt.NDArray[np.int64] | None = None
 ) -> dict[str, Any]:
-    """Facts of the set; ``subset``: the records whose labels are told, None for all."""
+    """Facts of the set; ``subset``: the records whose labels are shown, None for all."""
     from ..order import subset_count
     from ..sources import fingerprint
 
@@ -75,7 +75,7 @@ def _describe(
 
 
 def _describe_fields(source: Source) -> list[dict[str, Any]]:
-    """Fields beside the data: those that were asked for, else those that the set says it has."""
+    """The other fields: those that were asked for, else those that the set lists."""
     from ..sources import FieldsSource
 
     if not isinstance(source, FieldsSource):

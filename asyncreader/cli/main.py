@@ -1,7 +1,7 @@
-"""The ``asyncreader`` command: its commands put together, and the versions it stands on.
+"""The ``asyncreader`` command: its commands, and the versions of what it uses.
 
 Results go to stdout; progress, warnings and errors to stderr, each error in one line. Only click is
-imported at once: what a command needs, it imports itself, so that ``--help`` answers in 0.1 s.
+imported at once: each command imports what it needs, so that ``--help`` answers in 0.1 s.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from .verify import verify
     '  eval "$(_ASYNCREADER_COMPLETE=zsh_source asyncreader)"\n'
     "  _ASYNCREADER_COMPLETE=fish_source asyncreader | source",
 )
-@click.option("--version", is_flag=True, help="Versions of asyncreader and what it stands on.")
-@click.option("--traceback", is_flag=True, help="Show where an error arose, before its line.")
+@click.option("--version", is_flag=True, help="Show the versions of asyncreader and its libraries.")
+@click.option("--traceback", is_flag=True, help="Also show where in the code an error arose.")
 @click.pass_context
 def cli(ctx: click.Context, version: bool, traceback: bool) -> None:
     """Pack picture folders into HDF5 or LMDB, and look at what was packed."""

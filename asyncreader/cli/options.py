@@ -36,7 +36,7 @@ def counts_of(_: click.Context, __: click.Parameter, value: str) -> tuple[int, .
 
 
 def function_of(text: str) -> Any:
-    """ "module:function" -> that function; modules beside the user, too, as ``python -m`` has it.
+    """ "module:function" -> that function; as ``python -m`` finds it.
 
     BadParameter where there is none, or where its module cannot be imported.
     """
@@ -114,7 +114,7 @@ def folders_of(_: click.Context, _option: click.Parameter, words: Iterable[str])
     return folders
 
 
-#: What cannot be read is no misuse: that is found in opening it.
+#: An unreadable path is not a usage error: opening it reports that.
 PATH = click.Path(readable=False)
 
 
@@ -159,7 +159,7 @@ def number(name: str, low: float, default: float, text: str) -> Callable[[F], F]
 
 
 def open_set(params: dict[str, Any]) -> Source:
-    """What a reader with these parameters would read."""
+    """The set that a reader with these parameters reads."""
     from ..params import parse_params
     from ..sources import open_reader_source
 

@@ -40,13 +40,13 @@ def indices_of(_: click.Context, __: click.Parameter, value: str | None) -> tupl
 
 
 def suffix_of(*allowed: str) -> Any:
-    """A check that a file to be written is named as what it will be, never as a set."""
+    """A check that a file to be written is named as what it will be, not as a set."""
 
     def check(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
         if value is not None and Path(value).suffix.lower() not in allowed:
             raise click.BadParameter(f"{value!r} does not end in {' or '.join(allowed)}")
         folder = os.path.dirname(value or "") or "."
-        if not os.path.isdir(folder):  # told now, not when all is made
+        if not os.path.isdir(folder):  # reported now, not when all is made
             raise click.BadParameter(f"there is no folder {folder!r}")
         return value
 
@@ -78,9 +78,11 @@ def suffix_of(*allowed: str) -> Any:
 @click.option(
     "--columns", type=click.IntRange(1, 1000), metavar="N", help="Pictures in a row. [as fits]"
 )
-@number("--seed", 0, 0, "Which are drawn.")
-@click.option("--indices", metavar="N,N-N...", callback=indices_of, help="These records.")
-@click.option("--class", "classes", multiple=True, metavar="NAME", help="Of these classes only.")
+@number("--seed", 0, 0, "Seed of the random choice of samples.")
+@click.option(
+    "--indices", metavar="N,N-N...", callback=indices_of, help="Show these record numbers."
+)
+@click.option("--class", "classes", multiple=True, metavar="NAME", help="Show only these classes.")
 @click.option("--batch", is_flag=True, help="The first batch, as training gets it.")
 @click.option(
     "--size",
@@ -95,7 +97,7 @@ def suffix_of(*allowed: str) -> Any:
     callback=suffix_of(".html", ".htm"),
     help="Write one page about the whole set instead of a sheet.",
 )
-@number("--limit", 1, 10_000, "Samples that --html looks at.")
+@number("--limit", 1, 10_000, "Most samples that --html reads.")
 @param_option
 @json_option
 @quiet_option
@@ -111,8 +113,8 @@ def preview(
     """Look at PATH: a sheet of samples with their labels, or a page.
 
     --batch shows what training gets with the parameters given: cropped, flipped, postprocessed
-    (-p postprocess=module:function), and with its normalisation undone. --html writes a page that
-    stands by itself: samples by class, label counts, sizes, duplicates, damaged pictures.
+    (-p postprocess=module:function), and with its normalisation undone. --html writes one
+    self-contained page: samples by class, label counts, sizes, duplicates, damaged pictures.
     """
     told: dict[str, Any] = {"path": path}
     if html is None:
@@ -120,7 +122,7 @@ def preview(
     elif output is None:
         _without_effect("count", "columns", instead="they are of a sheet; --output adds one")
     if html is None or output is not None:
-        target = output or _beside(path)
+        target = output or _default_target(path)
         made = _sheet(path, params, options)
         size = _write_sheet(made, target)
         for record, why in made.bad:
@@ -145,8 +147,8 @@ def preview(
         print_json(told)
 
 
-def _beside(path: str) -> str:
-    """Where the sheet goes by itself: into this folder, named after the set."""
+def _default_target(path: str) -> str:
+    """The sheet's default path: in the current folder, named after the set."""
     stem = re.sub(r"[*?\[\]]+", "", Path(path.rstrip("/")).name).split(".")[0]
     return f"{stem or 'set'}-preview.png"
 
@@ -195,7 +197,7 @@ def _sheet(path: str, params: dict[str, Any], options: dict[str, Any]) -> Previe
 
 
 def _write_sheet(made: Preview, target: str) -> int:
-    """Written beside its name and then given it: a sheet is whole or not there."""
+    """Write the sheet's file, whole or not at all; its size."""
     import io
 
     held = io.BytesIO()

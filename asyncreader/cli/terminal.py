@@ -1,4 +1,4 @@
-"""Manners of the command line: errors in one line, progress, tables, and text fit to be shown."""
+"""Output of the commands: errors in one line, progress, tables, and printable text."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ PIPE_CLOSED: Final = 141
 
 
 def check_converters() -> None:
-    """AsyncReaderError where the user's own module is in the way of the package ``converters``."""
-    ours = Path(__file__).resolve().parents[2] / "converters" / "__init__.py"
+    """AsyncReaderError where another module called ``converters`` hides the package."""
+    expected = Path(__file__).resolve().parents[2] / "converters" / "__init__.py"
     spec = importlib.util.find_spec("converters")
     found = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
-    if found is not None and found != ours:
+    if found is not None and found != expected:
         raise AsyncReaderError(
             "another module called converters comes first on Python's path",
             found=str(found),
-            expected=str(ours),
+            expected=str(expected),
             hint="rename that file, or take its folder out of PYTHONPATH",
         )
 
 
 def say(text: str) -> None:
-    """A line on stderr; that nobody reads it any more is no reason to fail.
+    """Print a line on stderr. A closed stderr is no error.
 
-    Where it is longer than the terminal is wide it is broken between words, elsewhere never.
+    On a terminal a long line is wrapped between words.
     """
     try:
         if sys.stderr.isatty():
@@ -58,16 +58,16 @@ def say(text: str) -> None:
 
 
 def _folded(line: str) -> str:
-    room = shutil.get_terminal_size((80, 24)).columns
-    if len(line) <= room:
+    columns = shutil.get_terminal_size((80, 24)).columns
+    if len(line) <= columns:
         return line
     return textwrap.fill(
-        line, room, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        line, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
 
 
 def drop(stream: Any) -> None:
-    """Let what is still buffered for a closed pipe vanish, rather than fail again at exit."""
+    """Discard what is still buffered for a closed pipe, so that exit does not fail again."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -129,7 +129,7 @@ def _warning(message: object, whole: bool) -> str:
     return f"warning: {shown(lines[0].removesuffix(' it is in:').rstrip(':;'))}{more}"
 
 
-#: Seconds that lie between two lines of progress at least, where there is no terminal, and at most.
+#: Least and most seconds between two lines of progress where there is no terminal.
 _LINES_APART: Final = (1.0, 60.0)
 
 
@@ -237,6 +237,6 @@ def print_table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> None
     for row in rows:
         table.add_row(*map(Text, row))
     console = Console(highlight=False)
-    with console.capture() as captured:  # click prints it: a closed pipe is then ours to handle
+    with console.capture() as captured:  # click prints it: Cli.invoke then handles a closed pipe
         console.print(table)
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))

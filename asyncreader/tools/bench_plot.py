@@ -41,7 +41,7 @@ class BenchCeilings:
     decode: Mapping[int, float]
     """Decoding images, or whole chunks, and nothing else; empty where nothing is decoded."""
     disk: float | None
-    """Reading samples at random places past the page cache, 8 at a time."""
+    """Reading samples at random offsets past the page cache, 8 at a time."""
 
 
 def check_plot(path: str) -> None:
@@ -129,7 +129,7 @@ def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes = figure.add_subplot()
     threads = [row.nthread for row in report.rows]
-    places = range(len(threads))
+    positions = range(len(threads))
     rates = [row.samples_per_second for row in report.rows]
     lines = [("loader", "AsyncReader", rates)]
     for name, words, top in (
@@ -146,7 +146,7 @@ def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
     for name, words, values in lines:
         style = "-" if name == "loader" else ("--" if name != "disk" else ":")
         axes.plot(
-            places,
+            positions,
             values,
             style,
             color=_COLOURS[name],
@@ -159,11 +159,11 @@ def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
         [row.samples_per_second - row.slowest for row in report.rows],
         [row.fastest - row.samples_per_second for row in report.rows],
     ]
-    axes.errorbar(places, rates, spread, fmt="none", color=_COLOURS["loader"], capsize=4)
-    for place, value in zip(places, rates, strict=True):
+    axes.errorbar(positions, rates, spread, fmt="none", color=_COLOURS["loader"], capsize=4)
+    for position, value in zip(positions, rates, strict=True):
         axes.annotate(
             f"{value:,.0f}",
-            (place, value),
+            (position, value),
             (9, 0),
             textcoords="offset points",
             va="center",
@@ -178,7 +178,7 @@ def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
     else:
         axes.set_ylim(0, max(known) * 1.15)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.set_xticks(list(places), [str(n) for n in threads])
+    axes.set_xticks(list(positions), [str(n) for n in threads])
     axes.set_xlim(-0.3, len(threads) - 0.4)
     axes.set_xlabel("nthread")
     axes.set_ylabel("samples per second")

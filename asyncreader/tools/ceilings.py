@@ -104,23 +104,23 @@ def read_ceiling(
     """Bytes per second that the disk gives, past the page cache (O_DIRECT), None where that cannot
     be had (tmpfs, some network file systems) or the file is too small.
 
-    ``piece``: bytes asked for at once, at ``random`` places or one behind the other.
+    ``piece``: bytes asked for at once, at ``random`` offsets or one after the other.
     """
     size = os.path.getsize(path)
     piece = min(-(-piece // _BLOCK) * _BLOCK, size // _BLOCK * _BLOCK)
     if piece < _BLOCK or not hasattr(os, "O_DIRECT"):
         return None
-    places = size // _BLOCK - piece // _BLOCK + 1
+    positions = size // _BLOCK - piece // _BLOCK + 1
 
     def work(number: int, until: float) -> int:
         draw = np.random.default_rng(number)
-        at = places * number // readers
+        at = positions * number // readers
         done = 0
         fd = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
         try:
             with mmap.mmap(-1, piece) as buffer:
                 while time.perf_counter() < until:
-                    at = int(draw.integers(places)) if random else at % places
+                    at = int(draw.integers(positions)) if random else at % positions
                     done += read_into(fd, buffer, at * _BLOCK)
                     at += piece // _BLOCK
         finally:
@@ -149,10 +149,10 @@ def _together(
         except BaseException as exc:
             found[number] = exc
 
-    crew = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(threads)]
-    for thread in crew:
+    group = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(threads)]
+    for thread in group:
         thread.start()
-    for thread in crew:
+    for thread in group:
         thread.join()
     for entry in found:
         if isinstance(entry, BaseException):

@@ -83,9 +83,9 @@ def draw_sheet(
     height = head + rows * step_y + len(lines) * (_SMALL + 6) + _MARGIN
     sheet = Image.new("RGB", (width, height), _PAPER)
     draw = ImageDraw.Draw(sheet)
-    room = width - 2 * _MARGIN
-    _write(draw, (_MARGIN, _MARGIN), title, _TITLE, _INK, room)
-    _write(draw, (_MARGIN, _MARGIN + _TITLE + 8), subtitle, _TEXT, _GREY, room)
+    width_left = width - 2 * _MARGIN
+    _write(draw, (_MARGIN, _MARGIN), title, _TITLE, _INK, width_left)
+    _write(draw, (_MARGIN, _MARGIN + _TITLE + 8), subtitle, _TEXT, _GREY, width_left)
     for number, tile in enumerate(tiles):
         left = _MARGIN + number % columns * (side + _GAP)
         top = head + number // columns * step_y
@@ -94,13 +94,13 @@ def draw_sheet(
             _draw_bad(draw, left, top, side, tile.bad or "")
         else:
             high, wide = tile.picture.shape[:2]
-            place = (left + (side - wide) // 2, top + (side - high) // 2)
-            sheet.paste(Image.fromarray(tile.picture), place)
+            corner = (left + (side - wide) // 2, top + (side - high) // 2)
+            sheet.paste(Image.fromarray(tile.picture), corner)
         _write(draw, (left, top + side + 4), tile.name, _TEXT, _INK, side)
         _write(draw, (left, top + side + 22), tile.note, _SMALL, _GREY, side)
     top = head + rows * step_y
     for number, line in enumerate(lines):
-        _write(draw, (_MARGIN, top + number * (_SMALL + 6)), line, _SMALL, _GREY, room)
+        _write(draw, (_MARGIN, top + number * (_SMALL + 6)), line, _SMALL, _GREY, width_left)
     return sheet
 
 
@@ -114,24 +114,24 @@ def _draw_bad(draw: ImageDraw.ImageDraw, left: int, top: int, side: int, words: 
 
 def _write(
     draw: ImageDraw.ImageDraw,
-    place: tuple[int, int],
+    corner: tuple[int, int],
     text: str,
     size: int,
     colour: tuple[int, int, int],
-    room: int,
+    width_left: int,
 ) -> None:
-    """One line that keeps to ``room`` pixels: what does not fit becomes "..." in its middle."""
-    if len(text) > room:  # a letter takes a pixel: megabytes of them need not be measured
-        text = _cut(text, room)
+    """One line in ``width_left`` pixels: what does not fit becomes "..." in its middle."""
+    if len(text) > width_left:  # a letter takes a pixel: megabytes of them need not be measured
+        text = _cut(text, width_left)
     text = in_words(text)
     length = _length(text, size)
-    if length > room:
+    if length > width_left:
         # the end tells long names apart as often as the beginning
-        keep = int(len(text) * room / length)
-        while keep > 2 and _length(_cut(text, keep), size) > room:
+        keep = int(len(text) * width_left / length)
+        while keep > 2 and _length(_cut(text, keep), size) > width_left:
             keep -= 1
         text = _cut(text, keep)
-    left, top = place
+    left, top = corner
     base = top + _font("", size).getmetrics()[0]  # of all fonts of a line, so that it is one line
     for font, run in _runs(text, size):
         draw.text((left, base), run, fill=colour, font=font, anchor="ls")
@@ -143,11 +143,11 @@ def _cut(text: str, keep: int) -> str:
     return f"{text[:ahead].rstrip()}...{text[len(text) - (keep - ahead) :].lstrip()}"
 
 
-def _wrapped(text: str, room: int) -> list[str]:
+def _wrapped(text: str, width_left: int) -> list[str]:
     lines = [""]
     for word in in_words(text).split(" "):
         longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and _length(longer, _SMALL) > room:
+        if lines[-1] and _length(longer, _SMALL) > width_left:
             lines.append(word)
         else:
             lines[-1] = longer

@@ -39,7 +39,7 @@ class Stats(Protocol):
 
 
 class Reader(Protocol):
-    """What train() needs of a reader: AsyncReader has it, and so may a test's stand-in.
+    """What train() needs of a reader: AsyncReader has it, and so may a test's fake.
 
     A batch unpacks to images (B, H, W, C) uint8 and labels (B, 1) int64.
     """
@@ -148,7 +148,7 @@ def new_network(map_size: tuple[int, int], classes: int, rng: np.random.Generato
 
 
 def windows(x: Floats, layer: Conv) -> Floats:
-    """What the layer's kernel sees at each place: (B, H, W, C) -> (B, H', W', C * K * K)."""
+    """What the layer's kernel sees at each position: (B, H, W, C) -> (B, H', W', C * K * K)."""
     view = sliding_window_view(x, layer.weight.shape[:2], axis=(1, 2))
     view = view[:, :: layer.stride, :: layer.stride]  # (B, H', W', C, K, K)
     return view.reshape(*view.shape[:3], -1)
@@ -182,7 +182,7 @@ def backward(network: Network, inputs: list[Floats], scores_gradient: Floats) ->
         gradients[:0] = [weight_gradient.transpose(1, 2, 0, 3), flat.sum(axis=0)]
         if number == 0:
             break
-        # Each place of the kernel adds its share to the input pixels it was laid over.
+        # Each element of the kernel adds its share to the input pixels it was laid over.
         before = np.zeros_like(x)
         height, width = (layer.stride * side for side in gradient.shape[1:3])
         for row in range(rows):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 
-#: Most samples on a sheet: with more of them nobody looks at any.
+#: Most samples on a sheet that a person still looks at.
 MOST: Final = 1000
 
 #: Pictures that tell which values occur, where these are no bytes.
@@ -209,7 +209,7 @@ def _choose(
                 "no sample to show", path=source.spec.path, found=f"class {', '.join(classes)}"
             )
     drawn = np.random.default_rng(seed).choice(len(pool), min(count, len(pool)), replace=False)
-    return sorted(int(pool[place]) for place in drawn.tolist())
+    return sorted(int(pool[index]) for index in drawn.tolist())
 
 
 # -- pictures and their masks ----------------------------------------------------------------------
@@ -277,8 +277,8 @@ def _batch_tile(batch: Batch, row: int, picture: Array, names: Sequence[str] | N
     labels = None if batch.labels is None else np.asarray(batch.labels[row])
     words, note = _label_words(labels, names)
     record = int(batch.indices[row])
-    place = "padded" if record < 0 else f"#{record}" + ("" if batch.mask[row] else ", zeroed")
-    return Tile(picture, words or place, f"{note}{place}" if words else "")
+    number = "padded" if record < 0 else f"#{record}" + ("" if batch.mask[row] else ", zeroed")
+    return Tile(picture, words or number, f"{note}{number}" if words else "")
 
 
 def _hwc(data: Array, layout: str, path: str) -> Array:

@@ -111,18 +111,18 @@ def tinted(picture: UInt8, mask: Array) -> UInt8:
     """``picture`` (h, w, 3) with each value of ``mask`` (H, W) but 0 in a colour of its own.
 
     The mask is brought to the picture's size without mixing its values; 255 of bytes, which
-    most sets keep for what nobody looked at, is grey.
+    most sets keep for unlabelled pixels, is grey.
     """
     rows = np.arange(picture.shape[0]) * mask.shape[0] // picture.shape[0]
     columns = np.arange(picture.shape[1]) * mask.shape[1] // picture.shape[1]
-    values, places = np.unique(mask[rows][:, columns], return_inverse=True)
+    values, which = np.unique(mask[rows][:, columns], return_inverse=True)
     # steps of the golden ratio keep the hues of neighbouring numbers apart
     hues = np.array([value * 0.6180339887 % 1 for value in values.tolist()])
     colours = np.clip(np.abs((hues[:, None] * 6 + (3, 1, 5)) % 6 - 3) - 1, 0, 1) * 255
     if mask.dtype == np.uint8:
         colours[values == 255] = 128
-    share = np.where(values == 0, 0, _TINT)[places].reshape(*picture.shape[:2], 1)
-    tint = colours[places].reshape(picture.shape)
+    share = np.where(values == 0, 0, _TINT)[which].reshape(*picture.shape[:2], 1)
+    tint = colours[which].reshape(picture.shape)
     mixed: UInt8 = np.rint((1 - share) * picture + share * tint).astype(np.uint8)
     return mixed
 

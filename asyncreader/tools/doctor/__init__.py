@@ -263,7 +263,7 @@ class _Visit:
     # -- measuring -------------------------------------------------------------------------
 
     def _ceilings(self) -> tuple[Ceilings, float]:
-        """The ceilings, and samples/s that the set will not exceed by far."""
+        """The ceilings, and the samples/s that the set can reach at most, roughly."""
         facts, p, cores = self._facts, self._p, int(self._given["nthread"])
         spell = self._seconds * _CEILINGS / 5
         fill = self._fill

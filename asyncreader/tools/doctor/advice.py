@@ -45,7 +45,7 @@ class Ceilings:
     decode_all: float | None
     """Decoding in as many threads as the loader."""
     disk_random: float | None
-    """Pieces of the size of a sample (or chunk) at random places, past the page cache."""
+    """Pieces of the size of a sample (or chunk) at random offsets, past the page cache."""
     disk_in_order: float | None
 
 
@@ -233,7 +233,7 @@ def _as_options(params: Mapping[str, Any]) -> list[str]:
 
 
 def free_name(path: str, name: str, taken: Callable[[str], bool] = os.path.lexists) -> str:
-    """A target beside ``path`` that is not there yet: train.h5 -> train-raw.h5."""
+    """A path next to ``path`` that does not exist yet: train.h5 -> train-raw.h5."""
     stem = os.path.splitext(path.rstrip(os.sep))[0]
     number = 1
     while True:

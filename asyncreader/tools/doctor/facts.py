@@ -1,4 +1,4 @@
-"""What can be known of a set without timing anything: its layout, its place, and the memory."""
+"""Facts about a set that need no timing: its layout, its file system, and the memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_MAPPED = 256
 
 @dataclass(frozen=True)
 class Facts:
-    """A set as it lies there."""
+    """What is known of a set before anything is timed."""
 
     path: str
     container: str

@@ -100,7 +100,7 @@ class Trial:
         return samples
 
     def rate(self) -> Rate:
-        """What it reached so far, in the middle."""
+        """The median of what it reached so far."""
         reader, stats = self._reader, self._reader.stats()
         done = max(1, stats.samples)
         return Rate(
@@ -266,9 +266,9 @@ def spread(count: int, wanted: int, chunk: int, records: Int64 | None) -> Int64:
     starts = np.unique(np.linspace(0, max(0, total - chunk), runs).astype(np.int64))
     if chunk > 1:
         starts = np.unique(starts // chunk * chunk)
-    places = (starts[:, None] + np.arange(chunk)).reshape(-1)
-    places = places[places < total][:wanted]
-    return places if records is None else records[places]
+    chosen = (starts[:, None] + np.arange(chunk)).reshape(-1)
+    chosen = chosen[chosen < total][:wanted]
+    return chosen if records is None else records[chosen]
 
 
 def repeated(count: int, batch_size: int) -> Sequence[int] | None:

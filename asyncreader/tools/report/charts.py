@@ -57,18 +57,18 @@ def histogram(values: Array, what: str, *, sizes: bool = True) -> Html:
     most = max(counts)
     step = (_WIDE - 2 * _LEFT) / len(counts)
     bars = []
-    for place, count in enumerate(counts):
+    for index, count in enumerate(counts):
         tall = (_HIGH - _FOOT - _TOP) * count / most
         if count:
             tall = max(tall, 1.5)
         bars.append(
             markup(
                 '<rect x="{x}" y="{y}" width="{w}" height="{h}"><title>{t}</title></rect>',
-                x=f"{_LEFT + place * step:.1f}",
+                x=f"{_LEFT + index * step:.1f}",
                 y=f"{_HIGH - _FOOT - tall:.1f}",
                 w=f"{max(step - 2, 1):.1f}",
                 h=f"{tall:.1f}",
-                t=f"{number(edges[place])} to {number(edges[place + 1])}: {count:,}",
+                t=f"{number(edges[index])} to {number(edges[index + 1])}: {count:,}",
             )
         )
     middle = math.sqrt(low * high) if wide else (low + high) / 2

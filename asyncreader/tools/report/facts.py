@@ -15,7 +15,7 @@ from .pictures import Thumb
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 
-#: Rows of a table of duplicates, near-constant or bad samples; further ones are counted.
+#: Rows of a table of duplicates, near-constant or bad samples; the rest is only counted.
 LISTED: Final = 100
 
 #: Members of one group of duplicates that are listed.
@@ -24,7 +24,7 @@ MEMBERS: Final = 12
 
 @dataclass(frozen=True)
 class Check:
-    """``state``: "ok", "look" (it may be meant so) or "bad"; ``place``: the part of the page."""
+    """``state``: "ok", "look" (it may be meant so) or "bad"; ``place``: its section."""
 
     state: str
     name: str

@@ -335,8 +335,8 @@ class _Gathering:
             return np.zeros(starts.size, np.bool_)
         rows = self.labels.reshape(len(self.labels), -1)
         begins = np.cumsum(lengths) - lengths
-        places = np.arange(lengths.sum()) + np.repeat(starts - begins, lengths)
-        mine, first = rows[records[places]], rows[records[np.repeat(starts, lengths)]]
+        members = np.arange(lengths.sum()) + np.repeat(starts - begins, lengths)
+        mine, first = rows[records[members]], rows[records[np.repeat(starts, lengths)]]
         same = (mine == first) | ((mine != mine) & (first != first))  # NaN is like NaN
         torn: npt.NDArray[np.bool_] = np.logical_or.reduceat(~same.all(axis=1), begins)
         return torn

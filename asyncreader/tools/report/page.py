@@ -1,4 +1,4 @@
-"""The page: one file of HTML that asks nobody for anything, for a desk, a phone and the dark.
+"""The page: one self-contained HTML file, for a desktop, a phone and dark mode.
 
 Its policy (``default-src 'none'``) names the hashes of the one style and the one script in it, so
 that nothing else in it can run, and no browser asks any host for anything.
@@ -260,7 +260,7 @@ def _distributions(facts: Facts) -> Html:
     parts = [markup("<div><h3>{n}</h3>{c}</div>", n=name, c=chart) for name, chart in charts]
     if len(sizes) > 1:
         named = ratios(facts.widths, facts.heights)
-        rows = [(place, count, text(name)) for place, (name, count) in enumerate(named)]
+        rows = [(position, count, text(name)) for position, (name, count) in enumerate(named)]
         parts.append(
             markup(
                 "<div><h3>Width : height, nearest</h3>{table}</div>",
@@ -336,7 +336,7 @@ def _member(row: Row) -> Html:
     )
 
 
-def _rows(rows: tuple[Row, ...], total: int, place: str, title: str, why: str) -> Html:
+def _rows(rows: tuple[Row, ...], total: int, anchor: str, title: str, why: str) -> Html:
     if not rows:
         return Html("")
     body = join(
@@ -354,9 +354,9 @@ def _rows(rows: tuple[Row, ...], total: int, place: str, title: str, why: str) -
         for row in rows
     )
     return markup(
-        '<section id="{place}"><h2>{title}</h2><div class=scroll><table class=records><thead><tr>'
+        '<section id="{anchor}"><h2>{title}</h2><div class=scroll><table class=records><thead><tr>'
         "<th></th>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}</section>",
-        place=place,
+        anchor=anchor,
         title=title,
         head=join(
             sortable(name, name == "Record") for name in ("Record", "Label", why, "Packed from")
