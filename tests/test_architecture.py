@@ -189,3 +189,18 @@ def test_loading_the_package_loads_its_errors_alone() -> None:
     assert [node.module for node in tree.body if isinstance(node, ast.ImportFrom)] == [
         *("__future__", "typing", "errors")
     ]
+
+
+def test_the_tree_in_the_design_page() -> None:
+    """The tree in docs/design.md has a line with text for each file and folder on disk."""
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    listed = []
+    folder = ""
+    for line in page.split("## Tree")[1].split("```")[1].strip().splitlines():
+        name, text = line.strip().split(None, 1)
+        assert text, line
+        if name.endswith("/"):
+            folder = name
+        listed.append(folder if name == folder else folder + name)
+    on_disk = {path.relative_to(ROOT).as_posix() for path in FILES if path.name != "__main__.py"}
+    assert sorted(listed) == sorted(name.removesuffix("__init__.py") for name in on_disk)
