@@ -141,10 +141,10 @@ def test_fuel_of_2015(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "match"),
     [
-        (both("a", 5, 3), "split 'a' of 'features' makes no sense.*found 5 to 3"),
-        (both("a", -1, 3), "makes no sense"),
+        (both("a", 5, 3), "split 'a' of 'features' is not a valid range.*found 5 to 3"),
+        (both("a", -1, 3), "is not a valid range"),
         (both("a", 0, 0, "negative"), "names records below 0"),
-        (both("a", 0, 0, "floats"), "no list of records"),
+        (both("a", 0, 0, "floats"), "not a list of records"),
         (both("a", 0, 0, "group"), "is not a data set"),
         (both("a", 0, 0, "virtual"), "virtual data set"),
     ],
@@ -242,7 +242,7 @@ def test_fuel_images_of_variable_shape(tmp_path: Path) -> None:
         (lambda t: t * 1.0, "table of shapes has the wrong shape"),
         (lambda t: np.where(np.arange(COUNT)[:, None] == 4, -t, t), r"record 4\]"),
         (lambda t: np.where(np.arange(COUNT)[:, None] == 4, 1 << 30, t), r"record 4\]"),
-        (lambda t: t[:, [1, 0, 2]], r"other channels than the first.*record 1\]"),
+        (lambda t: t[:, [1, 0, 2]], r"number of channels differs from the first.*record 1\]"),
     ],
 )
 def test_damaged_shapes(tmp_path: Path, change: Any, match: str) -> None:
@@ -369,7 +369,7 @@ def test_vlen_never_written(tmp_path: Path) -> None:
         file.create_dataset("more", (3, 2), h5py.vlen_dtype("u1"))
     with pytest.raises(FormatError):
         open_source(tmp_path / "set.h5")
-    with pytest.raises(FormatError, match="no list of samples"):
+    with pytest.raises(FormatError, match="not a list of samples"):
         open_source(tmp_path / "set.h5", Hdf5Fields("more"))
 
 
@@ -537,7 +537,7 @@ def test_a_list_of_our_own(tmp_path: Path) -> None:
         (b"part0.h5\ngone.h5\n", SourceNotFoundError, r"line 2 .* not there.*found 'gone.h5'"),
         (b"part0.h5\nlist.txt\n", FormatError, "not HDF5"),
         (b"part0.h5\npipe\n", FormatError, "not a regular file"),
-        (b"part0.h5\n" + b"x" * 9000 + b"\0", FormatError, "too long, or no text"),
+        (b"part0.h5\n" + b"x" * 9000 + b"\0", FormatError, "too long, or not text"),
         (b"part0.txt\n", FormatError, "neither HDF5 nor LMDB"),
         (b"\0part0.h5", FormatError, "neither HDF5 nor LMDB"),
         (b"", FormatError, "neither HDF5 nor LMDB"),

@@ -1,8 +1,8 @@
-"""Several fields of a data set served side by side: image and mask, same sample, same crop.
+"""Several fields of a data set, such as image and mask, with the same crop for each sample.
 
-Each field is a source of its own over the same file, read with the same plan: the same records,
-rows and random keys. What makes them one is here: their number, the crop of the first, and errors
-that belong to a sample and not to one of its fields.
+Each field is a source over the same file, read with the same plan: records, rows and random keys.
+This module compares their counts, uses the first one's crop for all, and reports a sample as bad if
+one of its fields is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""HDF5's younger structures held against their own rules, before the HDF5 library believes them.
+"""Checks HDF5's newer structures against the format's rules before the HDF5 library reads them.
 
 B-trees of the second version, fractal heaps and extensible arrays carry checksums, so that damage
-is seen; but a forged one with a good checksum kills the library (2.0 too) or keeps it busy for
-ever. What is checked here is what it takes for granted: sizes, counts, and that records point at
+is found; but a forged one with a good checksum kills the library (2.0 too) or makes it loop for
+ever. This module checks what the library does not: sizes, counts, and that records point at
 objects. HDF5 File Format Specification 3.0, III.A.2, III.G, IV.A.2 and VII.C
 (https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html).
 """
@@ -35,8 +35,8 @@ class Forged(Exception):
 
 @dataclass(frozen=True)
 class File:
-    """How a file is read. ``read``: bytes at a place, or an exception; ``address``: the place that
-    the address stored at one means, or None; ``width``, ``length``: bytes of both kinds."""
+    """How a file is read. ``read``: bytes at an offset, or an exception; ``address``: the offset
+    that a stored address means, or None; ``width``, ``length``: bytes of addresses and lengths."""
 
     read: Callable[[int, int], memoryview]
     address: Callable[[int], int | None]
@@ -59,8 +59,8 @@ def _need(good: bool, what: str, at: int) -> None:
 
 @dataclass(frozen=True)
 class Heap:
-    """What identifiers of a heap's objects are held against. ``block``: the only direct block,
-    where there is but one."""
+    """A heap's limits, with which identifiers of its objects are compared. ``block``: its direct
+    block, if it has only one."""
 
     offset_bytes: int
     length_bytes: int

@@ -1,9 +1,9 @@
-"""What of an HDF5 file may be looked at: objects, storage, types and filters that are its own.
+"""Checks which objects, storage, types and filters of an HDF5 file are safe to open.
 
 The HDF5 library does what a file says: it opens other files (external links and storage, virtual
 data sets), loads programs (filters that it does not know are looked for in HDF5_PLUGIN_PATH), and
 allocates what is declared. So every object is reached link by link, and its storage, type and
-filters are held against what is read here before anything is asked of it that could do so.
+filters are checked here before any library call that could do so.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _leads_out(group: Any, part: bytes, kind: int, name: str, path: str) -> Form
 
 
 def find_dataset(h5: Any, name: str, path: str) -> Any:
-    """A data set of an open file; refused where its bytes would come from anywhere else."""
+    """A data set of an open file; refused if its bytes are in another file."""
     import h5py
 
     found = reach(h5, name, path)
@@ -113,7 +113,7 @@ def find_dataset(h5: Any, name: str, path: str) -> Any:
 def hard_dataset(h5: Any, name: str) -> Any:
     """A data set of a group by a hard link, whose bytes are in this file; None for anything else.
 
-    For guesses at what a file may hold: what is odd is passed over.
+    For detecting layouts: objects that fail a check are skipped.
     """
     import h5py
 
@@ -235,7 +235,7 @@ def check_library_filters(steps: tuple[Filter, ...], path: str, name: str) -> No
 
 
 def odd_type(kind: Any, vlen: bool = False, compound: bool = False) -> str | None:
-    """Why a stored type (h5py.h5t.TypeID) is not looked at further; None for a plain one.
+    """Why a stored type (h5py.h5t.TypeID) is not read; None for a plain one.
 
     Plain: numbers, text of fixed length, references; with ``vlen`` also what is of variable length
     and one level of it; with ``compound`` a flat list of plain members. h5py and HDF5 follow nested
@@ -310,7 +310,7 @@ def attribute(item: Any, name: str, compound: bool = False) -> Any:
 
 
 def check_bomb(declared: int, stored: int, name: str, path: str) -> None:
-    """FormatError where a file declares far more than it stores."""
+    """FormatError if a file declares much more than it stores."""
     if declared > BOMB_BYTES and declared > BOMB_RATIO * stored:
         raise FormatError(
             f"data set {name!r} declares far more than it stores",
@@ -330,7 +330,7 @@ def chunk_grid(
     dtype: np.dtype[Any] | None = None,
 ) -> ChunkGrid:
     """Where all chunks of ``data`` lie in its file of ``size`` bytes. FormatError unless all are
-    there, inside the file and not far larger than what is stored of them."""
+    there, inside the file and not much larger than what is stored of them."""
     import h5py
 
     steps = pipeline(data.id.get_create_plist())
@@ -469,7 +469,7 @@ def compare_chunks(
 
 
 def read_table(h5: Any, data: Any, name: str, path: str, size: int) -> npt.NDArray[Any]:
-    """All of a data set, in memory and in C order, after it was held against its file.
+    """All of a data set, in memory and in C order, after checks against its file.
 
     ``size``: of the file. Only for data sets that went through :func:`check_stored`.
     """

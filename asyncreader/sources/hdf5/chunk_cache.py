@@ -1,4 +1,4 @@
-"""Decoded chunks in memory: a fixed number of them, each decoded once by whoever comes first."""
+"""A cache of decoded chunks of fixed size; the first thread that needs a chunk decodes it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Chunk(NamedTuple):
 class ChunkCache:
     """Decoded chunks by number, in one block of memory with ``limit // chunk_bytes`` entries.
 
-    Thread-safe. The memory is taken when the first chunk is decoded and used again and again: a
-    fresh page costs a fault, and those took a quarter of the time that inflating takes. Where no
-    entry is free the chunk goes that was used longest ago and that nobody has pinned.
+    Thread-safe. The memory is allocated with the first chunk and reused: page faults of fresh
+    memory took a quarter of the time of inflating. If no entry is free, the least recently used
+    chunk that is not pinned is dropped.
     """
 
     def __init__(self, limit: int, chunks: int, chunk_bytes: int) -> None:
@@ -125,7 +125,7 @@ class ChunkCache:
             if mine.locked():
                 with self._lock:
                     if not kept:
-                        self._pins[entry] = 0  # nobody else knows this entry
+                        self._pins[entry] = 0  # no other thread knows this entry
                     if self._busy.get(number) is mine:  # Ctrl-C may have come before
                         del self._busy[number]
                 mine.release()
@@ -145,7 +145,7 @@ class ChunkCache:
         self._inside = [-1] * count
         self._used = np.zeros(count, np.int64)
         self._pins = np.zeros(count, np.int64)
-        # entry 0 has no memory: it is a page that nobody touches
+        # entry 0 has no memory: it is a page that no thread uses
         self._memory = aligned_empty((count, self._chunk_bytes), np.uint8)
         self._addresses = self._memory.ctypes.data + np.arange(count) * self._chunk_bytes
         self._addresses[0] = 0

@@ -198,8 +198,8 @@ class ChunkSource(BaseSource):
     ) -> list[RowError]:
         """Rows at ``inside`` (bytes) of ``chunks`` that are not in memory.
 
-        A chunk that another thread decodes just now is passed over as long as others are left.
-        Who waits has nothing pinned, and who decodes waits for nobody: none waits for ever.
+        A chunk that another thread is decoding is read last. A thread that waits has no pins, and a
+        thread that decodes does not wait, so there is no deadlock.
         """
         numbers, which = np.unique(chunks, return_inverse=True)
         if self._store.remote:
@@ -209,7 +209,7 @@ class ChunkSource(BaseSource):
         held: list[int] = []
 
         def gather() -> None:
-            """Copy the rows of what is held, and let it go."""
+            """Copy the rows of the pinned chunks, and unpin them."""
             if held:
                 addresses = starts[which]
                 good = addresses != 0

@@ -60,7 +60,7 @@ def superblock(path: str) -> int | None:
 
 @contextlib.contextmanager
 def translated(path: str) -> Iterator[None]:
-    """h5py's errors never reach the user bare."""
+    """Turn h5py's errors into asyncreader's."""
     try:
         yield
     except (AsyncReaderError, KeyboardInterrupt, ImportError, MemoryError):
@@ -141,7 +141,7 @@ class Hdf5Common(BaseSource):
             with self.files.file.library() as h5:
                 return bytes(self._paths(h5)[index])
         except Exception:  # whatever h5py makes of a damaged file
-            return None  # this is for a message about something worse
+            return None  # only an error message asks for it
 
     def all_paths(self) -> Iterator[bytes | None]:
         with translated(self.spec.path), self.files.file.library() as h5:
@@ -203,7 +203,7 @@ def _class_names(h5: Any, path: str) -> list[str]:
 
 
 def _has_checksums(h5: Any, path: str) -> bool:
-    """Whether there is a table as only we write it: then a file is no foreign set."""
+    """Whether the file has a table that only asyncreader writes."""
     import h5py
 
     table = reach(h5, fmt.CHECKSUMS, path)
@@ -213,8 +213,8 @@ def _has_checksums(h5: Any, path: str) -> bool:
 
 
 def read_meta(h5: Any, path: str) -> fmt.Meta | None:
-    """Our description in the root attributes; None for a file that is not ours."""
-    # text of variable length is never ours, and HDF5 2.0 may hang on reading it when damaged
+    """asyncreader's description in the root attributes; None if another program wrote the file."""
+    # asyncreader writes no text of variable length, and HDF5 2.0 may hang on a damaged one
     name = attribute(h5, "format")
     if isinstance(name, bytes):
         name = name.decode("ascii", "replace")

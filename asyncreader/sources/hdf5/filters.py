@@ -1,4 +1,4 @@
-"""HDF5's filters undone outside the HDF5 library.
+"""Decodes HDF5's filters without the HDF5 library.
 
 They are undone in reverse order of the pipeline, skipping those in a chunk's mask (HDF5 File Format
 Specification 3.0, IV.A.2.l and III.A.1). Numbers of registered filters are the HDF Group's.
@@ -59,7 +59,7 @@ def decode_chunk(
 ) -> UInt8:
     """A chunk's ``size`` bytes of pixels from its stored bytes; DecodeError if damaged.
 
-    ``out`` (uint8, ``size``) lends memory: what the last step makes may be put there.
+    ``out`` (uint8, ``size``): the last step may write its result there.
     """
     for position in range(len(filters) - 1, -1, -1):
         if mask & (1 << position):

@@ -1,4 +1,4 @@
-"""Whether the trees of an HDF5 file end: looked at before the HDF5 library, which follows them.
+"""Checks the trees of an HDF5 file for loops before the HDF5 library follows them.
 
 HDF5 (2.0 too) goes down a tree by calling itself, and never asks whether it was there before: a
 node that is its own child kills the process. Here groups, links and chunk indexes are walked from
@@ -87,7 +87,7 @@ class _Walk:
         return int.from_bytes(self._bytes(at, size), "little")
 
     def _address(self, at: int) -> int | None:
-        """The place in the file that the address at ``at`` means; None where it is none."""
+        """The file offset that the address at ``at`` means; None if it is not in the file."""
         found = self._int(at, self._width)
         here = found + self._base
         return here if here + 8 <= self._size else None
@@ -235,7 +235,7 @@ class _Walk:
     # -- trees -----------------------------------------------------------------------------
 
     def _entry(self, at: int) -> None:
-        """A symbol table entry: an object, and where it is a group a copy of its tree's place."""
+        """A symbol table entry: an object, and for a group also the address of its tree."""
         self._meet(self._address(at + self._width))
         if self._int(at + 2 * self._width, 4) == 1:
             self._tree(self._address(at + 2 * self._width + 8), _GROUP, self._length)

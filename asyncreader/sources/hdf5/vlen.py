@@ -4,7 +4,7 @@ An element on disk is a length (u32), the address of a heap collection (u64) and
 object in it (u32). A collection is "GCOL", a version, its size (u64), and objects: number (u16),
 references (u16), 4 bytes, size (u64), then the bytes, padded to 8 (HDF5 File Format Specification
 3.0, III.E; https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html). All of it is read
-once, when the set is opened, and held against the file; then a sample is an extent like any other.
+once, when the set is opened, and checked; after that a sample is an extent like any other.
 Limits: data sets of one axis, contiguous or chunked with filters that are decoded here.
 """
 

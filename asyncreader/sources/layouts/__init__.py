@@ -1,1 +1,1 @@
-"""How samples lie in one HDF5 or LMDB set: ours, and layouts of others."""
+"""The layouts of one HDF5 or LMDB set: that of asyncreader, and those of others."""

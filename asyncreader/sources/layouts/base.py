@@ -1,4 +1,4 @@
-"""What all layouts of LMDB sets that others packed share."""
+"""Code shared by the layouts of LMDB sets that others packed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ForeignSet:
-    """An LMDB set of another layout, opened: what every opener begins with."""
+    """An open LMDB set that others packed; each layout's opener gets one."""
 
     path: str
     file: OpenFile
@@ -32,7 +32,7 @@ class ForeignSet:
     fields: Hdf5Fields
 
     def check_fields(self, data: tuple[str, ...], labels: tuple[str, ...]) -> None:
-        """What this layout has no name for is refused: the caller would get other data."""
+        """ParamsError if this layout lacks a named field: the caller would get other data."""
         fields = self.fields
         self.check_labels_path()
         for name, own in ((fields.data, data), (fields.labels, labels)):
@@ -41,17 +41,17 @@ class ForeignSet:
         self.check_dims()
 
     def check_labels_path(self) -> None:
-        """Labels of another file go with HDF5, and with Caffe's sets."""
+        """Only HDF5 and Caffe's sets may have their labels in another file."""
         if self.fields.labels_path is not None:
-            raise ParamsError("labels_path does not go with this set", path=self.path)
+            raise ParamsError("this set's layout does not support labels_path", path=self.path)
 
     def check_dims(self) -> None:
-        """Axes cannot be named where the layout fixes them."""
+        """ParamsError if axes are named and the layout fixes them."""
         if self.fields.dims not in (None, (1, 2, 3, 4)):
             raise ParamsError(
-                "num_dim, h_dim, w_dim and cha_dim go with an HDF5 file, or arrays in an LMDB",
+                "num_dim, h_dim, w_dim and cha_dim apply to HDF5 files and to arrays in an LMDB",
                 path=self.path,
-                found="a layout with axes of its own",
+                found="a layout with fixed axes",
             )
 
     def spec(
@@ -62,7 +62,7 @@ class ForeignSet:
         size: float,
         classes: tuple[str, ...] | None = None,
     ) -> SourceSpec:
-        """``size``: bytes of a stored sample, about."""
+        """``size``: the approximate bytes of a stored sample."""
         return SourceSpec(
             path=self.path,
             container="LMDB",
@@ -84,11 +84,11 @@ class ForeignSource(ExtentSource):
 
     entries: Entries
     file: OpenFile
-    #: The origin of a sample, where its key tells.
+    #: The source path of a sample, if its key holds it.
     origin: Callable[[bytes], bytes | None] | None = None
 
     def _key(self, index: int) -> bytes | None:
-        # by way of the store: with io="pread" a file that was shortened must not kill the process
+        # through the store: with io="pread" a shortened file must not kill the process
         at, size = self.entries.key_extent(index)
         try:
             return self.store.view(at, size).tobytes()
@@ -111,17 +111,17 @@ class ForeignSource(ExtentSource):
 
 
 class ForeignImages(ForeignSource, RawImages):
-    """The same, where pixels differ in shape or lie as BGR."""
+    """The same for pixels of different shapes, or stored as BGR."""
 
 
 def finish(source: Any, found: ForeignSet, entries: Entries) -> Any:
-    """Give a :class:`ForeignSource` what it names its samples by, and its file to close."""
+    """Give a :class:`ForeignSource` its entries, and the file that it closes."""
     source.entries, source.file = entries, found.file
     return source
 
 
 def in_order(entries: Entries) -> Entries:
-    """By number where all keys are numbers: not all writers pad them, so "10" comes before "2"."""
+    """Entries sorted by number if all keys are numbers: unpadded, "10" comes before "2"."""
     numbers = entries.numbers()
     return entries.pick(np.argsort(numbers, kind="stable")) if (numbers >= 0).all() else entries
 
@@ -139,7 +139,7 @@ def encoded_images(
     labels: Array | None = None,
     classes: tuple[str, ...] | None = None,
 ) -> Any:
-    """A source of image files inside values. ``look``: find out whether all have one size."""
+    """A source of image files inside values. ``look``: read headers to see if all have one size."""
     if shape is None and look:
         size = same_size(found.tree.data, starts, sizes)
         shape = None if size is None else (*size, channels)
@@ -152,10 +152,10 @@ def encoded_images(
 def unknown(
     path: str, what: str, entries: Entries | None = None, why: FormatError | None = None
 ) -> FormatError:
-    """The error for an LMDB of no layout that is read."""
+    """The error for an LMDB of an unknown layout."""
     where = {"path": path} if entries is None else entries.blame(0)
     return FormatError(
-        "an LMDB layout that is not read",
+        "unknown LMDB layout",
         **where,
         found=what + ("" if why is None else f"; as a Caffe Datum: {why.what}"),
         expected="asyncreader, ml-pyxis, Caffe Datum, OCR, BasicSR, StyleGAN2, tensorpack "

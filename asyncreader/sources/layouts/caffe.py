@@ -32,7 +32,7 @@ _FLOAT_TAG: Final = _FLOATS << 3 | _FOUR
 
 @dataclass
 class Headers:
-    """What the Datums of a set state, int64 (N,) each; -1 where a field is absent."""
+    """Header fields of all Datums, int64 (N,) each; -1 where a field is absent."""
 
     channels: Int64
     height: Int64
@@ -56,7 +56,7 @@ class Headers:
 
 
 def parse(entries: Entries) -> Headers:
-    """The headers of all Datums. FormatError names the first that is none."""
+    """The headers of all Datums. FormatError names the first value that is not one."""
     out = Headers.empty(len(entries))
     for lo, hi in entries.blocks():
         _parse_block(entries.span(lo, hi), out)
@@ -134,7 +134,7 @@ def _bytes(span: Span, field: Int64, out: Headers) -> Int64:
 
 
 def _fours(span: Span, field: Int64, out: Headers) -> Int64:
-    """32 bits: the first of the floats that stand one by one, each behind its tag."""
+    """32 bits: the first of a run of floats, each after its own tag."""
     after = span.at + 4
     mine = np.flatnonzero(field == _FLOATS)
     if mine.size:
@@ -153,14 +153,14 @@ def _fours(span: Span, field: Int64, out: Headers) -> Int64:
 
 def _note_floats(span: Span, start: Int64, count: Int64, step: int, out: Headers) -> None:
     held = out.float_count[span.records]
-    span.need(held <= 0, "float_data of a Datum stands in several pieces")
+    span.need(held <= 0, "float_data of a Datum is split into several pieces")
     out.floats[span.records] = start
     out.float_count[span.records] = count
     out.float_step[span.records] = step
 
 
 def refusal(entries: Entries) -> FormatError | None:
-    """Why the first value is no Datum; None where it is one."""
+    """Why the first value is not a Datum; None if it is one."""
     try:
         header = parse(Entries.pick(entries, np.zeros(1, np.int64)))
         _, _, encoded = _kinds(header, entries)
@@ -201,7 +201,7 @@ def _check_sizes(header: Headers, entries: Entries) -> None:
     good = stated & (held % c == 0) & (held // c % h == 0) & (held // c // h == w)
     _need(
         good,
-        "a Datum has not the size that its shape needs",
+        "a Datum's size does not match its shape",
         entries,
         lambda i: (
             f"{int(held[i])} values, shape {int(header.channels[i])} x "
@@ -278,7 +278,7 @@ def open_datum(found: ForeignSet, entries: Entries) -> Any:
         )
         starts = header.floats
         step = int(header.float_step[0])
-        # the last float has no tag behind it
+        # the last float has no tag after it
         sizes = header.float_count * step - (step - 4)
         source_type = ForeignImages if step == 4 else TaggedFloats
     same_size: Array | int = sizes if shape is None else int(sizes[0])
@@ -327,7 +327,7 @@ def label_rows(path: str, count: int) -> Array:
         entries = Entries.of(tree, tree.main)
         if len(entries) != count:
             raise FormatError(
-                "the labels are not as many as the data",
+                "there are not as many labels as samples",
                 path=path,
                 found=f"{len(entries)} rows",
                 expected=f"{count} rows",
@@ -357,7 +357,7 @@ def _rows(
     entries: Entries,
 ) -> Array:
     if len(entries) * row_size(shape, dtype) > data.size:
-        raise FormatError("labels that are more than the file", path=entries.tree.path)
+        raise FormatError("the labels are larger than the file", path=entries.tree.path)
     if step != 5:
         return gather(data, header.floats if step == 4 else header.data, shape, dtype)
     out = np.empty((len(entries), *shape), np.float32)

@@ -1,4 +1,4 @@
-"""LMDB sets that others packed: tells by content which layout it is."""
+"""Detects the layout of LMDB sets that others packed, by content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .base import ForeignSet, in_order, unknown
 
 Int64 = npt.NDArray[np.int64]
 
-#: Keys that some layouts keep beside their records.
+#: Keys of some layouts that are not records.
 _KEYS, _LENGTH_OF, _LENGTH, _SAMPLES = b"__keys__", b"__len__", b"length", b"num-samples"
 
 #: What a pickle begins with: the opcode PROTO and a protocol from 2 to 5.
@@ -30,10 +30,10 @@ _PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 def open_foreign(
     path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Hdf5Fields
 ) -> Any:
-    """A source over an LMDB set that is not ours.
+    """A source over an LMDB set that others packed.
 
-    FormatError where it is damaged or of no layout that is read; SourceNotFoundError or ParamsError
-    where ``fields`` names what it does not have.
+    FormatError if it is damaged or of an unknown layout; SourceNotFoundError or ParamsError if it
+    lacks a field of ``fields``.
     """
     from . import caffe, image_files, msgpack
 
@@ -97,7 +97,7 @@ class PickledSet:
 
 
 def pickled_set(path: str) -> PickledSet | None:
-    """The records of an LMDB of pickles, in the order of their numbers; None for any other file."""
+    """The records of an LMDB of pickles, sorted by number; None for any other file."""
     from ..lmdb.file import lmdb_data_file, open_tree
 
     if lmdb_data_file(path) is None:
@@ -153,7 +153,7 @@ def is_pickle(entries: Entries) -> bool:
 
 
 def meta_info(path: str) -> str | None:
-    """BasicSR's list beside the data file, if it is there."""
+    """BasicSR's list next to the data file, if it exists."""
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     listing = os.path.join(folder, "meta_info.txt")
     return listing if os.path.isfile(listing) else None

@@ -1,4 +1,4 @@
-"""What Fuel's H5PYDataset writes beside its data: splits, axis labels and shapes of samples.
+"""Fuel's H5PYDataset: its splits, axis labels and shapes of samples.
 
 Splits are rows of the root attribute ``split`` (split, source, start, stop, indices, available,
 comment), or in files of 2015 one root attribute (start, stop) each. A source of variable shape is
@@ -21,7 +21,7 @@ from ..hdf5.checks import attribute, find_dataset, hard_dataset, read_table
 Int64 = npt.NDArray[np.int64]
 
 _FIELDS: Final = {"split", "source", "start", "stop", "indices", "available"}
-#: Rows of ``split`` and attributes that are looked at.
+#: At most so many rows of ``split`` and attributes are read.
 _MOST: Final = 4096
 
 #: Takes a data set and its name, and checks that it is stored in the file.
@@ -81,15 +81,15 @@ def _rows(h5: Any, row: Any, most: int, path: str) -> slice | Int64:
     name = f"split {_text(row['split'])!r} of {_text(row['source'])!r}"
     reference = row["indices"]
     if reference:
-        # by its name: what a reference opens has not been looked at before
+        # opened by name: what a reference opens directly is not checked
         where = h5py.h5r.get_name(reference, h5.id)
         if where is None:
             raise FormatError(f"the indices of {name} are not in the file", path=path)
         indices = find_dataset(h5, os.fsdecode(where), path)
-        # held against the number of records before it is read: a small file may declare terabytes
+        # compared with the number of records before reading: a small file may declare terabytes
         if indices.ndim != 1 or indices.dtype.kind not in "iu" or indices.shape[0] > most:
             raise FormatError(
-                f"the indices of {name} are no list of records",
+                f"the indices of {name} are not a list of records",
                 path=path,
                 found=f"{indices.shape} {indices.dtype}",
             )
@@ -102,7 +102,7 @@ def _rows(h5: Any, row: Any, most: int, path: str) -> slice | Int64:
         return records
     start, stop = int(row["start"]), int(row["stop"])
     if not 0 <= start <= stop:
-        raise FormatError(f"{name} makes no sense", path=path, found=f"{start} to {stop}")
+        raise FormatError(f"{name} is not a valid range", path=path, found=f"{start} to {stop}")
     return slice(start, stop)
 
 
@@ -133,9 +133,9 @@ def _old_splits(h5: Any, count: int) -> dict[str, slice | Int64]:
 
 
 def axis_order(shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
-    """1-based (number, height, width, channel) of 4-D data that look like NCHW, as Fuel's lie.
+    """1-based (number, height, width, channel) of 4-D data that look like NCHW, Fuel's order.
 
-    Fuel's axis labels would say so too, but they are kept where a damaged file makes HDF5 hang.
+    Fuel's axis labels are not read: in a damaged file reading them makes HDF5 hang.
     """
     return (1, 3, 4, 2) if len(shape) == 4 and shape[1] <= 4 < shape[3] else None
 
@@ -145,8 +145,8 @@ def shapes(
 ) -> tuple[Int64, str | None] | None:
     """(shapes (N, axes), letters of the axes or None) of a source of variable shape, or None.
 
-    The scales are found by the names that they bear themselves: what attaches them to the source is
-    a list of variable length, and HDF5 2.0 never returns from reading a damaged one.
+    The scales are found by their own names: the list that attaches them to the source has variable
+    length, and HDF5 2.0 never returns from reading a damaged one.
     """
     table = _scale(h5, f"{name}_shapes", b"shapes", checked)
     if table is None:

@@ -1,4 +1,4 @@
-"""Caffe's HDF5Data: a text file that lists HDF5 files, a path a line, which are one set."""
+"""Caffe's HDF5Data: a text file that lists HDF5 files, a path a line, read as one set."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ def _encoded(suffixes: tuple[str, ...]) -> tuple[bytes, ...]:
 
 
 def listed_files(path: str) -> list[str]:
-    """The files that a list names, in its order: relative to the list, else to where we are."""
+    """The files that a list names, in its order: relative to the list, else to the current
+    folder."""
     with open(path, "rb") as file:
         text = file.read(_MOST + 1)
     if len(text) > _MOST or b"\0" in text:
         raise FormatError(
-            "not a list of HDF5 files: too long, or no text",
+            "not a list of HDF5 files: too long, or not text",
             path=path,
-            expected="a path a line",
+            expected="one path per line",
         )
     files = []
     for number, line in enumerate(text.split(b"\n")):
@@ -53,10 +54,10 @@ def listed_files(path: str) -> list[str]:
         found = in_folder if os.path.exists(in_folder) else name
         if not os.path.exists(found):
             raise SourceNotFoundError(
-                f"line {number + 1} of the list names a file that is not there",
+                f"line {number + 1} of the list names a file that does not exist",
                 path=path,
                 found=ascii(name[:200]),
-                hint="paths count from the list's folder, or from where you are",
+                hint="paths are relative to the list's folder, or to the current folder",
             )
         files.append(absolute(found))
     return files

@@ -1,4 +1,4 @@
-"""Names that well-known HDF5 sets give their parts, for callers who name none themselves."""
+"""Field names of well-known HDF5 sets, used if the caller names no fields."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LABEL_NAMES: Final = ("label", "targets", "target")
 
 @dataclass(frozen=True)
 class Known:
-    """What was recognised: a word for the layout ("" for none), and the fields it means."""
+    """What was recognised: a name for the layout ("" for none), and its fields."""
 
     layout: str
     fields: Hdf5Fields
@@ -36,13 +36,13 @@ class Known:
     names: str = ""
 
     def said(self, how: str) -> str:
-        """``how`` the data lie, with what was recognised before it."""
+        """``how`` the data are stored, after the name of the layout."""
         layout = f"{self.layout} ({self.names})" if self.layout and self.names else self.layout
         return ", ".join(word for word in (layout or self.names, how) if word)
 
 
 def recognise(h5: Any, fields: Hdf5Fields, path: str) -> Known:
-    """The names that this file's layout uses where the caller left ours."""
+    """This file's field names, in place of the defaults that the caller left."""
     root = set(h5.keys())
     given = (fields.data, fields.labels)
     is_fuel = fuel.is_fuel(h5) or (not root.isdisjoint(_FUEL) and fuel.is_fuel_of_2015(h5))
@@ -90,7 +90,7 @@ def _images(h5: Any, root: set[str], fields: Hdf5Fields, path: str, is_fuel: boo
 
 
 def _pcam(fields: Hdf5Fields, path: str) -> Hdf5Fields:
-    """PCam's images: the labels ``y`` are in the file beside, ..._y.h5 for ..._x.h5."""
+    """PCam's images: the labels ``y`` are in ..._y.h5 next to ..._x.h5."""
     labels_path = fields.labels_path
     neighbour = re.sub(r"_x(\.\w+)$", r"_y\1", path)
     if labels_path is None and fields.labels == _LABELS and neighbour != path:
@@ -102,7 +102,7 @@ def _pcam(fields: Hdf5Fields, path: str) -> Hdf5Fields:
 
 
 def _partner(h5: Any, root: set[str], fields: Hdf5Fields, is_fuel: bool) -> str | None:
-    """The labels that go with ``fields.data``; "labels", which is not there, for none."""
+    """The labels that go with ``fields.data``; "labels", which the file lacks, for none."""
     if fields.data in _COURSE:
         return _COURSE[fields.data] if _COURSE[fields.data] in root else fields.labels
     rows = _numbers(h5, fields.data) if "/" not in fields.data and fields.data in root else None

@@ -39,7 +39,7 @@ def stated_count(value: bytes, key: str, path: str) -> int:
 
 
 def check_count(stated: int, held: int, path: str, key: str) -> None:
-    """FormatError unless the set holds as many samples as it says."""
+    """FormatError unless the set has the stated number of samples."""
     if stated != held:
         raise FormatError(
             "the number of samples is not what the set says",
@@ -132,11 +132,11 @@ def _numbered(entries: Entries, prefix: bytes, count: int, path: str) -> Entries
 
 
 def open_basicsr(found: ForeignSet, entries: Entries, listing: str) -> Any:
-    """BasicSR's layout: a list of keys and shapes beside the data; records in the list's order."""
+    """BasicSR's layout: a list of keys and shapes next to the data; records in the list's order."""
     found.check_fields(_DATA, ("labels",))
     names, shapes = _listed(listing, len(entries))
     check_count(len(names), len(entries), found.path, "meta_info.txt")
-    # the tree's keys are sorted: so are these, and then both must be the same
+    # the tree's keys are sorted: sort these too, then both must be equal
     order = sorted(range(len(names)), key=names.__getitem__)
     at = np.empty(len(names), np.int64)
     for rank, number in enumerate(order):
@@ -260,14 +260,14 @@ def open_stylegan(found: ForeignSet, entries: Entries, length: bytes) -> Any:
 
 
 def _sizes(entries: Entries) -> list[int]:
-    """The sizes that there are pictures of: one look at each run of keys of one size."""
+    """The picture sizes in the set: one key is read for each run of keys of one size."""
     sizes, at = set(), 0
     while at < len(entries):
         match = _SIZED.fullmatch(entries.key(at))
         if match is None:
             raise FormatError(_NO_KEY, **entries.blame(at), hint=AGAIN)
         sizes.add(int(match[1]))
-        # behind the last key with this prefix ("." follows "-")
+        # after the last key with this prefix ("." follows "-")
         low, high, behind = at, len(entries), match[1] + b"."
         while low < high:
             middle = (low + high) // 2

@@ -89,7 +89,7 @@ def open_pyxis_branch(found: ForeignSet, named: dict[bytes, Tree]) -> Any:
 def _open_maps(found: ForeignSet, entries: Entries, layout: str) -> Any:
     """Records that are maps from names to msgpack inside bytes."""
     if not len(entries):
-        raise FormatError("a set without a sample", path=found.path)
+        raise FormatError("the set has no samples", path=found.path)
     raw_names = columns.names(entries.span(0, 1))
     data, labels = _choose(found, [_text(name) for name in raw_names])
     wanted = [data] if labels is None else [data, labels]
@@ -122,9 +122,9 @@ _STRUCTURE: Final = 512
 
 
 class _Alike:
-    """Records that are the first one but for the values themselves: many times faster to note.
+    """Copies the headers of records whose structure equals the first one's: many times faster.
 
-    In a set of samples of one shape that is all of them.
+    In a set with samples of one shape that is all records.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class _Alike:
         free = np.zeros(self._size, np.bool_)
         starts, _ = columns.find(span, names)
         for name, at in zip(names, starts, strict=True):
-            if name not in keys:  # nobody looks into it
+            if name not in keys:  # its content is not read
                 value = columns.head(span.moved(at))
                 self._mark(free, int(value.start[0]), int(value.stop[0]))
         for values in fields:
@@ -150,7 +150,7 @@ class _Alike:
         free[start - self._begin : stop - self._begin] = True
 
     def copy(self, lo: int, hi: int) -> Any:
-        """Note those of records ``lo`` to ``hi`` that are alike; a mask of those that are not."""
+        """Fill in the records ``lo`` to ``hi`` that are alike; returns a mask of the others."""
         entries = self._entries
         rest = np.ones(hi - lo, np.bool_)
         if self._fixed.size > _STRUCTURE:
@@ -262,7 +262,7 @@ def _source(found: ForeignSet, entries: Entries, layout: str, fields: dict[str, 
     _alike(
         entries,
         data.form == first,
-        f"{name!r} is not what it is in the first sample",
+        f"{name!r} has another type than in the first sample",
         WORDS[data.form],
     )
     if first not in (ARRAYS, BINARY):
@@ -347,7 +347,7 @@ def _labels(name: str, values: Values, entries: Entries) -> tuple[Array, tuple[s
     )
     dtype, shape = np.dtype(values.dtype[0].decode()), values.first_shape()
     if len(entries) * row_size(shape, dtype) > tree.data.size:
-        raise FormatError(f"labels {name!r} that are more than the file", path=tree.path)
+        raise FormatError(f"labels {name!r} are larger than the file", path=tree.path)
     return gather(tree.data, values.start, shape, dtype), None
 
 

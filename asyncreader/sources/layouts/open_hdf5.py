@@ -1,7 +1,7 @@
-"""HDF5 sets as sources: h5py reads the metadata once, then the samples are bytes in a file.
+"""HDF5 sets as sources: h5py reads the metadata once, then samples are byte ranges of the file.
 
-Nothing of h5py or HDF5 is on the hot path (one global lock guards every call), with one exception
-that warns: filters that only HDF5 itself can undo.
+Reading samples never calls h5py or HDF5 (a global lock guards each call), with one exception that
+warns: filters that only HDF5 itself can decode.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Int64: TypeAlias = npt.NDArray[np.int64]
 def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto", file: Any = None) -> Any:
     """Open one HDF5 file's data set. Errors: SourceNotFoundError, FormatError, ParamsError.
 
-    ``file``: where its bytes are if not on this machine; ``path`` is then for messages.
+    ``file``: the remote file, if it is one; ``path`` is then for messages.
     """
     if file is None:
         if not os.path.exists(path):
@@ -96,12 +96,12 @@ class _Opener(VlenOpener):
         self.file = file
         self.h5 = h5
         self.meta = read_meta(h5, path)
-        # a set of ours says itself what it holds; another may have names that are well known
+        # a set packed by asyncreader describes itself; others may use well-known names
         self.known = Known("", fields) if self.meta is not None else recognise(h5, fields, path)
         self.fields = self.known.fields
         self.classes = None if self.meta is None else self.meta.classes
         self.others = () if self.meta is None else self.meta.fields
-        #: the further field of ours that is meant, None for the data
+        #: the other field to open, in a set packed by asyncreader; None for the data
         self.other_field: str | None = None
 
     def open(self) -> Any:
@@ -121,8 +121,8 @@ class _Opener(VlenOpener):
     def dataset(self, h5: Any, name: str) -> Any:
         """A data set by name, reached by links inside the file only and stored in it.
 
-        One that the caller named and the file lacks is a ParamsError; one that a set of ours must
-        have is damage."""
+        A missing one is a ParamsError if the caller named it, and a FormatError in a set packed by
+        asyncreader, which must have it."""
         meta = self.meta
         own = (fmt.DATA, *(field.name for field in self.others))
         named = name.strip("/") not in (*own, fmt.LABELS) and name in (
@@ -163,14 +163,14 @@ class _Opener(VlenOpener):
         return labels
 
     def _count(self, rows: int) -> int:
-        """Samples that are served of so many: Fuel's unlabelled ones stand behind the others."""
+        """The number of samples served out of ``rows``: Fuel's unlabelled ones come last."""
         labels = self.fields.labels
         if not self.known.fuel or labels is None or reach(self.h5, labels, self.path) is None:
             return rows
         return min(rows, int(self.dataset(self.h5, labels).shape[0]))
 
     def _class_names(self, labels: Array) -> tuple[str, ...] | None:
-        """Names that a known layout keeps beside the labels, where they fit them."""
+        """Class names of a known layout, if they fit the labels."""
         if self.known.classes is None or labels.dtype.kind not in "iu":
             return None
         table = self.dataset(self.h5, self.known.classes)
@@ -181,7 +181,7 @@ class _Opener(VlenOpener):
         return names if int(labels.min()) >= 0 and int(labels.max()) < len(names) else None
 
     def _table(self, name: str, hint: str | None = None) -> Array:
-        """A small data set: mapped where it lies contiguous in the file, else read by h5py."""
+        """A small data set: mapped if it is contiguous in the file, else read by h5py."""
         dataset = self.dataset(self.h5, name)
         _check_numeric(dataset, name, self.path, hint)
         offset = dataset.id.get_offset()
@@ -215,7 +215,7 @@ class _Opener(VlenOpener):
         there = self.meta is not None and reach(self.h5, name, self.path) is not None
         return name if there else None
 
-    # -- encoded images, as we pack them ---------------------------------------------------
+    # -- encoded images, packed by asyncreader ---------------------------------------------
 
     def _blob(self, data: Any, meta: fmt.Meta) -> Any:
         offset = data.id.get_offset()
@@ -261,7 +261,7 @@ class _Opener(VlenOpener):
         odd = odd_bits(data)
         if odd is not None:
             raise FormatError(
-                f"data set {name!r} keeps its numbers in bits of their own",
+                f"data set {name!r} stores its numbers in an unusual bit layout",
                 path=self.path,
                 found=odd,
                 expected="whole integers, or floats of IEEE 754",
@@ -372,8 +372,8 @@ class _Opener(VlenOpener):
                 Hdf5Chunks(spec, self.file.store, grid, axis, labels, checksums), None
             )
         warnings.warn(
-            f"{self.path}: {' + '.join(names)} can only be undone by the HDF5 library, one call at "
-            "a time: this will be slow; repack it, for example with h5repack -f GZIP=4",
+            f"{self.path}: {' + '.join(names)} can only be decoded by the HDF5 library, one call "
+            "at a time: this will be slow; repack it, for example with h5repack -f GZIP=4",
             stacklevel=2,
         )
         reader = _LibraryChunks(data, grid)
@@ -387,7 +387,7 @@ class _Opener(VlenOpener):
     def _grid(self, data: Any, dtype: np.dtype[Any] | None = None) -> ChunkGrid:
         name = self.fields.data
         grid = chunk_grid(self.h5, data, name, self.path, self.file.size, dtype)
-        if self.meta is None:  # what we packed has checksums
+        if self.meta is None:  # sets packed by asyncreader have checksums
             view = self.file.mapped.view
             compare_chunks(data, grid, view, name, self.path, decoded=dtype is None)
         return grid
@@ -472,8 +472,8 @@ _TEXT_LABELS: Final = f"{TEXT_LABELS}; {_WITHOUT}"
 
 
 def read_labels(path: str, name: str, count: int) -> Array:
-    """Labels from a file of their own (PCam's way), in memory."""
-    if not os.path.isfile(path):  # a pipe would be waited for
+    """Labels from another file (as in PCam), in memory."""
+    if not os.path.isfile(path):  # opening a pipe would block
         raise SourceNotFoundError("no such labels file", path=path)
     file = Hdf5OnDisk(path, "mmap")
     file.close()  # its mapping stays

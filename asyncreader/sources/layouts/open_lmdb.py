@@ -1,4 +1,4 @@
-"""LMDB sets as sources: one walk gives every value's place in the file, then it is only bytes."""
+"""LMDB sets as sources: one walk of the tree gives the byte range of every value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .detect import open_foreign
 
 
 class LmdbSource(ExtentSource):
-    """A set packed by us (see formats/packed.py for its named databases)."""
+    """A set packed by asyncreader (formats/packed.py lists its named databases)."""
 
     def __init__(self, *args: Any, file: OpenFile, tree: LmdbFile, paths: Tree | None) -> None:
         super().__init__(*args)
@@ -36,7 +36,7 @@ class LmdbSource(ExtentSource):
         try:
             value = self._tree.find(self._paths, fmt.record_key(index))
         except FormatError:
-            return None  # this is for a message about something worse
+            return None  # only an error message asks for it
         return None if value is None else value.tobytes()
 
     def all_paths(self) -> Iterator[bytes | None]:
@@ -52,10 +52,10 @@ class LmdbSource(ExtentSource):
 
 
 def open_lmdb(path: str, fields: Hdf5Fields | None = None, *, io: str = "auto") -> Any:
-    """Open an LMDB set, ours or of a layout that others use (detect.py).
+    """Open an LMDB set, packed by asyncreader or in another layout (detect.py).
 
-    FormatError if it is damaged, short or of no layout that is read; SourceNotFoundError or
-    ParamsError where ``fields`` names what it does not have.
+    FormatError if it is damaged, truncated or of an unknown layout; SourceNotFoundError or
+    ParamsError if it lacks a field of ``fields``.
     """
     fields = fields or Hdf5Fields()
     file, tree = open_tree(path, io)
@@ -70,7 +70,7 @@ def open_lmdb(path: str, fields: Hdf5Fields | None = None, *, io: str = "auto") 
 
 
 def _check_fields(path: str, fields: Hdf5Fields, meta: fmt.Meta) -> None:
-    """What only HDF5 sets have is refused: the caller would get other data than he named."""
+    """ParamsError for options of HDF5 sets and unknown fields: the caller would get other data."""
     if fields.labels_path is not None:
         raise ParamsError("labels_path goes with an HDF5 file", path=path, found="LMDB")
     data = (fmt.DATA, *(field.name for field in meta.fields))
@@ -79,7 +79,7 @@ def _check_fields(path: str, fields: Hdf5Fields, meta: fmt.Meta) -> None:
             raise no_field(name, (*data, fmt.LABELS), path)
     if fields.dims not in (None, (1, 2, 3, 4)):
         raise ParamsError(
-            "num_dim, h_dim, w_dim and cha_dim go with an HDF5 file", path=path, found="LMDB"
+            "num_dim, h_dim, w_dim and cha_dim apply to HDF5 files", path=path, found="LMDB"
         )
 
 
@@ -90,7 +90,7 @@ def _open(
     if raw_meta is None:
         raise FormatError("its description is missing", path=path, hint=fmt.REPACK)
     meta = fmt.Meta.from_json(raw_meta.tobytes(), path)
-    if tree.short():  # ours are written to their last page
+    if tree.short():  # asyncreader writes sets to their last page
         raise tree.truncated()
     others = meta.fields
     _check_fields(path, fields, meta)
@@ -115,7 +115,7 @@ def _open(
     labels = None
     if meta.label_kind != "none" and fields.labels is not None:
         labels = _labels(tree, named, meta, path)
-    if file.io == "pread":  # then nothing that is used later may lie in the mapping
+    if file.io == "pread":  # copy the tables that are used later out of the mapping
         checksums = checksums.copy()
         labels = None if labels is None else labels.copy()
     spec = SourceSpec(
@@ -153,7 +153,7 @@ def _check_row_sizes(meta: fmt.Meta, sizes: Any, path: str) -> None:
     if wrong.any():
         record = int(np.argmax(wrong))
         raise FormatError(
-            "a sample has not the size that its shape needs",
+            "a sample's size does not match its shape",
             path=path,
             index=record,
             found=f"{int(sizes[record])} bytes",

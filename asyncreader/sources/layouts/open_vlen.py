@@ -24,7 +24,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 class VlenOpener:
-    """The half of an opener (open_hdf5.py) that opens data sets of variable length."""
+    """The part of the HDF5 opener (open_hdf5.py) for data sets of variable length."""
 
     path: str
     file: Any
@@ -38,11 +38,11 @@ class VlenOpener:
     _finish: Callable[[Any, Any], Any]
 
     def _vlen(self, data: Any, base: np.dtype[Any]) -> Any:
-        """Image files, or with Fuel's ``shapes`` beside them pixels, of variable length."""
+        """Image files of variable length, or pixels if Fuel's ``shapes`` give their shapes."""
         name = self.fields.data
         if data.ndim != 1 or data.shape[0] == 0 or base.kind not in "buif" or base.itemsize > 8:
             raise FormatError(
-                f"data set {name!r} of variable length is no list of samples",
+                f"data set {name!r} of variable length is not a list of samples",
                 path=self.path,
                 found=f"shape {data.shape} of {base}",
                 expected="shape (N,) of numbers",
@@ -94,9 +94,9 @@ class VlenOpener:
         if letters is None or not good.all():
             bad = int(np.argmin(good))
             raise FormatError(
-                "a sample has not the size that its shape needs"
+                "a sample's size does not match its shape"
                 if letters is not None
-                else "samples of variable shape that are no images",
+                else "samples of variable shape are not images",
                 path=self.path,
                 index=bad,
                 found=f"{int(values[bad])} values of shape {tuple(shapes[bad].tolist())}",
@@ -106,7 +106,7 @@ class VlenOpener:
         if (shapes[:, channel] != channels).any():
             bad = int(np.argmax(shapes[:, channel] != channels))
             raise FormatError(
-                "a sample has other channels than the first",
+                "a sample's number of channels differs from the first one's",
                 path=self.path,
                 index=bad,
                 found=int(shapes[bad, channel]),
@@ -135,13 +135,13 @@ class VlenOpener:
         name, plist = self.fields.data, data.id.get_create_plist()
         if self.h5.id.get_create_plist().get_sizes() != (8, 8):
             raise FormatError(
-                "offsets of other than 8 bytes are not read", path=self.path, hint="h5repack it"
+                "only offsets of 8 bytes are supported", path=self.path, hint="h5repack it"
             )
         if data.chunks is not None:
             steps = pipeline(plist)
             if not check_filters(steps, self.path, name):
                 raise FormatError(
-                    f"data set {name!r} has a filter that is not read here",
+                    f"data set {name!r} has a filter that asyncreader cannot decode",
                     path=self.path,
                     hint="repack it, for example with h5repack -f GZIP=4",
                 )

@@ -1,8 +1,8 @@
 """LMDB's B+tree read from the file's bytes, bounds-checked, without the LMDB library.
 
 The library trusts its file: on a short or damaged one it kills the process. Here the file is bytes;
-every page number, node and length is held against the file before it is used, whole levels of the
-tree at a time. No lock is taken and nothing is written beside the file.
+every page number, node and length is checked against the file before it is used, whole levels of
+the tree at a time. No lock is taken and no lock file is written.
 
 Format (LMDB 0.9, data version 1, 64-bit little-endian; from the structures in its ``mdb.c``): a
 page has a 16-byte header (number u64, pad u16, flags u16, lower u16, upper u16; an overflow page
@@ -86,7 +86,7 @@ class LmdbFile:
             raise self.truncated()
 
     def short(self) -> bool:
-        """Whether the file ends before the last page it ever took."""
+        """Whether the file ends before the last page it ever used."""
         return self._pages <= self.last_page
 
     def truncated(self) -> FormatError:

@@ -1,9 +1,9 @@
-"""Reads one structure out of many records at once: cursors over bytes, each held to its record.
+"""Reads many records column by column: a cursor over the bytes of each, bounded by its record.
 
 A record is an LMDB value: msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md) or a
 protobuf message (https://protobuf.dev/programming-guides/encoding/). A step moves the cursors of
 all records together, so that a million headers cost some numpy passes and no Python object each.
-Nothing that a record states is believed before it was held against the record's end.
+Every length that a record states is compared with the record's end before it is used.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def shown_key(key: bytes) -> str:
 class Entries:
     """Entries of a database. ``at``: their nodes; ``starts``/``sizes``: their values in the file.
 
-    Some 22 bytes of memory an entry. The tree's walk has held all of them against the file.
+    About 22 bytes of memory each. The walk of the tree has checked all of them against the file.
     """
 
     tree: LmdbFile
