@@ -237,7 +237,7 @@ def test_fuel_images_of_variable_shape(tmp_path: Path) -> None:
     ("change", "match"),
     [
         (lambda t: t + 1, r"record 0\]; found 162 values of shape \(4, 7, 10\)"),
-        (lambda t: t[:, :2], "no images"),
+        (lambda t: t[:, :2], "are not images"),
         (lambda t: t[:-1], "table of shapes has the wrong shape"),
         (lambda t: t * 1.0, "table of shapes has the wrong shape"),
         (lambda t: np.where(np.arange(COUNT)[:, None] == 4, -t, t), r"record 4\]"),
@@ -534,7 +534,7 @@ def test_a_list_of_our_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "match"),
     [
-        (b"part0.h5\ngone.h5\n", SourceNotFoundError, r"line 2 .* not there.*found 'gone.h5'"),
+        (b"part0.h5\ngone.h5\n", SourceNotFoundError, r"line 2 .* does not exist.*found 'gone.h5'"),
         (b"part0.h5\nlist.txt\n", FormatError, "not HDF5"),
         (b"part0.h5\npipe\n", FormatError, "not a regular file"),
         (b"part0.h5\n" + b"x" * 9000 + b"\0", FormatError, "too long, or not text"),

@@ -43,7 +43,7 @@ class ForeignSet:
     def check_labels_path(self) -> None:
         """Only HDF5 and Caffe's sets may have their labels in another file."""
         if self.fields.labels_path is not None:
-            raise ParamsError("this set's layout does not support labels_path", path=self.path)
+            raise ParamsError("labels_path does not go with this set", path=self.path)
 
     def check_dims(self) -> None:
         """ParamsError if axes are named and the layout fixes them."""
@@ -155,7 +155,7 @@ def unknown(
     """The error for an LMDB of an unknown layout."""
     where = {"path": path} if entries is None else entries.blame(0)
     return FormatError(
-        "unknown LMDB layout",
+        "an LMDB layout that is not read",
         **where,
         found=what + ("" if why is None else f"; as a Caffe Datum: {why.what}"),
         expected="asyncreader, ml-pyxis, Caffe Datum, OCR, BasicSR, StyleGAN2, tensorpack "

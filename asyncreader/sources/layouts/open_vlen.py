@@ -141,7 +141,7 @@ class VlenOpener:
             steps = pipeline(plist)
             if not check_filters(steps, self.path, name):
                 raise FormatError(
-                    f"data set {name!r} has a filter that asyncreader cannot decode",
+                    f"data set {name!r} has a filter that is not read here",
                     path=self.path,
                     hint="repack it, for example with h5repack -f GZIP=4",
                 )
