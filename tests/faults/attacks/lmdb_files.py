@@ -79,7 +79,7 @@ _DESCRIPTIONS: dict[str, tuple[Any, str]] = {
     "binary": (lambda text: b"\x80\x04\x95" + text, "not JSON"),
     "pickle": (lambda text: pickle.dumps(json.loads(text)), "not JSON"),
     "shape_wraps": (_with(shape=[1 << 62, 4, 3]), "makes no sense"),
-    "shape_of_another_size": (_with(shape=[1000, 1000, 3]), "size that its shape needs"),
+    "shape_of_another_size": (_with(shape=[1000, 1000, 3]), "size does not match its shape"),
     "shape_negative": (_with(shape=[-16, -12, 3]), "makes no sense"),
     "channels": (_with(channels=1), "makes no sense"),
     "bomb_of_a_picture": (_with(encoding="jpeg", shape=[60000, 60000, 3]), "makes no sense"),
