@@ -826,11 +826,13 @@ def test_a_closed_stderr_stops_no_conversion(photos: Path, tmp_path: Path) -> No
     assert out.startswith("packed 20 samples")
 
 
-def test_no_room_for_the_output(packed: Path) -> None:
-    """A full disk under stdout is an error like others."""
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_no_room_for_the_output(packed: Path, unbuffered: str) -> None:
+    """A full disk under stdout is an error like others, whether Python buffers it or not."""
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
         for words in (["info", packed], ["--help"]):
-            done = start(*words, stdout=full, stderr=-1)
+            done = start(*words, stdout=full, stderr=-1, env=env)
             _, err = done.communicate()
             assert done.returncode == 1
             assert re.fullmatch(r"error: .*No space left on device\n", err)

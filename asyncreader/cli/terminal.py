@@ -92,6 +92,11 @@ class Cli(click.Group):
         except OSError as exc:  # --help to a full disk
             say(f"error: {shown(exc)}")
             code = FAILED
+        if code and sys.stdout is not None:
+            try:
+                sys.stdout.flush()
+            except OSError:  # Python would try again at exit, and end with 120
+                drop(sys.stdout)
         sys.exit(code or OK)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
