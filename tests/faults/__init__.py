@@ -3,3 +3,11 @@
 ``python tests/faults/run.py`` runs a short form of every case, ``--long`` the one whose figures
 SECURITY.md and README show. A case is a small file ``case_<name>.py`` here (see case.py).
 """
+
+import sys
+from pathlib import Path
+
+#: Where the helpers of all tests are, also for the processes that cases start.
+SUPPORT = str(Path(__file__).resolve().parents[1] / "support")
+if SUPPORT not in sys.path:
+    sys.path.append(SUPPORT)

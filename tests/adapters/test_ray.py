@@ -1,0 +1,194 @@
+"""Packing and reading on Ray: one cluster for all, in a process of its own with a time limit."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from converter_corpus import listed, write_small
+
+import asyncreader.pipeline.distributed
+from asyncreader import AsyncReader, ParamsError
+from asyncreader.params import parse_params
+from asyncreader.pipeline.distributed import rank_and_world, worker_count
+from converters import convert
+
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
+COUNT = 2000
+#: Seconds that the whole run may take on a busy machine.
+LIMIT = 480
+
+needs_ray = [
+    pytest.mark.machines,
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None,
+        reason="Ray is not installed: pip install -e '.[ray]'",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What came of ray_scenarios.py."""
+    folder = tmp_path_factory.mktemp("ray")
+    script = Path(__file__).parent / "ray_scenarios.py"
+    path = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
+    faulthandler.cancel_dump_traceback_later()  # its limit is for one test; this has its own
+    run = subprocess.run(
+        [sys.executable, script, folder, "--count", str(COUNT)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    found: dict[str, Any] = json.loads((folder / "told.json").read_text())
+    return found
+
+
+class TestCluster:
+    """Three nodes, one of which is killed."""
+
+    pytestmark = needs_ray
+
+    def test_a_node_dies_while_packing(self, told: dict[str, Any]) -> None:
+        """Packed to the end though a node dies, byte for byte as locally, nothing left behind."""
+        packing = told["packing"]
+        assert (packing["count"], packing["nodes left"]) == (COUNT, 2)
+        assert packing["same"] is True
+        assert packing["left behind"] == []
+        assert packing["progress"][1:] == [COUNT, 16]
+
+    def test_from_shards_and_with_bad_pictures(self, told: dict[str, Any]) -> None:
+        """Packed sets are sources, too; errors come typed; skipping gives the same files."""
+        repacking = told["repacking"]
+        assert repacking["from shards"] is True
+        assert repacking["masks"] == [True, True]
+        assert repacking["error names"] is True
+        assert repacking["skipped by local"] == repacking["skipped by ray"] == [1, 39]
+        assert repacking["skipping"] is True
+
+    def test_from_a_store(self, told: dict[str, Any]) -> None:
+        """From a bucket whose answers fail: pictures and shards, as from the same on disk."""
+        found = told["from a store"]
+        if found is None:
+            pytest.skip("obstore is not installed: pip install -e '.[store]'")
+        assert found == {"pictures": True, "count": 39, "shards": True, "error names": True}
+
+    def test_ray_data(self, told: dict[str, Any]) -> None:
+        """Every record once; in record order with preserve_order; its own pixels and label."""
+        assert told["reading"] == {
+            "ordered": True,
+            "complete": True,
+            "pixels and labels": True,
+            "count": COUNT,
+        }
+
+    def test_ray_train(self, told: dict[str, Any]) -> None:
+        """Four workers with rank="auto": each sample once an epoch, as one process gets them."""
+        steps = 2 * -(-COUNT // (32 * 4))
+        assert told["training"] == {
+            "steps": [steps],
+            "as one process": True,
+            "each once": [True, True],
+        }
+
+
+# -- without a cluster ---------------------------------------------------------------------------
+
+
+def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Ray is missing, the engine and the adapter name the command that installs it."""
+    photos = write_small(tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray.data", None)
+    before = listed(tmp_path)
+    with pytest.raises(ParamsError, match=r"pip install -e '\.\[ray\]'"):
+        convert(photos, tmp_path / "set", shards=2, engine="ray")
+    assert listed(tmp_path) == before
+    from asyncreader.adapters.ray import packed_datasource
+
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[ray\]'"):
+        packed_datasource(path=str(tmp_path))
+
+
+def test_what_cannot_be_asked_of_ray(tmp_path: Path) -> None:
+    """One file is packed by one machine, and an address is that of a cluster."""
+    photos = write_small(tmp_path)
+    with pytest.raises(ParamsError, match="engine 'ray' packs shards"):
+        convert(photos, tmp_path / "one.h5", engine="ray")
+    with pytest.raises(ParamsError, match="address goes with"):
+        convert(photos, tmp_path / "set", shards=2, address="auto")
+    with pytest.raises(ParamsError, match="engine"):
+        convert(photos, tmp_path / "set", shards=2, engine="spark")
+
+
+class _Context:
+    """Stands for Ray Train's context in a worker."""
+
+    def get_world_rank(self) -> int:
+        return 2
+
+    def get_world_size(self) -> int:
+        return 4
+
+    def get_local_world_size(self) -> int:
+        return 2
+
+
+class _Train:
+    """Stands for the module ray.train, in a worker or (``inside`` False) in the driver."""
+
+    def __init__(self, inside: bool) -> None:
+        self.inside = inside
+
+    def get_context(self) -> _Context:
+        if not self.inside:
+            raise RuntimeError("cannot be used outside of a Ray Train training function")
+        return _Context()
+
+
+def test_auto_asks_ray_train_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """rank="auto" and nthread="auto" ask Ray Train's context, then the launcher's variables."""
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "9"), ("LOCAL_WORLD_SIZE", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(asyncreader.pipeline.distributed, "usable_cores", lambda: 8)
+    given = {"path": "x", "rank": "auto", "world_size": "auto", "nthread": "auto"}
+    auto = parse_params(given, {})
+    monkeypatch.setitem(sys.modules, "ray.train", _Train(inside=True))
+    assert (rank_and_world(auto), worker_count(auto)) == ((2, 4), 4)
+    with pytest.raises(ParamsError, match="not what the launcher says"):
+        rank_and_world(parse_params({**given, "world_size": 3}, {}))
+    monkeypatch.setitem(sys.modules, "ray.train", _Train(inside=False))
+    assert (rank_and_world(auto), worker_count(auto)) == ((0, 9), 8)
+    fixed = parse_params({"path": "x", "rank": 1, "world_size": 2}, {})
+    assert rank_and_world(fixed) == (1, 2)
+
+
+def test_a_datasource_has_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Ray Data decides itself is refused: order, shares, epochs."""
+    from asyncreader.adapters import ray as adapter
+
+    monkeypatch.setattr(adapter, "need", lambda *_: None)
+    fake = type(sys)("ray.data")
+    fake.Datasource, fake.ReadTask = object, object  # type: ignore[attr-defined]
+    block = type(sys)("ray.data.block")
+    block.BlockMetadata = object  # type: ignore[attr-defined]
+    for name, module in (("ray", type(sys)("ray")), ("ray.data", fake), ("ray.data.block", block)):
+        monkeypatch.setitem(sys.modules, name, module)
+    for name in ("shuffle", "rank", "epochs", "subset"):
+        with pytest.raises(ParamsError, match=f"{name} is not for a datasource"):
+            adapter.packed_datasource({"path": "x", name: 1})
+    (tmp_path / "photos").mkdir()
+    convert(write_small(tmp_path / "photos"), tmp_path / "set", shards=2)
+    source = adapter.packed_datasource(path=tmp_path / "set", batch_size=4)
+    with AsyncReader(path=tmp_path / "set") as reader:
+        assert source.estimate_inmemory_data_size() == reader.count * (20 * 30 * 3 + 16)

@@ -1,0 +1,539 @@
+"""TorchReader against the real torch, and where Accelerate and Lightning take it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from frameworks import (
+    COUNT,
+    EPOCHS,
+    GOOD,
+    LABELS,
+    LEARNING_RATE,
+    SMALL,
+    STEPS,
+    check,
+    heldout_params,
+    is_whole_epoch,
+    lightning_module,
+    nchw,
+    plain_maps,
+    sample_sets,
+    train_maps,
+    train_params,
+)
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[torch]'")
+
+from asyncreader import AsyncReader, NothingQueuedError, ParamsError  # noqa: E402
+from asyncreader.adapters.torch import TorchReader  # noqa: E402
+
+__all__ = ["sample_sets"]  # a fixture
+
+
+def records(loop: Any, count: int | None = None) -> list[list[int]]:
+    """The samples of (``count``) batches, their pixels compared."""
+    loop = iter(loop)
+    taken = loop if count is None else (next(loop) for _ in range(count))
+    return [check(data, labels, nchw=True) for data, labels in taken]
+
+
+# -- tensors -------------------------------------------------------------------------------------
+
+
+def test_twelve_batches_held() -> None:
+    """Twelve batches of two epochs, all held at once, all have the pixels they had when new."""
+    with TorchReader(SMALL, njob=3) as loader:
+        held = [pair for _ in range(2) for pair in loader][:12]
+        seen = [check(data, labels, nchw=True) for data, labels in held]
+    assert is_whole_epoch(seen[:STEPS])
+    assert len({data.data_ptr() for data, _ in held}) == 12
+    assert {data.dtype for data, _ in held} == {torch.uint8}
+
+
+def test_order_is_the_readers() -> None:
+    """Batches come in AsyncReader's order, and ``last`` names their records, epoch and step."""
+    with TorchReader(SMALL) as loader, AsyncReader(SMALL) as reader:
+        for epoch in range(2):
+            for step, ((data, _), batch) in enumerate(zip(loader, reader, strict=True)):
+                np.testing.assert_array_equal(data.numpy(), batch.data)
+                assert loader.last is not None
+                assert (loader.last.epoch, loader.last.step) == (epoch, step)
+                np.testing.assert_array_equal(loader.last.indices, batch.indices)
+                assert loader.last.mask.all()
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+def test_channels_last(zero_copy: bool) -> None:
+    """Images stored (H, W, C) arrive as NCHW in channels_last memory, copied or not."""
+    with TorchReader(SMALL, zero_copy=zero_copy) as loader:
+        data, labels = next(iter(loader))
+        assert data.shape == (4, 3, 6, 5)
+        assert data.is_contiguous(memory_format=torch.channels_last)
+        assert not data.is_contiguous()
+        slots = loader.reader._ring.slots
+        ours = any(np.shares_memory(data.numpy(), slot.rows) for slot in slots)
+        assert ours == zero_copy
+        shared = any(np.shares_memory(labels.numpy(), slot.labels) for slot in slots)
+        assert shared == zero_copy
+        check(data, labels, nchw=True)
+
+
+def test_zero_copy_reuses_the_slots() -> None:
+    """With zero_copy all batches of an epoch lie in the njob + 1 slots."""
+    with TorchReader(SMALL, zero_copy=True, njob=2) as loader:
+        places = {data.data_ptr() for data, labels in loader if check(data, labels, nchw=True)}
+    assert len(places) <= 3
+
+
+def test_contiguous_is_contiguous() -> None:
+    """contiguous=True gives tensors in torch's own memory order."""
+    with TorchReader(SMALL, contiguous=True) as loader:
+        assert all(data.is_contiguous() for data, _ in loader)
+
+
+@pytest.mark.parametrize(
+    ("labels", "shape"),
+    [
+        (LABELS, (4,)),
+        (LABELS[:, 0], (4,)),
+        (LABELS.astype(np.uint8), (4,)),
+        (LABELS.astype(np.float32), (4, 1)),
+        (LABELS > 7, (4, 1)),
+        (np.repeat(LABELS, 2, axis=1), (4, 2)),
+        (None, None),
+    ],
+)
+def test_labels(labels: np.ndarray | None, shape: tuple[int, ...] | None) -> None:
+    """(B, 1) integers come out as (B,), everything else as stored, no labels as None."""
+    with TorchReader(SMALL, labels=labels, shuffle=False) as loader:
+        for step, (_, given) in enumerate(loader):
+            if labels is None:
+                assert given is None
+                continue
+            expected = labels[4 * step : 4 * step + 4].reshape(shape)
+            assert given.shape == shape
+            np.testing.assert_array_equal(given.numpy(), expected, strict=True)
+
+
+@pytest.mark.parametrize("dtype", [">i2", ">f4", ">i8", ">f8", "<u2", "<f2", "u1"])
+def test_any_byte_order(tmp_path: Path, dtype: str) -> None:
+    """Big-endian sets, which torch refuses, arrive in native byte order with the same values."""
+    values = (np.arange(20 * 12).reshape(20, 2, 2, 3) % 99).astype(dtype)
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["data"] = values
+        file["labels"] = np.arange(20, dtype=">i4")
+    for zero_copy in (False, True):
+        with TorchReader(
+            path=tmp_path / "set.h5", batch_size=4, layout="NHWC", zero_copy=zero_copy
+        ) as loader:
+            for data, labels in loader:
+                assert labels.dtype is torch.int32
+                np.testing.assert_array_equal(data.numpy(), values[labels.numpy()])
+
+
+def test_short_batch() -> None:
+    """The short last batch is a short tensor."""
+    with TorchReader(SMALL, last_batch="short", shuffle=False) as loader:
+        sizes = [(len(data), len(labels)) for data, labels in loader]
+    assert sizes == [(4, 4)] * 10 + [(2, 2)]
+
+
+# -- where a DataLoader stands -------------------------------------------------------------------
+
+
+def test_what_loops_ask() -> None:
+    """len(loader), len(loader.dataset), batch_size and drop_last are a DataLoader's."""
+    with TorchReader(SMALL) as loader:
+        assert len(loader) == STEPS
+        assert len(loader.dataset) == COUNT
+        assert loader.batch_size == 4
+        assert loader.drop_last
+        assert loader.classes is None is loader.dataset.classes
+    with TorchReader(SMALL, last_batch="short") as loader:
+        assert not loader.drop_last
+        assert len(loader) == STEPS + 1
+        assert "TorchReader" in repr(loader)
+
+
+def test_every_loop_is_a_whole_epoch() -> None:
+    """A loop after an early break serves the next epoch from its start; so does every other."""
+    with TorchReader(SMALL) as loader, TorchReader(SMALL) as other:
+        first, second, third = (records(other) for _ in range(3))
+        assert records(loader, 3) == first[:3]
+        assert records(loader) == second
+        assert records(loader, STEPS) == third
+        assert all(is_whole_epoch(epoch) for epoch in (first, second, third))
+        assert first != second
+
+
+def test_a_loop_that_took_nothing() -> None:
+    """iter() without a batch taken uses up no epoch and no loaded state."""
+    with TorchReader(SMALL) as loader, TorchReader(SMALL) as other:
+        iter(loader)
+        loop = iter(loader)
+        loader.set_epoch(1)
+        assert records(loop) == [records(other) for _ in range(2)][1]
+        loader.seek(1, 4)
+        state = loader.state_dict()
+        loader.seek(0)
+        loader.load_state_dict(state)
+        iter(loader)
+        assert len(records(loader)) == 6
+
+
+def test_an_older_loop_ends() -> None:
+    """A loop goes on no more once another one began: no batch goes to the wrong one."""
+    with TorchReader(SMALL) as loader:
+        old = iter(loader)
+        next(old)
+        new = iter(loader)
+        first = records(new, 1)
+        with pytest.raises(NothingQueuedError, match="another loop"):
+            next(old)
+        assert is_whole_epoch([*first, *records(new)])
+
+
+def test_set_epoch_and_seek() -> None:
+    """set_epoch() says which epoch the next loop is; seek() also where in it."""
+    with TorchReader(SMALL) as loader, TorchReader(SMALL) as other:
+        epochs = [records(other) for _ in range(4)]
+        for epoch in (0, 1, 3, 0):
+            loader.set_epoch(epoch)
+            assert records(loader) == epochs[epoch]
+        records(loader, 2)
+        loader.set_epoch(1)
+        assert records(loader) == epochs[1]
+        loader.seek(2, 7)
+        assert records(loader) == epochs[2][7:]
+        assert records(loader) == epochs[3]
+        with pytest.raises(ParamsError):
+            loader.seek(0, STEPS)
+
+
+def test_epochs_end() -> None:
+    """With epochs=2 a third loop is empty."""
+    with TorchReader(SMALL, epochs=2) as loader:
+        assert [len(records(loader)) for _ in range(4)] == [STEPS, STEPS, 0, 0]
+
+
+# -- resuming ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", [{}, {"njob": 4, "nthread": 1}, {"zero_copy": True}])
+def test_resume_in_the_middle(other: dict[str, Any]) -> None:
+    """A state of step 4 of epoch 1 resumes with exactly the batches that were left, then on."""
+    with TorchReader(SMALL, njob=3) as loader:
+        records(loader)
+        loop = iter(loader)
+        records(loop, 4)
+        state = json.loads(json.dumps(loader.state_dict()))
+        expected = [*records(loop), *records(loader)]
+    assert (state["epoch"], state["steps"], state["samples"]) == (1, 4, 16)
+    with TorchReader(SMALL, **other) as resumed:
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        resumed.set_epoch(0)  # as a framework does that counts from 0 again
+        rest = records(resumed)
+        assert len(rest) == 6
+        assert [*rest, *records(resumed)] == expected
+
+
+def test_resume_in_a_used_loader() -> None:
+    """Loading a state ends the running loop and moves the next one, whatever was fetched ahead."""
+    with TorchReader(SMALL, njob=3) as loader:
+        loop = iter(loader)
+        records(loop, 2)
+        state = loader.state_dict()
+        expected = records(loop, 3)
+        loader.load_state_dict(state)
+        with pytest.raises(NothingQueuedError):
+            next(loop)
+        assert records(loader, 3) == expected
+
+
+def test_resume_at_the_end_of_an_epoch() -> None:
+    """A state of an epoch's end resumes with the whole next one."""
+    with TorchReader(SMALL) as loader:
+        records(loader)
+        state = loader.state_dict()
+        expected = records(loader)
+    with TorchReader(SMALL) as resumed:
+        resumed.load_state_dict(state)
+        assert records(resumed) == expected
+
+
+@pytest.mark.parametrize("last_batch", ["drop", "pad", "wrap", "short"])
+@pytest.mark.parametrize("again", ["load", "pickle"])
+def test_resume_inside_the_last_batch(last_batch: str, again: str) -> None:
+    """A state saved inside the loop at an epoch's last batch resumes to nothing left of it, as
+    torchdata's StatefulDataLoader does; the loop after that is the next epoch."""
+    params = {**SMALL, "last_batch": last_batch, "njob": 3}
+    with TorchReader(params) as loader:
+        for _ in loader:
+            assert loader.last is not None
+            if loader.last.step == len(loader) - 1:
+                state = json.loads(json.dumps(loader.state_dict()))
+                twin = pickle.loads(pickle.dumps(loader))
+        after = loader.state_dict()
+        expected = [labels.tolist() for _, labels in loader]
+    assert (state["epoch"], state["steps"]) == (0, len(loader))
+    assert (after["epoch"], after["steps"], after["samples"]) == (1, 0, 0)
+    with twin, TorchReader(params) as resumed:
+        if again == "pickle":
+            resumed = twin
+        else:
+            resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        resumed.set_epoch(0)  # as a framework does that counts from 0 again
+        iter(resumed)
+        assert list(resumed) == []
+        assert [labels.tolist() for _, labels in resumed] == expected
+        resumed.load_state_dict(state)
+        resumed.set_epoch(1)  # says that the epoch before is over
+        assert [labels.tolist() for _, labels in resumed] == expected
+        resumed.load_state_dict(after)
+        assert [labels.tolist() for _, labels in resumed] == expected
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_resumes_as_torchdata_does() -> None:
+    """Of a state of each step, and of one behind the loop, as many batches are left as in
+    torchdata's StatefulDataLoader; so in the loop after that."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="no torchdata")
+
+    def left(make: Any) -> list[tuple[int, int]]:
+        loader = make()
+        states = [loader.state_dict() for _ in loader] + [loader.state_dict()]
+        told = []
+        for state in states:
+            resumed = make()
+            resumed.load_state_dict(state)
+            told.append((len(list(resumed)), len(list(resumed))))
+        return told
+
+    dataset = torch.arange(COUNT)
+    judge = left(lambda: stateful.StatefulDataLoader(dataset, batch_size=4, drop_last=True))
+    with contextlib.ExitStack() as opened:
+        assert left(lambda: opened.enter_context(TorchReader(SMALL))) == judge
+
+
+def test_the_end_of_an_epoch_with_another_batch_size() -> None:
+    """The samples that a larger batch left over at the epoch's end are served by smaller ones."""
+    with TorchReader(SMALL) as loader, TorchReader(SMALL, batch_size=2) as resumed:
+        loop = iter(loader)
+        records(loop, STEPS)
+        resumed.load_state_dict(loader.state_dict())
+        assert len(list(resumed)) == 1
+        with AsyncReader(SMALL) as reader:  # which has no loops that end: the next epoch's head
+            reader.load_state_dict(loader.state_dict())
+            assert (reader.state_dict()["epoch"], reader.state_dict()["samples"]) == (1, 0)
+
+
+def test_resume_with_another_batch_size() -> None:
+    """With another batch size the same order goes on, each remaining sample once."""
+    with TorchReader(SMALL) as loader, AsyncReader(SMALL, batch_size=1) as one:
+        records(loader, 5)
+        order = [int(batch.indices[0]) for batch in one]
+        with TorchReader(SMALL, batch_size=2) as resumed:
+            resumed.load_state_dict(loader.state_dict())
+            left = [label for _, labels in resumed for label in labels.tolist()]
+            assert left == order[20:]
+            assert len(list(resumed)) == COUNT // 2
+
+
+def test_foreign_state_is_refused() -> None:
+    """The state of another seed is an error, and the place stays."""
+    with TorchReader(SMALL, seed=6) as other, TorchReader(SMALL) as loader:
+        records(loader, 3)
+        before = loader.state_dict()
+        with pytest.raises(ParamsError, match="seed"):
+            loader.load_state_dict(other.state_dict())
+        assert loader.state_dict() == before
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_pickle_and_copy(duplicate: Any) -> None:
+    """A pickled or copied loader has the same place and options, and a reader of its own."""
+    with TorchReader(SMALL, zero_copy=True) as loader:
+        loop = iter(loader)
+        records(loop, 3)
+        made = duplicate(loader)
+        twin = pickle.loads(made) if isinstance(made, bytes) else made
+        with twin:
+            assert twin.reader is not loader.reader
+            assert twin._zero_copy
+            assert records(twin) == records(loop)
+
+
+# -- training ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch on one thread: so small a network is ten times slower on several busy ones."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_training(sample_sets: dict[str, str]) -> None:
+    """A small network trained on sample_data by a plain torch loop names 9 of 10 held-out ones."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 12, 5, stride=2),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(12, 24, 4, stride=2),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.LazyLinear(4),
+    )
+    train = {**train_params(sample_sets), "postprocess": nchw(train_maps)}
+    heldout = {**heldout_params(sample_sets), "postprocess": nchw(plain_maps)}
+    with TorchReader(train) as loader, TorchReader(heldout) as others:
+        model(next(iter(others))[0])  # the lazy layer's size
+        optimizer = torch.optim.Adam(model.parameters(), LEARNING_RATE, betas=(0.9, 0.99))
+        steps = EPOCHS * len(loader)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+        for _ in range(EPOCHS):
+            for maps, labels in loader:
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(maps), labels).backward()
+                optimizer.step()
+                schedule.step()
+        with torch.no_grad():
+            right = [model(maps).argmax(1) == labels for maps, labels in others]
+    accuracy = torch.cat(right).float().mean().item()
+    print(f"torch: held-out accuracy {accuracy:.3f}")
+    assert len(torch.cat(right)) == 112
+    assert accuracy >= GOOD
+
+
+# -- frameworks ----------------------------------------------------------------------------------
+
+
+def test_in_a_data_loader() -> None:
+    """DataLoader(reader, batch_size=None) takes a reader as the iterable set that it is."""
+    with TorchReader(SMALL) as loader:
+        wrapped = torch.utils.data.DataLoader(loader, batch_size=None)
+        assert len(wrapped) == STEPS
+        assert is_whole_epoch(records(wrapped))
+        assert is_whole_epoch(records(wrapped))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_in_workers_of_a_data_loader(context: str) -> None:
+    """DataLoader's num_workers=2 is an error that says num_workers=0, not every sample twice."""
+    with TorchReader(SMALL) as loader:
+        wrapped = torch.utils.data.DataLoader(
+            loader, batch_size=None, num_workers=2, multiprocessing_context=context
+        )
+        with pytest.raises(ParamsError, match="num_workers=0"):
+            next(iter(wrapped))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_accelerate() -> None:
+    """Accelerate, which looks one batch ahead, yields each batch with its pixels; it resumes."""
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    from accelerate import Accelerator
+    from accelerate.data_loader import DataLoaderShard
+
+    accelerator = Accelerator(cpu=True)
+    with TorchReader(SMALL) as loader, TorchReader(SMALL) as other:
+        epochs = [records(other) for _ in range(2)]
+        assert accelerator.prepare(loader) is loader
+        prepared = accelerator.prepare(torch.utils.data.DataLoader(loader, batch_size=None))
+        assert [records(prepared), records(prepared)] == epochs
+    with TorchReader(SMALL) as loader:
+        shard = DataLoaderShard(loader, device=accelerator.device, batch_size=None)
+        assert [records(shard), records(shard)] == epochs
+        state = loader.state_dict()
+        held = list(shard)
+        seen = [check(data, labels, nchw=True) for data, labels in held]
+        assert is_whole_epoch(seen)
+    with TorchReader(SMALL) as loader:
+        loader.load_state_dict(state)
+        resumed = DataLoaderShard(loader, device=accelerator.device, batch_size=None)
+        resumed.iteration = state["epoch"]
+        assert records(resumed) == seen
+        assert resumed.iteration == 3
+        records(resumed)
+        assert loader.last is not None
+        assert loader.last.epoch == 3
+
+
+@pytest.mark.filterwarnings("ignore")  # of Lightning's many parts
+def test_lightning(tmp_path: Path) -> None:
+    """A Lightning Trainer fits two epochs of a reader: each sample once an epoch, then resumes."""
+    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
+    seen: list[list[int]] = []
+
+    def trainer(*callbacks: Any, **limits: Any) -> Any:
+        return lightning.Trainer(
+            accelerator="cpu",
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=tmp_path,
+            callbacks=list(callbacks),
+            **limits,
+        )
+
+    with TorchReader(SMALL) as loader, TorchReader(SMALL) as other:
+        epochs = [records(other) for _ in range(3)]
+        keep = lightning.pytorch.callbacks.ModelCheckpoint(
+            tmp_path, "at{step}", every_n_train_steps=13, save_top_k=-1
+        )
+        fitted = trainer(keep, max_epochs=2)
+        fitted.fit(lightning_module(seen), loader)
+        assert seen == [*epochs[0], *epochs[1]]
+        fitted.save_checkpoint(tmp_path / "end.ckpt")
+    for name, expected in (
+        ("end", epochs[2]),
+        ("atstep=13", [*epochs[1][3:], *epochs[2]]),
+    ):
+        seen.clear()
+        with TorchReader(SMALL) as resumed:
+            ckpt = tmp_path / f"{name}.ckpt"
+            trainer(max_epochs=3).fit(
+                lightning_module(seen), resumed, ckpt_path=ckpt, weights_only=False
+            )
+        assert seen == expected, name
+
+
+@pytest.mark.parametrize("name", ["accelerate", "lightning"])
+def test_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """On two ranks each has a reader of its own: joined, their batches are those of one process
+    with twice the batch size, in both epochs."""
+    pytest.importorskip(name, reason=f"{name} is not installed")
+    here = Path(__file__).resolve().parent
+    monkeypatch.setenv("PYTHONPATH", str(here.parent / "support"), prepend=os.pathsep)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    ended = subprocess.run(
+        [sys.executable, *launch, str(here / "rank_scenarios.py"), str(tmp_path), name],
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text())[name] for rank in (0, 1)]
+    with AsyncReader(SMALL, batch_size=8) as reader:
+        whole = [[batch.indices.tolist() for batch in reader] for _ in range(2)]
+    for epoch, expected in enumerate(whole):
+        joined = [a + b for a, b in zip(ranks[0][epoch], ranks[1][epoch], strict=True)]
+        assert joined == expected

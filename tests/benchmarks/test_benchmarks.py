@@ -1,0 +1,202 @@
+"""The benchmark in miniature: inputs, windows, modes, ratios, tables, and another revision."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import packed, paint, write_hdf5
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "tests" / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def bench() -> SimpleNamespace:
+    """The modules of tests/benchmarks."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        names = ("inputs", "cases", "rivals", "players", "run")
+        return SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+def test_inputs_are_cut_from_photographs(bench: SimpleNamespace) -> None:
+    """Crops have the shape asked for, differ from each other, and repeat with their seed."""
+    once = list(bench.inputs.crops(3, 37, 50, seed=1))
+    again = list(bench.inputs.crops(3, 37, 50, seed=1))
+    assert [piece.shape for piece in once] == [(37, 50, 3)] * 3
+    assert all((a == b).all() for a, b in zip(once, again, strict=True))
+    assert (once[0] != once[1]).any()
+
+
+def test_contenders_alternate_and_both_modes_are_told(
+    bench: SimpleNamespace, tmp_path: Path
+) -> None:
+    """Each mode of a contender has its own rates; one that cannot start is told, not fatal."""
+    path = write_hdf5(tmp_path / "a.h5", packed(paint(300, (8, 8, 3))))
+    cases = bench.cases
+    case = cases.Case(
+        "tiny",
+        [
+            cases.ours("ours HDF5", path),
+            cases.limit("memcpy", "memcpy", row_bytes=192),
+            cases.ours("absent", str(tmp_path / "none.h5")),
+        ],
+        [cases.Goal("ours HDF5", "memcpy", 1e-6), cases.Goal("ours HDF5", "absent", 1.0)],
+        cases.Setting(batch=64, workers=1, consumer="sum"),
+        count=300,
+    )
+    bench.run.run_case(case, rounds=2, seconds=0.02)
+    told = bench.run.told(case)
+    ours, memcpy, absent = told["contenders"]
+    assert {mode: len(found["rates"]) for mode, found in ours["modes"].items()} == {
+        "epochs": 2,
+        "fastest": 2,
+    }
+    assert ours["median"] == max(found["median"] for found in ours["modes"].values())
+    assert list(memcpy["modes"]) == ["fastest"]
+    assert [goal["other"] for goal in told["goals"]] == ["memcpy"]
+    assert "no such file" in absent["failures"]["epochs"]
+    table = bench.run.markdown(told)
+    assert "batch 64, 1 worker(s), each batch read once" in table
+    assert "| absent | - | - | - | - | not run: " in table
+
+
+def test_ratios_are_of_the_same_round_and_of_the_better_modes(bench: SimpleNamespace) -> None:
+    """A drift of the machine's speed does not show in a ratio, nor does a rival's slower mode."""
+    cases = bench.cases
+    a = cases.Contender("a", "ours", {}, rates={"epochs": [1.0, 10.0, 100.0]})
+    b = cases.Contender("b", "ffcv", {})
+    case, goal = cases.Case("", [a, b], []), cases.Goal("a", "b")
+    assert bench.run.ratio(case, goal) is None
+    b.rates = {"epochs": [1.0, 10.0, 100.0], "fastest": [2.0, 20.0, 200.0]}
+    assert bench.run.ratio(case, goal) == 0.5
+    assert bench.run.ratio(case, cases.Goal("a", "b", mode="epochs")) == 1.0
+
+
+def test_a_window_ends_by_samples_or_seconds(bench: SimpleNamespace) -> None:
+    """It holds the samples asked for and a fifth of the seconds, or all of the seconds."""
+    enough = bench.players._enough
+    assert enough(5.0, 1000, 1000, 1.0)
+    assert not enough(5.0, 1000, 1000, 0.9)
+    assert not enough(5.0, 1000, 999, 4.9)
+    assert enough(5.0, 1000, 0, 5.0)
+    assert not enough(5.0, 0, 10**9, 4.9)
+
+
+def test_an_order_is_renewed_between_windows_and_never_inside(bench: SimpleNamespace) -> None:
+    """A long index array that is half used is replaced before a window; its end in one is fatal."""
+
+    class Epoch:
+        def __init__(self) -> None:
+            self.closed, self.rows = False, iter([(np.zeros(4, np.uint8), None)] * 40)
+
+        def __next__(self) -> Any:
+            return next(self.rows)
+
+        def close(self) -> None:
+            self.closed = True
+
+    made: list[Epoch] = []
+
+    class Loader:
+        def __len__(self) -> int:
+            return 40
+
+        def __iter__(self) -> Epoch:
+            made.append(Epoch())
+            return made[-1]
+
+    ffcv = object.__new__(bench.rivals.Ffcv)
+    ffcv.long, ffcv.left, ffcv.batches, ffcv.loader = True, 0, None, Loader()
+    batches = iter(ffcv)
+    ffcv.renew()
+    for _ in range(20):
+        next(batches)
+    ffcv.renew()
+    assert [epoch.closed for epoch in made] == [False]
+    next(batches)
+    ffcv.renew()
+    assert [epoch.closed for epoch in made] == [True, False]
+    with pytest.raises(bench.rivals.EndInsideError):
+        list(batches)
+
+
+def test_a_batch_is_read_once_where_it_lies(bench: SimpleNamespace) -> None:
+    """The consumer sums a batch without a copy, whatever its axes, dtype and size are."""
+    data = np.arange(2 * 4 * 6 * 3, dtype=np.uint8).reshape(2, 4, 6, 3)
+    expected = int(data.reshape(-1).view(np.uint64).sum())
+    assert np.shares_memory(bench.players.pixels_of(data.transpose(0, 3, 1, 2)), data)
+    assert bench.players.read_once(data.transpose(0, 3, 1, 2)) == expected
+    assert bench.players.read_once(np.ones(9, np.uint8)) == 0x0101010101010101
+    assert bench.players.read_once(np.ones(3, np.float32)) == 0x3F8000003F800000
+
+
+@pytest.mark.parametrize("mode", ["epochs", "fastest"])
+def test_a_dataloader_keeps_its_workers(bench: SimpleNamespace, mode: str) -> None:
+    """In both modes the same worker processes serve one epoch after the other."""
+    pytest.importorskip("torch", reason="DataLoader is torch's: pip install '.[torch]'")
+
+    class Rows:
+        shape = (1,)
+
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> Any:
+            return np.array([os.getpid()]), 0
+
+        def rows(self, numbers: list[int], out: np.ndarray) -> np.ndarray:
+            out[:, 0] = os.getpid() % 256
+            return np.zeros(len(numbers), np.int64)
+
+    spec = {"mode": mode, "batch": 2, "count": 8, "workers": 1}
+    batches = bench.rivals._torch(spec, Rows())
+    assert len({int(row) for _ in range(12) for row in next(batches)[:, 0]}) == 1
+    batches.close()
+
+
+def test_another_revision_runs_from_a_tree_of_its_own(
+    bench: SimpleNamespace, tmp_path: Path
+) -> None:
+    """``--against`` measures the code of the revision named, and refuses to take any other."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("the tests do not lie in a git checkout")
+    path = write_hdf5(tmp_path / "a.h5", packed(paint(300, (8, 8, 3))))
+    case = bench.cases.Case("tiny", [bench.cases.ours("ours", path)], [])
+    with bench.run.worktree("HEAD") as tree:
+        pair = bench.cases.of_two_trees(case, str(ROOT), tree, "HEAD")
+        bench.run.run_case(pair, rounds=1, seconds=0.02)
+        assert (Path(tree) / "asyncreader").is_dir()
+    assert not Path(tree).exists()
+    assert [one.failures for one in pair.contenders] == [{}, {}]
+    (goal,) = bench.run.told(pair)["goals"]
+    assert (goal["ours"], goal["other"]) == ("ours", "ours at HEAD")
+    with pytest.raises(RuntimeError, match="asyncreader came from"):
+        bench.players._reader({"tree": str(tmp_path)})
+
+
+def test_scale_in_miniature() -> None:
+    """The simulations of scale.py run, and find what they look for."""
+    spec = importlib.util.spec_from_file_location("scale", FOLDER / "scale.py")
+    assert spec is not None
+    assert spec.loader is not None
+    scale = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(scale)
+    with scale.open_virtual(10**11, 1000, batch_size=64, shuffle="block") as reader:
+        for _ in range(3):
+            reader.fetchData()
+            batch = reader.getNextBatch()
+            assert np.unique(batch.indices).size == 64
+            assert batch.labels is not None
+    assert set(scale.PARTS) == {"batch", "reader", "ranks", "elastic", "chunks", "window"}
+    assert all(f"``{name}``" in scale.__doc__ for name in scale.PARTS)

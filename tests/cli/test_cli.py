@@ -1,0 +1,1061 @@
+"""The command as people meet it: what it prints and where, its exit codes, its manners."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import inspect
+import json
+import os
+import pty
+import re
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import warnings
+from pathlib import Path
+from typing import Any
+
+import click
+import foreign_sets
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from fakes import paint
+from PIL import Image
+
+import asyncreader
+import asyncreader.tools.demo
+import converters
+from asyncreader import ParamsError
+from asyncreader.cli import main as cli
+from asyncreader.cli import terminal
+from asyncreader.cli.completion import WORDS
+from asyncreader.cli.options import params_of
+from asyncreader.params import _CHECKS, ReaderParams
+from asyncreader.sources import open_source
+from asyncreader.tools.bench import run_bench
+from converters import ConvertReport
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = sorted(cli.cli.commands)
+
+#: The command in a process of its own; SIGINT as in a terminal, however the tests were started.
+PROGRAM = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from asyncreader.cli.main import main
+{before}
+main()
+"""
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(cli.cli, [str(word) for word in words])
+
+
+def start(*words: str | Path, before: str = "", **settings: Any) -> subprocess.Popen[str]:
+    program = PROGRAM.format(before=before)
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", program, *map(str, words)], text=True, **settings
+    )
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20 pictures in classes cat and dog, 12 x 10 (height x width)."""
+    folder = tmp_path_factory.mktemp("cli") / "photos"
+    rng = np.random.default_rng(0)
+    for number in range(20):
+        path = folder / ("cat" if number % 4 else "dog") / f"{number:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (12, 10, 3), np.uint8)).save(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def packed(photos: Path) -> Path:
+    """Those pictures as raw HDF5."""
+    target = photos.parent / "packed.h5"
+    converters.convert(photos, target)
+    return target
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """An HDF5 set that is not ours: images (30, 4, 5, 3) int16, y (30,), boxes (30, 4)."""
+    path = tmp_path / "foreign.h5"
+    with h5py.File(path, "w") as file:
+        file["images"] = np.zeros((30, 4, 5, 3), "<i2")
+        file["y"] = np.arange(30) % 3 - 1
+        file["boxes"] = np.linspace(0, 1, 120).reshape(30, 4)
+    return path
+
+
+def damaged(packed: Path, target: Path, *records: int) -> Path:
+    """A copy of a raw set with one bit of some records turned."""
+    data = bytearray(packed.read_bytes())
+    with h5py.File(packed) as file:
+        start, row = file["data"].id.get_offset(), file["data"][0].nbytes
+    for record in records:
+        data[start + record * row] ^= 1
+    target.write_bytes(data)
+    return target
+
+
+def table(text: str) -> dict[str, str]:
+    """The name and value columns of ``info``."""
+    return dict(re.split(r"  +", line, maxsplit=1) for line in text.split("\n\n")[0].splitlines())
+
+
+# -- help ----------------------------------------------------------------------------------------
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """--help imports click and no more, so that it answers at once."""
+    program = (
+        "import sys\nfrom asyncreader.cli.main import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\nprint(*sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
+    loaded = set(out.splitlines()[-1].split())
+    assert "click" in loaded
+    heavy = {"numpy", "h5py", "numba", "rich", "PIL", "cv2", "lmdb", "converters"}
+    assert not loaded & heavy
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["info {set}", "verify {set}", "info {set} -p batchsise=3", "convert --help", "info missing"],
+)
+def test_commands_that_fill_no_batch_load_no_compiler(words: str, packed: Path) -> None:
+    """Looking at a set, checking it, and being told of a mistake do not wait for numba."""
+    program = (
+        "import sys\nfrom asyncreader.cli.main import main\n"
+        f"try: main({words.format(set=packed).split()!r})\nexcept SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    loaded = {name.split(".")[0] for name in done.stderr.split()}
+    assert "click" in loaded
+    assert loaded & {"numba", "llvmlite", "cv2", "scipy", "asyncio"} == set()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example_that_is_right(command: str) -> None:
+    """Each command's help fits 80 columns and shows examples which that command accepts."""
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    examples = [
+        shlex.split(line) for line in result.stdout.splitlines() if line.startswith("    async")
+    ]
+    assert examples
+    for _, name, *words in examples:
+        assert name == command
+        cli.cli.commands[name].make_context(name, words)
+
+
+def test_without_arguments_help_is_shown() -> None:
+    """No command at all is a usage error that shows the help."""
+    result = run()
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    for command in COMMANDS:
+        assert f"\n  {command} " in result.stderr
+
+
+def test_version_names_the_libraries() -> None:
+    """--version gives the versions of the package, of Python and of the libraries below."""
+    result = run("--version")
+    assert result.exit_code == 0
+    found = dict(line.split() for line in result.stdout.splitlines())
+    assert found["asyncreader"] == asyncreader.__version__
+    assert found["Python"] == sys.version.split()[0]
+    assert found["numpy"] == np.__version__
+    assert found["HDF5"] == h5py.version.hdf5_version
+    for name in ("h5py", "lmdb", "LMDB", "simplejpeg", "numba", "libjpeg-turbo"):
+        assert re.fullmatch(r"\d+\.[\d.]+\w*|unknown|not installed", found[name]), name
+
+
+# -- convert -------------------------------------------------------------------------------------
+
+
+def test_convert_packs_and_reports(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All packed: exit 0, the report on stdout, and no progress of what takes no second."""
+    target = tmp_path / "out.h5"
+    monkeypatch.setattr(terminal, "_LINES_APART", (1000.0, 1000.0))
+    result = run("convert", photos, target)
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"packed 20 samples in 2 classes into {target}\nHDF5, raw, ")
+    assert result.stderr == ""
+
+
+def test_progress_elsewhere_is_lines(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a terminal: a line each 10 %, or each minute, with rate and what is left."""
+    monkeypatch.setattr(terminal, "_LINES_APART", (0.0, 1000.0))
+    lines = run("convert", photos, tmp_path / "out.h5").stderr.splitlines()
+    assert len(lines) == 10
+    assert re.fullmatch(r"packing: 2 of 20 \(10 %\), [\d,.]+/s, \d+ s left", lines[0])
+    assert re.fullmatch(r"packing: 20 of 20 \(100 %\), [\d,.]+/s, finishing", lines[-1])
+    monkeypatch.setattr(terminal, "_LINES_APART", (0.0, 0.0))
+    assert len(run("convert", photos, tmp_path / "all.h5").stderr.splitlines()) == 20
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (7100, "118 min"), (12_010, "3 h 20 min")],
+)
+def test_time_left_in_words(seconds: float, words: str) -> None:
+    """Seconds, minutes, hours: as many as one can take in."""
+    assert terminal.in_time(seconds) == words
+
+
+def test_convert_quiet_says_nothing(photos: Path, tmp_path: Path) -> None:
+    """--quiet: no progress, no summary, the set is there."""
+    result = run("convert", photos, tmp_path / "out.lmdb", "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+    assert (tmp_path / "out.lmdb" / "data.mdb").is_file()
+
+
+def test_convert_json(photos: Path, tmp_path: Path) -> None:
+    """--json: stdout is the whole report as JSON, and nothing else."""
+    result = run("convert", photos, tmp_path / "out.h5", "--json", "--size", "8x6")
+    report = json.loads(result.stdout)
+    assert report["count"] == 20
+    assert report["classes"] == ["cat", "dog"]
+    assert report["skipped"] == []
+    assert report["format"] == "hdf5"
+
+
+def test_convert_skips_and_lists(photos: Path, tmp_path: Path) -> None:
+    """With --skip-bad a bad file is named on stderr, also when quiet, and the exit code is 3."""
+    folder = tmp_path / "photos"
+    shutil.copytree(photos, folder)
+    (folder / "cat" / "no picture.jpg").write_text("text")
+    result = run("convert", folder, tmp_path / "a.h5", "--skip-bad", "--quiet")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert re.fullmatch(r"skipped cat/no picture\.jpg: [^\n]+\n", result.stderr)
+    result = run("convert", folder, tmp_path / "b.h5", "--skip-bad")
+    assert result.stdout.endswith("skipped: 1 bad picture, listed above\n")
+    result = run("convert", folder, tmp_path / "c.h5", "--skip-bad", "--json", "--quiet")
+    assert result.exit_code == 3
+    assert [entry["path"] for entry in json.loads(result.stdout)["skipped"]] == [
+        "cat/no picture.jpg"
+    ]
+    assert result.stderr == ""
+
+
+def test_convert_fails_in_one_line(photos: Path, tmp_path: Path) -> None:
+    """A bad picture, or a target that exists: exit 1, one line on stderr, nothing half-made."""
+    folder = tmp_path / "photos"
+    shutil.copytree(photos, folder)
+    (folder / "cat" / "no picture.jpg").write_text("text")
+    before = sorted(tmp_path.iterdir())
+    result = run("convert", folder, tmp_path / "out.h5", "--quiet")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert re.fullmatch(r"error: [^\n]*no picture\.jpg[^\n]*--skip-bad\)\n", result.stderr)
+    assert sorted(tmp_path.iterdir()) == before
+    (tmp_path / "there.h5").write_text("mine")
+    result = run("convert", photos, tmp_path / "there.h5")
+    assert result.exit_code == 1
+    assert "--overwrite" in result.stderr
+    assert (tmp_path / "there.h5").read_text() == "mine"
+
+
+def test_convert_notes_what_folders_lose(photos: Path, tmp_path: Path) -> None:
+    """A dropped level is a line on stderr, with --quiet too; --classes-from-folders means it."""
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / "things").symlink_to(photos)
+    words = ["convert", tmp_path / "all", tmp_path / "out.h5", "--follow-links", "--overwrite"]
+    result = run(*words, "--quiet")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("note: a class is a first-level folder: folders inside")
+    assert len(result.stderr.splitlines()) == 1
+    result = run(*words, "--quiet", "--classes-from-folders")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    (tmp_path / "all" / "things").rename(tmp_path / "all" / "train")
+    result = run(*words)
+    assert result.exit_code == 1
+    assert "--classes-from-folders" in result.stderr
+
+
+def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each parameter of converters.convert has an option, and what is not given is left to it."""
+    calls: list[dict[str, Any]] = []
+    signature = inspect.signature(converters.convert)
+
+    def fake(*paths: str, **given: Any) -> ConvertReport:
+        calls.append(given)
+        signature.bind(*paths, **given)
+        return ConvertReport("t", "lmdb", "jpeg", 1, (), {}, None, 1, 1.0)
+
+    monkeypatch.setattr(converters, "convert", fake)
+    words = (
+        "--encoding jpeg --size 256 --resize pad --quality 80 --labels l.csv --no-labels "
+        "--channels 1 --shuffle 7 --compression gzip --chunk 16 --classes c.txt --follow-links "
+        "--classes-from-folders "
+        "--jobs 3 --skip-bad --overwrite --check-decode --format lmdb --allow-pickle "
+        "--shards 3 --shard-size 1GB --resume --engine ray --address auto "
+        "-p data_field=x --param num_dim=1 --field mask=m --field depth=d/e"
+    )
+    assert run("convert", "a", "b", *words.split()).exit_code == 0
+    assert run("convert", "a", "b", "--size", "20x30").exit_code == 0
+    full, short = calls
+    assert callable(full.pop("progress"))
+    assert full == {
+        "encoding": "jpeg",
+        "size": 256,
+        "resize": "pad",
+        "quality": 80,
+        "labels": "l.csv",
+        "no_labels": True,
+        "channels": 1,
+        "shuffle": 7,
+        "compression": "gzip",
+        "chunk": 16,
+        "classes": "c.txt",
+        "follow_links": True,
+        "classes_from_folders": True,
+        "params": {"data_field": "x", "num_dim": 1},
+        "allow_pickle": True,
+        "fields": {"mask": "m", "depth": "d/e"},
+        "shards": 3,
+        "shard_size": "1GB",
+        "resume": True,
+        "engine": "ray",
+        "address": "auto",
+        "jobs": 3,
+        "skip_bad": True,
+        "overwrite": True,
+        "check_decode": True,
+        "format": "lmdb",
+    }
+    assert set(full) == set(signature.parameters) - {"src", "dst", "progress"}
+    given = {name for name, value in short.items() if value is not False}
+    assert given == {"progress", "size"}
+    assert short["size"] == (20, 30)
+
+
+def test_python_m_converters_is_convert(photos: Path, tmp_path: Path) -> None:
+    """``python -m converters`` does what ``asyncreader convert`` does."""
+    words = [sys.executable, "-m", "converters", photos, tmp_path / "out.h5", "--quiet"]
+    done = subprocess.run(words, capture_output=True, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert run("info", tmp_path / "out.h5").exit_code == 0
+
+
+# -- info ----------------------------------------------------------------------------------------
+
+
+def test_info_of_a_packed_set(packed: Path) -> None:
+    """The table tells format, count, shape, encoding, labels per class, and what is checked."""
+    result = run("info", packed)
+    assert result.exit_code == 0
+    facts = table(result.stdout)
+    assert facts["format"].startswith("HDF5: ")
+    assert facts["count"] == "20 samples"
+    assert facts["shape"] == "12 x 10 x 3 (H, W, C)"
+    assert (facts["dtype"], facts["encoding"]) == ("uint8", "raw")
+    assert facts["labels"] == "20 x 1 int64, 0 to 1, 2 classes"
+    assert facts["checksums"] == "XXH3-64 of each sample"
+    rows = [line.split() for line in result.stdout.split("\n\n")[1].splitlines()]
+    assert rows == [["label", "samples", "class"], ["0", "15", "cat"], ["1", "5", "dog"]]
+
+
+def test_info_has_no_line_for_what_a_set_lacks(packed: Path, foreign: Path) -> None:
+    """No line of info says "none": chunks, compression and splits stand there if the set has them,
+    and labels or checksums that it lacks are said in words."""
+    for words in ([packed], [foreign, "-p", "data_field=images", "-p", "labels_field="]):
+        printed = run("info", *words).stdout
+        assert "none" not in printed
+        assert not {"chunks", "compression", "splits"} & set(table(printed))
+
+
+def test_info_json(packed: Path) -> None:
+    """--json has the same facts as plain values, with the fingerprint of a reader's state."""
+    facts = json.loads(run("info", packed, "--json").stdout)
+    assert facts["count"] == 20
+    assert facts["shape"] == [12, 10, 3]
+    assert facts["checksums"] is True
+    assert facts["bytes_on_disk"] == packed.stat().st_size
+    assert facts["labels"]["counts"] == [
+        {"label": 0, "class": "cat", "samples": 15},
+        {"label": 1, "class": "dog", "samples": 5},
+    ]
+    with asyncreader.AsyncReader(path=packed) as reader:
+        assert facts["fingerprint"] == reader.state_dict()["fingerprint"]
+
+
+@pytest.mark.parametrize(
+    ("subset", "rows"),
+    [
+        ("0:3", slice(0, 3)),
+        ("::2", slice(None, None, 2)),
+        ("-4:", slice(-4, None)),
+        (":-1", slice(None, -1)),
+        ("[1,1,5]", [1, 1, 5]),
+        ("4:1:-1", slice(4, 1, -1)),
+    ],
+)
+@pytest.mark.parametrize("kind", ["file", "shards"])
+def test_info_of_a_subset(packed: Path, subset: str, rows: Any, kind: str, tmp_path: Path) -> None:
+    """-p subset= takes slices and lists, and info tells the labels of those records alone."""
+    path = packed
+    if kind == "shards":
+        path = tmp_path / "set"
+        assert run("convert", packed, path, "--shards", "3", "-q").exit_code == 0
+    with contextlib.closing(open_source(str(packed))) as source:
+        assert source.labels is not None
+        labels = np.asarray(source.labels)[rows]
+        count = source.spec.count
+    facts = json.loads(run("info", path, "-p", f"subset={subset}", "--json").stdout)
+    assert (facts["count"], facts["subset"]) == (count, len(labels))
+    told = {row["label"]: row["samples"] for row in facts["labels"]["counts"] if row["samples"]}
+    assert told == {int(n): int((labels == n).sum()) for n in np.unique(labels)}
+    words = table(run("info", path, "-p", f"subset={subset}").stdout)
+    assert words["subset"].startswith(f"{len(labels)} sample")
+
+
+@pytest.mark.parametrize("subset", ["0:5:0", "train", "900:", "[0,999]", "1:2:3:4", "a:b"])
+def test_info_of_a_subset_that_is_not_there(packed: Path, subset: str) -> None:
+    """A subset that selects nothing, or makes no sense, is misuse and said in one line."""
+    result = run("info", packed, "-p", f"subset={subset}")
+    assert result.exit_code == 2
+    assert "subset" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_size_as_it_is_written_elsewhere(packed: Path) -> None:
+    """-p size=24x32 is size=(24, 32), as --size writes it."""
+    assert params_of(None, None, ["size=24x32", "subset=5:"]) == {  # type: ignore[arg-type]
+        "size": [24, 32],
+        "subset": slice(5, None),
+    }
+
+
+def test_info_of_pictures_that_differ_in_size(tmp_path: Path) -> None:
+    """A set of encoded pictures has a shape only where all have it."""
+    for number in range(3):
+        path = tmp_path / "photos" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (10 + number, 12)).save(path)
+    target = tmp_path / "o.lmdb"
+    converters.convert(path.parent, target, encoding="original", no_labels=True)
+    facts = table(run("info", target).stdout)
+    assert facts["shape"] == "differs"
+    assert facts["labels"] == "read without labels"
+    assert facts["format"].startswith("LMDB: ")
+
+
+def test_info_of_a_foreign_set(foreign: Path) -> None:
+    """--param names the fields; without checksums the set is called unverified."""
+    result = run("info", foreign, "-p", "data_field=images", "-p", "labels_field=y")
+    facts = table(result.stdout)
+    assert facts["checksums"] == "not recorded: served unverified"
+    assert facts["labels"] == "30 int64, -1 to 1, 3 different"
+    rows = [line.split() for line in result.stdout.split("\n\n")[1].splitlines()]
+    assert rows == [["label", "samples"], ["-1", "10"], ["0", "10"], ["1", "10"]]
+    facts = table(
+        run("info", foreign, "-p", "data_field=images", "-p", "labels_field=boxes").stdout
+    )
+    assert facts["labels"] == "30 x 4 float64, 0 to 1"
+    for nothing in ("null", "None"):
+        words = ("-p", "data_field=images", "-p", f"labels_field={nothing}", "--json")
+        assert json.loads(run("info", foreign, *words).stdout)["labels"] is None
+
+
+def test_fields_called_by_a_number(tmp_path: Path) -> None:
+    """-p data_field=1 is the field "1"; numbers of other parameters stay numbers."""
+    points = [[n, paint(1, (4, 5, 3))[0].tobytes()] for n in range(4)]
+    path = foreign_sets.write_lmdb(tmp_path / "set", foreign_sets.tensorpack(points))
+    result = run("info", path, "-p", "data_field=1", "-p", "labelsField=0")
+    assert table(result.stdout)["format"] == "LMDB: tensorpack, msgpack: 1, labels from 0"
+    assert params_of(None, None, ["njob=2", "flip=True"]) == {"njob": 2, "flip": True}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("labels", "low", "high", "counts"),
+    [
+        (np.array([True, False, True, True]), 0, 1, [(0, 1), (1, 3)]),
+        (np.array([-100, 100, 100, 0], np.int8), -100, 100, [(-100, 1), (0, 1), (100, 2)]),
+        (np.array([2**63] * 4, np.uint64), 2**63, 2**63, None),
+        (np.array([0, 10**9, 5, 5]), 0, 10**9, None),
+        (np.array([0.5, np.nan, np.inf, 1]), None, None, None),
+        (np.array([-np.inf, 1, 2, 3]), None, 3, None),
+    ],
+)
+def test_info_of_odd_labels(tmp_path: Path, labels: Any, low: Any, high: Any, counts: Any) -> None:
+    """Labels of any dtype and range are described, and never make JSON that others refuse."""
+    with h5py.File(tmp_path / "odd.h5", "w") as file:
+        file["data"] = np.zeros((4, 3), "u1")
+        file["labels"] = labels
+    result = run("info", tmp_path / "odd.h5", "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(name))["labels"]
+    assert (found["min"], found["max"]) == (low, high)
+    if counts is None:
+        assert found["counts"] is None
+    else:
+        assert [(c["label"], c["samples"]) for c in found["counts"]] == counts
+    shown = table(run("info", tmp_path / "odd.h5").stdout)["labels"]
+    assert ("not finite" in shown) == (None in (low, high))
+    assert "?" not in shown
+
+
+def test_info_of_many_classes(tmp_path: Path) -> None:
+    """Only the first 20 of many classes are shown; --json has all."""
+    with h5py.File(tmp_path / "many.h5", "w") as file:
+        file["data"] = np.zeros((100, 3), "u1")
+        file["labels"] = np.arange(100)
+    result = run("info", tmp_path / "many.h5")
+    assert result.stdout.endswith("... and 80 more (--json lists all)\n")
+    assert len(result.stdout.split("\n\n")[1].splitlines()) == 1 + 20 + 1
+    facts = json.loads(run("info", tmp_path / "many.h5", "--json").stdout)
+    assert len(facts["labels"]["counts"]) == 100
+
+
+# -- verify --------------------------------------------------------------------------------------
+
+
+def test_verify_a_whole_set(packed: Path) -> None:
+    """Nothing wrong: exit 0 and one line, with --quiet none, with --json the report."""
+    result = run("verify", packed)
+    assert result.exit_code == 0
+    assert result.stdout == f"ok: 20 checksums right (HDF5, 20 samples, {packed})\n"
+    assert run("verify", packed, "--quiet").output == ""
+    report = json.loads(run("verify", packed, "--json").stdout)
+    assert report["ok"] is True
+    assert report["unverified"] is False
+    assert (report["count"], report["checked"], report["problems"]) == (20, 20, [])
+
+
+def test_verify_a_damaged_set(packed: Path, tmp_path: Path) -> None:
+    """Each bad sample is a line on stdout, and the exit code is 1, in every form of output."""
+    bad = damaged(packed, tmp_path / "bad.h5", 3, 17)
+    result = run("verify", bad)
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3
+    assert "record 3" in lines[0]
+    assert "record 17" in lines[1]
+    assert lines[2] == f"damaged: 2 bad samples (HDF5, 20 samples, {bad})"
+    assert run("verify", bad, "--quiet").output.splitlines() == lines[:2]
+    result = run("verify", bad, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["bad"] == 2
+
+
+def test_verify_decodes(photos: Path, tmp_path: Path) -> None:
+    """--decode says how many pictures it decoded."""
+    target = tmp_path / "e.lmdb"
+    converters.convert(photos, target, encoding="original")
+    result = run("verify", target, "--decode", "--jobs", "1")
+    assert result.exit_code == 0
+    assert result.stdout == (
+        f"ok: 20 checksums right; 20 pictures decoded (LMDB, 20 samples, {target})\n"
+    )
+
+
+def test_verify_a_set_without_checksums(tmp_path: Path) -> None:
+    """A foreign set is said to be unverified, not ok."""
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["data"] = np.zeros((4, 3), "u1")
+    result = run("verify", tmp_path / "f.h5")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("unverified: it has no checksums")
+
+
+# -- bench ---------------------------------------------------------------------------------------
+
+
+def test_bench_prints_a_row_for_each_thread_count(packed: Path) -> None:
+    """bench gives samples/s, MB/s and waiting by nthread, of a set smaller than its batch too."""
+    result = run("bench", packed, "--seconds", "0.02", "--nthread", "2,1")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"{packed}: 20 samples, shuffled, njob 4"
+    assert lines[1] == "batch 128 x 3 x 12 x 10 uint8, 46.1 kB"
+    assert lines[2].split() == ["nthread", "samples/s", "slowest", "-", "fastest", "MB/s", "wait"]
+    assert [line.split()[0] for line in lines[3:]] == ["2", "1"]
+    assert result.stderr == ""
+
+
+def test_bench_json_and_parameters(packed: Path) -> None:
+    """Options and --param reach the reader; the JSON carries every turn."""
+    words = "--seconds 0.02 --nthread 1 --batch-size 4 --njob 2 --no-shuffle --dtype float32"
+    result = run("bench", packed, *words.split(), "-p", "layout=NHWC", "-p", "scale=0.5", "--json")
+    report = json.loads(result.stdout)
+    assert report["data_shape"] == [4, 12, 10, 3]
+    assert report["dtype"] == "float32"
+    assert report["batch_bytes"] == 4 * 12 * 10 * 3 * 4
+    assert report["params"]["shuffle"] is False
+    (row,) = report["rows"]
+    assert len(row["turns"]) == 3
+    rates = sorted(turn["samples"] / turn["seconds"] for turn in row["turns"])
+    assert [row["slowest"], row["samples_per_second"], row["fastest"]] == rates
+    for turn in row["turns"]:
+        assert turn["bytes"] == turn["samples"] * report["batch_bytes"] / 4
+
+
+def test_bench_of_pictures_that_differ_in_size(tmp_path: Path) -> None:
+    """Such a set is measured at 224 x 224, and that is said, unless --size says otherwise."""
+    for number in range(3):
+        path = tmp_path / "photos" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (10 + number, 12)).save(path)
+    target = tmp_path / "o.h5"
+    converters.convert(path.parent, target, encoding="original", no_labels=True)
+    words = ["bench", target, "--seconds", "0.01", "--nthread", "1", "--batch-size", "2"]
+    result = run(*words)
+    assert "\nbatch 2 x 3 x 224 x 224 uint8" in result.stdout
+    assert result.stderr == "the pictures differ in size: cut to 224x224; see --size\n"
+    result = run(*words, "--size", "8x9")
+    assert "\nbatch 2 x 3 x 8 x 9 uint8" in result.stdout
+    assert result.stderr == ""
+
+
+def test_bench_takes_turns(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thread counts alternate and go back and forth, so that none always comes first."""
+    order: list[int] = []
+    real = asyncreader.AsyncReader
+
+    def note(*args: Any, **given: Any) -> Any:
+        order.append(given["nthread"])
+        return real(*args, **given)
+
+    monkeypatch.setattr("asyncreader.tools.bench.AsyncReader", note)
+    seen: list[tuple[int, int]] = []
+    run_bench(
+        {"path": str(packed), "batch_size": 4},
+        nthreads=(1, 2, 3),
+        seconds=0.003,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert order == [1, 2, 3, 3, 2, 1, 1, 2, 3]
+    assert seen == [(n, 9) for n in range(1, 10)]
+
+
+def test_bench_waits_little_for_a_fast_loader(packed: Path) -> None:
+    """With a slow consumer the share of waiting falls to where the consumer is the limit."""
+    report = run_bench(
+        {"path": str(packed), "batch_size": 4, "njob": 2},
+        nthreads=(1,),
+        seconds=0.3,
+        consumer_seconds=0.01,
+    )
+    (row,) = report.rows
+    assert row.wait_share < 0.5
+    assert row.samples_per_second <= 4 / 0.01
+
+
+def test_bench_refuses_what_cannot_be(packed: Path) -> None:
+    """Nothing to measure, or an unknown parameter, is a usage error."""
+    with pytest.raises(ParamsError):
+        run_bench({"path": str(packed)}, nthreads=())
+    for words in (["--nthread", "x"], ["-p", "foo=1"], ["-p", "foo"], ["--size", "8"]):
+        result = run("bench", packed, *words)
+        assert result.exit_code == 2, words
+        assert re.fullmatch(r"error: [^\n]+\n", result.stderr)
+
+
+# -- demo ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("score", "code"), [(0.95, 0), (0.9, 0), (0.89, 1)])
+def test_demo_fails_below_its_bar(score: float, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """demo trains on the pictures that come with the package or lie in the checkout, prints what
+    it is told, and fails below 0.9.
+    """
+    folders: list[Path] = []
+
+    def fake(folder: Path, echo: Any) -> float:
+        folders.append(folder)
+        echo("a line")
+        return score
+
+    monkeypatch.setattr(asyncreader.tools.demo, "run_demo", fake)
+    result = run("demo")
+    assert (result.exit_code, result.stdout) == (code, "a line\n")
+    assert result.stderr == (
+        f"error: held-out accuracy {score:.3f}, expected at least 0.9\n"
+        if code
+        else "next: asyncreader convert YOUR_PICTURES/ train.h5 --size 224x224\n"
+    )
+    assert run("demo", "--sample-data", "elsewhere").exit_code == code
+    packed_in = Path(asyncreader.__file__).parent / "sample_data"
+    pictures = packed_in if packed_in.exists() else ROOT / "sample_data"
+    assert folders == [pictures, Path("elsewhere")]
+
+
+def test_demo_says_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """demo says which of its parts begins and what it does next, in lines of at most 80 columns,
+    and stops when it has converged: long before its most epochs."""
+    monkeypatch.setattr(asyncreader.tools.demo, "EVERY", 1)
+    result = run("demo")
+    lines = result.stdout.splitlines()
+    assert (result.exit_code, max(map(len, lines)) <= 80) == (0, True)
+    assert [line for line in lines if " of 2: " in line] == [
+        "1 of 2: pack the pictures into HDF5, then train on them",
+        "2 of 2: pack the pictures into LMDB, then train on them",
+    ]
+    for kind in ("h5  ", "lmdb"):
+        mine = [line for line in lines if line.startswith(f"{kind} ")]
+        assert mine[0].startswith(f"{kind} 352 pictures to train on, 112 held out, packed in")
+        assert mine[1] == (
+            f"{kind} now a small network learns 4 classes, 24 epochs at most; wait: for data"
+        )
+        epochs = [int(part) for part in re.findall(r"epoch +(\d+)/24 ", "\n".join(mine))]
+        assert epochs == list(range(1, len(epochs) + 1))
+        assert len(epochs) < 20
+        assert mine[-2] == f"{kind} converged, the loss is below 0.2 after {len(epochs)} epochs"
+    assert re.fullmatch(r"h5   held-out accuracy [\d.]+", lines[-2])
+    assert re.fullmatch(r"lmdb held-out accuracy [\d.]+", lines[-1])
+
+
+def test_demo_without_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no pictures came along, the error says how to name some."""
+    place = tmp_path / "asyncreader" / "cli" / "demo.py"
+    monkeypatch.setattr(sys.modules["asyncreader.cli.demo"], "__file__", str(place))
+    result = run("demo")
+    assert result.exit_code == 1
+    assert re.fullmatch(r"error: [^\n]+ --sample-data DIR\n", result.stderr)
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("info nowhere.h5", 1),
+        ("verify nowhere.h5", 1),
+        ("bench nowhere.h5", 1),
+        ("convert nowhere out.h5", 1),
+        ("convert nowhere out.unknown", 2),
+        ("convert nowhere out.h5 --size 0xx", 2),
+        ("convert nowhere", 2),
+        ("convert nowhere out.h5 --no-labels --labels x.csv", 2),
+        ("info", 2),
+        ("inf x.h5", 2),
+        ("info x.h5 --jsn", 2),
+        ("--jsn", 2),
+    ],
+)
+def test_errors_are_one_line(words: str, code: int, tmp_path: Path, monkeypatch: Any) -> None:
+    """Every failure is one line on stderr, nothing on stdout, and the contract's exit code."""
+    monkeypatch.chdir(tmp_path)
+    result = run(*words.split())
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert re.fullmatch(r"error: [^\n]+\n", result.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", ["--traceback info nowhere.h5", "info nowhere.h5 --traceback"])
+def test_traceback_on_demand(words: str) -> None:
+    """--traceback, at either end of the line, shows where the error arose, then its line."""
+    result = run(*words.split())
+    assert result.exit_code == 1
+    lines = result.stderr.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-1].startswith("error: no such file")
+
+
+def test_names_are_made_fit_to_print(photos: Path, tmp_path: Path) -> None:
+    """Newlines, escapes and bytes that are no UTF-8 in a name neither break a line nor fail."""
+    name = os.fsdecode(b"n\xffw\n\x1b[31m.jpg")
+    assert terminal.shown(name) == r"n\xffw\n\x1b[31m.jpg"
+    folder = tmp_path / os.fsdecode(b"f\xe9")
+    shutil.copytree(photos, folder)
+    (folder / "cat" / name).write_text("text")
+    target = tmp_path / os.fsdecode(b"t\xe9.h5")
+    done = start("convert", folder, target, "--skip-bad", stdout=-1, stderr=-1)
+    out, err = done.communicate()
+    assert done.returncode == 3
+    assert r"t\xe9.h5" in out
+    assert r"skipped cat/n\xffw\n\x1b[31m.jpg: " in err
+    assert all(line.isprintable() for line in (out + err).splitlines())
+    report = json.loads(run("verify", target, "--json").stdout)
+    assert report["path"] == str(target)
+
+
+def test_warnings_are_one_line(tmp_path: Path) -> None:
+    """A warning of the library is a line on stderr, without a source line."""
+    with h5py.File(tmp_path / "slow.h5", "w") as file:
+        file.create_dataset("data", data=np.zeros((9, 8), "u1"), chunks=(3, 8), scaleoffset=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        result = run("info", tmp_path / "slow.h5")
+    assert result.exit_code == 0
+    assert re.fullmatch(r"warning: [^\n]+\n", result.stderr)
+
+
+# -- pipes, signals, terminals -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["info {}", "info {} --json", "verify {}", "--version"])
+def test_a_closed_pipe_is_no_error(words: str, packed: Path) -> None:
+    """A reader that went away ends the command without a word, as it ends other programs."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = start(*words.format(packed).split(), stdout=writing, stderr=-1)
+    os.close(writing)
+    _, err = done.communicate()
+    lines = [line for line in err.splitlines() if not line.startswith("checking: ")]
+    assert (done.returncode, lines) == (141, [])
+
+
+def test_a_closed_stderr_stops_no_conversion(photos: Path, tmp_path: Path) -> None:
+    """Packing goes on when nobody reads its progress any more."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = start("convert", photos, tmp_path / "out.h5", stdout=-1, stderr=writing)
+    os.close(writing)
+    out, _ = done.communicate()
+    assert done.returncode == 0
+    assert out.startswith("packed 20 samples")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_no_room_for_the_output(packed: Path, unbuffered: str) -> None:
+    """A full disk under stdout is an error like others, whether Python buffers it or not."""
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        for words in (["info", packed], ["--help"]):
+            done = start(*words, stdout=full, stderr=-1, env=env)
+            _, err = done.communicate()
+            assert done.returncode == 1
+            assert re.fullmatch(r"error: .*No space left on device\n", err)
+
+
+def test_ctrl_c_while_packing(photos: Path, tmp_path: Path) -> None:
+    """Ctrl-C ends a conversion with 130 and one line, and leaves nothing behind."""
+    patch = (
+        "import asyncreader.cli.main, asyncreader.cli.terminal, time\n"
+        "def wait(self, done, total): print('begun', flush=True); time.sleep(60)\n"
+        "asyncreader.cli.terminal.Progress.__call__ = wait\n"
+    )
+    done = start("convert", photos, tmp_path / "out.h5", before=patch, stdout=-1, stderr=-1)
+    assert done.stdout is not None
+    assert done.stdout.readline() == "begun\n"
+    done.send_signal(signal.SIGINT)
+    _, err = done.communicate(timeout=30)
+    assert (done.returncode, err) == (130, "interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_while_training() -> None:
+    """Ctrl-C in the middle of the demo, with workers running, ends at once in the same way."""
+    done = start("demo", stdout=-1, stderr=-1)
+    assert done.stdout is not None
+    assert any("epoch  1/" in line for line in done.stdout)
+    done.send_signal(signal.SIGINT)
+    _, err = done.communicate(timeout=30)
+    assert (done.returncode, err) == (130, "interrupted\n")
+
+
+def on_terminal(*words: str | Path, code: int = 0, **environment: str) -> str:
+    """What a terminal of 80 columns gets from the command, which exits with ``code``."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    drop = {"COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"}
+    env = {k: v for k, v in os.environ.items() if k not in drop}
+    env |= {"TERM": "xterm-256color", **environment}
+    done = start(*words, stdout=theirs, stderr=theirs, env=env)
+    os.close(theirs)
+    parts = []
+    while True:
+        try:
+            part = os.read(ours, 65_536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(ours)
+    assert done.wait() == code
+    return b"".join(parts).decode()
+
+
+COLOUR = re.compile(r"\x1b\[[\d;]*3[0-9]")
+
+
+@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_progress_on_a_terminal(photos: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    """A terminal gets a bar with rate, in colours unless NO_COLOR; a dumb one gets lines."""
+    text = on_terminal("convert", photos, tmp_path / "out.h5", **environment)
+    assert bool(COLOUR.search(text)) is (environment == {})
+    plain = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", text)
+    drawn = re.search(r"packing \S+ 20 of 20, [\d,.]+/s, finishing", plain)
+    assert bool(drawn) is ("TERM" not in environment)
+    assert "packed 20 samples" in plain
+    bars = [line for line in re.split(r"[\r\n]+", plain) if line.startswith("packing")]
+    assert all(len(bar) <= 80 for bar in bars)
+
+
+def test_long_lines_are_broken_between_words() -> None:
+    """An error wider than the terminal keeps its words whole; its further lines are indented."""
+    assert on_terminal("info", "/nowhere", code=1) == "error: no such file or folder [/nowhere]\r\n"
+    text = on_terminal("convert", "nowhere", "x.h5", "--size", "0xx", "--quiet", code=2)
+    first, second, end = text.split("\r\n")
+    assert first.startswith("error: Invalid value for '--size': '0xx' is not HxW|N")
+    assert len(first) <= 80
+    assert second.startswith("  ")
+    assert end == ""
+    assert f"{first} {second.strip()}".endswith("see 'asyncreader convert --help'")
+
+
+def test_output_elsewhere_is_plain(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a terminal there are no escape codes, and the table keeps to 80 columns."""
+    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for words in (["info", packed], ["bench", packed, "--seconds", "0.02"]):
+        done = start(*words, stdout=-1, stderr=-1)
+        out, err = done.communicate()
+        assert "\x1b" not in out + err
+        table_lines = [line for line in out.splitlines() if str(packed) not in line]
+        assert max(map(len, table_lines)) <= 80
+
+
+def completed(line: str, folder: Path) -> list[str]:
+    """What bash itself makes of a Tab at the end of ``line``, in ``folder``."""
+    script = """
+    compopt() { [[ $2 == default ]] && COMPREPLY+=($(compgen -f -- "$CUR")); true; }
+    eval "$(_ASYNCREADER_COMPLETE=bash_source "$PYTHON" -m asyncreader)"
+    COMP_LINE=$1 COMP_POINT=${#1} CUR=${1##*[ =]} COMPREPLY=()
+    _asyncreader_completion asyncreader
+    printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    program = folder / "bin" / "asyncreader"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m asyncreader "$@"\n')
+    program.chmod(0o755)
+    env = {
+        **os.environ,
+        "PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+    }
+    words = ["bash", "--norc", "-c", script, "bash", line]
+    done = subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_tab_completes_in_bash(tmp_path: Path) -> None:
+    """bash completes commands, options and their values, files, parameters and their values."""
+    (tmp_path / "train.h5").write_text("")
+    for line, found in {
+        "asyncreader ": COMMANDS,
+        "asyncreader ver": ["verify"],
+        "asyncreader convert a b --enc": ["--encoding"],
+        "asyncreader convert a b --encoding j": ["jpeg"],
+        "asyncreader convert a b --encoding=j": ["jpeg"],
+        "asyncreader info tr": ["train.h5"],
+        "asyncreader bench x.h5 -p shuffle": ["shuffle=", "shuffle_window="],
+        "asyncreader bench x.h5 -p shuffle=b": ["block"],
+        "asyncreader bench x.h5 --param crop=random": ["random", "random-resized"],
+        "asyncreader bench x.h5 -p labels_path=tr": ["train.h5"],
+        "asyncreader bench x.h5 -p nonsense=": [],
+    }.items():
+        assert completed(line, tmp_path) == found, line
+
+
+def test_completion_knows_the_parameters() -> None:
+    """Every parameter that a command line can give, and only values that they may have."""
+    fields = {field.name for field in dataclasses.fields(ReaderParams)}
+    assert set(WORDS) == fields - {"path", "hdf5_path", "lmdb_path", "data", "labels"}
+    for name, words in WORDS.items():
+        for word in words.split():
+            given = params_of(click.Context(cli.cli), cli.cli.params[0], [f"{name}={word}"])
+            _CHECKS[name](name, given[name])
+
+
+# -- the package ---------------------------------------------------------------------------------
+
+
+def test_public_names_are_all_there() -> None:
+    """Names loaded late are the real ones, listed by dir(); others are an AttributeError."""
+    from asyncreader.reader import AsyncReader
+
+    for name in asyncreader.__all__:
+        assert hasattr(asyncreader, name)
+    assert asyncreader.AsyncReader is AsyncReader
+    assert set(asyncreader.__all__) <= set(dir(asyncreader))
+    with pytest.raises(AttributeError, match="no attribute 'AsyncRaeder'"):
+        _ = asyncreader.AsyncRaeder
+
+
+def test_commands_are_those_of_the_contract() -> None:
+    """The commands that exist today; each is a plain click command."""
+    assert COMMANDS == ["bench", "convert", "demo", "doctor", "info", "preview", "verify"]
+    assert all(isinstance(command, click.Command) for command in cli.cli.commands.values())
+
+
+def test_what_cannot_be_read_is_no_misuse(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only opening a file says whether it can be read: that it cannot is a failure, 1, not 2."""
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    assert run("info", packed).exit_code == 0
+    os.mkfifo(tmp_path / "set.h5")
+    assert run("info", tmp_path / "set.h5").exit_code == 1
+
+
+# -- names of users' files -----------------------------------------------------------------------
+
+
+def beside(folder: Path, *words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Python run in a folder with a ``converters.py`` and a module that breaks."""
+    (folder / "converters.py").write_text("def to_grey(image):\n    return image\n")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([path, str(ROOT)] if path else [str(ROOT)])}
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("command", ["convert a b.h5", "demo", "doctor a.h5"])
+def test_a_converters_of_the_user_is_named(tmp_path: Path, command: str) -> None:
+    """Another ``converters`` that comes first on the path is named, with what to do."""
+    words = ("-m", "asyncreader", *command.split())
+    done = beside(tmp_path, *words, path=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: another module called converters comes first")
+    assert str(tmp_path / "converters.py") in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_python_m_does_not_take_a_converters_of_the_user(tmp_path: Path, photos: Path) -> None:
+    """``python -m asyncreader`` does not look for modules where it is run."""
+    words = ("convert", str(photos), str(tmp_path / "a.h5"), "--size", "8x8", "--quiet")
+    done = beside(tmp_path, "-m", "asyncreader", *words)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a.h5").exists()
+
+
+@pytest.mark.parametrize(
+    "line", ["from asyncreader import AsyncReader", "from asyncreader.faces import ParaLoad"]
+)
+def test_an_attribute_error_of_a_package_is_shown(tmp_path: Path, line: str) -> None:
+    """Where a module that ours imports fails with AttributeError, the error says so, and where; it
+    is not "cannot import name". A name that is not ours is still unknown."""
+    (tmp_path / "numpy.py").write_text("import os\nos.no_such_thing\n")
+    done = beside(tmp_path, "-c", line)
+    assert "cannot import name" not in done.stderr
+    assert "ImportError" in done.stderr
+    assert "no_such_thing" in done.stderr.splitlines()[-1]
+    assert "numpy.py" in done.stderr
+    for module in ("asyncreader", "asyncreader.faces"):
+        with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
+            exec(f"from {module} import nonsense")

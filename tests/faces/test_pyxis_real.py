@@ -1,0 +1,240 @@
+"""Files of the real ml-pyxis read by us, and ours by it, entry for entry the same bytes.
+
+ml-pyxis reads with numpy below 2 only, so it stands in an environment of its own, whose Python is
+named by the variable ML_PYXIS_PYTHON; without it these tests are skipped:
+
+    python -m venv px && px/bin/pip install ml-pyxis 'numpy<2'
+    ML_PYXIS_PYTHON=px/bin/python pytest tests/faces/test_pyxis_real.py
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pytest
+
+from asyncreader import AsyncReader
+
+px = pytest.importorskip("asyncreader.faces.pyxis", reason="needs msgpack")
+
+PYTHON = os.environ.get("ML_PYXIS_PYTHON", "")
+pytestmark = pytest.mark.skipif(
+    not PYTHON, reason="ML_PYXIS_PYTHON names no Python with ml-pyxis (see the docstring)"
+)
+
+#: Plain dtypes of both byte orders, text, complex numbers and dates.
+DTYPES = (
+    *("?", "u1", "i1", "<u2", ">u2", "<i2", ">i4", "<u4", "<i8", ">u8", "<f2", ">f2", "<f4"),
+    *(">f4", "<f8", ">f8", "<c8", ">c16", "S5", "<U3", ">U2", "<M8[s]", "<m8[us]"),
+)
+SHAPES = ((), (3,), (2, 0, 3), (2, 3, 4), (1, 300, 300))
+COUNT = 5
+
+#: What both writers do; ``px`` is either's module and ``sets`` the puts.
+WRITE = """
+with px.Writer({path!r}, map_size_limit=200) as writer:
+    for number, put in enumerate(puts):
+        if number % 2:
+            writer.put_samples(*[part for item in put.items() for part in item])
+        else:
+            writer.put_samples(put)
+    writer.set_meta_str("about", "W\\u00f6rter \\u4e2d")
+    writer.set_meta_str("empty", "")
+"""
+#: What ml-pyxis reads, as a .npz: sample and key to array.
+READ = """
+with px.Reader({path!r}, lock=False) as reader:
+    found = {{
+        f"{{i}}/{{key}}": value for i in range(len(reader)) for key, value in reader[i].items()
+    }}
+    found["about"] = np.array(reader.get_meta_str("about"))
+    found["empty"] = np.array(reader.get_meta_str("empty"))
+    spec = reader.get_data_specification(1)
+    found["spec"] = np.array([f"{{k}} {{v['dtype']}} {{v['shape']}}" for k, v in spec.items()])
+np.savez({out!r}, **found)
+"""
+
+
+def plain_scalar(kind: np.dtype[Any]) -> bool:
+    """Whether ml-pyxis keeps a number or text of its own as it was given.
+
+    It takes it out of its array, which swaps the bytes of big-endian ones and shortens text.
+    """
+    return kind.isnative and kind.kind not in "SU"
+
+
+def puts() -> list[dict[str, np.ndarray]]:
+    """A put of samples for each shape: an array of every dtype, drawn at random."""
+    rng = np.random.default_rng(8)
+    made = []
+    for shape in SHAPES:
+        put: dict[str, np.ndarray] = {}
+        for dtype in DTYPES:
+            kind = np.dtype(dtype)
+            if shape == () and not plain_scalar(kind):
+                continue
+            numbers = rng.integers(-100, 100, (COUNT, *shape))
+            values = (numbers % 97 if kind.kind in "uSU" else numbers).astype(kind)
+            put[f"kéy {dtype}"] = np.asfortranarray(values)
+        made.append(put)
+    return made
+
+
+def real(program: str, folder: Path, **names: Any) -> None:
+    """Run a program with the real ml-pyxis."""
+    np.savez(
+        folder / "puts.npz",
+        **{f"{n}/{key}": value for n, put in enumerate(puts()) for key, value in put.items()},
+    )
+    head = (
+        "import numpy as np, pyxis as px\n"
+        "assert 'asyncreader' not in px.__file__\n"
+        f"stored = np.load({str(folder / 'puts.npz')!r})\n"
+        "puts = {}\n"
+        "for name in stored.files:\n"
+        "    number, key = name.split('/')\n"
+        "    puts.setdefault(int(number), {})[key] = stored[name]\n"
+        "puts = list(puts.values())\n"
+    )
+    text = head + program.format(**names)
+    done = subprocess.run([PYTHON, "-c", text], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+def loaded(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a .npz."""
+    with np.load(path) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def entries(path: str) -> dict[bytes, dict[bytes, bytes]]:
+    """Every database's keys and values, with plain lmdb."""
+    with lmdb.open(path, readonly=True, lock=False, max_dbs=3) as env, env.begin() as names:
+        found = {}
+        for name in [bytes(key) for key, _ in names.cursor()]:
+            with env.begin(db=env.open_db(name, create=False)) as transaction:
+                found[name] = {bytes(k): bytes(v) for k, v in transaction.cursor()}
+        return found
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The same puts written by ml-pyxis and by us."""
+    folder = tmp_path_factory.mktemp("real")
+    theirs, ours = str(folder / "theirs"), str(folder / "ours")
+    real(WRITE, folder, path=theirs)
+    exec(WRITE.format(path=ours), {"px": px, "puts": puts()})
+    return theirs, ours
+
+
+def test_both_write_the_same_bytes(both: tuple[str, str]) -> None:
+    """The same puts make the same databases, keys and values, byte for byte."""
+    theirs, ours = map(entries, both)
+    assert set(theirs) == {b"data_db", b"meta_db"}
+    assert theirs == ours
+    assert len(theirs[b"data_db"]) == COUNT * len(SHAPES)
+
+
+def test_theirs_is_read_by_us(both: tuple[str, str]) -> None:
+    """Every array of a file of ml-pyxis comes with its dtype, shape and values."""
+    with px.Reader(both[0]) as reader:
+        assert len(reader) == COUNT * len(SHAPES)
+        for number, put in enumerate(puts()):
+            for i in range(COUNT):
+                sample = reader[number * COUNT + i]
+                assert list(sample) == list(put)
+                for key, values in put.items():
+                    assert sample[key].dtype == values.dtype
+                    np.testing.assert_array_equal(sample[key], values[i])
+                    assert sample[key].shape == values.shape[1:]
+        assert reader.get_meta_str("about") == "Wörter 中"
+        assert reader.get_meta_str("empty") == ""
+
+
+@pytest.mark.parametrize("whose", [0, 1], ids=["theirs", "ours"])
+def test_ours_is_read_by_it(both: tuple[str, str], whose: int, tmp_path: Path) -> None:
+    """ml-pyxis finds in our file every array, string and specification, as it does in its own."""
+    real(READ, tmp_path, path=both[whose], out=str(tmp_path / "found.npz"))
+    found = loaded(tmp_path / "found.npz")
+    with px.Reader(both[1]) as reader:
+        spec = reader.get_data_specification(1)
+        assert found["spec"].tolist() == [
+            f"{key} {value['dtype']} {value['shape']}" for key, value in spec.items()
+        ]
+    assert str(found["about"]) == "Wörter 中"
+    assert str(found["empty"]) == ""
+    for number, put in enumerate(puts()):
+        for i in range(COUNT):
+            for key, values in put.items():
+                array = found[f"{number * COUNT + i}/{key}"]
+                assert array.dtype == values.dtype
+                np.testing.assert_array_equal(array, values[i])
+
+
+def test_theirs_is_served(tmp_path: Path) -> None:
+    """AsyncReader serves pictures of a file of ml-pyxis, in batches, with their labels."""
+    path = str(tmp_path / "set")
+    program = (
+        "rng = np.random.default_rng(3)\n"
+        "images = rng.integers(0, 256, (40, 9, 8, 3)).astype('u1')\n"
+        "with px.Writer({path!r}, map_size_limit=10) as writer:\n"
+        "    for i in range(0, 40, 8):\n"
+        "        writer.put_samples('input', images[i:i+8], 'target', np.arange(i, i + 8))\n"
+    )
+    real(program, tmp_path, path=path)
+    images = np.random.default_rng(3).integers(0, 256, (40, 9, 8, 3)).astype("u1")
+    seen = []
+    with AsyncReader(path=path, batch_size=8, shuffle=True, nthread=2, layout="NHWC") as reader:
+        for data, labels in reader:
+            np.testing.assert_array_equal(data, images[labels])
+            seen += labels.tolist()
+    assert sorted(seen) == list(range(40))
+
+
+def test_scalars_keep_their_dtype(tmp_path: Path) -> None:
+    """Where ml-pyxis changes the dtype of single values, ours keeps it; both are read by both."""
+    odd = {
+        dtype: np.arange(7, 7 + COUNT).astype(dtype)
+        for dtype in DTYPES
+        if not plain_scalar(np.dtype(dtype))
+    }
+    write = (
+        "odd = dict(np.load({odd!r}))\n"
+        "with px.Writer({path!r}, 10) as writer:\n    writer.put_samples(odd)\n"
+    )
+    read = (
+        "with px.Reader({path!r}, lock=False) as reader:\n"
+        "    found = {{f'{{i}}/{{k}}': v for i in range(5) for k, v in reader[i].items()}}\n"
+        "np.savez({out!r}, **found)\n"
+    )
+    np.savez(tmp_path / "odd.npz", **odd)
+    real(write, tmp_path, odd=str(tmp_path / "odd.npz"), path=str(tmp_path / "theirs"))
+    with px.Writer(tmp_path / "ours", 10) as writer:
+        writer.put_samples(odd)
+    out = str(tmp_path / "out.npz")
+    real(read, tmp_path, path=str(tmp_path / "ours"), out=out)
+    found = loaded(Path(out))
+    for name in ("theirs", "ours"):
+        with px.Reader(tmp_path / name) as reader:
+            for i in range(COUNT):
+                for key, values in odd.items():
+                    assert reader[i][key] == found[f"{i}/{key}"] == values[i]
+                    same = reader[i][key].dtype == values.dtype
+                    assert same or name == "theirs"
+
+
+def test_theirs_is_added_to(tmp_path: Path) -> None:
+    """A set begun by ml-pyxis is added to by us, and it reads both parts."""
+    path = str(tmp_path / "set")
+    real(WRITE, tmp_path, path=path)
+    with px.Writer(path, 200) as writer:
+        writer.put_samples(puts()[1])
+    real(READ, tmp_path, path=path, out=str(tmp_path / "found.npz"))
+    found = loaded(tmp_path / "found.npz")
+    for key, values in puts()[1].items():
+        np.testing.assert_array_equal(found[f"{COUNT * len(SHAPES)}/{key}"], values[0])

@@ -1,0 +1,206 @@
+"""The layers: who may import whom, of every file, wherever in a file the import stands."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("asyncreader", "converters")
+FILES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+
+#: The layers, the lowest first. A file imports from lower layers and from its own folder; files of
+#: one layer may import each other, folders of one layer may not. The layers inside a folder stand
+#: under its name; "." is its __init__.py.
+LAYERS = {
+    "": (
+        "asyncreader.errors asyncreader.system asyncreader.text asyncreader.stats"
+        " asyncreader.keyed_random",
+        "asyncreader.pixels",
+        "asyncreader.formats asyncreader.params asyncreader.order",
+        "asyncreader.sources",
+        "asyncreader.pipeline asyncreader.verify",
+        "asyncreader.faces asyncreader.batch",
+        "asyncreader.reader",
+        "asyncreader",  # what users import
+        "asyncreader.adapters",
+        "converters",
+        "asyncreader.tools",
+        "asyncreader.cli",
+        "asyncreader.__main__ converters.__main__",
+    ),
+    "asyncreader.sources": (
+        "bytestore request urls",
+        "base",
+        "arrays images raw_images subset",
+        "hdf5 lmdb",
+        "layouts",
+        "sets",
+        "fields remote",
+        "open",
+        ".",
+    ),
+    "asyncreader.tools": (
+        "label_stats contact_sheet",
+        "bench ceilings thumbnails",
+        "bench_plot preview demo doctor report",
+        ".",
+    ),
+    "converters": (
+        "report temp_tables ordered_pool options",
+        "encode",
+        "inputs",
+        "outputs",
+        "pack",
+        ".",
+        "__main__",
+    ),
+}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in FILES}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Modules of ours that a file imports: at once, in functions, or for the type checker alone."""
+    name = module_name(path)
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        found = []
+        if isinstance(node, ast.Import):
+            found = [part.name for part in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, base] if base else above)
+            inner = [f"{base}.{part.name}" for part in node.names]
+            found = [one if one in MODULES else base for one in inner]
+        for target in found:
+            if target in MODULES:
+                yield target
+
+
+GRAPH = {name: set(imports(path)) for name, path in MODULES.items()}
+
+
+def layers_of(folder: str) -> dict[str, int]:
+    """The layer of each part of a folder, by its full name; "" is the project."""
+    dot = f"{folder}." if folder else ""
+    return {
+        folder if part == "." else dot + part: number
+        for number, names in enumerate(LAYERS[folder])
+        for part in names.split()
+    }
+
+
+def part_of(module: str, parts: dict[str, int], folder: str) -> str | None:
+    """The part of a folder that a module belongs to: the longest name that fits; None: outside it.
+
+    A package that is no part with all that is in it (``asyncreader``) fits its __init__.py alone.
+    """
+    name = module
+    while name and name != folder:
+        if name in parts and (name == module or name not in PACKAGES or name == "converters"):
+            return name
+        name = name.rpartition(".")[0]
+    return folder if module == folder and folder in parts else None
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_every_module_has_a_layer(folder: str) -> None:
+    """A new file or folder is put into a layer here before it is used, and no layer is empty."""
+    parts = layers_of(folder)
+    inside = [name for name in MODULES if f"{name}.".startswith(f"{folder}." if folder else "")]
+    used = {name: part_of(name, parts, folder) for name in inside}
+    without = [name for name, part in used.items() if part is None]
+    assert not without, ", ".join(without)
+    empty = sorted(set(parts) - set(used.values()))
+    assert not empty, ", ".join(empty)
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_imports_go_down(folder: str) -> None:
+    """No file imports from a layer above its own, and no folder from another of its layer; imports
+    in functions and under TYPE_CHECKING count."""
+    parts = layers_of(folder)
+    wrong = []
+    for name, targets in GRAPH.items():
+        own = part_of(name, parts, folder)
+        for target in targets:
+            other = part_of(target, parts, folder)
+            if own is None or other is None or own == other:
+                continue
+            folders = [part for part in (own, other) if MODULES[part].name == "__init__.py"]
+            if parts[other] > parts[own] or (parts[other] == parts[own] and len(folders) == 2):
+                wrong.append(f"{name} ({own}) imports {target}")
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def circles(graph: dict[str, set[str]]) -> list[str]:
+    """Each circle that a walk of the graph meets, as "a -> b -> a"."""
+    found, done = [], set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        if name in trail:
+            found.append(" -> ".join((*trail[trail.index(name) :], name)))
+        elif name not in done:
+            for target in sorted(graph.get(name, ())):
+                visit(target, (*trail, name))
+            done.add(name)
+
+    for name in sorted(graph):
+        visit(name, ())
+    return found
+
+
+def test_no_circles_of_files() -> None:
+    """No file imports itself through others: not at once, nor in functions, nor for its types."""
+    found = circles(GRAPH)
+    assert not found, "\n".join(found)
+
+
+def test_no_circles_of_packages() -> None:
+    """Of the files and folders that lie in one folder, none imports itself through others."""
+    for folder in {name.rpartition(".")[0] for name in MODULES} - {""}:
+        dot = f"{folder}."
+        graph: dict[str, set[str]] = {}
+        for name, targets in GRAPH.items():
+            if name.startswith(dot):
+                part = dot + name.removeprefix(dot).split(".")[0]
+                others = {t.removeprefix(dot).split(".")[0] for t in targets if t.startswith(dot)}
+                graph.setdefault(part, set()).update({dot + one for one in others} - {part})
+        found = circles(graph)
+        assert not found, "\n".join(found)
+
+
+def test_loading_the_package_loads_its_errors_alone() -> None:
+    """``import asyncreader`` reads errors.py at once and nothing else, so that ``--help`` answers
+    at once; AsyncReader, Batch and ReaderStats come when they are asked for."""
+    tree = ast.parse(MODULES["asyncreader"].read_text(encoding="utf-8"))
+    assert [node.module for node in tree.body if isinstance(node, ast.ImportFrom)] == [
+        *("__future__", "typing", "errors")
+    ]
+
+
+def test_the_tree_in_the_design_page() -> None:
+    """The tree in docs/design.md has a line with text for each file and folder on disk."""
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    listed = []
+    folder = ""
+    for line in page.split("## Tree")[1].split("```")[1].strip().splitlines():
+        name, text = line.strip().split(None, 1)
+        assert text, line
+        if name.endswith("/"):
+            folder = name
+        listed.append(folder if name == folder else folder + name)
+    on_disk = {path.relative_to(ROOT).as_posix() for path in FILES if path.name != "__main__.py"}
+    assert sorted(listed) == sorted(name.removesuffix("__init__.py") for name in on_disk)

@@ -1,0 +1,242 @@
+"""The house rules that a machine can check: public names, words, and what is never used."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import asyncreader
+import converters
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("asyncreader", "converters")
+FILES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+
+PUBLIC = [
+    "AsyncReader",
+    "AsyncReaderError",
+    "Batch",
+    "ChecksumError",
+    "DecodeError",
+    "FinishedError",
+    "FormatError",
+    "NothingQueuedError",
+    "ParamsError",
+    "QueueFullError",
+    "ReaderClosedError",
+    "ReaderStats",
+    "ReaderTimeoutError",
+    "SampleError",
+    "SourceError",
+    "SourceNotFoundError",
+    "WorkerError",
+    "__version__",
+]
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+# -- public names --------------------------------------------------------------------------------
+
+
+def test_public_names() -> None:
+    """The package has exactly these public names, in order."""
+    assert sorted(asyncreader.__all__) == asyncreader.__all__ == PUBLIC
+    for name in PUBLIC:
+        assert getattr(asyncreader, name) is not None
+        assert name in dir(asyncreader)
+    assert sorted(converters.__all__) == ["ConvertReport", "convert"]
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = asyncreader.nonsense
+
+
+def test_all_errors_are_public() -> None:
+    """Every error type is exported."""
+    errors = importlib.import_module("asyncreader.errors")
+    assert set(errors.__all__) == {name for name in PUBLIC if name.endswith("Error")}
+    for name in errors.__all__:
+        assert getattr(asyncreader, name) is getattr(errors, name)
+
+
+def test_version() -> None:
+    """The version is that of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert asyncreader.__version__ == project["version"]
+
+
+def test_reader_methods() -> None:
+    """What users call on a reader and a batch: nothing gets lost, nothing slips in."""
+
+    def public(kind: type) -> list[str]:
+        return sorted(name for name in vars(kind) if not name.startswith("_"))
+
+    assert public(asyncreader.AsyncReader) == [
+        *("classes", "close", "count", "cursor", "data_shape", "dtype", "fetchData"),
+        *("getNextBatch", "go_to", "labels_shape", "load_state_dict", "params", "seek"),
+        *("state_dict", "stats"),
+    ]
+    assert public(asyncreader.Batch) == [
+        *("data", "epoch", "indices", "keep", "labels", "last", "mask", "release", "step"),
+    ]
+
+
+def test_adapters_do_not_load_frameworks() -> None:
+    """Nothing of the package imports a training framework when it is loaded."""
+    for path in FILES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in tree.body:
+            names = []
+            if isinstance(node, ast.Import):
+                names = [name.name for name in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            for name in names:
+                assert name.split(".")[0] not in {"torch", "tensorflow", "jax", "keras", "ray"}, (
+                    path
+                )
+
+
+# -- what is never used --------------------------------------------------------------------------
+
+#: Where a forbidden name is right all the same, and why.
+ALLOWED = {
+    # the pipes of multiprocessing to processes that we have spawned ourselves
+    ("asyncreader.pipeline.processes", "pickle"),
+    # convert --allow-pickle, for owners who trust whoever wrote the set
+    ("converters.inputs.pickled", "pickle"),
+    ("converters.pack", "allow_pickle"),
+    # a store that failed is asked again a little later, on the thread that waits for answers
+    ("asyncreader.sources.remote.client", "sleep"),
+    # bench plays a consumer that takes its time
+    ("asyncreader.tools.bench", "sleep"),
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_never_used(path: Path) -> None:
+    """No pickle of data, no eval, no sleep, no shell: in any module."""
+    name = module_name(path)
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {part.name for part in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module or "", *(part.name for part in node.names)}
+        elif isinstance(node, ast.Call):
+            called = node.func
+            found.add(called.attr if isinstance(called, ast.Attribute) else ast.unparse(called))
+            found |= {keyword.arg or "" for keyword in node.keywords}
+    forbidden = {"pickle", "cPickle", "dill", "marshal", "shelve", "eval", "exec", "sleep"}
+    forbidden |= {"allow_pickle", "os.system", "system", "popen", "shell", "__import__"}
+    assert {word for word in found & forbidden if (name, word) not in ALLOWED} == set()
+
+
+def texts() -> list[Path]:
+    """Every text file of the project that is shipped or documents it."""
+    places = [*PACKAGES, "tests", "sample_data", ".ci"]
+    files = [path for place in places for path in (ROOT / place).rglob("*") if path.is_file()]
+    files += [path for path in ROOT.iterdir() if path.suffix in (".md", ".toml")]
+    return [
+        path
+        for path in files
+        if path.suffix in (".py", ".md", ".toml", ".txt", ".csv", ".sh", "")
+        and not {"__pycache__", "venv"} & set(path.parts)
+    ]
+
+
+def test_no_machine_paths() -> None:
+    """No file names a place on somebody's machine."""
+    pattern = re.compile(r"(?<![\w.<])/(?:home|root|Users|work|mnt|scratch)/\w|[A-Z]:\\\\")
+    for path in texts():
+        if path == Path(__file__).resolve():
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        assert not pattern.search(text), f"{path.relative_to(ROOT)}: {pattern.search(text)}"
+
+
+#: Features of the systems whose faces we wear, by letter: Torch's reader, paraload, ml-pyxis,
+#: climin and Keras' enqueuers.
+FEATURES = {"T": 13, "P": 11, "X": 19, "C": 10, "K": 14}
+
+
+def test_every_feature_of_the_ancestors_has_a_test() -> None:
+    """Each numbered feature has a test that is called after it, such as test_P8_..."""
+    named = {
+        found
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for found in re.findall(r"def test_([TPXCK]\d+)_", path.read_text(encoding="utf-8"))
+    }
+    assert named == {
+        f"{letter}{n}" for letter, last in FEATURES.items() for n in range(1, last + 1)
+    }
+
+
+# -- words ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_docstrings(path: Path) -> None:
+    """Every module, public class and public function says what it is; so do public methods of
+    classes that are not overrides."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree), "the module"
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    for node in tree.body:
+        if path.name == "_compiled.py":
+            continue  # the twins in kernels.py say what each does
+        if isinstance(node, kinds) and not node.name.startswith("_") and node.name != "main":
+            assert ast.get_docstring(node), node.name
+
+
+def test_public_methods_are_documented() -> None:
+    """Every public method of what users hold has a docstring."""
+    for kind in (asyncreader.AsyncReader, asyncreader.Batch, asyncreader.ReaderStats):
+        assert inspect.getdoc(kind)
+        for name, member in vars(kind).items():
+            if not name.startswith("_") and (callable(member) or isinstance(member, property)):
+                assert inspect.getdoc(member), f"{kind.__name__}.{name}"
+
+
+def test_only_two_names_are_camel_case() -> None:
+    """fetchData and getNextBatch are the only camelCase functions of ours."""
+    found = set()
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and re.search(r"[a-z][A-Z]", node.name):
+                found.add(node.name)
+    assert found == {"fetchData", "getNextBatch"}
+
+
+def test_every_test_states_a_fact() -> None:
+    """The docstring of each test says what it proves."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                assert ast.get_docstring(node), f"{path.name}: {node.name}"
+
+
+def test_top_level() -> None:
+    """The top level holds what it is meant to hold."""
+    allowed = {"asyncreader", "converters", "docs", "tests", "sample_data", "pyproject.toml"}
+    allowed |= {"README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md"}
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if tracked.returncode == 0 and tracked.stdout:
+        found = {name.split("/")[0] for name in tracked.stdout.splitlines()}
+        assert {name for name in found if not name.startswith(".")} <= allowed
+    assert (ROOT / "asyncreader" / "py.typed").exists()
+    assert (ROOT / "converters" / "py.typed").exists()

@@ -1,0 +1,40 @@
+"""SECURITY.md says what the code does: its numbers, its commands, its place for figures."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from faults.attacks import all_attacks
+
+from asyncreader.pixels import codec
+from asyncreader.sources.hdf5 import checks, structure
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = " ".join((ROOT / "SECURITY.md").read_text(encoding="utf-8").split())
+
+
+def test_numbers() -> None:
+    """The limits that are named are the limits of the code."""
+    assert f"{codec.MAX_PIXELS:,} pixels" in TEXT
+    assert f"may have {codec.MAX_SCANS} scans" in TEXT
+    assert f"larger than {checks.BOMB_BYTES >> 20} MiB" in TEXT
+    assert f"1/{checks.BOMB_RATIO} of a table" in TEXT
+    assert f"first {structure.OBJECTS:,} objects" in TEXT
+    kinds = {"WEBP": "WebP"}
+    assert ", ".join(kinds.get(kind, kind) for kind in codec.PILLOW_FORMATS) in TEXT
+    stated = re.search(r"makes some (\d+) attacks", TEXT)
+    assert stated is not None
+    assert 0 <= len(all_attacks()) - int(stated[1]) < 100
+
+
+def test_commands() -> None:
+    """The commands that are named know the case, and there is a place for their figures."""
+    words = [sys.executable, "tests/faults/run.py", "--list"]
+    listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "hostile corpus" in listed
+    assert "python tests/faults/run.py --long --only attacks" in TEXT
+    assert (ROOT / "tests/faults/attacks/make.py").exists()
+    assert TEXT.index("figures of the long run: begin") < TEXT.index("figures of the long run: end")

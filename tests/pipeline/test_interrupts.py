@@ -1,0 +1,261 @@
+"""Ctrl-C at every moment at which CPython looks for it, one after the other: nothing is lost.
+
+The random moments are in tests/faults (cases ctrl-c and interrupts).
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from face_sources import until
+
+from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, ParaLoad
+from asyncreader.order import BatchPlan, Cursor
+from asyncreader.pipeline.slots import Slot, SlotLayout, SlotRing, SlotState
+from asyncreader.pipeline.trace import Trace, TracedRing
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted(
+    path for name in ("asyncreader", "converters") for path in (ROOT / name).rglob("*.py")
+)
+
+#: Methods that enter a lock, or a context that they are given.
+ENTERS = {"acquire", "__enter__", "enter_context"}
+
+
+def interrupted(moment: int, act: Callable[[], Any]) -> bool:
+    """Run ``act`` with Ctrl-C at that moment; False where it was over before.
+
+    The moments are those of CPython: a function begins, or a call of C has returned.
+    """
+    left = moment
+
+    def look(frame: Any, event: str, argument: Any) -> None:
+        nonlocal left
+        if event in ("call", "c_return") and not _swallowed(frame):
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGINT)
+
+    try:
+        sys.setprofile(look)
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return left <= 0
+
+
+def _swallowed(frame: Any) -> bool:
+    """Whether Python prints an error in this frame and goes on: in a weak reference's callback."""
+    while frame is not None:
+        if frame.f_code.co_name in ("_remove", "remove") and "weakref" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def moments(case: Callable[[], Iterator[Callable[[], Any]]]) -> None:
+    """Try ``case`` with Ctrl-C at every moment of what it yields; it then looks what is left."""
+    for moment in itertools.count(1):
+        trial = case()
+        came = interrupted(moment, next(trial))
+        assert next(trial, None) is None
+        if not came:
+            assert moment > 2
+            return
+
+
+def elsewhere(call: Callable[[], Any]) -> Any:
+    """What ``call`` gives in another thread, which a lock left held would stop for ever."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert found, "the lock was left held"
+    return found[0]
+
+
+def plan(step: int) -> BatchPlan:
+    """A batch of two rows."""
+    after = Cursor(0, 2 * step + 2, step + 1)
+    rows, valid = np.zeros(2, np.int64), np.ones(2, np.bool_)
+    return BatchPlan(0, step, 2 * step, False, after, rows, valid, False, seed=0)
+
+
+def rings(debug: bool, trace: Trace | None) -> SlotRing:
+    """A ring of two in flight, traced or not."""
+    layout = SlotLayout(((2, 4), np.dtype("u1")), None)
+    slots = layout.build(3, np.zeros, lambda rows: rows)
+    return SlotRing(slots, 2, debug) if trace is None else TracedRing(slots, 2, debug, trace)
+
+
+def fill(ring: SlotRing) -> None:
+    """Fill one batch, as a worker does."""
+    task = ring.next_task()
+    assert task is not None
+    assert ring.part_done(task[0], task[1], None)
+    ring.ready(task[0])
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("what", ["begin", "take", "release", "keep", "drop"])
+def test_ring_at_every_moment(what: str, traced: bool, debug: bool, tmp_path: Path) -> None:
+    """Ctrl-C at any moment of a call: the lock is free, and each slot is somebody's."""
+
+    def case() -> Iterator[Callable[[], Any]]:
+        ring = rings(debug, Trace(str(tmp_path / "t.json")) if traced else None)
+        ring.begin(plan(0))
+        fill(ring)
+        held: list[Slot] = []
+        if what in ("take", "release", "keep"):
+            held.append(ring.take()[0])
+            ring.begin(plan(1))
+            fill(ring)
+        number = held[0].generation if held else 0
+        acts: dict[str, Callable[[], Any]] = {
+            "begin": lambda: ring.begin(plan(1)),
+            "take": ring.take,
+            "release": lambda: ring.release(held[0], number),
+            "keep": lambda: ring.keep(held[0], number),
+            "drop": ring.drop_queued,
+        }
+        yield acts[what]
+        elsewhere(ring.can_begin)
+        counts = elsewhere(ring.counts)
+        assert counts["ready"] + counts["filling"] == ring.in_flight_now()
+        assert counts["free"] == len(ring._free)
+        assert counts["held"] == (ring._held is not None) + ring._kept
+        assert ring._waiting == 0
+
+    moments(case)
+
+
+class Squares:
+    """A sequence of 1000 numbers."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> int:
+        return index * index
+
+
+def workers() -> list[str]:
+    """Threads of drop-in classes."""
+    found = (thread.name for thread in threading.enumerate())
+    return [name for name in found if name.startswith(("asyncreader-enq", "asyncreader-dis"))]
+
+
+@pytest.mark.parametrize("make", [OrderedEnqueuer, GeneratorEnqueuer])
+def test_enqueuer_at_every_moment(make: Any) -> None:
+    """Ctrl-C at any moment of next(): the lock is free, the next get() goes on in order, at most
+    the item that was being handed over is gone, and no slot."""
+
+    def case() -> Iterator[Callable[[], Any]]:
+        with make(Squares() if make is OrderedEnqueuer else iter(range(1000))) as enqueuer:
+            enqueuer.start(1, 2)
+            assert next(enqueuer.get()) == 0
+            ring = enqueuer._run.ring
+            until(lambda: ring.counts()["ready"] == 2)
+            first = enqueuer.get()
+            yield lambda: next(first)
+            elsewhere(ring.counts)
+            items = enqueuer.get()
+            found = elsewhere(lambda: [next(items) for _ in range(6)])
+            numbers = found if make is GeneratorEnqueuer else [round(n**0.5) for n in found]
+            assert numbers[0] in (1, 2)
+            assert numbers == list(range(numbers[0], numbers[0] + 6))
+            until(lambda: ring.counts()["ready"] == 2)
+
+    moments(case)
+    until(lambda: not workers())
+
+
+@pytest.mark.parametrize("what", ["start", "stop"])
+def test_enqueuer_starts_and_stops_at_every_moment(what: str) -> None:
+    """Ctrl-C at any moment of start() or stop(): it runs or it does not, and stop() ends all."""
+
+    def case() -> Iterator[Callable[[], Any]]:
+        enqueuer = OrderedEnqueuer(Squares())
+        if what == "stop":
+            enqueuer.start(2, 2)
+        yield enqueuer.stop if what == "stop" else lambda: enqueuer.start(2, 2)
+        if enqueuer.is_running():
+            assert elsewhere(lambda: next(enqueuer.get())) == 0
+        elsewhere(lambda: (enqueuer.stop(),))
+        until(lambda: not workers())
+
+    moments(case)
+
+
+@pytest.mark.parametrize("what", ["start_loaders", "get", "give back", "stop"])
+def test_paraload_at_every_moment(what: str) -> None:
+    """Ctrl-C at any moment of a call: the lock is free, batches come in order, no slot is lost."""
+
+    def case() -> Iterator[Callable[[], Any]]:
+        def load(batch: list[int], number: int) -> None:
+            batch[:] = [number]
+
+        buffer: list[list[int]] = [[], []]
+        loader = ParaLoad(buffer, load)
+        if what != "start_loaders":
+            loader.start_loaders(2)
+            first = loader.get_available_data_index()
+            ring = loader._ring
+            until(lambda: ring.counts()["ready"] == 1)
+        acts: dict[str, Callable[[], Any]] = {
+            "start_loaders": lambda: loader.start_loaders(2),
+            "get": loader.get_available_data_index,
+            "give back": lambda: loader.return_back_for_refill(first),
+            "stop": loader.stop,
+        }
+        yield acts[what]
+        for slot in elsewhere(lambda: loader._ring.buffers):
+            if slot.state is SlotState.HELD:
+                loader.return_back_for_refill(slot.number)
+        if loader._threads and not loader._ring.closed:
+            seen = []
+            for _ in range(4):
+                index = elsewhere(loader.get_available_data_index)
+                seen += buffer[index]
+                loader.return_back_for_refill(index)
+            assert seen == list(range(seen[0], seen[0] + 4))
+        threads = list(loader._threads)
+        elsewhere(lambda: (loader.stop(),))
+        until(lambda: not any(thread.is_alive() for thread in threads))
+
+    moments(case)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_condition_is_entered(path: Path) -> None:
+    """No file enters a Condition by ``with`` or acquire(): its lock is entered by itself, since a
+    Condition's ``__enter__`` and ``__exit__`` are Python, and Ctrl-C in them leaves it held."""
+    conditions = {"_cond", "_work"}
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and "Condition(" in ast.unparse(node.value):
+            conditions |= {ast.unparse(target).rpartition(".")[2] for target in node.targets}
+    for node in ast.walk(tree):
+        entered: list[ast.expr] = []
+        if isinstance(node, ast.With):
+            entered = [item.context_expr for item in node.items]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            entered = [node.func.value, *node.args] if node.func.attr in ENTERS else []
+        for expression in entered:
+            name = ast.unparse(expression).rpartition(".")[2]
+            assert name not in conditions, f"{path.name}:{node.lineno} enters {name}"
+            assert "Condition(" not in name, f"{path.name}:{node.lineno}"

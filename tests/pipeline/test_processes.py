@@ -1,0 +1,397 @@
+"""workers="process": the same batches, order, errors and end as threads, in spawned processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from fakes import packed as pack
+from fakes import paint, write_hdf5
+from process_functions import (
+    Odd,
+    dies_at_20,
+    fails_at_20,
+    halves,
+    jitter,
+    shrinks_at_20,
+    stays_for_ever,
+)
+
+from asyncreader import AsyncReader, ParamsError, SourceError, WorkerError
+from asyncreader.pipeline.shared_memory import Arena, pages
+
+ROOT = Path(__file__).resolve().parents[2]
+COUNT = 60
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("processes") / "set.h5"
+    with h5py.File(path, "w") as file:
+        file["data"] = paint(COUNT, (6, 5, 3))
+        file["labels"] = np.arange(COUNT)[:, None]
+    return str(path)
+
+
+def digest_of(path: str, **params: Any) -> str:
+    state = hashlib.sha256()
+    with AsyncReader(path=path, batch_size=8, shuffle=True, **params) as reader:
+        for _ in range(3):
+            for batch in reader:
+                state.update(batch.data.tobytes())
+                state.update(np.ascontiguousarray(batch.labels).tobytes())
+                state.update(batch.indices.tobytes())
+    return state.hexdigest()
+
+
+@pytest.mark.parametrize("postprocess", [None, jitter, halves])
+def test_same_bytes_as_threads(packed: str, postprocess: Any) -> None:
+    """Three shuffled epochs are the same bytes with threads and processes, any njob and nthread."""
+    expected = digest_of(packed, postprocess=postprocess)
+    for nthread, njob in ((1, 1), (3, 4)):
+        found = digest_of(
+            packed, postprocess=postprocess, workers="process", nthread=nthread, njob=njob
+        )
+        assert found == expected
+
+
+def test_slots_are_shared_and_few(packed: str) -> None:
+    """Batches lie in njob + 1 page-aligned slots, reused, and a held one is not touched."""
+    addresses = set()
+    with AsyncReader(path=packed, batch_size=4, workers="process", nthread=2, njob=2) as reader:
+        for _ in range(10):
+            for batch in reader:
+                addresses.add(batch.data.__array_interface__["data"][0])
+                held = batch.data.copy()
+                assert (batch.data == held).all()
+    assert len(addresses) <= 3
+    assert all(address % 4096 == 0 for address in addresses)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_close_leaves_nothing(packed: str) -> None:
+    """Processes, threads and descriptors are back to the count before; close() twice is fine."""
+    AsyncReader(path=packed, workers="process").close()  # starts the one resource tracker
+    threads, fds = threading.active_count(), descriptors()
+    for _ in range(3):
+        reader = AsyncReader(path=packed, batch_size=4, workers="process", nthread=2, njob=3)
+        reader.fetchData()
+        reader.close()
+        reader.close()
+    assert threading.active_count() == threads
+    assert descriptors() == fds
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(
+    ("postprocess", "cause"), [(fails_at_20, Odd), (shrinks_at_20, type(None))]
+)
+def test_an_error_belongs_to_its_batch(packed: str, postprocess: Any, cause: type) -> None:
+    """postprocess's error comes from its own batch, with its type; the next batch is well."""
+    with AsyncReader(
+        path=packed, batch_size=4, workers="process", nthread=2, njob=3, postprocess=postprocess
+    ) as reader:
+        for first in range(0, 20, 4):
+            reader.fetchData()
+            assert reader.getNextBatch().indices[0] == first
+        for _ in range(3):
+            reader.fetchData()
+        with pytest.raises(WorkerError) as caught:
+            reader.getNextBatch()
+        assert type(caught.value.__cause__) is cause
+        assert "in worker process" in caught.value.__notes__[0]
+        assert reader.getNextBatch().indices[0] == 24
+        assert reader.getNextBatch().indices[0] == 28
+
+
+def test_a_dead_worker_is_an_error_with_its_signal(packed: str) -> None:
+    """A worker that is killed ends the wait with WorkerError naming process and signal."""
+    reader = AsyncReader(
+        path=packed, batch_size=4, workers="process", njob=3, postprocess=dies_at_20
+    )
+    with reader, pytest.raises(WorkerError, match=r"process \d+, signal SIGSEGV"):
+        for _ in reader:
+            pass
+
+
+def test_a_stuck_worker_is_killed_by_close(packed: str) -> None:
+    """close() ends a worker that never returns from user code."""
+    reader = AsyncReader(
+        path=packed, batch_size=4, workers="process", njob=3, postprocess=stays_for_ever,
+        timeout=0.3,
+    )  # fmt: skip
+    with pytest.raises(TimeoutError):
+        for _ in reader:
+            pass
+    reader.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_a_local_function_is_refused(packed: str) -> None:
+    """A postprocess that cannot be sent to a process is a ParamsError at construction."""
+    with pytest.raises(ParamsError, match=r"postprocess.*top of a module"):
+        AsyncReader(path=packed, workers="process", postprocess=lambda data, labels: None)
+
+
+def test_a_program_from_standard_input_is_refused(packed: str) -> None:
+    """A main module that cannot be imported is a ParamsError, not a hang."""
+    program = (
+        "from asyncreader import AsyncReader, ParamsError\n"
+        "try:\n"
+        f"    AsyncReader(path={packed!r}, workers='process', nthread=2)\n"
+        "except ParamsError as exc: print('refused:', exc)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-"], input=program, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.startswith("refused: a worker process could not start"), done
+
+
+def test_an_unguarded_main_module_is_refused(packed: str, tmp_path: Path) -> None:
+    """A script that starts training at import is told to guard it, in parent and child."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from asyncreader import AsyncReader\n"
+        f"AsyncReader(path={packed!r}, workers='process').close()\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert 'if __name__ == "__main__"' in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("what", ["daemon", "starting"])
+def test_where_no_process_may_be_started(
+    what: str, packed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a Pool's worker, or while a process is unpickled, the error says what to do."""
+    this = multiprocessing.current_process()
+    if what == "daemon":
+        monkeypatch.setitem(this._config, "daemon", True)  # type: ignore[attr-defined]
+    else:
+        monkeypatch.setattr(this, "_inheriting", True, raising=False)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(ParamsError, match=r'may not start.*workers="thread"'):
+        AsyncReader(path=packed, workers="process")
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_a_file_that_vanished_is_an_error_at_construction(packed: str, tmp_path: Path) -> None:
+    """A worker that cannot open the set says so while the reader is constructed."""
+    from asyncreader import reader
+    from asyncreader.pipeline import processes
+
+    link = tmp_path / "set.h5"
+    link.symlink_to(packed)
+    parsed = reader.parse_params({"path": str(link), "workers": "process"}, {})
+    with AsyncReader(path=str(link), workers="process") as opened:
+        recipe = opened._workers._recipe  # type: ignore[union-attr]
+        link.unlink()
+        arena = Arena(pages(1 << 20))
+        broken = processes.Recipe(parsed, 0, 1, recipe.layout, arena, recipe.build)
+        workers = processes.ProcessWorkers(1, opened._ring, broken, 0, 1)
+        with pytest.raises(SourceError, match="no such file"):
+            workers.start()
+
+
+def test_bad_samples_and_padding_cross_over(tmp_path: Path) -> None:
+    """Skipped, zeroed and padded rows show in indices, mask and stats as they do with threads."""
+    path = write_hdf5(tmp_path / "bad.h5", pack(paint(10, (4, 4, 3))))
+    with h5py.File(path, "r+") as file:
+        file["data"][3] = 255 - file["data"][3]
+    for on_error in ("skip", "zero"):
+        found = []
+        for workers in ("thread", "process"):
+            with AsyncReader(
+                path=str(path), batch_size=4, workers=workers, on_error=on_error,
+                last_batch="pad", epochs=1, nthread=2, njob=2,
+            ) as reader:  # fmt: skip
+                rows = [(b.indices.tolist(), b.mask.tolist(), b.data.tobytes()) for b in reader]
+                found.append((rows, reader.stats().bad_list))
+        assert found[0] == found[1]
+        assert found[0][1][0][0] == 3
+
+
+def test_verified_once_for_all_workers(tmp_path: Path) -> None:
+    """verify="first" marks what passed in one map for all processes."""
+    path = write_hdf5(tmp_path / "good.h5", pack(paint(12, (4, 4, 3))))
+    with AsyncReader(path=str(path), batch_size=4, workers="process", nthread=2) as reader:
+        for _ in reader:
+            pass
+        seen = reader._workers._recipe.arena.start(12)
+        assert seen.all()
+
+
+def test_exit_without_close(packed: str, tmp_path: Path) -> None:
+    """A program that ends without close() ends cleanly and leaves no process behind."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import json, multiprocessing, sys
+        from asyncreader import AsyncReader
+        if __name__ == "__main__":
+            reader = AsyncReader(path={packed!r}, batch_size=4, workers="process", nthread=2)
+            for batch in reader:
+                break
+            print(json.dumps([child.pid for child in multiprocessing.active_children()]))
+            sys.exit(7)
+        """)
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 7, done.stderr
+    assert done.stderr == ""
+    for pid in json.loads(done.stdout):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_resume_crosses_kinds_of_workers(packed: str) -> None:
+    """A state saved under threads goes on under processes."""
+    with AsyncReader(path=packed, batch_size=8, shuffle=True) as reader:
+        batches = iter(reader)
+        for _ in range(3):
+            next(batches)
+        state = json.loads(json.dumps(reader.state_dict()))
+        rest = [batch.indices.tolist() for batch in batches]
+    with AsyncReader(path=packed, batch_size=8, shuffle=True, workers="process") as reader:
+        reader.load_state_dict(state)
+        assert [batch.indices.tolist() for batch in reader] == rest
+
+
+# -- Pythons that lack what others have ----------------------------------------------------------
+
+#: Names of ``os`` that some builds lack: made for older systems (many of uv's and conda's), or for
+#: another one.
+LACKING = ("memfd_create", "pidfd_open", "register_at_fork", "posix_fadvise", "posix_fallocate")
+LACKING += ("preadv", "sched_getaffinity", "O_DIRECT")
+
+#: Run by every Python of the test, workers too, before anything else.
+WITHOUT = """
+import concurrent.futures.thread, ctypes, logging, os, random, threading
+for name in {names!r}:
+    if hasattr(os, name):
+        delattr(os, name)
+if {old_system}:
+    find = ctypes.CDLL.__getattr__
+    def missing(library, name):
+        if name in ("memfd_create", "syscall"):
+            raise AttributeError(name)
+        return find(library, name)
+    ctypes.CDLL.__getattr__ = missing
+"""
+
+PROGRAM = """
+import os, sys
+import numpy as np
+from PIL import Image
+from asyncreader import AsyncReader
+from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, get_batch
+from converters import convert
+from face_sources import Numbers, count_to
+
+if __name__ == "__main__":
+    assert not any(hasattr(os, name) for name in {names!r})
+    os.makedirs("photos/one")
+    for number in range(12):
+        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(f"photos/one/{{number:02}}.png")
+    for target in ("a.h5", "a.lmdb"):
+        assert convert("photos", target, size=(8, 8), jobs=2).count == 12
+        for given in ({{"io": "pread"}}, {{"workers": "process", "nthread": 2}}):
+            with AsyncReader(path=target, batch_size=4, layout="NHWC", **given) as reader:
+                assert [b.data[:, 0, 0, 0].tolist() for b in reader] == [
+                    [0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]
+                ]
+                if "workers" in given:
+                    pid = os.fork()  # a forked child's end is not that of the workers
+                    if pid == 0:
+                        sys.exit(0)
+                    assert os.waitpid(pid, 0)[1] == 0
+                    assert sum(map(len, reader)) == 12
+    with OrderedEnqueuer(Numbers(5), use_multiprocessing=True) as enqueuer:
+        enqueuer.start(2, 3)
+        items = enqueuer.get()
+        assert [next(items) for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert list(get_batch(1, count_to, 2, stop=4)) == [[0, 1], [2, 3]]
+    print("all of it")
+"""
+
+
+@pytest.mark.parametrize("old_system", [False, True], ids=["old Python", "old system"])
+def test_pythons_without_newer_calls(tmp_path: Path, old_system: bool) -> None:
+    """Packing, reading with processes for workers, and the drop-in classes with processes need
+    none of the calls that some builds of Python lack, nor the system's own."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(names=LACKING, old_system=old_system))
+    (tmp_path / "program.py").write_text(PROGRAM.format(names=LACKING))
+    path = [str(tmp_path), str(ROOT), str(ROOT / "tests" / "support")]
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "all of it\n", done.stderr
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_workers_end_with_a_killed_parent_without_newer_calls(tmp_path: Path) -> None:
+    """A worker that is busy for ever ends when its parent is killed, on such a Python too."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(names=LACKING, old_system=True))
+    (tmp_path / "program.py").write_text(
+        """
+import threading
+from asyncreader.faces import OrderedEnqueuer
+
+class Stuck:
+    def __len__(self):
+        return 5
+    def __getitem__(self, index):
+        print("busy", flush=True)
+        threading.Event().wait()
+
+if __name__ == "__main__":
+    enqueuer = OrderedEnqueuer(Stuck(), use_multiprocessing=True)
+    enqueuer.start(1, 2)
+    threading.Event().wait()
+"""
+    )
+    child = subprocess.Popen(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"busy\n"
+    child.kill()
+    child.wait()
+    assert child.stdout.read() == b""  # the worker, which holds it too, has ended
+    child.stdout.close()
+
+
+def test_no_memory_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no slots can be shared the error says so, and what to do."""
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "memfd_create", full, raising=False)
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(ParamsError, match=r"4096 bytes.*No space.*workers=\"thread\""):
+        Arena(4096)

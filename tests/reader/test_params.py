@@ -1,0 +1,672 @@
+"""Every parameter: its default, its two spellings, and what is said about a wrong value."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import packed, paint, write_hdf5, write_lmdb
+
+from asyncreader import AsyncReader, ParamsError, SourceNotFoundError
+from asyncreader.params import _HABITS, ReaderParams, parse_params, snake_case
+from asyncreader.pipeline import distributed
+from asyncreader.pipeline.distributed import rank_and_world, worker_count
+
+HEAVY = {"numba", "llvmlite", "cv2", "h5py", "lmdb", "PIL", "simplejpeg", "imagecodecs", "asyncio"}
+
+
+def test_parameters_load_nothing_heavy() -> None:
+    """Checking parameters needs numpy alone: no compiler, no file format and no decoder."""
+    code = "import sys, asyncreader.params; print(*{name.split('.')[0] for name in sys.modules})"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "numpy" in out.stdout.split()
+    assert HEAVY & set(out.stdout.split()) == set()
+
+
+DEFAULTS: dict[str, Any] = {
+    "path": None,
+    "hdf5_path": None,
+    "lmdb_path": None,
+    "data": None,
+    "labels": None,
+    "data_field": "data",
+    "labels_field": "labels",
+    "labels_path": None,
+    "subset": None,
+    "batch_size": 1,
+    "nthread": 1,
+    "njob": 1,
+    "workers": "thread",
+    "shuffle": False,
+    "shuffle_window": 16_384,
+    "seed": 0,
+    "epochs": None,
+    "last_batch": "drop",
+    "rank": 0,
+    "world_size": 1,
+    "num_dim": None,
+    "h_dim": None,
+    "w_dim": None,
+    "cha_dim": None,
+    "channel_order": "RGB",
+    "layout": "NCHW",
+    "contiguous": False,
+    "dtype": None,
+    "scale": None,
+    "mean": None,
+    "std": None,
+    "size": None,
+    "crop": "center",
+    "crop_ratio": 1.0,
+    "flip": False,
+    "postprocess": None,
+    "on_error": "raise",
+    "verify": "first",
+    "io": "auto",
+    "timeout": None,
+    "cuda": False,
+    "trace": None,
+    "copy": False,
+    "debug": False,
+}
+
+CAMEL = {
+    "hdf5_path": "hdf5Path",
+    "batch_size": "batchSize",
+    "data_field": "dataField",
+    "labels_field": "labelsField",
+    "num_dim": "numDim",
+    "cha_dim": "chaDim",
+    "world_size": "worldSize",
+    "last_batch": "lastBatch",
+    "crop_ratio": "cropRatio",
+    "on_error": "onError",
+    "shuffle_window": "shuffleWindow",
+}
+
+#: Values that are taken, and what they become.
+GOOD: list[tuple[str, Any, Any]] = [
+    ("path", "a.h5", "a.h5"),
+    ("path", Path("a.h5"), "a.h5"),
+    ("path", ["a.h5", Path("b.h5")], ("a.h5", "b.h5")),
+    ("data_field", "group/x", "group/x"),
+    ("labels_field", None, None),
+    ("subset", slice(1, None, 2), slice(1, None, 2)),
+    ("subset", "train", "train"),
+    ("batch_size", np.int32(7), 7),
+    ("nthread", "auto", "auto"),
+    ("nthread", 1024, 1024),
+    ("njob", 4096, 4096),
+    ("workers", "process", "process"),
+    ("shuffle", np.True_, True),
+    ("shuffle", "block", "block"),
+    ("shuffle", "replacement", "replacement"),
+    ("seed", 2**64 - 1, 2**64 - 1),
+    ("epochs", 3, 3),
+    ("last_batch", "wrap", "wrap"),
+    ("rank", "auto", "auto"),
+    ("world_size", "auto", "auto"),
+    ("num_dim", 1, 1),
+    ("channel_order", "stored", "stored"),
+    ("layout", "NHWC", "NHWC"),
+    ("contiguous", np.True_, True),
+    ("dtype", "float16", "float16"),
+    ("dtype", np.float64, "float64"),
+    ("dtype", np.dtype("uint16"), "uint16"),
+    ("scale", 1, 1.0),
+    ("scale", np.float32(0.5), 0.5),
+    ("mean", 3, (3.0,)),
+    ("mean", [1, 2, 3], (1.0, 2.0, 3.0)),
+    ("std", np.array([0.5]), (0.5,)),
+    ("size", (5, 6), (5, 6)),
+    ("size", [np.int64(5), 6], (5, 6)),
+    ("postprocess", print, print),
+    ("on_error", "zero", "zero"),
+    ("verify", "never", "never"),
+    ("io", "pread", "pread"),
+    ("timeout", 1, 1.0),
+    ("copy", True, True),
+    ("debug", True, True),
+]
+
+#: Values that are refused, and a word of what is expected instead.
+BAD: list[tuple[str, Any, str]] = [
+    ("data", np.float32, "an array"),
+    ("data", np.ndarray, "an array"),
+    ("dtype", "\ud800", "numeric dtype"),
+    ("path", np.ndarray, "a path"),
+    ("path", np.array(1), "a path"),
+    ("seed", np.timedelta64(1), "whole number"),
+    ("crop_ratio", np.timedelta64(1), "a number"),
+    ("scale", 10**400, "finite"),
+    ("mean", 10**400, "a number"),
+    ("size", [1, [2]], "(H, W)"),
+    ("path", 5, "a path"),
+    ("path", b"a.h5", "a path"),
+    ("path", "", "a path"),
+    ("path", [], "at least one"),
+    ("path", ["a.h5", 5], "a path"),
+    ("path", [["a.h5"]], "a path"),
+    ("data_field", None, "text"),
+    ("data_field", "", "text"),
+    ("labels_field", 5, "text or None"),
+    ("labels_path", 5, "text or None"),
+    ("subset", [0.5], "1-D array"),
+    ("subset", [], "1-D array"),
+    ("subset", [[1, 2]], "1-D array"),
+    ("subset", [[1], [1, 2]], "1-D array"),
+    ("subset", np.ones(5, bool), "flatnonzero"),
+    ("subset", {1, 2}, "1-D array"),
+    ("subset", 5, "1-D array"),
+    ("subset", slice("a"), "whole numbers"),
+    ("subset", slice(0.5), "whole numbers"),
+    ("subset", slice(0, 5, 0), "other than 0"),
+    ("batch_size", 0, "at least 1"),
+    ("batch_size", -1, "at least 1"),
+    ("batch_size", 2.0, "whole number"),
+    ("batch_size", "8", "whole number"),
+    ("batch_size", True, "whole number"),
+    ("batch_size", None, "whole number"),
+    ("nthread", 0, "at least 1"),
+    ("nthread", 1025, "below 1025"),
+    ("nthread", "all", "'auto'"),
+    ("nthread", None, "'auto'"),
+    ("njob", 0, "at least 1"),
+    ("njob", "auto", "whole number"),
+    ("workers", "fork", "'process'"),
+    ("shuffle", 1, "'block'"),
+    ("shuffle", "yes", "'replacement'"),
+    ("shuffle", None, "True"),
+    ("shuffle_window", 0, "at least 1"),
+    ("seed", -1, "at least 0"),
+    ("seed", 2**64, "below"),
+    ("seed", None, "whole number"),
+    ("epochs", 0, "at least 1"),
+    ("epochs", "all", "None"),
+    ("last_batch", "keep", "'wrap'"),
+    ("last_batch", True, "'drop'"),
+    ("rank", -1, "at least 0"),
+    ("rank", "0", "'auto'"),
+    ("world_size", 0, "at least 1"),
+    ("num_dim", 0, "at least 1"),
+    ("h_dim", 5, "below 5"),
+    ("w_dim", "3", "whole number"),
+    ("cha_dim", 1.0, "whole number"),
+    ("channel_order", "BGR", "'stored'"),
+    ("layout", "nchw", "'NHWC'"),
+    ("contiguous", 1, "True or False"),
+    ("dtype", "float999", "numeric dtype"),
+    ("dtype", "S5", "numeric dtype"),
+    ("dtype", object, "numeric dtype"),
+    ("dtype", complex, "numeric dtype"),
+    ("dtype", ">f4", "native byte order"),
+    ("dtype", [("a", "i4")], "numeric dtype"),
+    ("scale", "1", "finite number"),
+    ("scale", float("nan"), "finite number"),
+    ("scale", float("inf"), "finite number"),
+    ("scale", True, "finite number"),
+    ("scale", [1.0], "finite number"),
+    ("mean", "a", "number"),
+    ("mean", [], "finite"),
+    ("mean", [[1.0]], "finite"),
+    ("mean", [float("nan")], "finite"),
+    ("std", 0, "other than 0"),
+    ("std", [1, 0, 1], "other than 0"),
+    ("size", 224, "(H, W)"),
+    ("size", (224,), "(H, W)"),
+    ("size", (224, 224, 3), "(H, W)"),
+    ("size", (0, 5), "from 1"),
+    ("size", (5, 70_000), "65535"),
+    ("size", (5.0, 5), "from 1"),
+    ("size", "224x224", "(H, W)"),
+    ("crop", "centre", "'center'"),
+    ("crop_ratio", 0, "above 0, at most 1"),
+    ("crop_ratio", 1.5, "above 0, at most 1"),
+    ("crop_ratio", None, "number"),
+    ("flip", "yes", "True or False"),
+    ("postprocess", 5, "function"),
+    ("on_error", "ignore", "'skip'"),
+    ("verify", True, "'always'"),
+    ("io", "aio", "'pread'"),
+    ("timeout", 0, "number"),
+    ("timeout", -1, "number"),
+    ("timeout", float("nan"), "number"),
+    ("timeout", "1s", "number"),
+    ("cuda", "gpu", "cuda:N"),
+    ("cuda", 1, "cuda:N"),
+    ("copy", 0, "True or False"),
+    ("debug", None, "True or False"),
+]
+
+
+def parse(**given: Any) -> ReaderParams:
+    """Parameters with a path where none is given."""
+    if not {"path", "data", "hdf5_path", "lmdb_path"} & given.keys():
+        given["path"] = "a.h5"
+    return parse_params(given, {})
+
+
+def test_defaults() -> None:
+    """The parameters are exactly these, with exactly these defaults."""
+    names = [field.name for field in dataclasses.fields(ReaderParams)]
+    assert names == list(DEFAULTS)
+    made = parse()
+    for name, value in DEFAULTS.items():
+        if name != "path":
+            assert getattr(made, name) == value, name
+
+
+def test_readme_lists_every_parameter() -> None:
+    """README's table names every parameter but those that are still being built."""
+    text = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    for name in DEFAULTS.keys() - {"cuda", "trace", "channel_order"}:
+        assert f"`{name}`" in text or f"{name}," in text or f", {name}" in text, name
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_both_spellings(name: str) -> None:
+    """camelCase is the same parameter; the same one in both spellings is an error."""
+    camel = re.sub(r"_([a-z])", lambda m: m.group(1).upper(), name)
+    assert snake_case(camel) == name
+    assert CAMEL.get(name, camel) == camel
+    if camel != name:
+        with pytest.raises(ParamsError, match="given twice"):
+            parse_params({"path": "a.h5", name: None, camel: None}, {})
+
+
+def test_spellings_mean_the_same() -> None:
+    """A dict in the Torch original's spelling gives the same parameters."""
+    torch = {"hdf5_path": "a.h5", "batchSize": 8, "nthread": 2, "num_dim": 1, "shuffle": True}
+    ours = {"hdf5_path": "a.h5", "batch_size": 8, "nthread": 2, "num_dim": 1, "shuffle": True}
+    assert parse_params(torch, {}) == parse_params(ours, {}) == parse_params(None, torch)
+
+
+def test_keywords_override_the_dict() -> None:
+    """Keywords win over the dict, whichever way each is spelt; the dict is not changed."""
+    given = {"path": "a.h5", "batchSize": 8}
+    assert parse_params(given, {"batch_size": 64}).batch_size == 64
+    assert parse_params({"path": "a.h5", "batch_size": 8}, {"batchSize": 64}).batch_size == 64
+    assert given == {"path": "a.h5", "batchSize": 8}
+
+
+@pytest.mark.parametrize(("name", "value", "becomes"), GOOD)
+def test_good_value(name: str, value: Any, becomes: Any) -> None:
+    """Every value of the right kind is taken, numpy's numbers and paths included."""
+    found = getattr(parse(**{name: value}), name)
+    assert found == becomes
+    assert type(found) is type(becomes)
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), BAD)
+def test_bad_value(name: str, value: Any, expected: str) -> None:
+    """A wrong value is a ParamsError that names the parameter, what was found and expected."""
+    with pytest.raises(ParamsError) as caught:
+        parse(**{name: value})
+    text = str(caught.value)
+    assert text.startswith(name)
+    assert "; found " in text
+    assert expected in text.split("; expected ")[1]
+    assert isinstance(caught.value, ValueError)
+
+
+def test_frozen() -> None:
+    """Checked parameters cannot be changed."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        parse().batch_size = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("batchsize", "batch_size"),
+        ("batch_siz", "batch_size"),
+        ("nthreads", "nthread"),
+        ("suffle", "shuffle"),
+        ("postProces", "postprocess"),
+        ("worldsize", "world_size"),
+        ("lables", "labels"),
+        ("hdf5path", "hdf5_path"),
+    ],
+)
+def test_unknown_name_suggests(wrong: str, meant: str) -> None:
+    """An unknown parameter is an error that suggests the nearest one."""
+    with pytest.raises(ParamsError, match=f"did you mean '{meant}'"):
+        parse(**{wrong: 1})
+
+
+def test_unknown_name_without_a_near_one() -> None:
+    """Where nothing is near, all names are listed; a name that is no text is named too."""
+    with pytest.raises(ParamsError, match="batch_size") as caught:
+        parse(xyzzy=1)
+    assert "xyzzy" in str(caught.value)
+    with pytest.raises(ParamsError, match="5"):
+        parse_params({"path": "a", 5: 1}, {})
+    with pytest.raises(ParamsError, match="must be a dict or a path"):
+        parse_params(5, {})  # type: ignore[arg-type]
+    with pytest.raises(ParamsError, match="arrays go as data="):
+        parse_params(np.zeros(3), {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("num_workers", 4, "nthread=4"),
+        ("numWorkers", 4, "nthread=4"),
+        ("num_worker", 4, "nthread=4"),
+        ("prefetch_factor", 2, "njob=2"),
+        ("drop_last", True, 'last_batch="drop"'),
+        ("transform", print, "postprocess=f"),
+        ("transforms", None, "crop="),
+        ("bs", 64, "batch_size=64"),
+        ("pin_memory", True, "cuda=True"),
+        ("sampler", object(), "shuffle=True"),
+        ("collate_fn", print, "postprocess=f"),
+        ("image_size", 224, "size=(224, 224)"),
+        ("img_size", (224, 192), "size=(224, 192)"),
+        ("target_size", object(), "size=..."),
+        ("persistent_workers", True, "nothing instead"),
+        ("worker_init_fn", print, "rng"),
+        ("dataset", "train.h5", "path='train.h5'"),
+        ("root", Path("a"), "path='a'"),
+        ("generator", None, "seed=0"),
+        ("rescale", 0.5, "scale=0.5"),
+        ("horizontal_flip", True, "flip=True"),
+        ("validation_split", 0.2, "subset="),
+        ("num_epochs", 9, "epochs=9"),
+        ("data_format", "channels_last", 'layout="NHWC"'),
+        ("order", 1, 'shuffle="block"'),
+        ("train", True, "path="),
+        ("repeat", 2, "epochs=2"),
+        ("to_tensor", True, 'dtype="float32", scale=1/255'),
+        ("image_shape", (3, 32, 32), "size=(H, W)"),
+    ],
+)
+def test_habits_from_elsewhere(name: str, value: Any, line: str) -> None:
+    """A name from torch, FFCV, Keras or DALI is answered with the line to write here."""
+    with pytest.raises(ParamsError, match="unknown parameter") as caught:
+        parse(**{name: value})
+    assert str(caught.value.hint).startswith("write ")
+    assert line in str(caught.value)
+
+
+def test_lines_of_habits_are_right() -> None:
+    """Every parameter that an answer names exists, and no habit hides one."""
+    for name, line in _HABITS.items():
+        assert name not in DEFAULTS
+        for written in re.findall(r"(\w+)=", line):
+            assert written in DEFAULTS, line
+
+
+def test_a_path_stands_for_the_dict(tmp_path: Path) -> None:
+    """AsyncReader("train.h5", batch_size=2), a Path and a list of paths open what path= opens."""
+    file = write_hdf5(tmp_path / "a.h5", packed(paint(8)))
+    for given in (str(file), Path(file), [file], [Path(file), str(file)]):
+        with AsyncReader(given, batch_size=2) as one, AsyncReader(path=given, batch_size=2) as two:
+            assert len(one) == len(two)
+            assert one.count == two.count
+    with pytest.raises(SourceNotFoundError):
+        AsyncReader(tmp_path / "b.h5")
+
+
+class Unspeakable:
+    """What has no text."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("name", ["batch_size", "rank", "size", "scale", "dtype", "path"])
+def test_values_that_cannot_be_written(name: str) -> None:
+    """A value whose repr() fails (a number of 5,000 digits, an odd object) is a ParamsError, too;
+    one of 100,000 letters is cut."""
+    for value in (10**5000, Unspeakable(), ["a" * 100_000, 5]):
+        with pytest.raises(ParamsError, match=f"^{name} is not valid") as caught:
+            parse(**{name: value})
+        assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("value", [224, "224", [224], 224.0])
+def test_one_number_for_size(value: Any) -> None:
+    """size=224 is an error that shows size=(224, 224)."""
+    with pytest.raises(ParamsError, match=r"such as \(224, 224\)"):
+        parse(size=value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"path": None}, "none"),
+        ({"path": "a", "hdf5_path": "b"}, "path and hdf5_path"),
+        ({"path": "a", "data": np.zeros(3)}, "path and data"),
+        ({"lmdb_path": "a", "hdf5_path": "b"}, "hdf5_path and lmdb_path"),
+        ({"labels": np.zeros(3)}, "labels_field"),
+        ({"data": np.zeros(3), "labels_path": "y.h5"}, "labels_path"),
+        ({"lmdb_path": "a", "labels_path": "y.h5"}, "labels_path"),
+        ({"labels_path": "y.h5", "labels_field": None}, "labels_path"),
+        ({"num_dim": 2}, "permutation"),
+        ({"num_dim": 1, "h_dim": 1}, "permutation"),
+        ({"rank": 1}, "below world_size"),
+        ({"rank": 4, "world_size": 4}, "below world_size"),
+        ({"last_batch": "short", "world_size": 2}, "short"),
+        ({"crop": "random"}, "size="),
+        ({"crop": "random-resized"}, "size="),
+        ({"crop_ratio": 0.5}, "size="),
+        ({"shuffle_window": 5}, "shuffle_window"),
+        ({"shuffle": True, "shuffle_window": 5}, "shuffle_window"),
+    ],
+)
+def test_contradictions(given: dict[str, Any], says: str) -> None:
+    """Parameters that cannot go together are an error that names them."""
+    if "path" not in given and not given.keys() & {"data", "hdf5_path", "lmdb_path"}:
+        given = {"path": "a", **given}
+    with pytest.raises(ParamsError, match=says):
+        parse_params(given, {})
+
+
+def test_contradictions_with_the_file(tmp_path: Path) -> None:
+    """What does not go with the set that was opened is an error, not silently something else."""
+    images = paint(6, (4, 5, 3))
+    h5 = write_hdf5(tmp_path / "a.h5", packed(images))
+    lm = write_lmdb(tmp_path / "a.lmdb", packed(images))
+    for given, says in (
+        ({"path": h5, "scale": 0.5}, "float dtype"),
+        ({"path": h5, "dtype": "float32", "mean": [1, 2]}, "one per channel"),
+        ({"path": h5, "batch_size": 7}, "no batch"),
+        ({"path": h5, "batch_size": 3, "world_size": 3}, "no batch"),
+        ({"path": h5, "subset": slice(6, 9)}, "selects nothing"),
+        ({"path": h5, "subset": [0, 6]}, "does not exist"),
+        ({"path": h5, "subset": [-1, 0]}, "does not exist"),
+        ({"path": h5, "subset": "train"}, "no split"),
+        ({"path": lm, "labels_path": h5}, "labels_path"),
+        ({"path": lm, "cha_dim": 2, "h_dim": 3, "w_dim": 4}, "HDF5"),
+        ({"path": h5, "batch_size": 10**12, "last_batch": "pad"}, "memory"),
+        ({"path": h5, "batch_size": 2**62, "last_batch": "pad"}, "memory"),
+        ({"data": images, "verify": "always"}, "without checksums"),
+        ({"data": np.zeros((5, 3)), "size": (2, 2)}, "4-D"),
+    ):
+        with pytest.raises(ParamsError, match=says):
+            AsyncReader(given)
+    for name in ("data_field", "labels_field"):
+        with pytest.raises(ParamsError, match=r"'theirs'.*found data, labels"):
+            AsyncReader({"path": lm, name: "theirs"})
+
+
+def test_dims() -> None:
+    """One named axis brings the defaults of the others with it; none leaves it to the file."""
+    assert parse().dims is None
+    assert parse(num_dim=1).dims == (1, 2, 3, 4)
+    assert parse(cha_dim=2, h_dim=3, w_dim=4).dims == (1, 3, 4, 2)
+    assert parse(numDim=4, hDim=1, wDim=2, chaDim=3).dims == (4, 1, 2, 3)
+
+
+def test_subset_is_a_copy() -> None:
+    """What the caller does to his array later does not change the order."""
+    mine = np.array([3, 1, 2])
+    made = parse(subset=mine)
+    mine[:] = 0
+    assert made.subset.tolist() == [3, 1, 2]
+    assert made.subset.dtype == np.int64
+
+
+# -- ranks ---------------------------------------------------------------------------------------
+
+LAUNCHERS = {
+    "torchrun": ("RANK", "WORLD_SIZE"),
+    "mpi": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "slurm": ("SLURM_PROCID", "SLURM_NTASKS"),
+}
+
+
+@pytest.fixture
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment without any launcher's variables."""
+    for name in list(os.environ):
+        if re.match(r"SLURM_|OMPI_|RANK$|WORLD_SIZE$|LOCAL_", name):
+            monkeypatch.delenv(name)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_rank_from_a_launcher(launcher: str, no_launcher: pytest.MonkeyPatch) -> None:
+    """ "auto" reads rank and world size of the usual launchers."""
+    rank, world = LAUNCHERS[launcher]
+    no_launcher.setenv(rank, "2")
+    no_launcher.setenv(world, "5")
+    assert rank_and_world(parse(rank="auto", world_size="auto")) == (2, 5)
+    # one "auto" is enough; the other agrees or was left out
+    assert rank_and_world(parse(rank="auto")) == (2, 5)
+    assert rank_and_world(parse(world_size="auto")) == (2, 5)
+    assert rank_and_world(parse(rank="auto", world_size=5)) == (2, 5)
+    assert rank_and_world(parse(rank=2, world_size="auto")) == (2, 5)
+    # without "auto" nothing is read
+    assert rank_and_world(parse()) == (0, 1)
+    assert rank_and_world(parse(rank=1, world_size=3)) == (1, 3)
+
+
+def test_rank_order_of_launchers(no_launcher: pytest.MonkeyPatch) -> None:
+    """torchrun inside a SLURM job goes by torchrun."""
+    for (rank, world), value in zip(LAUNCHERS.values(), (1, 2, 3), strict=True):
+        no_launcher.setenv(rank, str(value))
+        no_launcher.setenv(world, "9")
+    assert rank_and_world(parse(rank="auto", world_size="auto")) == (1, 9)
+
+
+def test_rank_without_a_launcher(no_launcher: pytest.MonkeyPatch) -> None:
+    """Without a launcher "auto" is a single process."""
+    assert rank_and_world(parse(rank="auto", world_size="auto")) == (0, 1)
+    assert rank_and_world(parse(rank="auto", world_size="auto", last_batch="short")) == (0, 1)
+    for given in ({"rank": "auto", "world_size": 4}, {"rank": 1, "world_size": "auto"}):
+        with pytest.raises(ParamsError, match="launcher"):
+            rank_and_world(parse(**given))
+
+
+@pytest.mark.parametrize(("rank", "world"), [("x", "4"), ("4", "4"), ("-1", "4"), ("0", "0")])
+def test_rank_that_makes_no_sense(rank: str, world: str, no_launcher: pytest.MonkeyPatch) -> None:
+    """A launcher's variables that cannot be are an error with both values."""
+    no_launcher.setenv("RANK", rank)
+    no_launcher.setenv("WORLD_SIZE", world)
+    with pytest.raises(ParamsError, match=f"RANK={rank}, WORLD_SIZE={world}"):
+        rank_and_world(parse(rank="auto", world_size="auto"))
+
+
+@pytest.mark.parametrize(
+    ("half", "says"),
+    [
+        ({"RANK": "3"}, "WORLD_SIZE go together; found RANK=3"),
+        ({"WORLD_SIZE": "4"}, "found WORLD_SIZE=4"),
+        ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE go together"),
+        ({"SLURM_PROCID": "2"}, "SLURM_NTASKS go together"),
+    ],
+)
+def test_half_a_launcher(half: dict[str, str], says: str, no_launcher: pytest.MonkeyPatch) -> None:
+    """A rank without the number of ranks is an error: it would silently read the whole set."""
+    for name, value in half.items():
+        no_launcher.setenv(name, value)
+    with pytest.raises(ParamsError, match=says):
+        rank_and_world(parse(rank="auto", world_size="auto"))
+    assert rank_and_world(parse()) == (0, 1)
+
+
+@pytest.mark.parametrize("alone", [("RANK", "0"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")])
+def test_single_process_of_a_launcher(
+    alone: tuple[str, str], no_launcher: pytest.MonkeyPatch
+) -> None:
+    """A batch script of SLURM, a shell of salloc and rank 0 alone are single processes."""
+    no_launcher.setenv(*alone)
+    assert rank_and_world(parse(rank="auto", world_size="auto")) == (0, 1)
+
+
+def test_rank_against_the_launcher(no_launcher: pytest.MonkeyPatch) -> None:
+    """A number given beside "auto" that the launcher contradicts is an error."""
+    no_launcher.setenv("RANK", "2")
+    no_launcher.setenv("WORLD_SIZE", "5")
+    for given in ({"rank": 1, "world_size": "auto"}, {"rank": "auto", "world_size": 4}):
+        with pytest.raises(ParamsError, match="launcher"):
+            rank_and_world(parse(**given))
+
+
+def test_short_batches_and_auto_ranks(no_launcher: pytest.MonkeyPatch) -> None:
+    """last_batch="short" is refused as soon as a launcher says that there are several ranks."""
+    no_launcher.setenv("RANK", "0")
+    no_launcher.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ParamsError, match="short"):
+        AsyncReader(data=paint(9), last_batch="short", rank="auto", world_size="auto")
+
+
+# -- threads -------------------------------------------------------------------------------------
+
+
+def test_automatic_threads(no_launcher: pytest.MonkeyPatch) -> None:
+    """nthread="auto" shares the usable cores among the ranks of this machine."""
+    assert worker_count(parse(nthread=3)) == 3
+    no_launcher.setattr(distributed, "usable_cores", lambda: 12)
+    auto = parse(nthread="auto")
+    assert worker_count(auto) == 12
+    for name in ("SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE"):
+        no_launcher.setenv(name, "4")
+        assert worker_count(auto) == 3
+        for odd, threads in (("x", 12), ("0", 12), ("100", 1)):
+            no_launcher.setenv(name, odd)
+            assert worker_count(auto) == threads
+        no_launcher.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("listed", "node", "threads"),
+    [("4", "0", 3), ("2(x3),1", "0", 6), ("2(x3),1", "2", 6), ("2(x3),1", "3", 12), ("x", "0", 12)],
+)
+def test_automatic_threads_of_a_slurm_step(
+    listed: str, node: str, threads: int, no_launcher: pytest.MonkeyPatch
+) -> None:
+    """srun lists its tasks by node, also where nobody asked for so many on each node."""
+    no_launcher.setattr(distributed, "usable_cores", lambda: 12)
+    no_launcher.setenv("SLURM_STEP_TASKS_PER_NODE", listed)
+    no_launcher.setenv("SLURM_NODEID", node)
+    assert worker_count(parse(nthread="auto")) == 12  # not a task of the step
+    no_launcher.setenv("SLURM_PROCID", "3")
+    assert worker_count(parse(nthread="auto")) == threads
+
+
+def test_nothing_starts_before_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong parameter is found before a thread is started, wherever it is found."""
+    import threading
+
+    def never(*_: Any) -> None:
+        raise AssertionError("a thread was started")
+
+    monkeypatch.setattr(threading.Thread, "start", never)
+    for given in (
+        {"data": paint(4), "nthread": 0},
+        {"data": paint(4), "scale": 0.5},
+        {"data": paint(4), "batch_size": 5},
+        {"data": paint(4), "nonsense": 5},
+    ):
+        with pytest.raises(ParamsError):
+            AsyncReader(given)

@@ -1,0 +1,175 @@
+"""S3 as moto serves it, through a proxy that fails: cold and warm epochs give what the disk gives.
+
+``ASYNCREADER_S3_SET=folder pytest tests/remote/test_s3.py`` runs it on a sharded set of your own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import encoded, pictures
+from range_server import server_stats, serving
+
+from asyncreader import AsyncReader, SourceError
+from asyncreader.sources.remote import client as objects_module
+from asyncreader.verify import verify_file
+from converters import convert
+
+pytest.importorskip("obstore", reason="obstore is not installed")
+moto = pytest.importorskip("moto.server", reason="moto[server] is not installed")
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sharded set: small, or the one that the environment names."""
+    given = os.environ.get("ASYNCREADER_S3_SET")
+    if given:
+        return Path(given)
+    folder = tmp_path_factory.mktemp("s3")
+    for number, image in enumerate(pictures(60)):
+        into = folder / "photos" / f"class{number % 3}"
+        into.mkdir(parents=True, exist_ok=True)
+        (into / f"{number}.jpg").write_bytes(encoded(image, "JPEG"))
+    convert(folder / "photos", folder / "set", encoding="original", shards=10)
+    return folder / "set"
+
+
+#: Keys that a bucket may have and a folder, too; more of them than one answer to a listing lists.
+NAMES = [
+    *(f"cat/{number:04}.jpg" for number in range(1010)),
+    *("cat-2/a b+c.jpg", "cat.d/100%25.jpg", "dög/ü&<>'.jpg", "eel/deep/=?#.jpg", "eel/~.JPG"),
+]
+
+
+@pytest.fixture(scope="module")
+def bucket(packed: Path) -> Iterator[str]:
+    """moto with the set in a bucket, behind a proxy: 5 % errors, 5 % answers cut. Its URL."""
+    import boto3
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = moto.ThreadedMotoServer(port=0)
+    server.start()
+    _, port = server.get_host_and_port()
+    secrets = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+    client = boto3.client(
+        "s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1", **secrets
+    )
+    client.create_bucket(Bucket="sets")
+    for file in packed.iterdir():
+        client.upload_file(str(file), "sets", f"train/{file.name}")
+    for name, image in zip(NAMES, pictures(len(NAMES)), strict=True):
+        client.put_object(Bucket="sets", Key=f"tree/{name}", Body=encoded(image, "JPEG"))
+    for name in (
+        "tree/",
+        "tree/empty/",
+        "tree/cat/.hidden/1.jpg",
+        "tree/readme.txt",
+        "trees/1.jpg",
+    ):
+        client.put_object(Bucket="sets", Key=name, Body=b"")
+    try:
+        with serving(packed, upstream=port, errors=0.05, cuts=0.05) as url:
+            yield url
+    finally:
+        server.stop()
+
+
+@pytest.fixture(autouse=True)
+def credentials(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As AWS's own tools find them, and an empty cache."""
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "topsecret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": bucket,
+        "AWS_ALLOW_HTTP": "true",
+        "ASYNCREADER_CACHE_DIR": str(tmp_path / "cache"),
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+def epochs(path: str | Path, count: int, **params: Any) -> list[str]:
+    """sha256 of what each epoch serves."""
+    found = []
+    settings = {"batch_size": 8, "shuffle": True, "nthread": 2, "njob": 2, "last_batch": "pad"}
+    with AsyncReader({"path": path, "size": (16, 16), **settings, **params}) as reader:
+        for _ in range(count):
+            state = hashlib.sha256()
+            for batch in reader:
+                state.update(batch.data.tobytes() + batch.labels.tobytes())
+                state.update(batch.indices.tobytes())
+            found.append(state.hexdigest())
+        assert "secret" not in json.dumps(reader.state_dict()) + repr(reader)
+    return found
+
+
+@pytest.mark.parametrize("io", ["pread", "mmap"])
+def test_epochs_with_faults(packed: Path, bucket: str, io: str) -> None:
+    """A cold and a warm epoch, with requests that fail and break off: the same as on disk."""
+    expected = epochs(packed, 2)
+    before = server_stats(bucket)
+    assert epochs("s3://sets/train", 2, io=io) == expected
+    after = server_stats(bucket)
+    if io == "pread":  # whole shards are too few requests to be sure of a fault
+        assert after["errors"] + after["cuts"] > before["errors"] + before["cuts"]
+
+
+def test_a_cache_of_a_third(packed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cache with room for 30 % of the set stays within that while the epoch is served."""
+    sizes = [file.stat().st_size for file in packed.iterdir()]
+    limit = max(int(0.3 * sum(sizes)), 2 * max(sizes))
+    monkeypatch.setenv("ASYNCREADER_CACHE_BYTES", str(limit))
+    cache, most, stop = tmp_path / "cache", [0], threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.001):
+            held = 0
+            for entry in os.scandir(cache) if cache.exists() else ():
+                try:
+                    held += entry.stat().st_blocks * 512
+                except FileNotFoundError:
+                    continue
+            most[0] = max(most[0], held)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        found = epochs("s3://sets/train", 1, shuffle="block")
+    finally:
+        stop.set()
+        watcher.join()
+    assert found == epochs(packed, 1, shuffle="block")
+    assert 0 < most[0] <= limit + 4096 * len(sizes)  # whole pages of the file system
+
+
+def test_packing(tmp_path: Path) -> None:
+    """Pictures in a bucket are packed into the files that the same tree on a disk gives."""
+    tree = tmp_path / "tree"
+    for name, image in zip(NAMES, pictures(len(NAMES)), strict=True):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(encoded(image, "JPEG"))
+    options: dict[str, Any] = {"encoding": "original", "shards": 4, "shuffle": 1}
+    report = convert("s3://sets/tree/", tmp_path / "store", **options)
+    convert(tree, tmp_path / "disk", **options)
+    assert report.count == len(NAMES)
+    assert report.ignored["hidden"] == 1
+    for file in (tmp_path / "disk").iterdir():
+        assert (tmp_path / "store" / file.name).read_bytes() == file.read_bytes()
+    assert verify_file("s3://sets/train").ok
+
+
+def test_no_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket that does not exist, or is not ours, is an error without the credentials."""
+    monkeypatch.setattr(objects_module, "_PATIENCE", 0.0)
+    with pytest.raises((SourceError, FileNotFoundError)) as caught:
+        AsyncReader(path="s3://elsewhere/train")
+    assert "secret" not in str(caught.value)
+    assert "elsewhere" in str(caught.value)

@@ -1,0 +1,505 @@
+"""Chunks of HDF5 files decoded outside the library: the filters users have, and the cache."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import h5py
+import hdf5plugin
+import numpy as np
+import pytest
+import sweep_chunks
+
+from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError
+from asyncreader.pixels import kernels
+from asyncreader.sources import Hdf5Fields, open_source
+from asyncreader.sources.hdf5 import checks, chunk_cache, chunks
+from asyncreader.sources.hdf5.chunk_cache import Chunk, ChunkCache
+from converters import convert
+
+PIXELS = np.random.default_rng(0).integers(0, 40, (37, 12, 9, 3)).astype(np.uint8)
+
+#: Written by the filters' own libraries, as hdf5plugin ships them.
+FILTERS: dict[str, Any] = {
+    "lz4": hdf5plugin.LZ4(),
+    "lz4 of small blocks": hdf5plugin.LZ4(nbytes=512),
+    "zstd": hdf5plugin.Zstd(clevel=7),
+    "bitshuffle": hdf5plugin.Bitshuffle(cname="none"),
+    "bitshuffle lz4": hdf5plugin.Bitshuffle(cname="lz4"),
+    "bitshuffle lz4 of small blocks": hdf5plugin.Bitshuffle(nelems=128, cname="lz4"),
+    "bitshuffle zstd": hdf5plugin.Bitshuffle(cname="zstd"),
+    **{
+        f"blosc {name} {shuffle}": hdf5plugin.Blosc(cname=name, shuffle=shuffle)
+        for name in ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
+        for shuffle in (0, 1, 2)
+    },
+    "gzip, shuffle, fletcher32": {
+        "compression": "gzip",
+        "compression_opts": 4,
+        "shuffle": True,
+        "fletcher32": True,
+    },
+    "lzf": {"compression": "lzf"},
+}
+
+
+def written(folder: Path, name: str, pixels: np.ndarray, chunk: int) -> Path:
+    path = folder / "set.h5"
+    with h5py.File(path, "w") as file:
+        chunks = (chunk, *pixels.shape[1:])
+        file.create_dataset("data", data=pixels, chunks=chunks, **FILTERS[name])
+        file["labels"] = np.arange(len(pixels))[:, None]
+    return path
+
+
+@pytest.mark.parametrize("dtype", ["u1", "<u2", ">f4", "<f8"])
+@pytest.mark.parametrize("chunk", [1, 5])
+@pytest.mark.parametrize("name", FILTERS)
+def test_filters_of_users(tmp_path: Path, name: str, chunk: int, dtype: str) -> None:
+    """What a filter's own library wrote comes out as it went in, whatever dtype and chunk."""
+    pixels = PIXELS.astype(dtype) * (1 if dtype == "u1" else 5)
+    path = written(tmp_path, name, pixels, chunk)
+    with AsyncReader(path=path, batch_size=8, shuffle=True, layout="NHWC", nthread=2) as reader:
+        for data, labels in reader:
+            np.testing.assert_array_equal(data, pixels[labels[:, 0]])
+            assert data.dtype == pixels.dtype.newbyteorder("=")
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_damaged_chunks_of_users(tmp_path: Path, name: str) -> None:
+    """Bytes changed in a compressed chunk end in an error or in the same pixels or, where the
+    format has no checksum, in other pixels: never in a crash, and never beside the sample."""
+    path = written(tmp_path, name, PIXELS, 1)
+    with h5py.File(path) as file:
+        info = file["data"].id.get_chunk_info(3)
+    whole = bytearray(path.read_bytes())
+    rng = np.random.default_rng(1)
+    for _ in range(40):
+        broken = bytearray(whole)
+        for _ in range(3):
+            broken[info.byte_offset + int(rng.integers(info.size))] = int(rng.integers(256))
+        path.write_bytes(broken)
+        with AsyncReader(path=path, batch_size=37, layout="NHWC", on_error="zero") as reader:
+            (batch,) = list(reader)
+            others = np.arange(37) != 3
+            np.testing.assert_array_equal(batch.data[others], PIXELS[others])
+            assert batch.mask[others].all()
+            if not batch.mask[3]:
+                assert not batch.data[3].any()
+
+
+class Lacking:
+    """imagecodecs without a codec: as it is where its library cannot be loaded, as of a version
+    that did not have it, or where memory runs out."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __getattr__(self, name: str) -> Any:
+        if isinstance(self.error, AttributeError):
+            raise self.error
+
+        def decode(*given: Any, **named: Any) -> Any:
+            raise self.error
+
+        return decode
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ImportError("no codec"), AttributeError("no codec"), MemoryError("no memory")],
+    ids=repr,
+)
+@pytest.mark.parametrize("name", ["gzip, shuffle, fletcher32", "lzf", "zstd", "blosc lz4 1", "lz4"])
+def test_a_codec_that_fails_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception
+) -> None:
+    """A codec that cannot be loaded, or memory that runs out, fails the batch: on_error="zero" does
+    not serve zeros for it. Filters that h5py has are tried when a set is opened."""
+    path = written(tmp_path, name, np.full_like(PIXELS, 3), 1)
+    params: dict[str, Any] = {"path": path, "batch_size": 8, "on_error": "zero"}
+    kind = MemoryError if isinstance(error, MemoryError) else ImportError
+    with AsyncReader(params) as reader:
+        monkeypatch.setitem(sys.modules, "imagecodecs", Lacking(error))  # type: ignore[arg-type]
+        reader.fetchData()
+        with pytest.raises(WorkerError, match=kind.__name__) as failed:
+            reader.getNextBatch()
+        assert isinstance(failed.value.__cause__, kind)
+    if name.startswith(("gzip", "lzf")):
+        with pytest.raises(kind):
+            AsyncReader(params)
+
+
+# -- where chunks lie ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", sweep_chunks.drawn(80), ids=str)
+def test_chunks_of_every_index(tmp_path: Path, layout: sweep_chunks.Layout) -> None:
+    """A chunked set is read as h5py reads it, whatever index lists its chunks, whatever axes may
+    grow and whatever filters it has; ``python tests/support/sweep_chunks.py`` tries many more."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*scaleoffset can only be decoded")
+        assert sweep_chunks.differs(layout, tmp_path / "set.h5") == "equal"
+
+
+def growing(path: Path, **more: Any) -> np.ndarray:
+    """A set that grows along its last axis, the samples; HDF5 2.0 lists its chunks wrongly."""
+    pixels = np.random.default_rng(3).integers(0, 256, (8, 8, 3, 40)).astype(np.uint8)
+    with h5py.File(path, "w", libver="latest") as file:
+        storage: Any = {"maxshape": (8, 8, 3, None), "chunks": (4, 8, 1, 7), "compression": "gzip"}
+        file.create_dataset("data", data=pixels, **storage)
+        file.create_dataset("more", data=pixels[::-1], **storage)
+        labels = np.arange(40 * 6).reshape(40, 6)
+        file.create_dataset("labels", data=labels, maxshape=(40, None), chunks=(9, 2))
+    return pixels.transpose(3, 0, 1, 2)
+
+
+DIMS = {"num_dim": 4, "h_dim": 1, "w_dim": 2, "cha_dim": 3}
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_a_set_that_grows_along_its_last_axis(tmp_path: Path, workers: str) -> None:
+    """Data, a second field and labels whose growing axis is the last are served as h5py reads
+    them, by threads and by worker processes."""
+    images = growing(tmp_path / "set.h5")
+    params = {"path": tmp_path / "set.h5", "data_field": ["data", "more"], "workers": workers}
+    with AsyncReader(params, batch_size=40, layout="NHWC", **DIMS) as reader:
+        data, labels = next(iter(reader))
+        np.testing.assert_array_equal(data[0], images)
+        np.testing.assert_array_equal(data[1], images[:, ::-1])
+        np.testing.assert_array_equal(labels, np.arange(240).reshape(40, 6))
+
+
+def test_a_growing_set_is_converted(tmp_path: Path) -> None:
+    """What convert makes of a set whose last axis grows holds the values that h5py reads."""
+    images = growing(tmp_path / "set.h5")
+    convert(tmp_path / "set.h5", tmp_path / "out.h5", params=DIMS)
+    with h5py.File(tmp_path / "out.h5") as file:
+        np.testing.assert_array_equal(file["data"][()], images)
+
+
+def test_a_wrong_list_of_chunks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the list of chunks and h5py's own read disagree, in places or in values, opening the
+    set is an error."""
+    path = tmp_path / "set.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=PIXELS, chunks=(5, 12, 9, 3), compression="gzip")
+    open_source(path).close()
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "_unrotated", lambda at, *_: at[::-1])
+        with pytest.raises(FormatError, match="not what the HDF5 library reads there"):
+            open_source(path)
+    decode = checks.decode_chunk
+    monkeypatch.setattr(checks, "decode_chunk", lambda *given: decode(*given) ^ 1)
+    with pytest.raises(FormatError, match="not what the HDF5 library reads there"):
+        open_source(path)
+
+
+def test_a_list_of_chunks_outside_the_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that names chunks outside the shape, or one twice, is an error, not a guess."""
+    path = tmp_path / "set.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=PIXELS, chunks=(5, 12, 9, 3))
+    for wrong in (lambda at, *_: at + 1, lambda at, *_: at * 0, lambda at, *_: at[1:]):
+        monkeypatch.setattr(checks, "_unrotated", wrong)
+        with pytest.raises(FormatError, match="chunk index of data set 'data'"):
+            open_source(path)
+
+
+def odd_type(name: str) -> Any:
+    """A number of other bits than numpy's."""
+    kind = {"bfloat16": h5py.h5t.IEEE_F32LE, "10 bits": h5py.h5t.STD_I16LE}.get(
+        name, h5py.h5t.STD_U16LE
+    )
+    kind = kind.copy()
+    if name == "bfloat16":
+        kind.set_fields(15, 7, 8, 0, 7)
+        kind.set_size(2)
+    else:
+        kind.set_precision(10)
+        kind.set_offset(4 if name == "shifted" else 0)
+    return kind
+
+
+@pytest.mark.parametrize("chunk", [None, (2, 4)])
+@pytest.mark.parametrize("name", ["bfloat16", "10 bits", "shifted"])
+def test_numbers_of_other_bits(tmp_path: Path, name: str, chunk: Any) -> None:
+    """Numbers whose stored bits are not numpy's, which HDF5 converts, are refused as data and
+    converted as labels."""
+    path, values = tmp_path / "set.h5", np.arange(40).reshape(10, 4)
+    with h5py.File(path, "w") as file:
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        if chunk is not None:
+            plist.set_chunk(chunk)
+        space = h5py.h5s.create_simple(values.shape)
+        made = h5py.h5d.create(file.id, b"odd", odd_type(name), space, plist)
+        kind = "f4" if name == "bfloat16" else "i2"
+        made.write(h5py.h5s.ALL, h5py.h5s.ALL, values.astype(kind))
+        file["data"] = values
+    with pytest.raises(FormatError, match="unusual bit layout"):
+        open_source(path, Hdf5Fields(data="odd", labels=None))
+    with AsyncReader(path=path, labels_field="odd", batch_size=10) as reader:
+        np.testing.assert_array_equal(next(iter(reader)).labels, values)
+
+
+# -- the cache -------------------------------------------------------------------------------------
+
+
+def filled(number: int, memory: np.ndarray) -> None:
+    memory[:] = number
+
+
+def got(cache: ChunkCache, number: int, decode: Any = filled, alone: bool = False) -> Chunk:
+    chunk = cache.get(number, decode, alone)
+    assert chunk is not None
+    return chunk
+
+
+def test_a_pinned_chunk_stays() -> None:
+    """No other chunk is decoded into the memory of one that is pinned; where all are pinned a
+    chunk comes in memory of its own, or not at all."""
+    cache = ChunkCache(limit=2 * 4096, chunks=9, chunk_bytes=4096)
+    held = [got(cache, number) for number in (1, 2)]
+    entries, addresses = cache.pin(np.array([2, 5, 2, 1]))
+    assert (entries != 0).tolist() == [True, False, True, True]
+    assert addresses[1] == 0
+    assert addresses[3] == held[0].pixels.ctypes.data
+    cache.unpin([chunk.entry for chunk in held])
+    assert cache.get(3, filled) is None
+    lonely = got(cache, 3, alone=True)
+    assert lonely.entry == 0
+    assert (lonely.pixels == 3).all()
+    assert [int(chunk.pixels[0]) for chunk in held] == [1, 2]
+    cache.unpin(entries)
+    assert {got(cache, number).entry for number in (3, 4)} == {chunk.entry for chunk in held}
+    assert (cache.pin(np.array([1, 2]))[0] == 0).all()
+
+
+def test_the_chunk_used_longest_ago_goes_first() -> None:
+    """Of three chunks in two entries the one goes that was not used lately."""
+    cache = ChunkCache(limit=2 * 4096, chunks=9, chunk_bytes=4096)
+    for number in (1, 2):
+        cache.unpin([got(cache, number).entry])
+    cache.unpin(cache.pin(np.array([1]))[0])
+    cache.unpin([got(cache, 3).entry])
+    assert (cache.pin(np.array([1, 2, 3]))[0] != 0).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 972, 4096])
+def test_memory_of_dropped_chunks_is_used_again(chunk_bytes: int) -> None:
+    """A cache that drops as much as it takes in stays in the memory of as many chunks as it may
+    hold, whatever their size."""
+    cache = ChunkCache(limit=2 * chunk_bytes, chunks=100, chunk_bytes=chunk_bytes)
+    places = set()
+    for number in range(100):
+        chunk = got(cache, number)
+        assert chunk.pixels.shape == (chunk_bytes,)
+        assert (chunk.pixels == number).all()
+        places.add(chunk.pixels.ctypes.data)
+        cache.unpin([chunk.entry])
+    assert len(places) == 2
+
+
+def test_a_chunk_that_another_thread_decodes() -> None:
+    """It is decoded once: who asks meanwhile is told so at once, and can wait for it."""
+    cache = ChunkCache(limit=1 << 20, chunks=2, chunk_bytes=4096)
+    begun, go_on, decoded = threading.Event(), threading.Event(), []
+
+    def slowly(number: int, memory: np.ndarray) -> None:
+        decoded.append(1)
+        begun.set()
+        assert go_on.wait(30)
+        filled(7, memory)
+
+    one = threading.Thread(target=cache.get, args=(1, slowly))
+    one.start()
+    assert begun.wait(30)
+    assert cache.get(1, slowly) is None
+    cache.wait(0)  # of the other nobody has to wait
+    found: list[Any] = []
+
+    def waits() -> None:
+        cache.wait(1)
+        found.append(got(cache, 1, slowly))
+
+    two = threading.Thread(target=waits)
+    two.start()
+    go_on.set()
+    one.join()
+    two.join()
+    assert decoded == [1]
+    assert (found[0].pixels == 7).all()
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_chunk_that_cannot_be_decoded_is_tried_again(alone: bool) -> None:
+    """An error leaves nothing behind: the next one who wants the chunk decodes it, and the entry
+    serves again."""
+    cache = ChunkCache(limit=4096, chunks=3, chunk_bytes=4096)
+    pinned = [got(cache, 2).entry] if alone else []
+
+    def broken(number: int, memory: np.ndarray) -> None:
+        raise DecodeError("damaged")
+
+    for _ in range(2):
+        with pytest.raises(DecodeError):
+            cache.get(1, broken, alone)
+    cache.unpin(pinned)
+    assert (got(cache, 1, lambda number, memory: filled(3, memory)).pixels == 3).all()
+
+
+@pytest.mark.parametrize("capacity", [1, 3, 40])
+def test_many_threads_over_one_cache(capacity: int) -> None:
+    """Whatever eight threads pin, decode, fail to decode and let go, none ever sees another
+    chunk's pixels under a number, and nothing stays pinned."""
+    cache = ChunkCache(limit=capacity * 256, chunks=50, chunk_bytes=256)
+    wrong: list[int] = []
+
+    def decode(number: int, memory: np.ndarray) -> None:
+        if number % 17 == 5:
+            memory[:] = 255
+            raise DecodeError("damaged")
+        filled(number, memory)
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(300):
+            numbers = rng.integers(0, 50, 4)
+            entries, addresses = cache.pin(numbers)
+            for number, address in zip(numbers.tolist(), addresses.tolist(), strict=True):
+                if address and (kernels.bytes_at(address, 256) != number).any():
+                    wrong.append(number)
+            cache.unpin(entries)
+            number = int(numbers[0])
+            try:
+                chunk = cache.get(number, decode, alone=bool(rng.integers(2)))
+            except DecodeError:
+                continue
+            if chunk is None:
+                cache.wait(number)
+                continue
+            if (chunk.pixels != number).any():
+                wrong.append(number)
+            cache.unpin([chunk.entry])
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    places = {got(cache, number).entry for number in range(capacity) if number % 17 != 5}
+    assert len(places - {0}) == len([n for n in range(capacity) if n % 17 != 5])
+
+
+def shared(path: Path, samples: int = 2048, **filters: Any) -> np.ndarray:
+    """A set with 32 samples a chunk, the samples: 98 kB each chunk."""
+    pixels = np.random.default_rng(5).integers(0, 256, (samples, 32, 32, 3)).astype(np.uint8)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=pixels, chunks=(32, 32, 32, 3), **filters)
+        file["labels"] = np.arange(samples)[:, None]
+    return pixels
+
+
+BLOCKS: dict[str, Any] = {"shuffle": "block", "shuffle_window": 1024, "layout": "NHWC"}
+
+
+def test_windows_take_memory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Window after window is decoded into the same memory: none is taken after the first batch,
+    and each chunk is decoded once an epoch."""
+    shared(tmp_path / "set.h5", compression="lzf")
+    taken: list[int] = []
+    take = chunk_cache.aligned_empty
+
+    def counted(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        taken.append(int(np.prod(shape)))
+        return take(shape, dtype)
+
+    monkeypatch.setattr(chunk_cache, "aligned_empty", counted)
+    decoded: list[int] = []
+    decode = chunks.decode_chunk
+    monkeypatch.setattr(chunks, "decode_chunk", lambda *given: decoded.append(1) or decode(*given))
+    with AsyncReader(path=tmp_path / "set.h5", batch_size=256, nthread=1, **BLOCKS) as reader:
+        for _ in range(3):
+            decoded.clear()
+            assert sum(len(batch) for batch in reader) == 2048
+    assert len(decoded) <= 2048 // 32
+    assert len(taken) == 1
+    # a window of 32 chunks, and a few more
+    assert taken[0] <= 40 * 32 * 3072
+
+
+@pytest.mark.parametrize("batch", [16, 1024])
+def test_a_cache_smaller_than_a_batch(
+    tmp_path: Path, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight threads that share room for two chunks serve every sample right: none waits for ever
+    for another one's chunk, or for memory."""
+    pixels = shared(tmp_path / "set.h5", compression="lzf")
+    monkeypatch.setattr(chunks, "CACHE_BYTES", 0)
+    params: dict[str, Any] = {"batch_size": batch, "nthread": 8, "njob": 8, "layout": "NHWC"}
+    with AsyncReader(path=tmp_path / "set.h5", shuffle=True, **params) as reader:
+        for _ in range(2):
+            for data, labels in reader:
+                np.testing.assert_array_equal(data, pixels[labels[:, 0]])
+
+
+@pytest.mark.parametrize("more", [{}, {"dtype": "float32", "scale": 0.5}], ids=["copy", "affine"])
+def test_many_threads_over_shared_chunks(tmp_path: Path, more: dict[str, Any]) -> None:
+    """In block order eight threads over shared chunks serve every sample once an epoch, with its
+    own pixels, copied or converted."""
+    pixels = shared(tmp_path / "set.h5", compression="lzf")
+    params = {"batch_size": 64, "nthread": 8, "njob": 8, **BLOCKS, **more}
+    with AsyncReader(path=tmp_path / "set.h5", **params) as reader:
+        for _ in range(3):
+            seen = []
+            for data, labels in reader:
+                expected = pixels[labels[:, 0]]
+                np.testing.assert_array_equal(data, expected * 0.5 if more else expected)
+                seen.append(labels[:, 0].copy())
+            np.testing.assert_array_equal(np.sort(np.concatenate(seen)), np.arange(2048))
+
+
+def test_a_damaged_chunk_fails_its_batches_only(tmp_path: Path) -> None:
+    """Of shared chunks one is damaged: a batch fails if and only if it wants one of its samples,
+    whoever tried to decode it, and the others hold their own pixels."""
+    path = tmp_path / "set.h5"
+    pixels = shared(path, compression="gzip", compression_opts=1)
+    with h5py.File(path) as file:
+        info = file["data"].id.get_chunk_info(11)
+    with open(path, "r+b") as file:
+        file.seek(info.byte_offset)
+        file.write(b"\xff" * 64)
+    bad = range(11 * 32, 12 * 32)
+    with AsyncReader(path=path, batch_size=16, nthread=8, njob=8, seed=3, **BLOCKS) as reader:
+        for _ in range(8):
+            reader.fetchData()
+        whole, blamed = 0, []
+        for _ in range(256):
+            try:
+                data, labels = reader.getNextBatch()
+            except DecodeError as error:
+                blamed.append(error.index)
+            else:
+                assert not set(labels[:, 0].tolist()) & set(bad)
+                np.testing.assert_array_equal(data, pixels[labels[:, 0]])
+                whole += 1
+            reader.fetchData()
+    assert blamed
+    assert set(blamed) <= set(bad)
+    assert whole + len(blamed) == 256
+    assert whole > 0
+    with AsyncReader(
+        path=path, batch_size=16, nthread=8, njob=8, on_error="zero", **BLOCKS
+    ) as reader:
+        for batch in reader:
+            mine = np.isin(batch.indices, bad)
+            np.testing.assert_array_equal(batch.mask, ~mine)
+            np.testing.assert_array_equal(batch.data[~mine], pixels[batch.indices[~mine]])
+            assert not batch.data[mine].any()

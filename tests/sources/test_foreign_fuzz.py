@@ -1,0 +1,110 @@
+"""Whatever is done to the bytes of a foreign set, only our own typed errors come out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import foreign_sets as foreign
+import fuzz_layouts
+import numpy as np
+import pytest
+from fuzz_layouts import IMAGES, LAYOUTS, Damaged, bare, caffe, pyxis, vlen
+
+from asyncreader import AsyncReaderError
+from asyncreader.sources import open_source
+
+#: Rounds of each layout here; many more by the command that fuzz_layouts.py is.
+ROUNDS = 40
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_damaged_at_random(tmp_path: Path, layout: str) -> None:
+    """Damaged files are refused or read, and nothing else happens."""
+    damaged = Damaged(layout, tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        said = [damaged.round(number) for number in range(ROUNDS)]
+    assert any(said)
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("import os\nos.kill(os.getpid(), 11)", "SIGSEGV"),
+        (
+            # what the alarm does when it rings, without the wait
+            "import signal\nassert signal.getitimer(signal.ITIMER_REAL)[0] > 0\n"
+            "signal.raise_signal(signal.SIGALRM)",
+            "SIGALRM",
+        ),
+        ("raise ValueError('odd')", "ValueError: odd"),
+        ("import pickle\npickle.loads(pickle.dumps(print))", "a pickle was read"),
+    ],
+)
+def test_failures_are_noticed(monkeypatch: pytest.MonkeyPatch, said: str, code: str) -> None:
+    """The command names the round of a signal, a hang, another exception and a pickle."""
+    program = (
+        "import sys\nimport fuzz_layouts as fuzz\n"
+        "fuzz.SECONDS = 1000\n"
+        "def read(path, asked=[]):\n"
+        "    asked.append(1)\n"
+        "    if len(asked) != 3: return ''\n"
+        + "".join(f"    {line}\n" for line in said.splitlines())
+        + "fuzz.read_everything = read\nsys.exit(fuzz.main())\n"
+    )
+    command = [sys.executable, "-c", program]
+    run = subprocess.run
+
+    def changed(words: list[str], **settings: object) -> object:
+        return run([*command, *words[2:]], **settings)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(subprocess, "run", changed)
+    monkeypatch.setenv("PYTHONPATH", str(Path(fuzz_layouts.__file__).parent), prepend=":")
+    refused, failures = fuzz_layouts.fuzz("bare", 4)
+    # the first read is of the whole set: rounds 0 and 1, and again after the new start
+    assert refused == 0
+    assert failures[0].startswith("bare, round 1:")
+    assert code in failures[0]
+
+
+def test_truncations(tmp_path: Path) -> None:
+    """A file cut anywhere is refused when it is opened: no signal, no short set."""
+    for number, build in enumerate((caffe, pyxis, bare, vlen)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = build(folder)
+        file = Path(path) / "data.mdb" if Path(path).is_dir() else Path(path)
+        whole = file.read_bytes()
+        for part in (0.1, 0.5, 0.9):
+            file.write_bytes(whole[: int(len(whole) * part)])
+            with pytest.raises(AsyncReaderError):
+                open_source(path)
+
+
+def test_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """A hostile set cannot take much memory: claims are checked before anything is allocated."""
+    sample = foreign.pyxis_sample({"input": IMAGES[0], "target": np.arange(3)})
+    hostile = sample.replace(b"\x91\x03", b"\x91\x7f").replace(b"\xc4\x18", b"\xc4\xff")
+    path = foreign.write_pyxis(tmp_path / "set", [sample] * 4 + [hostile] * 4)
+    program = (
+        "import resource, sys, json\n"
+        "from asyncreader.sources import open_source\n"
+        "from asyncreader import AsyncReaderError\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try:\n    open_source(sys.argv[1])\n    said = ''\n"
+        "except AsyncReaderError as exc:\n    said = str(exc)\n"
+        "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "print(json.dumps([said, after - before]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, path], capture_output=True, text=True, check=True
+    )
+    said, grown = json.loads(done.stdout)
+    assert "0000000004" in said
+    assert grown < 100_000  # kB
+    shutil.rmtree(path)

@@ -1,0 +1,377 @@
+"""Damages sets of every foreign layout and reads them in processes of their own.
+
+    python tests/support/fuzz_layouts.py [ROUNDS] [LAYOUT ...]
+
+Each round changes some bytes of a set's files, or cuts one short, opens what is left and reads all
+of it. Anything but a set that is read or an error of asyncreader is a failure: another exception, a
+signal, more than ten seconds or 4 GB, a pickle that is read. A failure is shown with its round,
+which ``--round`` repeats in this process: python tests/support/fuzz_layouts.py --round 17 caffe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import foreign_sets as foreign
+import h5py
+import numpy as np
+from fakes import paint, pictures
+from source_contract import fill_rows
+
+from asyncreader import AsyncReaderError, SampleError
+from asyncreader.pixels.transform import Wanted
+from asyncreader.sources import open_source
+
+COUNT = 9
+IMAGES = paint(COUNT, (8, 7, 3))
+FILES = foreign.files(pictures(COUNT, (9, 8, 3)))
+SECONDS = 10
+MEMORY = 4 << 30
+
+
+# -- the layouts -----------------------------------------------------------------------------------
+
+
+def pyxis(folder: Path) -> str:
+    """ml-pyxis."""
+    samples = [
+        foreign.pyxis_sample({"input": i, "target": np.array(n)}) for n, i in enumerate(IMAGES)
+    ]
+    return foreign.write_pyxis(folder / "set", samples)
+
+
+def branch(folder: Path) -> str:
+    """ml-pyxis, api-improvements branch."""
+    samples = {n: foreign.branch_sample({"input": i, "target": n}) for n, i in enumerate(IMAGES)}
+    return foreign.write_branch(folder / "set", samples)
+
+
+def tensorpack(folder: Path) -> str:
+    """tensorpack's msgpack, with arrays and text."""
+    points = [[foreign.numpy_map(i), f"text {n}"] for n, i in enumerate(IMAGES)]
+    return foreign.write_lmdb(folder / "set", foreign.tensorpack(points))
+
+
+def tensorpack_files(folder: Path) -> str:
+    """tensorpack's msgpack of image files, under keys without padding."""
+    points = [[f, n] for n, f in enumerate(FILES)]
+    return foreign.write_lmdb(folder / "set", foreign.tensorpack(points, "{}"))
+
+
+def caffe(folder: Path) -> str:
+    """Raw Datums."""
+    return foreign.write_lmdb(folder / "set", foreign.caffe(IMAGES, range(COUNT)))
+
+
+def caffe_floats(folder: Path) -> str:
+    """Datums of floats."""
+    entries = {
+        b"%d" % n: foreign.datum((3, 8, 7), label=n, floats=i.transpose(2, 0, 1))
+        for n, i in enumerate(IMAGES)
+    }
+    return foreign.write_lmdb(folder / "set", entries)
+
+
+def caffe_encoded(folder: Path) -> str:
+    """Datums of image files."""
+    entries = {
+        b"%08d_%d.png" % (n, n): foreign.datum(None, f, n, encoded=True)
+        for n, f in enumerate(FILES)
+    }
+    return foreign.write_lmdb(folder / "set", entries)
+
+
+def ocr(folder: Path) -> str:
+    """image-%09d."""
+    return foreign.write_lmdb(folder / "set", foreign.ocr(FILES, [f"w{n}" for n in range(COUNT)]))
+
+
+def basicsr(folder: Path) -> str:
+    """Pictures and meta_info.txt."""
+    named = {f"n{n}": image for n, image in enumerate(IMAGES)}
+    return foreign.write_basicsr(folder / "set", named)
+
+
+def stylegan(folder: Path) -> str:
+    """Pictures of two sizes."""
+    small = foreign.files(pictures(COUNT, (8, 8, 3)))
+    large = foreign.files(pictures(COUNT, (16, 16, 3)))
+    return foreign.write_lmdb(folder / "set", foreign.stylegan({8: small, 16: large}))
+
+
+def bare(folder: Path) -> str:
+    """LSUN."""
+    return foreign.write_lmdb(folder / "set", {b"%d" % n: f for n, f in enumerate(FILES)})
+
+
+def pickles(folder: Path) -> str:
+    """Pickled datapoints, which stay what they are, whatever is done to them."""
+    import pickle
+
+    points = [(f, n) for n, f in enumerate(FILES)]
+    entries = foreign.tensorpack(points, dumps=pickle.dumps)
+    return foreign.write_lmdb(folder / "set", entries)
+
+
+def vlen(folder: Path) -> str:
+    """Encoded images of variable length."""
+    with h5py.File(folder / "set.h5", "w") as file:
+        foreign.vlen(file, "images", FILES)
+        file["labels"] = np.arange(COUNT)
+    return str(folder / "set.h5")
+
+
+def fuel(folder: Path) -> str:
+    """Pixels of variable length with shapes, and splits."""
+    flat = [np.ascontiguousarray(i.transpose(2, 0, 1)).reshape(-1) for i in IMAGES]
+    with h5py.File(folder / "set.h5", "w") as file:
+        data = foreign.vlen(file, "image_features", flat, chunks=(4,), compression="gzip")
+        foreign.shapes(file, data, [(3, 8, 7)] * COUNT)
+        file["targets"], file["chosen"] = np.arange(COUNT), np.array([1, 2])
+        foreign.fuel_split(
+            file,
+            [
+                (s, n, 0, 4, i, True)
+                for s, i in (("a", None), ("b", "chosen"))
+                for n in ("image_features", "targets")
+            ],
+        )
+    return str(folder / "set.h5")
+
+
+def fuel_2015(folder: Path) -> str:
+    """Fuel's first splits."""
+    with h5py.File(folder / "set.h5", "w") as file:
+        file["features"], file["targets"] = IMAGES.transpose(0, 3, 1, 2), np.arange(COUNT)
+        file.attrs["train"], file.attrs["test"] = [0, 5], [5, COUNT]
+    return str(folder / "set.h5")
+
+
+def course(folder: Path) -> str:
+    """DeepLearning.ai."""
+    with h5py.File(folder / "set.h5", "w") as file:
+        file["train_set_x"], file["train_set_y"] = IMAGES, np.arange(COUNT) % 2
+        file["list_classes"] = np.array([b"non-cat", b"cat"])
+    return str(folder / "set.h5")
+
+
+def pcam(folder: Path) -> str:
+    """PCam's two files."""
+    with h5py.File(folder / "split_x.h5", "w") as file:
+        file.create_dataset("x", data=IMAGES, chunks=(2, 8, 7, 3), compression="gzip")
+    with h5py.File(folder / "split_y.h5", "w") as file:
+        file["y"] = (np.arange(COUNT) % 2).astype(np.uint8).reshape(COUNT, 1, 1, 1)
+    return str(folder / "split_x.h5")
+
+
+def caffe_list(folder: Path) -> str:
+    """HDF5Data's list of two files."""
+    for number, part in enumerate((slice(0, 4), slice(4, COUNT))):
+        with h5py.File(folder / f"part{number}.h5", "w") as file:
+            file["data"] = IMAGES[part].transpose(0, 3, 1, 2).astype(np.float32)
+            file["label"] = np.arange(COUNT, dtype=np.float32)[part, None]
+    (folder / "list.txt").write_text("part0.h5\npart1.h5\n")
+    return str(folder / "list.txt")
+
+
+def any_names(folder: Path) -> str:
+    """The names of Torch's reader, labels of two columns, in a file of h5py's newest format."""
+    with h5py.File(folder / "set.h5", "w", libver="latest") as file:
+        file["data"], file["labels"] = IMAGES, np.zeros((COUNT, 2))
+    return str(folder / "set.h5")
+
+
+LAYOUTS: dict[str, Callable[[Path], str]] = {
+    build.__name__: build
+    for build in (
+        *(pyxis, branch, tensorpack, tensorpack_files, caffe, caffe_floats, caffe_encoded, ocr),
+        *(basicsr, stylegan, bare, pickles, vlen, fuel, fuel_2015, course, pcam, caffe_list),
+        any_names,
+    )
+}
+
+
+# -- one round -------------------------------------------------------------------------------------
+
+
+def mutate(raw: bytearray, rng: np.random.Generator) -> None:
+    """A few bit flips, boundary numbers, zeros or copied pieces, where the file is not empty."""
+    used = np.flatnonzero(np.frombuffer(bytes(raw), np.uint8))
+    for _ in range(int(rng.integers(1, 4))):
+        at = int(rng.choice(used))
+        kind = int(rng.integers(5))
+        if kind == 0:
+            raw[at] ^= 1 << int(rng.integers(8))
+        elif kind == 1:
+            raw[at] = int(rng.choice([0, 1, 0x7F, 0x80, 0xFF]))
+        elif kind == 2:
+            width = int(rng.choice([2, 4, 8]))
+            raw[at : at + width] = b"\xff" * len(raw[at : at + width])
+        elif kind == 3:
+            raw[at : at + 16] = bytes(len(raw[at : at + 16]))
+        else:
+            other = int(rng.choice(used))
+            piece = raw[other : other + 8]
+            raw[at : at + len(piece)] = piece[: len(raw[at : at + len(piece)])]
+
+
+def values_of(path: str) -> list[tuple[int, int]]:
+    """Where the values of an LMDB's records lie in its file: what the parsers see."""
+    with contextlib.suppress(AsyncReaderError), contextlib.closing(open_source(path)) as source:
+        entries: Any = getattr(source, "entries", None)
+        if entries is not None:
+            return list(zip(entries.starts.tolist(), entries.sizes.tolist(), strict=True))
+    return []
+
+
+def change_value(raw: bytearray, value: tuple[int, int], rng: np.random.Generator) -> None:
+    """Some bytes of a value of a sound tree; its structure is at its ends, the pixels between."""
+    start, size = value
+    for _ in range(int(rng.integers(1, 3))):
+        if rng.random() < 0.7:
+            at = int(rng.integers(min(size, 120)))
+        else:
+            at = size - 1 - int(rng.integers(min(size, 60)))
+        raw[start + at] = int(rng.integers(256))
+
+
+def read_everything(path: str) -> str:
+    """All that a reader and convert would ask of a set; only our errors may come: what they say."""
+    source = None
+    try:
+        source = open_source(path)
+        size = None if source.spec.stored.shape is not None else (4, 4)
+        fill_rows(source, Wanted(layout="NHWC", size=size), np.arange(source.spec.count))
+        for index in range(source.spec.count):
+            with contextlib.suppress(SampleError):
+                source.sample_bytes(index)
+                source.source_path(index)
+                if not source.spec.stored.encoded:
+                    source.sample_pixels(index)
+    except AsyncReaderError as exc:
+        assert str(exc)  # noqa: PT017 (most sets are read, some must be refused)
+        return str(exc)
+    finally:
+        if source is not None:
+            source.close()
+    return ""
+
+
+class Damaged:
+    """A set in ``folder`` that each round damages anew."""
+
+    def __init__(self, layout: str, folder: Path) -> None:
+        self.path = LAYOUTS[layout](folder)
+        said = read_everything(self.path)
+        assert not said or layout == "pickles", said
+        files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "lock.mdb")
+        self.whole = {file: file.read_bytes() for file in files}
+        self.layout = layout
+        self.values = values_of(self.path)
+
+    def round(self, number: int) -> str:
+        """What came of one round: "" where the set is read, or the error's text."""
+        rng = np.random.default_rng([number, *self.layout.encode()])
+        for file, whole in self.whole.items():
+            file.write_bytes(whole)
+        file = list(self.whole)[int(rng.integers(len(self.whole)))]
+        raw = bytearray(self.whole[file])
+        kind = rng.random()
+        if kind < 0.15:
+            del raw[int(rng.integers(len(raw))) :]
+        elif kind < 0.5 and self.values and file.name == "data.mdb":
+            change_value(raw, self.values[int(rng.integers(len(self.values)))], rng)
+        else:
+            mutate(raw, rng)
+        file.write_bytes(raw)
+        return read_everything(self.path)
+
+
+def no_pickles(event: str, arguments: Any) -> None:
+    """An audit hook: a pickle that names anything, as the dangerous ones must, is a failure."""
+    if event == "pickle.find_class":
+        raise AssertionError(f"a pickle was read: {arguments}")
+
+
+def child(layout: str, first: int, rounds: int) -> None:
+    """Rounds ``first`` to ``rounds``; each is told before it begins, and an exception ends it."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    sys.addaudithook(no_pickles)
+    warnings.simplefilter("ignore")
+    refused = 0
+    with tempfile.TemporaryDirectory() as folder:
+        damaged = Damaged(layout, Path(folder))
+        for number in range(first, rounds):
+            print(f"round {number} {refused}", flush=True)
+            signal.alarm(SECONDS)  # nobody handles it: a hang ends by this signal
+            refused += damaged.round(number) != ""
+            signal.alarm(0)
+    print(f"round {rounds} {refused}", flush=True)
+
+
+# -- all of them -----------------------------------------------------------------------------------
+
+
+def fuzz(layout: str, rounds: int) -> tuple[int, list[str]]:
+    """(rounds that were refused with an error of ours, failures) of a layout."""
+    refused, failures, first = 0, [], 0
+    while first < rounds:
+        words = [sys.executable, __file__, "--child", str(first), str(rounds), layout]
+        done = subprocess.run(words, capture_output=True, text=True)
+        told = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("round")]
+        if not told:
+            return refused, [*failures, f"{layout}: {done.stderr[-1000:]}"]
+        last, more = map(int, told[-1])
+        refused += more
+        if done.returncode < 0:
+            name = signal.Signals(-done.returncode).name
+            failures.append(f"{layout}, round {last}: {name}")
+        elif done.returncode:
+            failures.append(f"{layout}, round {last}: {done.stderr.strip().splitlines()[-1]}")
+        first = last + 1
+    return refused, failures
+
+
+def main() -> int:
+    """0 where nothing failed."""
+    if sys.argv[1:2] == ["--child"]:
+        child(sys.argv[4], int(sys.argv[2]), int(sys.argv[3]))
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--round", type=int, help="only this one, in this process")
+    parser.add_argument("words", nargs="*", metavar="ROUNDS LAYOUT")
+    given = parser.parse_args()
+    numbers = [word for word in given.words if word.isdigit()]
+    layouts = [word for word in given.words if not word.isdigit()] or list(LAYOUTS)
+    if given.round is not None:
+        folder = Path(tempfile.mkdtemp())
+        try:
+            print(Damaged(layouts[0], folder).round(given.round) or "it is read")
+        except Exception:
+            traceback.print_exc()
+        print(f"the set is in {folder}")
+        return 0
+    rounds = int(numbers[0]) if numbers else 300
+    failed = False
+    for layout in layouts:
+        refused, failures = fuzz(layout, rounds)
+        print(f"{layout}: {rounds} rounds, {refused} refused, {len(failures)} failed", flush=True)
+        for failure in failures:
+            print(f"  {failure}")
+        failed |= bool(failures)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

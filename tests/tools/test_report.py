@@ -1,0 +1,457 @@
+"""The page about a set: its facts are right and bounded, and no name can break it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from fakes import paint
+from PIL import Image
+from report_sets import HOSTILE, damaged, grainy, pets
+
+import converters
+from asyncreader import FormatError, ParamsError
+from asyncreader.cli import main as cli
+from asyncreader.tools.label_stats import count_labels
+from asyncreader.tools.report import Facts, gather, html, looking, page
+from asyncreader.tools.report.charts import histogram, ratios
+from asyncreader.tools.thumbnails import Looker
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*words: str | Path) -> Any:
+    return CliRunner().invoke(cli.cli, [str(word) for word in words])
+
+
+def states(facts: Facts) -> dict[str, str]:
+    return {check.name: check.state for check in facts.checks}
+
+
+class Parsed(HTMLParser):
+    """Tags with their attributes, and the text outside style and script."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.sources: dict[str, list[str]] = {"style": [], "script": []}
+        self._inside: str | None = None
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag if tag in self.sources else None
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = None
+
+    def handle_data(self, data: str) -> None:
+        if self._inside is None:
+            self.text.append(data)
+        else:
+            self.sources[self._inside].append(data)
+
+    def every(self, tag: str) -> Iterator[dict[str, str | None]]:
+        return (attributes for name, attributes in self.tags if name == tag)
+
+
+@pytest.fixture(scope="module")
+def set_of_pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pets(tmp_path_factory.mktemp("pets"))
+
+
+# -- facts ---------------------------------------------------------------------------------------
+
+
+def test_duplicates_and_single_colours_are_found(set_of_pets: Path) -> None:
+    """Copies, copies with different labels, and pictures of one colour: each by record number."""
+    facts = gather({"path": set_of_pets})
+    assert (facts.count, facts.looked) == (24, 24)
+    assert [(g.tally.name, g.tally.samples, len(g.thumbs)) for g in facts.groups] == [
+        ("cat", 10, 10),
+        ("dog", 8, 8),
+        ("eel", 6, 6),
+    ]
+    copies = [(c.samples, c.labels, [row.record for row in c.rows]) for c in facts.copies]
+    assert copies == [(2, 2, [4, 12]), (3, 1, [1, 2, 3])]
+    assert (facts.extra_copies, facts.compared) == (3, 24)
+    assert (facts.copy_groups, facts.torn_groups) == (2, 1)
+    assert facts.copies[0].rows[1].path == "dog/12.png"
+    assert [row.record for row in facts.flat] == [20]
+    assert facts.bad == ()
+    assert states(facts) == {
+        "Structure": "ok",
+        "Checksums": "ok",
+        "Pictures": "ok",
+        "Duplicates": "bad",
+        "Content": "look",
+        "Classes": "ok",
+    }
+    assert facts.verdict == "24 of 24 samples: 4 checks passed, 2 to look at"
+
+
+def test_copies_are_counted_beyond_those_listed(tmp_path: Path) -> None:
+    """Groups whose labels differ come first, and all are counted, though a hundred are listed."""
+    pixels = np.random.default_rng(0).integers(0, 256, (150, 8, 8, 3), np.uint8)
+    data = np.concatenate([pixels, pixels, pixels[:30]])
+    labels = np.zeros((330, 2))
+    labels[150:270, 1] = 1  # of 120 pictures the second copy says otherwise
+    labels[[140, 290], 0] = np.nan  # which is no difference
+    with h5py.File(tmp_path / "twice.h5", "w") as file:
+        file["data"], file["labels"] = data, labels
+    facts = gather({"path": tmp_path / "twice.h5"})
+    assert (facts.extra_copies, facts.copy_groups, facts.torn_groups) == (180, 150, 120)
+    assert len(facts.copies) == 100
+    assert all(group.labels == 2 for group in facts.copies)
+    words = page(facts)
+    assert "in 120 groups copies carry different labels" in words
+    assert "100 of 150 groups, those whose labels differ first:" in words
+
+
+def test_sizes_and_bytes(set_of_pets: Path) -> None:
+    """Sizes are those of the pictures, bytes those that are stored."""
+    facts = gather({"path": set_of_pets})
+    assert facts.sizes == [((40, 30), 18), ((30, 40), 6)]
+    with h5py.File(set_of_pets) as file:
+        np.testing.assert_array_equal(facts.bytes_each, np.diff(file["offsets"][:]))
+    assert ratios(facts.widths, facts.heights) == [("3:4", 6), ("4:3", 18)]
+
+
+def test_damage_is_a_fact(set_of_pets: Path, tmp_path: Path) -> None:
+    """Changed bytes are listed with their record and origin, and the page is made all the same."""
+    facts = gather({"path": damaged(set_of_pets, tmp_path / "d.h5", 5, 19)})
+    assert facts.bad_count == 2
+    assert [(row.record, row.words, row.path) for row in facts.bad] == [
+        (5, "cat", "cat/05.png"),
+        (19, "eel", "eel/19.png"),
+    ]
+    assert states(facts)["Checksums"] == "bad"
+    assert "the bytes that were packed" in page(facts)
+
+
+def test_what_cannot_be_shown_has_not_passed(set_of_pets: Path, tmp_path: Path) -> None:
+    """A check of pictures passes only if every one that was looked at can be shown, and a check of
+    what is in them only if there is one."""
+    facts = gather({"path": damaged(set_of_pets, tmp_path / "d.h5", 5, 19)})
+    found = {check.name: check for check in facts.checks}
+    assert (found["Pictures"].state, found["Pictures"].words) == (
+        "bad",
+        "2 of 24 samples cannot be shown",
+    )
+    assert facts.verdict == "24 of 24 samples: 2 checks passed, 4 to look at"
+    none = gather({"path": damaged(set_of_pets, tmp_path / "n.h5", *range(24))})
+    assert (none.bad_count, len(none.bytes_each)) == (24, 0)
+    assert {name for name, state in states(none).items() if state == "ok"} == {
+        "Structure",
+        "Classes",
+    }
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.png")
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        data = file.create_dataset("data", (2,), h5py.vlen_dtype(np.uint8))
+        for n in range(2):
+            data[n] = np.frombuffer((tmp_path / "x.png").read_bytes()[:-20], np.uint8)
+    assert states(gather({"path": tmp_path / "f.h5"}))["Duplicates"] == "look"
+
+
+def test_what_cannot_be_decoded_is_a_fact(tmp_path: Path) -> None:
+    """Bytes that are no picture, packed as they are elsewhere, are bad but not wrong bytes."""
+    good = tmp_path / "x.png"
+    Image.new("RGB", (8, 8)).save(good)
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        kind = h5py.vlen_dtype(np.uint8)
+        data = file.create_dataset("data", (3,), kind)
+        for n, content in enumerate(
+            (good.read_bytes(), good.read_bytes()[:-20], good.read_bytes())
+        ):
+            data[n] = np.frombuffer(content, np.uint8)
+    facts = gather({"path": tmp_path / "f.h5"})
+    assert [row.record for row in facts.bad] == [1]
+    assert states(facts)["Checksums"] == "look"
+    assert states(facts)["Pictures"] == "bad"
+    assert [[row.record for row in c.rows] for c in facts.copies] == [[0, 2]]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 23])
+def test_only_so_many_are_looked_at(limit: int, set_of_pets: Path, monkeypatch: Any) -> None:
+    """With a limit exactly so many samples are read, those of thumbnails and of the table of
+    duplicates included; which, depends on the seed only."""
+    read: set[int] = set()
+    look = Looker.look
+
+    def noted(self: Looker, record: int, side: int) -> Any:
+        read.add(record)
+        return look(self, record, side)
+
+    monkeypatch.setattr(Looker, "look", noted)
+    seen: list[tuple[int, int]] = []
+    facts = gather(
+        {"path": set_of_pets}, limit=limit, progress=lambda done, total: seen.append((done, total))
+    )
+    assert facts.looked == len(read) == len(facts.bytes_each) == limit
+    assert seen[-1] == (limit, limit)
+    assert 1 <= sum(len(group.thumbs) for group in facts.groups) <= limit
+    assert facts.compared == 24  # recorded checksums cost no reading
+    text = " ".join(Parsed(page(facts)).text)
+    assert f"{limit} of 24 samples were looked at" in text
+    first = set(read)
+    read.clear()
+    gather({"path": set_of_pets}, limit=limit)
+    assert read == first
+
+
+def test_duplicates_of_a_large_set_are_shown(tmp_path: Path) -> None:
+    """Of a set that is looked at in part, recorded duplicates still have their pictures."""
+    pixels = np.random.default_rng(0).integers(0, 256, (400, 8, 8, 3), np.uint8)
+    pixels[390:] = pixels[:10]
+    for number, picture in enumerate(pixels):
+        path = tmp_path / "in" / f"{number % 2}" / f"{number:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(path)
+    converters.convert(tmp_path / "in", tmp_path / "many.h5", encoding="original")
+    facts = gather({"path": tmp_path / "many.h5"}, limit=60)
+    assert facts.looked == 60
+    assert [group.rows[0].thumb is not None for group in facts.copies] == [True] * 10
+
+
+def test_thumbnails_are_bounded(set_of_pets: Path, monkeypatch: Any) -> None:
+    """So many thumbnails in all and of a class, and the page says how many classes have none."""
+    monkeypatch.setattr(looking, "THUMBS", 2)
+    monkeypatch.setattr(looking, "OF_A_CLASS", 1)
+    facts = gather({"path": set_of_pets}, limit=5)
+    assert [len(group.thumbs) for group in facts.groups] == [1, 1, 0]
+    assert "1 class has no picture here." in " ".join(Parsed(page(facts)).text)
+    monkeypatch.setattr(looking, "IN_FULL", 10)
+    bounded = gather({"path": set_of_pets}, limit=5)
+    assert bounded.compared == bounded.looked == 5
+
+
+@pytest.mark.parametrize(
+    ("labels", "classed"),
+    [
+        (np.arange(12) % 3, True),
+        (np.array([True, False] * 6), True),
+        (np.arange(12) * 10**12, False),
+        (np.linspace(0, 1, 12), False),
+        (np.full(12, np.nan), False),
+        (np.arange(24).reshape(12, 2), False),
+        (np.zeros((12, 2, 2), "f4"), False),
+        (None, False),
+    ],
+    ids=lambda value: "none" if value is None else f"{getattr(value, 'dtype', value)}",
+)
+def test_labels_of_any_kind(labels: Any, classed: bool, tmp_path: Path) -> None:
+    """Labels that are no classes, several a sample, or none: the page shows what there is."""
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["data"] = paint(12, (9, 8, 3))
+        if labels is not None:
+            file["labels"] = labels
+    facts = gather({"path": tmp_path / "f.h5"})
+    assert facts.classed is classed
+    assert sum(len(group.thumbs) for group in facts.groups) == 12
+    headings = re.findall(r"<h3>label( \d)?</h3>", page(facts))
+    assert len(headings) == (0 if labels is None or classed else labels.size // 12)
+
+
+def test_empty_and_uneven_classes_want_a_look(tmp_path: Path) -> None:
+    """A class without samples, or eleven times as many in one as in another, is said."""
+    assert count_labels(np.array([0, 2, 2]), ("a", "b", "c")) == [
+        (0, "a", 1),
+        (1, "b", 0),
+        (2, "c", 2),
+    ]
+    for labels, state in (([0] * 11 + [1], "look"), ([0] * 10 + [1], "ok")):
+        path = tmp_path / f"{state}.h5"
+        with h5py.File(path, "w") as file:
+            file["data"], file["labels"] = paint(len(labels), (9, 8, 3)), labels
+        assert states(gather({"path": path}))["Classes"] == state
+
+
+def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
+    """Vectors have no page; nor has a part of a set."""
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["data"] = np.zeros((4, 7))
+    with pytest.raises(FormatError, match="not pictures"):
+        gather({"path": tmp_path / "f.h5"})
+    with pytest.raises(ParamsError, match="whole set"):
+        gather({"path": tmp_path / "f.h5", "subset": slice(2)})
+
+
+# -- charts --------------------------------------------------------------------------------------
+
+
+def test_shares_are_of_all_samples(tmp_path: Path) -> None:
+    """A share in a table is of all samples, those of rows that are left out included."""
+    for number in range(100):
+        path = tmp_path / "in" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (10 + number, 9)).save(path)
+    converters.convert(tmp_path / "in", tmp_path / "s.h5", encoding="original", no_labels=True)
+    (table,) = re.findall(
+        "Width \u00d7 height.*?</table>", page(gather({"path": tmp_path / "s.h5"}))
+    )
+    assert re.findall(r"[\d.]+%", table) == ["1.0%"] * 50
+
+
+def test_histograms_hold_every_value() -> None:
+    """The bars of a chart add up to the values given, whatever their spread."""
+    rng = np.random.default_rng(0)
+    for values in (
+        rng.normal(size=500),
+        rng.integers(0, 5, 300),
+        10 ** rng.uniform(0, 9, 200),
+        np.array([1.0, np.nan, 2.0, np.inf]),
+        np.array([-5, 10**15]),
+        np.array([0.1, 0.1 + 2e-17, 0.2]),
+    ):
+        found = re.findall(r"<title>[^<]*: ([\d,]+)</title>", histogram(values, "x"))
+        total = sum(int(count.replace(",", "")) for count in found)
+        assert total == np.isfinite(values).sum()
+    assert "all 7 bytes" in histogram(np.full(9, 7), "bytes")
+    assert "no values" in histogram(np.array([np.nan]), "x")
+
+
+# -- the page ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set whose class names and paths try to break out of the page."""
+    folder = tmp_path_factory.mktemp("hostile")
+    rng = np.random.default_rng(0)
+    for name in HOSTILE:
+        (folder / "in" / name).mkdir(parents=True)
+        for number in range(2):
+            pixels = np.full((20, 20, 3), 7, np.uint8)
+            if number:
+                pixels = rng.integers(0, 256, (20, 20, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / "in" / name / f"{number}'\"><b>.png")
+    converters.convert(folder / "in", folder / "h<b>.lmdb", encoding="png")
+    return folder / "h<b>.lmdb"
+
+
+def test_names_cannot_break_the_page(hostile: Path) -> None:
+    """Hostile class names and paths are text: no tag, attribute or policy comes from them."""
+    facts = gather({"path": hostile})
+    assert facts.copies  # so that names, labels and paths stand in every table
+    assert facts.flat
+    made = page(facts)
+    parsed = Parsed(made)
+    tags = {tag for tag, _ in parsed.tags}
+    assert not tags & {"b\u2028", "iframe", "object", "embed", "base", "form", "video"}
+    assert len(list(parsed.every("script"))) == len(list(parsed.every("style"))) == 1
+    assert len([1 for tag, _ in parsed.tags if tag == "b"]) == len(facts.checks)
+    for tag, attributes in parsed.tags:
+        assert not [name for name in attributes if name.startswith("on")], tag
+        assert "style" not in attributes
+    for image in parsed.every("img"):
+        assert (image["src"] or "").startswith("data:image/")
+        assert set(image) <= {"src", "width", "height", "alt", "title", "decoding", "class"}
+    text = "".join(parsed.text)
+    for name in HOSTILE:
+        assert name in text or name.encode("unicode_escape").decode() in text
+    assert "\u202e" not in made
+
+
+@pytest.mark.parametrize("make", [pets, grainy])
+def test_every_picture_of_a_page_decodes(make: Any, tmp_path: Path) -> None:
+    """Pillow decodes every picture of a page to the size that its tag says: none is cut short,
+    however large its data: URI is."""
+    facts = gather({"path": make(tmp_path)})
+    images = list(Parsed(page(facts)).every("img"))
+    assert len(images) >= facts.count
+    for image in images:
+        head, _, data = (image["src"] or "").partition(",")
+        assert head in ("data:image/png;base64", "data:image/jpeg;base64")
+        with Image.open(io.BytesIO(base64.b64decode(data, validate=True))) as picture:
+            picture.load()
+            assert picture.size == (int(image["width"] or 0), int(image["height"] or 0))
+
+
+def test_a_name_of_megabytes_is_cut() -> None:
+    """A value that is longer than any path takes 4,096 letters of a page."""
+    assert len(html.text("<" * 1_000_000)) == 4 * html.LONGEST + 3
+
+
+def test_the_policy_allows_this_style_and_this_script_only(set_of_pets: Path) -> None:
+    """default-src 'none', and the hashes are those of the one style and the one script."""
+    made = page(gather({"path": set_of_pets}))
+    parsed = Parsed(made)
+    (policy,) = (
+        meta["content"]
+        for meta in parsed.every("meta")
+        if meta.get("http-equiv") == "Content-Security-Policy"
+    )
+    rules = dict(rule.strip().split(" ", 1) for rule in (policy or "").split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["img-src"] == "data:"
+    for kind in ("style", "script"):
+        digest = hashlib.sha256("".join(parsed.sources[kind]).encode()).digest()
+        assert rules[f"{kind}-src"] == f"'sha256-{base64.b64encode(digest).decode()}'"
+    for tag, attributes in parsed.tags:
+        for name in ("src", "href", "srcset", "data", "action"):
+            assert (attributes.get(name) or "data:").startswith(("data:", "#")), tag
+    assert not re.search(
+        r"https?:|url\(|@import|fetch\(|innerHTML", page(gather({"path": set_of_pets}))
+    )
+
+
+def test_a_page_names_the_set_as_it_was_asked_for(
+    set_of_pets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set named by a relative path is called so: its page does not tell the folders above it."""
+    monkeypatch.chdir(set_of_pets.parent)
+    facts = gather({"path": set_of_pets.name})
+    assert facts.path == set_of_pets.name
+    assert str(set_of_pets.parent) not in page(facts)
+
+
+def test_the_same_set_gives_the_same_page(set_of_pets: Path, monkeypatch: Any) -> None:
+    """The page depends on the set and the seed only, not on threads or the time."""
+    monkeypatch.setattr(looking, "OF_A_CLASS", 2)
+    one = page(gather({"path": set_of_pets}, jobs=1))
+    assert one == page(gather({"path": set_of_pets}, jobs=4))
+    assert one != page(gather({"path": set_of_pets}, seed=1))
+
+
+# -- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command_writes_one_page(set_of_pets: Path, tmp_path: Path) -> None:
+    """--html writes the page alone, with --output a sheet, too, and says what it found."""
+    target = tmp_path / "pets.html"
+    result = run("preview", set_of_pets, "--html", target)
+    assert result.exit_code == 0, result.stderr
+    assert re.fullmatch(
+        r"24 of 24 samples: 4 checks passed, 2 to look at; [\d.]+ kB in .*pets\.html\n",
+        result.stdout,
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["pets.html"]
+    assert target.read_text(encoding="utf-8").startswith("<!doctype html>\n")
+    sheet = tmp_path / "s.png"
+    result = run("preview", set_of_pets, "--html", target, "--output", sheet, "-q", "--count", "2")
+    assert (result.exit_code, result.output, sheet.is_file()) == (0, "", True)
+
+
+def test_the_command_in_json(set_of_pets: Path, tmp_path: Path) -> None:
+    """--json tells every fact but the pictures."""
+    words = ["--html", tmp_path / "p.html", "--json"]
+    told = json.loads(run("preview", set_of_pets, *words).stdout)["report"]
+    assert told["page_bytes"] == (tmp_path / "p.html").stat().st_size
+    assert told["sizes"][0] == {"width": 40, "height": 30, "samples": 18}
+    assert told["copies"][0] == {"samples": 2, "labels": 2, "records": [4, 12]}
+    assert told["near_constant_list"][0]["record"] == 20
+    assert told["classes"][2] == {"label": 2, "class": "eel", "samples": 6}
+    assert {check["state"] for check in told["checks"]} == {"ok", "look", "bad"}
