@@ -8,6 +8,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ import converters
 from asyncreader import FormatError, ParamsError
 from asyncreader.cli import main as cli
 from asyncreader.tools.label_stats import count_labels
-from asyncreader.tools.report import Facts, gather, html, looking, page
+from asyncreader.tools.report import Facts, gather, looking, page
 from asyncreader.tools.report.charts import histogram, ratios
+from asyncreader.tools.report.page import LONGEST
 from asyncreader.tools.thumbnails import Looker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -299,9 +301,8 @@ def test_shares_are_of_all_samples(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         Image.new("RGB", (10 + number, 9)).save(path)
     converters.convert(tmp_path / "in", tmp_path / "s.h5", encoding="original", no_labels=True)
-    (table,) = re.findall(
-        "Width \u00d7 height.*?</table>", page(gather({"path": tmp_path / "s.h5"}))
-    )
+    made = page(gather({"path": tmp_path / "s.h5"}))
+    (table,) = re.findall("Width \u00d7 height.*?</table>", made, re.DOTALL)
     assert re.findall(r"[\d.]+%", table) == ["1.0%"] * 50
 
 
@@ -316,11 +317,20 @@ def test_histograms_hold_every_value() -> None:
         np.array([-5, 10**15]),
         np.array([0.1, 0.1 + 2e-17, 0.2]),
     ):
-        found = re.findall(r"<title>[^<]*: ([\d,]+)</title>", histogram(values, "x"))
-        total = sum(int(count.replace(",", "")) for count in found)
-        assert total == np.isfinite(values).sum()
-    assert "all 7 bytes" in histogram(np.full(9, 7), "bytes")
-    assert "no values" in histogram(np.array([np.nan]), "x")
+        chart = histogram(values, "x")
+        assert sum(bar.values for bar in chart.bars) == chart.values == np.isfinite(values).sum()
+
+
+def test_bars_stand_in_the_page(tmp_path: Path) -> None:
+    """A chart of labels shows every value in its bars; a column of one value, or of none, is said
+    in words."""
+    labels = np.stack([np.arange(12) * 1.5, np.full(12, 7), np.full(12, np.nan)], axis=1)
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["data"], file["labels"] = paint(12, (9, 8, 3)), labels
+    made = page(gather({"path": tmp_path / "f.h5"}))
+    assert sum(map(int, re.findall(r"<rect[^>]*><title>[^<]*: (\d+)</title>", made))) == 12
+    assert "<p>all 7 value</p>" in made
+    assert "<p class=quiet>no values</p>" in made
 
 
 # -- the page ------------------------------------------------------------------------------------
@@ -380,9 +390,10 @@ def test_every_picture_of_a_page_decodes(make: Any, tmp_path: Path) -> None:
             assert picture.size == (int(image["width"] or 0), int(image["height"] or 0))
 
 
-def test_a_name_of_megabytes_is_cut() -> None:
+def test_a_name_of_megabytes_is_cut(set_of_pets: Path) -> None:
     """A value that is longer than any path takes 4,096 letters of a page."""
-    assert len(html.text("<" * 1_000_000)) == 4 * html.LONGEST + 3
+    facts = replace(gather({"path": set_of_pets}), fingerprint="<" * 1_000_000)
+    assert re.findall("(?:&lt;)+[.]{3}", page(facts)) == ["&lt;" * LONGEST + "..."]
 
 
 def test_the_policy_allows_this_style_and_this_script_only(set_of_pets: Path) -> None:

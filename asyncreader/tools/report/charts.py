@@ -1,15 +1,13 @@
-"""Distributions as bars: inline SVG for values, a table with bars for kinds."""
+"""Distributions as bars: of values (drawn as SVG by page.html), and of ratios of sides."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-from .html import Html, join, markup
 
 Array = npt.NDArray[Any]
 
@@ -35,7 +33,38 @@ RATIOS: Final = {
 }
 
 
-def histogram(values: Array, what: str, *, sizes: bool = True) -> Html:
+class Bar(NamedTuple):
+    """One bar of a histogram: where it stands, and how many values lie between low and high."""
+
+    x: float
+    width: float
+    height: float
+    low: float
+    high: float
+    values: int
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """A chart of ``values`` finite values; without bars where these are all the same."""
+
+    what: str
+    """What the values are, with their unit."""
+    values: int
+    low: float = 0.0
+    high: float = 0.0
+    median: float = 0.0
+    logarithmic: bool = False
+    bars: tuple[Bar, ...] = ()
+    marks: tuple[tuple[str, int, float], ...] = ()
+    """Below the bars: text-anchor, x, value."""
+    width: int = _WIDE
+    height: int = _HIGH
+    ground: int = _HIGH - _FOOT
+    """The y of the bars' feet."""
+
+
+def histogram(values: Array, what: str, *, sizes: bool = True) -> Histogram:
     """Finite ``values`` in at most 24 bins as a chart; ``what``: they are, with their unit.
 
     ``sizes``: bins grow by a factor where values span more than 50 times the least of them.
@@ -43,10 +72,10 @@ def histogram(values: Array, what: str, *, sizes: bool = True) -> Html:
     values = values.astype(np.float64)
     values = values[np.isfinite(values)]
     if not values.size:
-        return markup("<p class=quiet>no values</p>")
+        return Histogram(what, 0)
     low, high = float(values.min()), float(values.max())
     if low == high:
-        return markup("<p>all {value} {what}</p>", value=number(low), what=what)
+        return Histogram(what, values.size, low, high, low)
     whole = bool((values == np.rint(values)).all())
     wide = sizes and low > 0 and high > 50 * low
     bins = min(_BINS, int(high - low) + 1) if whole and high - low < _BINS else _BINS
@@ -61,45 +90,12 @@ def histogram(values: Array, what: str, *, sizes: bool = True) -> Html:
         tall = (_HIGH - _FOOT - _TOP) * count / most
         if count:
             tall = max(tall, 1.5)
-        bars.append(
-            markup(
-                '<rect x="{x}" y="{y}" width="{w}" height="{h}"><title>{t}</title></rect>',
-                x=f"{_LEFT + index * step:.1f}",
-                y=f"{_HIGH - _FOOT - tall:.1f}",
-                w=f"{max(step - 2, 1):.1f}",
-                h=f"{tall:.1f}",
-                t=f"{number(edges[index])} to {number(edges[index + 1])}: {count:,}",
-            )
-        )
+        between = (float(edges[index]), float(edges[index + 1]))
+        bars.append(Bar(_LEFT + index * step, max(step - 2, 1), tall, *between, count))
     middle = math.sqrt(low * high) if wide else (low + high) / 2
-    marks = [("start", _LEFT, low), ("middle", _WIDE / 2, middle), ("end", _WIDE - _LEFT, high)]
-    labels = join(
-        markup(
-            '<text x="{x}" y="{y}" text-anchor="{a}">{t}</text>',
-            x=f"{x:g}",
-            y=_HIGH - 6,
-            a=anchor,
-            t=number(value),
-        )
-        for anchor, x, value in marks
-    )
-    return markup(
-        '<svg class=chart viewBox="0 0 {w} {h}" role="img" aria-label="{label}">'
-        '{bars}<line x1="0" x2="{w}" y1="{y}" y2="{y}"/>{labels}'
-        '<text x="{left}" y="11">highest bar: {most}</text></svg>'
-        "<p class=quiet>{what}; median {median}{note}</p>",
-        w=_WIDE,
-        h=_HIGH,
-        y=_HIGH - _FOOT,
-        left=_LEFT,
-        bars=join(bars),
-        labels=labels,
-        most=f"{most:,}",
-        label=f"{what}: {number(low)} to {number(high)}, {len(values):,} values",
-        what=what,
-        median=number(float(np.median(values))),
-        note="; logarithmic axis" if wide else "",
-    )
+    marks = (("start", _LEFT, low), ("middle", _WIDE // 2, middle), ("end", _WIDE - _LEFT, high))
+    median = float(np.median(values))
+    return Histogram(what, values.size, low, high, median, wide, tuple(bars), marks)
 
 
 def ratios(widths: Array, heights: Array) -> list[tuple[str, int]]:
@@ -109,51 +105,6 @@ def ratios(widths: Array, heights: Array) -> list[tuple[str, int]]:
     nearest = np.abs(np.log(widths / heights)[:, None] - logs).argmin(axis=1)
     counts = np.bincount(nearest, minlength=len(names)).tolist()
     return [(name, count) for name, count in zip(names, counts, strict=True) if count]
-
-
-def bar(share: float) -> Html:
-    """A bar that fills ``share`` (0 to 1) of its cell."""
-    return markup(
-        '<svg class=bar viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
-        '<rect width="{w}" height="8" rx="1"/></svg>',
-        w=f"{max(share * 100, 0.5 if share else 0):.2f}",
-    )
-
-
-def bar_table(head: Sequence[str], rows: Sequence[tuple[object, int, Html]], total: int) -> Html:
-    """Kinds with counts and bars: (value to sort by, count, what the first cell shows).
-
-    ``total``: what the shares are of: the samples of all kinds, also of those that have no row.
-    """
-    most = max((count for _, count, _ in rows), default=1) or 1
-    body = join(
-        markup(
-            '<tr><td data-v="{v}">{cell}</td><td class=n data-v="{n}">{count}</td>'
-            '<td class=n data-v="{n}">{share}</td><td class=wide>{bar}</td></tr>',
-            v=value,
-            cell=cell,
-            n=count,
-            count=f"{count:,}",
-            share=f"{count / max(1, total):.1%}",
-            bar=bar(count / most),
-        )
-        for value, count, cell in rows
-    )
-    return markup(
-        "<div class=scroll><table class=bars><thead><tr>{head}<th></th></tr></thead>"
-        "<tbody>{body}</tbody></table></div>",
-        head=join(sortable(name, at > 0) for at, name in enumerate(head)),
-        body=body,
-    )
-
-
-def sortable(name: str, numeric: bool = False) -> Html:
-    """A column's head that sorts its table when pressed."""
-    return markup(
-        "<th{n}><button type=button class=sort>{name}</button></th>",
-        n=Html(" class=n") if numeric else Html(""),
-        name=name,
-    )
 
 
 def number(value: float) -> str:

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..thumbnails import fit
-from .html import Html
 
 #: Pictures up to this long are kept as they are, in PNG, and enlarged by the browser.
 TINY = 48
@@ -29,9 +28,14 @@ class Thumb(NamedTuple):
     path: str = ""
 
     @property
-    def uri(self) -> Html:
-        """Its bytes as a ``data:`` URI (RFC 2397), whole however long: only words may be cut."""
-        return Html(f"data:image/{self.kind};base64,{base64.b64encode(self.data).decode('ascii')}")
+    def uri(self) -> str:
+        """Its bytes as a ``data:`` URI (RFC 2397)."""
+        return f"data:image/{self.kind};base64,{base64.b64encode(self.data).decode('ascii')}"
+
+    @property
+    def title(self) -> str:
+        """Its record number, its label in words and where it was packed from."""
+        return ", ".join(filter(None, (f"record {self.record}", self.words, self.path)))
 
 
 def thumb_of(record: int, pixels: npt.NDArray[np.uint8], side: int) -> Thumb:
