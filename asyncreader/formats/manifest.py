@@ -18,7 +18,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -28,6 +28,7 @@ import xxhash
 
 from ..errors import FormatError, SourceError, SourceNotFoundError
 from . import packed as fmt
+from .checked_json import DIGESTS, JsonText, Rules, each, is_digest, one_of, optional, whole
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 UInt64: TypeAlias = npt.NDArray[np.uint64]
@@ -42,9 +43,6 @@ MOST_BYTES: Final = 128 << 20
 MOST: Final = 1 << 53
 #: Names of shards: at most 255 bytes, as on every file system of Linux (limits.h, NAME_MAX).
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
-_HEX: Final = re.compile(r"[0-9a-f]{16}")
-#: At most so many other fields of a sample.
-_MOST_FIELDS: Final = 256
 
 CONTAINERS: Final = {"hdf5": "HDF5", "lmdb": "LMDB"}
 COLUMNS: Final = ("name", "count", "bytes", "xxh3", "checksums", "labels")
@@ -80,9 +78,9 @@ class Shard:
         return [self.name, self.count, self.bytes, self.xxh3, self.checksums, labels, *self.fields]
 
 
-@dataclass(frozen=True)
-class Common:
-    """What all shards of a set share. The fields are those of :class:`packed.Meta`, and:
+@dataclass(frozen=True, kw_only=True)
+class Common(fmt.Described):
+    """What all shards of a set share.
 
     ``container``: "hdf5" or "lmdb"; ``label_width``: labels of a sample; ``chunk`` and
     ``compression``: of raw HDF5, samples compressed together and how, else None; ``data_bytes``:
@@ -90,27 +88,16 @@ class Common:
     """
 
     container: str
-    encoding: str
-    shape: tuple[int, int, int] | None
-    channels: int
-    label_kind: str
-    label_dtype: str
     label_width: int
-    classes: tuple[str, ...] | None
     chunk: int | None
     compression: str | None
     data_bytes: int
-    fields: tuple[fmt.FieldMeta, ...] = ()
     field_bytes: tuple[int, ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """As written in the manifest; a set of one field has no entry for fields."""
-        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        for name in ("shape", "classes", "field_bytes"):
-            facts[name] = None if facts[name] is None else list(facts[name])
-        facts["fields"] = [asdict(one) for one in self.fields]
+        facts = super().facts()
         if not self.fields:
-            del facts["fields"], facts["field_bytes"]
+            del facts["field_bytes"]
         return facts
 
     def tables(self) -> list[str]:
@@ -214,17 +201,8 @@ class Manifest:
                 digests[fmt.LABELS] = joined_digest(self.label_digests)
             for one, column in zip(common.fields, self.field_checksums, strict=True):
                 digests[fmt.table_of(one.name, fmt.CHECKSUMS)] = joined_digest(column)
-        return fmt.Meta(
-            count=self.count,
-            encoding=common.encoding,
-            shape=common.shape,
-            channels=common.channels,
-            label_kind=common.label_kind,
-            classes=common.classes,
-            digests=digests,
-            label_dtype=common.label_dtype,
-            fields=common.fields,
-        )
+        shared = {one.name: getattr(common, one.name) for one in fields(fmt.Described)}
+        return fmt.Meta(count=self.count, digests=digests, **shared)
 
     # -- text --------------------------------------------------------------------------------
 
@@ -272,48 +250,27 @@ class Manifest:
     @classmethod
     def from_json(cls, text: bytes, path: str) -> Manifest:
         """Read and check what :meth:`to_json` wrote; anything else is a FormatError."""
-        if len(text) > MOST_BYTES:
-            raise FormatError(
-                "the manifest is too long to be one",
-                path=path,
-                found=f"{len(text)} bytes",
-                expected=f"at most {MOST_BYTES}",
-            )
         # a row has six values in 70 letters or more; two-letter values would take 30 times the text
         if (
             text.count(b",") > len(text) // _LETTERS + _SHORT
             or text.count(b"[") > len(text) // 40 + 9
         ):
             raise FormatError("the manifest is no table of shards", path=path, hint=_AGAIN)
-        try:
-            raw = json.loads(text)
-        except (ValueError, RecursionError) as exc:
-            raise FormatError("the manifest is not JSON", path=path, hint=_AGAIN) from exc
-        if not isinstance(raw, dict) or raw.get("format") != FORMAT_NAME:
+        source = JsonText("the manifest", path, _AGAIN)
+        raw = source.parse(text, MOST_BYTES)
+        if raw.get("format") != FORMAT_NAME:
             raise FormatError("not the manifest of a sharded set", path=path)
-        version = raw.get("version")
-        if type(version) is not int or version < 1:
-            raise _wrong(path, "version", version)
-        if version > VERSION:
-            raise FormatError(
-                "the manifest was written by a newer asyncreader",
-                path=path,
-                found=f"version {version}",
-                expected=f"at most {VERSION}",
-                hint="update asyncreader",
-            )
-        common = _common(raw, path)
+        source.check_version(raw, VERSION)
+        common, digests = _common(raw, source)
         if raw.get("columns") != common.columns():
-            raise _wrong(path, "columns", raw.get("columns"))
+            raise source.wrong(raw, "columns", str(common.columns()))
         rows = raw.get("shards")
         if not isinstance(rows, list) or not rows:
-            raise _wrong(path, "shards", None if rows is None else "no table")
-        manifest = cls._checked(common, rows, path)
-        manifest = replace(manifest, digests=_digests(raw, common, path))
-        if version != manifest.version:
-            raise _wrong(path, "version", version, str(manifest.version))
-        if raw.get("count") != manifest.count:
-            raise _wrong(path, "count", raw.get("count"), str(manifest.count))
+            raise source.wrong(raw, "shards", "a table")
+        manifest = replace(cls._checked(common, rows, path), digests=digests)
+        for name, expected in (("version", manifest.version), ("count", manifest.count)):
+            if raw.get(name) != expected:
+                raise source.wrong(raw, name, str(expected))
         found = _text_digest(manifest._head(), rows)
         if raw.get("digest") != found:
             raise FormatError(
@@ -380,13 +337,9 @@ def _row_problem(row: Any, wide: int, labelled: bool) -> str | None:
     if any(type(number) is not int or not 1 <= number < MOST for number in row[1:3]):
         return "count or bytes"
     hashes = row[3:] if labelled else row[3:5] + row[6:]
-    if not all(map(_is_hex, hashes)) or (not labelled and row[5] != _NONE):
+    if not all(map(is_digest, hashes)) or (not labelled and row[5] != _NONE):
         return "a digest"
     return None
-
-
-def _is_hex(text: Any) -> bool:
-    return isinstance(text, str) and _HEX.fullmatch(text) is not None
 
 
 def plain_name(name: Any) -> bool:
@@ -394,97 +347,28 @@ def plain_name(name: Any) -> bool:
     return isinstance(name, str) and name != NAME and _PLAIN.fullmatch(name) is not None
 
 
-def _wrong(path: str, name: str, found: object, expected: str | None = None) -> FormatError:
-    return FormatError(
-        f"the manifest's {name!r} makes no sense",
-        path=path,
-        found=repr(found)[:200],
-        expected=expected,
-        hint=_AGAIN,
-    )
+_RULES: Final[Rules] = {
+    "container": one_of(*CONTAINERS),
+    "label_width": whole(),
+    "chunk": optional(whole()),
+    "compression": one_of(None, "gzip"),
+    "data_bytes": whole(MOST),
+    "field_bytes": optional(each(whole(MOST))),
+    "digests": optional(DIGESTS),
+}
 
 
-def _common(raw: dict[str, Any], path: str) -> Common:
-    shape, classes = raw.get("shape"), raw.get("classes")
-    good = {
-        "container": raw.get("container") in tuple(CONTAINERS),
-        "encoding": raw.get("encoding") in fmt.ENCODINGS,
-        "shape": shape is None
-        or (isinstance(shape, list) and len(shape) == 3 and all(_whole(n, 1 << 31) for n in shape)),
-        "channels": type(raw.get("channels")) is int and raw["channels"] in (1, 3),
-        "label_kind": raw.get("label_kind") in ("class", "values", "none"),
-        "label_dtype": raw.get("label_dtype") in ("<i8", "<f8"),
-        "label_width": _whole(raw.get("label_width"), 1 << 31),
-        "classes": classes is None
-        or (isinstance(classes, list) and all(map(_is_class_name, classes))),
-        "chunk": raw.get("chunk") is None or _whole(raw["chunk"], 1 << 31),
-        "compression": raw.get("compression") in (None, "gzip"),
-        "data_bytes": _whole(raw.get("data_bytes"), MOST),
-    }
-    for name, right in good.items():
-        if not right:
-            raise _wrong(path, name, raw.get(name))
-    if raw["encoding"] == "raw" and shape is None:
-        raise _wrong(path, "shape", None, "(H, W, C) of raw pixels")
-    if shape is not None and shape[2] != raw["channels"]:
-        raise _wrong(path, "shape", shape, f"{raw['channels']} channels")
-    fields = _fields(raw, path)
-    sizes = raw.get("field_bytes", [])
-    good_sizes = isinstance(sizes, list) and all(_whole(size, MOST) for size in sizes)
-    if not good_sizes or len(sizes) != len(fields):
-        raise _wrong(path, "field_bytes", sizes)
-    return Common(
-        container=raw["container"],
-        encoding=raw["encoding"],
-        shape=None if shape is None else (shape[0], shape[1], shape[2]),
-        channels=raw["channels"],
-        label_kind=raw["label_kind"],
-        label_dtype=raw["label_dtype"],
-        label_width=raw["label_width"],
-        classes=None if classes is None else tuple(classes),
-        chunk=raw.get("chunk"),
-        compression=raw.get("compression"),
-        data_bytes=raw["data_bytes"],
-        fields=fields,
-        field_bytes=tuple(sizes),
-    )
-
-
-def _fields(raw: dict[str, Any], path: str) -> tuple[fmt.FieldMeta, ...]:
-    """The other fields; FormatError if their descriptions make no sense."""
-    listed = raw.get("fields", [])
-    if not isinstance(listed, list) or len(listed) > _MOST_FIELDS:
-        raise _wrong(path, "fields", listed)
-    try:
-        fields = tuple(fmt.FieldMeta.read(one) for one in listed)
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
-        raise _wrong(path, "fields", listed) from None
-    if len({one.name for one in fields}) < len(fields):
-        raise _wrong(path, "fields", listed)
-    return fields
-
-
-def _digests(raw: dict[str, Any], common: Common, path: str) -> dict[str, str]:
-    """Those of the tables of all samples, all of them or none."""
-    found = raw.get("digests", {})
-    whole = isinstance(found, dict) and (not found or set(found) == set(common.tables()))
-    if not whole or not all(map(_is_hex, found.values())):
-        raise _wrong(path, "digests", found)
-    return dict(found)
-
-
-def _whole(value: Any, limit: int) -> bool:
-    return type(value) is int and 1 <= value < limit
-
-
-def _is_class_name(name: Any) -> bool:
-    if not isinstance(name, str):
-        return False
-    try:  # bytes of a folder's name that are no UTF-8 come as os.fsdecode gives them
-        name.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True
+def _common(raw: dict[str, Any], source: JsonText) -> tuple[Common, dict[str, str]]:
+    """What the shards share, and the digests of the tables of all samples: all or none."""
+    entries = fmt.read_samples(raw, _RULES, source)
+    digests = entries.pop("digests") or {}
+    entries["field_bytes"] = entries["field_bytes"] or ()
+    common = Common(**entries)
+    if len(common.field_bytes) != len(common.fields):
+        raise source.wrong(raw, "field_bytes", "a number for each field")
+    if digests and set(digests) != set(common.tables()):
+        raise source.wrong(raw, "digests", f"those of {', '.join(common.tables())}")
+    return common, digests
 
 
 def manifest_path(path: str) -> str | None:

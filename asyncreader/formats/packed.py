@@ -21,7 +21,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,20 @@ import xxhash
 
 from ..errors import FormatError
 from ..pixels.codec import MAX_PIXELS
+from .checked_json import (
+    DIGESTS,
+    NAMES,
+    OBJECT,
+    JsonText,
+    Rule,
+    Rules,
+    each,
+    one_of,
+    optional,
+    whole,
+)
+
+Shape: TypeAlias = tuple[int, int, int]
 
 FORMAT_NAME: Final = "asyncreader"
 FORMAT_VERSION: Final = 1
@@ -98,14 +112,37 @@ _TAKEN: Final = frozenset((DATA, OFFSETS, LABELS, PATHS, CLASSES, CHECKSUMS, MET
 FIELD_DTYPES: Final = ("uint8", "uint16")
 
 
-def is_field_name(name: str) -> bool:
+def is_field_name(name: object) -> TypeGuard[str]:
     """Whether a field other than ``data`` can have this name."""
-    return FIELD_NAME.fullmatch(name) is not None and name not in _TAKEN
+    return isinstance(name, str) and FIELD_NAME.fullmatch(name) is not None and name not in _TAKEN
 
 
 def table_of(field: str | None, table: str) -> str:
     """Name of a field's table (``checksums``, ``offsets``, ``paths``); None: of ``data``."""
     return table if field is None else f"{field}.{table}"
+
+
+_SHAPE: Final = optional(each(whole(), least=3, most=3))
+
+#: The rules of a description's entry for another field.
+_FIELD_RULES: Final[Rules] = {
+    "name": Rule(f"a name like {FIELD_NAME.pattern}", is_field_name),
+    "encoding": one_of("raw", "png"),
+    "shape": _SHAPE,
+    "channels": one_of(1, 3),
+    "dtype": one_of(*FIELD_DTYPES),
+}
+
+#: The rules of what a description and a manifest both say of their samples.
+_RULES: Final[Rules] = {
+    "encoding": one_of(*ENCODINGS),
+    "shape": _SHAPE,
+    "channels": one_of(1, 3),
+    "label_kind": one_of(*LABEL_KINDS),
+    "label_dtype": one_of("<i8", "<f8"),
+    "classes": optional(NAMES),
+    "fields": optional(each(OBJECT, most=256)),
+}
 
 
 @dataclass(frozen=True)
@@ -114,62 +151,82 @@ class FieldMeta:
 
     name: str
     encoding: str
-    shape: tuple[int, int, int] | None
+    shape: Shape | None
     channels: int
     dtype: str
 
     @classmethod
-    def read(cls, raw: Mapping[str, Any]) -> FieldMeta:
-        """Check what was written; KeyError, TypeError or ValueError if it makes no sense."""
-        shape = raw["shape"]
-        field = cls(
-            str(raw["name"]),
-            str(raw["encoding"]),
-            None if shape is None else (int(shape[0]), int(shape[1]), int(shape[2])),
-            int(raw["channels"]),
-            str(raw["dtype"]),
-        )
-        sides = field.shape or (1, 1, field.channels)
-        good = is_field_name(field.name) and field.encoding in ("raw", "png")
-        good = good and field.channels in (1, 3) and field.dtype in FIELD_DTYPES
-        good = good and sides[2] == field.channels and all(1 <= n < 1 << 31 for n in sides)
-        if not good or (field.encoding == "raw" and field.shape is None):
-            raise ValueError(f"field {field}")
-        return field
+    def read(cls, raw: Mapping[str, Any], text: JsonText, inside: str = "") -> FieldMeta:
+        """Check what was written; FormatError if it makes no sense."""
+        return cls(**_samples(raw, _FIELD_RULES, text, inside))
 
 
-@dataclass(frozen=True)
-class Meta:
-    """The facts a packed file states about itself, the same in both containers."""
+def _samples(
+    raw: Mapping[str, Any], rules: Rules, text: JsonText, inside: str = ""
+) -> dict[str, Any]:
+    """Entries that describe samples, among them their encoding, shape and channels."""
+    entries = text.read(raw, rules, inside)
+    shape = entries["shape"]
+    if shape is None:
+        if entries["encoding"] == "raw":
+            raise text.wrong(raw, "shape", "(H, W, C) of raw samples", inside)
+    elif shape[2] != entries["channels"]:
+        raise text.wrong(raw, "shape", f"{entries['channels']} channels", inside)
+    elif entries["encoding"] != "raw" and shape[0] * shape[1] > MAX_PIXELS:
+        raise text.wrong(raw, "shape", f"pictures of at most {MAX_PIXELS} pixels", inside)
+    return entries
 
-    count: int
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """What a description and a manifest both say of their samples."""
+
     encoding: str
     #: (H, W, C) when every sample has it, else None.
-    shape: tuple[int, int, int] | None
+    shape: Shape | None
     channels: int
     #: One of LABEL_KINDS.
     label_kind: str
+    #: numpy type string of ``labels``: "<i8" or "<f8".
+    label_dtype: str = "<i8"
     classes: tuple[str, ...] | None
+    #: The other fields, in the order in which they were packed.
+    fields: tuple[FieldMeta, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """What is written; a set of one field has no entry for fields."""
+        facts = asdict(self)
+        if not self.fields:
+            del facts["fields"]
+        return facts
+
+
+def read_samples(raw: Mapping[str, Any], rules: Rules, text: JsonText) -> dict[str, Any]:
+    """The entries of a :class:`Described`, and others by ``rules``; FormatError."""
+    entries = _samples({"label_dtype": "<i8", **raw}, {**_RULES, **rules}, text)
+    entries["fields"] = tuple(
+        FieldMeta.read(one, text, f"fields[{number}].")
+        for number, one in enumerate(entries["fields"] or ())
+    )
+    if len({one.name for one in entries["fields"]}) < len(entries["fields"]):
+        raise text.wrong(raw, "fields", "fields of different names")
+    return entries
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meta(Described):
+    """The facts a packed file states about itself, the same in both containers."""
+
+    count: int
     digests: Mapping[str, str] = field(default_factory=dict)
     axes: str = "NHWC"
     dtype: str = "uint8"
-    #: numpy type string of ``labels``: "<i8" or "<f8".
-    label_dtype: str = "<i8"
-    #: The other fields, in the order in which they were packed.
-    fields: tuple[FieldMeta, ...] = ()
     format: str = FORMAT_NAME
     version: int = FORMAT_VERSION
 
     def to_json(self) -> str:
         """One line of JSON with sorted keys, so that equal sets are equal bytes."""
         return json.dumps(self.facts(), sort_keys=True, ensure_ascii=True)
-
-    def facts(self) -> dict[str, Any]:
-        """What is written; a set of one field says nothing of fields."""
-        facts = asdict(self)
-        if not self.fields:
-            del facts["fields"]
-        return facts
 
     def field(self, name: str) -> Meta | None:
         """This set's description as if the other field ``name`` were its data; None if it has
@@ -201,83 +258,25 @@ class Meta:
     @classmethod
     def from_json(cls, text: str | bytes, path: str) -> Meta:
         """Read and check what :meth:`to_json` wrote; anything else is a FormatError."""
-        if len(text) > _LONGEST:
-            raise FormatError(
-                "its description is too long",
-                path=path,
-                found=f"{len(text)} bytes",
-                expected=f"at most {_LONGEST}",
-            )
-        try:
-            raw = json.loads(text)
-        except (ValueError, RecursionError) as exc:
-            raise FormatError("its description is not JSON", path=path, hint=REPACK) from exc
-        if not isinstance(raw, dict) or raw.get("format") != FORMAT_NAME:
+        source = JsonText("its description", path, REPACK)
+        raw = source.parse(text, _LONGEST)
+        if raw.get("format") != FORMAT_NAME:
             raise FormatError("asyncreader did not write its description", path=path, hint=REPACK)
-        version = raw.get("version")
-        if not isinstance(version, int) or version > FORMAT_VERSION:
-            raise FormatError(
-                "written by a newer asyncreader",
-                path=path,
-                found=f"format version {version}",
-                expected=f"at most {FORMAT_VERSION}",
-                hint="update asyncreader",
-            )
-        try:
-            shape = raw["shape"]
-            classes = raw["classes"]
-            meta = cls(
-                count=int(raw["count"]),
-                encoding=str(raw["encoding"]),
-                shape=None if shape is None else (int(shape[0]), int(shape[1]), int(shape[2])),
-                channels=int(raw["channels"]),
-                label_kind=str(raw["label_kind"]),
-                classes=None if classes is None else tuple(str(name) for name in classes),
-                digests={str(k): str(v) for k, v in dict(raw["digests"]).items()},
-                axes=str(raw["axes"]),
-                dtype=str(raw["dtype"]),
-                label_dtype=str(raw.get("label_dtype", "<i8")),
-                fields=tuple(FieldMeta.read(one) for one in raw.get("fields", ())),
-                version=version,
-            )
-            for name in meta.classes or ():
-                name.encode("utf-8", "surrogateescape")
-            found = described_digest(raw)
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as exc:
-            raise FormatError(
-                "its description lacks or garbles a field",
-                path=path,
-                found=repr(exc)[:200],
-                hint=REPACK,
-            ) from exc
+        version = source.check_version(raw, FORMAT_VERSION)
+        meta = cls(version=version, **read_samples(raw, _META_RULES, source))
         if META in meta.digests:  # sets that others wrote may have none
-            check_named_digest("facts", found, meta, path, META)
-        if not meta._sensible():
-            raise FormatError(
-                "its description makes no sense",
-                path=path,
-                found=f"count {meta.count}, encoding {meta.encoding[:20]!r}, shape {meta.shape}, "
-                f"channels {meta.channels}, {meta.dtype[:20]!r}, axes {meta.axes[:20]!r}, "
-                f"labels {meta.label_kind[:20]!r}",
-                hint=REPACK,
-            )
+            check_named_digest("facts", described_digest(raw), meta, path, META)
         _check_tables(meta, path)
         return meta
 
-    def _sensible(self) -> bool:
-        sides = self.shape or (1, 1, self.channels)
-        return (
-            self.encoding in ENCODINGS
-            and self.label_dtype in ("<i8", "<f8")
-            and self.label_kind in LABEL_KINDS
-            and (self.axes, self.dtype) == ("NHWC", "uint8")
-            and 1 <= self.count < 1 << 62
-            and self.channels in (1, 3)
-            and sides[2] == self.channels
-            and all(1 <= side < 1 << 31 for side in sides)
-            and (self.encoding == "raw" or sides[0] * sides[1] <= MAX_PIXELS)
-        )
 
+#: The rules of a description's own entries.
+_META_RULES: Final[Rules] = {
+    "count": whole(1 << 62),
+    "digests": DIGESTS,
+    "axes": one_of("NHWC"),
+    "dtype": one_of("uint8"),
+}
 
 #: A description with a million class names is half as long.
 _LONGEST: Final = 32 << 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -214,13 +214,9 @@ class PackedRecords:
                 digests[fmt.table_of(name, fmt.PATHS)] = fmt.names_digest(field.paths.each())
         dtype = "<i8" if rows is None else rows.dtype.newbyteorder("<").str
         return Tables(
-            meta=fmt.Meta(
+            meta=replace(
+                meta,
                 count=self.count,
-                encoding=meta.encoding,
-                shape=meta.shape,
-                channels=meta.channels,
-                label_kind=meta.label_kind,
-                classes=meta.classes,
                 digests=digests,
                 label_dtype=dtype,
                 fields=tuple(field.meta for field in fields),

@@ -13,12 +13,17 @@ import json
 import os
 import shutil
 from dataclasses import asdict, dataclass
+from typing import Final
 
+from asyncreader.formats.checked_json import JsonText
 from asyncreader.formats.manifest import NAME, Manifest, Shard, file_digest
 from asyncreader.formats.packed import FieldMeta
 
 from .disk import sync
 from .one_file import Shape, data_file
+
+#: A shard whose record is damaged is packed again, so no one sees its errors.
+_RECORD: Final = JsonText("the record of a shard", "", "")
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class ShardRecord:
             else Shard(**{**shard, "fields": tuple(map(str, shard["fields"]))}),
             shape=None if shape is None else (shape[0], shape[1], shape[2]),
             skipped=skipped,
-            fields=tuple(map(FieldMeta.read, raw.pop("fields"))),
+            fields=tuple(FieldMeta.read(one, _RECORD) for one in raw.pop("fields")),
             field_bytes=tuple(map(int, raw.pop("field_bytes"))),
             **raw,
         )

@@ -39,7 +39,18 @@ def virtual_manifest(count: int, shards: int) -> Manifest:
     """``count`` samples in ``shards`` shards whose sizes differ by a fifth."""
     sizes = np.random.default_rng(0).integers(90, 110, shards).astype(np.float64)
     ends = np.round(np.cumsum(sizes) / sizes.sum() * count).astype(np.int64)
-    common = Common("hdf5", "raw", SHAPE, 3, "class", "<i8", 1, ("a", "b"), None, None, count * 48)
+    common = Common(
+        container="hdf5",
+        encoding="raw",
+        shape=SHAPE,
+        channels=3,
+        label_kind="class",
+        label_width=1,
+        classes=("a", "b"),
+        chunk=None,
+        compression=None,
+        data_bytes=count * 48,
+    )
     numbers = np.arange(shards, dtype=np.uint64)
     counts = np.diff(ends, prepend=0)
     names = np.char.add(b"shard-", np.char.zfill(np.arange(shards).astype("S7"), 7))

@@ -738,11 +738,13 @@ def test_bad_params(params: dict[str, Any], match: str) -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"name": "a.b"}, "garbles"),
-        ({"name": "data"}, "garbles"),
-        ({"encoding": "jpeg"}, "garbles"),
-        ({"dtype": "float64"}, "garbles"),
-        ({"channels": 2}, "garbles"),
+        ({"name": "a.b"}, "wrong 'fields.0..name'.*found 'a.b'"),
+        ({"name": "data"}, "wrong 'fields.0..name'.*found 'data'"),
+        ({"name": 5}, "wrong 'fields.0..name'.*found 5"),
+        ({"encoding": "jpeg"}, "wrong 'fields.0..encoding'.*found 'jpeg'; expected 'raw' or 'png'"),
+        ({"dtype": "float64"}, "wrong 'fields.0..dtype'"),
+        ({"channels": 2}, "wrong 'fields.0..channels'.*found 2; expected 1 or 3"),
+        ({"shape": [HIGH, WIDE, 3]}, "wrong 'fields.0..shape'.*expected 1 channels"),
         ({"shape": [HIGH, WIDE + 1, 1]}, "not what its description says"),
     ],
 )
@@ -757,7 +759,7 @@ def test_garbled_descriptions(tmp_path: Path, change: dict[str, Any], match: str
         AsyncReader(path=path, data_field=FIELDS)
     with h5py.File(path, "a") as file:
         file.attrs["fields"] = np.bytes_("{[")
-    with pytest.raises(FormatError, match="garbles"):
+    with pytest.raises(FormatError, match="wrong 'fields'"):
         AsyncReader(path=path)
 
 

@@ -639,6 +639,18 @@ def test_hostile_manifests_are_refused(folder: Path, attack: str) -> None:
         open_source(folder)
 
 
+def test_pictures_too_large_for_any_are_refused(tmp_path: Path) -> None:
+    """A manifest of encoded pictures larger than any that are decoded is refused before a slot of
+    that size is allocated, as such a packed file is; the error names entry, found and expected."""
+    path = write_set(tmp_path / "set", [], (1, 1), content=packed(pictures(2), "png"))
+    edit(path, lambda facts: facts.update(shape=[60_000, 60_000, 3]))
+    says = (
+        r"the manifest has a wrong 'shape'.*found \[60000, 60000, 3\]; expected pictures of at most"
+    )
+    with pytest.raises(FormatError, match=says):
+        open_source(path)
+
+
 @pytest.mark.parametrize(
     "text",
     [b"", b"[" * 100_000, b"{", b"null", b'{"format": 3}', b"\xff\xfe", b"[" + b"1" * 5000 + b"]"],

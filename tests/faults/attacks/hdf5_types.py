@@ -142,18 +142,18 @@ def _described(
     attack(refused, says, SET, name=f"description_{field}_{name}")(make)
 
 
-_described("huge", "count", 1 << 62, says="makes no sense|number of samples")
-_described("negative", "count", -1, says="makes no sense")
-_described("nan", "count", np.nan, says="not JSON|garbles")
-_described("infinite", "count", np.inf, says="not JSON|garbles")
-_described("text", "count", np.bytes_(b"9" * 5000), says="garbles|not JSON")
-_described("huge", "shape", np.array([1 << 62, 4, 3]), says="makes no sense")
-_described("short", "shape", np.array([4]), says="garbles")
+_described("huge", "count", 1 << 62, says="wrong 'count'|number of samples")
+_described("negative", "count", -1, says="wrong 'count'")
+_described("nan", "count", np.nan, says="not JSON|wrong 'count'")
+_described("infinite", "count", np.inf, says="not JSON|wrong 'count'")
+_described("text", "count", np.bytes_(b"9" * 5000), says="wrong 'count'|not JSON")
+_described("huge", "shape", np.array([1 << 62, 4, 3]), says="wrong 'shape'")
+_described("short", "shape", np.array([4]), says="wrong 'shape'")
 _described("huge", "version", 1 << 40, says="newer")
-_described("two", "channels", 2, says="makes no sense")
+_described("two", "channels", 2, says="wrong 'channels'")
 _described("jpeg", "encoding", np.bytes_(b"jpeg"), says="blob|not the")
-_described("object", "dtype", np.bytes_(b"object"), says="makes no sense")
-_described("floats", "label_dtype", np.bytes_(b"|O8"), says="makes no sense")
+_described("object", "dtype", np.bytes_(b"object"), says="wrong 'dtype'")
+_described("floats", "label_dtype", np.bytes_(b"|O8"), says="wrong 'label_dtype'")
 
 ESCAPES = b"\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\x7f"
 
