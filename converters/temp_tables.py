@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 import mmap
 import tempfile
 from array import array
@@ -146,6 +147,12 @@ class Strings:
         start = int(ends[number - 1]) if number else 0
         return self._blob[start : int(ends[number])]
 
+    def __iter__(self) -> Iterator[bytes]:
+        start = 0
+        for end in map(int, self._ends.rows()):
+            yield self._blob[start:end]
+            start = end
+
     def close(self) -> None:
         """Close the temporary files, frozen or not."""
         _close(self._file)
@@ -158,34 +165,13 @@ class Strings:
 
 def sorted_records(records: Iterable[bytes], run: int = RUN) -> Iterator[bytes]:
     """``records`` in byte order, with at most about ``run`` of them in memory at a time."""
-    held: list[bytes] = []
-    runs: list[IO[bytes]] = []
+    records = iter(records)
+    runs: list[Strings] = []
     try:
-        for record in records:
-            held.append(record)
-            if len(held) >= run:
-                runs.append(_spilled(held))
-                held = []
-        held.sort()
-        if not runs:
-            yield from held
-        else:
-            yield from heapq.merge(*(_unspilled(file) for file in runs), held)
+        while len(held := sorted(itertools.islice(records, run))) == run:
+            runs.append(Strings.of(held))
+            held.clear()  # before the next ones are read
+        yield from heapq.merge(*runs, held)
     finally:
-        for file in runs:
-            file.close()
-
-
-def _spilled(records: list[bytes]) -> IO[bytes]:
-    records.sort()
-    file = _temporary()
-    for record in records:
-        file.write(len(record).to_bytes(4, "little"))
-        file.write(record)
-    file.seek(0)
-    return file
-
-
-def _unspilled(file: IO[bytes]) -> Iterator[bytes]:
-    while size := file.read(4):
-        yield file.read(int.from_bytes(size, "little"))
+        for one in runs:
+            one.close()
