@@ -271,6 +271,10 @@ def _fence(typingctx: Any) -> Any:
 #: Bytes ahead of the copy at which stream_rows asks for the source.
 _AHEAD = np.uintp(2048)
 
+#: Bytes of the next row that copy_batches asks for before it copies a row: the processor cannot
+#: guess a random order. 256 to 1024 gained 8 % at rows of 3 kB, whole rows nothing.
+_ROW_AHEAD = 512
+
 
 @_kernel(types.uintp, _offsets, _i8, types.uintp, _offsets)
 def stream_rows(source, offsets, row_bytes, out, rows):  # type: ignore[no-untyped-def]
@@ -357,11 +361,17 @@ def copy_batches(  # type: ignore[no-untyped-def]
             continue
         count, records, out, labels_out, filled, generation = jobs[slot]
         row = np.uintp(out)
-        for i in range(count):
-            record = _load_i8(np.uintp(records + 8 * i))
-            offset = starts[record] if starts.size else first + record * stride
-            _memcpy(row, source + np.uintp(offset), np.uintp(row_bytes))
-            row += np.uintp(row_bytes)
+        coming = np.uintp(0)
+        for i in range(-1, count):
+            offset = coming
+            if i + 1 < count:
+                record = _load_i8(np.uintp(records + 8 * i + 8))
+                coming = np.uintp(starts[record] if starts.size else first + record * stride)
+                for line in range(0, min(row_bytes, _ROW_AHEAD), 64):
+                    _prefetch(source + coming + np.uintp(line))
+            if i >= 0:
+                _memcpy(row, source + offset, np.uintp(row_bytes))
+                row += np.uintp(row_bytes)
         row = np.uintp(labels_out)
         for i in range(count * (label_bytes > 0)):
             record = _load_i8(np.uintp(records + 8 * i))
