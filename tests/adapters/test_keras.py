@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from child_processes import run
 from frameworks import GOOD, LABELS, STEPS, is_whole_epoch, sample_sets
 
 if importlib.util.find_spec("keras") is None:
@@ -29,14 +29,8 @@ def told(request: pytest.FixtureRequest, sample_sets: dict[str, str]) -> Any:
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed: pip install '.[{backend}]'")
     environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(SUPPORT)}
-    ended = subprocess.run(
-        [sys.executable, HERE / "keras_scenarios.py", json.dumps(sample_sets)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+    words = [sys.executable, HERE / "keras_scenarios.py", json.dumps(sample_sets)]
+    ended = run(words, env=environment)
     assert ended.returncode == 0, ended.stderr
     result = json.loads(ended.stdout.splitlines()[-1])
     print(f"keras on {backend}: {result['seconds']:.1f} s, accuracy {result['training']:.3f}")

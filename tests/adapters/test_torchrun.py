@@ -5,12 +5,12 @@ from __future__ import annotations
 import faulthandler
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from child_processes import run
 
 from asyncreader import AsyncReader
 from converters import convert
@@ -27,19 +27,14 @@ pytestmark = [
 
 def torchrun(ranks: int, *words: Any) -> int:
     """Exit code of torchrun over torchrun_worker.py."""
-    run = subprocess.run(
+    done = run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *(f"--nproc_per_node={ranks}", ROOT / "tests" / "adapters" / "torchrun_worker.py"),
-            *map(str, words),
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=110,
+            *(f"--nproc_per_node={ranks}", ROOT / "tests/adapters/torchrun_worker.py", *words),
+        ]
     )
-    assert run.returncode in (0, 1), run.stderr[-3000:]
-    return run.returncode
+    assert done.returncode in (0, 1), done.stderr[-3000:]
+    return done.returncode
 
 
 def test_killed_and_resumed_with_other_ranks(tmp_path: Path) -> None:

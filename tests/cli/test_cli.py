@@ -21,11 +21,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import child_processes
 import click
 import foreign_sets
 import h5py
 import numpy as np
 import pytest
+from child_processes import child, ended
 from click.testing import CliRunner, Result
 from fakes import paint
 from PIL import Image
@@ -60,11 +62,9 @@ def run(*words: str | Path) -> Result:
     return CliRunner().invoke(cli.cli, [str(word) for word in words])
 
 
-def start(*words: str | Path, before: str = "", **settings: Any) -> subprocess.Popen[str]:
-    program = PROGRAM.format(before=before)
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", program, *map(str, words)], text=True, **settings
-    )
+def command(*words: str | Path, before: str = "") -> list[str | Path]:
+    """The command in a process of its own, which runs ``before`` first."""
+    return [sys.executable, "-W", "error", "-c", PROGRAM.format(before=before), *words]
 
 
 @pytest.fixture(scope="module")
@@ -779,12 +779,11 @@ def test_names_are_made_fit_to_print(photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos, folder)
     (folder / "cat" / name).write_text("text")
     target = tmp_path / os.fsdecode(b"t\xe9.h5")
-    done = start("convert", folder, target, "--skip-bad", stdout=-1, stderr=-1)
-    out, err = done.communicate()
+    done = child_processes.run(command("convert", folder, target, "--skip-bad"))
     assert done.returncode == 3
-    assert r"t\xe9.h5" in out
-    assert r"skipped cat/n\xffw\n\x1b[31m.jpg: " in err
-    assert all(line.isprintable() for line in (out + err).splitlines())
+    assert r"t\xe9.h5" in done.stdout
+    assert r"skipped cat/n\xffw\n\x1b[31m.jpg: " in done.stderr
+    assert all(line.isprintable() for line in (done.stdout + done.stderr).splitlines())
     report = json.loads(run("verify", target, "--json").stdout)
     assert report["path"] == str(target)
 
@@ -808,10 +807,9 @@ def test_a_closed_pipe_is_no_error(words: str, packed: Path) -> None:
     """A reader that went away ends the command without a word, as it ends other programs."""
     reading, writing = os.pipe()
     os.close(reading)
-    done = start(*words.format(packed).split(), stdout=writing, stderr=-1)
+    done = child_processes.run(command(*words.format(packed).split()), stdout=writing)
     os.close(writing)
-    _, err = done.communicate()
-    lines = [line for line in err.splitlines() if not line.startswith("checking: ")]
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("checking: ")]
     assert (done.returncode, lines) == (141, [])
 
 
@@ -819,11 +817,10 @@ def test_a_closed_stderr_stops_no_conversion(photos: Path, tmp_path: Path) -> No
     """Packing goes on when nobody reads its progress any more."""
     reading, writing = os.pipe()
     os.close(reading)
-    done = start("convert", photos, tmp_path / "out.h5", stdout=-1, stderr=writing)
+    done = child_processes.run(command("convert", photos, tmp_path / "out.h5"), stderr=writing)
     os.close(writing)
-    out, _ = done.communicate()
     assert done.returncode == 0
-    assert out.startswith("packed 20 samples")
+    assert done.stdout.startswith("packed 20 samples")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -832,35 +829,39 @@ def test_no_room_for_the_output(packed: Path, unbuffered: str) -> None:
     env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
         for words in (["info", packed], ["--help"]):
-            done = start(*words, stdout=full, stderr=-1, env=env)
-            _, err = done.communicate()
+            done = child_processes.run(command(*words), stdout=full, env=env)
             assert done.returncode == 1
-            assert re.fullmatch(r"error: .*No space left on device\n", err)
+            assert re.fullmatch(r"error: .*No space left on device\n", done.stderr)
 
 
 def test_ctrl_c_while_packing(photos: Path, tmp_path: Path) -> None:
     """Ctrl-C ends a conversion with 130 and one line, and leaves nothing behind."""
     patch = (
         "import asyncreader.cli.main, asyncreader.cli.terminal, time\n"
-        "def wait(self, done, total): print('begun', flush=True); time.sleep(60)\n"
+        "def wait(self, done, total):\n"
+        "    print('begun', flush=True)\n"
+        # CPython notes a signal and looks for it between two instructions: one that comes just
+        # before a long sleep is seen after it
+        "    while True: time.sleep(0.01)\n"
         "asyncreader.cli.terminal.Progress.__call__ = wait\n"
     )
-    done = start("convert", photos, tmp_path / "out.h5", before=patch, stdout=-1, stderr=-1)
-    assert done.stdout is not None
-    assert done.stdout.readline() == "begun\n"
-    done.send_signal(signal.SIGINT)
-    _, err = done.communicate(timeout=30)
+    words = command("convert", photos, tmp_path / "out.h5", before=patch)
+    with child(words, stdout=-1, stderr=-1, text=True) as done:
+        assert done.stdout is not None
+        assert done.stdout.readline() == "begun\n"
+        done.send_signal(signal.SIGINT)
+        _, err = ended(done)
     assert (done.returncode, err) == (130, "interrupted\n")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_ctrl_c_while_training() -> None:
     """Ctrl-C in the middle of the demo, with workers running, ends at once in the same way."""
-    done = start("demo", stdout=-1, stderr=-1)
-    assert done.stdout is not None
-    assert any("epoch  1/" in line for line in done.stdout)
-    done.send_signal(signal.SIGINT)
-    _, err = done.communicate(timeout=30)
+    with child(command("demo"), stdout=-1, stderr=-1, text=True) as done:
+        assert done.stdout is not None
+        assert any("epoch  1/" in line for line in done.stdout)
+        done.send_signal(signal.SIGINT)
+        _, err = ended(done)
     assert (done.returncode, err) == (130, "interrupted\n")
 
 
@@ -871,19 +872,19 @@ def on_terminal(*words: str | Path, code: int = 0, **environment: str) -> str:
     drop = {"COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"}
     env = {k: v for k, v in os.environ.items() if k not in drop}
     env |= {"TERM": "xterm-256color", **environment}
-    done = start(*words, stdout=theirs, stderr=theirs, env=env)
-    os.close(theirs)
     parts = []
-    while True:
-        try:
-            part = os.read(ours, 65_536)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        parts.append(part)
-    os.close(ours)
-    assert done.wait() == code
+    with child(command(*words), stdout=theirs, stderr=theirs, env=env) as done:
+        os.close(theirs)
+        while True:
+            try:
+                part = os.read(ours, 65_536)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            parts.append(part)
+        os.close(ours)
+        assert done.wait() == code
     return b"".join(parts).decode()
 
 
@@ -920,10 +921,9 @@ def test_output_elsewhere_is_plain(packed: Path, monkeypatch: pytest.MonkeyPatch
     for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     for words in (["info", packed], ["bench", packed, "--seconds", "0.02"]):
-        done = start(*words, stdout=-1, stderr=-1)
-        out, err = done.communicate()
-        assert "\x1b" not in out + err
-        table_lines = [line for line in out.splitlines() if str(packed) not in line]
+        done = child_processes.run(command(*words))
+        assert "\x1b" not in done.stdout + done.stderr
+        table_lines = [line for line in done.stdout.splitlines() if str(packed) not in line]
         assert max(map(len, table_lines)) <= 80
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import child_processes
 import lmdb
 import pytest
 from converter_corpus import (
@@ -202,11 +203,9 @@ def test_ctrl_c_is_one_keyboard_interrupt(folder: Path, tmp_path: Path, suffix: 
         "    if done == 5: os.kill(os.getpid(), signal.SIGINT)\n"
         "convert(sys.argv[1], sys.argv[2], progress=stop, size=500, jobs=4)\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code, folder, target], check=False, capture_output=True, timeout=60
-    )
-    assert run.returncode == -signal.SIGINT
-    assert run.stderr.count(b"Traceback") == 1
+    done = child_processes.run([sys.executable, "-c", code, folder, target])
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr.count("Traceback") == 1
     assert listed(tmp_path) == []
 
 

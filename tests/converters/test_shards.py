@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
+from child_processes import run
 from click.testing import CliRunner, Result
 from converter_corpus import image, listed, saved, write_small
 from fake_ray import FakeRay
@@ -279,16 +279,11 @@ def test_killed_and_resumed(photos: Path, tmp_path: Path, options: str) -> None:
     """kill -9 at any picture, then resume: byte for byte the files of an uninterrupted run."""
     target = tmp_path / "set"
     for at, kept in ((3, 0), (12, 2), (23, 3)):
-        run = subprocess.run(
-            [sys.executable, "-c", KILLED.format(options=options), photos, target, str(at)],
-            check=False,
-            capture_output=True,
-            timeout=60,
-        )
-        assert run.returncode == -signal.SIGKILL, run.stderr
+        code = KILLED.format(options=options)
+        done = run([sys.executable, "-c", code, photos, target, at])
+        assert done.returncode == -signal.SIGKILL, done.stderr
         assert not target.exists()
-        done = tmp_path / ".set.asyncreader-tmp" / "set"
-        assert len(listed(done)) == kept
+        assert len(listed(tmp_path / ".set.asyncreader-tmp" / "set")) == kept
     more: dict[str, Any] = {"format": "lmdb", "encoding": "png"} if options else {}
     report = convert(photos, target, shards=4, shuffle=3, resume=True, **more)
     assert (report.kept, report.count) == (3, COUNT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import fcntl
 import importlib.util
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from child_processes import child, ended
 
 from asyncreader.cli.main import main
 
@@ -52,16 +54,17 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(script: str, folder: Path, *words: str, **settings: Any) -> subprocess.Popen[str]:
+def started(
+    script: str, folder: Path, *words: str, **settings: Any
+) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
     environment = {**os.environ, **ALONE, **settings.pop("env", {})}
-    line = [sys.executable, str(EXAMPLES / script), "train.h5", "test.h5", *words]
-    return subprocess.Popen(
-        line, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, **settings
-    )
+    line = [sys.executable, EXAMPLES / script, "train.h5", "test.h5", *words]
+    return child(line, cwd=folder, env=environment, stdout=-1, text=True, **settings)
 
 
-def finish(process: subprocess.Popen[str]) -> str:
-    out, _ = process.communicate(timeout=110)
+def output(script: str, folder: Path, *words: str, **settings: Any) -> str:
+    with started(script, folder, *words, **settings) as process:
+        out: str = ended(process)[0]
     assert process.returncode == 0
     return out
 
@@ -83,7 +86,7 @@ def test_each_says_how_it_is_run(script: str) -> None:
 
 def test_numpy(packed: Path) -> None:
     """The numpy script names 9 of 10 held-out pictures."""
-    out = finish(start("train_numpy.py", packed))
+    out = output("train_numpy.py", packed)
     assert accuracy(out) >= 0.9
     assert "bottleneck" in out
 
@@ -93,7 +96,7 @@ def test_keras(packed: Path, backend: str) -> None:
     """The Keras script learns on either backend."""
     needs("keras", backend)
     words = ["--epochs", "5"]
-    out = finish(start("train_keras.py", packed, *words, env={"KERAS_BACKEND": backend}))
+    out = output("train_keras.py", packed, *words, env={"KERAS_BACKEND": backend})
     assert accuracy(out) >= 0.6
 
 
@@ -112,16 +115,16 @@ def records(
     fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 4096)
     words = ["--epochs", str(EPOCHS), "--save-every", "4", "--checkpoint", checkpoint]
     words += ["--record", f"/dev/fd/{writes}"]
-    process = start("train_torch.py", folder, *words, pass_fds=(writes,))
-    os.close(writes)
     seen: list[dict[str, Any]] = []
-    with open(reads) as lines:
-        for line in lines:
-            if line.endswith("\n"):
-                seen.append(json.loads(line))
-            if len(seen) == kill_after:
-                process.send_signal(signal.SIGKILL)
-    out, _ = process.communicate(timeout=110)
+    with started("train_torch.py", folder, *words, pass_fds=(writes,)) as process:
+        os.close(writes)
+        with open(reads) as lines:
+            for line in lines:
+                if line.endswith("\n"):
+                    seen.append(json.loads(line))
+                if len(seen) == kill_after:
+                    process.send_signal(signal.SIGKILL)
+        out, _ = ended(process)
     assert process.returncode == (0 if kill_after is None else -signal.SIGKILL)
     return seen, out
 

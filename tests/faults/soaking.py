@@ -25,10 +25,14 @@ SHAPE = (4, 4, 3)
 
 
 def warm() -> None:
-    """Import what a trial needs."""
+    """Import what a trial needs, and load all kernels: a worker that loads one while descriptors
+    are counted has its files open."""
     from asyncreader import AsyncReader
+    from asyncreader.pixels import kernels
 
     assert AsyncReader is not None
+    for name in kernels._TWINS:
+        getattr(kernels, name)
 
 
 def painted(count: int) -> np.ndarray[Any, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+from child_processes import run
 
 from faults import case_exits, case_full, case_kill, case_leaks, case_stress
 from faults.case import Case
+from faults.child_runner import environment
 from faults.run import SEED
 
 CASES: tuple[Case, ...] = (
@@ -28,3 +31,16 @@ def test_no_promise_is_broken(case: Case, tmp_path: Path, monkeypatch: pytest.Mo
     for line in lines:
         assert not line.broken, f"{line.what}: {line.broken}"
         assert sum(line.counts.values()) > 0
+
+
+def test_no_kernel_is_loaded_while_descriptors_are_counted() -> None:
+    """The processes that count descriptors begin with all kernels loaded: a worker that loads one
+    has its files open for a moment."""
+    code = """
+from faults import soaking
+soaking.warm()
+from asyncreader.pixels import kernels
+print(sorted(set(kernels._TWINS) - set(vars(kernels))))
+"""
+    done = run([sys.executable, "-c", code], env=environment())
+    assert done.stdout == "[]\n", done.stderr

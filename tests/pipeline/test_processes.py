@@ -6,7 +6,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -14,9 +13,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import child_processes
 import h5py
 import numpy as np
 import pytest
+from child_processes import child
 from fakes import packed as pack
 from fakes import paint, write_hdf5
 from process_functions import (
@@ -156,9 +157,7 @@ def test_a_program_from_standard_input_is_refused(packed: str) -> None:
         f"    AsyncReader(path={packed!r}, workers='process', nthread=2)\n"
         "except ParamsError as exc: print('refused:', exc)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-"], input=program, capture_output=True, text=True, timeout=60
-    )
+    done = child_processes.run([sys.executable, "-"], given=program)
     assert done.stdout.startswith("refused: a worker process could not start"), done
 
 
@@ -169,7 +168,7 @@ def test_an_unguarded_main_module_is_refused(packed: str, tmp_path: Path) -> Non
         "from asyncreader import AsyncReader\n"
         f"AsyncReader(path={packed!r}, workers='process').close()\n"
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    done = child_processes.run([sys.executable, script])
     assert done.returncode == 1
     assert 'if __name__ == "__main__"' in done.stderr.splitlines()[-1]
 
@@ -251,7 +250,7 @@ def test_exit_without_close(packed: str, tmp_path: Path) -> None:
             sys.exit(7)
         """)
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    done = child_processes.run([sys.executable, script])
     assert done.returncode == 7, done.stderr
     assert done.stderr == ""
     for pid in json.loads(done.stdout):
@@ -336,15 +335,9 @@ def test_pythons_without_newer_calls(tmp_path: Path, old_system: bool) -> None:
     none of the calls that some builds of Python lack, nor the system's own."""
     (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(names=LACKING, old_system=old_system))
     (tmp_path / "program.py").write_text(PROGRAM.format(names=LACKING))
-    path = [str(tmp_path), str(ROOT), str(ROOT / "tests" / "support")]
-    done = subprocess.run(
-        [sys.executable, "program.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    path = [str(tmp_path), str(ROOT), str(ROOT / "tests/support")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    done = child_processes.run([sys.executable, "program.py"], cwd=tmp_path, env=env)
     assert done.stdout == "all of it\n", done.stderr
     assert done.returncode == 0
     assert done.stderr == ""
@@ -371,18 +364,13 @@ if __name__ == "__main__":
     threading.Event().wait()
 """
     )
-    child = subprocess.Popen(
-        [sys.executable, "program.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
-        stdout=subprocess.PIPE,
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == b"busy\n"
-    child.kill()
-    child.wait()
-    assert child.stdout.read() == b""  # the worker, which holds it too, has ended
-    child.stdout.close()
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    with child([sys.executable, "program.py"], cwd=tmp_path, env=env, stdout=-1) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"busy\n"
+        process.kill()
+        process.wait()
+        assert process.stdout.read() == b""  # the worker, which holds it too, has ended
 
 
 def test_no_memory_to_share(monkeypatch: pytest.MonkeyPatch) -> None:

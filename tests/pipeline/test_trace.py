@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from child_processes import child, ended
 from fakes import packed, paint, write_hdf5
 
 from asyncreader import AsyncReader, NothingQueuedError, ParamsError, WorkerError
@@ -157,16 +157,11 @@ def test_written_when_training_is_interrupted(small: str, tmp_path: Path) -> Non
         "while True:\n"
         "    reader.fetchData(); reader.getNextBatch(); print(flush=True)\n"
     )
-    child = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-    )
-    assert child.stdout is not None
-    child.stdout.readline()
-    child.send_signal(signal.SIGINT)
-    _, errors = child.communicate()
+    with child([sys.executable, "-c", program], stdout=-1, stderr=-1, cwd=ROOT) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = ended(process)
     assert b"KeyboardInterrupt" in errors
     lanes, _ = load(path)
     assert "HELD" in [e["name"] for n in (0, 1) for e in lanes.get(f"slot {n}", [])]

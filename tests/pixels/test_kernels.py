@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from child_processes import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -150,15 +151,7 @@ def child(
     code: str, folder: Path | None = None, well: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run Python code in a process of its own, with the package that lies in ``folder``."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        cwd=folder,
-        env=os.environ | environment,
-    )
+    done = run([sys.executable, "-c", code], cwd=folder, env=os.environ | environment)
     assert (done.returncode == 0) == well, done.stderr
     return done
 
@@ -185,17 +178,8 @@ print(digest.hexdigest())
         "assert not kernels.compiled()", "assert kernels.compiled()"
     )
     pytest.importorskip("numba")
-    found = [
-        subprocess.run(
-            [sys.executable, "-W", "error", "-c", source],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-        ).stdout
-        for source in (code, plain)
-    ]
-    assert found[0] == found[1] != ""
+    both = [run([sys.executable, "-W", "error", "-c", source]) for source in (code, plain)]
+    assert both[0].stdout == both[1].stdout != "", both
 
 
 def test_every_kernel_has_its_twin() -> None:
@@ -329,13 +313,8 @@ if __name__ == "__main__":
     print(kernels.feistel_rows.stats.cache_misses != {})
 """
     )
-    done = subprocess.run(
-        [sys.executable, script],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(package), "TMPDIR": str(temporary)},
-        timeout=120,
-    )
+    env = os.environ | {"PYTHONPATH": str(package), "TMPDIR": str(temporary)}
+    done = run([sys.executable, script], env=env)
     assert (done.stdout, done.stderr) == ("300\nTrue\n", "")
     assert list(temporary.iterdir()) == []
 

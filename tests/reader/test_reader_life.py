@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import child_processes
 import h5py
 import numpy as np
 import pytest
@@ -58,13 +59,7 @@ def workers() -> list[str]:
 
 def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a script with warnings as errors; it must end by itself."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return child_processes.run([sys.executable, "-W", "error", "-c", code, *arguments])
 
 
 @pytest.fixture(params=["hdf5 mmap", "hdf5 pread", "lmdb mmap", "lmdb pread", "gzip", "jpeg"])

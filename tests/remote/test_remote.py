@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import pickle
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from child_processes import HANG, child, ended
 from fakes import encoded, pictures
 from range_server import server_stats, serving
 
@@ -218,12 +218,10 @@ def test_two_processes_fetch_a_shard_once(root: Path, cache: Path) -> None:
         "import sys; from asyncreader import AsyncReader\n"
         "with AsyncReader(path=sys.argv[1], batch_size=4) as reader: print(len(list(reader)))"
     )
-    with serving(root, latency=0.02) as url:
-        both = [
-            subprocess.Popen([sys.executable, "-c", program, f"{url}/raw"], stdout=subprocess.PIPE)
-            for _ in range(2)
-        ]
-        assert [process.communicate()[0] for process in both] == [b"9\n", b"9\n"]
+    with serving(root, latency=0.02) as url, contextlib.ExitStack() as children:
+        words = [sys.executable, "-c", program, f"{url}/raw"]
+        both = [children.enter_context(child(words, stdout=-1)) for _ in range(2)]
+        assert [ended(process)[0] for process in both] == [b"9\n", b"9\n"]
         # manifest: size and text; each of four small shards is one range
         assert server_stats(url)["requests"] == 2 * 2 + 4
 
@@ -338,13 +336,10 @@ def test_closing_ends_a_read_that_waits(root: Path) -> None:
         time.sleep(0.001)
     with pytest.warns(RuntimeWarning, match="did not stop"):
         reader.close()
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        names = [thread.name for thread in threading.enumerate()]
-        if not any(name.startswith("asyncreader-fill") for name in names):
-            break
-        time.sleep(0.01)
-    assert not any(name.startswith("asyncreader-fill") for name in names)
+    fills = [t for t in threading.enumerate() if t.name.startswith("asyncreader-fill")]
+    for thread in fills:
+        thread.join(HANG)
+        assert not thread.is_alive()
 
 
 def requesting() -> int:
