@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +14,16 @@ from ..stats import Meter
 from .base import (
     Array,
     BaseSource,
-    ExtentSource,
+    FieldIndex,
     RowError,
     RowPlan,
+    Source,
     SourceSpec,
-    UInt64,
     default_block,
     row_size,
 )
-from .bytestore import MemoryStore
+from .bytestore import ByteFile, MemoryStore
+from .extents import Extents, ExtentSource
 from .request import image_axes, stored_rows
 
 #: What to do with labels that are names.
@@ -30,19 +32,58 @@ TEXT_LABELS: Final = (
 )
 
 
+class Indexed(Protocol):
+    """What can be an array of samples: numpy's, zarr's, or any that is indexed by number."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The first number is that of the samples."""
+
+    @property
+    def dtype(self) -> npt.DTypeLike:
+        """Plain numbers."""
+
+    def __getitem__(self, index: int, /) -> npt.ArrayLike:
+        """One sample."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Samples ``array[i]``. Of a file: a small array that was read when the set was opened."""
+
+    array: Indexed
+
+    def serve(self, index: FieldIndex, file: ByteFile | None) -> Source:
+        """A source that reads them."""
+        data = self.array
+        if file is None and isinstance(data, np.ndarray) and data.flags.c_contiguous:
+            size = row_size(data.shape[1:], data.dtype)
+            extents = Extents((data.ctypes.data, size), size)
+            return ExtentSource(index, None, MemoryStore(), extents)
+        return ArraySource(index, file, data)
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """A contiguous array of a file whose samples lie along ``axis``."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    axis: int
+
+    def serve(self, index: FieldIndex, file: ByteFile | None) -> Source:
+        """A source that reads them from ``file``."""
+        assert file is not None
+        flat = file.mapped.view(self.offset, row_size(self.shape, self.dtype)).view(self.dtype)
+        return ArraySource(index, file, np.moveaxis(flat.reshape(self.shape), self.axis, 0))
+
+
 class ArraySource(BaseSource):
     """Samples ``array[i]`` of anything with ``shape``, ``dtype`` and integer indexing."""
 
-    def __init__(
-        self,
-        spec: SourceSpec,
-        array: Any,
-        labels: Array | None,
-        checksums: UInt64 | None = None,
-    ) -> None:
-        self.spec = spec
-        self.labels = labels
-        self.checksums = checksums
+    def __init__(self, index: FieldIndex, file: ByteFile | None, array: Indexed) -> None:
+        super().__init__(index, file, MemoryStore())
         self._array = array
 
     def sample_bytes(self, index: int) -> bytes:
@@ -86,13 +127,13 @@ class ArraySource(BaseSource):
         return tuple(errors)
 
 
-def open_arrays(
+def index_arrays(
     data: Any,
     labels: Any,
     dims: tuple[int, int, int, int] | None,
     image_size: tuple[int | None, int | None] | None = None,
-) -> ExtentSource | ArraySource:
-    """A source over ``data`` (N, ...) and ``labels`` (N, ...) or None.
+) -> FieldIndex:
+    """The index of ``data`` (N, ...) and ``labels`` (N, ...) or None.
 
     ``image_size``: see request.py.
     """
@@ -105,7 +146,6 @@ def open_arrays(
     axis, axes = image_axes(shape, dims, None, "data", image_size)
     rows = tuple(n for i, n in enumerate(shape) if i != axis)
     table = None if labels is None else label_array(labels, shape[axis])
-    plain = isinstance(data, np.ndarray)
     spec = SourceSpec(
         path="data",
         container="arrays",
@@ -120,16 +160,11 @@ def open_arrays(
         io="mmap",
         size_on_disk=int(getattr(data, "nbytes", 0)),
     )
-    if plain and axis == 0 and data.flags.c_contiguous:
-        size = row_size(rows, dtype)
-        source = ExtentSource(spec, MemoryStore(), (data.ctypes.data, size), size, table, None)
-        source.keeps = data
-        return source
     if axis != 0:
-        if not plain:
+        if not isinstance(data, np.ndarray):
             raise ParamsError("num_dim other than 1 needs a numpy array", found=type(data).__name__)
         data = np.moveaxis(data, axis, 0)
-    return ArraySource(spec, data, table)
+    return FieldIndex(spec, Rows(data), labels=table)
 
 
 def label_array(labels: Any, count: int) -> npt.NDArray[Any]:

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from ..errors import ChecksumError, DecodeError, FormatError, ParamsError, SampleError
+from ..errors import ChecksumError, FormatError, ParamsError, SampleError
 from ..formats.packed import FieldMeta, Meta
-from ..pixels import codec, kernels
+from ..pixels import kernels
 from ..pixels.transform import SCRATCH, Fill, Stored
 from ..stats import Meter
 from ..system.limits import last_level_cache
 from ..system.memory import address_of
-from .bytestore import ByteStore
+from .bytestore import ByteFile, ByteStore, FileRef
 
 Array: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
 UInt64: TypeAlias = npt.NDArray[np.uint64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
+File = TypeVar("File", bound=ByteFile)
 
 #: Labels up to this size (2 million of 8 bytes) are copied into memory, so that a file that changes
 #: while it is read cannot change them. Larger ones are mapped: memory must not grow with the set.
@@ -70,9 +70,6 @@ class RowsInMemory(NamedTuple):
     starts: Int64
     first: int
     stride: int
-
-
-_NO_STARTS: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -127,6 +124,54 @@ class SourceSpec:
     def channels(self) -> int:
         """Colour channels of an image set."""
         return self.stored.image_shape()[2]
+
+
+class Names(Protocol):
+    """What a file says of its samples' keys and origins: frozen and picklable."""
+
+    def key(self, file: ByteFile, index: int) -> str | None:
+        """The key of a sample, for messages."""
+
+    def path(self, file: ByteFile, index: int) -> bytes | None:
+        """The recorded path of the file that a sample was packed from."""
+
+    def paths(self, file: ByteFile, count: int) -> Iterator[bytes | None]:
+        """The paths of all ``count`` samples, in order."""
+
+
+class Storage(Protocol):
+    """Where the samples of an index lie: frozen and picklable."""
+
+    def serve(self, index: FieldIndex, file: ByteFile | None) -> Source:
+        """A source that reads them from ``file`` (None: from memory)."""
+
+
+@dataclass(frozen=True, eq=False)
+class FieldIndex:
+    """One field of a file, or an array. ``where``: the file, None for arrays in memory."""
+
+    spec: SourceSpec
+    storage: Storage
+    where: FileRef | None = None
+    labels: Array | None = None
+    checksums: UInt64 | None = None
+    names: Names | None = None
+    #: Named parts of the set.
+    splits: Mapping[str, slice | Int64] = field(default_factory=dict)
+
+    def open(self) -> Source:
+        """Its source, of a file that is opened anew."""
+        return self.storage.serve(self, None if self.where is None else self.where.open())
+
+
+def open_field(file: File, index: Callable[[File], FieldIndex]) -> Source:
+    """The source of what ``index`` finds in ``file``, which is closed if that fails."""
+    try:
+        found = index(file)
+        return found.storage.serve(found, file)
+    except BaseException:
+        file.close()
+        raise
 
 
 class Source(Protocol):
@@ -184,17 +229,19 @@ class Source(Protocol):
 class BaseSource:
     """The code that sources share: errors with file and record, checksums, encoded samples."""
 
-    spec: SourceSpec
-    labels: Array | None
-    splits: Mapping[str, slice | Int64] = MappingProxyType({})
-    checksums: UInt64 | None = None
-    remote = False
-    #: The owner of the memory that the source reads.
-    keeps: Any = None
+    def __init__(self, index: FieldIndex, file: ByteFile | None, store: ByteStore) -> None:
+        self.index = index
+        self.file = file
+        self.store = store
+        self.spec = index.spec
+        self.labels = index.labels
+        self.checksums = index.checksums
+        self.splits = index.splits
+        self.remote = store.remote
 
     def key_of(self, index: int) -> str | None:
-        """The sample's key in its container, for messages."""
-        return None
+        names = self.index.names
+        return None if names is None or self.file is None else names.key(self.file, index)
 
     def sample_bytes(self, index: int) -> bytes:
         raise NotImplementedError
@@ -212,10 +259,14 @@ class BaseSource:
         return high, wide
 
     def source_path(self, index: int) -> bytes | None:
-        return None
+        names = self.index.names
+        return None if names is None or self.file is None else names.path(self.file, index)
 
     def all_paths(self) -> Iterator[bytes | None]:
-        return (self.source_path(index) for index in range(self.spec.count))
+        names, count = self.index.names, self.spec.count
+        if names is None or self.file is None:
+            return iter([None] * count)
+        return names.paths(self.file, count)
 
     def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
         return None if self.checksums is None else self.checksums[start:stop]
@@ -230,7 +281,8 @@ class BaseSource:
         pass
 
     def close(self) -> None:
-        pass
+        if self.file is not None:
+            self.file.close()
 
     def located(self, error: SampleError, record: int) -> SampleError:
         """``error`` with this sample's file, record number, key, source path and a hint."""
@@ -344,118 +396,6 @@ class BaseSource:
                     self._put_each((copies[i] for i in numbers[good]), part, fill, out)
                 else:
                     fill.bulk(address, numbers[good] * row_bytes, part.rows, part.keys, out)
-
-
-class ExtentSource(BaseSource):
-    """Samples that are byte ranges of one store: raw rows, a blob with offsets, LMDB values.
-
-    ``starts`` and ``sizes``: int64 (N,) each, or ``starts`` = (first, stride) where regular and
-    ``sizes`` = bytes of every sample. The opener checked all of them against the store's size.
-    """
-
-    def __init__(
-        self,
-        spec: SourceSpec,
-        store: ByteStore,
-        starts: Int64 | tuple[int, int],
-        sizes: npt.NDArray[Any] | int,
-        labels: Array | None,
-        checksums: UInt64 | None,
-    ) -> None:
-        self.spec = spec
-        self.labels = labels
-        self.checksums = checksums
-        self.store = store
-        self.remote = store.remote
-        # numpy's own numbers: with Python's each operation takes a microsecond longer
-        self._starts = starts if isinstance(starts, np.ndarray) else tuple(map(np.int64, starts))
-        self._sizes = sizes
-
-    def offsets(self, records: Int64) -> Int64:
-        """Byte offsets of records in the store."""
-        if isinstance(self._starts, tuple):
-            first, stride = self._starts
-            offsets: Int64 = records * stride + first
-            return offsets
-        return self._starts[records]
-
-    def prefetch(self, records: Int64) -> None:
-        sizes = self._sizes
-        lengths = np.full(records.size, sizes) if isinstance(sizes, int) else sizes[records]
-        self.store.will_need(self.offsets(records), lengths)
-
-    def length(self, record: int) -> int:
-        """Bytes of one stored sample."""
-        return self._sizes if isinstance(self._sizes, int) else int(self._sizes[record])
-
-    def in_memory(self, size: int) -> RowsInMemory | None:
-        where = self.store.address(size)
-        if where is None or self.spec.stored.encoded:
-            return None
-        if isinstance(self._starts, tuple):
-            first, stride = self._starts
-            return RowsInMemory(where, _NO_STARTS, int(first), int(stride))
-        return RowsInMemory(where, self._starts, 0, 0)
-
-    def picture_size(self, index: int) -> tuple[int, int]:
-        if self.spec.stored.shape is not None:
-            return super().picture_size(index)
-        offset = int(self.offsets(np.array([index], np.int64))[0])
-        header = codec.read_header(self.store.view(offset, self.length(index)))
-        return header.height, header.width
-
-    def sample_bytes(self, index: int) -> bytes:
-        offset = int(self.offsets(np.array([index], np.int64))[0])
-        data = self.store.view(offset, self.length(index)).tobytes()
-        if self.checksums is not None:
-            error = self.checked(data, index)
-            if error is not None:
-                raise error
-        return data
-
-    def read_into(
-        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
-    ) -> tuple[RowError, ...]:
-        if self.remote:
-            self.prefetch(plan.records)
-        if self.spec.stored.encoded:
-            return tuple(self._read_encoded(plan, fill, out, meter))
-        return self._read_rows(self.store, self.offsets(plan.records), plan, fill, out)
-
-    def _read_encoded(
-        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
-    ) -> Iterator[RowError]:
-        crops, flips = fill.draws(plan.keys)
-        offsets = self.offsets(plan.records)
-        if not isinstance(self._sizes, int):
-            self.store.will_need(offsets, self._sizes[plan.records])
-        for i, (offset, record, row) in enumerate(
-            zip(offsets.tolist(), plan.records.tolist(), plan.rows.tolist(), strict=True)
-        ):
-            if meter.stopped:
-                return
-            data = self.store.view(offset, self.length(record))
-            if plan.check is not None and plan.check[i]:
-                copy = SCRATCH.take("encoded", data.size)
-                copy[:] = data  # another process may write to the file between hash and decode
-                data = copy
-                bad = self.checked(data, record)
-                if bad is not None:
-                    yield RowError(row, bad)
-                    continue
-            try:
-                fill.put_encoded(
-                    data,
-                    None if crops is None else crops[i],
-                    flips is not None and bool(flips[i]),
-                    out[row],
-                    meter,
-                )
-            except DecodeError as exc:
-                yield RowError(row, self.located(exc, record))
-            except ParamsError as exc:
-                exc.index = record
-                raise
 
 
 def fingerprint(source: Source, digests: Mapping[str, str] | None) -> str:

@@ -10,6 +10,7 @@ import errno
 import itertools
 import os
 import stat
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -49,6 +50,55 @@ class ByteStore(Protocol):
 
     def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
         """Prefetch: the calling thread reads these extents next."""
+
+
+class ByteFile(Protocol):
+    """An open file: of this machine (:class:`OpenFile`), or in a store (remote/ranges.py)."""
+
+    path: str
+    size: int
+    io: str
+    #: The samples are read from this,
+    store: ByteStore
+
+    @property
+    def mapped(self) -> Metadata:
+        """and the openers read a set's tables through this."""
+
+    @property
+    def handle(self) -> Any:
+        """What the HDF5 library opens: a path, or a file object."""
+
+    @property
+    def where(self) -> FileRef:
+        """The file by name, to be opened again in another process."""
+
+    def table(self, offset: int, size: int) -> UInt8:
+        """A table for as long as the set is open."""
+
+    def check_same(self) -> None:
+        """FormatError if the path names another file by now."""
+
+    def close(self) -> None:
+        """Close it. Memory that a thread can still reach stays mapped."""
+
+
+class Metadata(Protocol):
+    """Bytes of a whole file, for those who read its structure."""
+
+    @property
+    def bytes(self) -> Any:
+        """uint8, or what has the ``size`` of that and gives slices of it as ``data``."""
+
+    def view(self, offset: int, length: int) -> UInt8:
+        """The bytes of one extent."""
+
+
+class FileRef(Protocol):
+    """A file by name: frozen and picklable."""
+
+    def open(self) -> ByteFile:
+        """The same file. FormatError if another one is there, or if it was changed."""
 
 
 def fetched(store: ByteStore, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
@@ -289,7 +339,7 @@ class OpenFile:
             raise SourceError(f"cannot be opened: {exc.strerror}", path=path) from exc
         facts = os.fstat(file.fd)
         self.size = facts.st_size
-        self._identity = (facts.st_dev, facts.st_ino)
+        self.identity = identity_of(facts)
         if not stat.S_ISREG(facts.st_mode):
             del file
             raise FormatError("not a regular file", path=path)
@@ -314,6 +364,16 @@ class OpenFile:
         else:
             self.store = self._direct if io == "pread" else AdaptiveStore(self.mapped, self._direct)
 
+    @property
+    def handle(self) -> str:
+        """What the HDF5 library opens."""
+        return self.path
+
+    @property
+    def where(self) -> LocalFile:
+        """The file by name, to be opened again in another process."""
+        return LocalFile(self.path, self.io, self.identity)
+
     def table(self, offset: int, size: int) -> UInt8:
         """A table for as long as the set is open: mapped, or with "pread" a copy."""
         view = self.mapped.view(offset, size)
@@ -323,7 +383,7 @@ class OpenFile:
         """FormatError if the path names another file by now: its metadata do not describe the file
         that is open here."""
         named = os.stat(self.path)
-        if self._identity != (named.st_dev, named.st_ino):
+        if self.identity[:2] != (named.st_dev, named.st_ino):
             raise FormatError(
                 "the file was replaced by another while it was opened",
                 path=self.path,
@@ -333,6 +393,36 @@ class OpenFile:
     def close(self) -> None:
         """Close the descriptor; a mapping stays as long as something refers to it."""
         self._direct.close()
+
+
+#: Device, inode, size and time of the last change, which tell whether a file is still the same.
+Identity: TypeAlias = tuple[int, int, int, int]
+
+
+def identity_of(facts: os.stat_result) -> Identity:
+    """A file's identity."""
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """A file of this machine by name, as it was when it was opened."""
+
+    path: str
+    io: str
+    identity: Identity
+
+    def open(self) -> OpenFile:
+        """The same file. FormatError if another one is there, or if it was changed."""
+        file = OpenFile(self.path, self.io)
+        if file.identity != self.identity:
+            file.close()
+            raise FormatError(
+                "the file was replaced or changed since its reader opened it",
+                path=self.path,
+                hint="open the reader again",
+            )
+        return file
 
 
 #: File systems on which a page fault is a request over a network.

@@ -16,11 +16,13 @@ from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..formats.manifest import NAME as MANIFEST
 from ..params import DatasetPath, ReaderParams
-from .arrays import label_array, open_arrays
-from .base import Source
+from .arrays import index_arrays, label_array
+from .base import FieldIndex, Source, open_field
+from .bytestore import OpenFile
 from .fields import FieldsSource
+from .hdf5.file import is_hdf5
 from .layouts.hdf5_list import is_list, listed_files
-from .layouts.open_hdf5 import is_hdf5, open_hdf5
+from .layouts.open_hdf5 import index_hdf5, open_hdf5
 from .layouts.open_lmdb import open_lmdb
 from .lmdb.file import lmdb_data_file
 from .request import Hdf5Fields
@@ -300,12 +302,15 @@ def _open_one(p: ReaderParams, array: Any, labels: Any, fields: Hdf5Fields) -> S
     global lock."""
     if isinstance(array, DatasetPath):
         named = Hdf5Fields(data=array.name, labels=None, dims=p.dims, image_size=fields.image_size)
-        source = open_source(array.path, named, io=p.io)
-        if labels is not None:
-            source.labels = label_array(labels, source.spec.count)
-        return source
+
+        def index(file: OpenFile) -> FieldIndex:
+            found = index_hdf5(file, named)
+            table = None if labels is None else label_array(labels, found.spec.count)
+            return replace(found, labels=table)
+
+        return open_field(OpenFile(array.path, p.io), index)
     if array is not None:
-        return open_arrays(array, labels, p.dims, fields.image_size)
+        return index_arrays(array, labels, p.dims, fields.image_size).open()
     for value, expect in ((p.hdf5_path, "HDF5"), (p.lmdb_path, "LMDB")):
         if value is not None:
             return open_source(value, fields, io=p.io, expect=expect)

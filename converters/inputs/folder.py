@@ -183,7 +183,7 @@ class FolderSamples:
 
 def _class_names(path: str) -> tuple[str, ...]:
     """Names from a packed set, or from a text file."""
-    from asyncreader.sources.layouts.open_hdf5 import is_hdf5
+    from asyncreader.sources.hdf5.file import is_hdf5
 
     if is_url(path):
         plain = not holds_set(path)

@@ -35,7 +35,8 @@ LAYERS = {
     "asyncreader.sources": (
         "bytestore request urls",
         "base",
-        "arrays images raw_images subset",
+        "extents images subset",
+        "arrays",
         "hdf5 lmdb",
         "layouts",
         "sets",

@@ -42,7 +42,7 @@ from asyncreader import (
 from asyncreader.params import DatasetPath
 from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import Hdf5Fields, fingerprint, open_source
-from asyncreader.sources.arrays import open_arrays
+from asyncreader.sources.arrays import index_arrays
 from asyncreader.sources.bytestore import (
     AdaptiveStore,
     MappedStore,
@@ -150,7 +150,7 @@ def arrays(change: Callable[[np.ndarray, Path], Any], dtype: str = "uint8") -> A
         stored = [image.tobytes() for image in images]
         if np.dtype(data.dtype).byteorder == ">":
             stored = [image.astype(data.dtype).tobytes() for image in images]
-        return Built(lambda: open_arrays(data, LABELS, dims), images, stored, LABELS)
+        return Built(lambda: index_arrays(data, LABELS, dims).open(), images, stored, LABELS)
 
     return build
 
@@ -982,7 +982,7 @@ def test_fingerprint_tells_sets_apart(tmp_path: Path) -> None:
     assert len(set(found.values())) == len(found)
     plain = paint(9, (4, 4, 3))
     prints = {
-        fingerprint(open_arrays(array, None, None))
+        fingerprint(index_arrays(array, None, None).open())
         for array in (plain, plain[:8], plain.astype("uint16"), plain[::-1].copy())
     }
     assert len(prints) == 4

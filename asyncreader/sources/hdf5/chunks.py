@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,8 @@ from ...errors import DecodeError
 from ...pixels.transform import Fill
 from ...stats import Meter
 from ...system.memory import address_of
-from ..base import Array, BaseSource, RowError, RowPlan, SourceSpec, UInt64
-from ..bytestore import ByteStore, MemoryStore
+from ..base import Array, BaseSource, FieldIndex, RowError, RowPlan, Source
+from ..bytestore import ByteFile, MemoryStore
 from .chunk_cache import ChunkCache, Decode
 from .filters import Filter, decode_chunk
 
@@ -57,29 +57,45 @@ class ChunkGrid:
         return math.prod(self.chunk) * self.dtype.itemsize
 
 
-class ChunkSource(BaseSource):
-    """Samples inside chunks: decoded in the calling thread, a bounded number remembered.
+class LibraryChunks(Protocol):
+    """Decoded chunks through the HDF5 library, for filters that only it can undo."""
 
-    ``axis``: where the sample number is in the stored shape.
+    def read(self, number: int) -> UInt8:
+        """A chunk, one caller at a time."""
+
+    def close(self) -> None:
+        """Close the library's file."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chunks:
+    """Samples inside chunks. ``axis``: where the sample number is in the stored shape.
+
+    ``library``: opens the HDF5 library's reader of the chunks; None: they are decoded here.
     """
 
+    grid: ChunkGrid
+    axis: int
+    library: Callable[[ByteFile, ChunkGrid], LibraryChunks] | None = None
+
+    def serve(self, index: FieldIndex, file: ByteFile | None) -> Source:
+        """A source that reads them from ``file``."""
+        assert file is not None
+        library = None if self.library is None else self.library(file, self.grid)
+        return ChunkSource(index, file, self, library)
+
+
+class ChunkSource(BaseSource):
+    """Reads samples inside chunks: decoded in the calling thread, a bounded number remembered."""
+
     def __init__(
-        self,
-        spec: SourceSpec,
-        store: ByteStore,
-        grid: ChunkGrid,
-        axis: int,
-        labels: Array | None,
-        checksums: UInt64 | None,
-        read_chunk: Callable[[int], UInt8] | None = None,
+        self, index: FieldIndex, file: ByteFile, chunks: Chunks, library: LibraryChunks | None
     ) -> None:
-        self.spec = spec
-        self.labels = labels
-        self.checksums = checksums
-        self._store = store
+        super().__init__(index, file, file.store)
+        grid, axis = chunks.grid, chunks.axis
         self._grid = grid
         self._axis = axis
-        self._fallback = read_chunk
+        self._library = library
         #: samples lie whole in a chunk, one behind the other
         self._whole = axis == 0 and grid.chunk[1:] == grid.shape[1:]
         limit = max(CACHE_BYTES, 2 * grid.chunk_bytes)
@@ -93,6 +109,11 @@ class ChunkSource(BaseSource):
         first: Int64 = self._grid.offsets[records // self._grid.chunk[self._axis] * behind]
         return first
 
+    def close(self) -> None:
+        super().close()
+        if self._library is not None:
+            self._library.close()
+
     def reserve(self, samples: int) -> None:
         # a window, and what the next one needs while the last batches of it are in flight
         chunks = -(-samples // self._grid.chunk[self._axis])
@@ -101,10 +122,10 @@ class ChunkSource(BaseSource):
 
     def _decode(self, number: int, meter: Meter, out: UInt8 | None = None) -> UInt8:
         """A decoded chunk, in memory of its own (or in ``out``)."""
-        if self._fallback is not None:
-            return self._fallback(number)
+        if self._library is not None:
+            return self._library.read(number)
         grid = self._grid
-        stored = self._store.view(int(grid.offsets[number]), int(grid.sizes[number]))
+        stored = self.store.view(int(grid.offsets[number]), int(grid.sizes[number]))
         started = time.perf_counter()
         mask, size = int(grid.masks[number]), grid.chunk_bytes
         pixels = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize, out)
@@ -202,8 +223,8 @@ class ChunkSource(BaseSource):
         thread that decodes does not wait, so there is no deadlock.
         """
         numbers, which = np.unique(chunks, return_inverse=True)
-        if self._store.remote:
-            self._store.will_need(self._grid.offsets[numbers], self._grid.sizes[numbers])
+        if self.store.remote:
+            self.store.will_need(self._grid.offsets[numbers], self._grid.sizes[numbers])
         errors: list[RowError] = []
         starts = np.zeros(numbers.size, np.int64)
         held: list[int] = []
@@ -270,8 +291,8 @@ class ChunkSource(BaseSource):
     def _read_straight(self, plan: RowPlan, out: Array, meter: Meter) -> tuple[RowError, ...]:
         """One sample a chunk and nothing to convert: decoded where it is wanted."""
         errors: list[RowError] = []
-        if self._store.remote:
-            self._store.will_need(self._grid.offsets[plan.records], self._grid.sizes[plan.records])
+        if self.store.remote:
+            self.store.will_need(self._grid.offsets[plan.records], self._grid.sizes[plan.records])
         flat = out.reshape(out.shape[0], -1).view(np.uint8)
         for i, (record, row) in enumerate(
             zip(plan.records.tolist(), plan.rows.tolist(), strict=True)

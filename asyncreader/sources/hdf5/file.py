@@ -1,23 +1,22 @@
-"""An HDF5 file as h5py shows it: opened, its links and description checked; and sources over it."""
+"""An HDF5 file as h5py shows it: opened, its links and description checked."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import json
-import os
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from ...errors import AsyncReaderError, FormatError
+from ...errors import AsyncReaderError, FormatError, SourceError
 from ...formats import packed as fmt
 from ...system.signals import after_this
-from ..arrays import ArraySource
-from ..base import BaseSource, ExtentSource
-from ..bytestore import OpenFile, check_descriptors
-from ..raw_images import RawImages
+from ..bytestore import ByteFile, OpenFile, check_descriptors
 from .checks import (
     attribute,
     check_library_filters,
@@ -27,7 +26,7 @@ from .checks import (
     reach,
     read_table,
 )
-from .chunks import ChunkSource
+from .chunks import ChunkGrid, LibraryChunks
 from .structure import virtual_layouts
 
 #: Attributes of a description that are looked at, and bytes of paths read at a time.
@@ -39,22 +38,24 @@ SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 
 def is_hdf5(path: str) -> bool:
     """Whether the file bears HDF5's signature."""
-    return superblock(path) is not None
-
-
-def superblock(path: str) -> int | None:
-    """Where HDF5's signature is: at 0, 512, 1024, ... (format specification, II.A)."""
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            at = 0
-            while at + 8 <= size:
-                file.seek(at)
-                if file.read(8) == SIGNATURE:
-                    return at
-                at = max(512, at * 2)
-    except OSError as exc:
-        check_descriptors(exc, path)
+        file = OpenFile(path, "mmap")
+    except SourceError:
+        return False
+    file.close()
+    return signature_at(file.mapped.bytes) is not None
+
+
+def signature_at(data: Any) -> int | None:
+    """Where HDF5's signature is: at 0, 512, 1024, ... (format specification, II.A); None without.
+
+    ``data``: the whole file, or what gives slices of it.
+    """
+    at, size = 0, int(data.size)
+    while at + 8 <= size:
+        if bytes(data[at : at + 8]) == SIGNATURE:
+            return at
+        at = max(512, at * 2)
     return None
 
 
@@ -100,64 +101,52 @@ def open_library(path: str) -> Any:
     raise refused
 
 
-class Hdf5OnDisk(OpenFile):
-    """An HDF5 file of this machine."""
+def library(file: ByteFile) -> Any:
+    """h5py's File of it, read-only, which knows what checks.py asks it."""
+    import h5py
 
-    def superblock(self) -> int:
-        """Where HDF5's signature is; 0 without one."""
-        return superblock(self.path) or 0
-
-    def library(self) -> Any:
-        """h5py's File of it, read-only, which knows what checks.py asks it."""
-        h5 = open_library(self.path)
-        h5.is_virtual = virtual_layouts(self.mapped.bytes, self.superblock(), self.path)
-        return h5
+    named = file.handle
+    h5 = open_library(named) if isinstance(named, str) else h5py.File(named, "r")
+    data = file.mapped.bytes
+    h5.is_virtual = virtual_layouts(data, signature_at(data) or 0, file.path)
+    return h5
 
 
-class Hdf5Files:
-    """What samples are read from, and h5py's file where HDF5 must help."""
+@dataclass(frozen=True)
+class TablePaths:
+    """Source paths in the data set ``name``, one for each of ``count`` samples; None: missing."""
 
-    def __init__(self, file: Any, h5: Any) -> None:
-        self.file = file
-        self.h5 = h5
+    name: str | None
+    count: int
 
-    def close(self) -> None:
-        self.file.close()
-        if self.h5 is not None:
-            self.h5.close()
-            self.h5 = None
+    def key(self, file: ByteFile, index: int) -> str | None:
+        """None: HDF5 numbers its samples."""
+        return None
 
-
-class Hdf5Common(BaseSource):
-    """What all HDF5 sources add: the path a sample was packed from, and closing."""
-
-    files: Hdf5Files
-    paths_name: str | None = None
-
-    def source_path(self, index: int) -> bytes | None:
-        if self.paths_name is None:
+    def path(self, file: ByteFile, index: int) -> bytes | None:
+        """The path of one sample; None also where the file is damaged."""
+        if self.name is None:
             return None
         try:
-            with self.files.file.library() as h5:
-                return bytes(self._paths(h5)[index])
+            with library(file) as h5:
+                return bytes(self._table(h5, file.path)[index])
         except Exception:  # whatever h5py makes of a damaged file
             return None  # only an error message asks for it
 
-    def all_paths(self) -> Iterator[bytes | None]:
-        with translated(self.spec.path), self.files.file.library() as h5:
-            if self.paths_name is None:
-                raise FormatError("its paths are missing", path=self.spec.path, hint=fmt.REPACK)
-            paths = self._paths(h5)
+    def paths(self, file: ByteFile, count: int) -> Iterator[bytes | None]:
+        """All paths, read piece by piece."""
+        with translated(file.path), library(file) as h5:
+            paths = self._table(h5, file.path)
             step = max(1, _PATH_BYTES // paths.dtype.itemsize)
             for lo in range(0, paths.shape[0], step):
                 yield from (bytes(name) for name in paths[lo : lo + step])
 
-    def _paths(self, h5: Any) -> Any:
-        """The data set of the paths, as many as there are samples."""
-        path, name = self.spec.path, str(self.paths_name)
-        paths = find_dataset(h5, name, path)
-        check_library_filters(pipeline(paths.id.get_create_plist()), path, name)
-        if paths.dtype.kind != "S" or paths.shape != (self.spec.count,):
+    def _table(self, h5: Any, path: str) -> Any:
+        if self.name is None:
+            raise FormatError("its paths are missing", path=path, hint=fmt.REPACK)
+        paths = find_dataset(h5, self.name, path)
+        check_library_filters(pipeline(paths.id.get_create_plist()), path, self.name)
+        if paths.dtype.kind != "S" or paths.shape != (self.count,):
             raise FormatError(
                 "its paths have the wrong shape or type",
                 path=path,
@@ -165,27 +154,46 @@ class Hdf5Common(BaseSource):
                 hint=fmt.REPACK,
             )
         if paths.chunks is not None:
-            chunk_grid(h5, paths, name, path, h5.id.get_filesize())
+            chunk_grid(h5, paths, self.name, path, h5.id.get_filesize())
         return paths
 
+
+@dataclass(frozen=True)
+class ThroughLibrary:
+    """Decoded chunks of the data set ``name`` through HDF5 itself, one caller at a time."""
+
+    name: str
+
+    def __call__(self, file: ByteFile, grid: ChunkGrid) -> LibraryChunks:
+        """Open the library."""
+        with translated(file.path):
+            h5 = library(file)
+            file.check_same()
+            return _LibraryReader(h5, find_dataset(h5, self.name, file.path), grid)
+
+
+class _LibraryReader:
+    def __init__(self, h5: Any, data: Any, grid: ChunkGrid) -> None:
+        self._h5 = h5
+        self._data = data
+        self._grid = grid
+        self._lock = threading.Lock()
+
+    def read(self, number: int) -> npt.NDArray[np.uint8]:
+        grid = self._grid
+        at = np.unravel_index(number, grid.grid)
+        where = tuple(
+            slice(int(a) * c, min((int(a) + 1) * c, n))
+            for a, c, n in zip(at, grid.chunk, grid.shape, strict=True)
+        )
+        with self._lock, translated(self._data.file.filename):
+            part = self._data[where]
+        full = np.zeros(grid.chunk, grid.dtype)
+        full[tuple(slice(0, n) for n in part.shape)] = part
+        return full.reshape(-1).view(np.uint8)
+
     def close(self) -> None:
-        self.files.close()
-
-
-class Hdf5Extents(Hdf5Common, ExtentSource):
-    """Contiguous rows, unfiltered chunks, or a blob of encoded images with offsets."""
-
-
-class Hdf5Images(Hdf5Common, RawImages):
-    """Raw images of different shapes, of variable length on disk (Fuel)."""
-
-
-class Hdf5Chunks(Hdf5Common, ChunkSource):
-    """Compressed or oddly cut chunks."""
-
-
-class Hdf5Array(Hdf5Common, ArraySource):
-    """Contiguous data whose sample axis is not the first."""
+        self._h5.close()
 
 
 def _class_names(h5: Any, path: str) -> list[str]:

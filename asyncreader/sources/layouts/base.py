@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...errors import FormatError, ParamsError, SourceError
 from ...pixels.transform import Stored
-from ..base import Array, ExtentSource, SourceSpec, default_block
-from ..bytestore import OpenFile
+from ..base import Array, FieldIndex, SourceSpec, default_block
+from ..bytestore import ByteFile, OpenFile
+from ..extents import Extents
 from ..images import same_size
 from ..lmdb.btree import LmdbFile
 from ..lmdb.entries import Entries, shown_key
-from ..raw_images import RawImages
 from ..request import Hdf5Fields, no_field
 
 Int64 = npt.NDArray[np.int64]
@@ -54,6 +53,18 @@ class ForeignSet:
                 found="a layout with fixed axes",
             )
 
+    def index(
+        self,
+        spec: SourceSpec,
+        extents: Extents,
+        labels: Array | None,
+        entries: Entries,
+        origin: Callable[[bytes], bytes | None] | None = None,
+    ) -> FieldIndex:
+        """The index of samples that lie in the values of ``entries``."""
+        names = EntryNames(entries.key_starts(), entries.key_sizes, origin)
+        return FieldIndex(spec, extents, self.file.where, labels, names=names)
+
     def spec(
         self,
         layout: str,
@@ -79,45 +90,37 @@ class ForeignSet:
         )
 
 
-class ForeignSource(ExtentSource):
-    """Byte ranges inside LMDB values. Errors name the value's key."""
+@dataclass(frozen=True, eq=False)
+class EntryNames:
+    """Keys of LMDB entries: where each lies in the file, and how long it is.
 
-    entries: Entries
-    file: OpenFile
-    #: The source path of a sample, if its key holds it.
+    ``origin``: the source path of a sample by its key, if that holds it.
+    """
+
+    at: Int64
+    sizes: npt.NDArray[np.uint16]
     origin: Callable[[bytes], bytes | None] | None = None
 
-    def _key(self, index: int) -> bytes | None:
+    def _key(self, file: ByteFile, index: int) -> bytes | None:
         # through the store: with io="pread" a shortened file must not kill the process
-        at, size = self.entries.key_extent(index)
         try:
-            return self.store.view(at, size).tobytes()
+            return file.store.view(int(self.at[index]), int(self.sizes[index])).tobytes()
         except SourceError:
             return None
 
-    def key_of(self, index: int) -> str | None:
-        key = self._key(index)
+    def key(self, file: ByteFile, index: int) -> str | None:
+        """A sample's key as errors show it."""
+        key = self._key(file, index)
         return None if key is None else shown_key(key)
 
-    def source_path(self, index: int) -> bytes | None:
-        key = None if self.origin is None else self._key(index)
+    def path(self, file: ByteFile, index: int) -> bytes | None:
+        """A sample's source path, if its key holds it."""
+        key = None if self.origin is None else self._key(file, index)
         return None if key is None or self.origin is None else self.origin(key)
 
-    def all_paths(self) -> Iterator[bytes | None]:
-        return (self.source_path(index) for index in range(self.spec.count))
-
-    def close(self) -> None:
-        self.file.close()
-
-
-class ForeignImages(ForeignSource, RawImages):
-    """The same for pixels of different shapes, or stored as BGR."""
-
-
-def finish(source: Any, found: ForeignSet, entries: Entries) -> Any:
-    """Give a :class:`ForeignSource` its entries, and the file that it closes."""
-    source.entries, source.file = entries, found.file
-    return source
+    def paths(self, file: ByteFile, count: int) -> Iterator[bytes | None]:
+        """All source paths."""
+        return (self.path(file, index) for index in range(count))
 
 
 def in_order(entries: Entries) -> Entries:
@@ -138,15 +141,16 @@ def encoded_images(
     look: bool = True,
     labels: Array | None = None,
     classes: tuple[str, ...] | None = None,
-) -> Any:
-    """A source of image files inside values. ``look``: read headers to see if all have one size."""
+    origin: Callable[[bytes], bytes | None] | None = None,
+) -> FieldIndex:
+    """The index of image files inside values. ``look``: read headers to see if all have one size;
+    ``origin``: see :class:`EntryNames`."""
     if shape is None and look:
         size = same_size(found.tree.data, starts, sizes)
         shape = None if size is None else (*size, channels)
     stored = Stored(shape, np.dtype(np.uint8), "HWC", True, channels)
     spec = found.spec(layout, starts.size, stored, float(np.mean(sizes)), classes)
-    source = ForeignSource(spec, found.file.store, starts, sizes, labels, None)
-    return finish(source, found, entries)
+    return found.index(spec, Extents(starts, sizes), labels, entries, origin)
 
 
 def unknown(

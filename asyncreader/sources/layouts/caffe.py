@@ -15,11 +15,12 @@ import numpy as np
 
 from ...errors import FormatError, ParamsError
 from ...pixels.transform import Stored
-from ..base import Array, row_size
+from ..base import Array, FieldIndex, row_size
+from ..extents import ImageExtents
 from ..images import image_kind
 from ..lmdb.columns import BLOCK, Bools, Int64, Span, UInt8, gather, varint
 from ..lmdb.entries import Entries
-from .base import ForeignImages, ForeignSet, encoded_images, finish
+from .base import ForeignSet, encoded_images
 
 #: Fields of a message that are looked at; a Datum has seven.
 _FIELDS: Final = 64
@@ -225,8 +226,8 @@ def _need(good: Bools, what: str, entries: Entries, found: Any = None) -> None:
 # -- opening -------------------------------------------------------------------------------------
 
 
-def open_datum(found: ForeignSet, entries: Entries) -> Any:
-    """A source over Datums, in key order."""
+def index_datum(found: ForeignSet, entries: Entries) -> FieldIndex:
+    """The index of Datums, in key order."""
     order = found.fields.channel_order
     labels_path = found.fields.labels_path
     if labels_path is None:
@@ -241,16 +242,15 @@ def open_datum(found: ForeignSet, entries: Entries) -> Any:
     elif found.fields.labels is not None and (header.has_label > 0).any():
         labels = np.where(header.has_label > 0, header.label, 0)  # 0 is the field's default
     if encoded[0]:
-        source = encoded_images(
+        return encoded_images(
             found,
             entries,
             header.data,
             header.data_size,
             "Caffe Datum, encoded images",
             labels=labels,
+            origin=_path_in_key,
         )
-        source.origin = _path_in_key
-        return source
     _check_sizes(header, entries)
     shapes = np.stack([header.channels, header.height, header.width], axis=1)
     same = bool((shapes == shapes[0]).all())
@@ -269,7 +269,7 @@ def open_datum(found: ForeignSet, entries: Entries) -> Any:
     words = f"Caffe Datum, {'float_data' if floats[0] else 'raw planes'}{said}"
     stored = Stored(shape, np.dtype(kind), "CHW", False, channels)
     starts, sizes = header.data, header.data_size
-    source_type: type[ForeignImages] = ForeignImages
+    tagged = False
     if floats[0]:
         _need(
             header.float_step == header.float_step[0],
@@ -280,24 +280,11 @@ def open_datum(found: ForeignSet, entries: Entries) -> Any:
         step = int(header.float_step[0])
         # the last float has no tag after it
         sizes = header.float_count * step - (step - 4)
-        source_type = ForeignImages if step == 4 else TaggedFloats
+        tagged = step == 5
     same_size: Array | int = sizes if shape is None else int(sizes[0])
     spec = found.spec(words, len(entries), stored, float(np.mean(sizes)))
-    source = source_type(spec, found.file.store, starts, same_size, labels, None)
-    source.bgr = bgr
-    source.shapes = None if same else shapes
-    source.origin = _path_in_key
-    return finish(source, found, entries)
-
-
-class TaggedFloats(ForeignImages):
-    """Floats with a tag before each: the bytes of a sample are picked apart when it is read."""
-
-    def values(self, data: UInt8, record: int) -> Array:
-        tagged = np.zeros(data.size + 1, np.uint8)
-        tagged[1:] = data  # the first tag stands before the range
-        plain = np.ascontiguousarray(tagged.reshape(-1, 5)[:, 1:]).reshape(-1)
-        return super().values(plain, record)
+    extents = ImageExtents(starts, same_size, None if same else shapes, bgr, tagged)
+    return found.index(spec, extents, labels, entries, _path_in_key)
 
 
 def _is_cifar(shape: tuple[int, ...] | None, entries: Entries) -> bool:

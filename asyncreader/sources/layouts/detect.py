@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from ...errors import FormatError
+from ..base import FieldIndex
 from ..bytestore import OpenFile
 from ..images import image_kind
 from ..lmdb.btree import LmdbFile, Tree
@@ -27,10 +28,10 @@ _KEYS, _LENGTH_OF, _LENGTH, _SAMPLES = b"__keys__", b"__len__", b"length", b"num
 _PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 
 
-def open_foreign(
+def index_foreign(
     path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Hdf5Fields
-) -> Any:
-    """A source over an LMDB set that others packed.
+) -> FieldIndex:
+    """The index of an LMDB set that others packed.
 
     FormatError if it is damaged or of an unknown layout; SourceNotFoundError or ParamsError if it
     lacks a field of ``fields``.
@@ -39,9 +40,9 @@ def open_foreign(
 
     found = ForeignSet(path, file, tree, fields)
     if b"data_db" in named and b"meta_db" in named:
-        return msgpack.open_pyxis(found, named[b"data_db"], named[b"meta_db"])
+        return msgpack.index_pyxis(found, named[b"data_db"], named[b"meta_db"])
     if msgpack.BRANCH_MAIN in named:
-        return msgpack.open_pyxis_branch(found, named)
+        return msgpack.index_pyxis_branch(found, named)
     if named:
         raise unknown(path, f"named databases {', '.join(sorted(map(_name, named)))}")
     if not tree.main.entries:
@@ -49,10 +50,10 @@ def open_foreign(
     entries = Entries.of(tree, tree.main)
     samples = tree.find(tree.main, _SAMPLES)
     if samples is not None:
-        return image_files.open_ocr(found, entries, samples.tobytes())
+        return image_files.index_ocr(found, entries, samples.tobytes())
     listing = meta_info(path)
     if listing is not None:
-        return image_files.open_basicsr(found, entries, listing)
+        return image_files.index_basicsr(found, entries, listing)
     keyed = tree.find(tree.main, _KEYS) is not None
     length = tree.find(tree.main, _LENGTH)
     entries = records(entries)
@@ -68,10 +69,10 @@ def open_foreign(
             f"asyncreader convert {shlex.quote(path)} NEW.h5 --allow-pickle",
         )
     if length is not None and image_files.is_stylegan(entries):
-        return image_files.open_stylegan(found, entries, length.tobytes())
+        return image_files.index_stylegan(found, entries, length.tobytes())
     if keyed:
         if msgpack.is_datapoint(first):
-            return msgpack.open_tensorpack(found, entries)
+            return msgpack.index_tensorpack(found, entries)
         raise FormatError(
             "its samples are neither msgpack nor pickle; pyarrow.serialize wrote such sets until "
             "2021, and no pyarrow of today reads them",
@@ -80,10 +81,10 @@ def open_foreign(
             hint="pack the original pictures again: asyncreader convert FOLDER NEW.h5",
         )
     if image_kind(first) is not None:
-        return image_files.open_bare(found, entries)
+        return image_files.index_bare(found, entries)
     why = caffe.refusal(entries)
     if why is None:
-        return caffe.open_datum(found, entries)
+        return caffe.index_datum(found, entries)
     raise unknown(path, f"values that begin with {first[:8].hex(' ')}", entries, why)
 
 

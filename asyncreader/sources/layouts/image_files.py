@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import FormatError, ParamsError
-from ..base import Array
+from ..base import Array, FieldIndex
 from ..images import image_kind
 from ..lmdb.columns import AGAIN
 from ..lmdb.entries import Entries, shown_key
@@ -79,7 +79,7 @@ def text_labels(
 # -- OCR: image-%09d, label-%09d, num-samples ------------------------------------------------------
 
 
-def open_ocr(found: ForeignSet, entries: Entries, samples: bytes) -> Any:
+def index_ocr(found: ForeignSet, entries: Entries, samples: bytes) -> FieldIndex:
     """Text recognition's layout: pictures and texts by number from 1, and how many there are."""
     found.check_fields(("data", "image"), ("labels", "label"))
     path = found.path
@@ -131,7 +131,7 @@ def _numbered(entries: Entries, prefix: bytes, count: int, path: str) -> Entries
 # -- BasicSR: meta_info.txt ------------------------------------------------------------------------
 
 
-def open_basicsr(found: ForeignSet, entries: Entries, listing: str) -> Any:
+def index_basicsr(found: ForeignSet, entries: Entries, listing: str) -> FieldIndex:
     """BasicSR's layout: a list of keys and shapes next to the data; records in the list's order."""
     found.check_fields(_DATA, ("labels",))
     names, shapes = _listed(listing, len(entries))
@@ -156,7 +156,7 @@ def open_basicsr(found: ForeignSet, entries: Entries, listing: str) -> Any:
     same = bool((shapes == shapes[0]).all())
     channels = 1 if bool((shapes[:, 2] == 1).all()) else 3
     shape = (int(shapes[0, 0]), int(shapes[0, 1]), channels) if same else None
-    source = encoded_images(
+    return encoded_images(
         found,
         entries,
         entries.starts,
@@ -165,9 +165,8 @@ def open_basicsr(found: ForeignSet, entries: Entries, listing: str) -> Any:
         shape=shape,
         channels=channels,
         look=False,
+        origin=_with_png,
     )
-    source.origin = _with_png
-    return source
 
 
 def _with_png(key: bytes) -> bytes:
@@ -215,7 +214,7 @@ def is_stylegan(entries: Entries) -> bool:
     return _SIZED.fullmatch(entries.key(0)) is not None
 
 
-def open_stylegan(found: ForeignSet, entries: Entries, length: bytes) -> Any:
+def index_stylegan(found: ForeignSet, entries: Entries, length: bytes) -> FieldIndex:
     """StyleGAN2's layout: the same pictures in one or more sizes; data_field names the size."""
     path = found.path
     count = stated_count(length, "length", path)
@@ -282,7 +281,7 @@ def _sizes(entries: Entries) -> list[int]:
 # -- LSUN: nothing but pictures --------------------------------------------------------------------
 
 
-def open_bare(found: ForeignSet, entries: Entries) -> Any:
+def index_bare(found: ForeignSet, entries: Entries) -> FieldIndex:
     """Keys of any kind and a picture's file under each, in key order; no labels."""
     found.check_fields(_DATA, ("labels",))
     kind = image_kind(entries.value(0)[:12].tobytes())

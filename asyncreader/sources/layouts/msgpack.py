@@ -6,29 +6,21 @@ then on a sample is a byte range inside its value: no msgpack is unpacked while 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from ...errors import FormatError
-from ..base import Array, row_size
+from ..base import Array, FieldIndex, row_size
+from ..extents import Extents, ImageExtents
 from ..images import image_kind
 from ..lmdb import columns
 from ..lmdb.btree import Tree
 from ..lmdb.columns import ARRAY, BIN, MAP, STR, Int64, Span, gather
 from ..lmdb.entries import Entries
 from ..request import image_axes, no_field, stored_rows
-from .base import (
-    ForeignImages,
-    ForeignSet,
-    ForeignSource,
-    encoded_images,
-    finish,
-    in_order,
-    unknown,
-)
+from .base import ForeignSet, encoded_images, in_order, unknown
 from .image_files import check_count, stated_count, text_labels
 from .msgpack_values import ARRAYS, BINARY, REAL, TEXT, WHOLE, WORDS, Values, read_values
 
@@ -53,7 +45,7 @@ _PAIRS: Final = (
 # -- the layouts -----------------------------------------------------------------------------------
 
 
-def open_pyxis(found: ForeignSet, data: Tree, meta: Tree) -> Any:
+def index_pyxis(found: ForeignSet, data: Tree, meta: Tree) -> FieldIndex:
     """ml-pyxis: samples under ten digits in data_db, their number in meta_db."""
     value = found.tree.find(meta, b"nb_samples")
     if value is None:
@@ -66,10 +58,10 @@ def open_pyxis(found: ForeignSet, data: Tree, meta: Tree) -> Any:
     stated = stated_count(value.tobytes(), "nb_samples", found.path)
     check_count(stated, data.entries, found.path, "nb_samples")
     found.tree.check_numbered(data)
-    return _open_maps(found, Entries.of(found.tree, data), "ml-pyxis")
+    return _index_maps(found, Entries.of(found.tree, data), "ml-pyxis")
 
 
-def open_pyxis_branch(found: ForeignSet, named: dict[bytes, Tree]) -> Any:
+def index_pyxis_branch(found: ForeignSet, named: dict[bytes, Tree]) -> FieldIndex:
     """ml-pyxis' api-improvements branch: any numbers as keys, in their order."""
     entries = Entries.of(found.tree, named[BRANCH_MAIN])
     meta = named.get(_BRANCH_META)
@@ -83,10 +75,10 @@ def open_pyxis_branch(found: ForeignSet, named: dict[bytes, Tree]) -> Any:
         listed = columns.head(span)
         span.need(listed.kind == ARRAY, "its list of indices is no list")
         check_count(int(listed.number[0]), len(entries), found.path, "__indices")
-    return _open_maps(found, entries, "ml-pyxis, api-improvements branch")
+    return _index_maps(found, entries, "ml-pyxis, api-improvements branch")
 
 
-def _open_maps(found: ForeignSet, entries: Entries, layout: str) -> Any:
+def _index_maps(found: ForeignSet, entries: Entries, layout: str) -> FieldIndex:
     """Records that are maps from names to msgpack inside bytes."""
     if not len(entries):
         raise FormatError("the set has no samples", path=found.path)
@@ -100,7 +92,7 @@ def _open_maps(found: ForeignSet, entries: Entries, layout: str) -> Any:
     for lo, hi in entries.blocks():
         span = entries.span(lo, hi)
         _read_maps(span.pick(alike.copy(lo, hi)), keys, fields)
-    return _source(found, entries, layout, dict(zip(wanted, fields, strict=True)))
+    return _index(found, entries, layout, dict(zip(wanted, fields, strict=True)))
 
 
 def _read_maps(span: Span, keys: list[bytes], fields: list[Values]) -> None:
@@ -174,7 +166,7 @@ def is_datapoint(head: bytes) -> bool:
     return head[:1] != b"" and (0x80 < head[0] <= 0x9F or head[0] in (0xDC, 0xDD, 0xDE, 0xDF))
 
 
-def open_tensorpack(found: ForeignSet, entries: Entries) -> Any:
+def index_tensorpack(found: ForeignSet, entries: Entries) -> FieldIndex:
     """tensorpack's and folder2lmdb's msgpack: lists such as [image, label], in key order."""
     entries = in_order(entries)
     first = columns.head(entries.span(0, 1))
@@ -206,7 +198,7 @@ def open_tensorpack(found: ForeignSet, entries: Entries) -> Any:
             span.need(at >= 0, f"a sample without {name!r}")
             read_values(span.moved(at), span.records, field)
     words = "tensorpack, msgpack"
-    return _source(found, entries, words, dict(zip(wanted, values, strict=True)))
+    return _index(found, entries, words, dict(zip(wanted, values, strict=True)))
 
 
 def _items(span: Span, wanted: list[int]) -> list[Int64]:
@@ -250,7 +242,9 @@ def _text(name: bytes) -> str:
 # -- from values to a source -----------------------------------------------------------------------
 
 
-def _source(found: ForeignSet, entries: Entries, layout: str, fields: dict[str, Values]) -> Any:
+def _index(
+    found: ForeignSet, entries: Entries, layout: str, fields: dict[str, Values]
+) -> FieldIndex:
     (name, data), *rest = fields.items()
     labels: Array | None = None
     classes: tuple[str, ...] | None = None
@@ -315,14 +309,12 @@ def _source(found: ForeignSet, entries: Entries, layout: str, fields: dict[str, 
     if not same:
         stored = replace(stored, shape=None, channels=channels)
     spec = found.spec(layout, count, stored, float(np.mean(data.size)), classes)
-    kind: Callable[..., Any] = ForeignSource if same else ForeignImages
-    sizes: Array | int = int(data.size[0]) if same else data.size
-    source = kind(spec, found.file.store, data.start, sizes, labels, None)
-    if not same:
-        source.shapes = data.shape[:, :rank]
-        if stored.flat:
-            source.shapes = np.pad(source.shapes, ((0, 0), (0, 1)), constant_values=1)
-    return finish(source, found, entries)
+    if same:
+        return found.index(spec, Extents(data.start, int(data.size[0])), labels, entries)
+    shapes = data.shape[:, :rank]
+    if stored.flat:
+        shapes = np.pad(shapes, ((0, 0), (0, 1)), constant_values=1)
+    return found.index(spec, ImageExtents(data.start, data.size, shapes), labels, entries)
 
 
 def _labels(name: str, values: Values, entries: Entries) -> tuple[Array, tuple[str, ...] | None]:

@@ -8,27 +8,33 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import warnings
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import FormatError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...pixels.transform import Stored
-from ..arrays import TEXT_LABELS
+from ..arrays import TEXT_LABELS, FileRows, Rows
 from ..base import (
     Array,
+    FieldIndex,
+    Int64,
+    Source,
     SourceSpec,
+    Storage,
     UInt64,
     check_extents,
     default_block,
     kept,
+    open_field,
     packed_rows,
     row_size,
 )
+from ..bytestore import ByteFile, OpenFile
+from ..extents import Extents
 from ..hdf5.checks import (
     chunk_grid,
     compare_chunks,
@@ -38,15 +44,13 @@ from ..hdf5.checks import (
     reach,
     read_table,
 )
-from ..hdf5.chunks import ChunkGrid
+from ..hdf5.chunks import ChunkGrid, Chunks
 from ..hdf5.file import (
-    Hdf5Array,
-    Hdf5Chunks,
-    Hdf5Extents,
-    Hdf5Files,
-    Hdf5OnDisk,
-    is_hdf5,
+    TablePaths,
+    ThroughLibrary,
+    library,
     read_meta,
+    signature_at,
     translated,
 )
 from ..hdf5.filters import NAMES, check_filters
@@ -56,42 +60,31 @@ from . import fuel
 from .hdf5_names import Known, recognise
 from .open_vlen import VlenOpener
 
-__all__ = ["Hdf5Fields", "is_hdf5", "open_hdf5"]
 
-Int64: TypeAlias = npt.NDArray[np.int64]
+def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto") -> Source:
+    """Open one HDF5 file's data set. Errors: SourceNotFoundError, FormatError, ParamsError."""
+    return open_field(OpenFile(path, io), lambda file: index_hdf5(file, fields))
 
 
-def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto", file: Any = None) -> Any:
-    """Open one HDF5 file's data set. Errors: SourceNotFoundError, FormatError, ParamsError.
-
-    ``file``: the remote file, if it is one; ``path`` is then for messages.
-    """
-    if file is None:
-        if not os.path.exists(path):
-            raise SourceNotFoundError("no such file", path=path)
-        file = Hdf5OnDisk(path, io)
-    h5 = None
+def index_hdf5(file: ByteFile, fields: Hdf5Fields) -> FieldIndex:
+    """The index of one data set of an open file."""
+    path, h5 = file.path, None
+    check_loops(file.mapped.bytes, signature_at(file.mapped.bytes) or 0, path)
     try:
-        check_loops(file.mapped.bytes, file.superblock(), path)
         with translated(path):
-            h5 = file.library()
+            h5 = library(file)
             file.check_same()
-            opened = _Opener(path, file, h5, fields).open()
-            if opened.files.h5 is None:
-                h5.close()
-        return opened
-    except BaseException:
-        file.close()
+            return _Opener(path, file, h5, fields).index()
+    finally:
         if h5 is not None:
             with contextlib.suppress(Exception):  # of a damaged file even closing may fail
                 h5.close()
-        raise
 
 
 class _Opener(VlenOpener):
     """Opens one file: finds the data set, checks it, and chooses how it is read."""
 
-    def __init__(self, path: str, file: Any, h5: Any, fields: Hdf5Fields) -> None:
+    def __init__(self, path: str, file: ByteFile, h5: Any, fields: Hdf5Fields) -> None:
         self.path = path
         self.file = file
         self.h5 = h5
@@ -104,7 +97,8 @@ class _Opener(VlenOpener):
         #: the other field to open, in a set packed by asyncreader; None for the data
         self.other_field: str | None = None
 
-    def open(self) -> Any:
+    def index(self) -> FieldIndex:
+        """The index of the data set that ``fields`` name."""
         import h5py
 
         data = self.dataset(self.h5, self.fields.data)
@@ -217,7 +211,7 @@ class _Opener(VlenOpener):
 
     # -- encoded images, packed by asyncreader ---------------------------------------------
 
-    def _blob(self, data: Any, meta: fmt.Meta) -> Any:
+    def _blob(self, data: Any, meta: fmt.Meta) -> FieldIndex:
         offset = data.id.get_offset()
         if data.ndim != 1 or data.dtype != np.uint8 or offset is None:
             raise FormatError("its data are not the blob it declares", path=self.path, hint=_AGAIN)
@@ -237,25 +231,20 @@ class _Opener(VlenOpener):
             )
         check_extents(starts, sizes, data.shape[0], self.path)
         self._inside(offset, data.shape[0])
-        source = Hdf5Extents(
-            self._spec(
-                meta.count,
-                packed_rows(meta, self.other_field is not None),
-                meta.encoding,
-                "asyncreader, encoded images in one blob",
-                default_block(data.shape[0] // meta.count),
-            ),
-            self.file.store,
-            starts + offset,
-            sizes.astype(np.uint32) if sizes.max(initial=0) < 1 << 32 else sizes,
-            self._labels(meta.count),
-            self._checksums(meta.count),
+        spec = self._spec(
+            meta.count,
+            packed_rows(meta, self.other_field is not None),
+            meta.encoding,
+            "asyncreader, encoded images in one blob",
+            default_block(data.shape[0] // meta.count),
         )
-        return self._finish(source, None)
+        small = sizes.max(initial=0) < 1 << 32
+        extents = Extents(starts + offset, sizes.astype(np.uint32) if small else sizes)
+        return self._found(spec, extents, self._labels(meta.count), self._checksums(meta.count))
 
     # -- pixels ----------------------------------------------------------------------------
 
-    def _raw(self, data: Any) -> Any:
+    def _raw(self, data: Any) -> FieldIndex:
         name = self.fields.data
         _check_numeric(data, name, self.path)
         odd = odd_bits(data)
@@ -306,7 +295,7 @@ class _Opener(VlenOpener):
 
     def _contiguous(
         self, data: Any, axis: int, stored: Stored, labels: Array | None, checksums: UInt64 | None
-    ) -> Any:
+    ) -> FieldIndex:
         import h5py
 
         assert stored.shape is not None
@@ -320,8 +309,7 @@ class _Opener(VlenOpener):
         )
         if data.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
             held = np.ascontiguousarray(data[()])  # at most 64 KiB, inside the object header
-            inside = Hdf5Array(spec, np.moveaxis(held, axis, 0), labels, checksums)
-            return self._finish(inside, None)
+            return self._found(spec, Rows(np.moveaxis(held, axis, 0)), labels, checksums)
         offset = data.id.get_offset()
         if offset is None:
             raise FormatError(
@@ -332,17 +320,13 @@ class _Opener(VlenOpener):
             )
         self._inside(offset, data.size * data.dtype.itemsize)
         if axis == 0:
-            source: Any = Hdf5Extents(
-                spec, self.file.store, (offset, size), size, labels, checksums
-            )
-            return self._finish(source, None)
-        flat = self.file.mapped.view(offset, data.size * data.dtype.itemsize).view(data.dtype)
-        moved = np.moveaxis(flat.reshape(data.shape), axis, 0)
-        return self._finish(Hdf5Array(spec, moved, labels, checksums), None)
+            return self._found(spec, Extents((offset, size), size), labels, checksums)
+        rows = FileRows(offset, data.shape, data.dtype, axis)
+        return self._found(spec, rows, labels, checksums)
 
     def _chunked(
         self, data: Any, axis: int, stored: Stored, labels: Array | None, checksums: UInt64 | None
-    ) -> Any:
+    ) -> FieldIndex:
         assert stored.shape is not None
         plist = data.id.get_create_plist()
         steps = pipeline(plist)
@@ -364,25 +348,16 @@ class _Opener(VlenOpener):
             size = row_size(stored.shape, stored.dtype)
             records = np.arange(data.shape[0], dtype=np.int64)
             starts = grid.offsets[records // grid.chunk[0]] + records % grid.chunk[0] * size
-            return self._finish(
-                Hdf5Extents(spec, self.file.store, starts, size, labels, checksums), None
-            )
+            return self._found(spec, Extents(starts, size), labels, checksums)
         if packed:
-            return self._finish(
-                Hdf5Chunks(spec, self.file.store, grid, axis, labels, checksums), None
-            )
+            return self._found(spec, Chunks(grid, axis), labels, checksums)
         warnings.warn(
             f"{self.path}: {' + '.join(names)} can only be decoded by the HDF5 library, one call "
             "at a time: this will be slow; repack it, for example with h5repack -f GZIP=4",
             stacklevel=2,
         )
-        reader = _LibraryChunks(data, grid)
-        return self._finish(
-            Hdf5Chunks(
-                spec, self.file.store, grid, axis, labels, checksums, read_chunk=reader.read
-            ),
-            self.h5,
-        )
+        through = ThroughLibrary(self.fields.data)
+        return self._found(spec, Chunks(grid, axis, through), labels, checksums)
 
     def _grid(self, data: Any, dtype: np.dtype[Any] | None = None) -> ChunkGrid:
         name = self.fields.data
@@ -432,38 +407,20 @@ class _Opener(VlenOpener):
             fields=self.others,
         )
 
-    def _finish(self, source: Any, h5: Any) -> Any:
-        source.files = Hdf5Files(self.file, h5)
-        source.paths_name = self._paths()
+    def _found(
+        self,
+        spec: SourceSpec,
+        storage: Storage,
+        labels: Array | None,
+        checksums: UInt64 | None = None,
+    ) -> FieldIndex:
+        splits: Mapping[str, slice | Int64] = {}
         if self.meta is None:
             fields = self.fields
-            labels = None if source.labels is None or fields.labels_path else fields.labels
-            source.splits = fuel.read_splits(
-                self.h5, fields.data, labels, source.spec.count, self.path
-            )
-        return source
-
-
-class _LibraryChunks:
-    """Decoded chunks through HDF5 itself, one caller at a time."""
-
-    def __init__(self, data: Any, grid: ChunkGrid) -> None:
-        self._data = data
-        self._grid = grid
-        self._lock = threading.Lock()
-
-    def read(self, number: int) -> npt.NDArray[np.uint8]:
-        grid = self._grid
-        at = np.unravel_index(number, grid.grid)
-        where = tuple(
-            slice(int(a) * c, min((int(a) + 1) * c, n))
-            for a, c, n in zip(at, grid.chunk, grid.shape, strict=True)
-        )
-        with self._lock, translated(self._data.file.filename):
-            part = self._data[where]
-        full = np.zeros(grid.chunk, grid.dtype)
-        full[tuple(slice(0, n) for n in part.shape)] = part
-        return full.reshape(-1).view(np.uint8)
+            named = None if labels is None or fields.labels_path else fields.labels
+            splits = fuel.read_splits(self.h5, fields.data, named, spec.count, self.path)
+        names = TablePaths(self._paths(), spec.count)
+        return FieldIndex(spec, storage, self.file.where, labels, checksums, names, splits)
 
 
 _AGAIN: Final = "copy or convert it again"
@@ -475,10 +432,10 @@ def read_labels(path: str, name: str, count: int) -> Array:
     """Labels from another file (as in PCam), in memory."""
     if not os.path.isfile(path):  # opening a pipe would block
         raise SourceNotFoundError("no such labels file", path=path)
-    file = Hdf5OnDisk(path, "mmap")
+    file = OpenFile(path, "mmap")
     file.close()  # its mapping stays
-    check_loops(file.mapped.bytes, file.superblock(), path)
-    with translated(path), file.library() as h5:
+    check_loops(file.mapped.bytes, signature_at(file.mapped.bytes) or 0, path)
+    with translated(path), library(file) as h5:
         dataset = find_dataset(h5, name, path)
         _check_numeric(dataset, name, path, _TEXT_LABELS)
         _check_labels(dataset, count, path, name)

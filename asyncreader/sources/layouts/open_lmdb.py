@@ -4,69 +4,80 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
-from ..base import Array, ExtentSource, SourceSpec, check_extents, default_block, kept, packed_rows
-from ..bytestore import OpenFile
+from ..base import (
+    Array,
+    FieldIndex,
+    Source,
+    SourceSpec,
+    check_extents,
+    default_block,
+    kept,
+    open_field,
+    packed_rows,
+)
+from ..bytestore import ByteFile, OpenFile
+from ..extents import Extents
 from ..lmdb.btree import LmdbFile, Tree
-from ..lmdb.file import open_tree
+from ..lmdb.file import open_data_file
 from ..request import Hdf5Fields, no_field
-from .detect import open_foreign
+from .detect import index_foreign
 
 
-class LmdbSource(ExtentSource):
-    """A set packed by asyncreader (formats/packed.py lists its named databases)."""
+@dataclass(frozen=True)
+class PackedNames:
+    """Keys that are record numbers, and source paths in the database ``tree``."""
 
-    def __init__(self, *args: Any, file: OpenFile, tree: LmdbFile, paths: Tree | None) -> None:
-        super().__init__(*args)
-        self._file = file
-        self._tree = tree
-        self._paths = paths
+    tree: Tree | None
 
-    def key_of(self, index: int) -> str | None:
+    def key(self, file: ByteFile, index: int) -> str | None:
+        """The record number."""
         return fmt.record_key(index).decode()
 
-    def source_path(self, index: int) -> bytes | None:
-        if self._paths is None:
+    def path(self, file: ByteFile, index: int) -> bytes | None:
+        """The path of one sample; None also where the file is damaged."""
+        if self.tree is None:
             return None
         try:
-            value = self._tree.find(self._paths, fmt.record_key(index))
+            value = LmdbFile(file.mapped.bytes, file.path).find(self.tree, fmt.record_key(index))
         except FormatError:
             return None  # only an error message asks for it
         return None if value is None else value.tobytes()
 
-    def all_paths(self) -> Iterator[bytes | None]:
-        if self._paths is None:
-            yield from super().all_paths()
+    def paths(self, file: ByteFile, count: int) -> Iterator[bytes | None]:
+        """All paths, in one walk."""
+        if self.tree is None:
+            yield from [None] * count
             return
-        starts, sizes = self._tree.extents(self._paths)
+        data = file.mapped.bytes
+        starts, sizes = LmdbFile(data, file.path).extents(self.tree)
         for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-            yield self._tree.data[start : start + size].tobytes()
-
-    def close(self) -> None:
-        self._file.close()
+            yield data[start : start + size].tobytes()
 
 
-def open_lmdb(path: str, fields: Hdf5Fields | None = None, *, io: str = "auto") -> Any:
+def open_lmdb(path: str, fields: Hdf5Fields | None = None, *, io: str = "auto") -> Source:
     """Open an LMDB set, packed by asyncreader or in another layout (detect.py).
 
     FormatError if it is damaged, truncated or of an unknown layout; SourceNotFoundError or
     ParamsError if it lacks a field of ``fields``.
     """
-    fields = fields or Hdf5Fields()
-    file, tree = open_tree(path, io)
-    try:
-        named = tree.named()
-        if fmt.META.encode() in named and fmt.DATA.encode() in named:
-            return _open(path, file, tree, named, fields)
-        return open_foreign(path, file, tree, named, fields)
-    except BaseException:
-        file.close()
-        raise
+    wanted = fields or Hdf5Fields()
+    return open_field(open_data_file(path, io), lambda file: index_lmdb(path, file, wanted))
+
+
+def index_lmdb(path: str, file: OpenFile, fields: Hdf5Fields) -> FieldIndex:
+    """The index of a set whose data file is open. ``path``: its name for messages."""
+    tree = LmdbFile(file.mapped.bytes, path)
+    named = tree.named()
+    if fmt.META.encode() in named and fmt.DATA.encode() in named:
+        return _packed(path, file, tree, named, fields)
+    return index_foreign(path, file, tree, named, fields)
 
 
 def _check_fields(path: str, fields: Hdf5Fields, meta: fmt.Meta) -> None:
@@ -83,9 +94,9 @@ def _check_fields(path: str, fields: Hdf5Fields, meta: fmt.Meta) -> None:
         )
 
 
-def _open(
+def _packed(
     path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Hdf5Fields
-) -> LmdbSource:
+) -> FieldIndex:
     raw_meta = tree.find(named[fmt.META.encode()], fmt.META_KEY)
     if raw_meta is None:
         raise FormatError("its description is missing", path=path, hint=fmt.REPACK)
@@ -133,17 +144,9 @@ def _open(
         size_on_disk=file.size,
         fields=others,
     )
-    return LmdbSource(
-        spec,
-        file.store,
-        starts,
-        sizes if encoded else int(sizes[0]),
-        labels,
-        checksums,
-        file=file,
-        tree=tree,
-        paths=named.get(fmt.table_of(other_field, fmt.PATHS).encode()),
-    )
+    paths = named.get(fmt.table_of(other_field, fmt.PATHS).encode())
+    extents = Extents(starts, sizes if encoded else int(sizes[0]))
+    return FieldIndex(spec, extents, file.where, labels, checksums, PackedNames(paths))
 
 
 def _check_row_sizes(meta: fmt.Meta, sizes: Any, path: str) -> None:

@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from ...errors import DecodeError, FormatError
 from ...pixels.transform import Stored
-from ..base import Array, SourceSpec, check_extents, default_block
+from ..base import Array, FieldIndex, SourceSpec, check_extents, default_block
+from ..bytestore import ByteFile
+from ..extents import Extents, ImageExtents
 from ..hdf5.checks import check_stored, pipeline
 from ..hdf5.chunks import ChunkGrid
-from ..hdf5.file import Hdf5Extents, Hdf5Images
 from ..hdf5.filters import check_filters, decode_chunk
 from ..hdf5.vlen import ELEMENT, heap_extents
 from ..images import image_kind, same_size
@@ -27,7 +28,7 @@ class VlenOpener:
     """The part of the HDF5 opener (open_hdf5.py) for data sets of variable length."""
 
     path: str
-    file: Any
+    file: ByteFile
     h5: Any
     fields: Hdf5Fields
     _count: Callable[[int], int]
@@ -35,9 +36,9 @@ class VlenOpener:
     _grid: Callable[..., ChunkGrid]
     _spec: Callable[..., SourceSpec]
     _inside: Callable[[int, int], None]
-    _finish: Callable[[Any, Any], Any]
+    _found: Callable[..., FieldIndex]
 
-    def _vlen(self, data: Any, base: np.dtype[Any]) -> Any:
+    def _vlen(self, data: Any, base: np.dtype[Any]) -> FieldIndex:
         """Image files of variable length, or pixels if Fuel's ``shapes`` give their shapes."""
         name = self.fields.data
         if data.ndim != 1 or data.shape[0] == 0 or base.kind not in "buif" or base.itemsize > 8:
@@ -76,8 +77,7 @@ class VlenOpener:
         how = "encoded images of variable length"
         block = default_block(int(sizes.mean()))
         spec = self._spec(count, stored, "original", how, block)
-        source = Hdf5Extents(spec, self.file.store, starts, sizes, labels, None)
-        return self._finish(source, None)
+        return self._found(spec, Extents(starts, sizes), labels)
 
     def _pixels(
         self,
@@ -87,7 +87,7 @@ class VlenOpener:
         labels: Array | None,
         shapes: Int64,
         letters: str | None,
-    ) -> Any:
+    ) -> FieldIndex:
         """Fuel's flattened pixels."""
         values, small = sizes // base.itemsize, (shapes > 0) & (shapes < 1 << 20)
         good = small.all(axis=1) & (np.where(small, shapes, 1).prod(axis=1) == values)
@@ -117,16 +117,8 @@ class VlenOpener:
         stored = Stored(shape, base, letters, False, channels)
         block = default_block(int(sizes.mean()))
         how = "pixels of variable length"
-        source = Hdf5Images(
-            self._spec(len(starts), stored, "raw", how, block),
-            self.file.store,
-            starts,
-            sizes,
-            labels,
-            None,
-        )
-        source.shapes = shapes
-        return self._finish(source, None)
+        spec = self._spec(len(starts), stored, "raw", how, block)
+        return self._found(spec, ImageExtents(starts, sizes, shapes), labels)
 
     def _elements(self, data: Any) -> Iterator[npt.NDArray[np.uint8]]:
         """The stored elements of a data set of variable length, piece by piece."""

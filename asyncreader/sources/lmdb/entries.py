@@ -73,12 +73,12 @@ class Entries:
 
     def key(self, index: int) -> bytes:
         """The key of an entry."""
-        at, size = self.key_extent(index)
-        return self.tree.data[at : at + size].tobytes()
+        at = int(self.at[index]) + _NODE
+        return self.tree.data[at : at + int(self.key_sizes[index])].tobytes()
 
-    def key_extent(self, index: int) -> tuple[int, int]:
-        """Where the key of an entry is in the file, and its size."""
-        return int(self.at[index]) + _NODE, int(self.key_sizes[index])
+    def key_starts(self) -> Int64:
+        """Where the keys are in the file."""
+        return self.at + _NODE
 
     def value(self, index: int) -> UInt8:
         """The value of an entry: a view into the file."""

@@ -28,12 +28,17 @@ def lmdb_data_file(path: str) -> str | None:
     return path if head[16:20] == _MAGIC else None
 
 
-def open_tree(path: str, io: str) -> tuple[OpenFile, LmdbFile]:
-    """The data file of an environment, and its tree: through a mapping, also with io="pread"."""
+def open_data_file(path: str, io: str) -> OpenFile:
+    """The data file of an environment."""
     data_file = lmdb_data_file(path)
     if data_file is None:
         raise SourceNotFoundError("no LMDB data file there", path=path, hint="expected data.mdb")
-    file = OpenFile(data_file, io)
+    return OpenFile(data_file, io)
+
+
+def open_tree(path: str, io: str) -> tuple[OpenFile, LmdbFile]:
+    """The data file of an environment, and its tree: through a mapping, also with io="pread"."""
+    file = open_data_file(path, io)
     try:
         return file, LmdbFile(file.mapped.bytes, path)
     except BaseException:

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from ...errors import FormatError, ParamsError, SourceNotFoundError
 from ...formats.manifest import MOST_BYTES, NAME, Manifest
-from ..base import Source
-from ..layouts.open_hdf5 import open_hdf5
+from ..base import Source, open_field
+from ..hdf5.file import SIGNATURE
+from ..layouts.open_hdf5 import index_hdf5, open_hdf5
 from ..layouts.open_lmdb import open_lmdb
 from ..request import Hdf5Fields
 from ..sets.each_shard import EachShard
@@ -95,8 +96,9 @@ def _manifest_location(location: Location) -> Location:
 
 def _opened(file: RemoteFile, fields: Hdf5Fields) -> Source:
     try:
-        source: Source = open_hdf5(file.path, fields, file=file)
-        return source
+        if bytes(file.mapped.bytes[0:8]) != SIGNATURE:  # where asyncreader has it
+            raise FormatError("not an HDF5 file", path=file.path)
+        return open_field(file, lambda opened: index_hdf5(opened, fields))
     except FormatError:
         if file.failure is not None:  # HDF5 hides the error of the request
             raise file.failure from None
@@ -189,6 +191,4 @@ def _manifest(objects: Objects, location: Location) -> Manifest:
 
 
 def _single(objects: Objects, location: Location, fields: Hdf5Fields) -> Source:
-    file = RemoteFile(objects, location)
-    file.close = objects.close  # type: ignore[method-assign]  # it is the only one
-    return _opened(file, fields)
+    return _opened(RemoteFile(objects, location, owner=True), fields)

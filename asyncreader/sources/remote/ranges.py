@@ -6,6 +6,7 @@ import io
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -14,11 +15,9 @@ import numpy.typing as npt
 
 from ...errors import FormatError
 from ...pixels import kernels
-from ..bytestore import fetched
-from ..hdf5.file import SIGNATURE
-from ..hdf5.structure import virtual_layouts
+from ..bytestore import ByteStore, fetched
 from ..urls import Location
-from .client import Objects, merged
+from .client import Objects, Version, merged
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 UInt8: TypeAlias = npt.NDArray[np.uint8]
@@ -198,14 +197,50 @@ class Slices:
         return memoryview(self.file.read(part.stop - part.start) or b"")
 
 
+@dataclass(frozen=True)
+class RemoteRef:
+    """An object by name, as it was when it was opened."""
+
+    location: Location
+    version: Version
+
+    def open(self) -> RemoteFile:
+        """The same object. FormatError if it was replaced since."""
+        objects = Objects(self.location.base)
+        try:
+            file = RemoteFile(objects, self.location, owner=True)
+            if not file.version.same(self.version):
+                raise FormatError(
+                    "the object was replaced since its reader opened it",
+                    path=self.location.shown,
+                    hint="open the reader again",
+                )
+        except BaseException:
+            objects.close()
+            raise
+        return file
+
+
 class RemoteFile:
-    """What :class:`bytestore.OpenFile` is for a file of this machine."""
+    """What :class:`bytestore.OpenFile` is for a file of this machine.
+
+    ``expected``: its size; ``owner``: it closes ``objects``.
+    """
 
     io = "ranges"
 
-    def __init__(self, objects: Objects, location: Location, expected: int | None = None) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        location: Location,
+        expected: int | None = None,
+        *,
+        owner: bool = False,
+    ) -> None:
         self.path = location.shown
-        self.size = objects.size(location)
+        self.version = objects.version(location)
+        self.size = self.version.size
+        self._owner = owner
         if self.size == 0:
             raise FormatError("the object is empty", path=self.path)
         if expected is not None and self.size != expected:
@@ -218,21 +253,19 @@ class RemoteFile:
             )
         self._objects = objects
         self._location = location
-        self.store = self.mapped = RangeStore(objects, location, self.size)
+        store = RangeStore(objects, location, self.size)
+        self.store: ByteStore = store
+        self.mapped = store
 
-    def library(self) -> Any:
-        """h5py's File of it, read-only, which knows what sources/hdf5/checks.py asks it."""
-        import h5py
+    @property
+    def handle(self) -> RangeFile:
+        """What the HDF5 library opens."""
+        return self.mapped.bytes.file
 
-        h5 = h5py.File(self.store.bytes.file, "r")
-        h5.is_virtual = virtual_layouts(self.mapped.bytes, 0, self.path)
-        return h5
-
-    def superblock(self) -> int:
-        """The offset of HDF5's signature: 0, as asyncreader packs it, else FormatError."""
-        if bytes(self.store.bytes[0:8]) != SIGNATURE:
-            raise FormatError("not an HDF5 file", path=self.path)
-        return 0
+    @property
+    def where(self) -> RemoteRef:
+        """The object by name."""
+        return RemoteRef(self._location, self.version)
 
     def check_same(self) -> None:
         """Nothing to do: sizes and digests show that an object changed."""
@@ -240,11 +273,13 @@ class RemoteFile:
     @property
     def failure(self) -> BaseException | None:
         """The error of a request that HDF5 made, if one failed."""
-        return self.store.bytes.file.failure
+        return self.mapped.bytes.file.failure
 
     def table(self, offset: int, size: int) -> UInt8:
         """A table that is used as long as the set is open: in memory."""
         return self.store.view(offset, size).copy()
 
     def close(self) -> None:
-        """Nothing is open; the set closes the objects."""
+        """Close the requests to the store, if they are this file's alone."""
+        if self._owner:
+            self._objects.close()

@@ -1,0 +1,251 @@
+"""Samples that are byte ranges of one file: raw rows, encoded images, LMDB values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DecodeError, ParamsError
+from ..pixels import codec
+from ..pixels.transform import SCRATCH, Fill
+from ..stats import Meter
+from .base import (
+    Array,
+    BaseSource,
+    FieldIndex,
+    Int64,
+    RowError,
+    RowPlan,
+    RowsInMemory,
+    Source,
+)
+from .bytestore import ByteFile, ByteStore
+
+UInt8 = npt.NDArray[np.uint8]
+
+_NO_STARTS: Final = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Extents:
+    """Samples that are byte ranges of one file: raw rows, a blob with offsets, LMDB values.
+
+    ``starts`` and ``sizes``: int64 (N,) each, or ``starts`` = (first, stride) where regular and
+    ``sizes`` = bytes of every sample. The opener checked all of them against the file's size.
+    """
+
+    starts: Int64 | tuple[int, int]
+    sizes: Array | int
+
+    def serve(self, index: FieldIndex, file: ByteFile | None) -> Source:
+        """A source that reads them from ``file``."""
+        assert file is not None
+        return ExtentSource(index, file, file.store, self)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageExtents(Extents):
+    """Byte ranges that hold raw images which are not one plain row each.
+
+    ``shapes``: int64 (N, 3), each sample's in stored axis order; None: all of spec.stored.shape.
+    ``bgr``: the channels lie as blue, green, red, and are served as red, green, blue.
+    ``tagged``: floats of 4 bytes with a byte before each but the first (Caffe's unpacked floats).
+    """
+
+    shapes: Int64 | None = None
+    bgr: bool = False
+    tagged: bool = False
+
+    def serve(self, index: FieldIndex, file: ByteFile | None) -> Source:
+        """A source that reads them from ``file``."""
+        assert file is not None
+        return RawImages(index, file, file.store, self)
+
+
+class ExtentSource(BaseSource):
+    """Reads samples that are byte ranges of one store."""
+
+    def __init__(
+        self, index: FieldIndex, file: ByteFile | None, store: ByteStore, extents: Extents
+    ) -> None:
+        super().__init__(index, file, store)
+        # numpy's own numbers: with Python's each operation takes a microsecond longer
+        starts = extents.starts
+        self._starts = starts if isinstance(starts, np.ndarray) else tuple(map(np.int64, starts))
+        self._sizes = extents.sizes
+
+    def offsets(self, records: Int64) -> Int64:
+        """Byte offsets of records in the store."""
+        if isinstance(self._starts, tuple):
+            first, stride = self._starts
+            offsets: Int64 = records * stride + first
+            return offsets
+        return self._starts[records]
+
+    def prefetch(self, records: Int64) -> None:
+        sizes = self._sizes
+        lengths = np.full(records.size, sizes) if isinstance(sizes, int) else sizes[records]
+        self.store.will_need(self.offsets(records), lengths)
+
+    def length(self, record: int) -> int:
+        """Bytes of one stored sample."""
+        return self._sizes if isinstance(self._sizes, int) else int(self._sizes[record])
+
+    def in_memory(self, size: int) -> RowsInMemory | None:
+        where = self.store.address(size)
+        if where is None or self.spec.stored.encoded:
+            return None
+        if isinstance(self._starts, tuple):
+            first, stride = self._starts
+            return RowsInMemory(where, _NO_STARTS, int(first), int(stride))
+        return RowsInMemory(where, self._starts, 0, 0)
+
+    def picture_size(self, index: int) -> tuple[int, int]:
+        if self.spec.stored.shape is not None:
+            return super().picture_size(index)
+        offset = int(self.offsets(np.array([index], np.int64))[0])
+        header = codec.read_header(self.store.view(offset, self.length(index)))
+        return header.height, header.width
+
+    def sample_bytes(self, index: int) -> bytes:
+        offset = int(self.offsets(np.array([index], np.int64))[0])
+        data = self.store.view(offset, self.length(index)).tobytes()
+        if self.checksums is not None:
+            error = self.checked(data, index)
+            if error is not None:
+                raise error
+        return data
+
+    def read_into(
+        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
+    ) -> tuple[RowError, ...]:
+        if self.remote:
+            self.prefetch(plan.records)
+        if self.spec.stored.encoded:
+            return tuple(self._read_encoded(plan, fill, out, meter))
+        return self._read_rows(self.store, self.offsets(plan.records), plan, fill, out)
+
+    def _read_encoded(
+        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
+    ) -> Iterator[RowError]:
+        crops, flips = fill.draws(plan.keys)
+        offsets = self.offsets(plan.records)
+        if not isinstance(self._sizes, int):
+            self.store.will_need(offsets, self._sizes[plan.records])
+        for i, (offset, record, row) in enumerate(
+            zip(offsets.tolist(), plan.records.tolist(), plan.rows.tolist(), strict=True)
+        ):
+            if meter.stopped:
+                return
+            data = self.store.view(offset, self.length(record))
+            if plan.check is not None and plan.check[i]:
+                copy = SCRATCH.take("encoded", data.size)
+                copy[:] = data  # another process may write to the file between hash and decode
+                data = copy
+                bad = self.checked(data, record)
+                if bad is not None:
+                    yield RowError(row, bad)
+                    continue
+            try:
+                fill.put_encoded(
+                    data,
+                    None if crops is None else crops[i],
+                    flips is not None and bool(flips[i]),
+                    out[row],
+                    meter,
+                )
+            except DecodeError as exc:
+                yield RowError(row, self.located(exc, record))
+            except ParamsError as exc:
+                exc.index = record
+                raise
+
+
+class RawImages(ExtentSource):
+    """Reads raw images of different shapes, or with reversed channels."""
+
+    def __init__(
+        self, index: FieldIndex, file: ByteFile | None, store: ByteStore, extents: ImageExtents
+    ) -> None:
+        super().__init__(index, file, store, extents)
+        self.shapes = extents.shapes
+        self.bgr = extents.bgr
+        self._tagged = extents.tagged
+
+    def values(self, data: UInt8, record: int) -> Array:
+        """A sample's pixels in stored axis order, from its bytes."""
+        if self._tagged:
+            tagged = np.zeros(data.size + 1, np.uint8)
+            tagged[1:] = data  # the first tag stands before the range
+            data = np.ascontiguousarray(tagged.reshape(-1, 5)[:, 1:]).reshape(-1)
+        stored = self.spec.stored
+        shape = stored.shape if self.shapes is None else tuple(self.shapes[record].tolist())
+        assert shape is not None
+        pixels: Array = data.view(stored.dtype).reshape(shape)
+        if self.bgr:
+            assert stored.axes is not None
+            pixels = np.flip(pixels, stored.axes.index("C"))
+        # inside a value numbers may begin anywhere
+        return pixels if pixels.flags.aligned else pixels.copy()
+
+    def picture_size(self, index: int) -> tuple[int, int]:
+        axes = self.spec.stored.axes
+        if self.shapes is None or axes is None:
+            return super().picture_size(index)
+        shape = self.shapes[index].tolist()
+        return shape[axes.index("H")], shape[axes.index("W")]
+
+    def sample_pixels(self, index: int) -> Array:
+        return self.values(np.frombuffer(self.sample_bytes(index), np.uint8), index)
+
+    def read_into(
+        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
+    ) -> tuple[RowError, ...]:
+        if fill.mode == "copy" and self._planes() > 1:
+            self._copy_planes(plan, out)
+        else:
+            self._put(plan, fill, out)
+        return ()
+
+    def in_memory(self, size: int) -> None:
+        return None  # rows may be turned about
+
+    def _planes(self) -> int:
+        """Channels, where each lies in one piece and a row is all of them in reverse."""
+        stored = self.spec.stored
+        if not self.bgr or stored.axes != "CHW" or stored.shape is None:
+            return 0
+        return stored.shape[0]
+
+    def _copy_planes(self, plan: RowPlan, out: Array) -> None:
+        """Rows as they are but for the order of their channel planes: still one gather."""
+        planes = self._planes()
+        size = self._row_bytes() // planes
+        steps = np.arange(planes, dtype=np.int64)
+        offsets = self.offsets(plan.records)[:, None] + steps[::-1] * size
+        rows = plan.rows[:, None] * planes + steps
+        self.store.gather(offsets.reshape(-1), size, out.ctypes.data, rows.reshape(-1))
+
+    def _put(self, plan: RowPlan, fill: Fill, out: Array) -> None:
+        crops, flips = fill.draws(plan.keys)
+        offsets = self.offsets(plan.records)
+        sizes: Any = self._sizes
+        if not isinstance(sizes, int):
+            self.store.will_need(offsets, sizes[plan.records])
+        for i, (offset, record, row) in enumerate(
+            zip(offsets.tolist(), plan.records.tolist(), plan.rows.tolist(), strict=True)
+        ):
+            try:
+                fill.put(
+                    self.values(self.store.view(offset, self.length(record)), record),
+                    None if crops is None else crops[i],
+                    flips is not None and bool(flips[i]),
+                    out[row, ...],
+                )
+            except ParamsError as exc:
+                exc.index = record
+                raise
