@@ -1,80 +1,291 @@
-"""The user's dict -> a frozen ReaderParams. Only this module checks what the user asked for."""
+"""The parameters of a reader: each is declared here, and checked here once.
+
+To add one: a line in ReaderKeywords, for type checkers and editors, and its declaration in
+ReaderParams. ``-p``, Tab, ``help()`` and the table of parameters follow from that.
+"""
 
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
-import numpy as np
-
+from . import checks
+from .checks import declared, one_of, optional, or_auto, parameter, whole, written
 from .errors import ParamsError
-from .pixels.transform import Wanted
 
-#: What a reader is opened with: a dict of parameters, or what ``path`` takes.
-Given: TypeAlias = Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from .pixels.transform import Wanted
 
 #: What names packed files: a path, a glob or several of them.
 PATHS: Final = ("path", "hdf5_path", "lmdb_path")
+Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+#: What a reader is opened with: a dict of parameters, or what ``path`` takes.
+Given: TypeAlias = Mapping[str, object] | Paths
 
 #: Samples mixed together by shuffle="block", and the most bytes that may take decoded.
 SHUFFLE_WINDOW: Final = 16_384
 WINDOW_BYTES: Final = 256 << 20
 
+# The values that some parameters have: their check and Tab take them from these types.
+Workers: TypeAlias = Literal["thread", "process"]
+Shuffle: TypeAlias = bool | Literal["block", "replacement"]
+LastBatch: TypeAlias = Literal["drop", "pad", "wrap", "short"]
+ChannelOrder: TypeAlias = Literal["RGB", "stored"]
+Layout: TypeAlias = Literal["NCHW", "NHWC"]
+Crop: TypeAlias = Literal["center", "random", "random-resized", "none"]
+OnError: TypeAlias = Literal["raise", "skip", "zero"]
+Verify: TypeAlias = Literal["always", "first", "never"]
+Io: TypeAlias = Literal["auto", "mmap", "pread"]
+Auto: TypeAlias = Literal["auto"]
+
+
+class ReaderKeywords(TypedDict, total=False):
+    """Types of what a caller may pass; ReaderParams says what each means and what is kept."""
+
+    path: Paths | None
+    hdf5_path: Paths | None
+    lmdb_path: Paths | None
+    data: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
+    labels: npt.ArrayLike | None
+    data_field: str | Sequence[str]
+    labels_field: str | None
+    labels_path: str | os.PathLike[str] | None
+    subset: slice | str | Sequence[int] | npt.NDArray[np.integer[Any]] | None
+    batch_size: int
+    nthread: int | Auto
+    njob: int
+    workers: Workers
+    shuffle: Shuffle
+    shuffle_window: int
+    seed: int
+    epochs: int | None
+    last_batch: LastBatch
+    rank: int | Auto
+    world_size: int | Auto
+    num_dim: int | None
+    h_dim: int | None
+    w_dim: int | None
+    cha_dim: int | None
+    channel_order: ChannelOrder
+    layout: Layout
+    contiguous: bool
+    dtype: npt.DTypeLike | None
+    scale: float | None
+    mean: npt.ArrayLike | None
+    std: npt.ArrayLike | None
+    size: Sequence[int] | None
+    crop: Crop
+    crop_ratio: float
+    flip: bool
+    postprocess: Callable[..., object] | None
+    on_error: OnError
+    verify: Verify
+    io: Io
+    timeout: float | None
+    cuda: bool | str
+    trace: str | os.PathLike[str] | None
+    copy: bool
+    debug: bool
+
+
+#: An axis of stored 4-D data.
+_AXIS: Final = optional(whole(1, 5))
+
 
 @dataclass(frozen=True)
 class ReaderParams:
-    """Checked parameters of a reader; the table in README says what each means."""
+    """Checked parameters of a reader: what AsyncReader keeps of its keywords."""
 
-    path: Any = None
-    hdf5_path: Any = None
-    lmdb_path: Any = None
-    data: Any = None
-    labels: Any = None
-    data_field: str | tuple[str, ...] = "data"
-    labels_field: str | None = "labels"
-    labels_path: str | None = None
-    subset: Any = None
-    batch_size: int = 1
-    nthread: int | str = 1
-    njob: int = 1
-    workers: str = "thread"
-    shuffle: bool | str = False
-    shuffle_window: int = SHUFFLE_WINDOW
-    seed: int = 0
-    epochs: int | None = None
-    last_batch: str = "drop"
-    rank: int | str = 0
-    world_size: int | str = 1
-    num_dim: int | None = None
-    h_dim: int | None = None
-    w_dim: int | None = None
-    cha_dim: int | None = None
-    channel_order: str = "RGB"
-    layout: str = "NCHW"
-    contiguous: bool = False
-    dtype: Any = None
-    scale: float | None = None
-    mean: Any = None
-    std: Any = None
-    size: Any = None
-    crop: str = "center"
-    crop_ratio: float = 1.0
-    flip: bool = False
-    postprocess: Callable[..., Any] | None = None
-    on_error: str = "raise"
-    verify: str = "first"
-    io: str = "auto"
-    timeout: float | None = None
-    cuda: bool | str = False
-    trace: str | None = None
-    copy: bool = False
-    debug: bool = False
+    path: str | tuple[str, ...] | None = parameter(
+        None,
+        optional(checks.PATHS),
+        "packed file(s): a path, a glob, a URL or a list (one data set, in that order); the format "
+        "is recognised by content",
+        shown="one of these",
+    )
+    hdf5_path: str | tuple[str, ...] | None = parameter(
+        None,
+        optional(checks.PATHS),
+        "the same, and an error if it is not HDF5",
+        shown="one of these",
+    )
+    lmdb_path: str | tuple[str, ...] | None = parameter(
+        None,
+        optional(checks.PATHS),
+        "the same, and an error if it is not LMDB",
+        shown="one of these",
+    )
+    data: Any = parameter(
+        None,
+        optional(checks.DATA),
+        "an array instead of a path: numpy, memmap, zarr, h5py data set (reopened by its path); "
+        "`data={name: array, ...}`: several fields",
+        shown="one of these",
+    )
+    labels: Any = parameter(None, optional(checks.LABELS), "labels that go with `data`")
+    data_field: str | tuple[str, ...] = parameter(
+        "data",
+        checks.NAMES,
+        'name in the file (`group/x` works); `["data", "mask"]`: several fields',
+    )
+    labels_field: str | None = parameter(
+        "labels", optional(checks.TEXT), "name of the labels in the file; None: no labels"
+    )
+    labels_path: str | None = parameter(
+        None, optional(checks.FILE), "another HDF5 file, which holds the labels"
+    )
+    subset: slice | npt.NDArray[np.int64] | str | None = parameter(
+        None,
+        optional(checks.SUBSET),
+        "a slice, an array of record numbers (repeats allowed) or the name of a split; "
+        "`indices` stay record numbers",
+    )
+    batch_size: int = parameter(1, whole(1, 1 << 63), "samples in a batch")
+    nthread: int | Auto = parameter(
+        1,
+        or_auto(whole(1, 1025)),
+        'worker threads; `"auto"`: usable cores divided by the ranks on this machine',
+    )
+    njob: int = parameter(1, whole(1, 4097), "batches in flight at most")
+    workers: Workers = parameter(
+        "thread",
+        one_of(Workers),
+        '`"process"`: the same slots filled by spawned processes, for a `postprocess` that holds '
+        "the GIL",
+    )
+    shuffle: Shuffle = parameter(
+        False,
+        one_of(Shuffle),
+        '`True`: another permutation every epoch; `"block"`: blocks of storage in random order, '
+        'samples mixed over a window; `"replacement"`: independent draws',
+    )
+    shuffle_window: int = parameter(
+        SHUFFLE_WINDOW, whole(1), 'samples mixed together by `"block"`, at most 256 MiB decoded'
+    )
+    seed: int = parameter(0, whole(0, 1 << 64), "of the order, of crops and of flips")
+    epochs: int | None = parameter(None, optional(whole(1)), "how many; None: endless")
+    last_batch: LastBatch = parameter(
+        "drop",
+        one_of(LastBatch),
+        'an incomplete last batch: `"drop"`, `"pad"` (zeros, mask False), `"wrap"` (head of the '
+        'next epoch\'s order), `"short"` (world_size 1)',
+    )
+    rank: int | Auto = parameter(
+        0,
+        or_auto(whole(0, 1 << 31)),
+        'number of this process among `world_size`; `"auto"` asks Ray Train\'s context, else reads '
+        "RANK/WORLD_SIZE, OMPI_*, SLURM_*",
+    )
+    world_size: int | Auto = parameter(
+        1, or_auto(whole(1, 1 << 31)), 'processes that share an epoch; `"auto"` as for `rank`'
+    )
+    num_dim: int | None = parameter(
+        None,
+        _AXIS,
+        "number of the sample axis of stored 4-D data, from 1; the four are a permutation",
+        shown="from the file, else 1",
+    )
+    h_dim: int | None = parameter(
+        None, _AXIS, "number of the height axis", shown="from the file, else 2"
+    )
+    w_dim: int | None = parameter(
+        None, _AXIS, "number of the width axis", shown="from the file, else 3"
+    )
+    cha_dim: int | None = parameter(
+        None, _AXIS, "number of the channel axis", shown="from the file, else 4"
+    )
+    channel_order: ChannelOrder = parameter(
+        "RGB",
+        one_of(ChannelOrder),
+        '`"stored"`: raw pixels known to be BGR (Caffe) are not turned into RGB',
+    )
+    layout: Layout = parameter(
+        "NCHW", one_of(Layout), "shape of a batch; NCHW of data stored NHWC is a free view"
+    )
+    contiguous: bool = parameter(False, checks.FLAG, "transpose into C order")
+    dtype: str | None = parameter(
+        None,
+        optional(checks.DTYPE),
+        '`"float32"`, `"float16"` ...: cast while filling',
+        shown="as stored",
+    )
+    scale: float | None = parameter(
+        None,
+        optional(checks.FINITE),
+        "`(x * scale - mean) / std`, fused into the fill; needs a float dtype",
+    )
+    mean: tuple[float, ...] | None = parameter(
+        None, optional(checks.per_channel()), "one number, or one for each channel"
+    )
+    std: tuple[float, ...] | None = parameter(
+        None, optional(checks.per_channel(divisor=True)), "as `mean`"
+    )
+    size: tuple[int, int] | None = parameter(
+        None,
+        optional(checks.SIZE),
+        "`(H, W)`: crop and resize while filling, raw pixels too; needed where stored images "
+        "differ in size",
+        shown="as stored",
+    )
+    crop: Crop = parameter(
+        "center",
+        one_of(Crop),
+        'part of the largest rectangle of that shape: `"center"`, `"random"`, `"random-resized"`, '
+        'or `"none"` (squeeze)',
+    )
+    crop_ratio: float = parameter(
+        1.0, checks.number(0, 1), "size of that part; 0.875 is the usual crop for evaluation"
+    )
+    flip: bool = parameter(False, checks.FLAG, "mirror at random")
+    postprocess: Callable[..., object] | None = parameter(
+        None,
+        optional(checks.FUNCTION),
+        "`f(data, labels)` or `f(data, labels, rng)` for each batch, in the workers; it returns "
+        "both, or None if it worked in place",
+    )
+    on_error: OnError = parameter(
+        "raise",
+        one_of(OnError),
+        'a bad sample: `"raise"`, `"skip"` (a replacement sample, shown in `indices`), `"zero"` '
+        "(mask False); listed in `stats()`",
+    )
+    verify: Verify = parameter(
+        "first",
+        one_of(Verify),
+        'check checksums: `"first"` until each sample has passed once, `"always"` or `"never"`',
+    )
+    io: Io = parameter(
+        "auto", one_of(Io), '`"mmap"`, or `"pread"` (network file systems, cold data)'
+    )
+    timeout: float | None = parameter(
+        None,
+        optional(checks.number(0, 1e9)),
+        "seconds before `getNextBatch()` raises `ReaderTimeoutError`; the batch keeps filling",
+    )
+    cuda: bool | str = parameter(
+        False,
+        checks.CUDA,
+        'True or `"cuda:1"`: page-locked slots, copied on a side stream into two device slots; '
+        "`data` and `labels` are torch device tensors, valid until the next `getNextBatch()` in "
+        "the order of the stream current at that call",
+    )
+    trace: str | None = parameter(
+        None,
+        optional(checks.FILE),
+        "a file for a Chrome trace of workers, slots and waits (the last 20,000 events of each), "
+        "written whole by `close()` or at the end of the program; opens in ui.perfetto.dev. One "
+        "file per rank",
+    )
+    copy: bool = parameter(False, checks.FLAG, "private copies, valid for ever")
+    debug: bool = parameter(False, checks.FLAG, "overwrite what was given back")
 
     # -- derived ---------------------------------------------------------------------------
 
@@ -91,6 +302,11 @@ class ReaderParams:
         return number, height, width, channel
 
     @property
+    def given_path(self) -> str | tuple[str, ...]:
+        """What names the packed files; () if the data are arrays."""
+        return self.path or self.hdf5_path or self.lmdb_path or ()
+
+    @property
     def field_names(self) -> tuple[str, ...] | None:
         """Names of the fields that are served as a tuple, in that order; None for plain data."""
         if isinstance(self.data_field, tuple):
@@ -100,6 +316,10 @@ class ReaderParams:
     @property
     def wanted(self) -> Wanted:
         """The part that shapes and converts samples."""
+        import numpy as np
+
+        from .pixels.transform import Wanted
+
         return Wanted(
             layout=self.layout,
             contiguous=self.contiguous,
@@ -114,15 +334,8 @@ class ReaderParams:
         )
 
 
-@dataclass(frozen=True)
-class DatasetPath:
-    """Path and name of an h5py data set given as ``data``: the reader opens it by these."""
-
-    path: str
-    name: str
-
-
-_NAMES: Final = tuple(field.name for field in fields(ReaderParams))
+#: The declarations, by name.
+PARAMETERS: Final = declared(ReaderParams)
 
 
 def snake_case(name: str) -> str:
@@ -130,17 +343,17 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda m: "_" + m.group(1).lower(), name)
 
 
-def parse_params(params: Given | None, overrides: Mapping[str, Any]) -> ReaderParams:
+def parse_params(params: Given | None, overrides: Mapping[str, object]) -> ReaderParams:
     """Check everything that can be known without opening a file; ParamsError says what is off."""
     given = given_params(params, overrides)
     _check_source(given)
-    checked = {name: _CHECKS[name](name, value) for name, value in given.items()}
-    result = ReaderParams(**checked)
+    checked = {name: PARAMETERS[name].check(name, value) for name, value in given.items()}
+    result = ReaderParams(**checked)  # type: ignore[arg-type]
     _check_together(result)
     return result
 
 
-def given_params(params: Given | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def given_params(params: Given | None, overrides: Mapping[str, object]) -> dict[str, object]:
     """What the caller gave, by canonical name and unchecked; ``overrides`` win.
 
     ParamsError for names that no parameter has.
@@ -148,7 +361,7 @@ def given_params(params: Given | None, overrides: Mapping[str, Any]) -> dict[str
     return {**_collect(params), **_collect(overrides)}
 
 
-def _collect(params: Given | None) -> dict[str, Any]:
+def _collect(params: Given | None) -> dict[str, object]:
     if params is None:
         return {}
     if isinstance(params, str | os.PathLike | list | tuple):
@@ -160,11 +373,11 @@ def _collect(params: Given | None) -> dict[str, Any]:
             expected='{"path": ..., ...} or "train.h5"',
             hint="arrays go as data=" if hasattr(params, "shape") else None,
         )
-    given: dict[str, Any] = {}
+    given: dict[str, object] = {}
     for raw, value in params.items():
         name = snake_case(raw) if isinstance(raw, str) else raw
-        if name not in _NAMES:
-            raise ParamsError(f"unknown parameter {_written(raw)}", hint=_instead(str(name), value))
+        if name not in PARAMETERS:
+            raise ParamsError(f"unknown parameter {written(raw)}", hint=_instead(str(name), value))
         if name in given:
             raise ParamsError(f"{name!r} is given twice, also as {raw!r}")
         given[name] = value
@@ -236,23 +449,23 @@ def _instead(name: str, value: object) -> str:
     """What to write instead of an unknown parameter."""
     habit = _HABITS.get(name.lower())
     if habit is None:
-        close = difflib.get_close_matches(name, _NAMES, 1, 0.9)
-        close = close or difflib.get_close_matches(name, (*_NAMES, *_HABITS), 1, 0.6)
+        close = difflib.get_close_matches(name, PARAMETERS, 1, 0.9)
+        close = close or difflib.get_close_matches(name, (*PARAMETERS, *_HABITS), 1, 0.6)
         if not close:
-            return f"known: {', '.join(_NAMES)}"
-        if close[0] in _NAMES:
+            return f"known: {', '.join(PARAMETERS)}"
+        if close[0] in PARAMETERS:
             return f"did you mean {close[0]!r}?"
         habit = _HABITS[close[0]]
-    if habit is _SIZE_IS and _is_int(value):
+    if habit is _SIZE_IS and type(checks.plain(value)) is int:
         value = (value, value)
     elif habit is _SIZE_IS and isinstance(value, tuple | list) and len(value) != 2:
         habit = "size=(H, W)"  # with channels, perhaps
     simple = isinstance(value, str | os.PathLike | int | float | tuple | list)
-    written = _written(os.fspath(value) if isinstance(value, os.PathLike) else value)
-    return "write " + habit.format(written if simple and len(written) <= 80 else "...")
+    text = written(os.fspath(value) if isinstance(value, os.PathLike) else value)
+    return "write " + habit.format(text if simple and len(text) <= 80 else "...")
 
 
-def _check_source(given: Mapping[str, Any]) -> None:
+def _check_source(given: Mapping[str, object]) -> None:
     named = [n for n in (*PATHS, "data") if given.get(n) is not None]
     if len(named) != 1:
         raise ParamsError(
@@ -312,292 +525,3 @@ def _check_fields(p: ReaderParams) -> None:
             found=repr(p.data_field),
             expected=f"a list of some of {', '.join(map(repr, p.data))}",
         )
-
-
-# -- one check per parameter ---------------------------------------------------------------------
-
-
-def _fail(name: str, value: object, expected: str) -> ParamsError:
-    return ParamsError(f"{name} is not valid", found=_written(value), expected=expected)
-
-
-def _written(value: object) -> str:
-    """``repr`` of whatever was given, and not more of it than a line holds."""
-    try:
-        text = repr(value)
-    except Exception:  # an odd object, or a number of too many digits
-        return f"a {type(value).__name__}"
-    return text if len(text) <= 200 else f"{text[:200]}..."
-
-
-def _is_int(value: object) -> bool:
-    # to numpy a time span is a whole number, too
-    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
-
-
-def _is_number(value: object) -> bool:
-    return _is_int(value) or isinstance(value, float | np.floating)
-
-
-def _integer(low: int, high: int | None = None, *words: str | None) -> Callable[[str, Any], Any]:
-    limits = f"a whole number of at least {low}" + (f", below {high}" if high else "")
-    also = "".join(f", or {word!r}" for word in words)
-
-    def check(name: str, value: Any) -> Any:
-        if (isinstance(value, str) or value is None) and value in words:
-            return value
-        if not _is_int(value) or value < low or (high is not None and value >= high):
-            raise _fail(name, value, limits + also)
-        return int(value)
-
-    return check
-
-
-def _choice(*allowed: Any) -> Callable[[str, Any], Any]:
-    def check(name: str, value: Any) -> Any:
-        for option in allowed:
-            if type(value) in (type(option), np.bool_) and value == option:
-                return option
-        raise _fail(name, value, " or ".join(repr(option) for option in allowed))
-
-    return check
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise _fail(name, value, "True or False")
-    return bool(value)
-
-
-def _text(optional: bool) -> Callable[[str, Any], Any]:
-    def check(name: str, value: Any) -> Any:
-        if value is None and optional:
-            return None
-        if isinstance(value, os.PathLike):
-            value = os.fspath(value)
-        if not isinstance(value, str) or not value:
-            raise _fail(name, value, "text" + (" or None" if optional else ""))
-        return value
-
-    return check
-
-
-def _path(name: str, value: Any) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, str | os.PathLike):
-        if not os.fspath(value):
-            raise _fail(name, value, "a path, a glob or a list of them")
-        return os.fspath(value)
-    try:
-        entries = [] if isinstance(value, bytes) else list(value)
-    except Exception:  # no list, or one that cannot be gone through
-        raise _fail(name, value, "a path, a glob or a list of them") from None
-    entries = [
-        _path(name, entry) if isinstance(entry, str | os.PathLike) else entry for entry in entries
-    ]
-    if not entries or any(not isinstance(entry, str) for entry in entries):
-        raise _fail(name, value, "a path, a glob or a list of at least one of them")
-    return tuple(entries)
-
-
-def _data_field(name: str, value: Any) -> Any:
-    """A name, or several in the order in which they are served."""
-    if not isinstance(value, list | tuple):
-        return _text(optional=False)(name, value)
-    names = tuple(value)
-    good = names and all(isinstance(one, str) and one for one in names)
-    if not good or len(set(names)) < len(names):
-        raise _fail(name, value, "text, or a list of different names")
-    return names
-
-
-def _data(name: str, value: Any) -> Any:
-    """An array, or several by name."""
-    if not isinstance(value, Mapping):
-        return _array(name, value)
-    if not value or not all(isinstance(key, str) and key for key in value):
-        raise _fail(name, list(value), "an array, or {name: array, ...}")
-    arrays = {key: _array(f"{name}[{key!r}]", one) for key, one in value.items()}
-    if any(one is None for one in arrays.values()):
-        raise _fail(name, None, "an array under each name")
-    return arrays
-
-
-def _array(name: str, value: Any) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, list | tuple):
-        try:
-            value = np.asarray(value)
-        except ValueError:  # rows of several lengths
-            raise _fail(name, type(value).__name__, "an array") from None
-    h5py = sys.modules.get("h5py")
-    if h5py is not None and isinstance(value, h5py.Dataset) and value:
-        if name == "labels":
-            return np.asarray(value[()])
-        if value.file.driver == "sec2" and value.name is not None:
-            if value.file.mode != "r":
-                value.file.flush()
-            return DatasetPath(os.path.abspath(value.file.filename), value.name)
-    if isinstance(value, DatasetPath):
-        return value
-    try:
-        [int(n) for n in value.shape]
-        np.dtype(value.dtype)
-    except (AttributeError, TypeError, ValueError):
-        known = False  # or a type, which has these names too
-    else:
-        known = hasattr(value, "__getitem__")
-    if not known:
-        kind = value.__name__ if isinstance(value, type) else type(value).__name__
-        raise _fail(name, kind, "an array: numpy, memmap, h5py data set, zarr")
-    return value
-
-
-def _number(low: float, high: float, optional: bool, above: bool = False) -> Callable[..., Any]:
-    def check(name: str, value: Any) -> Any:
-        if value is None and optional:
-            return None
-        if (
-            not _is_number(value)
-            or not (low < value if above else low <= value)
-            or not value <= high
-        ):
-            limits = f"above {low:g}, at most" if above else f"from {low:g} to"
-            raise _fail(name, value, f"a number {limits} {high:g}")
-        return float(value)
-
-    return check
-
-
-def _per_channel(positive: bool) -> Callable[[str, Any], Any]:
-    def check(name: str, value: Any) -> Any:
-        if value is None:
-            return None
-        try:
-            values = np.atleast_1d(np.asarray(value, np.float64))
-        except (TypeError, ValueError, OverflowError):
-            raise _fail(name, value, "a number, or one per channel") from None
-        finite = values.ndim == 1 and values.size > 0 and bool(np.isfinite(values).all())
-        if not finite or (positive and bool((values == 0).any())):
-            raise _fail(name, value, "finite numbers" + (" other than 0" if positive else ""))
-        return tuple(float(v) for v in values)
-
-    return check
-
-
-def _size(name: str, value: Any) -> Any:
-    if value is None:
-        return None
-    pair = list(value) if isinstance(value, list | tuple) or np.ndim(value) == 1 else []
-    if len(pair) != 2:
-        side = _written(value) if _is_int(value) and 1 <= value <= 65_535 else "224"
-        raise _fail(name, value, f"(H, W), such as ({side}, {side})")
-    if not all(_is_int(side) and 1 <= side <= 65_535 for side in pair):
-        raise _fail(name, value, "(H, W), each from 1 to 65535")
-    return int(pair[0]), int(pair[1])
-
-
-def _dtype(name: str, value: Any) -> Any:
-    if value is None:
-        return None
-    try:
-        dtype = np.dtype(value)
-    except Exception:  # numpy asks odd objects many things
-        raise _fail(name, value, 'a numeric dtype, such as "float32"') from None
-    if dtype.kind not in "buif" or not dtype.isnative or dtype.itemsize > 8:
-        raise _fail(name, value, 'a numeric dtype in native byte order, such as "float32"')
-    return dtype.name
-
-
-def _subset(name: str, value: Any) -> Any:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, slice):
-        try:
-            value.indices(0)
-        except (TypeError, ValueError):
-            raise _fail(name, value, "a slice of whole numbers, with a step other than 0") from None
-        return value
-    try:
-        chosen = np.asarray(value)
-    except ValueError:  # rows of several lengths
-        chosen = np.empty((0, 0))
-    if chosen.dtype == np.bool_:
-        raise _fail(name, "a bool array", "a slice, an int64 array (np.flatnonzero) or a name")
-    if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or chosen.size == 0:
-        raise _fail(name, value, "a slice, a 1-D array of record numbers or the name of a split")
-    return np.array(chosen, np.int64)  # a copy: changes to the caller's array leave the order alone
-
-
-def _function(name: str, value: Any) -> Any:
-    if value is not None and not callable(value):
-        raise _fail(name, value, "a function f(data, labels) or f(data, labels, rng)")
-    return value
-
-
-def _scale(name: str, value: Any) -> Any:
-    if value is None:
-        return None
-    try:
-        number = float(value) if _is_number(value) else math.nan
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise _fail(name, value, "a finite number")
-    return number
-
-
-def _cuda(name: str, value: Any) -> Any:
-    if isinstance(value, bool) or (isinstance(value, str) and re.fullmatch(r"cuda(:\d+)?", value)):
-        return value
-    raise _fail(name, value, 'False, True or "cuda:N"')
-
-
-_CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
-    "path": _path,
-    "hdf5_path": _path,
-    "lmdb_path": _path,
-    "data": _data,
-    "labels": _array,
-    "data_field": _data_field,
-    "labels_field": _text(optional=True),
-    "labels_path": _text(optional=True),
-    "subset": _subset,
-    "batch_size": _integer(1, 1 << 63),
-    "nthread": _integer(1, 1025, "auto"),
-    "njob": _integer(1, 4097),
-    "workers": _choice("thread", "process"),
-    "shuffle": _choice(False, True, "block", "replacement"),
-    "shuffle_window": _integer(1),
-    "seed": _integer(0, 1 << 64),
-    "epochs": _integer(1, None, None),
-    "last_batch": _choice("drop", "pad", "wrap", "short"),
-    "rank": _integer(0, 1 << 31, "auto"),
-    "world_size": _integer(1, 1 << 31, "auto"),
-    "num_dim": _integer(1, 5, None),
-    "h_dim": _integer(1, 5, None),
-    "w_dim": _integer(1, 5, None),
-    "cha_dim": _integer(1, 5, None),
-    "channel_order": _choice("RGB", "stored"),
-    "layout": _choice("NCHW", "NHWC"),
-    "contiguous": _flag,
-    "dtype": _dtype,
-    "scale": _scale,
-    "mean": _per_channel(positive=False),
-    "std": _per_channel(positive=True),
-    "size": _size,
-    "crop": _choice("center", "random", "random-resized", "none"),
-    "crop_ratio": _number(0.0, 1.0, optional=False, above=True),
-    "flip": _flag,
-    "postprocess": _function,
-    "on_error": _choice("raise", "skip", "zero"),
-    "verify": _choice("always", "first", "never"),
-    "io": _choice("auto", "mmap", "pread"),
-    "timeout": _number(0.0, 1e9, optional=True, above=True),
-    "cuda": _cuda,
-    "trace": _text(optional=True),
-    "copy": _flag,
-    "debug": _flag,
-}

@@ -11,15 +11,16 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from .batch import Batch
+from .checks import documented
 from .errors import FinishedError, ParamsError, ReaderClosedError
 from .order import ORDER_VERSION, Cursor, PlanAhead
-from .params import Given, ReaderParams, parse_params
+from .params import PARAMETERS, Given, ReaderKeywords, ReaderParams, parse_params
 from .pipeline import build
 from .pipeline.cuda import DeviceRing, open_device
 from .pipeline.distributed import rank_and_world, worker_count
@@ -52,14 +53,15 @@ _RESUME = {
 }
 
 
+@documented(PARAMETERS)
 class AsyncReader:
     """Shuffled fixed-shape minibatches from packed files, filled ahead by a pool of workers.
 
-    ``params``: dict, see the table in README, or a path; keywords override it. Raises ParamsError,
+    ``params``: a dict of the parameters below, or a path; keywords override it. Raises ParamsError,
     SourceNotFoundError, FormatError or WorkerError (postprocess failed its trial call).
     """
 
-    def __init__(self, params: Given | None = None, /, **overrides: Any) -> None:
+    def __init__(self, params: Given | None = None, /, **overrides: Unpack[ReaderKeywords]) -> None:
         self._params = p = build.rooted(parse_params(params, overrides))
         self._rank, world_size = rank_and_world(p)
         self._nthread, self._cores = worker_count(p), usable_cores()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..batch import Batch
 from ..errors import NothingQueuedError, ParamsError
 from ..order import Cursor
-from ..params import Given
+from ..params import Given, ReaderKeywords
 from ..reader import AsyncReader
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -69,7 +69,7 @@ class Loader:
     #: whether this adapter takes numpy arrays, and so no ``cuda``
     _host = True
 
-    def __init__(self, params: Given | None, overrides: Mapping[str, Any]) -> None:
+    def __init__(self, params: Given | None, overrides: ReaderKeywords) -> None:
         self.reader = AsyncReader(params, **overrides)
         if self._host and self.reader.params.cuda is not False:
             self.reader.close()

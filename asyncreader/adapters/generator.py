@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Unpack
 
-from ..params import Given
+from ..params import Given, ReaderKeywords
 from ..reader import AsyncReader
 
 
@@ -14,7 +14,7 @@ def endless(
     /,
     *,
     zero_copy: bool = False,
-    **overrides: Any,
+    **overrides: Unpack[ReaderKeywords],
 ) -> Iterator[tuple[Any, Any]]:
     """``(data, labels)`` numpy arrays, epoch after epoch (with ``epochs=N``: N of them).
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 
 from ..batch import Batch
 from ..errors import ParamsError
 from ..order import Cursor
-from ..params import Given
+from ..params import Given, ReaderKeywords
 from .base import Array, Loader, Taken, flat_labels, need, of_each, taken
 
 #: What jax makes of 64-bit numbers unless ``jax_enable_x64`` is set.
@@ -39,7 +39,7 @@ class JaxReader(Loader):
         params: Given | None = None,
         /,
         sharding: Any = None,
-        **overrides: Any,
+        **overrides: Unpack[ReaderKeywords],
     ) -> None:
         self._jax = need("jax", "jax")
         self._sharding = sharding

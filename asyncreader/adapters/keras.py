@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 
 from ..batch import Batch
 from ..errors import FinishedError
 from ..order import Cursor
-from ..params import Given, given_params
+from ..params import Given, ReaderKeywords, given_params
 from .base import Loader, flat_labels, need, taken
 
 _PyDataset: Any = need("keras", "keras").utils.PyDataset
@@ -45,7 +45,7 @@ class ReaderDataset(Loader, _PyDataset):
         /,
         *,
         zero_copy: bool = False,
-        **overrides: Any,
+        **overrides: Unpack[ReaderKeywords],
     ) -> None:
         # One worker and no processes: Keras then draws batches itself, one after the other. The
         # reader has its own threads.

@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 
 from ..errors import ParamsError
-from ..params import PATHS, Given, given_params
+from ..params import PATHS, Given, ReaderKeywords, given_params
 from ..reader import AsyncReader
 from .base import flat_labels, need
 
@@ -25,7 +25,7 @@ _RAYS_OWN: Final = (
 )
 
 
-def packed_datasource(params: Given | None = None, /, **overrides: Any) -> Any:
+def packed_datasource(params: Given | None = None, /, **overrides: Unpack[ReaderKeywords]) -> Any:
     """A ``ray.data.Datasource``: ``ray.data.read_datasource(packed_datasource(path="train/"))``.
 
     ``params``, ``overrides``: as AsyncReader takes them, but for the order and the like, which are

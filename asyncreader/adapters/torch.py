@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Unpack
 
 from ..batch import Batch
 from ..errors import ParamsError
-from ..params import Given
+from ..params import Given, ReaderKeywords
 from .base import Loader, need, of_each
 
 
@@ -45,7 +45,7 @@ class TorchReader(Loader):
         /,
         *,
         zero_copy: bool = False,
-        **overrides: Any,
+        **overrides: Unpack[ReaderKeywords],
     ) -> None:
         self._torch = torch = need("torch", "torch")
         if not zero_copy:

@@ -11,13 +11,15 @@ from ..errors import shown
 from ..text import in_bytes, some, times
 from .options import (
     PATH,
+    batch_size_option,
     brief_option,
     counts_of,
     json_option,
+    njob_option,
     number,
     open_set,
     param_option,
-    size_of,
+    reader_option,
 )
 from .terminal import Progress, print_json, print_table, say
 
@@ -33,8 +35,8 @@ BENCH_SIZE: Final = (224, 224)
     "  asyncreader bench train.h5 --plot speed.svg"
 )
 @click.argument("path", type=PATH)
-@number("--batch-size", 1, 128, "Samples in a batch.")
-@number("--njob", 1, 4, "Batches in flight.")
+@batch_size_option
+@njob_option
 @click.option(
     "--nthread",
     metavar="N,N...",
@@ -46,13 +48,8 @@ BENCH_SIZE: Final = (224, 224)
 @click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="In random order.")
 @number("--seconds", 0.001, 2.0, "Measured for each number of threads.")
 @number("--consumer-ms", 0, 0.0, "What training takes for a batch.")
-@click.option(
-    "--size",
-    metavar="HxW",
-    callback=size_of,
-    help="Crop and resize to this. [224x224 if sizes differ]",
-)
-@click.option("--dtype", help="Such as float32. [as stored]")
+@reader_option("size", help="Crop and resize to this. [224x224 if sizes differ]")
+@reader_option("dtype", help="Such as float32. [as stored]")
 @click.option("--plot", type=PATH, metavar="FILE", help="Draw a figure too: svg, png or pdf.")
 @param_option
 @json_option

@@ -7,7 +7,7 @@ The line up to the cursor tells what was typed (GNU Bash manual, 8.6: COMP_LINE,
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from click.shell_completion import (
     BashComplete,
@@ -16,64 +16,24 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-_SWITCH: Final = "true false"
-
-#: Parameters of AsyncReader, with words that are values of theirs. A table, for importing the
-#: parameters themselves takes longer than a Tab may.
-WORDS: Final = {
-    "batch_size": "",
-    "cha_dim": "1 2 3 4",
-    "channel_order": "RGB stored",
-    "contiguous": _SWITCH,
-    "copy": _SWITCH,
-    "crop": "center none random random-resized",
-    "crop_ratio": "",
-    "cuda": _SWITCH,
-    "data_field": "",
-    "debug": _SWITCH,
-    "dtype": "float16 float32 float64",
-    "epochs": "",
-    "flip": _SWITCH,
-    "h_dim": "1 2 3 4",
-    "io": "auto mmap pread",
-    "labels_field": "None",
-    "labels_path": "",
-    "last_batch": "drop pad short wrap",
-    "layout": "NCHW NHWC",
-    "mean": "",
-    "njob": "",
-    "nthread": "auto",
-    "num_dim": "1 2 3 4",
-    "on_error": "raise skip zero",
-    "postprocess": "",
-    "rank": "auto",
-    "scale": "",
-    "seed": "",
-    "shuffle": "true false block replacement",
-    "shuffle_window": "",
-    "size": "",
-    "std": "",
-    "subset": "",
-    "timeout": "",
-    "trace": "",
-    "verify": "always first never",
-    "w_dim": "1 2 3 4",
-    "workers": "process thread",
-    "world_size": "auto",
-}
-
-#: Parameters that name a file.
-_FILES: Final = frozenset({"labels_path", "trace"})
+from ..params import PARAMETERS
+from .options import first_sentence
 
 
-def complete_param(_context: Any, _param: Any, typed: str) -> list[CompletionItem[str]]:
+def complete_param(_context: object, _option: object, typed: str) -> list[CompletionItem[str]]:
     """What ``typed``, the beginning of NAME=VALUE, may become."""
     name, equals, value = typed.partition("=")
     if not equals:
-        return [CompletionItem(f"{known}=") for known in WORDS if known.startswith(name)]
-    if name in _FILES:
+        return [
+            CompletionItem(f"{known}=", help=first_sentence(parameter))
+            for known, parameter in sorted(PARAMETERS.items())
+            if known.startswith(name) and parameter.check.form not in ("paths", "object")
+        ]
+    if name not in PARAMETERS:
+        return []
+    if PARAMETERS[name].check.form == "file":
         return [CompletionItem(value, type="file")]
-    words = WORDS.get(name, "").split()
+    words = PARAMETERS[name].words
     return [CompletionItem(f"{name}={word}") for word in words if word.startswith(value)]
 
 

@@ -9,7 +9,16 @@ import click
 
 from ..errors import shown
 from ..text import in_bytes, some, times
-from .options import PATH, brief_option, json_option, number, param_option, size_of
+from .options import (
+    PATH,
+    batch_size_option,
+    brief_option,
+    json_option,
+    njob_option,
+    number,
+    param_option,
+    reader_option,
+)
 from .terminal import Status, check_converters, print_json, print_table, width
 
 if TYPE_CHECKING:
@@ -21,23 +30,16 @@ if TYPE_CHECKING:
     "  asyncreader doctor train.h5 --consumer-ms 35 -p size=[224,224] -p flip=true"
 )
 @click.argument("path", type=PATH)
-@number("--batch-size", 1, 128, "Samples in a batch.")
-@click.option(
-    "--nthread", type=click.IntRange(1, 1024), metavar="N", help="Threads. [usable cores]"
-)
-@number("--njob", 1, 4, "Batches in flight.")
+@batch_size_option
+@reader_option("nthread", help="Threads. [usable cores]")
+@njob_option
 @click.option(
     "--consumer-ms",
     type=click.FloatRange(0, min_open=True),
     metavar="N",
     help="Duration of a training step.",
 )
-@click.option(
-    "--size",
-    metavar="HxW",
-    callback=size_of,
-    help="Size that training uses. [224x224 if sizes differ]",
-)
+@reader_option("size", help="Size that training uses. [224x224 if sizes differ]")
 @click.option(
     "--memory-gb",
     type=click.FloatRange(0, min_open=True),

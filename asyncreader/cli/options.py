@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from ..checks import Form, Parameter
+from ..params import PARAMETERS, parse_params, snake_case
+
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from ..sources import Source
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -58,47 +63,48 @@ def function_of(text: str) -> Any:
     return found
 
 
-#: Parameters whose values are names or paths, also where these look like numbers.
-_NAMES: Final = {"datafield", "labelsfield", "labelspath", "path", "hdf5path", "lmdbpath"}
 #: A slice of record numbers: 0:100, ::10, -500: .
 _SLICE: Final = re.compile(r"(-?\d{1,18})?(:(-?\d{1,18})?){1,2}")
 #: Python's words for what JSON calls true, false and null.
 _PYTHON: Final = {"True": True, "False": False, "None": None}
 
 
-def params_of(_: click.Context, __: click.Parameter, words: Iterable[str]) -> dict[str, Any]:
+def params_of(_: click.Context, __: click.Parameter, words: Iterable[str]) -> dict[str, object]:
     """ "njob=2" -> {"njob": 2}: values are JSON or Python's words, or else text.
 
     ``postprocess=module:function`` is that function, ``subset=0:100`` or ``subset=::10`` a slice,
     and ``size=224x224`` is (224, 224). Fields can be called by a number
     (tensorpack's are): data_field=1 means the name "1".
     """
-    params: dict[str, Any] = {}
+    params: dict[str, object] = {}
     for word in words:
-        name, equals, value = word.partition("=")
+        name, equals, text = word.partition("=")
         if not equals:
             raise click.BadParameter(f"{word!r} is not NAME=VALUE, such as data_field=images")
-        if name == "postprocess" and value not in ("None", "null"):
-            params[name] = function_of(value)
-            continue
+        known = PARAMETERS.get(snake_case(name))
         try:
-            params[name] = _PYTHON[value] if value in _PYTHON else json.loads(value)
-        except ValueError:
-            params[name] = value
-        plain = name.replace("_", "").lower()
-        if plain == "subset" and _SLICE.fullmatch(value):
-            ends = [int(end) if end else None for end in value.split(":")]
-            try:
-                params[name] = slice(*ends)
-                params[name].indices(0)
-            except ValueError as exc:
-                raise click.BadParameter(f"{word!r}: {exc}") from None
-        if plain == "size" and re.fullmatch(r"\d{1,5}[xX]\d{1,5}", value):
-            params[name] = [int(side) for side in re.split("[xX]", value)]
-        number = isinstance(params[name], int | float) and not isinstance(params[name], bool)
-        if number and plain in _NAMES:
-            params[name] = value
+            params[name] = _value_of(text, "json" if known is None else known.check.form)
+        except ValueError as exc:
+            raise click.BadParameter(f"{word!r}: {exc}") from None
     return params
+
+
+def _value_of(text: str, form: Form) -> object:
+    """A value as its form is written; ValueError where it cannot be."""
+    if form == "slice" and _SLICE.fullmatch(text):
+        chosen = slice(*(int(end) if end else None for end in text.split(":")))
+        chosen.indices(0)
+        return chosen
+    if form == "size" and re.fullmatch(r"\d{1,5}[xX]\d{1,5}", text):
+        return [int(side) for side in re.split("[xX]", text)]
+    if form == "function" and text not in ("None", "null"):
+        return function_of(text)
+    try:
+        value = _PYTHON[text] if text in _PYTHON else json.loads(text)
+    except ValueError:
+        return text
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return text if number and form in ("text", "file", "paths") else value
 
 
 def folders_of(_: click.Context, _option: click.Parameter, words: Iterable[str]) -> dict[str, str]:
@@ -118,10 +124,60 @@ def folders_of(_: click.Context, _option: click.Parameter, words: Iterable[str])
 PATH = click.Path(readable=False)
 
 
-def _complete_param(context: Any, param: Any, typed: str) -> Any:
+def _complete_param(
+    context: click.Context, option: click.Parameter, typed: str
+) -> list[CompletionItem[str]]:
     from .completion import complete_param
 
-    return complete_param(context, param, typed)
+    return complete_param(context, option, typed)
+
+
+#: Limits above this are not shown by --help; the parameter's check knows them.
+_LONG: Final = 1 << 20
+
+
+def described(
+    parameter: Parameter, default: object = None, help: str = ""
+) -> tuple[str, dict[str, Any]]:
+    """A declared parameter as click.option takes it; ``default``, ``help``: of this command alone.
+
+    Without a ``default`` an option that is not given is None or False, and so left to the
+    parameter's default.
+    """
+    check, name = parameter.check, f"--{parameter.name.replace('_', '-')}"
+    words = [word for word in check.words if word is not None]
+    settings: dict[str, Any] = {"metavar": parameter.metavar or None}
+    if words == [True, False]:
+        settings["is_flag"] = True
+        if parameter.default is None:
+            name, settings["default"] = f"{name}/--no-{name[2:]}", None
+    elif check.form == "size":
+        settings |= {"metavar": parameter.metavar or "HxW", "callback": size_of}
+    elif check.form == "file":
+        settings["type"] = PATH
+    elif check.limits is not None:
+        low, high = check.limits
+        high = None if high is None or high > _LONG else high
+        settings |= {"metavar": parameter.metavar or "N", "type": click.IntRange(low, high)}
+    elif check.form == "word":
+        settings["type"] = click.Choice(words)
+    if default is not None:
+        settings |= {"default": default, "show_default": True}
+    elif not help and (usual := parameter.shown or parameter.default):
+        help = f"{first_sentence(parameter)} [{usual}]"
+    return name, {"help": help or first_sentence(parameter), **settings}
+
+
+def first_sentence(parameter: Parameter) -> str:
+    """What ``--help`` says of a parameter."""
+    text = re.split(r"[.;:] ", re.sub(r"[`\"]", "", parameter.help))[0].removesuffix(".")
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def reader_option(name: str, default: object = None, help: str = "") -> Callable[[F], F]:
+    """The option of a parameter of AsyncReader: see :func:`described`."""
+    option, settings = described(PARAMETERS[name], default, help)
+    return click.option(option, **settings)
 
 
 def params_option(text: str) -> Callable[[F], F]:
@@ -142,6 +198,8 @@ param_option = params_option("Any parameter of AsyncReader, such as data_field=i
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
 brief_option = click.option("--quiet", "-q", is_flag=True, help="No progress, fewer words.")
+batch_size_option = reader_option("batch_size", 128)
+njob_option = reader_option("njob", 4, "Batches in flight.")
 jobs_option = click.option(
     "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Threads. [usable cores]"
 )
@@ -160,7 +218,6 @@ def number(name: str, low: float, default: float, text: str) -> Callable[[F], F]
 
 def open_set(params: dict[str, Any]) -> Source:
     """The set that a reader with these parameters reads."""
-    from ..params import parse_params
     from ..sources import open_reader_source
 
     return open_reader_source(parse_params(params, {}))

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from ..errors import SourceError, shown
 from ..text import in_bytes, some
 from .bench import BENCH_SIZE
-from .options import PATH, json_option, number, open_set, param_option, quiet_option, size_of
+from .options import PATH, json_option, number, open_set, param_option, quiet_option, reader_option
 from .terminal import Progress, print_json, say
 
 if TYPE_CHECKING:
@@ -78,18 +78,13 @@ def suffix_of(*allowed: str) -> Any:
 @click.option(
     "--columns", type=click.IntRange(1, 1000), metavar="N", help="Pictures in a row. [as fits]"
 )
-@number("--seed", 0, 0, "Seed of the random choice of samples.")
+@reader_option("seed", 0, "Seed of the random choice of samples.")
 @click.option(
     "--indices", metavar="N,N-N...", callback=indices_of, help="Show these record numbers."
 )
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Show only these classes.")
 @click.option("--batch", is_flag=True, help="The first batch, as training gets it.")
-@click.option(
-    "--size",
-    metavar="HxW",
-    callback=size_of,
-    help="Of --batch. [224x224 if sizes differ]",
-)
+@reader_option("size", help="Of --batch. [224x224 if sizes differ]")
 @click.option(
     "--html",
     type=PATH,

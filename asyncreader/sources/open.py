@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from ..checks import DatasetPath
 from ..errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..formats.manifest import NAME as MANIFEST
-from ..params import DatasetPath, ReaderParams
+from ..params import ReaderParams
 from .arrays import index_arrays, label_array
 from .base import FieldIndex, Source, open_field
 from .bytestore import OpenFile
@@ -314,4 +315,4 @@ def _open_one(p: ReaderParams, array: Any, labels: Any, fields: Hdf5Fields) -> S
     for value, expect in ((p.hdf5_path, "HDF5"), (p.lmdb_path, "LMDB")):
         if value is not None:
             return open_source(value, fields, io=p.io, expect=expect)
-    return open_source(p.path, fields, io=p.io)
+    return open_source(p.given_path, fields, io=p.io)

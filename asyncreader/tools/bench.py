@@ -163,7 +163,7 @@ def batch_bytes(reader: AsyncReader) -> int:
 def _facts(reader: AsyncReader) -> dict[str, Any]:
     p = reader.params
     return {
-        "path": str(p.path or p.hdf5_path or p.lmdb_path or "arrays"),
+        "path": str(p.given_path or "arrays"),
         "count": reader.count,
         "data_shape": reader.data_shape,
         "dtype": ", ".join(dtype.name for _, dtype in _fields(reader)),

@@ -75,7 +75,7 @@ def bench_ceilings(
     ``batch_bytes``: of a batch handed out. Raises what opening the set raises.
     """
     p = parse_params(params, {})
-    source = open_source(p.path or p.hdf5_path or p.lmdb_path, fields_of(p))
+    source = open_source(p.given_path, fields_of(p))
     try:
         spec = source.spec
         fill = Fill(spec.stored, p.wanted, spec.path)

@@ -190,6 +190,6 @@ def _absolute(read: ReaderParams) -> ReaderParams:
     labels = read.labels_path
     return replace(
         read,
-        path=_absolute_path(os.fspath(read.path)),
+        path=_absolute_path(str(read.path)),
         labels_path=None if labels is None else os.path.abspath(labels),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import inspect
 import json
@@ -38,9 +37,9 @@ import converters
 from asyncreader import ParamsError
 from asyncreader.cli import main as cli
 from asyncreader.cli import terminal
-from asyncreader.cli.completion import WORDS
+from asyncreader.cli.completion import complete_param
 from asyncreader.cli.options import params_of
-from asyncreader.params import _CHECKS, ReaderParams
+from asyncreader.params import PARAMETERS, PATHS
 from asyncreader.sources import open_source
 from asyncreader.tools.bench import run_bench
 from converters import ConvertReport
@@ -972,13 +971,27 @@ def test_tab_completes_in_bash(tmp_path: Path) -> None:
 
 
 def test_completion_knows_the_parameters() -> None:
-    """Every parameter that a command line can give, and only values that they may have."""
-    fields = {field.name for field in dataclasses.fields(ReaderParams)}
-    assert set(WORDS) == fields - {"path", "hdf5_path", "lmdb_path", "data", "labels"}
-    for name, words in WORDS.items():
-        for word in words.split():
-            given = params_of(click.Context(cli.cli), cli.cli.params[0], [f"{name}={word}"])
-            _CHECKS[name](name, given[name])
+    """Tab offers every parameter that a command line can give, and only values they may have."""
+    offered = [item.value.removesuffix("=") for item in complete_param(None, None, "")]
+    assert offered == sorted(PARAMETERS.keys() - {*PATHS, "data", "labels"})
+    words = [item.value for name in offered for item in complete_param(None, None, f"{name}=")]
+    assert {"shuffle=block", "flip=true", "h_dim=4", "labels_field=None"} <= set(words)
+    assert len(words) > 50
+    for word in words:
+        for name, value in params_of(None, None, [word] if "=" in word else []).items():  # type: ignore[arg-type]
+            PARAMETERS[name].check(name, value)
+
+
+def test_text_that_looks_like_a_number() -> None:
+    """A field, a path and a trace may be called by a number; a number of samples stays one."""
+    words = ["data_field=1", "labelsPath=2", "trace=3", "njob=4", "labels_field=null"]
+    assert params_of(None, None, words) == {  # type: ignore[arg-type]
+        "data_field": "1",
+        "labelsPath": "2",
+        "trace": "3",
+        "njob": 4,
+        "labels_field": None,
+    }
 
 
 # -- the package ---------------------------------------------------------------------------------

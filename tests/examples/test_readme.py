@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tables
 from fakes import pictures
 from foreign_sets import caffe, pyxis_sample, write_lmdb, write_pyxis
 from PIL import Image, ImageOps
@@ -175,11 +176,10 @@ def test_ci_runs_the_test_command_of_readme() -> None:
     assert f"\n{command}\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
-def test_every_parameter_is_in_the_table() -> None:
-    """README's table names every parameter that can be used now."""
-    from asyncreader.params import ReaderParams
-
-    later = {"workers", "cuda"}
-    table = README.split("## Parameters")[1].split("\n## ")[0]
-    named = set(re.findall(r"`([a-z_0-9]+)`", table))
-    assert set(ReaderParams.__dataclass_fields__) - later <= named
+@pytest.mark.parametrize(("page", "mark"), tables.TABLES)
+def test_tables_follow_from_the_declarations(page: str, mark: str) -> None:
+    """A table is what the declarations say; ``python tests/support/tables.py`` writes it."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert text == tables.rewritten(page, mark, tables.TABLES[page, mark])
+    for name in tables.TABLES[page, mark]:
+        assert f"\n| `{name}` |" in text

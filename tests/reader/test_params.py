@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import re
 import subprocess
@@ -15,19 +16,33 @@ import pytest
 from fakes import packed, paint, write_hdf5, write_lmdb
 
 from asyncreader import AsyncReader, ParamsError, SourceNotFoundError
-from asyncreader.params import _HABITS, ReaderParams, parse_params, snake_case
+from asyncreader.params import (
+    _HABITS,
+    ReaderKeywords,
+    ReaderParams,
+    parse_params,
+    snake_case,
+)
 from asyncreader.pipeline import distributed
 from asyncreader.pipeline.distributed import rank_and_world, worker_count
 
+ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"numba", "llvmlite", "cv2", "h5py", "lmdb", "PIL", "simplejpeg", "imagecodecs", "asyncio"}
 
 
 def test_parameters_load_nothing_heavy() -> None:
-    """Checking parameters needs numpy alone: no compiler, no file format and no decoder."""
-    code = "import sys, asyncreader.params; print(*{name.split('.')[0] for name in sys.modules})"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "numpy" in out.stdout.split()
-    assert HEAVY & set(out.stdout.split()) == set()
+    """Declarations load not even numpy, for Tab and --help read them; checking values needs numpy
+    alone: no compiler, no file format and no decoder."""
+    code = """import sys, asyncreader.params as p
+    print(*{name.split('.')[0] for name in sys.modules})
+    p.parse_params('a.h5', dict(size=(2, 3), dtype='f4', mean=(1, 2), subset=[1], seed=1))
+    print(*{name.split('.')[0] for name in sys.modules})"""
+    words = [sys.executable, "-c", code.replace("\n    ", "\n")]
+    out = subprocess.run(words, capture_output=True, text=True, check=True)
+    declared, checked = (set(line.split()) for line in out.stdout.splitlines())
+    assert {"numpy", "rich", "click", *HEAVY} & declared == set()
+    assert "numpy" in checked
+    assert HEAVY & checked == set()
 
 
 DEFAULTS: dict[str, Any] = {
@@ -263,11 +278,37 @@ def test_defaults() -> None:
             assert getattr(made, name) == value, name
 
 
-def test_readme_lists_every_parameter() -> None:
-    """README's table names every parameter but those that are still being built."""
-    text = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-    for name in DEFAULTS.keys() - {"cuda", "trace", "channel_order"}:
-        assert f"`{name}`" in text or f"{name}," in text or f", {name}" in text, name
+def test_keywords_are_the_parameters() -> None:
+    """What type checkers, help() and notebooks know of AsyncReader are exactly its parameters."""
+    assert list(ReaderKeywords.__annotations__) == list(DEFAULTS)
+    shown = dict(inspect.signature(AsyncReader).parameters)
+    assert shown.pop("params").default is None
+    assert {name: one.default for name, one in shown.items()} == DEFAULTS
+    assert all(f"    {name}: " in str(AsyncReader.__doc__) for name in DEFAULTS)
+
+
+WRONG = """
+from asyncreader import AsyncReader
+from asyncreader.adapters.torch import TorchReader
+
+AsyncReader({"path": "a.h5", "batchSize": 3}, batch_size=3, size=(2, 3), shuffle="block")
+AsyncReader(path="a.h5", batchsize=3)
+AsyncReader(path="a.h5", batch_size="3")
+AsyncReader(path="a.h5", shuffle="blok")
+TorchReader(path="a.h5", zero_copy=True, njobs=3)
+"""
+
+
+def test_a_type_checker_finds_wrong_keywords(tmp_path: Path) -> None:
+    """mypy knows the keywords, their types and values: a line that is right passes, and each
+    that is wrong is an error."""
+    pytest.importorskip("mypy", reason="mypy comes with the extra dev")
+    (tmp_path / "wrong.py").write_text(WRONG)
+    words = [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "wrong.py")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    found = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error: " in line}
+    assert found == {6, 7, 8, 9}, done.stdout + done.stderr
+    assert 'did you mean "batch_size"?' in done.stdout
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

@@ -39,7 +39,7 @@ from asyncreader import (
     SourceError,
     SourceNotFoundError,
 )
-from asyncreader.params import DatasetPath
+from asyncreader.checks import DatasetPath
 from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import Hdf5Fields, fingerprint, open_source
 from asyncreader.sources.arrays import index_arrays

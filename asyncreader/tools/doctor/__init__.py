@@ -113,7 +113,7 @@ def diagnose(
 
 def _check_local(p: ReaderParams) -> None:
     """ParamsError for a set in a store: what is measured here are a disk and the page cache."""
-    for name in expand_paths(p.path or p.hdf5_path or p.lmdb_path):
+    for name in expand_paths(p.given_path):
         if is_url(name):
             raise ParamsError(
                 "the doctor is for sets on this machine: it measures disk and memory",
@@ -124,7 +124,7 @@ def _check_local(p: ReaderParams) -> None:
 
 
 def _open(p: ReaderParams) -> Source:
-    return open_source(p.path or p.hdf5_path or p.lmdb_path, fields_of(p))
+    return open_source(p.given_path, fields_of(p))
 
 
 class _Visit:
@@ -144,7 +144,7 @@ class _Visit:
         self._given, self._p, self._source, self._seconds = given, p, source, seconds
         self._tell = progress or (lambda _: None)
         self._notes = notes
-        self._path = p.path or p.hdf5_path or p.lmdb_path
+        self._path = p.given_path
         self._facts = look(source, self._path, memory)
         self._fill = Fill(source.spec.stored, p.wanted, self._facts.path)
         if given["nthread"] == "auto":

@@ -65,7 +65,7 @@ def gather(
     or FormatError where the set cannot be opened or holds no pictures.
     """
     p = parse_params(params, {})
-    path = p.path or p.hdf5_path or p.lmdb_path
+    path = p.given_path
     if path is None:
         raise ParamsError("a report needs a file", found="data=", expected="path=")
     if p.subset is not None:

@@ -1,0 +1,457 @@
+"""How a parameter is declared: its default, the check of its value, and what it does in words.
+
+Tab completion and ``--help`` read declarations: nothing here loads numpy before a check needs it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
+
+from .errors import ParamsError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object] | type)
+W = TypeVar("W")
+T_co = TypeVar("T_co", covariant=True)
+
+#: How a command line writes a value. "word": as one of the check's words; "json": also as plain
+#: text; "file": text that names a file; "paths": names of sets; "object": it cannot be written.
+Form: TypeAlias = Literal[
+    "word", "json", "text", "file", "paths", "size", "slice", "function", "object"
+]
+
+#: The most pixels on a side of a picture: JPEG states sides in 16 bits (ITU-T T.81, B.2.2).
+MAX_SIDE: Final = 65_535
+
+
+class Wrong(ValueError):
+    """A wrong value, with more to say than its check's ``expected``."""
+
+    def __init__(self, expected: str, found: object = None, part: str = "") -> None:
+        super().__init__(expected)
+        self.expected, self.found, self.part = expected, found, part
+
+
+@dataclass(frozen=True)
+class Check(Generic[T_co]):
+    """The check of one value.
+
+    ``take`` returns what is kept of a value. It raises Wrong, or whatever the value raises, if the
+    value is none of those ``expected``. ``words``: values that Tab offers. ``limits``: least and
+    most of a whole number.
+    """
+
+    expected: str
+    take: Callable[[Any], T_co]
+    form: Form = "json"
+    words: tuple[object, ...] = ()
+    limits: tuple[int | None, int | None] | None = None
+
+    def __call__(self, name: str, value: object) -> T_co:
+        """What is kept of ``value``; ParamsError if it is wrong."""
+        try:
+            return self.take(value)
+        except Wrong as exc:
+            found = value if exc.found is None else exc.found
+            raise invalid(name + exc.part, found, exc.expected) from None
+        except ParamsError:
+            raise
+        except Exception:  # an odd object may raise anything when it is looked at
+            raise invalid(name, value, self.expected) from None
+
+
+def invalid(name: str, found: object, expected: str) -> ParamsError:
+    """The error of a wrong value."""
+    return ParamsError(f"{name} is not valid", found=written(found), expected=expected)
+
+
+def written(value: object) -> str:
+    """At most 200 letters of the ``repr`` of whatever the caller passed."""
+    try:
+        text = repr(value)
+    except Exception:  # an odd object, or a number of too many digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+# -- declarations --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter as it was declared. ``help`` is Markdown; its first sentence stands alone.
+
+    ``shown``: the default in words, where the value does not say it; ``metavar``: what ``--help``
+    calls a value.
+    """
+
+    name: str
+    default: object
+    check: Check[object]
+    help: str
+    shown: str
+    metavar: str
+
+    @property
+    def words(self) -> list[str]:
+        """Values that Tab offers, as a command line writes them."""
+        offered = [word for word in self.check.words if word is not None or self.default]
+        return [str(word).lower() if isinstance(word, bool) else str(word) for word in offered]
+
+
+def parameter(default: T, check: Check[T], help: str, *, shown: str = "", metavar: str = "") -> T:
+    """The declaration of a parameter, as a field of a dataclass."""
+    said = {"check": check, "help": help, "shown": shown, "metavar": metavar}
+    return dataclasses.field(default=default, metadata=said)
+
+
+def declared(kind: type) -> dict[str, Parameter]:
+    """The parameters that a dataclass declares, by name and in order."""
+    return {
+        field.name: Parameter(field.name, field.default, **field.metadata)
+        for field in dataclasses.fields(kind)
+        if "check" in field.metadata
+    }
+
+
+def documented(parameters: Mapping[str, Parameter]) -> Callable[[F], F]:
+    """Shows the keywords that a function or class takes as ``**`` to ``help()`` and notebooks."""
+
+    def document(taker: F) -> F:
+        signature = inspect.signature(taker)
+        first = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        named = [
+            inspect.Parameter(p.name, inspect.Parameter.KEYWORD_ONLY, default=p.default)
+            for p in parameters.values()
+        ]
+        setattr(taker, "__signature__", signature.replace(parameters=[*first, *named]))  # noqa: B010
+        lines = (f"    {p.name}: {p.help}" for p in parameters.values())
+        taker.__doc__ = "\n".join((inspect.cleandoc(taker.__doc__ or ""), "", *lines, ""))
+        return taker
+
+    return document
+
+
+# -- checks of any parameter ---------------------------------------------------------------------
+
+
+def plain(value: Any) -> object:
+    """A number of numpy as one of Python, and all else as it is."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or isinstance(value, numpy.timedelta64):  # numpy calls a time span an integer
+        return value
+    for kind, python in ((numpy.bool_, bool), (numpy.integer, int), (numpy.floating, float)):
+        if isinstance(value, kind):
+            return python(value)
+    return value
+
+
+def _number(value: object) -> int | float:
+    number = plain(value)
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise ValueError
+    return number
+
+
+def whole(low: int | None = None, high: int | None = None) -> Check[int]:
+    """A whole number from ``low``, below ``high``."""
+
+    def take(value: object) -> int:
+        number = _number(value)
+        good = isinstance(number, int) and (low is None or number >= low)
+        if not good or (high is not None and number >= high):
+            raise ValueError
+        return int(number)
+
+    expected = "a whole number" + ("" if low is None else f" of at least {low}")
+    few = low is not None and high is not None and high - low <= 8
+    return Check(
+        expected + ("" if high is None else f", below {high}"),
+        take,
+        words=tuple(range(low or 0, high or 0)) if few else (),
+        limits=(low, None if high is None else high - 1),
+    )
+
+
+def number(above: float, most: float) -> Check[float]:
+    """A number above ``above``, at most ``most``."""
+
+    def take(value: object) -> float:
+        found = _number(value)
+        if not above < found <= most:
+            raise ValueError
+        return float(found)
+
+    return Check(f"a number above {above:g}, at most {most:g}", take)
+
+
+def _finite(value: object) -> float:
+    found = float(_number(value))
+    if not math.isfinite(found):
+        raise ValueError
+    return found
+
+
+FINITE: Final = Check("a finite number", _finite)
+
+
+def one_of(form: object) -> Check[T]:
+    """One of the values of a type: of a Literal, of bool, or of a union of these."""
+    allowed = tuple(_values(form))
+
+    def take(value: object) -> Any:
+        found = plain(value)
+        for one in allowed:
+            if type(found) is type(one) and found == one:
+                return one
+        raise ValueError
+
+    return Check(" or ".join(map(repr, allowed)), take, "word", allowed)
+
+
+def _values(form: object) -> Iterator[object]:
+    if form is bool:
+        yield from (True, False)
+    elif form is type(None):
+        yield None
+    elif get_args(form):
+        for one in get_args(form):
+            yield from _values(one)
+    else:
+        yield form
+
+
+FLAG: Final[Check[bool]] = one_of(bool)
+
+
+def optional(check: Check[T]) -> Check[T | None]:
+    """What ``check`` takes, or None."""
+    return _also(check, None)
+
+
+def or_auto(check: Check[T]) -> Check[T | Literal["auto"]]:
+    """What ``check`` takes, or "auto"."""
+    return _also(check, "auto")
+
+
+def _also(check: Check[T], word: W) -> Check[T | W]:
+    comma = "," if "," in check.expected else ""
+    return Check(
+        f"{check.expected}{comma} or {word!r}",
+        lambda value: word if type(value) is type(word) and value == word else check.take(value),
+        check.form,
+        (*check.words, word),
+        check.limits,
+    )
+
+
+# -- texts and paths -----------------------------------------------------------------------------
+
+
+def _text(value: Any) -> str:
+    text = os.fspath(value)
+    if not text or not isinstance(text, str):
+        raise ValueError
+    return text
+
+
+TEXT: Final = Check("text", _text, "text")
+#: The path of one file.
+FILE: Final = Check("text", _text, "file")
+
+
+def _paths(value: Any) -> str | tuple[str, ...]:
+    if isinstance(value, str | os.PathLike):
+        return _text(value)
+    if isinstance(value, bytes) or not (several := tuple(map(_text, value))):
+        raise ValueError
+    return several
+
+
+PATHS: Final = Check("a path, a glob or a list of at least one of them", _paths, "paths")
+
+
+def _names(value: Any) -> str | tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        return _text(value)
+    names = tuple(value)
+    good = names and all(isinstance(one, str) and one for one in names)
+    if not good or len(set(names)) < len(names):
+        raise Wrong("text, or a list of different names")
+    return names
+
+
+#: A name, or several in the order in which they are served.
+NAMES: Final = Check("text", _names, "text")
+
+
+# -- numbers of pictures -------------------------------------------------------------------------
+
+
+def _size(value: Any) -> tuple[int, int]:
+    import numpy as np
+
+    sides = list(value) if isinstance(value, list | tuple) or np.ndim(value) == 1 else []
+    if len(sides) != 2:
+        side = plain(value)
+        good = isinstance(side, int) and not isinstance(side, bool) and 1 <= side <= MAX_SIDE
+        example = (side, side) if good else (224, 224)
+        raise Wrong(f"(H, W), such as {example}")
+    side = whole(1, MAX_SIDE + 1)
+    return side.take(sides[0]), side.take(sides[1])
+
+
+SIZE: Final = Check(f"(H, W), each from 1 to {MAX_SIDE}", _size, "size")
+
+
+def per_channel(divisor: bool = False) -> Check[tuple[float, ...]]:
+    """Finite numbers, one for all channels or one for each; a divisor is not 0."""
+
+    def take(value: Any) -> tuple[float, ...]:
+        import numpy as np
+
+        values = np.atleast_1d(np.asarray(value, np.float64))
+        finite = values.ndim == 1 and values.size > 0 and bool(np.isfinite(values).all())
+        if not finite or (divisor and bool((values == 0).any())):
+            raise Wrong("finite numbers" + (" other than 0" if divisor else ""))
+        return tuple(float(one) for one in values)
+
+    return Check("a number, or one per channel", take)
+
+
+def _dtype(value: Any) -> str:
+    import numpy as np
+
+    dtype = np.dtype(value)
+    if dtype.kind not in "buif" or not dtype.isnative or dtype.itemsize > 8:
+        raise Wrong('a numeric dtype in native byte order, such as "float32"')
+    return str(dtype.name)
+
+
+DTYPE: Final = Check(
+    'a numeric dtype, such as "float32"', _dtype, words=("float16", "float32", "float64")
+)
+
+
+# -- data ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DatasetPath:
+    """Path and name of an h5py data set given as ``data``: the reader opens it by these."""
+
+    path: str
+    name: str
+
+
+#: Arrays are more than mypy can say: whatever has a shape, a dtype and numbered rows.
+Rows: TypeAlias = Any
+
+
+def _rows(value: Any) -> Rows:
+    import numpy as np
+
+    name = (value if isinstance(value, type) else type(value)).__name__
+    try:
+        if isinstance(value, list | tuple):
+            value = np.asarray(value)
+        if not isinstance(value, DatasetPath):
+            _ = [int(n) for n in value.shape], np.dtype(value.dtype), value.__getitem__
+    except (AttributeError, TypeError, ValueError):  # or rows of several lengths
+        raise Wrong("an array: numpy, memmap, h5py data set, zarr", name) from None
+    return value
+
+
+def _opened(value: Any) -> Any:
+    """An h5py data set that is open, else None."""
+    h5py = sys.modules.get("h5py")
+    return value if h5py is not None and isinstance(value, h5py.Dataset) and value else None
+
+
+def _labels(value: Any) -> Rows:
+    return _rows(value if _opened(value) is None else value[()])
+
+
+def _array(value: Any) -> Rows:
+    file = None if _opened(value) is None else value.file
+    if file is None or file.driver != "sec2" or value.name is None:
+        return _rows(value)
+    if file.mode != "r":
+        file.flush()
+    return DatasetPath(os.path.abspath(file.filename), value.name)
+
+
+def _data(value: Any) -> Rows | dict[str, Rows]:
+    if not isinstance(value, Mapping):
+        return _array(value)
+    if not value or not all(isinstance(key, str) and key for key in value):
+        raise Wrong("an array, or {name: array, ...}", list(value))
+    arrays = {}
+    for key, one in value.items():
+        try:
+            arrays[key] = _array(one)
+        except Wrong as exc:
+            expected = "an array under each name" if one is None else exc.expected
+            raise Wrong(expected, exc.found, f"[{key!r}]") from None
+    return arrays
+
+
+LABELS: Final = Check("an array", _labels, "object")
+DATA: Final = Check("an array", _data, "object")
+
+
+def _subset(value: Any) -> str | slice | npt.NDArray[np.int64]:
+    import numpy as np
+
+    if isinstance(value, str):
+        return value
+    if isinstance(value, slice):
+        try:
+            value.indices(0)
+        except (TypeError, ValueError):
+            raise Wrong("a slice of whole numbers, with a step other than 0") from None
+        return value
+    chosen = np.asarray(value)
+    if chosen.dtype == np.bool_:
+        raise Wrong("a slice, an int64 array (np.flatnonzero) or a name", "a bool array")
+    if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or chosen.size == 0:
+        raise ValueError
+    return np.array(chosen, np.int64)  # a copy: changes to the caller's array leave the order alone
+
+
+SUBSET: Final = Check(
+    "a slice, a 1-D array of record numbers or the name of a split", _subset, "slice"
+)
+
+
+# -- the rest ------------------------------------------------------------------------------------
+
+
+def _function(value: object) -> Callable[..., object]:
+    if not callable(value):
+        raise ValueError
+    return value
+
+
+FUNCTION: Final = Check("a function f(data, labels) or f(data, labels, rng)", _function, "function")
+
+
+def _cuda(value: object) -> bool | str:
+    if isinstance(value, bool) or (isinstance(value, str) and re.fullmatch(r"cuda(:\d+)?", value)):
+        return value
+    raise ValueError
+
+
+CUDA: Final = Check('False, True or "cuda:N"', _cuda, words=(True, False))

@@ -1,0 +1,40 @@
+"""Rewrites the tables of parameters in the documentation from their declarations.
+
+python tests/support/tables.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from asyncreader.checks import Parameter
+from asyncreader.params import PARAMETERS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: The table between two marks of a page.
+TABLES = {("README.md", "parameters"): PARAMETERS}
+
+
+def table(parameters: Mapping[str, Parameter]) -> str:
+    """A row for each parameter: its name, its default and what it does."""
+    rows = ["| name | default | meaning |", "|---|---|---|"]
+    for one in parameters.values():
+        default = f'`"{one.default}"`' if isinstance(one.default, str) else str(one.default)
+        meaning = one.help.replace("|", r"\|")
+        rows.append(f"| `{one.name}` | {one.shown or default} | {meaning} |")
+    return "\n".join(rows)
+
+
+def rewritten(page: str, mark: str, parameters: Mapping[str, Parameter]) -> str:
+    """The text of a page with its table as the declarations say."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    begin, end = f"<!-- {mark}: begin, from tests/support/tables.py -->\n", f"<!-- {mark}: end -->"
+    before, rest = text.split(begin)
+    return before + begin + table(parameters) + "\n" + end + rest.split(end)[1]
+
+
+if __name__ == "__main__":
+    for (page, mark), parameters in TABLES.items():
+        (ROOT / page).write_text(rewritten(page, mark, parameters), encoding="utf-8")
