@@ -91,7 +91,7 @@ def written(value: object) -> str:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter as it was declared. ``help`` is Markdown; its first sentence stands alone.
+    """A parameter as it was declared. ``help`` is Markdown; its first sentence is the summary.
 
     ``shown``: the default in words, where the value does not say it; ``metavar``: what ``--help``
     calls a value.
@@ -103,6 +103,12 @@ class Parameter:
     help: str
     shown: str
     metavar: str
+
+    @property
+    def summary(self) -> str:
+        """What ``--help`` says of it."""
+        text = re.split(r"[.;:] ", re.sub(r"[`\"]", "", self.help))[0].removesuffix(".")
+        return f"{text[0].upper()}{text[1:]}."
 
     @property
     def words(self) -> list[str]:

@@ -17,7 +17,6 @@ from click.shell_completion import (
 )
 
 from ..params import PARAMETERS
-from .options import first_sentence
 
 
 def complete_param(_context: object, _option: object, typed: str) -> list[CompletionItem[str]]:
@@ -25,7 +24,7 @@ def complete_param(_context: object, _option: object, typed: str) -> list[Comple
     name, equals, value = typed.partition("=")
     if not equals:
         return [
-            CompletionItem(f"{known}=", help=first_sentence(parameter))
+            CompletionItem(f"{known}=", help=parameter.summary)
             for known, parameter in sorted(PARAMETERS.items())
             if known.startswith(name) and parameter.check.form not in ("paths", "object")
         ]

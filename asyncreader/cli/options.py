@@ -164,14 +164,8 @@ def described(
     if default is not None:
         settings |= {"default": default, "show_default": True}
     elif not help and (usual := parameter.shown or parameter.default):
-        help = f"{first_sentence(parameter)} [{usual}]"
-    return name, {"help": help or first_sentence(parameter), **settings}
-
-
-def first_sentence(parameter: Parameter) -> str:
-    """What ``--help`` says of a parameter."""
-    text = re.split(r"[.;:] ", re.sub(r"[`\"]", "", parameter.help))[0].removesuffix(".")
-    return f"{text[0].upper()}{text[1:]}."
+        help = f"{parameter.summary} [{usual}]"
+    return name, {"help": help or parameter.summary, **settings}
 
 
 def reader_option(name: str, default: object = None, help: str = "") -> Callable[[F], F]:
