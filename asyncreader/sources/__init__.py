@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from .base import RowError, RowPlan, Source, SourceSpec
 from .fields import FieldsSource, fingerprint
-from .open import container_of, expand_paths, fields_of, open_reader_source, open_source, open_whole
+from .open import expand_paths, fields_of, open_reader_source, open_source, open_whole
 from .request import Hdf5Fields
+from .sniff import container_of, sniff
 from .urls import absolute, absolute_pattern
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "open_reader_source",
     "open_source",
     "open_whole",
+    "sniff",
 ]

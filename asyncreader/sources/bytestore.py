@@ -345,7 +345,11 @@ class OpenFile:
             raise FormatError("not a regular file", path=path)
         if self.size == 0:
             del file  # closed now, not when the error is forgotten
-            raise FormatError("the file is empty", path=path)
+            raise FormatError(
+                "the file is empty",
+                path=path,
+                hint="copy it again, or pack pictures with: asyncreader convert FOLDER out.h5",
+            )
         if io == "auto" and file_system(path) in NETWORK_FILE_SYSTEMS:
             io = "pread"
         self.io = io

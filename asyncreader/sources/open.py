@@ -4,37 +4,29 @@ from __future__ import annotations
 
 import glob
 import os
-import re
-import stat
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from ..checks import DatasetPath
 from ..errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
-from ..formats.manifest import NAME as MANIFEST
 from ..params import ReaderParams
 from .arrays import index_arrays, label_array
 from .base import FieldIndex, Source, open_field
 from .bytestore import OpenFile
 from .fields import FieldsSource
-from .hdf5.file import is_hdf5
-from .layouts.hdf5_list import is_list, listed_files
-from .layouts.open_hdf5 import index_hdf5, open_hdf5
-from .layouts.open_lmdb import open_lmdb
-from .lmdb.file import lmdb_data_file
+from .layouts.open_hdf5 import index_hdf5
+from .layouts.open_lmdb import index_lmdb
 from .request import Hdf5Fields
 from .sets.joined import ConcatSource
 from .sets.many import open_many
 from .sets.open_cache import open_limit
 from .sets.shards import open_shards
+from .sniff import FAMILY, Sniffed, sniff
 from .urls import absolute, is_url, local_path
-
-#: Names of shards as convert gives them: the number, and how many there are.
-_FAMILY: Final = re.compile(r"-(\d{5,})-of-(\d{5,})(?=\.)")
 
 
 def fields_of(p: ReaderParams) -> Hdf5Fields:
@@ -46,43 +38,6 @@ def fields_of(p: ReaderParams) -> Hdf5Fields:
         dims=p.dims,
         labels_required=p.labels_field != "labels" or p.labels_path is not None,
         channel_order=p.channel_order,
-    )
-
-
-def container_of(path: str) -> str:
-    """ "HDF5" or "LMDB", by content, of a path on this machine. SourceNotFoundError or FormatError
-    if neither."""
-    if not os.path.lexists(path):
-        raise SourceNotFoundError("no such file or folder", path=path)
-    try:
-        mode = os.stat(path).st_mode
-    except OSError as exc:
-        raise SourceNotFoundError(f"cannot be reached: {exc.strerror}", path=path) from exc
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise FormatError("not a regular file", path=path, hint="a pipe or device is never opened")
-    manifest = manifest_path(path)
-    if manifest is not None:
-        return CONTAINERS[read_manifest(manifest).common.container]
-    if lmdb_data_file(path) is not None:
-        return "LMDB"
-    if os.path.isdir(path):
-        if any(_FAMILY.search(name) for name in os.listdir(path)):
-            raise FormatError(
-                f"a folder of shards without their manifest, {MANIFEST}: the set is not complete",
-                path=path,
-                hint="copy it again, or convert again (--resume goes on with a run that was cut)",
-            )
-        raise FormatError(
-            "a folder without an LMDB data file in it",
-            path=path,
-            hint="pack a folder of pictures with: asyncreader convert FOLDER out.h5",
-        )
-    if is_hdf5(path) or is_list(path):
-        return "HDF5"
-    raise FormatError(
-        "neither HDF5 nor LMDB by its content",
-        path=path,
-        hint="is it complete? pack pictures with: asyncreader convert FOLDER out.h5",
     )
 
 
@@ -191,30 +146,42 @@ def _warn_if_some(where: str, named: int, total: int) -> None:
 
 def _open_named(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> Iterator[Source]:
     """The sources of one name: one, or several for a list of Caffe's."""
-    source: Source | None = None
     if is_url(name):
         from .remote.open import open_remote  # with asyncio, which costs files on disk 0.05 s
 
         source = open_remote(name, fields, io=io)
-    elif (manifest := manifest_path(name)) is not None:
-        source = open_shards(manifest, fields, io=io)
-    if source is not None:
         yield source  # before the check: the caller closes it, even if it is the wrong kind
-    kind = container_of(name) if source is None else source.spec.container
-    if expect is not None and kind != expect:
-        raise FormatError(f"not an {expect} file", path=name, found=kind)
-    if source is not None:
+        _expect(expect, source.spec.container, name)
         return
-    if kind == "LMDB":
-        yield open_lmdb(name, fields, io=io)
-    elif is_hdf5(name):
-        yield open_hdf5(name, fields, io=io)
+    found = sniff(name, io)
+    try:
+        _expect(expect, found.container, name)
+    except BaseException:
+        found.close()
+        raise
+    if found.manifest is not None:
+        manifest_file, manifest = found.manifest
+        yield open_shards(manifest_file, fields, io=io, manifest=manifest)
+    elif found.file is not None:
+        yield _open_sniffed(found, found.file, fields)
     else:
-        caffe = replace(fields, listed=True)
-        for file in listed_files(name):
-            if container_of(file) != "HDF5" or not is_hdf5(file):
+        for file in found.listed:
+            one = sniff(file, io)
+            if one.file is None or one.container != "HDF5":
+                one.close()
                 raise FormatError("a list names a file that is not HDF5", path=file)
-            yield open_hdf5(file, caffe, io=io)
+            yield _open_sniffed(one, one.file, replace(fields, listed=True))
+
+
+def _expect(expect: str | None, found: str, path: str) -> None:
+    if expect not in (None, found):
+        raise FormatError(f"not an {expect} file", path=path, found=found)
+
+
+def _open_sniffed(found: Sniffed, file: OpenFile, fields: Hdf5Fields) -> Source:
+    if found.container == "LMDB":
+        return open_field(file, lambda file: index_lmdb(found.path, file, fields))
+    return open_field(file, lambda file: index_hdf5(file, fields))
 
 
 def _check_family(names: Sequence[str]) -> None:
@@ -229,7 +196,7 @@ def _check_family(names: Sequence[str]) -> None:
             folders.add(os.path.dirname(os.path.abspath(manifest)))
             continue
         folder, base = os.path.split(os.path.abspath(name.rstrip("/")))
-        found = _FAMILY.search(base)
+        found = FAMILY.search(base)
         if found is not None:
             family = folder, base[: found.start()], found[2]
             families.setdefault(family, set()).add(int(found[1]))

@@ -39,7 +39,7 @@ LAYERS = {
         "arrays",
         "hdf5 lmdb",
         "layouts",
-        "sets",
+        "sniff sets",
         "fields remote",
         "open",
         ".",

@@ -540,7 +540,7 @@ def test_a_list_of_our_own(tmp_path: Path) -> None:
         (b"part0.h5\n" + b"x" * 9000 + b"\0", FormatError, "too long, or not text"),
         (b"part0.txt\n", FormatError, "neither HDF5 nor LMDB"),
         (b"\0part0.h5", FormatError, "neither HDF5 nor LMDB"),
-        (b"", FormatError, "neither HDF5 nor LMDB"),
+        (b"", FormatError, "the file is empty"),
     ],
 )
 def test_bad_lists(tmp_path: Path, text: bytes, error: type[Exception], match: str) -> None:

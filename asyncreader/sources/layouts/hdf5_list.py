@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from ...errors import FormatError, SourceNotFoundError
 from ..urls import absolute
 
@@ -14,18 +17,14 @@ _MOST: Final = 16 << 20
 _HEAD: Final = 8192
 
 
-def is_list(path: str) -> bool:
-    """Whether the file is text whose first line names an HDF5 file.
+def is_list(path: str, data: npt.NDArray[np.uint8]) -> bool:
+    """Whether a file is text whose first line names an HDF5 file. ``data``: its bytes.
 
     A list may name any file, so it is one only where it does not go by an HDF5 file's name.
     """
-    if path.lower().endswith((*_SUFFIXES, ".mdb")) or not os.path.isfile(path):
+    if path.lower().endswith((*_SUFFIXES, ".mdb")):
         return False
-    try:
-        with open(path, "rb") as file:
-            head = file.read(_HEAD)
-    except OSError:
-        return False
+    head = data[:_HEAD].tobytes()
     lines = [line.strip() for line in head.split(b"\n") if line.strip()]
     return b"\0" not in head and bool(lines) and lines[0].lower().endswith(_encoded(_SUFFIXES))
 

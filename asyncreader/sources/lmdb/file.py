@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from ...errors import SourceNotFoundError
 from ..bytestore import OpenFile, check_descriptors
 from .btree import LmdbFile
@@ -12,11 +15,21 @@ from .btree import LmdbFile
 _MAGIC: Final = b"\xde\xc0\xef\xbe"
 
 
+def data_file_in(folder: str) -> str | None:
+    """The data file of the LMDB environment that is a folder, or None."""
+    inside = os.path.join(folder, "data.mdb")
+    return inside if os.path.isfile(inside) else None
+
+
+def bears_magic(data: npt.NDArray[np.uint8]) -> bool:
+    """Whether a file of these bytes is LMDB's data file."""
+    return data[16:20].tobytes() == _MAGIC
+
+
 def lmdb_data_file(path: str) -> str | None:
     """The data file of the LMDB environment at ``path`` (a directory or a file), or None."""
-    inside = os.path.join(path, "data.mdb")
     if os.path.isdir(path):
-        return inside if os.path.isfile(inside) else None
+        return data_file_in(path)
     if not os.path.isfile(path):  # a pipe would be waited for
         return None
     try:

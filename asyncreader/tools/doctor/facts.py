@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...errors import DecodeError, SampleError
-from ...formats.manifest import manifest_path, read_manifest
 from ...pixels import codec
-from ...sources import Source, expand_paths
+from ...sources import Source, expand_paths, sniff
 from ...sources.base import row_size
 from ...sources.bytestore import NETWORK_FILE_SYSTEMS, file_system
-from ...sources.layouts.hdf5_list import is_list, listed_files
-from ...sources.lmdb.file import lmdb_data_file
 from ...system.limits import available_memory, usable_cores
 from ...system.memory import cached_share, map_file
 
@@ -115,11 +113,8 @@ def look(source: Source, path: str | tuple[str, ...], memory: int | None = None)
 
 def _files(name: str) -> list[str]:
     """The data files of a set: its shards, those of a list, or itself."""
-    manifest = manifest_path(name)
-    if manifest is not None:
-        shards, folder = read_manifest(manifest), os.path.dirname(manifest)
-        return [os.path.join(folder, shards.name(number)) for number in range(len(shards))]
-    return listed_files(name) if is_list(name) else [lmdb_data_file(name) or name]
+    with contextlib.closing(sniff(name)) as found:
+        return found.files()
 
 
 def cached(files: tuple[str, ...]) -> float:
