@@ -8,6 +8,7 @@ import html
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -29,8 +30,7 @@ from .pipeline.shared_memory import Arena
 from .pipeline.slots import Data, SlotRing
 from .pipeline.threads import ThreadWorkers
 from .pipeline.trace import Trace, TracedRing
-from .sources import FieldsSource, Source, fingerprint
-from .sources.sets.shards import ShardSource
+from .sources import Source, fingerprint
 from .stats import ReaderStats, Totals, html_table
 from .system.limits import usable_cores
 from .system.memory import aligned_empty
@@ -74,9 +74,9 @@ class AsyncReader:
         try:
             filler = build.make_filler(p, source, self._rank, world_size)
             self._filler, self._order = filler, filler.order
-            first = source.first if isinstance(source, FieldsSource) else source
-            if self._order.shuffle in (True, "replacement") and isinstance(first, ShardSource):
-                first.warn_if_scattered()
+            warning = source.shuffle_warning()
+            if warning is not None and self._order.shuffle in (True, "replacement"):
+                warnings.warn(warning, stacklevel=2)
             build.check_values(p, filler)
             layout = build.slot_layout(p, filler)
             if p.workers == "process":

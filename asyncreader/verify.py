@@ -34,7 +34,7 @@ from .sources import (
     open_whole,
 )
 from .sources.sets.digests import WholeDigests
-from .sources.sets.each_shard import EachShard
+from .sources.sets.shards import EachShard, LocalShards
 from .sources.urls import is_url
 from .system.limits import usable_cores
 
@@ -127,7 +127,8 @@ def _verify_local_set(
         manifest = read_manifest(manifest_file)
     except SourceError as exc:
         return VerifyReport(path, "?", 0, 0, 0, 0, (str(exc),))
-    each = EachShard.of_folder(path, os.path.dirname(manifest_file), manifest)
+    shards = LocalShards(os.path.dirname(manifest_file), manifest)
+    each = EachShard(path, manifest, shards)
 
     def same(number: int) -> bool:
         row = manifest.shard(number)

@@ -223,8 +223,7 @@ def attach_slots(
 def identity_of(source: Source) -> tuple[Any, ...]:
     """What tells that a worker process has opened the same files: whatever is known without a look
     at samples."""
-    specs = [part.spec for part in getattr(source, "parts", (source,))]
-    return tuple((s.path, s.count, s.stored, s.size_on_disk, s.meta) for s in specs)
+    return source.identity()
 
 
 def build_worker(

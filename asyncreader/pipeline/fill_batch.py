@@ -72,8 +72,8 @@ class BatchFiller:
         self.order = order
         self._random = any(one.random for one in self.fills)
         self._on_error = on_error
-        parts = getattr(source, "parts", (source,))
-        self._verify = verify if any(part.spec.checksums for part in parts) else "never"
+        checked = source.spec.checksums or source.spec.some_checksums
+        self._verify = verify if checked else "never"
         if self._verify == "first" and source.spec.count > MOST_MARKED:
             self._verify = "always"
         self._all_seen = False

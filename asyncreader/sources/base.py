@@ -106,6 +106,7 @@ class SourceSpec:
     """The description of a set packed by asyncreader, else None."""
     classes: tuple[str, ...] | None
     checksums: bool
+    """Whether all samples have checksums."""
     io: str
     size_on_disk: int
     chunk: int | None = None
@@ -114,6 +115,8 @@ class SourceSpec:
     """Where each of several files ends, int64; None for one file."""
     fields: tuple[FieldMeta, ...] = ()
     """The set's other fields, after the first."""
+    some_checksums: bool = False
+    """Whether only some of its files or fields have checksums. Those are compared."""
 
     @property
     def row_shape(self) -> tuple[int, ...] | None:
@@ -124,6 +127,10 @@ class SourceSpec:
     def channels(self) -> int:
         """Colour channels of an image set."""
         return self.stored.image_shape()[2]
+
+    def identity(self) -> tuple[object, ...]:
+        """What tells this set from another without a look at samples."""
+        return self.path, self.count, self.stored, self.size_on_disk, self.meta
 
 
 class Names(Protocol):
@@ -219,6 +226,16 @@ class Source(Protocol):
         With ``size`` 0: the address from which they can ever be copied.
         """
 
+    def digests(self) -> dict[str, str] | None:
+        """Digests of the tables of a set packed by asyncreader, as one file of all its samples
+        would state them; None for other sets."""
+
+    def identity(self) -> tuple[object, ...]:
+        """What tells that the same files were opened elsewhere, without a look at samples."""
+
+    def shuffle_warning(self) -> str | None:
+        """What to warn of before all samples are read in random order."""
+
     def reserve(self, samples: int) -> None:
         """Keep chunks for that many samples: shuffle="block" mixes them and reads them soon."""
 
@@ -277,6 +294,15 @@ class BaseSource:
     def prefetch(self, records: Int64) -> None:
         pass
 
+    def digests(self) -> dict[str, str] | None:
+        return None if self.spec.meta is None else dict(self.spec.meta.digests)
+
+    def identity(self) -> tuple[object, ...]:
+        return self.spec.identity()
+
+    def shuffle_warning(self) -> str | None:
+        return None
+
     def reserve(self, samples: int) -> None:
         pass
 
@@ -314,7 +340,7 @@ class BaseSource:
     ) -> tuple[RowError, ...]:
         """Read raw samples at byte offsets of a store into slot rows, in the cheapest way."""
         row_bytes = self._row_bytes()
-        if plan.check is not None:
+        if plan.check is not None and self.checksums is not None:
             return tuple(self._read_checked(store, offsets, plan, fill, out))
         if fill.mode == "copy":
             where = None

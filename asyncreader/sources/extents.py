@@ -142,7 +142,7 @@ class ExtentSource(BaseSource):
             if meter.stopped:
                 return
             data = self.store.view(offset, self.length(record))
-            if plan.check is not None and plan.check[i]:
+            if self.checksums is not None and plan.check is not None and plan.check[i]:
                 copy = SCRATCH.take("encoded", data.size)
                 copy[:] = data  # another process may write to the file between hash and decode
                 data = copy

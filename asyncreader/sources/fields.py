@@ -20,8 +20,7 @@ from ..pixels.transform import Fill, Stored, Wanted
 from ..stats import Meter
 from . import base
 from .base import Array, RowError, RowPlan, Source, UInt64
-from .sets.joined import ConcatSource
-from .sets.shards import ShardSource
+from .sets.joined import JoinedSource
 
 #: At most so many samples are tried to find one that can be decoded.
 _LOOKED_AT = 16
@@ -38,7 +37,12 @@ class FieldsSource:
         self.names = tuple(parts)
         self.parts = tuple(parts.values())
         self.first = first = self.parts[0]
-        self.spec = replace(first.spec, checksums=any(part.spec.checksums for part in self.parts))
+        specs = [part.spec for part in self.parts]
+        self.spec = replace(
+            first.spec,
+            checksums=any(spec.checksums for spec in specs),
+            some_checksums=any(spec.some_checksums for spec in specs),
+        )
         self.labels = first.labels
         self.splits = first.splits
         self.remote = first.remote
@@ -52,9 +56,9 @@ class FieldsSource:
                     found=part.spec.count,
                     expected=first.spec.count,
                 )
-        caches = [part.open_files for part in self.parts if isinstance(part, ShardSource)]
-        for cache in caches:  # all fields together keep to the limit of one
-            cache.limit = max(1, cache.limit // len(caches))
+        for part in self.parts:
+            if isinstance(part, JoinedSource):
+                part.divide_limit(len(self.parts))
 
     def fills(self, wanted: Wanted) -> tuple[Fill, ...]:
         """How the fields after the first become rows, where the first does as ``wanted``."""
@@ -77,9 +81,6 @@ class FieldsSource:
             if fill is not fills[0] and self._may_differ(fills[0], fill):
                 errors += self._other_sizes(_without(plan, errors), name, part)
             rest = _without(plan, errors)
-            # each of several files handles its own checksums
-            if not (part.spec.checksums or isinstance(part, ConcatSource)):
-                rest = rest._replace(check=None)
             if rest.records.size == 0:
                 break
             for bad in part.read_into(rest, fill, out, meter):
@@ -123,8 +124,6 @@ class FieldsSource:
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
     ) -> tuple[RowError, ...]:
-        if plan.check is not None and not self.first.spec.checksums:
-            plan = plan._replace(check=None)
         return self.first.read_into(plan, fill, out, meter)
 
     # -- the first field -------------------------------------------------------------------
@@ -150,7 +149,16 @@ class FieldsSource:
     def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
         return self.first.checksum_rows(start, stop)
 
+    def digests(self) -> dict[str, str] | None:
+        return self.first.digests()
+
+    def shuffle_warning(self) -> str | None:
+        return self.first.shuffle_warning()
+
     # -- all of them -----------------------------------------------------------------------
+
+    def identity(self) -> tuple[object, ...]:
+        return tuple(part.identity() for part in self.parts)
 
     def prefetch(self, records: base.Int64) -> None:
         for part in self.parts:
@@ -179,10 +187,7 @@ def fingerprint(source: Source) -> str:
 
 def _fingerprint(part: Source, labels: bool = True) -> str:
     """That of one field. ``labels``: it has those of the set, which are part of it."""
-    meta = part.spec.meta
-    digests = None if meta is None else dict(meta.digests)
-    if isinstance(part, ConcatSource):
-        digests = part.digests()
+    digests = part.digests()
     if digests is not None and not labels:
         digests.pop(fmt.LABELS, None)
     return base.fingerprint(part, digests)

@@ -21,8 +21,7 @@ from .fields import FieldsSource
 from .layouts.open_hdf5 import index_hdf5
 from .layouts.open_lmdb import index_lmdb
 from .request import Hdf5Fields
-from .sets.joined import ConcatSource
-from .sets.many import open_many
+from .sets.lists import join, join_packed
 from .sets.open_cache import open_limit
 from .sets.shards import open_shards
 from .sniff import FAMILY, Sniffed, sniff
@@ -87,7 +86,7 @@ def open_source(
             opened.extend(_open_named(name, fields, io, expect))
         if not opened:
             raise SourceNotFoundError("no files were named", path=str(path))
-        whole: Source = opened[0] if len(opened) == 1 else ConcatSource(opened)
+        whole: Source = opened[0] if len(opened) == 1 else join(opened)
         return whole
     except BaseException:
         for source in opened:
@@ -113,7 +112,7 @@ def _open_many(
             source.close()
         return None
 
-    return open_many(names, fields.data.strip("/"), open_one)
+    return join_packed(names, open_one)
 
 
 def _by_manifest(names: Sequence[str]) -> tuple[str, Manifest] | None:

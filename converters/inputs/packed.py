@@ -27,7 +27,6 @@ from asyncreader.sources import (
     open_whole,
 )
 from asyncreader.sources.lmdb.file import lmdb_data_file
-from asyncreader.sources.sets.shards import ShardLabels
 from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url
 
@@ -334,7 +333,7 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
 
 def _label_table(labels: Any, path: str) -> Any:
     """Labels as they are stored: (N, L), int64 or float64."""
-    if isinstance(labels, ShardLabels):
+    if not isinstance(labels, np.ndarray):
         return labels  # packed by asyncreader, and not all in memory
     if labels.size == 0 or (labels.ndim > 2 and labels[0].size != 1):  # PCam's are (N, 1, 1, 1)
         raise FormatError(

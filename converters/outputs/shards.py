@@ -23,7 +23,7 @@ from asyncreader import __version__
 from asyncreader.errors import AsyncReaderError, ParamsError, SampleError, SourceError
 from asyncreader.formats.manifest import Common, Manifest
 from asyncreader.formats.packed import FieldMeta
-from asyncreader.sources.sets.each_shard import whole_digests
+from asyncreader.sources.sets.shards import whole_digests
 
 from ..encode import Packed
 from ..inputs.samples import Samples, View

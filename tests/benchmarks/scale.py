@@ -24,10 +24,12 @@ import numpy as np
 
 from asyncreader import AsyncReader
 from asyncreader.formats import packed as fmt
-from asyncreader.formats.manifest import Common, Manifest
+from asyncreader.formats.manifest import Common, Manifest, Shard
 from asyncreader.order import Cursor, EpochOrder
 from asyncreader.pipeline import build
-from asyncreader.sources.sets.shards import ShardSource
+from asyncreader.sources import Hdf5Fields
+from asyncreader.sources.sets.joined import JoinedSource
+from asyncreader.sources.sets.shards import sharded as sharded_set
 
 SHARDS = 10**6
 BATCH = 256
@@ -61,8 +63,7 @@ def virtual_manifest(count: int, shards: int) -> Manifest:
 class VirtualShard:
     """Stands for an open shard: it writes nothing, so that only the way to it costs time."""
 
-    def __init__(self, whole: ShardSource, number: int) -> None:
-        row = whole.manifest.shard(number)
+    def __init__(self, whole: JoinedSource, row: Shard) -> None:
         digests = {fmt.CHECKSUMS: row.checksums, fmt.LABELS: row.labels}
         meta = replace(
             whole.spec.meta,
@@ -84,26 +85,29 @@ class VirtualShard:
         pass
 
 
-def virtual_source(count: int, shards: int) -> ShardSource:
+class VirtualShards:
+    """Opens shards that are not there."""
+
+    def __init__(self, count: int, shards: int) -> None:
+        self._manifest = virtual_manifest(count, shards)
+        self.whole = sharded_set(self._manifest, self, Hdf5Fields(), path="virtual", io="mmap")
+
+    def path(self, number: int) -> str:
+        return f"virtual {number}"
+
+    def open(self, number: int, fields: Hdf5Fields) -> Any:
+        return VirtualShard(self.whole, self._manifest.shard(number))
+
+
+def virtual_source(count: int, shards: int) -> JoinedSource:
     """A sharded set without files."""
-    made: list[ShardSource] = []
-
-    def open_one(number: int) -> Any:
-        return VirtualShard(made[0], number)
-
-    manifest = virtual_manifest(count, shards)
-    made.append(ShardSource(manifest, open_one, path="virtual", io="mmap"))
-    return made[0]
+    return VirtualShards(count, shards).whole
 
 
 def open_virtual(count: int, shards: int, **params: Any) -> AsyncReader:
     """A reader over virtual shards."""
-    manifest = virtual_manifest(count, shards)
-    made: list[ShardSource] = []
-    made.append(
-        ShardSource(manifest, lambda n: VirtualShard(made[0], n), path="virtual", io="mmap")
-    )
-    real, build.open_set = build.open_set, lambda _: made[0]
+    source = virtual_source(count, shards)
+    real, build.open_set = build.open_set, lambda _: source
     try:
         return AsyncReader({"path": "virtual", **params})
     finally:

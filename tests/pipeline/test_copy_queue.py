@@ -228,6 +228,57 @@ def test_samples_are_checked_before_they_are_only_copied(tmp_path: Path) -> None
         assert reader._ring.copies is None
 
 
+def test_files_of_a_list_are_only_copied(tmp_path: Path) -> None:
+    """A list of raw files that are held open is copied by the queue, and serves what it holds."""
+    rng = np.random.default_rng(5)
+    data = rng.integers(0, 256, (64, 6, 6, 3), dtype=np.uint8)
+    names = []
+    for number, part in enumerate(np.split(data, [20, 21, 50])):
+        names.append(tmp_path / f"{number}.h5")
+        with h5py.File(names[-1], "w") as file:
+            file["data"], file["labels"] = part, part[:, 0, 0, :1].astype(np.int64)
+    with AsyncReader(path=names, batch_size=8, shuffle=True, njob=2, layout="NHWC") as reader:
+        copies = reader._ring.copies
+        assert copies is not None
+        for _ in range(3):
+            for batch in reader:
+                assert (batch.data == data[batch.indices]).all()
+                assert (batch.labels[:, 0] == data[batch.indices, 0, 0, 0]).all()
+        assert copies.control[PUBLISHED] >= 24
+
+
+def test_files_of_a_list_that_are_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With io="auto" a list is only copied while all of its files are in the page cache."""
+    data = np.random.default_rng(4).integers(0, 256, (64, 6, 6, 3), dtype=np.uint8)
+    names, cold = [], {"1"}
+    for number, part in enumerate(np.split(data, 4)):
+        names.append(tmp_path / f"{number}.h5")
+        with h5py.File(names[-1], "w") as file:
+            file["data"] = part
+    mapped: list[object] = []
+
+    def share(bytes_: object) -> float:
+        if not any(one is bytes_ for one in mapped):
+            mapped.append(bytes_)
+        number = next(i for i, one in enumerate(mapped) if one is bytes_)
+        return float(str(number) not in cold)
+
+    monkeypatch.setattr(bytestore, "cached_share", share)
+    monkeypatch.setattr(bytestore, "_LOOK_AGAIN_BYTES", 1)
+    with AsyncReader(path=names, batch_size=8, shuffle=True, layout="NHWC") as reader:
+        copies = reader._ring.copies
+        assert copies is not None
+        for cold_now, low, high in (({"1"}, 0, 2), (set(), 1, 8), ({"3"}, 0, 8)):
+            cold.clear()
+            cold.update(cold_now)
+            for _ in range(2):
+                before = copies.control[PUBLISHED]
+                for batch in reader:
+                    assert (batch.data == data[batch.indices]).all()
+                published = copies.control[PUBLISHED] - before
+            assert low <= published <= high
+
+
 def test_a_set_that_comes_into_memory_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -308,7 +308,8 @@ def fresh(case: Case, tmp_path: Path) -> Built:
 def path_of(case: Case, source: Any) -> str:
     """What a user names to open the set."""
     if case.name.endswith("list"):
-        return str(Path(source.parts[0].spec.path).parent / "train.txt")
+        with source.open_files.use(0) as first:
+            return str(Path(first.spec.path).parent / "train.txt")
     return str(source.spec.path)
 
 

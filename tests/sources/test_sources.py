@@ -33,6 +33,7 @@ from source_contract import Built, Case, SourceContract, fill_rows
 
 from asyncreader import (
     AsyncReader,
+    ChecksumError,
     DecodeError,
     FormatError,
     ParamsError,
@@ -909,7 +910,30 @@ def test_damage_in_several_files(tmp_path: Path) -> None:
     _, _, errors = fill_rows(source, Wanted(), np.array([6, 5, 0]), check=np.ones(3, np.bool_))
     assert [(bad.row, bad.error.index, bad.error.path) for bad in errors] == [(1, 5, paths[1])]
     assert errors[0].error.key == "0000000002"
+    with pytest.raises(ChecksumError) as caught:
+        source.sample_bytes(5)
+    assert (caught.value.index, caught.value.path) == (5, paths[1])
     source.close()
+
+
+def test_fields_of_files_of_which_some_have_checksums(tmp_path: Path) -> None:
+    """Where only some files of a list have checksums, those are compared, of each field."""
+    images = pictures(7, (9, 9, 3))
+    content = packed(images[3:], with_labels=False)
+    content.classes = None
+    content.fields["mask"] = packed(images[3:], with_labels=False)
+    known = write_hdf5(tmp_path / "b.h5", content)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data"] = file["mask"] = images[:3]
+    damage(known, images[5].tobytes())
+    for names in (["data"], ["data", "mask"]):
+        with AsyncReader(
+            path=[tmp_path / "a.h5", known], labels_field=None, data_field=names, batch_size=7
+        ) as reader:
+            reader.fetchData()
+            with pytest.raises(ChecksumError) as caught:
+                reader.getNextBatch()
+        assert (caught.value.index, caught.value.path) == (5, known)
 
 
 def test_encoded_files_of_several_sizes(tmp_path: Path) -> None:

@@ -167,6 +167,15 @@ class MemorySource:
     def checksum_rows(self, start: int, stop: int) -> np.ndarray | None:
         return None
 
+    def digests(self) -> None:
+        return None
+
+    def identity(self) -> tuple[object, ...]:
+        return self.spec.identity()
+
+    def shuffle_warning(self) -> None:
+        return None
+
     def reserve(self, samples: int) -> None:
         pass
 

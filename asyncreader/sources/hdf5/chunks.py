@@ -307,7 +307,7 @@ class ChunkSource(BaseSource):
                 continue
             if pixels.ctypes.data != target.ctypes.data:
                 target[:] = pixels
-            if plan.check is not None and plan.check[i]:
+            if self.checksums is not None and plan.check is not None and plan.check[i]:
                 bad = self.checked(target.data, record)
                 if bad is not None:
                     errors.append(RowError(row, bad))

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from ...errors import FormatError, ParamsError, SourceNotFoundError
 from ...formats.manifest import MOST_BYTES, NAME, Manifest
@@ -15,9 +15,8 @@ from ..hdf5.file import SIGNATURE
 from ..layouts.open_hdf5 import index_hdf5, open_hdf5
 from ..layouts.open_lmdb import open_lmdb
 from ..request import Hdf5Fields
-from ..sets.each_shard import EachShard
 from ..sets.open_cache import open_limit
-from ..sets.shards import ShardSource, checked_fields
+from ..sets.shards import EachShard, checked_fields, sharded
 from ..urls import Location, location_of
 from .cache import ShardCache, cache_folder
 from .client import Objects
@@ -35,25 +34,24 @@ class RemoteShards:
         objects: Objects,
         location: Location,
         manifest: Manifest,
-        fields: Hdf5Fields,
         cache: ShardCache | None,
     ) -> None:
         self._objects = objects
         self._location = location
         self._manifest = manifest
-        self._fields = fields
         self._cache = cache
 
-    def __call__(self, number: int) -> Source:
+    def open(self, number: int, fields: Hdf5Fields) -> Source:
+        """Open a shard."""
         row = self._manifest.shard(number)
         location = self._location.sibling(row.name)
         if self._cache is None:
-            return _opened(RemoteFile(self._objects, location, row.bytes), self._fields)
+            return _opened(RemoteFile(self._objects, location, row.bytes), fields)
         lmdb = self._manifest.common.container == "lmdb"
         with self._cache.hold(self._objects, location, row, "lmdb" if lmdb else "h5") as path:
             # mapped: an open shard stays readable after the cache removes its file
             opener = open_lmdb if lmdb else open_hdf5
-            source: Source = opener(path, self._fields, io="mmap")
+            source: Source = opener(path, fields, io="mmap")
             return source
 
     def path(self, number: int) -> str:
@@ -80,11 +78,7 @@ def fetched_shards(url: str) -> Iterator[EachShard | None]:
             os.makedirs(parent, mode=0o700, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="verify-", dir=parent) as folder:
             cache = ShardCache(folder, 2 * int(manifest.sizes.max()))
-            yield EachShard(
-                url,
-                manifest,
-                lambda fields: RemoteShards(objects, location, manifest, fields, cache),
-            )
+            yield EachShard(url, manifest, RemoteShards(objects, location, manifest, cache))
     finally:
         objects.close()
 
@@ -103,19 +97,6 @@ def _opened(file: RemoteFile, fields: Hdf5Fields) -> Source:
         if file.failure is not None:  # HDF5 hides the error of the request
             raise file.failure from None
         raise
-
-
-class RemoteShardSource(ShardSource):
-    """A sharded set in a store."""
-
-    def __init__(self, objects: Objects, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._objects = objects
-        self.remote = self.spec.io == "ranges"
-
-    def close(self) -> None:
-        self._objects.close()
-        super().close()
 
 
 def open_remote(url: str, fields: Hdf5Fields, *, io: str = "auto") -> Source:
@@ -161,17 +142,14 @@ def _opened_set(objects: Objects, location: Location, fields: Hdf5Fields, io: st
         cache.check_fits(largest, location.shown)
         # all open shards must fit into the cache together
         limit = max(1, min(limit, cache.limit // largest - 1))
-    fields = checked_fields(location.shown, fields, manifest)
-    shards = RemoteShards(objects, location, manifest, fields, cache)
-    return RemoteShardSource(
-        objects,
+    return sharded(
         manifest,
-        shards,
+        RemoteShards(objects, location, manifest, cache),
+        checked_fields(location.shown, fields, manifest),
         path=location.shown.rpartition("/")[0],
         io="cache" if cached else "ranges",
-        labels=fields.labels is not None,
         limit=limit,
-        field=fields.data,
+        on_close=objects.close,
     )
 
 

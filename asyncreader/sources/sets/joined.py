@@ -1,207 +1,343 @@
-"""Several files as one data set, in the order given."""
+"""Several files as one set: their samples in sequence, in the order given.
+
+The files are held open, or opened when they are read, with few open at a time. A file that is
+opened later is compared with what is known of it. A wrong or missing file is an error with any
+``on_error``. lists.py and shards.py make such sets.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from ...errors import FormatError
+from ...errors import FormatError, SampleError
 from ...formats import packed as fmt
+from ...order import files_together
 from ...pixels.transform import Fill
 from ...stats import Meter
-from ..base import Array, Int64, RowError, RowPlan, Source, SourceSpec, UInt64
+from ..base import (
+    Array,
+    Int64,
+    RowError,
+    RowPlan,
+    RowsInMemory,
+    Source,
+    SourceSpec,
+    UInt64,
+)
 from .digests import WholeDigests
+from .open_cache import OpenFileCache, open_limit
+
+#: The hint of an error about a missing or wrong file.
+RESTORE: Final = "restore it, or convert the set again"
 
 
-class ConcatSource:
-    """Sources in sequence: record numbers continue from file to file."""
+class JoinedLabels:
+    """Labels of all files: (N, L), read from the files that hold them."""
 
-    remote = False
+    def __init__(self, source: JoinedSource, width: int, dtype: npt.DTypeLike) -> None:
+        self._source = source
+        self.shape = (source.spec.count, width)
+        self.dtype = np.dtype(dtype).newbyteorder("=")
 
-    def __init__(self, parts: Sequence[Source]) -> None:
-        self.parts = tuple(parts)
-        first = parts[0].spec
-        for part in parts[1:]:
-            _check_alike(first, part)
-        counts = [part.spec.count for part in parts]
-        self._ends = np.cumsum(np.array(counts, np.int64))
-        self.splits = _joined_splits(parts, [0, *self._ends.tolist()])
-        labels, classes = _joined_classes(parts)
-        self.labels: Array | None = None
-        if all(table is not None for table in labels):
-            try:
-                self.labels = np.concatenate([table for table in labels if table is not None])
-            except ValueError as exc:
-                raise FormatError(
-                    "the files' labels differ in shape",
-                    found=", ".join(str(t.shape[1:]) for t in labels if t is not None),
-                ) from exc
-        elif any(table is not None for table in labels):
-            without = parts[[table is None for table in labels].index(True)].spec.path
-            raise FormatError(
-                "some of the files have labels and some have none",
-                path=without,
-                hint="pass labels_field=None to read all of them without",
-            )
-        shapes = {part.spec.stored.shape for part in parts}
-        self.spec = replace(
-            first,
-            path=f"{first.path} and {len(parts) - 1} more",
-            count=int(self._ends[-1]),
-            stored=first.stored if len(shapes) == 1 else replace(first.stored, shape=None),
-            meta=None,
-            classes=classes,
-            checksums=all(part.spec.checksums for part in parts),
-            size_on_disk=sum(part.spec.size_on_disk for part in parts),
-            ends=self._ends,
-            fields=tuple(
-                field
-                for field in first.fields
-                if all(field.name in (one.name for one in part.spec.fields) for part in parts)
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+    def __getitem__(self, records: Int64 | slice | int) -> Array:
+        """Rows of ``records``, (n, L); of one number its row, (L,)."""
+        if isinstance(records, int | np.integer):
+            row: Array = self[np.array([records], np.int64)][0]
+            return row
+        if isinstance(records, slice):
+            records = np.arange(*records.indices(len(self)), dtype=np.int64)
+        out: Array = np.empty((records.size, self.shape[1]), self.dtype)
+        for number, rows, local in self._source.split(records):
+            with self._source.open_files.use(number) as file:
+                assert file.labels is not None
+                out[rows] = file.labels[local]
+        return out
+
+
+class JoinedSource:
+    """The files of a set in sequence. Record numbers continue from file to file.
+
+    ``spec``: of the set; its ``ends`` say where each file ends. ``open_file(number)`` opens one of
+    them, at most ``limit`` at a time; ``held``: all files, open already. ``stated``: for each file
+    the digest (uint64) that it must state of a table, None where it must have no such table.
+    ``labels``: those of all files, or their width and dtype. ``on_close``: called by close().
+    """
+
+    def __init__(
+        self,
+        spec: SourceSpec,
+        open_file: Callable[[int], Source],
+        *,
+        held: Sequence[Source] = (),
+        stated: Mapping[str, UInt64 | None] = MappingProxyType({}),
+        labels: Array | tuple[int, str] | None = None,
+        splits: Mapping[str, slice | Int64] = MappingProxyType({}),
+        limit: int | None = None,
+        remote: bool = False,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        assert spec.ends is not None
+        self.spec = spec
+        self.splits = splits
+        self.remote = remote
+        self._ends = spec.ends
+        self._open_file = open_file
+        self._held = tuple(held)
+        self._stated = stated
+        self._on_close = on_close
+        self._window = 0
+        self._in_memory: RowsInMemory | None = None
+        self._not_in_memory = set[int]()
+        self._looked_at = 0
+        limit = len(held) or limit or open_limit()
+        self.open_files = OpenFileCache(self.open_one, limit, held)
+        self.labels: Any = JoinedLabels(self, *labels) if isinstance(labels, tuple) else labels
+
+    # -- files -------------------------------------------------------------------------------
+
+    def open_one(self, number: int) -> Source:
+        """File ``number``, opened and compared with what is known of it."""
+        file = self._open_file(number)
+        try:
+            self._check(file, number)
+        except BaseException:
+            file.close()
+            raise
+        if self._window:
+            file.reserve(self._share(file.spec.count))
+        return file
+
+    @cached_property
+    def _classes(self) -> str | None:
+        names = self.spec.classes
+        if names is None:
+            return None
+        return fmt.names_digest(name.encode("utf-8", "surrogateescape") for name in names)
+
+    def _check(self, file: Source, number: int) -> None:
+        """FormatError unless ``file`` is the one that the set was made of."""
+        spec, mine = file.spec, self.spec
+        digests: Mapping[str, str] = {} if spec.meta is None else spec.meta.digests
+        for what, found, expected in (
+            ("count", spec.count, int(self._ends[number]) - self._start(number)),
+            *(
+                (
+                    f"digest of {table}",
+                    digests.get(table),
+                    None if of is None else f"{of[number]:016x}",
+                )
+                for table, of in self._stated.items()
             ),
-        )
+            ("digest of class names", digests.get(fmt.CLASSES), self._classes),
+            ("encoding", spec.encoding, mine.encoding),
+            ("channels", spec.channels, mine.channels),
+            ("dtype", spec.stored.dtype, mine.stored.dtype),
+            ("list of fields", [f.name for f in spec.fields], [f.name for f in mine.fields]),
+            ("shape", spec.stored.shape if mine.stored.shape else None, mine.stored.shape),
+        ):
+            if found != expected:
+                raise FormatError(
+                    f"a shard is not the one that was packed: its {what} differs",
+                    path=spec.path,
+                    found=found,
+                    expected=expected,
+                    hint=f"it belongs to another set or was packed anew: {RESTORE}",
+                )
+        if self.labels is None or file.labels is None:
+            return
+        if file.labels.shape[1:] != self.labels.shape[1:]:
+            raise FormatError(
+                "a shard's labels have another shape than the set's",
+                path=spec.path,
+                found=file.labels.shape[1:],
+                expected=self.labels.shape[1:],
+            )
 
-    def digests(self) -> dict[str, str] | None:
-        """The digests that one file of all samples would have; None if asyncreader did not pack
-        all of the files, or if one of them is several files."""
-        metas = [part.spec.meta for part in self.parts]
-        if any(part.spec.ends is not None for part in self.parts):
-            return None
-        if not self.spec.checksums or len({meta and meta.label_dtype for meta in metas}) > 1:
-            return None
-        digests = WholeDigests([fmt.CHECKSUMS, *([fmt.LABELS] * (self.labels is not None))])
-        for part in self.parts:
-            digests.add({fmt.DATA: part})
-        return digests.found()
+    def split(self, records: Int64) -> Iterator[tuple[int, Int64, Int64]]:
+        """(file, positions in ``records``, record numbers in the file), by file."""
+        if not records.size:  # a rank with only padding left
+            return
+        which = np.searchsorted(self._ends, records, side="right")
+        order = np.argsort(which, kind="stable")
+        numbers, first = np.unique(which[order], return_index=True)
+        for number, positions in zip(numbers.tolist(), np.split(order, first[1:]), strict=True):
+            yield number, positions, records[positions] - self._start(number)
 
-    def _find(self, index: int) -> tuple[Source, int]:
-        which = int(np.searchsorted(self._ends, index, side="right"))
-        before = int(self._ends[which - 1]) if which else 0
-        return self.parts[which], index - before
+    def _start(self, number: int) -> int:
+        return int(self._ends[number - 1]) if number else 0
 
-    def sample_bytes(self, index: int) -> bytes:
-        part, inside = self._find(index)
-        return part.sample_bytes(inside)
+    def _renumber(self, error: SampleError, number: int) -> None:
+        """The error names the file, and the record number in the whole set."""
+        if error.index is not None:
+            error.index += self._start(number)
 
-    def sample_pixels(self, index: int) -> Array:
-        part, inside = self._find(index)
-        return part.sample_pixels(inside)
+    @contextlib.contextmanager
+    def _holding(self, index: int) -> Iterator[tuple[Source, int]]:
+        """The open file of a sample and its number in it; errors get the number in the set."""
+        number = int(np.searchsorted(self._ends, index, side="right"))
+        try:
+            with self.open_files.use(number) as file:
+                yield file, index - self._start(number)
+        except SampleError as exc:
+            self._renumber(exc, number)
+            raise
 
-    def picture_size(self, index: int) -> tuple[int, int]:
-        part, inside = self._find(index)
-        return part.picture_size(inside)
-
-    def key_of(self, index: int) -> str | None:
-        part, inside = self._find(index)
-        return part.key_of(inside)
-
-    def source_path(self, index: int) -> bytes | None:
-        part, inside = self._find(index)
-        return part.source_path(inside)
-
-    def all_paths(self) -> Iterator[bytes | None]:
-        for part in self.parts:
-            yield from part.all_paths()
-
-    def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
-        if not self.spec.checksums:
-            return None
-        rows = [self._find(index) for index in range(start, stop)]
-        found = [part.checksum_rows(at, at + 1) for part, at in rows]
-        return np.concatenate([row for row in found if row is not None])
-
-    def in_memory(self, size: int) -> None:
-        return None
+    # -- samples -----------------------------------------------------------------------------
 
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
     ) -> tuple[RowError, ...]:
-        which = np.searchsorted(self._ends, plan.records, side="right")
         errors: list[RowError] = []
-        for number in np.unique(which).tolist():
-            mine = np.flatnonzero(which == number)
-            part = plan.pick(mine)
-            before = int(self._ends[number - 1]) if number else 0
-            # if only some of the files have checksums, check those
-            check = part.check if self.parts[number].spec.checksums else None
-            local = part._replace(records=part.records - before, check=check)
-            for bad in self.parts[number].read_into(local, fill, out, meter):
-                # the error names the file, and the record number in the whole set
-                if bad.error.index is not None:
-                    bad.error.index += before
+        parts = list(self.split(plan.records))
+        self._prefetch(parts, least=2)
+        for number, positions, local in parts:
+            part = plan.pick(positions)._replace(records=local)
+            with self.open_files.use(number) as file:
+                found = file.read_into(part, fill, out, meter)
+            for bad in found:
+                self._renumber(bad.error, number)
                 errors.append(bad)
         return tuple(errors)
 
     def prefetch(self, records: Int64) -> None:
-        pass  # each part prefetches when it is read
+        self._prefetch(list(self.split(records)), least=1)
 
-    def reserve(self, samples: int) -> None:
-        for part in self.parts:
-            part.reserve(samples)
+    def _prefetch(self, parts: list[tuple[int, Int64, Int64]], least: int) -> None:
+        """Of a remote set, request the rows of all files before waiting for the first."""
+        if self.remote and len(parts) >= least:
+            for number, _, local in parts:
+                with self.open_files.use(number) as file:
+                    file.prefetch(local)
 
-    def close(self) -> None:
-        for part in self.parts:
-            part.close()
+    def sample_bytes(self, index: int) -> bytes:
+        with self._holding(index) as (file, inside):
+            return file.sample_bytes(inside)
 
+    def sample_pixels(self, index: int) -> Array:
+        with self._holding(index) as (file, inside):
+            return file.sample_pixels(inside)
 
-def _joined_splits(parts: Sequence[Source], starts: Sequence[int]) -> Mapping[str, slice | Int64]:
-    """Splits that every part has: their records, part by part."""
-    names = [name for name in parts[0].splits if all(name in part.splits for part in parts)]
-    joined: dict[str, slice | Int64] = {}
-    for name in names:
-        rows = []
-        for part, start in zip(parts, starts, strict=False):
-            split = part.splits[name]
-            chosen = np.arange(split.start, split.stop) if isinstance(split, slice) else split
-            rows.append(chosen.astype(np.int64) + start)
-        joined[name] = np.concatenate(rows)
-    return joined
+    def picture_size(self, index: int) -> tuple[int, int]:
+        with self._holding(index) as (file, inside):
+            return file.picture_size(inside)
 
+    def key_of(self, index: int) -> str | None:
+        with self._holding(index) as (file, inside):
+            return file.key_of(inside)
 
-def _joined_classes(
-    parts: Sequence[Source],
-) -> tuple[list[Array | None], tuple[str, ...] | None]:
-    """Labels of each part, and the class names of all.
+    def source_path(self, index: int) -> bytes | None:
+        with self._holding(index) as (file, inside):
+            return file.source_path(inside)
 
-    Foreign sets number the names that they hold (OCR, say), so that numbers are worked out anew.
-    """
-    labels = [part.labels for part in parts]
-    named = [part.spec.classes for part in parts]
-    if all(names == named[0] for names in named):
-        return labels, named[0]
-    every = sorted({name for names in named for name in names or ()})
-    number = {name: i for i, name in enumerate(every)}
-    for i, (table, names) in enumerate(zip(labels, named, strict=True)):
-        if table is not None and names is not None:
-            labels[i] = np.array([number[name] for name in names], np.int64)[table]
-    return labels, tuple(every)
+    def all_paths(self) -> Iterator[bytes | None]:
+        for number in range(self._ends.size):
+            with self.open_files.use(number) as file:
+                yield from file.all_paths()
 
+    def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
+        if not self.spec.checksums:
+            return None
+        out = np.empty(stop - start, np.uint64)
+        for number, positions, local in self.split(np.arange(start, stop, dtype=np.int64)):
+            with self.open_files.use(number) as file:
+                rows = file.checksum_rows(int(local[0]), int(local[-1]) + 1)
+                assert rows is not None
+                out[positions] = rows
+        return out
 
-def _check_alike(first: SourceSpec, part: Source) -> None:
-    one, other = first.stored, part.spec.stored
-    same = (one.dtype, one.axes, one.encoded) == (other.dtype, other.axes, other.encoded)
-    same = same and one.image_shape()[2] == other.image_shape()[2]
-    if not one.encoded:
-        same = same and one.shape == other.shape
-    packed = first.meta is not None or part.spec.meta is not None
-    named = (first.classes is None, part.spec.classes is None)
-    if not same or named[0] != named[1] or (packed and first.classes != part.spec.classes):
-        raise FormatError(
-            "this file does not match the first one",
-            path=part.spec.path,
-            found=_kind(part.spec),
-            expected=_kind(first),
-            hint="all files of a set need the same shape, dtype, encoding and classes: convert "
-            "them so (--classes takes the classes of another set)",
+    # -- the whole set -----------------------------------------------------------------------
+
+    def digests(self) -> dict[str, str] | None:
+        """Those that one file of all samples would state; None if asyncreader did not pack all of
+        the files, or if one of them is several files."""
+        if self.spec.meta is not None:
+            return dict(self.spec.meta.digests)
+        metas = [file.spec.meta for file in self._held]
+        if any(file.spec.ends is not None for file in self._held):
+            return None
+        if not self.spec.checksums or len({meta and meta.label_dtype for meta in metas}) > 1:
+            return None
+        digests = WholeDigests([fmt.CHECKSUMS, *([fmt.LABELS] * (self.labels is not None))])
+        for file in self._held:
+            digests.add({fmt.DATA: file})
+        return digests.found()
+
+    def identity(self) -> tuple[object, ...]:
+        return (self.spec.identity(), *(file.identity() for file in self._held))
+
+    def shuffle_warning(self) -> str | None:
+        files, limit = self._ends.size, self.open_files.limit
+        if files <= limit:
+            return None
+        return (
+            f"{self.spec.path}: {files} shards, of which {limit} stay open: a full shuffle "
+            'opens one for nearly every sample; shuffle="block" reads a few at a time, and a '
+            "higher limit of open files (ulimit -n) helps, too"
         )
 
+    def in_memory(self, size: int) -> RowsInMemory | None:
+        if self._in_memory is None:
+            self._in_memory = _rows_in_memory(self._held)
+        if self._in_memory is None or size == 0:
+            return self._in_memory
+        # one file a call, with the bytes of a whole batch: each is asked for its share of them
+        number = self._looked_at = (self._looked_at + 1) % len(self._held)
+        if self._held[number].in_memory(size) is None:
+            self._not_in_memory.add(number)
+        else:
+            self._not_in_memory.discard(number)
+        return None if self._not_in_memory else self._in_memory
 
-def _kind(spec: SourceSpec) -> str:
-    """What all files of a set have in common, in words."""
-    shape = "pictures of many sizes" if spec.stored.shape is None else f"{spec.stored.shape}"
-    names = spec.classes or ()
-    listed = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
-    classes = f"{len(names)} classes" + (f" ({listed})" if names else "")
-    return f"{shape} {spec.stored.dtype} {spec.encoding}, {classes}"
+    def divide_limit(self, parts: int) -> None:
+        """Keep fewer files open: ``parts`` fields of the set share the limit."""
+        if not self._held:
+            self.open_files.limit = max(1, self.open_files.limit // parts)
+
+    def reserve(self, samples: int) -> None:
+        self._window = samples
+        for file in self._held:
+            file.reserve(samples)
+        if self.spec.compression is not None and not self._held:
+            # each open file caches decoded chunks: keep at most two groups of files open
+            self.open_files.limit = min(self.open_files.limit, 2 * self._together())
+
+    def _together(self) -> int:
+        return files_together(self._ends.size, self.spec.count, self._window)
+
+    def _share(self, count: int) -> int:
+        """Samples of a window that may come from one file of ``count``, as blocks are mixed."""
+        files = self._ends.size
+        larger = max(1.0, count * files / self.spec.count)
+        return min(count, int(1.25 * self._window * larger / min(self._together(), files)) + 1)
+
+    def close(self) -> None:
+        if self._on_close is not None:
+            self._on_close()
+        self.open_files.close()
+
+
+def _rows_in_memory(files: Sequence[Source]) -> RowsInMemory | None:
+    """The address of every row, from 0, if all rows of all files can be copied from memory."""
+    starts = []
+    for file in files:
+        found = file.in_memory(0)
+        if found is None:
+            return None
+        rows = found.starts
+        if not rows.size:
+            rows = np.arange(file.spec.count, dtype=np.int64) * found.stride + found.first
+        starts.append(rows + found.address)
+    return RowsInMemory(0, np.concatenate(starts), 0, 0) if starts else None

@@ -1,4 +1,4 @@
-"""A cache of open shards: opened when used, the least recently used closed first."""
+"""A cache of open files: opened when used, the least recently used closed first."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import contextlib
 import resource
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Final
 
 from ...errors import SourceError
 from ..base import Source
 
-#: Open shards: at least and at most so many; in between, a quarter of the process's descriptors.
+#: Open files: at least and at most so many; in between, a quarter of the process's descriptors.
 LEAST_OPEN: Final = 32
 MOST_OPEN: Final = 512
 
 
 def open_limit() -> int:
-    """How many shards a source keeps open."""
+    """How many files a set keeps open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = MOST_OPEN if soft == resource.RLIM_INFINITY else soft // 4
     return max(LEAST_OPEN, min(MOST_OPEN, allowed))
 
 
 class _Entry:
-    """A shard that is open, or being opened by the thread that asked first."""
+    """A file that is open, or being opened by the thread that asked first."""
 
     __slots__ = ("source", "users")
 
@@ -36,17 +36,23 @@ class _Entry:
 
 
 class OpenFileCache:
-    """Sources by number, opened by ``open_one`` and shared by threads.
+    """Sources by number, opened by ``open_one`` and shared by threads. ``held``: the first of them,
+    open already.
 
     At most ``limit`` are open, or more if more are in use: a source that a thread is reading is not
     closed. Two threads that need the same source open it once. If opening fails, all threads that
     wait for it get the error, and the next use tries again.
     """
 
-    def __init__(self, open_one: Callable[[int], Source], limit: int) -> None:
+    def __init__(
+        self, open_one: Callable[[int], Source], limit: int, held: Sequence[Source] = ()
+    ) -> None:
         self.limit = limit
         self._open_one = open_one
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        for number, source in enumerate(held):
+            self._entries[number] = entry = _Entry()
+            entry.source.set_result(source)
         self._lock = threading.Lock()
         self._closed = False
 

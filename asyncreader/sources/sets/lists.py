@@ -1,0 +1,224 @@
+"""Lists of files as one set: all held open, or packed files of which few are open at a time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+import numpy as np
+
+from ...errors import FormatError
+from ...formats import packed as fmt
+from ..base import Array, Int64, Source, SourceSpec
+from .digests import WholeDigests
+from .joined import JoinedSource
+
+
+def join(files: Sequence[Source]) -> JoinedSource:
+    """The open ``files`` as one set. FormatError where they do not go together."""
+    first = files[0].spec
+    for file in files[1:]:
+        _check_alike(first, file)
+    ends = np.cumsum(np.array([file.spec.count for file in files], np.int64))
+    tables, classes = _joined_classes(files)
+    shapes = {file.spec.stored.shape for file in files}
+    checked = [file.spec.checksums or file.spec.some_checksums for file in files]
+    spec = replace(
+        first,
+        path=f"{first.path} and {len(files) - 1} more",
+        count=int(ends[-1]),
+        stored=first.stored if len(shapes) == 1 else replace(first.stored, shape=None),
+        meta=None,
+        classes=classes,
+        checksums=all(file.spec.checksums for file in files),
+        some_checksums=any(checked),
+        size_on_disk=sum(file.spec.size_on_disk for file in files),
+        ends=ends,
+        fields=tuple(
+            field
+            for field in first.fields
+            if all(field.name in (one.name for one in file.spec.fields) for file in files)
+        ),
+    )
+    return JoinedSource(
+        spec,
+        _never_opened,
+        held=files,
+        labels=_joined_labels(files, tables),
+        splits=_joined_splits(files, [0, *ends.tolist()]),
+        remote=any(file.remote for file in files),
+    )
+
+
+def _never_opened(number: int) -> NoReturn:
+    raise AssertionError(f"file {number} is held open")
+
+
+def _joined_labels(files: Sequence[Source], tables: list[Array | None]) -> Array | None:
+    there = [table for table in tables if table is not None]
+    if not there:
+        return None
+    if len(there) < len(files):
+        raise FormatError(
+            "some of the files have labels and some have none",
+            path=files[[table is None for table in tables].index(True)].spec.path,
+            hint="pass labels_field=None to read all of them without",
+        )
+    try:
+        return np.concatenate(there)
+    except ValueError as exc:
+        raise FormatError(
+            "the files' labels differ in shape",
+            found=", ".join(str(table.shape[1:]) for table in there),
+        ) from exc
+
+
+def _joined_splits(files: Sequence[Source], starts: Sequence[int]) -> Mapping[str, slice | Int64]:
+    """Splits that every file has: their records, file by file."""
+    names = [name for name in files[0].splits if all(name in file.splits for file in files)]
+    joined: dict[str, slice | Int64] = {}
+    for name in names:
+        rows = []
+        for file, start in zip(files, starts, strict=False):
+            split = file.splits[name]
+            chosen = np.arange(split.start, split.stop) if isinstance(split, slice) else split
+            rows.append(chosen.astype(np.int64) + start)
+        joined[name] = np.concatenate(rows)
+    return joined
+
+
+def _joined_classes(
+    files: Sequence[Source],
+) -> tuple[list[Array | None], tuple[str, ...] | None]:
+    """Labels of each file, and the class names of all.
+
+    Foreign sets number the names that they hold (OCR, say), so that numbers are worked out anew.
+    """
+    labels = [file.labels for file in files]
+    named = [file.spec.classes for file in files]
+    if all(names == named[0] for names in named):
+        return labels, named[0]
+    every = sorted({name for names in named for name in names or ()})
+    number = {name: i for i, name in enumerate(every)}
+    for i, (table, names) in enumerate(zip(labels, named, strict=True)):
+        if table is not None and names is not None:
+            labels[i] = np.array([number[name] for name in names], np.int64)[table]
+    return labels, tuple(every)
+
+
+def _check_alike(first: SourceSpec, file: Source) -> None:
+    one, other = first.stored, file.spec.stored
+    same = (one.dtype, one.axes, one.encoded) == (other.dtype, other.axes, other.encoded)
+    same = same and one.image_shape()[2] == other.image_shape()[2]
+    if not one.encoded:
+        same = same and one.shape == other.shape
+    packed = first.meta is not None or file.spec.meta is not None
+    named = (first.classes is None, file.spec.classes is None)
+    if not same or named[0] != named[1] or (packed and first.classes != file.spec.classes):
+        raise FormatError(
+            "this file does not match the first one",
+            path=file.spec.path,
+            found=_kind(file.spec),
+            expected=_kind(first),
+            hint="all files of a set need the same shape, dtype, encoding and classes: convert "
+            "them so (--classes takes the classes of another set)",
+        )
+
+
+def _kind(spec: SourceSpec) -> str:
+    """What all files of a set have in common, in words."""
+    shape = "pictures of many sizes" if spec.stored.shape is None else f"{spec.stored.shape}"
+    names = spec.classes or ()
+    listed = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
+    classes = f"{len(names)} classes" + (f" ({listed})" if names else "")
+    return f"{shape} {spec.stored.dtype} {spec.encoding}, {classes}"
+
+
+# -- more files than may be open -----------------------------------------------------------------
+
+
+def join_packed(
+    names: Sequence[str], opener: Callable[[str], Source | None]
+) -> JoinedSource | None:
+    """The files ``names`` as one set, with few open at a time; None unless asyncreader packed all
+    of them, of one kind.
+
+    ``opener`` opens one field of a file; None if its name means several files. Each file is opened
+    once, for its counts and digests, and closed. The set serves the same samples in the same orders
+    under the same fingerprint as :func:`join` of the files. Raises what ``opener`` raises.
+    """
+    first: SourceSpec | None = None
+    rows: list[tuple[int, int, int, int]] = []
+    shapes = set()
+    for name in names:
+        source = opener(name)
+        if source is None:
+            return None
+        with contextlib.closing(source):
+            spec, table = source.spec, source.labels
+            labels = None if table is None else (int(table.shape[1]), table.dtype.str)
+            if spec.meta is None or spec.ends is not None or not spec.checksums:
+                return None
+            if first is None:
+                first, like = spec, (_shared(spec), labels)
+                digests = WholeDigests([fmt.CHECKSUMS, *([fmt.LABELS] * (labels is not None))])
+            if (_shared(spec), labels) != like:
+                return None
+            digests.add({fmt.DATA: source})
+            stated = [int(spec.meta.digests.get(n, "0"), 16) for n in (fmt.CHECKSUMS, fmt.LABELS)]
+            rows.append((spec.count, spec.size_on_disk, stated[0], stated[1]))
+            shapes.add(spec.meta.shape)
+    assert first is not None
+    assert first.meta is not None
+    counts, sizes, checksums, label_digests = np.array(rows, np.uint64).T
+    ends = np.cumsum(counts.astype(np.int64))
+    shape = shapes.pop() if len(shapes) == 1 else None
+
+    def again(number: int) -> Source:
+        source = opener(names[number])
+        if source is None:
+            raise FormatError("the file is no longer a packed file", path=names[number])
+        return source
+
+    return JoinedSource(
+        replace(
+            first,
+            path=f"{first.path} and {len(names) - 1} more",
+            layout=f"asyncreader, {len(names)} files",
+            count=int(ends[-1]),
+            stored=replace(first.stored, shape=shape),
+            meta=replace(first.meta, count=int(ends[-1]), shape=shape, digests=digests.found()),
+            size_on_disk=int(sizes.sum()),
+            ends=ends,
+            fields=like[0].fields,
+        ),
+        again,
+        stated={
+            fmt.CHECKSUMS: checksums,
+            fmt.LABELS: None if first.meta.label_kind == "none" else label_digests,
+        },
+        labels=labels,
+    )
+
+
+def _shared(spec: SourceSpec) -> SourceSpec:
+    """What all files must share. Encoded pictures may differ in size."""
+    assert spec.meta is not None
+    raw = spec.encoding == "raw"
+    meta = replace(spec.meta, count=0, digests={}, fields=())
+    return replace(
+        spec,
+        path="",
+        layout="",
+        io="",
+        count=0,
+        block=0,
+        size_on_disk=0,
+        stored=spec.stored if raw else replace(spec.stored, shape=None),
+        meta=meta if raw else replace(meta, shape=None),
+        fields=tuple(
+            one if one.encoding == "raw" else replace(one, shape=None) for one in spec.fields
+        ),
+    )
