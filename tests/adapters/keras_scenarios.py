@@ -23,6 +23,7 @@ from frameworks import (
     SMALL,
     STEPS,
     check,
+    expected,
     heldout_params,
     train_params,
 )
@@ -36,7 +37,7 @@ with warnings.catch_warnings():
 
     from asyncreader.adapters.keras import ReaderDataset
 
-from asyncreader import AsyncReader, FinishedError  # noqa: E402
+from asyncreader import FinishedError  # noqa: E402
 
 Batches = list[list[int]]
 
@@ -75,12 +76,6 @@ def model(built: bool, **options: Any) -> Recording:
 
 def dataset(**params: Any) -> Any:
     return ReaderDataset(SMALL, njob=2, **params)
-
-
-def expected(epochs: int) -> Batches:
-    """What the reader alone serves."""
-    with AsyncReader(SMALL) as reader:
-        return [batch.indices.tolist() for _ in range(epochs) for batch in reader]
 
 
 # -- scenarios -----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any
 warnings.simplefilter("ignore")
 
 import torch  # noqa: E402
-from frameworks import SMALL, check, lightning_module  # noqa: E402
+from frameworks import SMALL, checked, lightning_module  # noqa: E402
 
 from asyncreader.adapters.torch import TorchReader  # noqa: E402
 
@@ -26,10 +26,6 @@ from asyncreader.adapters.torch import TorchReader  # noqa: E402
 def opened() -> TorchReader:
     """This rank's reader."""
     return TorchReader(SMALL, rank="auto", world_size="auto")
-
-
-def records(loop: Any) -> list[list[int]]:
-    return [check(data, labels, nchw=True) for data, labels in loop]
 
 
 def accelerate() -> Any:
@@ -41,7 +37,7 @@ def accelerate() -> Any:
     assert accelerator.num_processes == 2
     with opened() as loader:
         shard = DataLoaderShard(loader, device=accelerator.device, batch_size=None)
-        return [records(shard) for _ in range(2)]
+        return [checked(shard) for _ in range(2)]
 
 
 def lightning() -> Any:

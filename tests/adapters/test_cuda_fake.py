@@ -6,7 +6,6 @@ test_cuda_gpu.py does the same on a real one.
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import threading
 import time
@@ -17,7 +16,8 @@ import numpy as np
 import pytest
 from fake_device import FakeDevice
 from fakes import MemorySource, open_fake
-from frameworks import IMAGES, LABELS, SMALL, STEPS, check, is_whole_epoch
+from frameworks import IMAGES, LABELS, SMALL, STEPS, check, expected, is_whole_epoch
+from observed import until
 
 from asyncreader import (
     AsyncReader,
@@ -51,12 +51,6 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
         reader.close()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for other threads to make it true (a hang ends in faulthandler's timeout)."""
-    while not condition():
-        os.sched_yield()
-
-
 class Consumer:
     """Queues work on the device that reads each batch, and keeps what it read."""
 
@@ -71,11 +65,6 @@ class Consumer:
         """The samples of all batches, when the device is done, their pixels compared."""
         self.device.finish()
         return [check(data, labels[:, 0], nchw=True) for data, labels in self.read]
-
-
-def expected(epochs: int) -> list[list[int]]:
-    with AsyncReader(SMALL) as reader:
-        return [batch.indices.tolist() for _ in range(epochs) for batch in reader]
 
 
 # -- the two rules -------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from frameworks import (
     SMALL,
     STEPS,
     check,
+    checked,
     heldout_params,
     is_whole_epoch,
     sample_sets,
@@ -40,13 +41,6 @@ from asyncreader.adapters.jax import JaxReader  # noqa: E402
 from asyncreader.pipeline.slots import POISON  # noqa: E402
 
 __all__ = ["sample_sets"]  # a fixture
-
-
-def records(loop: Any, count: int | None = None) -> list[list[int]]:
-    """The samples of (``count``) batches, their pixels compared."""
-    loop = iter(loop)
-    taken = loop if count is None else (next(loop) for _ in range(count))
-    return [check(data, labels, nchw=True) for data, labels in taken]
 
 
 @pytest.fixture
@@ -260,27 +254,27 @@ def test_the_next_transfer_is_started_before_a_batch_is_used() -> None:
 def test_every_loop_is_a_whole_epoch() -> None:
     """A loop after an early break serves the next epoch from its start."""
     with JaxReader(SMALL) as loader, JaxReader(SMALL) as other:
-        first, second, third = (records(other) for _ in range(3))
-        assert records(loader, 3) == first[:3]
-        assert records(loader) == second
-        assert records(loader) == third
+        first, second, third = (checked(other) for _ in range(3))
+        assert checked(loader, 3) == first[:3]
+        assert checked(loader) == second
+        assert checked(loader) == third
 
 
 def test_resume_in_the_middle() -> None:
     """A state counts the batches the consumer has, not the one on its way; resuming is exact."""
     with JaxReader(SMALL, njob=2) as loader:
-        records(loader)
+        checked(loader)
         loop = iter(loader)
-        records(loop, 4)
+        checked(loop, 4)
         state = json.loads(json.dumps(loader.state_dict()))
-        expected = [*records(loop), *records(loader)]
+        expected = [*checked(loop), *checked(loader)]
     assert (state["epoch"], state["steps"]) == (1, 4)
     with JaxReader(SMALL) as resumed:
         resumed.load_state_dict(state)
-        assert [*records(resumed), *records(resumed)] == expected
+        assert [*checked(resumed), *checked(resumed)] == expected
         resumed.load_state_dict(state)
         assert resumed.state_dict() == state
-        assert records(resumed, 2) == expected[:2]
+        assert checked(resumed, 2) == expected[:2]
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, pickle.dumps])
@@ -288,10 +282,10 @@ def test_pickle_and_copy(duplicate: Any) -> None:
     """A pickled or copied loader goes on behind the batch its original handed out last."""
     with JaxReader(SMALL) as loader:
         loop = iter(loader)
-        records(loop, 3)
+        checked(loop, 3)
         made = duplicate(loader)
         with pickle.loads(made) if isinstance(made, bytes) else made as twin:
-            assert records(twin) == records(loop)
+            assert checked(twin) == checked(loop)
 
 
 def test_last() -> None:

@@ -25,6 +25,7 @@ from frameworks import (
     SMALL,
     STEPS,
     check,
+    checked,
     heldout_params,
     is_whole_epoch,
     lightning_module,
@@ -41,13 +42,6 @@ from asyncreader import AsyncReader, NothingQueuedError, ParamsError  # noqa: E4
 from asyncreader.adapters.torch import TorchReader  # noqa: E402
 
 __all__ = ["sample_sets"]  # a fixture
-
-
-def records(loop: Any, count: int | None = None) -> list[list[int]]:
-    """The samples of (``count``) batches, their pixels compared."""
-    loop = iter(loop)
-    taken = loop if count is None else (next(loop) for _ in range(count))
-    return [check(data, labels, nchw=True) for data, labels in taken]
 
 
 # -- tensors -------------------------------------------------------------------------------------
@@ -171,10 +165,10 @@ def test_what_loops_ask() -> None:
 def test_every_loop_is_a_whole_epoch() -> None:
     """A loop after an early break serves the next epoch from its start; so does every other."""
     with TorchReader(SMALL) as loader, TorchReader(SMALL) as other:
-        first, second, third = (records(other) for _ in range(3))
-        assert records(loader, 3) == first[:3]
-        assert records(loader) == second
-        assert records(loader, STEPS) == third
+        first, second, third = (checked(other) for _ in range(3))
+        assert checked(loader, 3) == first[:3]
+        assert checked(loader) == second
+        assert checked(loader, STEPS) == third
         assert all(is_whole_epoch(epoch) for epoch in (first, second, third))
         assert first != second
 
@@ -185,13 +179,13 @@ def test_a_loop_that_took_nothing() -> None:
         iter(loader)
         loop = iter(loader)
         loader.set_epoch(1)
-        assert records(loop) == [records(other) for _ in range(2)][1]
+        assert checked(loop) == [checked(other) for _ in range(2)][1]
         loader.seek(1, 4)
         state = loader.state_dict()
         loader.seek(0)
         loader.load_state_dict(state)
         iter(loader)
-        assert len(records(loader)) == 6
+        assert len(checked(loader)) == 6
 
 
 def test_an_older_loop_ends() -> None:
@@ -200,25 +194,25 @@ def test_an_older_loop_ends() -> None:
         old = iter(loader)
         next(old)
         new = iter(loader)
-        first = records(new, 1)
+        first = checked(new, 1)
         with pytest.raises(NothingQueuedError, match="another loop"):
             next(old)
-        assert is_whole_epoch([*first, *records(new)])
+        assert is_whole_epoch([*first, *checked(new)])
 
 
 def test_set_epoch_and_seek() -> None:
     """set_epoch() says which epoch the next loop is; seek() also where in it."""
     with TorchReader(SMALL) as loader, TorchReader(SMALL) as other:
-        epochs = [records(other) for _ in range(4)]
+        epochs = [checked(other) for _ in range(4)]
         for epoch in (0, 1, 3, 0):
             loader.set_epoch(epoch)
-            assert records(loader) == epochs[epoch]
-        records(loader, 2)
+            assert checked(loader) == epochs[epoch]
+        checked(loader, 2)
         loader.set_epoch(1)
-        assert records(loader) == epochs[1]
+        assert checked(loader) == epochs[1]
         loader.seek(2, 7)
-        assert records(loader) == epochs[2][7:]
-        assert records(loader) == epochs[3]
+        assert checked(loader) == epochs[2][7:]
+        assert checked(loader) == epochs[3]
         with pytest.raises(ParamsError):
             loader.seek(0, STEPS)
 
@@ -226,7 +220,7 @@ def test_set_epoch_and_seek() -> None:
 def test_epochs_end() -> None:
     """With epochs=2 a third loop is empty."""
     with TorchReader(SMALL, epochs=2) as loader:
-        assert [len(records(loader)) for _ in range(4)] == [STEPS, STEPS, 0, 0]
+        assert [len(checked(loader)) for _ in range(4)] == [STEPS, STEPS, 0, 0]
 
 
 # -- resuming ------------------------------------------------------------------------------------
@@ -236,43 +230,43 @@ def test_epochs_end() -> None:
 def test_resume_in_the_middle(other: dict[str, Any]) -> None:
     """A state of step 4 of epoch 1 resumes with exactly the batches that were left, then on."""
     with TorchReader(SMALL, njob=3) as loader:
-        records(loader)
+        checked(loader)
         loop = iter(loader)
-        records(loop, 4)
+        checked(loop, 4)
         state = json.loads(json.dumps(loader.state_dict()))
-        expected = [*records(loop), *records(loader)]
+        expected = [*checked(loop), *checked(loader)]
     assert (state["epoch"], state["steps"], state["samples"]) == (1, 4, 16)
     with TorchReader(SMALL, **other) as resumed:
         resumed.load_state_dict(state)
         assert resumed.state_dict() == state
         resumed.set_epoch(0)  # as a framework does that counts from 0 again
-        rest = records(resumed)
+        rest = checked(resumed)
         assert len(rest) == 6
-        assert [*rest, *records(resumed)] == expected
+        assert [*rest, *checked(resumed)] == expected
 
 
 def test_resume_in_a_used_loader() -> None:
     """Loading a state ends the running loop and moves the next one, whatever was fetched ahead."""
     with TorchReader(SMALL, njob=3) as loader:
         loop = iter(loader)
-        records(loop, 2)
+        checked(loop, 2)
         state = loader.state_dict()
-        expected = records(loop, 3)
+        expected = checked(loop, 3)
         loader.load_state_dict(state)
         with pytest.raises(NothingQueuedError):
             next(loop)
-        assert records(loader, 3) == expected
+        assert checked(loader, 3) == expected
 
 
 def test_resume_at_the_end_of_an_epoch() -> None:
     """A state of an epoch's end resumes with the whole next one."""
     with TorchReader(SMALL) as loader:
-        records(loader)
+        checked(loader)
         state = loader.state_dict()
-        expected = records(loader)
+        expected = checked(loader)
     with TorchReader(SMALL) as resumed:
         resumed.load_state_dict(state)
-        assert records(resumed) == expected
+        assert checked(resumed) == expected
 
 
 @pytest.mark.parametrize("last_batch", ["drop", "pad", "wrap", "short"])
@@ -334,7 +328,7 @@ def test_the_end_of_an_epoch_with_another_batch_size() -> None:
     """The samples that a larger batch left over at the epoch's end are served by smaller ones."""
     with TorchReader(SMALL) as loader, TorchReader(SMALL, batch_size=2) as resumed:
         loop = iter(loader)
-        records(loop, STEPS)
+        checked(loop, STEPS)
         resumed.load_state_dict(loader.state_dict())
         assert len(list(resumed)) == 1
         with AsyncReader(SMALL) as reader:  # which has no loops that end: the next epoch's head
@@ -345,7 +339,7 @@ def test_the_end_of_an_epoch_with_another_batch_size() -> None:
 def test_resume_with_another_batch_size() -> None:
     """With another batch size the same order goes on, each remaining sample once."""
     with TorchReader(SMALL) as loader, AsyncReader(SMALL, batch_size=1) as one:
-        records(loader, 5)
+        checked(loader, 5)
         order = [int(batch.indices[0]) for batch in one]
         with TorchReader(SMALL, batch_size=2) as resumed:
             resumed.load_state_dict(loader.state_dict())
@@ -357,7 +351,7 @@ def test_resume_with_another_batch_size() -> None:
 def test_foreign_state_is_refused() -> None:
     """The state of another seed is an error, and the place stays."""
     with TorchReader(SMALL, seed=6) as other, TorchReader(SMALL) as loader:
-        records(loader, 3)
+        checked(loader, 3)
         before = loader.state_dict()
         with pytest.raises(ParamsError, match="seed"):
             loader.load_state_dict(other.state_dict())
@@ -369,13 +363,13 @@ def test_pickle_and_copy(duplicate: Any) -> None:
     """A pickled or copied loader has the same place and options, and a reader of its own."""
     with TorchReader(SMALL, zero_copy=True) as loader:
         loop = iter(loader)
-        records(loop, 3)
+        checked(loop, 3)
         made = duplicate(loader)
         twin = pickle.loads(made) if isinstance(made, bytes) else made
         with twin:
             assert twin.reader is not loader.reader
             assert twin._zero_copy
-            assert records(twin) == records(loop)
+            assert checked(twin) == checked(loop)
 
 
 # -- training ------------------------------------------------------------------------------------
@@ -431,8 +425,8 @@ def test_in_a_data_loader() -> None:
     with TorchReader(SMALL) as loader:
         wrapped = torch.utils.data.DataLoader(loader, batch_size=None)
         assert len(wrapped) == STEPS
-        assert is_whole_epoch(records(wrapped))
-        assert is_whole_epoch(records(wrapped))
+        assert is_whole_epoch(checked(wrapped))
+        assert is_whole_epoch(checked(wrapped))
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -456,13 +450,13 @@ def test_accelerate() -> None:
 
     accelerator = Accelerator(cpu=True)
     with TorchReader(SMALL) as loader, TorchReader(SMALL) as other:
-        epochs = [records(other) for _ in range(2)]
+        epochs = [checked(other) for _ in range(2)]
         assert accelerator.prepare(loader) is loader
         prepared = accelerator.prepare(torch.utils.data.DataLoader(loader, batch_size=None))
-        assert [records(prepared), records(prepared)] == epochs
+        assert [checked(prepared), checked(prepared)] == epochs
     with TorchReader(SMALL) as loader:
         shard = DataLoaderShard(loader, device=accelerator.device, batch_size=None)
-        assert [records(shard), records(shard)] == epochs
+        assert [checked(shard), checked(shard)] == epochs
         state = loader.state_dict()
         held = list(shard)
         seen = [check(data, labels, nchw=True) for data, labels in held]
@@ -471,9 +465,9 @@ def test_accelerate() -> None:
         loader.load_state_dict(state)
         resumed = DataLoaderShard(loader, device=accelerator.device, batch_size=None)
         resumed.iteration = state["epoch"]
-        assert records(resumed) == seen
+        assert checked(resumed) == seen
         assert resumed.iteration == 3
-        records(resumed)
+        checked(resumed)
         assert loader.last is not None
         assert loader.last.epoch == 3
 
@@ -496,7 +490,7 @@ def test_lightning(tmp_path: Path) -> None:
         )
 
     with TorchReader(SMALL) as loader, TorchReader(SMALL) as other:
-        epochs = [records(other) for _ in range(3)]
+        epochs = [checked(other) for _ in range(3)]
         keep = lightning.pytorch.callbacks.ModelCheckpoint(
             tmp_path, "at{step}", every_n_train_steps=13, save_top_k=-1
         )

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 from child_processes import run
+from project import ROOT
 
 from asyncreader import AsyncReader
 from converters import convert
-
-ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
     pytest.mark.machines,

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import packed, paint, write_hdf5
+from project import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "benchmarks"
 
 

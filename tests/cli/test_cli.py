@@ -27,9 +27,10 @@ import h5py
 import numpy as np
 import pytest
 from child_processes import child, ended
-from click.testing import CliRunner, Result
+from command_sets import damaged, differing, run
 from fakes import paint
 from PIL import Image
+from project import ROOT
 
 import asyncreader
 import asyncreader.tools.demo
@@ -44,7 +45,6 @@ from asyncreader.sources import open_source
 from asyncreader.tools.bench import run_bench
 from converters import ConvertReport
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = sorted(cli.cli.commands)
 
 #: The command in a process of its own; SIGINT as in a terminal, however the tests were started.
@@ -55,10 +55,6 @@ from asyncreader.cli.main import main
 {before}
 main()
 """
-
-
-def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(cli.cli, [str(word) for word in words])
 
 
 def command(*words: str | Path, before: str = "") -> list[str | Path]:
@@ -95,17 +91,6 @@ def foreign(tmp_path: Path) -> Path:
         file["y"] = np.arange(30) % 3 - 1
         file["boxes"] = np.linspace(0, 1, 120).reshape(30, 4)
     return path
-
-
-def damaged(packed: Path, target: Path, *records: int) -> Path:
-    """A copy of a raw set with one bit of some records turned."""
-    data = bytearray(packed.read_bytes())
-    with h5py.File(packed) as file:
-        start, row = file["data"].id.get_offset(), file["data"][0].nbytes
-    for record in records:
-        data[start + record * row] ^= 1
-    target.write_bytes(data)
-    return target
 
 
 def table(text: str) -> dict[str, str]:
@@ -445,12 +430,7 @@ def test_size_as_it_is_written_elsewhere(packed: Path) -> None:
 
 def test_info_of_pictures_that_differ_in_size(tmp_path: Path) -> None:
     """A set of encoded pictures has a shape only where all have it."""
-    for number in range(3):
-        path = tmp_path / "photos" / f"{number}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.new("RGB", (10 + number, 12)).save(path)
-    target = tmp_path / "o.lmdb"
-    converters.convert(path.parent, target, encoding="original", no_labels=True)
+    target = differing(tmp_path / "o.lmdb")
     facts = table(run("info", target).stdout)
     assert facts["shape"] == "differs"
     assert facts["labels"] == "read without labels"
@@ -609,12 +589,7 @@ def test_bench_json_and_parameters(packed: Path) -> None:
 
 def test_bench_of_pictures_that_differ_in_size(tmp_path: Path) -> None:
     """Such a set is measured at 224 x 224, and that is said, unless --size says otherwise."""
-    for number in range(3):
-        path = tmp_path / "photos" / f"{number}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.new("RGB", (10 + number, 12)).save(path)
-    target = tmp_path / "o.h5"
-    converters.convert(path.parent, target, encoding="original", no_labels=True)
+    target = differing(tmp_path / "o.h5")
     words = ["bench", target, "--seconds", "0.01", "--nthread", "1", "--batch-size", "2"]
     result = run(*words)
     assert "\nbatch 2 x 3 x 224 x 224 uint8" in result.stdout

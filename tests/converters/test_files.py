@@ -22,7 +22,6 @@ from converter_corpus import (
     listed,
     names_in,
     saved,
-    write_small,
 )
 
 import converters.outputs.disk
@@ -35,11 +34,6 @@ from converters.outputs.tables import Tables
 
 SUFFIXES = ["h5", "lmdb"]
 GZIP = [{}, {"compression": "gzip"}, {"compression": "gzip", "chunk": 4}]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small(tmp_path_factory.mktemp("folder"))
 
 
 # -- what is in the file, without asyncreader ----------------------------------------------------

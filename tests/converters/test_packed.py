@@ -9,12 +9,11 @@ import h5py
 import numpy as np
 import pytest
 from converter_corpus import (
-    data_file,
     hash_of,
     listed,
     names_in,
-    write_small,
 )
+from fakes import data_file
 
 from asyncreader.errors import (
     ChecksumError,
@@ -28,11 +27,6 @@ from asyncreader.verify import verify_file
 from converters import convert
 
 SUFFIXES = ["h5", "lmdb"]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small(tmp_path_factory.mktemp("folder"))
 
 
 @pytest.mark.parametrize("encoding", ["raw", "jpeg", "png", "original"])

@@ -18,11 +18,10 @@ import child_processes
 import lmdb
 import pytest
 from converter_corpus import (
-    data_file,
     hash_of,
     listed,
-    write_small,
 )
+from fakes import data_file
 
 import converters.outputs.disk
 import converters.outputs.one_file
@@ -33,11 +32,6 @@ from asyncreader.verify import verify_file
 from converters import convert
 
 SUFFIXES = ["h5", "lmdb"]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small(tmp_path_factory.mktemp("folder"))
 
 
 # -- there in whole or not at all ----------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import signal
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 from child_processes import run
 from click.testing import CliRunner, Result
-from converter_corpus import image, listed, saved, write_small
+from converter_corpus import files, image, listed, saved, write_small
 from fake_ray import FakeRay
 
 from asyncreader import DecodeError, FormatError, ParamsError, SourceError
@@ -35,13 +34,6 @@ COUNT = 23
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """23 pictures of 20x30 in three classes."""
     return write_small(tmp_path_factory.mktemp("photos"))
-
-
-def files(folder: Path) -> dict[str, str]:
-    """Every file of a folder, by content."""
-    return {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in listed(folder)
-    }
 
 
 def manifest(folder: Path) -> Manifest:

@@ -29,7 +29,6 @@ from asyncreader import (
     SourceError,
     SourceNotFoundError,
 )
-from asyncreader.sources.remote import client as objects_module
 from asyncreader.sources.remote.client import Version
 from converters import convert
 from converters.inputs import object_store as stores_module
@@ -79,13 +78,6 @@ def bucket(
         }.items():
             monkeypatch.setenv(name, value)
         yield url
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails is given up at once."""
-    monkeypatch.setattr(objects_module, "_PATIENCE", 0.0)
-    monkeypatch.setattr(objects_module, "_RETRY", {"max_retries": 0})
 
 
 def contents(path: Path) -> dict[str, bytes]:

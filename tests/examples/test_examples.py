@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 from child_processes import child, ended
+from project import ROOT
 
 from asyncreader.cli.main import main
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "tests" / "examples"
 SAMPLES, BATCH = 352, 32
 STEPS = SAMPLES // BATCH

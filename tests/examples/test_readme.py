@@ -16,11 +16,11 @@ import tables
 from fakes import pictures
 from foreign_sets import caffe, pyxis_sample, write_lmdb, write_pyxis
 from PIL import Image, ImageOps
+from project import ROOT
 
 import asyncreader
 from asyncreader.cli.main import main
 
-ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 

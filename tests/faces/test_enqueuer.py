@@ -23,7 +23,8 @@ import h5py
 import numpy as np
 import pytest
 from child_processes import run
-from face_sources import Odd, until
+from face_sources import Odd
+from observed import until
 
 from asyncreader import (
     AsyncReader,

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from child_processes import run
-from face_sources import Odd, until
+from face_sources import Odd
+from observed import until
 
 from asyncreader import NothingQueuedError, ParamsError, ReaderClosedError
 from asyncreader.faces import ParaLoad

@@ -14,8 +14,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from face_sources import until
 from fake_device import FakeDevice
+from observed import until
 
 from asyncreader import (
     AsyncReader,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from observed import private_bytes
 
 from faults.child_runner import leaving, tell
 
@@ -315,15 +316,6 @@ def usage(of_all: bool = False) -> dict[str, int]:
         "children": len(own),
         "shared memory": Path("/proc/self/maps").read_text().count("/memfd:"),
     }
-
-
-def private_bytes(process: int | str) -> int:
-    """Private memory of a process; 0 if it is gone."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{process}/status").read_text().splitlines():
-            if line.startswith("RssAnon"):
-                return int(line.split()[1]) << 10
-    return 0
 
 
 def children() -> list[int]:

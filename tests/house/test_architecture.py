@@ -7,10 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("asyncreader", "converters")
-FILES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+from project import FILES, PACKAGES, ROOT, module_name
 
 #: The layers, the lowest first. A file imports from lower layers and from its own folder; files of
 #: one layer may import each other, folders of one layer may not. The layers inside a folder stand
@@ -60,11 +57,6 @@ LAYERS = {
         "__main__",
     ),
 }
-
-
-def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 MODULES = {module_name(path): path for path in FILES}

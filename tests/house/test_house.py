@@ -11,13 +11,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from project import FILES, PACKAGES, ROOT, module_name
 
 import asyncreader
 import converters
-
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("asyncreader", "converters")
-FILES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
 
 PUBLIC = [
     "AsyncReader",
@@ -39,11 +36,6 @@ PUBLIC = [
     "WorkerError",
     "__version__",
 ]
-
-
-def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 # -- public names --------------------------------------------------------------------------------

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from face_sources import until
+from observed import until
+from project import ROOT
 
 from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, ParaLoad
 from asyncreader.order import BatchPlan, Cursor
 from asyncreader.pipeline.slots import Slot, SlotLayout, SlotRing, SlotState
 from asyncreader.pipeline.trace import Trace, TracedRing
 
-ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(
     path for name in ("asyncreader", "converters") for path in (ROOT / name).rglob("*.py")
 )

@@ -18,10 +18,11 @@ import h5py
 import numpy as np
 import pytest
 from child_processes import child
+from face_sources import Odd
 from fakes import packed as pack
 from fakes import paint, write_hdf5
+from observed import descriptors
 from process_functions import (
-    Odd,
     dies_at_20,
     fails_at_20,
     halves,
@@ -29,11 +30,11 @@ from process_functions import (
     shrinks_at_20,
     stays_for_ever,
 )
+from project import ROOT
 
 from asyncreader import AsyncReader, ParamsError, SourceError, WorkerError
 from asyncreader.pipeline.shared_memory import Arena, pages
 
-ROOT = Path(__file__).resolve().parents[2]
 COUNT = 60
 
 
@@ -79,10 +80,6 @@ def test_slots_are_shared_and_few(packed: str) -> None:
                 assert (batch.data == held).all()
     assert len(addresses) <= 3
     assert all(address % 4096 == 0 for address in addresses)
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def test_close_leaves_nothing(packed: str) -> None:

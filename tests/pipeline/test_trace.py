@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 from child_processes import child, ended
 from fakes import packed, paint, write_hdf5
+from project import ROOT
 
 from asyncreader import AsyncReader, NothingQueuedError, ParamsError, WorkerError
 from asyncreader.pipeline.trace import Trace, note
 from asyncreader.stats import Meter
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def load(path: Path) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:

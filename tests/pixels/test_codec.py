@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from converter_corpus import png_chunk, saved
 from fakes import encoded, pictures
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,12 +25,6 @@ from asyncreader.pixels.masks import decode_values
 
 NOISE = np.random.default_rng(5).integers(0, 256, (13, 17, 3), np.uint8)
 PICTURE = pictures(4, (48, 64, 3))[3]
-
-
-def save(image: Image.Image, kind: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def with_orientation(turn: int) -> Image.Exif:
@@ -49,30 +44,30 @@ def noise(mode: str = "RGB") -> Image.Image:
 
 
 KINDS: dict[str, bytes] = {
-    "jpeg": save(Image.fromarray(PICTURE), "JPEG", quality=95),
-    "jpeg progressive": save(Image.fromarray(PICTURE), "JPEG", progressive=True),
-    "jpeg 444": save(Image.fromarray(PICTURE), "JPEG", subsampling=0),
-    "jpeg grey": save(Image.fromarray(PICTURE).convert("L"), "JPEG"),
-    "jpeg cmyk": save(Image.fromarray(PICTURE).convert("CMYK"), "JPEG"),
-    "png": save(noise(), "PNG"),
-    "png grey": save(noise("L"), "PNG"),
-    "png alpha": save(noise("RGBA"), "PNG"),
-    "png grey alpha": save(noise("LA"), "PNG"),
-    "png palette": save(noise().quantize(40), "PNG"),
-    "png palette alpha": save(noise().quantize(40), "PNG", transparency=3),
-    "png colour key": save(noise(), "PNG", transparency=(1, 2, 3)),
-    "png one bit": save(noise("1"), "PNG"),
-    "webp": save(Image.fromarray(PICTURE), "WEBP"),
-    "webp lossless": save(noise(), "WEBP", lossless=True),
-    "webp alpha": save(noise("RGBA"), "WEBP", lossless=True),
-    "gif": save(noise().quantize(64), "GIF"),
-    "bmp": save(noise(), "BMP"),
-    "bmp palette": save(noise().quantize(64), "BMP"),
-    "tiff": save(noise(), "TIFF"),
-    "tiff lzw": save(noise(), "TIFF", compression="tiff_lzw"),
-    "tiff grey": save(noise("L"), "TIFF"),
-    "ppm": save(noise(), "PPM"),
-    "pgm": save(noise("L"), "PPM"),
+    "jpeg": saved(Image.fromarray(PICTURE), "JPEG", quality=95),
+    "jpeg progressive": saved(Image.fromarray(PICTURE), "JPEG", progressive=True),
+    "jpeg 444": saved(Image.fromarray(PICTURE), "JPEG", subsampling=0),
+    "jpeg grey": saved(Image.fromarray(PICTURE).convert("L"), "JPEG"),
+    "jpeg cmyk": saved(Image.fromarray(PICTURE).convert("CMYK"), "JPEG"),
+    "png": saved(noise(), "PNG"),
+    "png grey": saved(noise("L"), "PNG"),
+    "png alpha": saved(noise("RGBA"), "PNG"),
+    "png grey alpha": saved(noise("LA"), "PNG"),
+    "png palette": saved(noise().quantize(40), "PNG"),
+    "png palette alpha": saved(noise().quantize(40), "PNG", transparency=3),
+    "png colour key": saved(noise(), "PNG", transparency=(1, 2, 3)),
+    "png one bit": saved(noise("1"), "PNG"),
+    "webp": saved(Image.fromarray(PICTURE), "WEBP"),
+    "webp lossless": saved(noise(), "WEBP", lossless=True),
+    "webp alpha": saved(noise("RGBA"), "WEBP", lossless=True),
+    "gif": saved(noise().quantize(64), "GIF"),
+    "bmp": saved(noise(), "BMP"),
+    "bmp palette": saved(noise().quantize(64), "BMP"),
+    "tiff": saved(noise(), "TIFF"),
+    "tiff lzw": saved(noise(), "TIFF", compression="tiff_lzw"),
+    "tiff grey": saved(noise("L"), "TIFF"),
+    "ppm": saved(noise(), "PPM"),
+    "pgm": saved(noise("L"), "PPM"),
 }
 TURNED = ("JPEG", "PNG", "WEBP", "TIFF")
 
@@ -110,7 +105,7 @@ def test_orientation(kind: str, turn: int) -> None:
     options: dict[str, Any] = {"quality": 95} if kind == "JPEG" else {}
     if kind == "WEBP":
         options["lossless"] = True
-    data = save(Image.fromarray(PICTURE), kind, exif=with_orientation(turn), **options)
+    data = saved(Image.fromarray(PICTURE), kind, exif=with_orientation(turn), **options)
     found, wanted = codec.decode(data, 3), pillow(data)
     assert found.shape == wanted.shape == ((48, 64, 3) if turn < 5 else (64, 48, 3))
     header = codec.read_header(data)
@@ -199,12 +194,12 @@ def turned_files(turn: int) -> dict[str, bytes]:
             png, (b"tEXt", b"Raw profile type APP1\0" + profile(exif_of(turn))[23:])
         ),
         "png 16 bit": png_with(
-            save(Image.fromarray(NOISE[:, :, 0].astype(np.uint16)), "PNG"),
+            saved(Image.fromarray(NOISE[:, :, 0].astype(np.uint16)), "PNG"),
             (b"zTXt", profile(exif_of(turn))),
         ),
-        "webp xmp": save(photo, "WEBP", lossless=True, xmp=XMP % turn),
-        "tiff xmp": save(photo, "TIFF", tiffinfo={700: XMP % turn}),
-        "tiff tag before xmp": save(photo, "TIFF", tiffinfo={700: XMP % other, 274: turn}),
+        "webp xmp": saved(photo, "WEBP", lossless=True, xmp=XMP % turn),
+        "tiff xmp": saved(photo, "TIFF", tiffinfo={700: XMP % turn}),
+        "tiff tag before xmp": saved(photo, "TIFF", tiffinfo={700: XMP % other, 274: turn}),
     }
     for kind in (1, 4, 9, 11):
         files[f"jpeg exif of type {kind}"] = app1(b"Exif\0\0" + exif_of(turn, kind, ">"))
@@ -231,13 +226,13 @@ def test_orientation_is_found_where_pillow_finds_it(turn: int) -> None:
 def test_orientation_that_makes_no_sense(turn: int) -> None:
     """An orientation outside 1 to 8 means none."""
     for kind in TURNED:
-        data = save(noise(), kind, exif=with_orientation(turn))
+        data = saved(noise(), kind, exif=with_orientation(turn))
         assert codec.decode(data, 3).shape == NOISE.shape
 
 
 def test_damaged_exif_does_not_matter() -> None:
     """EXIF bytes of any kind never keep a JPEG's pixels from being read."""
-    data = save(Image.fromarray(PICTURE), "JPEG", exif=with_orientation(6))
+    data = saved(Image.fromarray(PICTURE), "JPEG", exif=with_orientation(6))
     at = data.index(b"Exif\0\0")
     end = at + int.from_bytes(data[at - 2 : at], "big") - 2
     rng = np.random.default_rng(1)
@@ -251,10 +246,10 @@ def test_damaged_exif_does_not_matter() -> None:
 def test_sixteen_bit() -> None:
     """16-bit samples keep their high byte, grey and colour, in PNG, TIFF and PGM."""
     values = np.random.default_rng(2).integers(0, 1 << 16, (9, 11), np.uint16)
-    grey = save(Image.fromarray(values), "PNG")
+    grey = saved(Image.fromarray(values), "PNG")
     wanted = np.repeat((values >> 8).astype(np.uint8)[:, :, None], 3, axis=2)
     np.testing.assert_array_equal(codec.decode(grey, 3), wanted)
-    tiff = save(Image.fromarray(values), "TIFF")
+    tiff = saved(Image.fromarray(values), "TIFF")
     np.testing.assert_array_equal(codec.decode(tiff, 3), wanted)
     pgm = b"P5 11 9 65535\n" + values.astype(">u2").tobytes()
     np.testing.assert_array_equal(codec.decode(pgm, 3), wanted)
@@ -270,7 +265,7 @@ def test_first_frame_of_an_animation() -> None:
     frames = [Image.fromarray(np.full((8, 9, 3), value, np.uint8)) for value in (40, 200)]
     for kind in ("GIF", "WEBP"):
         options: dict[str, Any] = {"lossless": True} if kind == "WEBP" else {}
-        data = save(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+        data = saved(frames[0], kind, save_all=True, append_images=frames[1:], **options)
         np.testing.assert_array_equal(codec.decode(data, 3), np.full((8, 9, 3), 40))
 
 
@@ -480,8 +475,8 @@ def test_sloppy_chunks_of_a_png_are_decoded_in_silence(
     bad[64:68] = b"\0\0\0\x63"
     rows = b"".join(b"\0" + row.tobytes() for row in NOISE)
     sloppy = [
-        save(noise(), "PNG", icc_profile=bytes(bad)),
-        save(noise("L"), "PNG", icc_profile=bytes(bad)),
+        saved(noise(), "PNG", icc_profile=bytes(bad)),
+        saved(noise("L"), "PNG", icc_profile=bytes(bad)),
         png_file(13, 17, 8, 2, rows + b"more"),
         png_with(KINDS["png"], (b"sRGB", b"\x09"), (b"zTXt", b"a\0\0b")),
     ]
@@ -498,10 +493,6 @@ def test_sloppy_chunks_of_a_png_are_decoded_in_silence(
 
 
 # -- damage --------------------------------------------------------------------------------------
-
-
-def png_chunk(name: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
 def png_file(height: int, width: int, depth: int, colour: int, rows: bytes) -> bytes:
@@ -637,11 +628,11 @@ def test_only_the_named_decoders_are_tried() -> None:
     """A file of a kind that is not read is refused by its first bytes, whatever Pillow could do."""
     for kind in ("ICO", "TGA", "PCX", "SGI"):
         with pytest.raises(DecodeError):
-            codec.decode(save(noise(), kind), 3)
+            codec.decode(saved(noise(), kind), 3)
     for mode in ("F", "I"):
         image = Image.fromarray(NOISE[:, :, 0].astype(np.float32 if mode == "F" else np.int32))
         with pytest.raises(DecodeError, match="not read"):
-            codec.decode(save(image, "TIFF"), 3)
+            codec.decode(saved(image, "TIFF"), 3)
 
 
 def test_warnings_of_pillow_do_not_reach_the_user() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import packed, paint, write_hdf5, write_lmdb
+from project import ROOT
 
 from asyncreader import AsyncReader, ParamsError, SourceNotFoundError
 from asyncreader.params import (
@@ -26,7 +27,6 @@ from asyncreader.params import (
 from asyncreader.pipeline import distributed
 from asyncreader.pipeline.distributed import rank_and_world, worker_count
 
-ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"numba", "llvmlite", "cv2", "h5py", "lmdb", "PIL", "simplejpeg", "imagecodecs", "asyncio"}
 
 

@@ -6,10 +6,9 @@ import contextlib
 import hashlib
 import itertools
 import json
-import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ import h5py
 import numpy as np
 import pytest
 from fakes import MemorySource, open_fake, packed, paint, pictures, write_hdf5, write_lmdb
+from observed import until
+from painted import COUNT, IMAGES, LABELS, open_reader
 
 from asyncreader import (
     AsyncReader,
@@ -32,22 +33,6 @@ from asyncreader import (
 )
 from asyncreader.order import Cursor
 from asyncreader.pipeline.slots import POISON
-
-COUNT = 22
-IMAGES = paint(COUNT, (6, 5, 3))
-LABELS = np.arange(COUNT, dtype=np.int64)[:, None] * 10
-
-
-def open_reader(**params: Any) -> AsyncReader:
-    """A reader of 22 painted images; the label of image i is 10 i."""
-    base = {"data": IMAGES, "labels": LABELS, "layout": "NHWC", "batchSize": 4}
-    return AsyncReader(base, **params)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for other threads to make it true (a hang ends in faulthandler's timeout)."""
-    while not condition():
-        os.sched_yield()
 
 
 def all_ready(reader: AsyncReader) -> bool:

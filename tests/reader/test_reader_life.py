@@ -10,7 +10,6 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,9 @@ import h5py
 import numpy as np
 import pytest
 import xxhash
-from fakes import MemorySource, open_fake, packed, paint, pictures, write_hdf5, write_lmdb
+from fakes import MemorySource, open_fake, packed, pictures, write_hdf5, write_lmdb
+from observed import descriptors, private_bytes, until
+from painted import COUNT, IMAGES, LABELS, open_reader
 from shard_sets import write_set
 
 from asyncreader import (
@@ -31,26 +32,6 @@ from asyncreader import (
     WorkerError,
 )
 from asyncreader.formats import packed as fmt
-
-COUNT = 22
-IMAGES = paint(COUNT, (6, 5, 3))
-LABELS = np.arange(COUNT, dtype=np.int64)[:, None] * 10
-
-
-def open_reader(**params: Any) -> AsyncReader:
-    """A reader of 22 painted images; the label of image i is 10 i."""
-    base = {"data": IMAGES, "labels": LABELS, "layout": "NHWC", "batchSize": 4}
-    return AsyncReader(base, **params)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for other threads to make it true (a hang ends in faulthandler's timeout)."""
-    while not condition():
-        os.sched_yield()
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def workers() -> list[str]:
@@ -587,15 +568,6 @@ def test_interrupt_that_nobody_catches() -> None:
 # -- what it costs -------------------------------------------------------------------------------
 
 
-def private_bytes() -> int:
-    """Private memory of this process."""
-    gc.collect()
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon"):
-            return int(line.split()[1]) << 10
-    raise AssertionError
-
-
 @pytest.mark.parametrize("encoding", ["raw", "jpeg"])
 def test_memory_is_flat(encoding: str, tmp_path: Path) -> None:
     """Private memory grows by less than 5 MB from batch 10 to batch 1,000."""
@@ -608,7 +580,9 @@ def test_memory_is_flat(encoding: str, tmp_path: Path) -> None:
             reader.fetchData()
             reader.getNextBatch()
             if number == 10:
+                gc.collect()
                 before = private_bytes()
+        gc.collect()
         assert private_bytes() - before < 5_000_000
 
 

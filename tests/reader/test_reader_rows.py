@@ -21,6 +21,7 @@ from fakes import (
     write_hdf5,
     write_lmdb,
 )
+from painted import COUNT, IMAGES, LABELS, open_reader
 
 from asyncreader import (
     AsyncReader,
@@ -34,16 +35,6 @@ from asyncreader import (
     WorkerError,
 )
 from asyncreader.order import EpochOrder
-
-COUNT = 22
-IMAGES = paint(COUNT, (6, 5, 3))
-LABELS = np.arange(COUNT, dtype=np.int64)[:, None] * 10
-
-
-def open_reader(**params: Any) -> AsyncReader:
-    """A reader of 22 painted images; the label of image i is 10 i."""
-    base = {"data": IMAGES, "labels": LABELS, "layout": "NHWC", "batchSize": 4}
-    return AsyncReader(base, **params)
 
 
 def first(reader: AsyncReader) -> Batch:

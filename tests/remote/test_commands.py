@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from command_sets import run
 from fakes import encoded, pictures
 from range_server import server_stats, serving
 
 from asyncreader import SourceError, SourceNotFoundError
-from asyncreader.cli import main as cli
 from asyncreader.sources import container_of
 from asyncreader.sources.remote import client as objects_module
 from asyncreader.verify import verify_file
@@ -56,10 +55,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ASYNCREADER_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(cli.cli, words)
 
 
 KINDS = ["hdf5", "lmdb", "one.h5"]

@@ -67,13 +67,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network that does not come back is given up at once."""
-    monkeypatch.setattr(objects_module, "_PATIENCE", 0.0)
-    monkeypatch.setattr(objects_module, "_RETRY", {"max_retries": 0})
-
-
 def digest(path: str | Path, epochs: int = 1, **params: Any) -> str:
     """sha256 over all that is served."""
     state = hashlib.sha256()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from fakes import paint, pictures
+from project import ROOT
 from source_contract import Built, Case, SourceContract, fill_rows
 
 from asyncreader import AsyncReader, FormatError
@@ -280,7 +281,7 @@ WORDS = {
 
 def test_the_table_of_readme() -> None:
     """README's table of layouts has a row for each that is tested here, called as info calls it."""
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = readme.split("## Layouts it reads")[1].split("\n## ")[0]
     named = re.findall(r"^\| `([^`]+)`", table, re.MULTILINE)
     assert sorted(named) == sorted(WORDS.values())

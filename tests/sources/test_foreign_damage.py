@@ -31,10 +31,6 @@ def everything(path: str) -> np.ndarray:
     return fill_rows(source, Wanted(layout="NHWC"), np.arange(COUNT))[0]
 
 
-def varied() -> list[np.ndarray]:
-    return [paint(1, (6 + i % 5, 9 - i % 3, 3))[0] + i for i in range(COUNT)]
-
-
 def pyxis_with(value: bytes) -> dict[str, Any]:
     good = [foreign.pyxis_sample({"input": i, "target": np.array(n)}) for n, i in enumerate(IMAGES)]
     good[BAD] = value
@@ -286,7 +282,7 @@ def test_damaged_basicsr(tmp_path: Path, change: Callable[[str], str], match: st
 
 def test_basicsr_shapes(tmp_path: Path) -> None:
     """Shapes come from meta_info.txt; a picture of another size is a DecodeError when read."""
-    named = {f"n{i:02d}": image for i, image in enumerate(varied())}
+    named = {f"n{i:02d}": image for i, image in enumerate(foreign.varied(COUNT))}
     path = foreign.write_basicsr(tmp_path / "a.lmdb", named)
     assert open_source(path).spec.stored.shape is None
     named = {f"n{i:02d}": image for i, image in enumerate(IMAGES)}

@@ -201,12 +201,8 @@ def test_a_split_beyond_the_data(tmp_path: Path) -> None:
     assert set(open_source(path).splits) == {"test"}
 
 
-def varied() -> list[np.ndarray]:
-    return [paint(1, (6 + i % 5, 9 - i % 3, 3))[0] + i for i in range(COUNT)]
-
-
 def write_varied(path: Path, change: Callable[[np.ndarray], np.ndarray] | None = None) -> str:
-    images = varied()
+    images = foreign.varied(COUNT)
     table = np.array([(3, i.shape[0], i.shape[1]) for i in images], np.int32)
     with h5py.File(path, "w") as file:
         flat = [np.ascontiguousarray(i.transpose(2, 0, 1)).reshape(-1) for i in images]
@@ -223,7 +219,7 @@ def test_fuel_images_of_variable_shape(tmp_path: Path) -> None:
     with pytest.raises(ParamsError, match=r"differ in size.*pass size=\(H, W\)"):
         AsyncReader(path=path)
     data, labels, _ = served(path, size=(5, 6))
-    for image, found in zip(varied(), data, strict=True):
+    for image, found in zip(foreign.varied(COUNT), data, strict=True):
         wanted = np.empty((5, 6, 3), np.uint8)
         rect = choose_rect(*image.shape[:2], (5, 6), "center", 1.0, None)
         resize_into(image, wanted, rect.box())
@@ -388,7 +384,7 @@ def test_many_objects_in_a_heap(tmp_path: Path) -> None:
 
 def test_vlen_sizes_that_differ(tmp_path: Path) -> None:
     """Encoded images of different sizes need a size."""
-    files = [encoded(image) for image in varied()]
+    files = [encoded(image) for image in foreign.varied(COUNT)]
     path = write_vlen(tmp_path / "set.h5", files)
     assert open_source(path).spec.stored.shape is None
     with pytest.raises(ParamsError, match="differ in size"):

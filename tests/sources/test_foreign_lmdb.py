@@ -256,28 +256,24 @@ def test_several_ocr_sets(tmp_path: Path) -> None:
 # -- shapes that vary ------------------------------------------------------------------------------
 
 
-def varied() -> list[np.ndarray]:
-    return [paint(1, (6 + i % 5, 9 - i % 3, 3))[0] + i for i in range(COUNT)]
-
-
 def varied_caffe(folder: Path) -> str:
-    return foreign.write_lmdb(folder / "set", foreign.caffe(varied(), range(COUNT)))
+    return foreign.write_lmdb(folder / "set", foreign.caffe(foreign.varied(COUNT), range(COUNT)))
 
 
 def varied_pyxis(folder: Path) -> str:
-    samples = [foreign.pyxis_sample({"input": i, "target": np.array(1)}) for i in varied()]
+    images = foreign.varied(COUNT)
+    samples = [foreign.pyxis_sample({"input": i, "target": np.array(1)}) for i in images]
     return foreign.write_pyxis(folder / "set", samples)
 
 
 def varied_files(folder: Path) -> str:
-    files = {b"%03d" % i: encoded(image) for i, image in enumerate(varied())}
+    files = {b"%03d" % i: encoded(image) for i, image in enumerate(foreign.varied(COUNT))}
     return foreign.write_lmdb(folder / "set", files)
 
 
 def varied_encoded_pyxis(folder: Path) -> str:
-    samples = [
-        foreign.pyxis_sample({"input": np.frombuffer(encoded(i), np.uint8)}) for i in varied()
-    ]
+    files = [np.frombuffer(encoded(image), np.uint8) for image in foreign.varied(COUNT)]
+    samples = [foreign.pyxis_sample({"input": file}) for file in files]
     return foreign.write_pyxis(folder / "set", samples)
 
 
@@ -288,7 +284,7 @@ def test_shapes_that_vary_need_a_size(tmp_path: Path, build: Callable[[Path], st
     assert open_source(path).spec.stored.shape is None
     with pytest.raises(ParamsError, match=r"differ in size.*pass size=\(H, W\)"):
         AsyncReader(path=path)
-    wanted = np.stack([resized(image, (5, 6)) for image in varied()])
+    wanted = np.stack([resized(image, (5, 6)) for image in foreign.varied(COUNT)])
     np.testing.assert_array_equal(read_all(path, size=(5, 6)), wanted)
     np.testing.assert_array_equal(read_all(path, size=(5, 6), io="pread"), wanted)
     out = tmp_path / "png.h5"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from converter_corpus import listed
+from converter_corpus import files, listed
 from fakes import damage
 from PIL import Image
 from shard_sets import edit
@@ -94,13 +94,6 @@ def raw(folders: tuple[Path, Path], tmp_path: Path) -> Path:
     """A set of this test alone."""
     convert(folders[0], tmp_path / "set", fields={"mask": folders[1]}, shards=SHARDS)
     return tmp_path / "set"
-
-
-def files(folder: Path) -> dict[str, str]:
-    """Every file of a folder, by content."""
-    return {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in listed(folder)
-    }
 
 
 def digest(path: Any, **params: Any) -> str:

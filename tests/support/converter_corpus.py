@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from fakes import data_file
 from jpeg_files import jpeg_of, segment
 from PIL import Image, ImageOps
 
@@ -279,14 +280,16 @@ def names_in(folder: Path) -> list[bytes]:
     return sorted(found, key=lambda path: path.split(b"/"))
 
 
-def data_file(target: Path) -> Path:
-    """The one file of a packed set."""
-    return target / "data.mdb" if target.is_dir() else target
-
-
 def hash_of(target: Path) -> str:
     """SHA-256 of a packed set."""
     return hashlib.sha256(data_file(target).read_bytes()).hexdigest()
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Every file of a folder, by content."""
+    return {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in listed(folder)
+    }
 
 
 def listed(folder: Path) -> list[str]:

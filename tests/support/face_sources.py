@@ -9,18 +9,12 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from asyncreader.faces import Sequence
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for other threads to make it true (a hang ends in faulthandler's timeout)."""
-    while not condition():
-        os.sched_yield()
 
 
 class Odd(Exception):

@@ -334,7 +334,7 @@ def write_lmdb(path: str | Path, content: Packed) -> str:
     return str(path)
 
 
-def data_file(path: str) -> Path:
+def data_file(path: str | Path) -> Path:
     """The one file that holds the bytes of a packed set."""
     inside = Path(path) / "data.mdb"
     return inside if inside.exists() else Path(path)

@@ -14,7 +14,7 @@ import h5py
 import lmdb
 import msgpack
 import numpy as np
-from fakes import encoded
+from fakes import encoded, paint
 
 Entries = Mapping[bytes, bytes]
 
@@ -184,6 +184,11 @@ def tensorpack(points: Sequence[Any], key: str = "{:08}", dumps: Any = None) -> 
 
 
 # -- image files -----------------------------------------------------------------------------------
+
+
+def varied(count: int) -> list[np.ndarray]:
+    """Images of different heights and widths."""
+    return [paint(1, (6 + i % 5, 9 - i % 3, 3))[0] + i for i in range(count)]
 
 
 def files(images: Sequence[np.ndarray], kind: str = "PNG") -> list[bytes]:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import paint
+from project import ROOT
 
+from asyncreader import AsyncReader
 from asyncreader.tools.demo import IMAGE_SIZE, augment, shape_map
 from converters import convert
-
-ROOT = Path(__file__).resolve().parents[2]
 
 COUNT = 42
 #: All different; the label of image i is i.
@@ -41,6 +41,19 @@ def check(data: Any, labels: Any, nchw: bool) -> list[int]:
         np.asarray(data), expected.transpose(0, 3, 1, 2) if nchw else expected
     )
     return [int(record) for record in records]
+
+
+def checked(loop: Iterable[Any], count: int | None = None) -> list[list[int]]:
+    """The samples of (``count``) batches of NCHW, their pixels compared."""
+    loop = iter(loop)
+    taken = loop if count is None else (next(loop) for _ in range(count))
+    return [check(data, labels, nchw=True) for data, labels in taken]
+
+
+def expected(epochs: int) -> list[list[int]]:
+    """The samples of the batches that the reader alone serves."""
+    with AsyncReader(SMALL) as reader:
+        return [batch.indices.tolist() for _ in range(epochs) for batch in reader]
 
 
 def is_whole_epoch(batches: Iterable[list[int]]) -> bool:

@@ -6,12 +6,11 @@ python tests/support/tables.py
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+
+from project import ROOT
 
 from asyncreader.checks import Parameter
 from asyncreader.params import PARAMETERS
-
-ROOT = Path(__file__).resolve().parents[2]
 
 #: The table between two marks of a page.
 TABLES = {("README.md", "parameters"): PARAMETERS}

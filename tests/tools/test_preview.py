@@ -11,23 +11,18 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from command_sets import differing, run
 from fakes import paint, pictures
 from PIL import Image
 
 import converters
 from asyncreader import AsyncReader, FormatError, ParamsError, WorkerError
-from asyncreader.cli import main as cli
 from asyncreader.tools import contact_sheet as sheet
 from asyncreader.tools.contact_sheet import Tile, draw_sheet
 from asyncreader.tools.preview import MOST, SIDE, preview, preview_batch, undone
 from asyncreader.tools.thumbnails import Scale, as_mask, fit, scale_of, tinted, to_rgb
 
 NAMES = ("cat", "dog", "eel")
-
-
-def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(cli.cli, [str(word) for word in words])
 
 
 def square(sheet: Image.Image, number: int, columns: int) -> np.ndarray:
@@ -504,12 +499,7 @@ def test_the_command_shows_a_batch(packed: Path, tmp_path: Path, monkeypatch: An
 def test_a_batch_of_pictures_that_differ_in_size(tmp_path: Path, monkeypatch: Any) -> None:
     """Without a size such a set is cut to 224 x 224, and that is said."""
     monkeypatch.chdir(tmp_path)
-    for number in range(3):
-        path = tmp_path / "photos" / f"{number}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.new("RGB", (10 + number, 12)).save(path)
-    converters.convert(path.parent, "o.h5", encoding="original", no_labels=True)
-    result = run("preview", "o.h5", "--batch")
+    result = run("preview", differing(tmp_path / "o.h5"), "--batch")
     assert result.exit_code == 0
     assert result.stderr == "the pictures differ in size: cut to 224x224; see --size\n"
 

@@ -16,25 +16,17 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_sets import HOSTILE, damaged, grainy, pets, run
 from fakes import paint
 from PIL import Image
-from report_sets import HOSTILE, damaged, grainy, pets
 
 import converters
 from asyncreader import FormatError, ParamsError
-from asyncreader.cli import main as cli
 from asyncreader.tools.label_stats import count_labels
 from asyncreader.tools.report import Facts, gather, looking, page
 from asyncreader.tools.report.charts import histogram, ratios
 from asyncreader.tools.report.page import LONGEST
 from asyncreader.tools.thumbnails import Looker
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(*words: str | Path) -> Any:
-    return CliRunner().invoke(cli.cli, [str(word) for word in words])
 
 
 def states(facts: Facts) -> dict[str, str]:

@@ -9,8 +9,8 @@ import chromium
 import h5py
 import numpy as np
 import pytest
+from command_sets import HOSTILE, damaged, grainy, pets
 from fakes import paint
-from report_sets import HOSTILE, damaged, grainy, pets
 
 from asyncreader.tools.report import gather, page
 

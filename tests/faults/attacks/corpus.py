@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -200,6 +201,17 @@ class Scratch:
         else:
             shutil.copy(source, target)
         return target
+
+
+def put_socket(path: Path) -> None:
+    """A socket under this name."""
+    before = os.getcwd()
+    os.chdir(path.parent)  # a socket's path is short
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+    finally:
+        os.chdir(before)
 
 
 def picture(number: int) -> np.ndarray:

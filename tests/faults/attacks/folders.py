@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
-from .corpus import NONE, Scratch, Try, attack, jpeg
+from .corpus import NONE, Scratch, Try, attack, jpeg, put_socket
 
 CONVERT = ("convert",)
 
@@ -32,13 +31,7 @@ def _holding(name: str, spoil: Any, says: str, harmless: bool = False, **options
 
 
 def _socket(folder: Path, scratch: Scratch) -> None:
-    before = os.getcwd()
-    os.chdir(folder)  # a socket's path is short
-    try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind("x.jpg")
-    finally:
-        os.chdir(before)
+    put_socket(folder / "x.jpg")
 
 
 def _links(folder: Path, scratch: Scratch) -> None:

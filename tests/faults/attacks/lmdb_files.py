@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import socket
 import struct
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import lmdb
 import msgpack
 import numpy as np
 
-from .corpus import COUNT, NONE, SAMPLE, SET, Scratch, Try, attack, jpeg
+from .corpus import COUNT, NONE, SAMPLE, SET, Scratch, Try, attack, jpeg, put_socket
 
 PAGE = 4096
 DBS = ("data", "meta", "labels", "checksums", "paths")
@@ -377,13 +376,7 @@ def _is(name: str, make_file: Any, says: str) -> None:
 
 
 def _socket(path: Path, scratch: Scratch) -> None:
-    before = os.getcwd()
-    os.chdir(path.parent)  # a socket's path is short
-    try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
-    finally:
-        os.chdir(before)
+    put_socket(path)
 
 
 _is(

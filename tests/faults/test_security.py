@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-from faults.attacks import all_attacks
+from project import ROOT
 
 from asyncreader.pixels import codec
 from asyncreader.sources.hdf5 import checks, structure
+from faults.attacks import all_attacks
 
-ROOT = Path(__file__).resolve().parents[2]
 TEXT = " ".join((ROOT / "SECURITY.md").read_text(encoding="utf-8").split())
 
 

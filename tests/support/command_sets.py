@@ -1,4 +1,4 @@
-"""Sets that the tests of the page share."""
+"""Runs a command in this process, and makes sets that the tests of the commands share."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+from click.testing import CliRunner, Result
 from fakes import pictures
 from PIL import Image
 
 import converters
+from asyncreader.cli.main import cli
 
 #: Class names that try to break out of a page, and some that only look odd.
 HOSTILE = (
@@ -22,6 +24,11 @@ HOSTILE = (
     "\u732b \u0438 \u0441\u043e\u0431\u0430\u043a\u0430",
     "x" * 200,
 )
+
+
+def run(*words: str | Path) -> Result:
+    """``asyncreader`` with these words."""
+    return CliRunner().invoke(cli, [str(word) for word in words])
 
 
 def pets(folder: Path) -> Path:
@@ -42,13 +49,25 @@ def pets(folder: Path) -> Path:
     return folder / "pets.h5"
 
 
+def differing(target: Path) -> Path:
+    """Three PNGs of 10, 11 and 12 x 12 (width x height) as they are, without labels."""
+    folder = target.parent / "differing"
+    folder.mkdir()
+    for number in range(3):
+        Image.new("RGB", (10 + number, 12)).save(folder / f"{number}.png")
+    converters.convert(folder, target, encoding="original", no_labels=True)
+    return target
+
+
 def damaged(packed: Path, target: Path, *records: int) -> Path:
     """A copy with one bit of some records turned."""
     data = bytearray(packed.read_bytes())
     with h5py.File(packed) as file:
-        start, offsets = file["data"].id.get_offset(), file["offsets"][:]
+        start, stored = file["data"].id.get_offset(), file["data"]
+        row = 1 if "offsets" in file else stored[0].nbytes
+        offsets = file["offsets"][:] if "offsets" in file else np.arange(len(stored) + 1)
     for record in records:
-        data[start + int(np.mean(offsets[record : record + 2]))] ^= 1
+        data[start + row * int(np.mean(offsets[record : record + 2]))] ^= 1
     target.write_bytes(data)
     return target
 

@@ -1,0 +1,31 @@
+"""What tests observe of their process: waiting for other threads, descriptors, memory.
+
+Light on purpose: worker processes import this module too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for other threads to make it true (a hang ends in faulthandler's timeout)."""
+    while not condition():
+        os.sched_yield()
+
+
+def descriptors() -> int:
+    """File descriptors that this process has open."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def private_bytes(process: int | str = "self") -> int:
+    """Private memory of a process; 0 if it is gone."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
+            if line.startswith("RssAnon"):
+                return int(line.split()[1]) << 10
+    return 0

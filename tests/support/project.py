@@ -1,0 +1,15 @@
+"""Where the checkout is, and the Python files of its packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("asyncreader", "converters")
+FILES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    """The dotted name of one of these files."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
