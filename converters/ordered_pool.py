@@ -2,8 +2,8 @@
 
 The consumer is the only writer, so what it writes cannot depend on the number of threads. Threads
 take numbers: at most ``window`` of them are begun and not yet consumed, and together they hold at
-most ``limit`` bytes. The oldest one never waits for bytes, since the others' are released only
-after it is consumed.
+most ``limit`` bytes. The oldest never waits for bytes: the others release theirs only after it is
+consumed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Pool(Generic[T]):
         self.window = window or 4 * jobs * group
         self.limit = limit or BYTES_PER_JOB * jobs
         self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)  # threads: something was consumed
+        self._consumed = threading.Condition(self._lock)  # threads: something was consumed
         self._ready = threading.Condition(self._lock)  # consumer: the oldest may be done
         self._begun = 0
         self._head = 0
@@ -102,7 +102,7 @@ class Pool(Generic[T]):
     def _stop(self) -> None:
         with self._lock:
             self._stopped = True
-            self._room.notify_all()
+            self._consumed.notify_all()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
@@ -114,11 +114,11 @@ class Pool(Generic[T]):
                     self._ready.wait()
                 result, size = self._done.pop(number)
             yield number, result
-            # The consumer has written it only now, so its bytes counted until here.
+            # Only now has the consumer written it: until here its bytes counted.
             with self._lock:
                 self._bytes -= size
                 self._head = number + 1
-                self._room.notify_all()
+                self._consumed.notify_all()
 
     # -- in the threads ----------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class Pool(Generic[T]):
                 ):
                     if self._begun >= self._count:
                         return
-                    self._room.wait()
+                    self._consumed.wait()
                 if self._stopped:
                     return
                 start = self._begun
@@ -160,7 +160,7 @@ class Pool(Generic[T]):
             self._done[number] = result, size
             if number == self._head:
                 self._ready.notify()
-            self._room.notify_all()
+            self._consumed.notify_all()
             return not self._stopped
 
     def _grow(self, lease: Lease, size: int) -> None:
@@ -168,7 +168,7 @@ class Pool(Generic[T]):
             while (
                 not self._stopped and lease.number != self._head and self._bytes + size > self.limit
             ):
-                self._room.wait()
+                self._consumed.wait()
             if self._stopped:
                 raise Stopped
             lease.bytes += size

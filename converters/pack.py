@@ -12,7 +12,7 @@ from asyncreader.errors import AsyncReaderError, SourceError
 
 from .inputs.samples import Samples, open_samples
 from .options import QUALITY, Options, PathLike, Progress, Size, check
-from .outputs.disk import is_full, no_temporary_room
+from .outputs.disk import is_full, no_temporary_space
 from .outputs.one_file import Order, Packing, all_bad, data_file, reason
 from .outputs.publish import Target
 from .outputs.shards import pack_shards
@@ -137,7 +137,7 @@ def convert(
         if isinstance(exc, AsyncReaderError):
             raise
         if is_full(exc):  # sinks and publish() raise their own: these are temporary files
-            raise no_temporary_room() from exc
+            raise no_temporary_space() from exc
         raise SourceError(
             "the set cannot be packed",
             path=exc.filename,

@@ -1,7 +1,7 @@
 """Tables of names and numbers on disk, for a million samples: unlinked files, mapped for reading.
 
-No Python object per sample lives longer than one step of a loop. One thread fills a table and
-freezes it; from then on any thread may read it.
+They need no Python object per sample. One thread fills a table and freezes it; after that any
+thread may read it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _temporary() -> IO[bytes]:
 
 
 def _close(file: IO[bytes] | None) -> None:
-    """Close; a full disk no longer matters."""
+    """Close, and ignore a full disk: the table is not needed any more."""
     if file is not None:
         with contextlib.suppress(OSError):
             file.close()
@@ -130,7 +130,7 @@ class Strings:
         self.longest = max(self.longest, len(text))
 
     def freeze(self) -> Strings:
-        """End the filling: from now on any thread may read it."""
+        """No string is added any more; any thread may read it."""
         if self._file is not None:
             self._blob = _mapped(self._file)
             self._file = None

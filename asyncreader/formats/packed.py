@@ -113,7 +113,7 @@ FIELD_DTYPES: Final = ("uint8", "uint16")
 
 
 def is_field_name(name: object) -> TypeGuard[str]:
-    """Whether a field other than ``data`` can have this name."""
+    """Whether a field after ``data`` can have this name."""
     return isinstance(name, str) and FIELD_NAME.fullmatch(name) is not None and name not in _TAKEN
 
 

@@ -16,7 +16,7 @@ _PARTS: Final = frozenset(
 )
 #: Folders that a message names.
 _NAMED: Final = 3
-#: What says that first-level folders are classes, whatever they are called and hold.
+#: How to say that first-level folders are classes, whatever their names and contents.
 _MEANT: Final = "pass classes_from_folders (--classes-from-folders)"
 
 
@@ -61,7 +61,7 @@ class ClassFolders:
             raise self.refusal()
 
     def refusal(self) -> FormatError:
-        """The error that the folders met so far are parts of a set."""
+        """The error that the folders found so far are parts of a set."""
         parts = [name for name in self._classes if is_part(name)]
         inside = [path for name in parts for path in self._inside(name)][:_NAMED]
         first = repr(self._tree.shown(parts[0]))
@@ -96,7 +96,7 @@ class ClassFolders:
         return tuple(notes)
 
     def _lossy(self, nested: list[bytes]) -> bool:
-        """Whether folders inside classes tell anything: one of the same name in each does not."""
+        """Whether folders inside classes mean anything: one of the same name in each does not."""
         classes = [self._classes[name] for name in nested]
         plain = all(found.folders == 1 and not found.direct for found in classes)
         same = len({found.last for found in classes}) == 1 < len(classes)
@@ -107,7 +107,7 @@ class ClassFolders:
 
 
 def is_part(name: bytes) -> bool:
-    """Whether a folder is called as a part of a set is, such as train or val."""
+    """Whether a folder's name is that of a part of a set, such as train or val."""
     return name.decode("utf-8", "replace").lower().rstrip("0123456789_- ") in _PARTS
 
 

@@ -40,7 +40,7 @@ _ROW_AND_LINE: Final = struct.Struct(">QQ")
 
 
 class Pictures(Protocol):
-    """What is asked of the pictures that a CSV names; see :class:`origin.Origin`."""
+    """What is needed of the pictures that a CSV names; see :class:`origin.Origin`."""
 
     def relative(self, name: bytes) -> bytes:
         """A path below their folder, of a name that may be absolute."""
@@ -148,9 +148,9 @@ class _Table:
             ) from exc
 
     def _is_header(self, cells: list[str]) -> bool:
-        """A first row whose path cannot be meant as a file and whose labels are no numbers.
+        """Whether the first row is a header: its path cannot be a file, its labels not numbers.
 
-        "cat/1.pgn", say, is a picture's name misspelt: the row must not go missing silently.
+        A misspelt name such as "cat/1.pgn" is not a header: its row must not be dropped silently.
         """
         name = cells[0].encode("utf-8", "surrogateescape")
         if b"/" in name or b"." in name or self._exists(self._relative(name)):
@@ -177,7 +177,7 @@ class _Table:
 
 
 class _Column:
-    """What the cells of one column have in common. ``number``: as people count, the path is 1."""
+    """What the cells of one column have in common. ``number``: counted from 1, the path's."""
 
     def __init__(self, path: str, number: int) -> None:
         self._path = path
@@ -220,7 +220,7 @@ def _is_number(text: str) -> bool:
 
 
 def _kinds(table: _Table, classes: tuple[str, ...] | None) -> list[str]:
-    """The kind of each column; FormatError, naming the line, for rows that have no such."""
+    """The kind of each column; FormatError, naming the line, for rows that do not fit."""
     columns: list[_Column] = []
     for line in table.lines():
         if not columns:
@@ -246,9 +246,9 @@ def _kinds(table: _Table, classes: tuple[str, ...] | None) -> list[str]:
 def _names(
     table: _Table, kinds: list[str], classes: tuple[str, ...] | None
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """The class names, None where the labels are plain values; and what to tell of them.
+    """The class names, None where the labels are plain values; and notes about them.
 
-    All text columns share them, so that a name has one number, and a number one name.
+    All text columns share them, so that each name has one number.
     """
     if "text" not in kinds:
         if "real" in kinds and classes is not None:
@@ -258,7 +258,7 @@ def _names(
         return classes, ()
     if classes is not None:
         return classes, ()
-    # A set of a million regression targets would be of no use, so names are gathered only now.
+    # Only now, where they are names: a million regression targets would fill the memory.
     found: dict[int, set[str]] = {n: set() for n, kind in enumerate(kinds) if kind == "text"}
     for line in table.lines():
         for n, names in found.items():
@@ -280,14 +280,14 @@ class _Cells:
     def __init__(self, path: str, kinds: list[str], names: tuple[str, ...] | None) -> None:
         self._path = path
         self._kinds = kinds
-        #: Of the table, as of :class:`Numbers`: one point anywhere makes all of it float64.
+        #: Of the table, as in :class:`Numbers`: one fraction makes all of it float64.
         self.kind = "d" if "real" in kinds else "q"
         self._classes = {name: number for number, name in enumerate(names or ())}
         # with text columns, whole numbers are values: the classes are those of the text
         self._numbered = names is not None and "text" not in kinds
 
     def numbers(self, line: _Line) -> Iterator[float]:
-        """The stored numbers; FormatError, naming the line, for one that is not to be had."""
+        """The numbers to store; FormatError, naming the line, for one that cannot be stored."""
         for kind, cell in zip(self._kinds, line.cells, strict=True):
             if kind == "text":
                 yield self._class(line.number, cell)

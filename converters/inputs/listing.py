@@ -33,16 +33,16 @@ _LOOKED_UP = 4096
 
 @dataclass
 class Listing:
-    """The samples of a folder, on disk or in a store. ``labels``: (N, L) int64 or float64, spooled;
-    None without labels.
+    """The samples of a folder, on disk or in a store. ``labels``: (N, L) int64 or float64; None
+    without labels.
 
-    ``label_kind``: "class", "values" or "none"; ``skipped``: bad ones that were found, in order
-    (empty unless bad ones are to be skipped).
+    ``label_kind``: "class", "values" or "none"; ``skipped``: bad ones, in order (empty unless bad
+    ones are skipped).
     """
 
     tree: Origin
     paths: Strings
-    #: The stamp of each when it was found; empty where it is not known before it is read.
+    #: The stamp of each when it was found; empty if it is not known until it is read.
     stamps: Strings
     labels: Numbers | None
     label_kind: str
@@ -258,7 +258,7 @@ class _Builder:
         )
 
 
-SKIP_HINT = "mend or remove it, or pass skip_bad (--skip-bad)"
+SKIP_HINT = "repair or remove it, or pass skip_bad (--skip-bad)"
 
 
 def _name(folder: bytes) -> str:

@@ -1,7 +1,7 @@
 """Finds the pictures under a folder, in order, and says which of them must not be opened.
 
-Order: by path component, as bytes. Nothing is opened here but directories; what is not a regular
-file, or is a link that leads out of the folder, is reported and left alone.
+Order: by path component, as bytes. The walk opens directories only. It reports links out of the
+folder, and pictures that are not regular files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ..temp_tables import sorted_records
 
 _SUFFIXES: Final = frozenset(suffix.encode() for suffix in IMAGE_SUFFIXES)
 
-#: Larger than any picture within codec.MAX_PIXELS (16 bits, four channels: 0.7 GB), so not read.
+#: Larger files are not read: a picture of codec.MAX_PIXELS is smaller (16 bits, four channels:
+#: 0.7 GB).
 MAX_FILE: Final = 1 << 30
 
 HIDDEN: Final = "hidden"
@@ -29,15 +30,15 @@ NOT_LISTED: Final = "not in the CSV"
 
 _LOOP: Final = "a link loop"
 _MANY: Final = "a folder that too many links lead to"
-#: Times that links may lead to one folder: a few folders of links to each other are 2^40 paths.
+#: How often links may lead to one folder: a few folders that link to each other have 2^40 paths.
 _ENTERED: Final = 64
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A picture's path below the folder, why it cannot be one if it cannot, and its stamp where
-    that is known already (origin.py)."""
+    """A picture: its path below the folder, why it must not be opened (None if it may be), and its
+    stamp if that is known (origin.py)."""
 
     path: bytes
     problem: SampleError | None = None
@@ -45,7 +46,7 @@ class Found:
 
 
 def sort_key(path: bytes) -> bytes:
-    """A key whose byte order is the paths' order by component: NUL is below all that names hold."""
+    """A key whose byte order is the paths' order by component: no name has a byte as low as NUL."""
     return path.replace(b"/", b"\0")
 
 
@@ -65,8 +66,7 @@ def has_image_suffix(name: bytes) -> bool:
 
 
 class Tree:
-    """A folder, its rules for links, and counts of what it ignored on the way; see
-    :class:`origin.Origin`.
+    """A folder of pictures and its rules for links; see :class:`origin.Origin`.
 
     ``exclude``: a path (absolute, no links) that is never entered: the target, when it lies inside.
     """
@@ -89,7 +89,7 @@ class Tree:
         return os.path.join(self.root, path)
 
     def shown(self, path: bytes) -> str:
-        """The same for messages."""
+        """The full path, for messages."""
         return os.fsdecode(self.full(path))
 
     @property
@@ -208,9 +208,9 @@ class Tree:
     # -- one path ----------------------------------------------------------------------------
 
     def inspect(self, path: bytes) -> Found:
-        """``path``, named by the caller rather than found.
+        """The picture ``path``, which a CSV names.
 
-        SourceNotFoundError if there is none, or a folder: columns of a CSV are swapped, perhaps.
+        SourceNotFoundError if there is none, or a folder: the CSV's columns may be swapped.
         """
         try:
             os.lstat(self.full(path))
@@ -286,7 +286,7 @@ class Tree:
         return data
 
     def _open(self, path: bytes) -> int:
-        # A link or a FIFO put here since the walk must be neither followed nor waited for.
+        # The file may have become a link or a FIFO since the walk: do not follow it or wait for it.
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
         full = self.full(path)
         try:
@@ -341,7 +341,7 @@ _KINDS: Final = {
 
 
 def _read_all(file: int, size: int) -> bytes:
-    """To the end of the file; one byte more than ``size`` is asked for, to notice growth."""
+    """Read to the end of the file, asking for one byte more than ``size`` to notice growth."""
     data = os.read(file, size + 1)
     if len(data) == size:
         return data

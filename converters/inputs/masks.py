@@ -41,7 +41,7 @@ _NUMBER: Final = struct.Struct(">Q")
 
 @dataclass(frozen=True)
 class MaskFolder:
-    """The masks of a folder's pictures. ``paths``: of picture number n, b"" where it has none;
+    """The masks of a folder's pictures. ``paths``: by number of the picture, b"" if it has none;
     ``extra``: masks without a picture."""
 
     name: str

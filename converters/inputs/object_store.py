@@ -76,7 +76,7 @@ class StoreFolder:
         top = os.fsencode(f"{self.name}/")
         return os.path.normpath(name.removeprefix(top))
 
-    # -- what is there -----------------------------------------------------------------------
+    # -- listing -----------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Found]:
         """Every picture, in order. Memory: one run of the sorting."""
@@ -107,7 +107,7 @@ class StoreFolder:
             else:
                 self.ignored[OTHER_SUFFIX] += 1
         if empty:
-            raise SourceNotFoundError("nothing lies below this URL", path=self.name)
+            raise SourceNotFoundError("there are no files below this URL", path=self.name)
 
     def _listed(self) -> Iterator[bytes]:
         top = f"{self._location.key}/" if self._location.key else ""
@@ -139,7 +139,7 @@ class StoreFolder:
     def will_need(self, path: bytes, stamp: bytes) -> bool:
         size = Version.from_bytes(stamp).size
         if size > AHEAD_BYTES // 4:
-            return True  # fetched when it is read, within the memory of that
+            return True  # fetched when it is read, and its memory is counted there
         with self._lock:
             if path in self._asked:
                 return True
@@ -198,7 +198,7 @@ def _words(version: Version) -> str:
 
 def holds_set(url: str) -> bool:
     """Whether a URL names a packed set rather than a folder of pictures: by its suffix, or by the
-    manifest that lies there."""
+    manifest below it."""
     location = location_of(url)
     if location.key.rstrip("/").endswith((".h5", ".hdf5", ".json", ".lmdb")):
         return True

@@ -22,9 +22,9 @@ class Origin(Protocol):
     when it is written again.
     """
 
-    #: What is ignored: names of kinds, and how many.
+    #: How many files of each kind are ignored.
     ignored: dict[str, int]
-    #: Names of the first-level folders, in order, as the iteration comes to them.
+    #: Names of the first-level folders, in order, as far as the iteration has come.
     folders: list[bytes]
     #: Whether it can be listed; else a CSV must name the pictures.
     lists: bool
@@ -33,7 +33,7 @@ class Origin(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
 
     def __iter__(self) -> Iterator[Found]:
         """Every picture, good or bad, once, in order of their sort keys."""

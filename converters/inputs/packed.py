@@ -80,7 +80,7 @@ class PackedSamples:
         changed = asked or self.channels != (1 if grey else spec.channels)
         if self.encoding == "original":
             self._check_original(options, spec.stored.encoded)
-            # a foreign set's pictures may be damaged, or of any size: check each
+            # pictures in a set that others packed may be damaged, or of any size: check each
             changed = spec.meta is None
         check_encoding(options, self.encoding)
         self._recipe = make_recipe(options, self.encoding, self.channels) if changed else None
@@ -122,7 +122,7 @@ class PackedSamples:
         )
 
     def _record(self, number: int) -> int:
-        """The record of the source that is sample ``number``."""
+        """The number of sample ``number`` in the source."""
         return number if self._records is None else int(self._records[number])
 
     def _path(self, number: int) -> bytes:
@@ -206,7 +206,7 @@ class PackedSamples:
         return "" if self._source.spec.meta is not None else files_digest(self._src)
 
     def part(self, numbers: Int64) -> None:
-        """Any machine opens the packed set itself."""
+        """None: any machine opens the packed set itself."""
 
     def give_up(self) -> None:
         if self._source.spec.io == "ranges":
@@ -324,7 +324,7 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
         high, wide, channel = (stored.axes.index(letter) for letter in "HWC")
         return high, wide, channel
     raise FormatError(
-        "only sets of 8-bit grey or RGB pictures can be packed anew",
+        "only sets of 8-bit grey or RGB pictures can be packed again",
         path=source.spec.path,
         found=f"samples of shape {stored.shape}, {stored.dtype}",
         expected="uint8, 1 or 3 channels",

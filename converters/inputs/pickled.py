@@ -1,7 +1,7 @@
-"""LMDB sets of pickled samples, for owners who trust whoever wrote them (``allow_pickle``).
+"""LMDB sets of pickled samples, for users who trust the set's writer (``allow_pickle``).
 
-A pickle can run any code when it is read. Here only containers, numbers, text, bytes and numpy
-arrays are let through, which stops what is known but is no wall. The reader never unpickles.
+A pickle can run any code when it is read. Here it may name only containers, numbers, text, bytes
+and numpy arrays. That stops the known attacks, but it is not a sandbox. The reader never unpickles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Int64: TypeAlias = npt.NDArray[np.int64]
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """How protocol 2 spells bytes under Python 3."""
+    """What protocol 2 calls to make bytes under Python 3."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"text encoded as {encoding!r}")
     return text.encode("latin-1")
@@ -69,7 +69,9 @@ class _Careful(pickle.Unpickler):
         try:
             return _ALLOWED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which is not let in") from None
+            raise pickle.UnpicklingError(
+                f"it names {module}.{name}, which is not allowed"
+            ) from None
 
 
 def open_pickled(options: Options) -> PickledSamples | None:
@@ -129,7 +131,7 @@ class PickledSamples:
         self.field_paths: tuple[PathOf | None, ...] = ()
 
     def _parts(self, found: PickledSet, read: Any) -> tuple[Any, Any]:
-        """What the image and the label (None: none) are found by in a datapoint."""
+        """The keys or indices of the image and the label (None: no label) in a datapoint."""
         point = self._point(0)
         data = "data" if read is None else read.data_field
         labels = "labels" if read is None else read.labels_field
@@ -154,7 +156,7 @@ class PickledSamples:
         try:
             # text of Python 2 is bytes here: it may be a picture
             return _Careful(io.BytesIO(value.tobytes()), encoding="bytes").load()
-        except Exception as exc:  # whatever a damaged or hostile pickle comes up with
+        except Exception as exc:  # a damaged or hostile pickle can raise anything
             raise self._bad(number, "a sample cannot be unpickled", str(exc)) from exc
 
     def _bad(self, number: int, what: str, found: object = None) -> SampleError:
@@ -229,11 +231,11 @@ class PickledSamples:
         return True
 
     def sources(self, numbers: Int64) -> str:
-        """Of shards only, and those of pickles are refused."""
+        """Empty: shards of pickles are refused."""
         return ""
 
     def part(self, numbers: Int64) -> None:
-        """Never sent away: shards of pickles are refused."""
+        """None: shards of pickles are refused."""
 
     def give_up(self) -> None:
         pass
@@ -243,7 +245,7 @@ class PickledSamples:
 
 
 class _Labels:
-    """Labels as they come, from many threads: rows of numbers, or text as classes."""
+    """Labels, noted by many threads in any order: rows of numbers, or text as classes."""
 
     def __init__(self, first: Any, count: int) -> None:
         self._text = isinstance(first, str | bytes)

@@ -26,9 +26,9 @@ class Samples(Protocol):
     channels: int
     label_kind: str
     ignored: dict[str, int]
-    #: What a user may not expect of the source.
+    #: Notes for the user: what may be unexpected in the source.
     notes: tuple[str, ...]
-    #: Bad ones found before any was fetched: where each sorts, its name, and why.
+    #: Bad ones found before any was fetched: sort key, name, and why.
     skipped: list[tuple[Any, str, SampleError]]
     #: None where paths are not known.
     path: PathOf | None
@@ -56,7 +56,7 @@ class Samples(Protocol):
         """One sample as it is stored. SampleError if it is bad, SourceError to stop packing."""
 
     def name(self, number: int) -> tuple[Any, str]:
-        """Where a sample sorts among the skipped, and its name there."""
+        """The key by which skipped samples are sorted, and the sample's name in that list."""
 
     def where(self, number: int) -> str:
         """A sample's origin, for an error."""
@@ -149,4 +149,4 @@ class View:
         self._samples.give_up()
 
     def close(self) -> None:
-        """The samples are closed by whoever opened them."""
+        """Nothing: the caller who opened the samples closes them."""

@@ -24,7 +24,7 @@ MOST_AHEAD: Final = 64 << 20
 ENTRY: Final = 4096
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-#: File systems without reservation; writes then meet a full disk themselves.
+#: File systems that cannot reserve space: there a full disk is an error of the write.
 _UNABLE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 _BUFFER: Final = 1 << 20
@@ -34,8 +34,8 @@ NOTHING_LEFT: Final = "nothing was left behind"
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether ``error`` means no space: full disk, quota, or file size limit. Of a library's error
-    the text is compared with the system's."""
+    """Whether ``error`` means no space: full disk, quota, or file size limit. A library's error is
+    recognised by the system's text in it."""
     return any(_tells(error, number) for number in _FULL)
 
 
@@ -44,7 +44,7 @@ def _tells(error: BaseException, number: int) -> bool:
 
 
 def free_bytes(path: str) -> int:
-    """Bytes this process may still write on the file system of ``path``."""
+    """Bytes that this process may still write on the file system of ``path``."""
     facts = os.statvfs(path)
     blocks = facts.f_bfree if os.geteuid() == 0 else facts.f_bavail
     return blocks * facts.f_frsize
@@ -59,7 +59,7 @@ def full_error(
     return SourceError(
         "the file would exceed the system's limit of a file's size"
         if limited
-        else "no room on the disk",
+        else "no space on the disk",
         path=target,
         found=f"{free_bytes(folder)} bytes free",
         expected=f"{needed} more",
@@ -68,21 +68,22 @@ def full_error(
     )
 
 
-def no_temporary_room() -> SourceError:
+def no_temporary_space() -> SourceError:
     """The error for a disk without space for the temporary files."""
     folder = tempfile.gettempdir()
     return SourceError(
-        "no room for temporary files",
+        "no space for temporary files",
         path=folder,
         found=f"{free_bytes(folder)} bytes free",
         expected="about 200 more for each picture",
-        hint=f"free some space, or let TMPDIR name another folder; {NOTHING_LEFT}",
+        hint=f"free some space, or set TMPDIR to another folder; {NOTHING_LEFT}",
     )
 
 
 @contextlib.contextmanager
-def in_room(target: str, folder: str) -> Iterator[None]:
-    """For small files and names of ``target`` in ``folder``: a full disk is :func:`full_error`."""
+def full_disk_reported(target: str, folder: str) -> Iterator[None]:
+    """While small files of ``target`` are written or renamed in ``folder``: a full disk is reported
+    by :func:`full_error`."""
     try:
         yield
     except OSError as exc:
@@ -91,8 +92,8 @@ def in_room(target: str, folder: str) -> Iterator[None]:
         raise full_error(target, folder, ENTRY, exc) from exc
 
 
-def check_room(target: str, folder: str, needed: int) -> None:
-    """Raise at once if the target cannot fit."""
+def check_space(target: str, folder: str, needed: int) -> None:
+    """SourceError if there is no space for ``needed`` more bytes of ``target``."""
     if needed > free_bytes(folder):
         raise full_error(target, folder, needed)
 

@@ -12,7 +12,7 @@ from asyncreader.formats.manifest import Shard, file_digest
 
 from ..inputs.samples import Samples
 from ..options import Options
-from .disk import in_room
+from .disk import full_disk_reported
 from .one_file import Packing, data_file
 from .workspace import Plan, ShardRecord, Workspace
 
@@ -59,7 +59,7 @@ def pack_shard(
             field_bytes=packed.field_bytes,
             skipped=packed.skipped,
         )
-        with in_room(shown, workspace.root):
+        with full_disk_reported(shown, workspace.root):
             workspace.finish(number, attempt, record)
     finally:
         workspace.discard(attempt)

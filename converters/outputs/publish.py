@@ -81,7 +81,7 @@ class Target:
         problem = _PROBLEM[self.kind](self.path, facts)
         if problem is not None:
             raise SourceError(
-                "the target is of another kind and is left alone",
+                "the target is of another kind, so it is not replaced",
                 path=self.shown,
                 found=problem,
                 expected=_KIND[self.kind],
@@ -109,14 +109,14 @@ class Target:
         return self
 
     def _put_back(self) -> None:
-        """The old set, where a run was killed between taking it away and putting the new one."""
+        """Restore the old set, if a run was killed after it had moved it away."""
         old = os.path.join(self._workspace, _OLD)
         if os.path.isdir(old) and not os.path.lexists(self.path):
             os.rename(old, self.path)
             self._check()
 
     def _check_finished(self) -> None:
-        """Refuse to throw away what an interrupted run has finished."""
+        """SourceError rather than delete the shards that an interrupted run has finished."""
         if self._finished():
             raise SourceError(
                 "an interrupted run has left finished shards of this target",

@@ -27,7 +27,8 @@ from ..options import Options
 from .one_shard import pack_shard
 from .workspace import Plan, ShardRecord, Workspace
 
-#: Attempts at one shard whose worker or machine dies: a picture may kill its worker every time.
+#: Times that a shard is tried again when its worker or machine dies. A bad picture may kill every
+#: worker.
 RETRIES: Final = 8
 
 #: Unfinished tasks handed to Ray at a time: per core of the cluster, and at least.
@@ -54,7 +55,7 @@ class Task:
                 "a worker does not see the target's folder",
                 path=workspace.set,
                 found=f"nothing there on {os.uname().nodename}",
-                hint="source and target must lie on a file system that all machines share",
+                hint="source and target must be on a file system that all machines share",
             )
         if isinstance(self.part, FolderPart):
             whole: Samples = self.part.open(self.options)
@@ -132,7 +133,7 @@ class RayEngine:
                 ray.cancel(reference, force=True)
 
     def _one(self, running: dict[Any, int], done: Callable[[int, ShardRecord], None]) -> None:
-        """Wait for whichever task is done next."""
+        """Wait until one more task is done."""
         (reference,), _ = self._ray.wait(list(running), num_returns=1)
         number = running[reference]
         try:

@@ -29,7 +29,7 @@ from ..encode import Packed
 from ..inputs.samples import Samples, View
 from ..options import Options
 from ..report import ConvertReport
-from .disk import check_room, in_room, is_full, no_temporary_room
+from .disk import check_space, full_disk_reported, is_full, no_temporary_space
 from .one_file import Order, Shape, all_bad, check_skippable, reason
 from .one_shard import pack_shard, sources_digest
 from .publish import Target
@@ -152,8 +152,8 @@ class _Run:
         target, workspace = self._target, self._workspace
         target.keep = workspace.plan() is not None  # an error from here on loses nothing
         plan = self._plan()
-        self._check_room(plan)
-        with in_room(target.shown, workspace.root):
+        self._check_space(plan)
+        with full_disk_reported(target.shown, workspace.root):
             workspace.prepare()
             workspace.keep_plan(plan)
         records = self._kept(plan)
@@ -166,7 +166,7 @@ class _Run:
         except OSError as exc:
             if isinstance(exc, AsyncReaderError) or not is_full(exc):
                 raise
-            raise no_temporary_room() from exc  # other writes raise this error themselves
+            raise no_temporary_space() from exc  # other writes raise this error themselves
         return ConvertReport(
             target=self._options.dst,
             format=self._options.format,
@@ -196,13 +196,13 @@ class _Run:
             )
         return plan
 
-    def _check_room(self, plan: Plan) -> None:
+    def _check_space(self, plan: Plan) -> None:
         if plan.sample_bytes and self._options.compression is None:
             done = os.path.join(self._target.workspace, "set")
             entries = os.scandir(done) if os.path.isdir(done) else ()
             finished = sum(entry.stat().st_size for entry in entries)
             needed = plan.count * plan.sample_bytes - finished
-            check_room(self._target.shown, os.path.dirname(self._target.workspace), needed)
+            check_space(self._target.shown, os.path.dirname(self._target.workspace), needed)
 
     def _kept(self, plan: Plan) -> dict[int, ShardRecord]:
         """Records of the finished shards that are whole and whose source files have not changed."""
@@ -301,7 +301,7 @@ class _Run:
         )
         manifest = Manifest.of(common, [r.shard for r in good if r.shard is not None])
         manifest = replace(manifest, digests=whole_digests(self._workspace.set, manifest))
-        with in_room(self._target.shown, self._workspace.root):
+        with full_disk_reported(self._target.shown, self._workspace.root):
             self._workspace.seal(manifest)
         return manifest, tuple((name, why) for _, name, why in sorted(skipped))
 

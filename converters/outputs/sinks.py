@@ -19,7 +19,7 @@ from asyncreader.errors import AsyncReaderError, FormatError, SourceError
 from asyncreader.formats import packed as fmt
 
 from ..encode import Packed
-from .disk import ENTRY, check_room, free_bytes, full_error, is_full
+from .disk import ENTRY, check_space, free_bytes, full_error, is_full
 from .hdf5_writer import ChunkedData, ContiguousData, Hdf5File, SpooledData
 from .tables import FieldTables, Paths, Tables
 
@@ -83,7 +83,7 @@ class Hdf5Sink:
             if self._first and self._raw and isinstance(self._data, ContiguousData):
                 # a field's values are written twice
                 needed = 2 * sample.size - len(sample.data)
-                check_room(self._target, self._folder, self._expected * needed)
+                check_space(self._target, self._folder, self._expected * needed)
             self._first = False
             self._data.append(sample)
             for field, values in zip(self._fields, sample.fields, strict=True):
@@ -216,7 +216,7 @@ class LmdbSink:
 
     def append(self, sample: Packed) -> None:
         if self._count == 0:
-            check_room(self._target, self._folder, self._expected * sample.size)
+            check_space(self._target, self._folder, self._expected * sample.size)
         self._put(self._data, fmt.record_key(self._count), sample.data)
         for field, values in zip(self._fields, sample.fields, strict=True):
             self._put(field, fmt.record_key(self._count), values.data)

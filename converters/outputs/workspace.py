@@ -2,8 +2,8 @@
 
 Any machine that sees the folder can write a shard. In it: ``plan.json``; ``set/``, where a shard
 appears by rename when it is complete, verified and on the disk; ``receipts/``, one small file for
-each finished shard, written after it; ``attempts/``, where shards are written, each under its own
-name.
+each finished shard, written after it (its record); ``attempts/``, where shards are written, each
+under its own name.
 """
 
 from __future__ import annotations

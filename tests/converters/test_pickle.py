@@ -146,7 +146,7 @@ def test_no_code_is_run(tmp_path: Path, hostile: Any) -> None:
     path = write(tmp_path, points)
     with (
         pytest.warns(UserWarning, match="pickle"),
-        pytest.raises(SampleError, match=r"cannot be unpickled.*record 3, key 3.*not let in"),
+        pytest.raises(SampleError, match=r"cannot be unpickled.*record 3, key 3.*not allowed"),
     ):
         convert(path, tmp_path / "new.h5", allow_pickle=True)
     assert not (tmp_path / "new.h5").exists()

@@ -269,7 +269,7 @@ def test_a_killed_run_leaves_nothing_under_the_name(
     assert verify_file(str(target)).ok
 
 
-# -- no room -------------------------------------------------------------------------------------
+# -- no space ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", ["pwrite", "posix_fallocate"])
@@ -305,7 +305,7 @@ def test_the_kth_write_fails(
         else:
             pytest.fail("it never succeeded")
     assert len(failures) > 3
-    wanted = "no room on the disk" if code == errno.ENOSPC else "cannot be written"
+    wanted = "no space on the disk" if code == errno.ENOSPC else "cannot be written"
     assert all(wanted in str(failure) for failure in failures)
     assert {failure.path for failure in failures} == {str(tmp_path / "out.h5")}
 
@@ -351,7 +351,7 @@ def test_a_full_disk(folder: Path, small_disk: Any, suffix: str, encoding: str) 
             assert verify_file(str(place / f"out.{suffix}")).ok
             assert listed(place) == [f"out.{suffix}"]
     assert packed
-    assert all("no room on the disk" in failure for failure in failures)
+    assert all("no space on the disk" in failure for failure in failures)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -253,7 +253,7 @@ def test_a_flat_bucket_and_an_empty_one(photos: Path, bucket: str, tmp_path: Pat
     (photos / "loose.jpg").write_bytes(b"x")
     with pytest.raises(FormatError, match=r"next to the class folders.*loose"):
         convert("s3://b/photos", tmp_path / "out.h5")
-    with pytest.raises(SourceNotFoundError, match="nothing lies below this URL"):
+    with pytest.raises(SourceNotFoundError, match="there are no files below this URL"):
         convert("s3://b/photo", tmp_path / "out.h5")  # a prefix of names is no folder
     with pytest.raises(SourceError, match="no pictures in the folder"):
         convert("s3://b/photos/notes", tmp_path / "out.h5")

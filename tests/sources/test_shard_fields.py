@@ -251,13 +251,13 @@ def test_bad_masks_shorten_their_shard(folders: tuple[Path, Path], tmp_path: Pat
     assert caught.value.source_path.endswith("dog/20.png")
 
 
-def test_room_for_masks_is_asked_for(
+def test_space_for_masks_is_checked(
     folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a raw set is packed there must be room for its masks, too."""
+    """Before a raw set is packed there must be space for its masks, too."""
     needed: list[int] = []
     monkeypatch.setattr(
-        "converters.outputs.shards.check_room", lambda *words: needed.append(words[-1])
+        "converters.outputs.shards.check_space", lambda *words: needed.append(words[-1])
     )
     convert(folders[0], tmp_path / "set", fields={"mask": folders[1]}, shards=SHARDS)
     assert needed == [COUNT * HIGH * WIDE * (3 + 1)]

@@ -438,7 +438,7 @@ def pickle_values_with_keys(scratch: Scratch) -> Try:
 
 
 @attack(
-    says="names builtins.open|names io.open|not let in",
+    says="names builtins.open|names io.open|not allowed",
     entrances=("convert",),
     refused=("convert",),
 )
