@@ -11,8 +11,10 @@ Another field, such as ``mask``, is stored as ``data`` is, under its own name. W
 is encoded; ``fields`` of the :class:`Meta` describes it (in HDF5 as JSON text).
 
 Digests are XXH3-64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): of a sample's
-stored bytes in ``checksums``, and of each table in ``Meta.digests``, written as 16 hex digits; the
-digest ``meta`` there is of the description itself (:func:`described_digest`).
+stored bytes in ``checksums``, and of each table in ``Meta.digests``, written as 16 hex digits. That
+of a table is computed over its little-endian bytes in C order (``paths``: each path followed by a
+NUL; ``classes``: each name in UTF-8 followed by a NUL). The digest ``meta`` is of the description
+itself (:func:`described_digest`).
 """
 
 from __future__ import annotations
@@ -64,10 +66,6 @@ META: Final = "meta"
 #: LMDB: the key of the one array in ``labels`` and in ``checksums``, and of the JSON in ``meta``.
 TABLE_KEY: Final = b"table"
 META_KEY: Final = b"meta"
-
-#: Tables whose digests a file carries, each computed over its little-endian C-order bytes
-#: (``paths``: each path followed by a NUL; ``classes``: each name in UTF-8 followed by a NUL).
-DIGESTED: Final = (LABELS, OFFSETS, CHECKSUMS, PATHS, CLASSES)
 
 #: Fields of a description that its own digest covers.
 DESCRIBED: Final = (
