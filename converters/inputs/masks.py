@@ -37,6 +37,8 @@ Array: TypeAlias = npt.NDArray[Any]
 #: Between a path's sort key and what follows it: a component is never empty, so none is inside.
 _END: Final = b"\0\0"
 _NUMBER: Final = struct.Struct(">Q")
+#: What follows: a mask's path, or the number of a picture. Masks are sorted first.
+_MASK, _PICTURE = b"0", b"1"
 
 
 @dataclass(frozen=True)
@@ -113,39 +115,33 @@ class _Matching:
         self.extra = 0
 
     def __iter__(self) -> Iterator[bytes]:
-        pictures = sorted_records(
-            _stem(self._pictures[number]) + _END + _NUMBER.pack(number)
-            for number in range(len(self._pictures))
+        # sorted together: each mask comes right before the pictures of the same stem
+        masks = (_stem(mask.path) + _END + _MASK + mask.path for mask in self._tree)
+        pictures = (
+            _stem(path) + _END + _PICTURE + _NUMBER.pack(number)
+            for number, path in enumerate(self._pictures)
         )
-        found = sorted_records(_stem(mask.path) + _END + mask.path for mask in self._tree)
-        masks = itertools.groupby(found, lambda record: record.split(_END, 1)[0])
-        at, group = next(masks, (None, iter(())))
-        used = False
-        paths: list[bytes] = []
-        for record in pictures:
-            stem, number = record[: -len(_END) - _NUMBER.size], record[-_NUMBER.size :]
-            while at is not None and at < stem:
-                self.extra += 0 if used else sum(1 for _ in group)
-                at, group = next(masks, (None, iter(())))
-                used = False
-            if at != stem:
-                yield number
-                continue
-            if not used:
-                paths = [mask.split(_END, 1)[1] for mask in group]
-                used = True
-            if len(paths) > 1:
-                raise FormatError(
-                    f"a picture has two of field {self._name!r}",
-                    source_path=self._tree.shown(paths[0]),
-                    found=repr(self._tree.shown(paths[1])),
-                    hint="remove one of them",
-                )
-            yield number + paths[0]
-        while at is not None:
-            self.extra += 0 if used else sum(1 for _ in group)
-            at, group = next(masks, (None, iter(())))
+        records = (r.split(_END, 1) for r in sorted_records(itertools.chain(masks, pictures)))
+        for _, group in itertools.groupby(records, lambda record: record[0]):
+            paths: list[bytes] = []
             used = False
+            for _, record in group:
+                if record.startswith(_MASK):
+                    paths.append(record[1:])
+                    continue
+                if len(paths) > 1:
+                    raise self._doubled(paths)
+                yield record[1:] + (paths[0] if paths else b"")
+                used = True
+            self.extra += 0 if used else len(paths)
+
+    def _doubled(self, paths: list[bytes]) -> FormatError:
+        return FormatError(
+            f"a picture has two of field {self._name!r}",
+            source_path=self._tree.shown(paths[0]),
+            found=repr(self._tree.shown(paths[1])),
+            hint="remove one of them",
+        )
 
 
 def _stem(path: bytes) -> bytes:

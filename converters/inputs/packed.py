@@ -79,7 +79,7 @@ class PackedSamples:
         asked = options.encoding is not None or options.size is not None
         changed = asked or self.channels != (1 if grey else spec.channels)
         if self.encoding == "original":
-            self._check_original(options, spec.stored.encoded)
+            check_original(options, spec.stored.encoded)
             # pictures in a set that others packed may be damaged, or of any size: check each
             changed = spec.meta is None
         check_encoding(options, self.encoding)
@@ -110,16 +110,6 @@ class PackedSamples:
         """The packed set's fingerprint, and a digest of the chosen records."""
         chosen = "" if self._records is None else digest(self._records)
         return f"{fingerprint(self._source)} {chosen}"
-
-    def _check_original(self, options: Options, encoded: bool) -> None:
-        if encoded and options.size is None:
-            return
-        raise ParamsError(
-            "encoding 'original' keeps image files' own bytes",
-            path=options.src,
-            found="a size to resize to" if encoded else "a packed set of raw pixels",
-            hint="choose encoding 'jpeg', 'png' or 'raw'",
-        )
 
     def _record(self, number: int) -> int:
         """The number of sample ``number`` in the source."""
@@ -297,6 +287,18 @@ def check_packed(options: Options) -> None:
                 path=options.src,
                 found="a packed set, which has its own labels",
             )
+
+
+def check_original(options: Options, encoded: bool) -> None:
+    """ParamsError for encoding 'original' of raw pixels, or with a size."""
+    if encoded and options.size is None:
+        return
+    raise ParamsError(
+        "encoding 'original' keeps image files' own bytes",
+        path=options.src,
+        found="a size to resize to" if encoded else "a packed set of raw pixels",
+        hint="choose encoding 'jpeg', 'png' or 'raw'",
+    )
 
 
 def files_digest(path: str) -> str:

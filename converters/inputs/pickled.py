@@ -25,7 +25,7 @@ from asyncreader.sources.request import no_field
 from ..encode import Hold, Packed, make_recipe
 from ..options import Options, check_encoding
 from ..temp_tables import PathOf
-from .packed import check_packed
+from .packed import check_original, check_packed
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
@@ -110,12 +110,8 @@ class PickledSamples:
         raw = isinstance(first, np.ndarray)
         self.channels = options.channels or (first.shape[2] if isinstance(first, np.ndarray) else 3)
         self.encoding = options.encoding or ("raw" if raw else "original")
-        if self.encoding == "original" and (raw or options.size is not None):
-            raise ParamsError(
-                "encoding 'original' keeps image files' own bytes",
-                path=options.src,
-                hint="choose encoding 'jpeg', 'png' or 'raw'",
-            )
+        if self.encoding == "original":
+            check_original(options, encoded=not raw)
         check_encoding(options, self.encoding)
         self._recipe = make_recipe(options, self.encoding, self.channels)
         self._labels = None if self._label is None else _Labels(self._first_label(), self.count)
