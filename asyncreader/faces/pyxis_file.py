@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ..errors import FormatError, ParamsError, SampleError, SourceError, SourceNotFoundError
 from ..sources.bytestore import OpenFile
 from ..sources.lmdb.btree import LmdbFile, Tree
+from ..sources.lmdb.entries import Entries
 from ..sources.lmdb.file import lmdb_data_file
 
 try:
@@ -31,8 +32,6 @@ META_DB: Final = b"meta_db"
 NB_SAMPLES: Final = b"nb_samples"
 
 _DIGITS: Final = 10
-#: Bytes of a node before its key (sources/lmdb/btree.py).
-_NODE: Final = 8
 _STR, _NDARRAY = 1, 2
 #: Snapshots that are tried while a writer is at work.
 _TRIES: Final = 100
@@ -103,10 +102,16 @@ class Snapshot:
                 expected="nb_samples in meta_db",
                 hint="it was not closed when it was written: open it with Writer and close it",
             )
-        numbers, starts, sizes = _table(tree, data, path)
+        entries = Entries.of(tree, data)
+        numbers = entries.numbers(digits=_DIGITS)
+        if (numbers < 0).any():
+            where = entries.blame(int(np.argmin(numbers)))
+            raise FormatError("a key that is no sample number of ten digits", **where)
+        if (np.diff(numbers) <= 0).any():
+            raise FormatError("its sample numbers are out of order", path=path)
         gaps = numbers != np.arange(numbers.size)
         dense = int(np.argmax(gaps)) if gaps.any() else numbers.size
-        return cls(tree, meta, numbers, starts, sizes, int(text), dense)
+        return cls(tree, meta, numbers, entries.starts, entries.sizes, int(text), dense)
 
     def row(self, index: int) -> int | None:
         """The sample's row in the tables; None if there is no such sample."""
@@ -127,28 +132,6 @@ class Snapshot:
         """A string of meta_db."""
         value = self.tree.find(self.meta, key)
         return None if value is None else value.tobytes()
-
-
-def _table(tree: LmdbFile, data: Tree, path: str) -> tuple[Int64, Int64, npt.NDArray[np.uint32]]:
-    """Numbers and byte ranges of all samples, each key checked."""
-    starts, sizes = tree.extents(data)
-    if starts.size and int((starts + sizes).max()) > tree.data.size:
-        raise FormatError("a sample lies outside the file", path=path)
-    numbers = np.empty(starts.size, np.int64)
-    powers = 10 ** np.arange(_DIGITS - 1, -1, -1, dtype=np.int64)
-    at = 0
-    for nodes in tree.walk(data):
-        digits = np.full((nodes.at.size, _DIGITS), -1, np.int64)
-        right = nodes.key_sizes == _DIGITS
-        keys = nodes.at[right][:, None] + (_NODE + np.arange(_DIGITS))
-        digits[right] = tree.data[keys].astype(np.int64) - 48
-        if (digits < 0).any() or (digits > 9).any():
-            raise FormatError("a key that is no sample number of ten digits", path=path)
-        numbers[at : at + nodes.at.size] = digits @ powers
-        at += nodes.at.size
-    if (np.diff(numbers) <= 0).any():
-        raise FormatError("its sample numbers are out of order", path=path)
-    return numbers, starts, sizes
 
 
 # -- samples -------------------------------------------------------------------------------------
