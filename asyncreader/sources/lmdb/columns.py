@@ -33,6 +33,7 @@ _ITEMS: Final = 4096
 _FIELDS: Final = 256
 
 AGAIN: Final = "the file is damaged: copy or write it again"
+_CUT: Final = "its protobuf is cut short or damaged"
 
 
 @dataclass(frozen=True)
@@ -248,11 +249,20 @@ def names(span: Span) -> list[bytes]:
 
 def varint(span: Span) -> tuple[UInt64, Int64]:
     """The varints at the cursors (modulo 2^64), and where they end."""
+    first = span.window(1)[:, 0]
+    value, stop = first.astype(np.uint64), span.at + 1
+    long = np.flatnonzero(first >= 0x80)  # few: most numbers of a header are small
+    if long.size:
+        value[long], stop[long] = _long_varint(span.pick(long))
+    span.need(stop <= span.ends, _CUT)
+    return value, stop
+
+
+def _long_varint(span: Span) -> tuple[UInt64, Int64]:
     window = span.window(10)
     last = window < 0x80
     length = np.argmax(last, axis=1) + 1
-    whole = last.any(axis=1) & (length <= span.ends - span.at)
-    span.need(whole, "its protobuf is cut short or damaged")
+    span.need(last.any(axis=1), _CUT)
     used = np.arange(10) < length[:, None]
     sevens = np.where(used, window & 0x7F, 0).astype(np.uint64)
     value: UInt64 = np.bitwise_or.reduce(sevens << (np.arange(10, dtype=np.uint64) * 7), axis=1)
