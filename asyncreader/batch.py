@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from .errors import ReaderClosedError
 from .pipeline.cuda import DeviceRing
-from .pipeline.slots import Slot, SlotRing, SlotState, arrays_of
+from .pipeline.ring import SlotState
+from .pipeline.slots import Slot, SlotRing, arrays_of
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -29,7 +29,7 @@ from .pipeline.processes import ProcessWorkers, Recipe
 from .pipeline.shared_memory import Arena
 from .pipeline.slots import Data, SlotRing
 from .pipeline.threads import ThreadWorkers
-from .pipeline.trace import Trace, TracedRing
+from .pipeline.trace import Trace
 from .sources import Source, fingerprint
 from .stats import ReaderStats, Totals, html_table
 from .system.limits import usable_cores
@@ -85,11 +85,7 @@ class AsyncReader:
             else:
                 slots = layout.build(p.njob + 1, aligned_empty, filler.handed_out)
             trace = None if p.trace is None else Trace(p.trace)
-            self._ring = (
-                SlotRing(slots, p.njob, p.debug)
-                if trace is None
-                else TracedRing(slots, p.njob, p.debug, trace)
-            )
+            self._ring = SlotRing(slots, p.njob, p.debug, trace)
             if device is not None:
                 on_device = DeviceRing(self._ring, device, p.debug)
             self._batches_from: SlotRing | DeviceRing = on_device or self._ring

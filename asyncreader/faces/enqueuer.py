@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..errors import NothingQueuedError, ParamsError
+from ..pipeline.ring import Ring, RingSlot
 from ..system.signals import after_this
 from .jobs import (
     Job,
@@ -27,7 +28,6 @@ from .jobs import (
 )
 
 if TYPE_CHECKING:
-    from .ring import BufferRing
     from .workers import WorkerGroup
 
 __all__ = ["GeneratorEnqueuer", "OrderedEnqueuer", "Sequence", "get_batch"]
@@ -41,7 +41,7 @@ class _Run:
 
     def __init__(
         self,
-        ring: BufferRing,
+        ring: Ring[RingSlot],
         group: WorkerGroup,
         tasks: Iterator[tuple[int, Any]],
     ) -> None:
@@ -73,17 +73,18 @@ class _Run:
                 join_or_leave([self._dispatcher], seconds)
 
 
-def _dispatch(ring: BufferRing, group: WorkerGroup, tasks: Iterator[tuple[int, Any]]) -> None:
+def _dispatch(ring: Ring[RingSlot], group: WorkerGroup, tasks: Iterator[tuple[int, Any]]) -> None:
     """Give tasks to the workers in order, one for each free slot."""
     try:
         for lane, task in tasks:
-            slot = ring.claim()
-            if slot is None:
+            if not group.give(task, lane):
                 return
-            slot.task = task
-            group.give(slot, lane)
     except BaseException as exc:  # of the user's on_epoch_end or __len__
         ring.finish(exc)
+
+
+def _ring(depth: int, lanes: int) -> Ring[RingSlot]:
+    return Ring((RingSlot(number) for number in range(depth)), holds=0, lanes=lanes)
 
 
 class _Enqueuer:
@@ -139,7 +140,7 @@ class _Enqueuer:
             raise NothingQueuedError("it was not started", hint="call start() before get()")
         return self._items(self._run.ring)
 
-    def _items(self, ring: BufferRing) -> Iterator[Any]:
+    def _items(self, ring: Ring[RingSlot]) -> Iterator[Any]:
         # a method, so that an enqueuer that is still being read from is not collected
         while (taken := ring.take_item()) is not None:
             yield taken[0]
@@ -219,7 +220,6 @@ class GeneratorEnqueuer(_Enqueuer):
             )
 
     def _make_run(self, workers: int, depth: int) -> _Run:
-        from .ring import Buffer, BufferRing
         from .workers import SpawnedGroup, ThreadGroup
 
         jobs: list[Job]
@@ -233,7 +233,7 @@ class GeneratorEnqueuer(_Enqueuer):
                 for number in range(workers)
             ]
         lanes = range(len(jobs))
-        ring = BufferRing((Buffer(number) for number in range(depth)), len(jobs))
+        ring = _ring(depth, len(jobs))
         turns = _Turns(len(jobs), ring)
         group: WorkerGroup = (
             SpawnedGroup(ring, jobs, turns.ended)
@@ -246,7 +246,7 @@ class GeneratorEnqueuer(_Enqueuer):
 class _Turns:
     """Lanes in turn, until all have ended."""
 
-    def __init__(self, count: int, ring: BufferRing) -> None:
+    def __init__(self, count: int, ring: Ring[RingSlot]) -> None:
         self._alive = [True] * count
         self._lock = threading.Lock()
         self._ring = ring
@@ -299,13 +299,12 @@ class OrderedEnqueuer(_Enqueuer):
         self._seed = whole("random_seed", random_seed, 0)
 
     def _make_run(self, workers: int, depth: int) -> _Run:
-        from .ring import Buffer, BufferRing
         from .workers import SpawnedGroup, ThreadGroup
 
         if len(self._sequence) < 1:
             raise ParamsError("the sequence is empty", found=f"length {len(self._sequence)}")
         jobs = [SequenceJob(self._sequence)] * workers
-        ring = BufferRing((Buffer(number) for number in range(depth)), 1)
+        ring = _ring(depth, 1)
         group: WorkerGroup = (
             SpawnedGroup(ring, jobs, _never)
             if self._processes
@@ -322,7 +321,7 @@ def _never(lane: int) -> None:
 
 
 def _epochs(
-    sequence: Any, shuffle: bool, seed: int, ring: BufferRing, processes: WorkerGroup | None
+    sequence: Any, shuffle: bool, seed: int, ring: Ring[RingSlot], processes: WorkerGroup | None
 ) -> Iterator[tuple[int, tuple[int, int | None]]]:
     """(lane, (index, seed of the batch)) of all batches, epoch after epoch."""
     import numpy as np

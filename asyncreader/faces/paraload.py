@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import NothingQueuedError, ParamsError, ReaderClosedError
+from ..pipeline.ring import Ring, RingSlot
 from ..pipeline.threads import join_or_leave
 from ..system.signals import after_this
 from .jobs import asked_for, whole
-from .ring import Buffer, BufferRing
 
 #: What get_available_data_index() returns when there is no more.
 END: Final = -1
@@ -41,7 +41,9 @@ class ParaLoad:
         self.buffer = buffer
         self._callback = callback
         self._numbered = asked_for(callback) == 2
-        self._ring = BufferRing(Buffer(i, batch) for i, batch in enumerate(buffer))
+        self._batches = list(buffer)
+        count = len(self._batches)
+        self._ring = Ring((RingSlot(number) for number in range(count)), holds=count)
         self._threads: list[threading.Thread] = []
         # also where the object is forgotten: threads know the ring, not this object
         self._finalizer = weakref.finalize(self, _stop, os.getpid(), self._ring, self._threads)
@@ -60,7 +62,7 @@ class ParaLoad:
             for _ in range(count):
                 thread = threading.Thread(
                     target=_load,
-                    args=(self._ring, self._callback, self._numbered),
+                    args=(self._ring, self._batches, self._callback, self._numbered),
                     name=f"asyncreader-load-{len(self._threads)}",
                     daemon=True,
                 )
@@ -77,8 +79,13 @@ class ParaLoad:
             raise NothingQueuedError(
                 "no loader was started", hint="call start_loaders() before asking for data"
             )
-        slot = self._ring.hold()
-        return END if slot is None else slot.number
+        taken = self._ring.take()
+        if taken is None:
+            return END
+        slot, error = taken
+        if error is not None:
+            raise error
+        return slot.number
 
     def return_back_for_refill(self, index: int) -> None:
         """Give a batch back. ParamsError if it was never handed out, or is back already."""
@@ -92,7 +99,8 @@ class ParaLoad:
                 found=number,
                 expected=f"0 to {len(self.buffer) - 1}",
             )
-        if not self._ring.give_back(number):
+        slot = self._ring.slots[number]
+        if not self._ring.release(slot, slot.generation):
             raise ParamsError(
                 f"batch {number} is not handed out",
                 hint="give back what get_available_data_index() returned, once",
@@ -113,18 +121,21 @@ class ParaLoad:
         self.stop()
 
 
-def _stop(pid: int, ring: BufferRing, threads: list[threading.Thread]) -> None:
+def _stop(pid: int, ring: Ring[RingSlot], threads: list[threading.Thread]) -> None:
     if os.getpid() == pid:  # in a forked child the threads do not exist
         ring.close()
         join_or_leave(threads)
 
 
-def _load(ring: BufferRing, callback: Callable[..., Any], numbered: bool) -> None:
+def _load(
+    ring: Ring[RingSlot], batches: list[Any], callback: Callable[..., Any], numbered: bool
+) -> None:
     while (slot := ring.claim()) is not None:
+        batch = batches[slot.number]
         try:
-            result = callback(slot.item, slot.step) if numbered else callback(slot.item)
+            result = callback(batch, slot.step) if numbered else callback(batch)
         except BaseException as exc:
-            ring.failed(slot, exc)
+            ring.ready(slot, exc)
             continue
         if _says_end(result):
             ring.finish()

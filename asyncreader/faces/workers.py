@@ -10,10 +10,10 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
 from ..pipeline.processes import ProcessGroup
+from ..pipeline.ring import Ring, RingSlot
 from ..pipeline.threads import join_or_leave
 from ..system.signals import after_this
 from .jobs import RENEW, Ended, Job, unpacked_error, worker_main
-from .ring import Buffer, BufferRing
 
 #: Told the lane of a job that has no more items.
 OnEnd = Callable[[int], None]
@@ -25,8 +25,11 @@ class WorkerGroup(Protocol):
     def start(self) -> None:
         """Begin to wait for tasks. ParamsError if a job cannot be sent to a process."""
 
-    def give(self, slot: Buffer, lane: int) -> None:
-        """Give ``slot.task`` of a claimed slot to the job of this lane."""
+    def give(self, task: Any, lane: int) -> bool:
+        """Wait for a free slot, and let the job of this lane do ``task`` in it.
+
+        False when no more are wanted.
+        """
 
     def renew(self, job: Job) -> None:
         """Use another job for later tasks; called while no item is being made."""
@@ -39,7 +42,7 @@ class ThreadGroup:
     """Threads, one for each of ``jobs``; thread ``i`` serves lane ``lanes[i]``."""
 
     def __init__(
-        self, ring: BufferRing, jobs: Sequence[Job], lanes: Sequence[int], ended: OnEnd
+        self, ring: Ring[RingSlot], jobs: Sequence[Job], lanes: Sequence[int], ended: OnEnd
     ) -> None:
         self._ring = ring
         self._threads = [
@@ -57,8 +60,8 @@ class ThreadGroup:
             for thread in self._threads:
                 thread.start()
 
-    def give(self, slot: Buffer, lane: int) -> None:
-        self._ring.assign(slot, lane)
+    def give(self, task: Any, lane: int) -> bool:
+        return self._ring.claim(task, lane) is not None
 
     def renew(self, job: Job) -> None:
         pass  # threads use the object itself
@@ -67,15 +70,16 @@ class ThreadGroup:
         join_or_leave(self._threads, seconds)
 
 
-def _work(ring: BufferRing, lane: int, job: Job, ended: OnEnd) -> None:
-    while (slot := ring.next_in(lane)) is not None:
+def _work(ring: Ring[RingSlot], lane: int, job: Job, ended: OnEnd) -> None:
+    while (task := ring.next_task(lane)) is not None:
+        slot = task[0]
         try:
-            item = job(slot.task)
+            item = job(slot.plan)
         except Ended:
             ended(lane)
             ring.void(slot)
         except BaseException as exc:
-            ring.failed(slot, exc)
+            ring.ready(slot, exc)
         else:
             if item is None:
                 ring.void(slot)
@@ -84,17 +88,17 @@ def _work(ring: BufferRing, lane: int, job: Job, ended: OnEnd) -> None:
                 ring.ready(slot)
         # an item may be large: it is the consumer's alone now
         item = None
-        del slot
+        del task, slot
 
 
 class SpawnedGroup(ProcessGroup):
     """Spawned processes, one for each of ``jobs``. Lane ``i`` is process ``i``; -1 is any."""
 
     instead = "use_multiprocessing=False"
+    _ring: Ring[RingSlot]
 
-    def __init__(self, ring: BufferRing, jobs: Sequence[Job], ended: OnEnd) -> None:
+    def __init__(self, ring: Ring[RingSlot], jobs: Sequence[Job], ended: OnEnd) -> None:
         super().__init__(len(jobs), ring, "asyncreader-enqueue")
-        self._buffer_ring = ring
         self._jobs = jobs
         self._ended = ended
 
@@ -110,7 +114,10 @@ class SpawnedGroup(ProcessGroup):
                 "files itself when it is first used",
             )
 
-    def give(self, slot: Buffer, lane: int) -> None:
+    def give(self, task: Any, lane: int) -> bool:
+        slot = self._ring.claim()
+        if slot is None:
+            return False
         if lane < 0:
             lane = self._least_busy()
         else:
@@ -118,7 +125,8 @@ class SpawnedGroup(ProcessGroup):
                 self._queued[lane] += 1
         # a dead or closed worker is the receiver's business
         with contextlib.suppress(OSError, ValueError):
-            self._pipes[lane].send((slot.number, slot.task))
+            self._pipes[lane].send((slot.number, task))
+        return True
 
     def renew(self, job: Job) -> None:
         self._jobs = [job] * len(self._jobs)
@@ -135,17 +143,17 @@ class SpawnedGroup(ProcessGroup):
         slot_number, kind, body = message
         with self._lock:
             self._queued[number] -= 1
-        slot = self._buffer_ring.buffers[slot_number]
+        slot = self._ring.slots[slot_number]
         if kind == "item":
             try:
                 slot.item = ForkingPickler.loads(body)
             except Exception as exc:  # a class that the parent has not, say
-                self._buffer_ring.failed(slot, exc)
+                self._ring.ready(slot, exc)
             else:
-                self._buffer_ring.ready(slot)
+                self._ring.ready(slot)
         elif kind == "error":
-            self._buffer_ring.failed(slot, unpacked_error(body, f"worker process {number}"))
+            self._ring.ready(slot, unpacked_error(body, f"worker process {number}"))
         else:
             if kind == "end":
                 self._ended(number)
-            self._buffer_ring.void(slot)
+            self._ring.void(slot)

@@ -31,7 +31,6 @@ from ..system.memory import aligned_empty
 from .fill_batch import BatchFiller
 from .shared_memory import Arena, pages
 from .slots import Slot, SlotLayout
-from .trace import TracedFiller
 
 #: Samples, spread over a set, that are looked at to see whether ``dtype`` can hold their values.
 LOOKED_AT: Final = 16
@@ -75,8 +74,7 @@ def make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> 
             found=f"none of {', '.join(map(repr, unchecked))}" if unchecked else None,
             hint="pack it with asyncreader convert, which records them",
         )
-    kind = BatchFiller if p.trace is None else TracedFiller
-    return kind(
+    return BatchFiller(
         source,
         fill,
         order,
@@ -84,6 +82,7 @@ def make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> 
         verify=p.verify,
         postprocess=p.postprocess,
         other_fields=other_fields,
+        traced=p.trace is not None,
     )
 
 

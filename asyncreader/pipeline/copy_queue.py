@@ -14,8 +14,9 @@ processors, and without numba, batches go through the ring's tasks.
 from __future__ import annotations
 
 import platform
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -24,9 +25,16 @@ import numpy.typing as npt
 from ..pixels import kernels
 from ..stats import Meter
 from ..system.memory import address_of
+from .ring import RingSlot
 
 #: How often a thread looks for a job, or at its batch, before it sleeps: some 20 us in all.
 LOOKS: Final = 20_000
+
+#: With fewer seconds between two batches the consumer copies the next one and wakes no worker.
+HURRIED: Final = 50e-6
+
+#: The task of a worker that is to serve the queue, in place of the first and last row to fill.
+SERVE: Final = (-1, -1)
 
 #: Items of ``control``.
 CLAIMED, PUBLISHED, STOPPED = range(3)
@@ -57,6 +65,9 @@ class CopyQueue:
     ) -> None:
         self.servers = servers
         self.meter = Meter()  # for what consumers copy
+        self.taken_at = 0.0  # when the consumer got its last batch
+        self._hurried = False  # the consumer comes back sooner than a worker wakes up
+        self._serving = 0  # workers that serve the queue
         rows = outs[0][0]
         label_bytes = 0 if labels is None else labels.nbytes // labels.shape[0]
         control, queue, marks = (np.zeros(n, np.int64) for n in (3, len(outs), len(outs)))
@@ -76,6 +87,8 @@ class CopyQueue:
         # memoryviews: items are read and written without a call
         self.control, self.queue = control.data, queue.data
         self.jobs, self.marks = jobs.data, marks.data
+        #: one more of this publishes the batch that was prepared
+        self.published = (self.control, PUBLISHED)
 
     @staticmethod
     def available() -> bool:
@@ -86,21 +99,75 @@ class CopyQueue:
         """Whether there is a batch that no thread has begun."""
         return self.control[PUBLISHED] > self.control[CLAIMED]
 
+    def is_whole(self, number: int, generation: int) -> bool:
+        """Whether all rows of this batch have been copied."""
+        return bool(self.marks[number] == generation)
+
+    # -- the ring, under its lock ------------------------------------------------------------
+
+    def prepare(self, number: int, generation: int, records: npt.NDArray[np.int64]) -> None:
+        """Write down the batch of slot ``number``. It is not published yet."""
+        jobs, published = self.jobs, self.control[PUBLISHED]
+        jobs[number, 0], jobs[number, 1] = records.size, address_of(records)
+        jobs[number, 5] = generation
+        self.queue[published % len(self.queue)] = number
+
+    def needs_server(self) -> bool:
+        """Whether an idle worker is to be woken for the batch that comes next."""
+        return self._serving < self.servers and (self.waiting() or not self._hurried)
+
+    def stop(self) -> None:
+        """Begin no other batch."""
+        self.control[STOPPED] = 1
+
+    def copy_all(self) -> None:
+        """Copy all batches that no thread has begun."""
+        kernels.copy_batches(*self._arguments, 1 << 62, 0)
+
+    # -- workers -----------------------------------------------------------------------------
+
+    def work(self, meter: Meter, lock: threading.RLock, copied: Callable[[], None]) -> None:
+        """Copy batches while there are any, unless enough workers do so.
+
+        ``lock``: the ring's; ``copied``: wakes those who wait for a batch, under that lock.
+        """
+        with lock:
+            if self._serving >= self.servers:
+                return
+            self._serving += 1
+        serves = True
+        while serves:
+            self.serve(meter)
+            with lock:
+                copied()
+                serves = self.waiting() and not self.control[STOPPED]
+                self._serving -= not serves
+
     def serve(self, meter: Meter) -> None:
         """Copy batches until there has been none for some microseconds."""
         started = time.perf_counter()
         kernels.copy_batches(*self._arguments, 1 << 62, LOOKS)
         meter.read += time.perf_counter() - started
 
+    # -- the consumer ------------------------------------------------------------------------
+
+    def copy_until_whole(self, oldest: Callable[[], RingSlot | None]) -> None:
+        """Copy batches until ``oldest`` (the one waited for) is None, or none is left to copy.
+
+        A copy takes less time than waking a thread. Ctrl-C comes before or after a copy.
+        """
+        self._hurried = time.perf_counter() - self.taken_at < HURRIED
+        while (slot := oldest()) is not None:
+            if not self.waiting():
+                self.look(slot.number, slot.generation)
+                return
+            self.copy_one()
+
     def copy_one(self) -> None:
         """Copy the oldest batch that no thread has begun, if there is one."""
         started = time.perf_counter()
         kernels.copy_batches(*self._arguments, 1, 0)
         self.meter.read += time.perf_counter() - started
-
-    def copy_all(self) -> None:
-        """Copy all batches that no thread has begun."""
-        kernels.copy_batches(*self._arguments, 1 << 62, 0)
 
     def look(self, number: int, generation: int) -> None:
         """Wait some microseconds for the batch in slot ``number`` to be whole."""

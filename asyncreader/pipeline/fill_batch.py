@@ -18,6 +18,7 @@ from ..sources import FieldsSource, RowError, RowPlan, Source
 from ..stats import Meter
 from .copy_queue import CopyQueue
 from .slots import Array, Data, Slot, arrays_of
+from .trace import named_by, note
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 Postprocess: TypeAlias = Callable[..., Any]
@@ -53,6 +54,7 @@ class BatchFiller:
     ``fill``: how its data, or its first field, become rows; ``other_fields``: the same for each
     other field of a :class:`FieldsSource`, None for a source that has no fields.
     ``seen`` (uint8 per sample) marks samples whose checksum has passed, with verify="first".
+    ``traced``: notes in the workers' meters what they did when, see trace.py.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class BatchFiller:
         verify: str,
         postprocess: Postprocess | None,
         other_fields: tuple[Fill, ...] | None = None,
+        traced: bool = False,
     ) -> None:
         self.source = source
         self.fill = fill
@@ -72,6 +75,7 @@ class BatchFiller:
         self.order = order
         self._random = any(one.random for one in self.fills)
         self._on_error = on_error
+        self._traced = traced
         checked = source.spec.checksums or source.spec.some_checksums
         self._verify = verify if checked else "never"
         if self._verify == "first" and source.spec.count > MOST_MARKED:
@@ -151,6 +155,16 @@ class BatchFiller:
         plan = slot.plan
         assert plan is not None
         started, decoded = time.perf_counter(), meter.decode
+        try:
+            self._fill_rows(slot, plan, lo, hi, meter)
+        finally:
+            now, decoding = time.perf_counter(), meter.decode - decoded
+            if self._traced:
+                rows = {"rows": f"{lo}:{hi}", "decode_ms": round(decoding * 1e3, 3)}
+                self._note(meter, "fill", started, now, slot, rows)
+        meter.read += now - started - decoding
+
+    def _fill_rows(self, slot: Slot, plan: BatchPlan, lo: int, hi: int, meter: Meter) -> None:
         records = plan.indices[lo:hi]
         rows = self._rows[lo:hi]
         # keys are computed only if something is random
@@ -164,7 +178,12 @@ class BatchFiller:
             self._handle_bad(slot, plan, bad, meter)
         if slot.labels is not None:
             self._labels(slot, plan, lo, hi)
-        meter.read += time.perf_counter() - started - (meter.decode - decoded)
+
+    def _note(
+        self, meter: Meter, name: str, begun: float, ended: float, slot: Slot, more: dict[str, Any]
+    ) -> None:
+        """Note a span of a worker for the trace."""
+        note(meter, [(name, begun, ended, {**named_by(slot.plan), "slot": slot.number, **more})])
 
     def _read(
         self,
@@ -258,9 +277,14 @@ class BatchFiller:
         started = time.perf_counter()
         count = plan.indices.size
         labels = None if slot.labels is None else slot.labels[:count]
-        result = self.call_postprocess(self.seen_rows(slot, count), labels, plan.rng_key)
-        self._store(slot, result, count)
-        meter.postprocess += time.perf_counter() - started
+        try:
+            result = self.call_postprocess(self.seen_rows(slot, count), labels, plan.rng_key)
+            self._store(slot, result, count)
+        finally:
+            now = time.perf_counter()
+            if self._traced:
+                self._note(meter, "postprocess", started, now, slot, {})
+        meter.postprocess += now - started
 
     def call_postprocess(
         self, data: Data, labels: Array | None, rng_key: int

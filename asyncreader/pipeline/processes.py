@@ -31,6 +31,7 @@ from ..pixels import kernels
 from ..stats import Meter
 from ..system.signals import after_this, disown, end_with_parent, start_child
 from .fill_batch import BatchFiller
+from .ring import Ring
 from .shared_memory import Arena
 from .slots import Slot, SlotLayout, SlotRing
 from .threads import STUCK_AFTER
@@ -68,7 +69,7 @@ class ProcessGroup:
     #: Kernels that every process will use.
     kernels: tuple[str, ...] = ()
 
-    def __init__(self, count: int, ring: SlotRing, name: str) -> None:
+    def __init__(self, count: int, ring: Ring[Any], name: str) -> None:
         self._count = count
         self._ring = ring
         self._name = name
@@ -269,6 +270,7 @@ class ProcessWorkers(ProcessGroup):
     """
 
     kernels = ("feistel_rows", "gather_rows")
+    _ring: SlotRing
 
     def __init__(self, count: int, ring: SlotRing, recipe: Recipe, rank: int, batch: int) -> None:
         super().__init__(count, ring, "asyncreader-fill")

@@ -88,7 +88,7 @@ def join_or_leave(threads: Sequence[threading.Thread], seconds: float = STUCK_AF
 
 def _work(ring: SlotRing, filler: BatchFiller, meter: Meter) -> None:
     while True:
-        task = ring.next_task(meter)
+        task = ring.next_task(meter=meter)
         if task is None:
             return
         slot, lo, hi = task

@@ -4,8 +4,8 @@ Opens in https://ui.perfetto.dev and chrome://tracing. Events are "complete" one
 ``ts`` and ``dur`` in microseconds) and names of lanes (``ph: "M"``), after "Trace Event Format" by
 the Chrome team (docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
 
-Only a reader with ``trace`` uses these classes; without it nothing is asked and nothing costs. With
-it small batches are filled by the workers one by one, not by copy_queue.py: each is to be seen.
+A trace observes the ring (ring.py), and workers note what they did in their meters. Without a trace
+nothing is noted. With it small batches are filled by the workers one by one, not by copy_queue.py.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from typing import Any, Final, TypeAlias
 from ..errors import ParamsError
 from ..order import BatchPlan
 from ..stats import Meter
-from .fill_batch import BatchFiller
-from .slots import Slot, SlotRing, SlotState
+from .ring import RingSlot, SlotState
 
 #: (name, begun, ended, arguments): seconds of time.perf_counter(), one clock for all processes.
 Span: TypeAlias = tuple[str, float, float, dict[str, Any]]
@@ -62,24 +61,28 @@ class Trace:
         self._states: dict[int, tuple[SlotState, float, dict[str, Any]]] = {}
         self._using = ("before the first", self._began, dict[str, Any]())
 
-    def slot(self, slot: Slot, state: SlotState, plan: BatchPlan | None) -> None:
-        """``slot`` is in ``state`` from now on."""
-        now = time.perf_counter()
+    def changed(self, slot: RingSlot) -> None:
+        """``slot`` is in ``slot.state`` from now on."""
+        now, state = time.perf_counter(), slot.state
         was, since, batch = self._states.get(slot.number, (SlotState.FREE, self._began, {}))
-        span, named = (was.name, since, now, batch), _named(plan)
+        span = (was.name, since, now, batch)
+        named = {} if state is SlotState.FREE else named_by(slot.plan)
         # no call from here on: Ctrl-C comes between none of them
         self._states[slot.number] = (state, now, named)
         self._slots += ((slot.number, span),)
 
-    def taken(self, asked: float, plan: BatchPlan | None) -> None:
+    def waited(self, asked: float, slot: RingSlot | None) -> None:
         """The consumer asked for a batch at ``asked`` and has it (None: an error) now."""
         now = time.perf_counter()
         with self._lock:  # two threads may take; their spans must not cross in one lane
             name, since, batch = self._using
-            asked, named = min(max(asked, since), now), _named(plan)
+            asked, named = (
+                min(max(asked, since), now),
+                named_by(None if slot is None else slot.plan),
+            )
             # no call from here on
             self._consumer += ((name, since, asked, batch), ("wait", asked, now, named))
-            self._using = ("use" if plan is not None else "after an error", now, named)
+            self._using = ("use" if slot is not None else "after an error", now, named)
 
     def write(self, meters: Sequence[Meter], workers: str, slots: int) -> None:
         """Write the file, whole or not at all; a warning says where that fails.
@@ -128,7 +131,8 @@ class Trace:
         return {**event, "args": arguments} if arguments else event
 
 
-def _named(plan: BatchPlan | None) -> dict[str, Any]:
+def named_by(plan: BatchPlan | None) -> dict[str, Any]:
+    """What names a batch in a trace."""
     return {} if plan is None else {"epoch": plan.epoch, "step": plan.step}
 
 
@@ -139,74 +143,6 @@ def _lane(number: int, name: str) -> Iterator[dict[str, Any]]:
 
 def _meta(name: str, lane: int, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "ph": "M", "pid": os.getpid(), "tid": lane, "args": arguments}
-
-
-class TracedRing(SlotRing):
-    """A ring that records each change of a slot's state, in the order of the changes."""
-
-    def __init__(self, slots: list[Slot], in_flight: int, debug: bool, trace: Trace) -> None:
-        super().__init__(slots, in_flight, debug)
-        self._trace = trace
-
-    def begin(self, plan: BatchPlan, parts: int = 1, copied: bool = False) -> Slot:
-        with self._poisoning, self._lock:  # no worker has it before it is noted
-            slot = super().begin(plan, parts, copied)
-            self._trace.slot(slot, SlotState.FILLING, plan)
-        return slot
-
-    def ready(self, slot: Slot) -> None:
-        self._trace.slot(slot, SlotState.READY, slot.plan)
-        super().ready(slot)
-
-    def take(self, timeout: float | None = None) -> tuple[Slot, BaseException | None]:
-        asked = time.perf_counter()
-        plan, before = None, self._held
-        try:
-            slot, error = super().take(timeout)
-            if error is None:
-                plan = slot.plan
-                self._trace.slot(slot, SlotState.HELD, plan)
-                if before is not None:
-                    self._trace.slot(before, SlotState.FREE, None)
-            else:
-                self._trace.slot(slot, SlotState.FREE, None)
-            return slot, error
-        finally:
-            self._trace.taken(asked, plan)
-
-    def release(self, slot: Slot, generation: int) -> None:
-        held = slot.generation == generation and slot.state is SlotState.HELD
-        super().release(slot, generation)
-        if held:
-            self._trace.slot(slot, SlotState.FREE, None)
-
-    def drop_queued(self) -> None:
-        dropped = list(self._queue)
-        super().drop_queued()
-        for slot in dropped:
-            self._trace.slot(slot, SlotState.FREE, None)
-
-
-class TracedFiller(BatchFiller):
-    """A filler that notes in the worker's meter what it did when."""
-
-    def fill_part(self, slot: Slot, lo: int, hi: int, meter: Meter) -> None:
-        decoded, began = meter.decode, time.perf_counter()
-        try:
-            super().fill_part(slot, lo, hi, meter)
-        finally:
-            decode_ms = round((meter.decode - decoded) * 1e3, 3)
-            rows = {"slot": slot.number, "rows": f"{lo}:{hi}", "decode_ms": decode_ms}
-            note(meter, [("fill", began, time.perf_counter(), {**_named(slot.plan), **rows})])
-
-    def finish(self, slot: Slot, meter: Meter) -> None:
-        began = time.perf_counter()
-        try:
-            super().finish(slot, meter)
-        finally:
-            if self._postprocess is not None:
-                batch = {**_named(slot.plan), "slot": slot.number}
-                note(meter, [("postprocess", began, time.perf_counter(), batch)])
 
 
 def note(meter: Meter, spans: Iterable[Span]) -> None:

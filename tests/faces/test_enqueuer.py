@@ -642,7 +642,7 @@ def test_bug_no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
         got: list[int] = []
         consumer = threading.Thread(target=lambda: got.extend(enqueuer.get()))
         consumer.start()
-        until(lambda: enqueuer._run.ring._waiting == 1)
+        until(lambda: enqueuer._run.ring._waiting == 2)  # it, and who waits for a free slot
         gate.set()
         consumer.join(60)
         assert got == [1]
@@ -699,7 +699,7 @@ def test_bug_stop_while_a_consumer_waits() -> None:
     got: list[Any] = []
     consumer = threading.Thread(target=lambda: got.append(list(enqueuer.get())))
     consumer.start()
-    until(lambda: enqueuer._run.ring._waiting == 1)
+    until(lambda: enqueuer._run.ring._waiting == 2)  # it, and who waits for a free slot
     gate.set()
     enqueuer.stop()
     consumer.join(60)

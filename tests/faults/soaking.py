@@ -271,9 +271,9 @@ class Loaded:
 
     def take(self, got: list[int], count: int) -> None:
         """Take that many, giving the buffers back."""
-        from asyncreader.pipeline.slots import SlotState
+        from asyncreader.pipeline.ring import SlotState
 
-        for slot in self._made._ring.buffers:
+        for slot in self._made._ring.slots:
             if slot.state is SlotState.HELD:
                 self._made.return_back_for_refill(slot.number)
         for _ in range(count):

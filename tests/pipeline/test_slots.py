@@ -28,7 +28,8 @@ from asyncreader import (
     WorkerError,
 )
 from asyncreader.order import BatchPlan, Cursor
-from asyncreader.pipeline.slots import POISON, Slot, SlotLayout, SlotRing, SlotState
+from asyncreader.pipeline.ring import SlotState
+from asyncreader.pipeline.slots import POISON, Slot, SlotLayout, SlotRing
 from asyncreader.system.memory import aligned_empty
 
 ROWS = 6
@@ -574,10 +575,11 @@ def test_an_interrupted_begin_is_no_begin() -> None:
 
     worker = threading.Thread(target=ring.next_task)
     worker.start()
-    while not ring._idle:
+    lane = ring._lanes[0]
+    while not lane.idle:
         pass
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ring._work, "notify", interrupt)
+        patch.setattr(lane.work, "notify", interrupt)
         with pytest.raises(KeyboardInterrupt):
             ring.begin(plan(0))
     assert ring.counts()["free"] == 2

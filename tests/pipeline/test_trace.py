@@ -186,7 +186,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     trace = Trace(str(tmp_path / "t.json"), kept=10)
     meter = Meter()
     for number in range(100):
-        trace.taken(time.perf_counter(), None)
+        trace.waited(time.perf_counter(), None)
         begun = time.perf_counter()
         note(meter, [("fill", begun, begun, {"step": number})])
     note(meter, [("fill", 0.0, 0.0, {})] * 30_000)
