@@ -88,7 +88,7 @@ class CopyQueue:
         self.control, self.queue = control.data, queue.data
         self.jobs, self.marks = jobs.data, marks.data
         #: one more of this publishes the batch that was prepared
-        self.published = (self.control, PUBLISHED)
+        self.published = self.control[PUBLISHED : PUBLISHED + 1]
 
     @staticmethod
     def available() -> bool:
@@ -98,10 +98,6 @@ class CopyQueue:
     def waiting(self) -> bool:
         """Whether there is a batch that no thread has begun."""
         return self.control[PUBLISHED] > self.control[CLAIMED]
-
-    def is_whole(self, number: int, generation: int) -> bool:
-        """Whether all rows of this batch have been copied."""
-        return bool(self.marks[number] == generation)
 
     # -- the ring, under its lock ------------------------------------------------------------
 
@@ -158,10 +154,13 @@ class CopyQueue:
         """
         self._hurried = time.perf_counter() - self.taken_at < HURRIED
         while (slot := oldest()) is not None:
+            number, generation = slot.number, slot.generation
             if not self.waiting():
-                self.look(slot.number, slot.generation)
+                self.look(number, generation)
                 return
             self.copy_one()
+            if self.marks[number] == generation:
+                return
 
     def copy_one(self) -> None:
         """Copy the oldest batch that no thread has begun, if there is one."""

@@ -149,16 +149,21 @@ class Ring(Generic[S]):
         slot: S,
         tasks: Sequence[Task[S]],
         lane: int = 0,
-        count: tuple[memoryview, int] | None = None,
+        counter: memoryview[int] | None = None,
     ) -> None:
         """Begin the last free slot, which is prepared (the lock is held).
 
-        ``count``: an item of a memoryview that then goes up by one.
+        ``counter``: one number, which then goes up by one.
         """
         to = self._lanes[lane]
-        counter, at = count or (None, 0)
         if tasks and to.idle:
-            to.work.notify(len(tasks))  # they find the tasks when the lock is free
+            try:
+                to.work.notify(len(tasks))  # they find the tasks when the lock is free
+            except BaseException:
+                # Ctrl-C may leave one in the Condition's queue that is awake already: it would be
+                # woken in place of a worker the next time
+                to.work.notify_all()
+                raise
         # no call from here on
         del self._free[-1]
         slot.state = _FILLING
@@ -168,7 +173,7 @@ class Ring(Generic[S]):
         to.tasks += tasks
         self._queue += (slot,)
         if counter is not None:
-            counter[at] += 1
+            counter[0] += 1
         if self._observer is not None:
             self._observer.changed(slot)
 

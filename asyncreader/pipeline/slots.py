@@ -216,7 +216,7 @@ class SlotRing(Ring[Slot]):
             assert copies is not None
             copies.prepare(slot.number, slot.generation + 1, plan.indices)
             serve = copies.needs_server() and not self._lanes[0].tasks
-            self._begin(slot, ((slot, *SERVE),) if serve else (), 0, copies.published)
+            self._begin(slot, ((slot, *SERVE),) if serve else (), counter=copies.published)
             return slot
 
     def take(self, timeout: float | None = None) -> tuple[Slot, BaseException | None]:
@@ -227,21 +227,30 @@ class SlotRing(Ring[Slot]):
         """
         observer, copies = self._observer, self.copies
         asked = 0.0 if observer is None else time.perf_counter()
-        slot, error = None, None
+        taken: Slot | None = None
         try:
             if copies is not None:
-                self._copy(copies)
-            taken = super().take(timeout)
-            assert taken is not None  # what there is instead is raised
-            slot, error = taken
+                copies.copy_until_whole(self._oldest_copied)
+            with self._lock:
+                slot = self._oldest(timeout)
+                assert slot is not None  # what there is instead is raised
+                error = self._hand_over(slot)
+                if error is None:
+                    taken = slot
+        except BaseException:
+            # Ctrl-C may come after a copy that a seek() in another thread waits for
+            with self._lock:
+                if self._waiting:
+                    self._cond.notify_all()
+            raise
         finally:
             if observer is not None:
-                observer.waited(asked, slot if error is None else None)
+                observer.waited(asked, taken)
         if self._used:
             self._free_used()
         if copies is not None:
             copies.taken_at = time.perf_counter()
-        return taken
+        return slot, error
 
     def newest(self) -> BatchPlan | None:
         """The plan of the batch that was begun last; None where none is in flight."""
@@ -374,16 +383,6 @@ class SlotRing(Ring[Slot]):
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _copy(self, copies: CopyQueue) -> None:
-        """Copy batches in this thread until the oldest is whole, or none is left to copy."""
-        try:
-            copies.copy_until_whole(self._oldest_copied)
-        except BaseException:
-            # Ctrl-C came after a copy that a seek() in another thread waits for
-            with self._lock:
-                self._wake()
-            raise
-
     def _oldest_copied(self) -> Slot | None:
         """The oldest batch, if it is one to copy, and not whole."""
         with self._lock:
@@ -402,7 +401,7 @@ class SlotRing(Ring[Slot]):
     def _is_ready(self, slot: Slot) -> bool:
         if slot.state is _FILLING and slot.copied:
             assert self.copies is not None
-            return self.copies.is_whole(slot.number, slot.generation)
+            return bool(self.copies.marks[slot.number] == slot.generation)
         return slot.state is _READY
 
     def _refuse(self, timeout: float | None) -> None:

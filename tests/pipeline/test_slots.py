@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -587,6 +588,45 @@ def test_an_interrupted_begin_is_no_begin() -> None:
     assert ring.begin(plan(0)).state is SlotState.FILLING
     worker.join(60)
     assert not worker.is_alive()
+
+
+def test_an_interrupted_begin_loses_no_wake_up() -> None:
+    """Ctrl-C in begin() when a worker is awake, but still in the Condition's queue: the next
+    begin() wakes the worker, not the one that the queue remembers."""
+    ring = make_ring(njob=1)
+    lane = ring._lanes[0]
+    waits, filled = queue.SimpleQueue[None](), queue.SimpleQueue[Slot]()
+    wait = lane.work.wait
+
+    def counted() -> bool:
+        waits.put(None)
+        return wait()
+
+    def work() -> None:
+        while (task := ring.next_task()) is not None:
+            filled.put(task[0])
+
+    def awake_and_interrupted(count: int) -> None:
+        lane.work._waiters[0].release()  # type: ignore[attr-defined]
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lane.work, "wait", counted)
+        worker = threading.Thread(target=work)
+        worker.start()
+        waits.get(timeout=60)
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(lane.work, "notify", awake_and_interrupted)
+            inner.setattr(lane.work, "notify_all", lambda: type(lane.work).notify(lane.work, 9))
+            with pytest.raises(KeyboardInterrupt):
+                ring.begin(plan(0))
+        waits.get(timeout=60)  # the worker found nothing, and waits again
+        slot = ring.begin(plan(0))
+        try:
+            assert filled.get(timeout=10) is slot
+        finally:
+            ring.close()
+            worker.join(60)
 
 
 def test_an_interrupted_wait_holds_the_lock_again() -> None:
