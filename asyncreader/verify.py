@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -36,6 +35,7 @@ from .sources import (
 from .sources.sets.digests import WholeDigests
 from .sources.sets.shards import EachShard, LocalShards
 from .sources.urls import is_url
+from .system.futures import in_order
 from .system.limits import usable_cores
 
 #: Samples of a run that are bad, and a line for each problem.
@@ -224,7 +224,8 @@ def _verify(
     with ThreadPoolExecutor(jobs, thread_name_prefix="asyncreader-verify") as pool:
         done = 0
         try:
-            checked = _in_turn(pool, partial(_check_run, source, decode, stop), runs, jobs)
+            # a sparse file may state 2^50 samples: only some runs wait at any time
+            checked = in_order(pool, partial(_check_run, source, decode, stop), runs, _AHEAD * jobs)
             for run, (failed, found) in checked:
                 done += len(run)
                 bad += failed
@@ -244,21 +245,6 @@ def _verify(
         bad=bad,
         problems=tuple(problems),
     )
-
-
-def _in_turn(
-    pool: ThreadPoolExecutor, check: Callable[[range], Found], runs: Iterator[range], jobs: int
-) -> Iterator[tuple[range, Found]]:
-    """Each run and what ``check`` found in it. A sparse file may state 2^50 samples, so that only
-    some runs wait at any time."""
-    ahead: deque[tuple[range, Future[Found]]] = deque()
-    for run in runs:
-        ahead.append((run, pool.submit(check, run)))
-        if len(ahead) >= _AHEAD * jobs:
-            first, found = ahead.popleft()
-            yield first, found.result()
-    for first, found in ahead:
-        yield first, found.result()
 
 
 def _check_run(source: Source, decode: bool, stop: threading.Event, run: range) -> Found:

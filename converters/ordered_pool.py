@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
-from asyncreader.system.signals import after_this
+from asyncreader.system.signals import after_this, wait_for
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ class Pool(Generic[T]):
         self._cost = cost
         self.window = window or 4 * jobs * group
         self.limit = limit or BYTES_PER_JOB * jobs
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # which wait() takes back in C, where no Ctrl-C comes
         self._consumed = threading.Condition(self._lock)  # threads: something was consumed
         self._ready = threading.Condition(self._lock)  # consumer: the oldest may be done
         self._begun = 0
@@ -110,8 +111,7 @@ class Pool(Generic[T]):
     def __iter__(self) -> Iterator[tuple[int, T | Exception]]:
         for number in range(self._count):
             with self._lock:
-                while number not in self._done:
-                    self._ready.wait()
+                wait_for(self._ready, self._lock, partial(self._done.__contains__, number))
                 result, size = self._done.pop(number)
             yield number, result
             # Only now has the consumer written it: until here its bytes counted.

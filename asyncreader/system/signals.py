@@ -15,7 +15,7 @@ import select
 import signal
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final
 
@@ -42,6 +42,24 @@ def after_this() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if came:
             before(*came[0])
+
+
+def wait_for(
+    changed: threading.Condition,
+    lock: Any,
+    condition: Callable[[], bool],
+    timeout: float | None = None,
+) -> bool:
+    """``changed.wait_for(condition, timeout)``, which Ctrl-C may end: ``lock``, the RLock of
+    ``changed``, is held afterwards in any case."""
+    try:
+        return changed.wait_for(condition, timeout)
+    except BaseException:
+        try:
+            changed.notify(0)  # RuntimeError if this thread does not hold the lock
+        except RuntimeError:
+            lock.acquire()  # Ctrl-C came when wait() had released it
+        raise
 
 
 def start_child(process: Any) -> None:

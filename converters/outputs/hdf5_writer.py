@@ -17,6 +17,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +26,7 @@ from h5py import h5a, h5d, h5f, h5p, h5s, h5t
 
 from asyncreader.errors import SourceError
 from asyncreader.formats import packed as fmt
+from asyncreader.system.futures import result_of, submit
 
 from ..encode import Packed
 from .disk import Extent
@@ -329,13 +331,14 @@ class ChunkedData:
         samples, self._held = self._held, []
         self._begun += len(samples)
         size = self._chunk * self._bytes(self._row)
-        self._pending.append((self._begun, self._pool.submit(_compressed, samples, size)))
+        work = partial(_compressed, samples, size)
+        self._pending.append((self._begun, submit(self._pool, work)))
         if len(self._pending) > self._depth:
             self._write()
 
     def _write(self) -> None:
         end, future = self._pending.popleft()
-        data = future.result()
+        data = result_of(future)
         # Never beyond the last sample: HDF5 would compress a cut chunk anew.
         self._dataset.set_extent((end, *self._row))
         self._file.chunk(self._dataset, (self._written, *(0 for _ in self._row)), data)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from ctrl_c import elsewhere, moments
+from observed import until
 
 from converters.ordered_pool import Lease, Pool
 
@@ -117,3 +121,24 @@ def test_leaving_early_ends_all_threads(at: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         consume()
     assert threading.active_count() == before
+
+
+def test_ctrl_c_at_every_moment() -> None:
+    """Ctrl-C at any moment of iterating is a KeyboardInterrupt, and every thread ends."""
+
+    def case() -> Iterator[Callable[[], Any]]:
+        def work(number: int, lease: Lease) -> int:
+            until(lambda: bool(pool._ready._waiters) or pool._stopped)  # type: ignore[attr-defined]
+            return number
+
+        pool = Pool(work, 3, jobs=1, cost=size_of)
+
+        def consume() -> None:
+            with pool:
+                assert [number for number, _ in pool] == [0, 1, 2]
+
+        yield consume
+        elsewhere(lambda: (pool._stop(),))
+        assert not any(thread.is_alive() for thread in pool._threads)
+
+    moments(case)

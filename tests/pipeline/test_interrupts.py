@@ -6,9 +6,7 @@ The random moments are in tests/faults (cases ctrl-c and interrupts).
 from __future__ import annotations
 
 import ast
-import itertools
-import signal
-import sys
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ctrl_c import elsewhere, moments
 from observed import until
 from project import ROOT
 
@@ -31,61 +30,6 @@ FILES = sorted(
 
 #: Methods that enter a lock, or a context that they are given.
 ENTERS = {"acquire", "__enter__", "enter_context"}
-
-
-def interrupted(moment: int, act: Callable[[], Any]) -> bool:
-    """Run ``act`` with Ctrl-C at that moment; False where it was over before.
-
-    The moments are those of CPython: a function begins, or a call of C has returned.
-    """
-    left = moment
-
-    def look(frame: Any, event: str, argument: Any) -> None:
-        nonlocal left
-        if event in ("call", "c_return") and not _swallowed(frame):
-            left -= 1
-            if left == 0:
-                sys.setprofile(None)
-                signal.raise_signal(signal.SIGINT)
-
-    try:
-        sys.setprofile(look)
-        act()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.setprofile(None)
-    return left <= 0
-
-
-def _swallowed(frame: Any) -> bool:
-    """Whether Python prints an error in this frame and goes on: in a weak reference's callback."""
-    while frame is not None:
-        if frame.f_code.co_name in ("_remove", "remove") and "weakref" in frame.f_code.co_filename:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def moments(case: Callable[[], Iterator[Callable[[], Any]]]) -> None:
-    """Try ``case`` with Ctrl-C at every moment of what it yields; it then looks what is left."""
-    for moment in itertools.count(1):
-        trial = case()
-        came = interrupted(moment, next(trial))
-        assert next(trial, None) is None
-        if not came:
-            assert moment > 2
-            return
-
-
-def elsewhere(call: Callable[[], Any]) -> Any:
-    """What ``call`` gives in another thread, which a lock left held would stop for ever."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
-    thread.start()
-    thread.join(60)
-    assert found, "the lock was left held"
-    return found[0]
 
 
 def plan(step: int) -> BatchPlan:
@@ -267,6 +211,37 @@ def test_paraload_at_every_moment(what: str) -> None:
         until(lambda: not any(thread.is_alive() for thread in threads))
 
     moments(case)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_conditions_have_locks_that_ctrl_c_leaves_whole(path: Path) -> None:
+    """Every Condition has an RLock, which wait() takes back in C. Another lock is taken back in
+    Python, and Ctrl-C there would leave wait() without the lock."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    locks = {
+        ast.unparse(target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) == "threading.RLock()"
+        for target in node.targets
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("threading.Condition"):
+            given = [ast.unparse(argument) for argument in node.args]
+            assert not given or given[0] in locks, f"{path.name}:{node.lineno}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_futures_are_waited_for_by_one_module(path: Path) -> None:
+    """No other file calls a Future's result() or a pool's submit(): Ctrl-C in them can leave a lock
+    held, and then the program never ends."""
+    if path.name == "futures.py":
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            called = ast.unparse(node.func)
+            assert not re.search(r"pool\.(submit|map)$|\.result$", called), (
+                f"{node.lineno}: {called}"
+            )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -24,6 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import FormatError, ParamsError, SourceError, SourceNotFoundError, shown
+from ...system.futures import result_of
+from ...system.signals import after_this
 from ..urls import Location, without_secrets
 
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -77,7 +79,8 @@ class _Loop:
         atexit.register(self._stop)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        with after_this():
+            return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def enter(self) -> None:
         """Add a user, until it calls :meth:`leave`."""
@@ -386,7 +389,7 @@ async def _patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
 
 def _result(future: Future[T], location: Location) -> T:
     try:
-        return future.result()
+        return result_of(future)
     except (CancelledError, asyncio.CancelledError) as exc:
         raise SourceError("the set was closed while it was read", path=location.shown) from exc
     except SourceError:

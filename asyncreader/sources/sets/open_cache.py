@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from ...errors import SourceError
+from ...system.futures import result_of
 from ..base import Source
 
 #: Open files: at least and at most so many; in between, a quarter of the process's descriptors.
@@ -66,7 +67,7 @@ class OpenFileCache:
         try:
             if first:
                 self._fill(number, entry)
-            yield entry.source.result()
+            yield result_of(entry.source)
         finally:
             self._give(entry)
 
@@ -119,4 +120,4 @@ class OpenFileCache:
 def _close(entries: list[_Entry]) -> None:
     for entry in entries:
         if entry.source.exception() is None:
-            entry.source.result().close()
+            result_of(entry.source).close()

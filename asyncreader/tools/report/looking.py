@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from ...errors import ChecksumError, ParamsError, SampleError
 from ...params import parse_params
 from ...sources import Source, fields_of, fingerprint, open_source
+from ...system.futures import in_order
 from ...system.limits import usable_cores
 from ...verify import check_paths
 from ..label_stats import LabelCount, class_of, count_labels, in_words, single
@@ -48,6 +50,8 @@ _PROBE: Final = 64
 
 #: Samples that one task looks at.
 _RUN: Final = 16
+#: Tasks that wait for each thread.
+_AHEAD: Final = 4
 
 
 def gather(
@@ -175,7 +179,8 @@ class _Gathering:
         stop = threading.Event()
         with ThreadPoolExecutor(jobs, thread_name_prefix="asyncreader-report") as pool:
             try:
-                for results in pool.map(lambda run: self._look_at(run, stop), runs):
+                look = partial(self._look_at, stop=stop)
+                for _, results in in_order(pool, look, runs, _AHEAD * jobs):
                     for result in results:
                         done += 1
                         if isinstance(result, _Seen):

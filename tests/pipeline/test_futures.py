@@ -1,0 +1,60 @@
+"""Work for a pool of threads under Ctrl-C."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from ctrl_c import elsewhere, moments
+from observed import until
+
+from asyncreader.system.futures import in_order, result_of, submit
+
+
+def test_in_order_with_few_waiting() -> None:
+    """Results come in the order of the items, an error in its turn; few items are taken ahead."""
+    taken = 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        for number in range(50):
+            taken += 1
+            yield number
+
+    def inverse(number: int) -> float:
+        return 1 / (number - 20)
+
+    with ThreadPoolExecutor(3) as pool:
+        results = in_order(pool, inverse, items(), 5)
+        for number in range(20):
+            assert next(results) == (number, 1 / (number - 20))
+            assert taken <= number + 5
+        with pytest.raises(ZeroDivisionError):
+            next(results)
+
+
+def test_ctrl_c_at_every_moment() -> None:
+    """Ctrl-C at any moment of submitting work and waiting for it: no lock stays held, so that the
+    threads of the pool end, and with them the program."""
+
+    def case() -> Iterator[Callable[[], Any]]:
+        pool = ThreadPoolExecutor(1)
+        waiting, stop = threading.Event(), threading.Event()
+
+        def work() -> int:
+            until(lambda: waiting.is_set() or stop.is_set())
+            return 7
+
+        def act() -> None:
+            future = submit(pool, work)
+            waiting.set()
+            assert result_of(future) == 7
+
+        yield act
+        stop.set()
+        elsewhere(lambda: (pool.shutdown(),))
+
+    moments(case)
