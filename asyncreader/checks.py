@@ -27,10 +27,12 @@ W = TypeVar("W")
 T_co = TypeVar("T_co", covariant=True)
 
 #: How a command line writes a value. "word": as one of the check's words; "json": also as plain
-#: text; "file": text that names a file; "paths": names of sets; "object": it cannot be written.
+#: text; "file": as text that names a file; "paths": as names of sets; "folders", "params": as
+#: several NAME=VALUE; "object": it cannot.
 Form: TypeAlias = Literal[
-    "word", "json", "text", "file", "paths", "size", "slice", "function", "object"
-]
+    "word", "json", "text", "file", "paths", "size", "slice", "function", "folders", "params",
+    "object",
+]  # fmt: skip
 
 #: The most pixels on a side of a picture: JPEG states sides in 16 bits (ITU-T T.81, B.2.2).
 MAX_SIDE: Final = 65_535
@@ -107,7 +109,7 @@ class Parameter:
     @property
     def summary(self) -> str:
         """What ``--help`` says of it."""
-        text = re.split(r"[.;:] ", re.sub(r"[`\"]", "", self.help))[0].removesuffix(".")
+        text = re.split(r"[.;] ", re.sub(r"[`\"]", "", self.help))[0].removesuffix(".")
         return f"{text[0].upper()}{text[1:]}."
 
     @property
@@ -121,6 +123,13 @@ def parameter(default: T, check: Check[T], help: str, *, shown: str = "", metava
     """The declaration of a parameter, as a field of a dataclass."""
     said = {"check": check, "help": help, "shown": shown, "metavar": metavar}
     return dataclasses.field(default=default, metadata=said)
+
+
+def worked_out(check: Check[T], help: str, *, shown: str = "", metavar: str = "") -> T:
+    """As :func:`parameter`, but the default follows from other values: it is None until then."""
+    unknown: Any = None
+    field: T = parameter(unknown, _also(check, None), help, shown=shown, metavar=metavar)
+    return field
 
 
 def declared(kind: type) -> dict[str, Parameter]:

@@ -3,7 +3,29 @@
 ``convert`` is what ``asyncreader convert`` calls; the reader is in the package ``asyncreader``.
 """
 
-from .pack import convert
-from .report import ConvertReport
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .pack import convert
+    from .report import ConvertReport
 
 __all__ = ["ConvertReport", "convert"]
+
+#: Names whose modules take the image libraries along: they are loaded when first asked for, so that
+#: ``asyncreader convert --help`` answers at once (PEP 562).
+_LATE = {"ConvertReport": "report", "convert": "pack"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,11 +15,12 @@ import numpy.typing as npt
 import xxhash
 from PIL import Image
 
+from asyncreader.checks import MAX_SIDE
 from asyncreader.errors import DecodeError
 from asyncreader.pixels import codec
 from asyncreader.pixels.masks import encode_values, nearest_pixels
 
-from .options import MAX_SIDE, Options
+from .options import Options
 
 UInt8: TypeAlias = npt.NDArray[np.uint8]
 #: Called with the bytes that the next step needs; may wait until they are free.

@@ -1,30 +1,48 @@
-"""Checks the arguments of ``convert`` once, before a file is opened."""
+"""The options of ``convert``: each is declared here, and checked here before a file is opened.
+
+To add one: a line in ConvertKeywords, for type checkers and editors, and its declaration in
+Options. The command line, Tab, ``help()`` and the table of options follow from that.
+"""
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
+from asyncreader import checks
+from asyncreader.checks import (
+    Check,
+    Wrong,
+    declared,
+    one_of,
+    optional,
+    parameter,
+    whole,
+    worked_out,
+)
 from asyncreader.errors import ParamsError
-from asyncreader.formats.packed import ENCODINGS, is_field_name
 from asyncreader.params import ReaderParams, parse_params, snake_case
-from asyncreader.sources.urls import absolute, is_url, local_path, location_of, without_secrets
 from asyncreader.system.limits import usable_cores
 
 PathLike: TypeAlias = str | os.PathLike[str]
 #: (H, W); or the shorter side's length; or either as text, "224x224" or "256".
 Size: TypeAlias = tuple[int, int] | int | str
-Progress: TypeAlias = Callable[[int, int], None]
 
-RESIZES: Final = ("crop", "pad", "squeeze")
-FORMATS: Final = ("hdf5", "lmdb")
-ENGINES: Final = ("local", "ray")
+# The values that some options have: their check and Tab take them from these types.
+Encoding: TypeAlias = Literal["raw", "jpeg", "png", "original"]
+Resize: TypeAlias = Literal["crop", "pad", "squeeze"]
+Channels: TypeAlias = Literal[1, 3]
+Compression: TypeAlias = Literal["gzip"]
+Format: TypeAlias = Literal["hdf5", "lmdb"]
+Engine: TypeAlias = Literal["local", "ray"]
+
 #: Threads for each file: of Ray one, since it runs as many tasks as there are cores.
 _JOBS_OF_RAY: Final = 1
-_SUFFIXES: Final = {".h5": "hdf5", ".hdf5": "hdf5", ".lmdb": "lmdb"}
+_SUFFIXES: Final[dict[str, Format]] = {".h5": "hdf5", ".hdf5": "hdf5", ".lmdb": "lmdb"}
 
 #: Parameters of a reader that say which part of a packed set is meant.
 READ_BY: Final = (
@@ -38,8 +56,147 @@ MOST_SHARDS: Final = 1_000_000
 #: Of JPEG, where the caller says nothing.
 QUALITY: Final = 90
 
-#: The longest side a resized picture may have: JPEG states sides in 16 bits (ITU-T T.81, B.2.2).
-MAX_SIDE: Final = 65_535
+
+# -- checks --------------------------------------------------------------------------------------
+
+
+def _path(value: Any) -> str:
+    path: str = os.fsdecode(os.fspath(value))  # bytes are allowed: a path need not be text
+    if not path or "\0" in path:
+        raise ValueError
+    return path
+
+
+def _path_or_url(value: Any) -> str:
+    """An absolute path, or a store's URL; file:// becomes a path. ParamsError for other URLs."""
+    from asyncreader.sources.urls import absolute, is_url, local_path, location_of
+
+    path = _path(value)
+    if not is_url(path):
+        return absolute(path)
+    local = local_path(path)
+    if local is None:
+        location_of(path)  # ParamsError for a malformed URL or secrets in it
+    return path if local is None else local
+
+
+def _target(value: Any) -> str:
+    from asyncreader.sources.urls import absolute, is_url, local_path, without_secrets
+
+    path = _path(value)
+    local = local_path(path) if is_url(path) else path
+    if local is None:
+        raise ParamsError(
+            "the target must be on a disk, not a URL",
+            found=without_secrets(path),
+            hint="pack to a folder, and upload that with the store's own tools",
+        )
+    return absolute(local)
+
+
+def _size(value: Any) -> tuple[int, int] | int:
+    if isinstance(value, str):
+        text = re.fullmatch(r"(\d{1,6})(?:[xX](\d{1,6}))?", value.strip())
+        if text is None:
+            raise ValueError
+        value = (int(text[1]), int(text[2])) if text[2] else int(text[1])
+    side = whole(1, checks.MAX_SIDE + 1)
+    if not isinstance(value, tuple | list):
+        return side.take(value)
+    high, wide = value
+    return side.take(high), side.take(wide)
+
+
+def _bytes(value: Any) -> int:
+    """A number of bytes: 1000000, "1MB", "1MiB"."""
+    if isinstance(value, str):
+        text = re.fullmatch(r"(\d{1,15})\s*([kMGTP]?)(i?)B?", value.strip(), re.IGNORECASE)
+        if text is None or (text[3] and not text[2]):
+            raise ValueError
+        power = " kmgtp".index(text[2].lower() or " ")
+        value = int(text[1]) * (1024 if text[3] else 1000) ** power
+    return whole(1, (1 << 50) + 1).take(value)
+
+
+def _read(value: Any) -> ReaderParams | None:
+    """The parameters of a packed source, checked as a reader checks them."""
+    if not value:
+        return None
+    read = parse_params({**value, "path": os.curdir}, {})
+    unknown = sorted(name for name in value if snake_case(name) not in READ_BY)
+    if unknown:
+        raise ParamsError(
+            "params say how a packed set is read",
+            found=", ".join(unknown),
+            expected=", ".join(READ_BY),
+        )
+    return read
+
+
+def _fields(value: Any) -> tuple[tuple[str, str], ...]:
+    """Names and folders."""
+    from asyncreader.formats.packed import is_field_name
+    from asyncreader.sources.urls import absolute, is_url, without_secrets
+
+    folders = []
+    for name, given in value.items():
+        if not isinstance(name, str) or not is_field_name(name):
+            raise ParamsError(
+                "not a name for a field",
+                found=repr(name),
+                expected="letters, digits, _ and -, and none of data, labels, paths, ...",
+            )
+        try:
+            folder = _path(given)
+        except (TypeError, ValueError):
+            raise Wrong("a path", given, f"[{name!r}]") from None
+        if is_url(folder):
+            raise ParamsError(
+                f"the folder of field {name!r} must be on this machine",
+                found=without_secrets(folder),
+                hint="copy it here",
+            )
+        folders.append((name, absolute(folder)))
+    return tuple(folders)
+
+
+_SRC: Final = Check("a path or a URL", _path_or_url, "file")
+_DST: Final = Check("a path", _target, "file")
+
+
+# -- declarations --------------------------------------------------------------------------------
+
+
+class ConvertKeywords(TypedDict, total=False):
+    """Types of what a caller may pass; Options says what each means and what is kept."""
+
+    encoding: Encoding | None
+    size: Size | None
+    resize: Resize
+    quality: int
+    labels: PathLike | None
+    no_labels: bool
+    channels: Channels | None
+    shuffle: int | None
+    compression: Compression | None
+    chunk: int | None
+    classes: PathLike | None
+    classes_from_folders: bool
+    follow_links: bool
+    jobs: int | None
+    skip_bad: bool
+    overwrite: bool
+    check_decode: bool
+    fields: Mapping[str, PathLike] | None
+    format: Format | None
+    shards: int | None
+    shard_size: int | str | None
+    resume: bool
+    engine: Engine
+    address: str | None
+    progress: Callable[[int, int], object] | None
+    params: Mapping[str, object] | None
+    allow_pickle: bool
 
 
 @dataclass(frozen=True)
@@ -48,37 +205,123 @@ class Options:
 
     src: str
     dst: str
-    format: str
-    encoding: str | None
-    size: tuple[int, int] | int | None
-    resize: str
-    quality: int
-    labels: str | None
-    no_labels: bool
-    channels: int | None
-    shuffle: int | None
-    compression: str | None
-    chunk: int
-    classes: str | None
-    follow_links: bool
-    jobs: int
-    skip_bad: bool
-    overwrite: bool
-    check_decode: bool
-    allow_pickle: bool
-    #: Number of files, or about how many bytes each; both None: one file.
-    shards: int | None
-    shard_size: int | None
-    resume: bool
-    engine: str
-    #: Address of the Ray cluster.
-    address: str | None
-    progress: Progress | None
-    #: How a packed source is read; None: as it is.
-    read: ReaderParams | None
-    #: Names and folders of the other fields.
-    fields: tuple[tuple[str, str], ...]
-    classes_from_folders: bool = False
+    encoding: Encoding | None = parameter(
+        None,
+        one_of(Encoding | None),
+        "how samples are stored: pixels (all of one shape), JPEG, PNG or the files' own bytes",
+        shown="raw; for a packed set: the one it has",
+    )
+    size: tuple[int, int] | int | None = parameter(
+        None,
+        optional(Check("(H, W), 'HxW' or the shorter side, from 1 to 65535", _size, "size")),
+        "a shape, or the length of the shorter side",
+        shown="as the pictures are",
+        metavar="HxW|N",
+    )
+    resize: Resize = parameter(
+        "crop",
+        one_of(Resize),
+        "how HxW is reached: cut to as much as fits, centred (as PIL's ImageOps.fit), padded with "
+        "black, or squeezed",
+    )
+    quality: int = parameter(QUALITY, whole(1, 101), "of encoding `jpeg`")
+    labels: str | None = parameter(
+        None,
+        optional(_SRC),
+        "a CSV with a line path,label[,label...] for each sample. Each column has its own type: "
+        "numbers keep their values, text becomes the number of its name among the sorted names of "
+        "all text columns. Labels are (N, L) int64, or float64 where a column has fractions",
+        metavar="CSV",
+    )
+    no_labels: bool = parameter(
+        False,
+        checks.FLAG,
+        "pack without labels. Without this and `labels`, the class is the first folder level",
+    )
+    channels: Channels | None = parameter(
+        None, one_of(Channels | None), "grey or RGB", shown="3; for a packed set: what it has"
+    )
+    shuffle: int | None = parameter(None, optional(whole()), "pack in random order", metavar="SEED")
+    compression: Compression | None = parameter(None, one_of(Compression | None), "for raw HDF5")
+    chunk: int = worked_out(whole(1, (1 << 20) + 1), "samples compressed together", shown="1")
+    classes: str | None = parameter(
+        None,
+        optional(_SRC),
+        "names in label order: a packed set, or a text file with a name on each line",
+        metavar="SET_OR_FILE",
+        shown="the sorted names of the folders",
+    )
+    classes_from_folders: bool = parameter(
+        False,
+        checks.FLAG,
+        "folders called train, val or the like are classes, too. Without this they are an error",
+    )
+    follow_links: bool = parameter(
+        False, checks.FLAG, "follow links that lead out of the folder, too"
+    )
+    jobs: int = worked_out(
+        whole(1, 1025), "threads. The files do not depend on it", shown="usable cores"
+    )
+    skip_bad: bool = parameter(
+        False, checks.FLAG, "leave bad pictures out and list them (exit code 3)"
+    )
+    overwrite: bool = parameter(False, checks.FLAG, "replace an existing set")
+    check_decode: bool = parameter(False, checks.FLAG, "decode what is only copied, too")
+    fields: tuple[tuple[str, str], ...] = worked_out(
+        Check("{name: folder}", _fields, "folders"),
+        "also pack the pictures in these folders, such as mask=masks/. A picture's mask has the "
+        "same path there, with any suffix, and the same size. Palette indices and grey values (8 "
+        "or 16 bits) are kept without loss, cut and resized by nearest neighbour as the pictures "
+        "are (padded with 0), and stored raw with raw pixels, else as PNG",
+    )
+    format: Format = worked_out(
+        one_of(Format),
+        "what is written, if DST does not end in .h5, .hdf5 or .lmdb",
+        shown="by the suffix of DST",
+    )
+    shards: int | None = parameter(
+        None,
+        optional(whole(1, MOST_SHARDS + 1)),
+        "write this number of files, and a manifest, into folder DST",
+    )
+    shard_size: int | None = parameter(
+        None,
+        optional(Check("a number of bytes, such as '500MB' or '1GiB'", _bytes, "text")),
+        "write files of about this size, such as 1GB",
+        metavar="BYTES",
+    )
+    resume: bool = parameter(
+        False,
+        checks.FLAG,
+        "continue an interrupted run that writes shards. Its finished shards are kept if they are "
+        "whole and their pictures have not changed",
+    )
+    engine: Engine = parameter(
+        "local",
+        one_of(Engine),
+        "what packs the shards. With `ray`, all machines must see SRC and DST under the same paths",
+    )
+    address: str | None = parameter(
+        None,
+        optional(checks.TEXT),
+        "address of the Ray cluster, such as auto",
+        shown="as `ray.init` finds one",
+        metavar="ADDRESS",
+    )
+    progress: Callable[[int, int], object] | None = parameter(
+        None,
+        optional(Check("a function f(done, total)", checks.FUNCTION.take, "object")),
+        "called as `progress(done, total)` after each sample, by the calling thread",
+    )
+    params: ReaderParams | None = worked_out(
+        Check("{name: value}", _read, "params"),
+        "how a packed SRC is read, such as data_field=images. The parameters are "
+        + ", ".join(f"`{name}`" for name in READ_BY),
+        shown="as it is",
+    )
+    allow_pickle: bool = parameter(
+        False, checks.FLAG, "unpickle SRC, only if you trust who wrote it"
+    )
 
     @property
     def sharded(self) -> bool:
@@ -91,76 +334,55 @@ class Options:
         return "shards" if self.sharded else self.format
 
 
-def check(
-    *,
-    src: PathLike,
-    dst: PathLike,
-    format: str | None,
-    shards: int | None,
-    shard_size: int | str | None,
-    engine: str,
-    address: str | None,
-    encoding: str | None,
-    size: Size | None,
-    resize: str,
-    quality: int,
-    labels: PathLike | None,
-    no_labels: bool,
-    channels: int | None,
-    shuffle: int | None,
-    compression: str | None,
-    chunk: int | None,
-    classes: PathLike | None,
-    jobs: int | None,
-    progress: Progress | None,
-    params: Mapping[str, Any] | None,
-    fields: Mapping[str, PathLike] | None,
-    **flags: bool,
-) -> Options:
-    """The parameters as one frozen value; ParamsError for wrong ones."""
-    target = _path("dst", dst)
-    if is_url(target):
-        local = local_path(target)
-        if local is None:
-            raise ParamsError(
-                "the target must be on a disk, not a URL",
-                found=without_secrets(target),
-                hint="pack to a folder, and upload that with the store's own tools",
-            )
-        target = local
-    target = absolute(target)
-    options = Options(
-        src=_path_or_url("src", src),
-        dst=target,
-        format=_format(target, format, shards is not None or shard_size is not None),
-        shards=None if shards is None else _whole("shards", shards, 1, MOST_SHARDS),
-        shard_size=None if shard_size is None else _bytes("shard_size", shard_size),
-        engine=_one_of("engine", engine, ENGINES),
-        address=None if address is None else _path("address", address),
-        encoding=None if encoding is None else _one_of("encoding", encoding, ENCODINGS),
-        size=None if size is None else _size(size),
-        resize=_one_of("resize", resize, RESIZES),
-        quality=_whole("quality", quality, 1, 100),
-        labels=None if labels is None else _path_or_url("labels", labels),
-        no_labels=_flag("no_labels", no_labels),
-        channels=None if channels is None else _channels(channels),
-        shuffle=None if shuffle is None else _whole("shuffle", shuffle, None, None),
-        compression=None if compression is None else _one_of("compression", compression, ["gzip"]),
-        chunk=1 if chunk is None else _whole("chunk", chunk, 1, 1 << 20),
-        classes=None if classes is None else _path_or_url("classes", classes),
-        jobs=_default_jobs(engine) if jobs is None else _whole("jobs", jobs, 1, 1024),
-        progress=progress,
-        read=_read(_path_or_url("src", src), params),
-        fields=_fields(_path_or_url("src", src), fields, labels is not None),
-        **{name: _flag(name, value) for name, value in flags.items()},
-    )
-    if chunk is not None and compression is None:
+#: The declarations, by name.
+OPTIONS: Final = declared(Options)
+
+
+def check(src: PathLike, dst: PathLike, **given: Unpack[ConvertKeywords]) -> Options:
+    """The options as one frozen value; ParamsError for wrong ones."""
+    for name in given:
+        if name not in OPTIONS:
+            near = difflib.get_close_matches(name, OPTIONS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(OPTIONS)}"
+            raise ParamsError(f"unknown option {name!r}", hint=hint)
+    kept = {name: OPTIONS[name].check(name, value) for name, value in given.items()}
+    if kept.get("chunk") is not None and kept.get("compression") is None:
         raise ParamsError(
             "chunk applies only with compression",
             hint="add compression 'gzip' (--compression gzip)",
         )
+    options = Options(_SRC("src", src), _DST("dst", dst), **kept)  # type: ignore[arg-type]
+    options = replace(
+        options,
+        format=_format(options),
+        chunk=options.chunk or 1,
+        jobs=options.jobs or (_JOBS_OF_RAY if options.engine == "ray" else usable_cores()),
+        fields=options.fields or (),
+        params=options.params and replace(options.params, path=options.src),
+    )
     _check_together(options)
     return options
+
+
+def _format(options: Options) -> Format:
+    suffix = os.path.splitext(options.dst.rstrip(os.sep))[1].lower()
+    if options.sharded and suffix in _SUFFIXES:
+        raise ParamsError(
+            "the target of shards is a folder, and this name is that of one file",
+            found=repr(options.dst),
+            hint=f"pass {os.path.splitext(options.dst)[0]!r} and format {_SUFFIXES[suffix]!r} "
+            "(--format)",
+        )
+    if options.format is not None or options.sharded:
+        return options.format or "hdf5"
+    if suffix not in _SUFFIXES:
+        raise ParamsError(
+            "the target's suffix does not say what to write",
+            found=repr(suffix),
+            expected=" or ".join(_SUFFIXES),
+            hint="or pass format 'hdf5' or 'lmdb' (--format)",
+        )
+    return _SUFFIXES[suffix]
 
 
 def _check_together(options: Options) -> None:
@@ -183,6 +405,8 @@ def _check_together(options: Options) -> None:
             "a set of pickles cannot be converted to shards: its classes are known at its end",
             hint="convert it to one file, and that to shards",
         )
+    from asyncreader.sources.urls import is_url
+
     if options.follow_links and is_url(options.src):
         raise ParamsError("follow_links is for folders on a disk", found=options.src)
     if options.no_labels and (options.labels or options.classes):
@@ -209,6 +433,21 @@ def _check_together(options: Options) -> None:
             "compression is a filter of HDF5; LMDB has none",
             hint="write to .h5, or choose encoding 'png'",
         )
+    _check_fields(options)
+
+
+def _check_fields(options: Options) -> None:
+    """The folder of the pictures must not hold those of the fields, if they are found by folder."""
+    pictures = os.path.join(os.path.realpath(options.src), "")
+    for name, folder in options.fields if options.labels is None else ():
+        inside = os.path.realpath(folder)
+        if inside.startswith(pictures):
+            raise ParamsError(
+                f"the folder of field {name!r} lies inside that of the pictures, "
+                "and would be packed as pictures",
+                path=inside,
+                hint="move it out of that folder, or name the pictures by a CSV (labels, --labels)",
+            )
 
 
 def check_encoding(options: Options, encoding: str) -> None:
@@ -224,156 +463,3 @@ def check_encoding(options: Options, encoding: str) -> None:
             f"compression is for raw pixels; encoding {encoding!r} is compressed already",
             hint="leave compression out",
         )
-
-
-def _read(src: str, params: Mapping[str, Any] | None) -> ReaderParams | None:
-    """The caller's params of a packed source, checked as a reader checks them."""
-    if not params:
-        return None
-    checked = parse_params({**params, "path": src}, {})
-    unknown = sorted(name for name in params if snake_case(name) not in READ_BY)
-    if unknown:
-        raise ParamsError(
-            "params say how a packed set is read",
-            found=", ".join(unknown),
-            expected=", ".join(READ_BY),
-        )
-    return checked
-
-
-def _fields(
-    src: str, fields: Mapping[str, PathLike] | None, listed: bool
-) -> tuple[tuple[str, str], ...]:
-    """Names and folders. ``listed``: a CSV names the pictures."""
-    if not fields:
-        return ()
-    if not isinstance(fields, Mapping):
-        raise ParamsError("fields is not valid", found=repr(fields), expected="{name: folder}")
-    for name, folder in fields.items():
-        if not isinstance(name, str) or not is_field_name(name):
-            raise ParamsError(
-                "not a name for a field",
-                found=repr(name),
-                expected="letters, digits, _ and -, and none of data, labels, paths, ...",
-            )
-        if is_url(_path(f"fields[{name!r}]", folder)):
-            raise ParamsError(
-                f"the folder of field {name!r} must be on this machine",
-                found=without_secrets(_path("fields", folder)),
-                hint="copy it here",
-            )
-        inside = os.path.realpath(_path(f"fields[{name!r}]", folder))
-        if not listed and inside.startswith(os.path.join(os.path.realpath(src), "")):
-            raise ParamsError(
-                f"the folder of field {name!r} lies inside that of the pictures, "
-                "and would be packed as pictures",
-                path=inside,
-                hint="move it out of that folder, or name the pictures by a CSV (labels, --labels)",
-            )
-    return tuple((name, absolute(_path("fields", folder))) for name, folder in fields.items())
-
-
-def _default_jobs(engine: str) -> int:
-    return _JOBS_OF_RAY if engine == "ray" else usable_cores()
-
-
-def _path(name: str, value: Any) -> str:
-    try:
-        # bytes are allowed: a path need not be text
-        path: str = os.fsdecode(os.fspath(value))
-    except TypeError:
-        raise ParamsError(f"{name} is not a path", found=repr(value)) from None
-    if not path or "\0" in path:
-        raise ParamsError(f"{name} is not a path", found=repr(path))
-    return path
-
-
-def _path_or_url(name: str, value: Any) -> str:
-    """An absolute path, or a store's URL; file:// becomes a path. ParamsError for other URLs."""
-    path = _path(name, value)
-    if not is_url(path):
-        return absolute(path)
-    local = local_path(path)
-    if local is None:
-        location_of(path)  # ParamsError for a malformed URL or secrets in it
-    return path if local is None else local
-
-
-def _format(target: str, value: str | None, sharded: bool) -> str:
-    suffix = os.path.splitext(target.rstrip(os.sep))[1].lower()
-    if sharded and suffix in _SUFFIXES:
-        raise ParamsError(
-            "the target of shards is a folder, and this name is that of one file",
-            found=repr(target),
-            hint=f"pass {os.path.splitext(target)[0]!r} and format {_SUFFIXES[suffix]!r} "
-            "(--format)",
-        )
-    if value is not None:
-        return _one_of("format", value, FORMATS)
-    if sharded:
-        return "hdf5"
-    if suffix not in _SUFFIXES:
-        raise ParamsError(
-            "the target's suffix does not say what to write",
-            found=repr(suffix),
-            expected=" or ".join(_SUFFIXES),
-            hint="or pass format 'hdf5' or 'lmdb' (--format)",
-        )
-    return _SUFFIXES[suffix]
-
-
-def _one_of(name: str, value: Any, known: Any) -> str:
-    if not isinstance(value, str) or value not in known:
-        raise ParamsError(f"{name} is not one of those known", found=repr(value), expected=known)
-    return value
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ParamsError(f"{name} must be True or False", found=repr(value))
-    return value
-
-
-def _whole(name: str, value: Any, low: int | None, high: int | None) -> int:
-    good = not isinstance(value, bool) and hasattr(value, "__index__")
-    if good:
-        value = value.__index__()
-        good = (low is None or value >= low) and (high is None or value <= high)
-    if not good:
-        limits = "" if low is None else f" from {low} to {high}"
-        raise ParamsError(f"{name} must be a whole number{limits}", found=repr(value))
-    return int(value)
-
-
-def _bytes(name: str, value: Any) -> int:
-    """A number of bytes: 1000000, "1MB", "1MiB"."""
-    if isinstance(value, str):
-        text = re.fullmatch(r"(\d{1,15})\s*([kMGTP]?)(i?)B?", value.strip(), re.IGNORECASE)
-        if text is None or (text[3] and not text[2]):
-            raise ParamsError(
-                f"{name} is not a number of bytes", found=repr(value), expected="'500MB' or '1GiB'"
-            )
-        power = " kmgtp".index(text[2].lower() or " ")
-        value = int(text[1]) * (1024 if text[3] else 1000) ** power
-    return _whole(name, value, 1, 1 << 50)
-
-
-def _channels(value: Any) -> int:
-    if _whole("channels", value, 1, 3) == 2:
-        raise ParamsError("channels must be 1 (grey) or 3 (RGB)", found="2")
-    return int(value)
-
-
-def _size(value: Any) -> tuple[int, int] | int:
-    if isinstance(value, str):
-        text = re.fullmatch(r"(\d{1,6})(?:[xX](\d{1,6}))?", value.strip())
-        if text is not None:
-            value = (int(text[1]), int(text[2])) if text[2] else int(text[1])
-    if isinstance(value, (tuple, list)) and len(value) == 2:
-        high, wide = (_whole("size", side, 1, MAX_SIDE) for side in value)
-        return high, wide
-    if isinstance(value, (str, tuple, list)):
-        raise ParamsError(
-            "size is neither HxW nor one number", found=repr(value), expected="'224x224' or '256'"
-        )
-    return _whole("size", value, 1, MAX_SIDE)

@@ -136,56 +136,64 @@ def _complete_param(
 _LONG: Final = 1 << 20
 
 
+#: ``--param`` as click.option takes it.
+_PARAMS: Final = ("--param", "-p", "params")
+_PARAMS_SETTINGS: Final[dict[str, Any]] = {
+    "multiple": True,
+    "metavar": "NAME=VALUE",
+    "callback": params_of,
+    "shell_complete": _complete_param,
+}
+
+
 def described(
     parameter: Parameter, default: object = None, help: str = ""
-) -> tuple[str, dict[str, Any]]:
+) -> tuple[tuple[str, ...], dict[str, Any]]:
     """A declared parameter as click.option takes it; ``default``, ``help``: of this command alone.
 
-    Without a ``default`` an option that is not given is None or False, and so left to the
+    Without a ``default`` an option that is not given is None, False or {}, and so left to the
     parameter's default.
     """
     check, name = parameter.check, f"--{parameter.name.replace('_', '-')}"
+    names: tuple[str, ...] = (name,)
     words = [word for word in check.words if word is not None]
     settings: dict[str, Any] = {"metavar": parameter.metavar or None}
     if words == [True, False]:
         settings["is_flag"] = True
         if parameter.default is None:
-            name, settings["default"] = f"{name}/--no-{name[2:]}", None
+            names, settings["default"] = (f"{name}/--no-{name[2:]}",), None
     elif check.form == "size":
         settings |= {"metavar": parameter.metavar or "HxW", "callback": size_of}
     elif check.form == "file":
         settings["type"] = PATH
+    elif check.form == "params":
+        names, settings = _PARAMS, dict(_PARAMS_SETTINGS)
+    elif check.form == "folders":
+        names = (name.removesuffix("s"), parameter.name)
+        settings = {"multiple": True, "metavar": "NAME=DIR", "callback": folders_of}
     elif check.limits is not None:
         low, high = check.limits
-        high = None if high is None or high > _LONG else high
-        settings |= {"metavar": parameter.metavar or "N", "type": click.IntRange(low, high)}
+        limits = click.IntRange(low, None if high is None or high > _LONG else high)
+        kind = click.INT if check.limits == (None, None) else limits
+        settings |= {"metavar": parameter.metavar or "N", "type": kind}
     elif check.form == "word":
         settings["type"] = click.Choice(words)
     if default is not None:
         settings |= {"default": default, "show_default": True}
     elif not help and (usual := parameter.shown or parameter.default):
-        help = f"{parameter.summary} [{usual}]"
-    return name, {"help": help or parameter.summary, **settings}
+        help = f"{parameter.summary} [{usual}]".replace("`", "")
+    return names, {"help": help or parameter.summary, **settings}
 
 
 def reader_option(name: str, default: object = None, help: str = "") -> Callable[[F], F]:
     """The option of a parameter of AsyncReader: see :func:`described`."""
-    option, settings = described(PARAMETERS[name], default, help)
-    return click.option(option, **settings)
+    names, settings = described(PARAMETERS[name], default, help)
+    return click.option(*names, **settings)
 
 
 def params_option(text: str) -> Callable[[F], F]:
     """``--param NAME=VALUE``, any number of times."""
-    return click.option(
-        "--param",
-        "-p",
-        "params",
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=params_of,
-        shell_complete=_complete_param,
-        help=text,
-    )
+    return click.option(*_PARAMS, **_PARAMS_SETTINGS, help=text)
 
 
 param_option = params_option("Any parameter of AsyncReader, such as data_field=images.")
@@ -197,11 +205,6 @@ njob_option = reader_option("njob", 4, "Batches in flight.")
 jobs_option = click.option(
     "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Threads. [usable cores]"
 )
-
-
-def choice(name: str, known: str, text: str) -> Callable[[F], F]:
-    """An option that takes one of the words in ``known``."""
-    return click.option(name, type=click.Choice(known.split()), help=text)
 
 
 def number(name: str, low: float, default: float, text: str) -> Callable[[F], F]:

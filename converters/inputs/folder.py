@@ -80,8 +80,8 @@ class FolderSamples:
         listing: Listing | None = None,
         masks: Sequence[MaskFolder] = (),
     ) -> None:
-        self.encoding = options.encoding or "raw"
-        self.channels = options.channels or 3
+        self.encoding: str = options.encoding or "raw"
+        self.channels: int = options.channels or 3
         check_encoding(options, self.encoding)
         self._recipe = make_recipe(options, self.encoding, self.channels)
         self._listing: Listing = listing or scan(

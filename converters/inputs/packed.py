@@ -53,7 +53,7 @@ class PackedSamples:
 
     def __init__(self, options: Options) -> None:
         check_packed(options)
-        read = options.read
+        read = options.params
         self._src = options.src
         self._source: Source
         if read is not None and read.field_names is not None:
@@ -68,7 +68,9 @@ class PackedSamples:
 
     def _prepare(self, options: Options) -> None:
         spec = self._source.spec
-        chosen = None if options.read is None else resolve_subset(options.read.subset, self._source)
+        chosen = (
+            None if options.params is None else resolve_subset(options.params.subset, self._source)
+        )
         self._records = None if chosen is None else _numbers(chosen, spec.count)
         self.count = spec.count if self._records is None else self._records.size
         stored = spec.encoding if spec.encoding in ENCODINGS else "original"

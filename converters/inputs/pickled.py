@@ -94,7 +94,7 @@ class PickledSamples:
 
     def __init__(self, options: Options, found: PickledSet) -> None:
         check_packed(options)
-        read = options.read
+        read = options.params
         if read is not None and (read.labels_path is not None or read.subset is not None):
             raise ParamsError("labels_path and subset do not go with pickles", path=options.src)
         warnings.warn(
@@ -109,7 +109,7 @@ class PickledSamples:
         first = self._picture(0)
         raw = isinstance(first, np.ndarray)
         self.channels = options.channels or (first.shape[2] if isinstance(first, np.ndarray) else 3)
-        self.encoding = options.encoding or ("raw" if raw else "original")
+        self.encoding: str = options.encoding or ("raw" if raw else "original")
         if self.encoding == "original":
             check_original(options, encoded=not raw)
         check_encoding(options, self.encoding)

@@ -89,7 +89,7 @@ def open_samples(options: Options, exclude: str) -> Samples:
         if options.fields:
             raise ParamsError("fields are for folders of pictures", found="a packed set")
         return PackedSamples(options)
-    if options.read is not None:
+    if options.params is not None:
         raise ParamsError("params say how a packed set is read", path=options.src, found="a folder")
     return FolderSamples(options, exclude)
 

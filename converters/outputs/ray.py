@@ -174,7 +174,7 @@ def tasks_of(
         options,
         src=_absolute_path(options.src),
         dst=os.path.abspath(options.dst),
-        read=None if options.read is None else _absolute(options.read),
+        params=None if options.params is None else _absolute(options.params),
         fields=tuple((name, os.path.abspath(folder)) for name, folder in options.fields),
         progress=None,
     )

@@ -44,6 +44,7 @@ from asyncreader.params import PARAMETERS, PATHS
 from asyncreader.sources import open_source
 from asyncreader.tools.bench import run_bench
 from converters import ConvertReport
+from converters.options import ConvertKeywords
 
 COMMANDS = sorted(cli.cli.commands)
 
@@ -326,6 +327,7 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "format": "lmdb",
     }
     assert set(full) == set(signature.parameters) - {"src", "dst", "progress"}
+    assert list(ConvertKeywords.__annotations__) == list(signature.parameters)[2:]
     given = {name for name, value in short.items() if value is not False}
     assert given == {"progress", "size"}
     assert short["size"] == (20, 30)

@@ -483,7 +483,7 @@ def bad_fields(pictures: Path, masks: Path) -> Iterator[tuple[Any, type[Exceptio
     yield {"a.b": masks}, ParamsError, "not a name for a field"
     yield {3: masks}, ParamsError, "not a name for a field"
     yield ["mask"], ParamsError, "fields is not valid"
-    yield {"mask": 7}, ParamsError, "is not a path"
+    yield {"mask": 7}, ParamsError, r"fields\['mask'\] is not valid; found 7; expected a path"
     yield {"mask": pictures / "cat"}, ParamsError, "lies inside"
     yield {"mask": masks / "nowhere"}, SourceNotFoundError, "no folder of field 'mask'"
 

@@ -290,12 +290,15 @@ def test_keywords_are_the_parameters() -> None:
 WRONG = """
 from asyncreader import AsyncReader
 from asyncreader.adapters.torch import TorchReader
-
+from converters import convert
 AsyncReader({"path": "a.h5", "batchSize": 3}, batch_size=3, size=(2, 3), shuffle="block")
 AsyncReader(path="a.h5", batchsize=3)
 AsyncReader(path="a.h5", batch_size="3")
 AsyncReader(path="a.h5", shuffle="blok")
 TorchReader(path="a.h5", zero_copy=True, njobs=3)
+convert("a", "b.h5", encoding="jpg")
+convert("a", "b.h5", qualty=90)
+convert("a", "b.h5", size="224x224", encoding="jpeg", quality=90, fields={"mask": "masks"})
 """
 
 
@@ -307,7 +310,7 @@ def test_a_type_checker_finds_wrong_keywords(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "wrong.py")]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     found = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error: " in line}
-    assert found == {6, 7, 8, 9}, done.stdout + done.stderr
+    assert found == {6, 7, 8, 9, 10, 11}, done.stdout + done.stderr
     assert 'did you mean "batch_size"?' in done.stdout
 
 

@@ -11,9 +11,10 @@ from project import ROOT
 
 from asyncreader.checks import Parameter
 from asyncreader.params import PARAMETERS
+from converters.options import OPTIONS
 
 #: The table between two marks of a page.
-TABLES = {("README.md", "parameters"): PARAMETERS}
+TABLES = {("README.md", "parameters"): PARAMETERS, ("docs/convert.md", "options"): OPTIONS}
 
 
 def table(parameters: Mapping[str, Parameter]) -> str:
