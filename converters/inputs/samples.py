@@ -18,18 +18,13 @@ from .packed import PackedSamples, may_be_packed
 Int64: TypeAlias = npt.NDArray[np.int64]
 
 
-class Samples(Protocol):
-    """A source of samples, by number; ``fetch`` is called by many threads."""
+class FileSamples(Protocol):
+    """Samples of one file to be packed, by number; ``fetch`` is called by many threads."""
 
     count: int
     encoding: str
     channels: int
     label_kind: str
-    ignored: dict[str, int]
-    #: Notes for the user: what may be unexpected in the source.
-    notes: tuple[str, ...]
-    #: Bad ones found before any was fetched: sort key, name, and why.
-    skipped: list[tuple[Any, str, SampleError]]
     #: None where paths are not known.
     path: PathOf | None
     #: Samples a thread takes at a time.
@@ -42,10 +37,6 @@ class Samples(Protocol):
     ahead: int
 
     @property
-    def identity(self) -> str:
-        """What identifies this source, in addition to its paths and labels."""
-
-    @property
     def classes(self) -> tuple[str, ...] | None:
         """Class names by number; complete when all samples were fetched."""
 
@@ -54,9 +45,6 @@ class Samples(Protocol):
 
     def fetch(self, number: int, hold: Hold) -> Packed:
         """One sample as it is stored. SampleError if it is bad, SourceError to stop packing."""
-
-    def name(self, number: int) -> tuple[Any, str]:
-        """The key by which skipped samples are sorted, and the sample's name in that list."""
 
     def where(self, number: int) -> str:
         """A sample's origin, for an error."""
@@ -67,11 +55,28 @@ class Samples(Protocol):
     def sources(self, numbers: Int64) -> str:
         """Digest of the samples' source files now: it differs when a file was changed."""
 
-    def part(self, numbers: Int64) -> FolderPart | None:
-        """Some samples to send to another machine; None where that opens the source itself."""
-
     def give_up(self) -> None:
         """Stop fetches in flight: waiting threads get an error. Only close() follows."""
+
+
+class Samples(FileSamples, Protocol):
+    """All samples of a source."""
+
+    ignored: dict[str, int]
+    #: Notes for the user: what may be unexpected in the source.
+    notes: tuple[str, ...]
+    #: Bad ones found before any was fetched: sort key, name, and why.
+    skipped: list[tuple[Any, str, SampleError]]
+
+    @property
+    def identity(self) -> str:
+        """What identifies this source, in addition to its paths and labels."""
+
+    def name(self, number: int) -> tuple[Any, str]:
+        """The key by which skipped samples are sorted, and the sample's name in that list."""
+
+    def part(self, numbers: Int64) -> FolderPart | None:
+        """Some samples to send to another machine; None where that opens the source itself."""
 
     def close(self) -> None:
         """Close the files."""
@@ -104,16 +109,8 @@ class View:
         self.encoding, self.channels = samples.encoding, samples.channels
         self.label_kind, self.run = samples.label_kind, samples.run
         self.fields, self.ahead = samples.fields, samples.ahead
-        self.ignored: dict[str, int] = {}
-        self.notes: tuple[str, ...] = ()
-        self.skipped: list[tuple[Any, str, SampleError]] = []
         self.path: PathOf | None = self._of_all(samples.path)
         self.field_paths = tuple(map(self._of_all, samples.field_paths))
-
-    @property
-    def identity(self) -> str:
-        """Of all samples."""
-        return self._samples.identity
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -129,9 +126,6 @@ class View:
     def fetch(self, number: int, hold: Hold) -> Packed:
         return self._samples.fetch(int(self._numbers[number]), hold)
 
-    def name(self, number: int) -> tuple[Any, str]:
-        return self._samples.name(int(self._numbers[number]))
-
     def where(self, number: int) -> str:
         return self._samples.where(int(self._numbers[number]))
 
@@ -141,12 +135,5 @@ class View:
     def sources(self, numbers: Int64) -> str:
         return self._samples.sources(self._numbers[numbers])
 
-    def part(self, numbers: Int64) -> FolderPart | None:
-        """Of all samples."""
-        return self._samples.part(self._numbers[numbers])
-
     def give_up(self) -> None:
         self._samples.give_up()
-
-    def close(self) -> None:
-        """Nothing: the caller who opened the samples closes them."""

@@ -22,7 +22,7 @@ from asyncreader.sources.base import SKIP_HINT as READER_HINT
 
 from ..encode import Packed, field_encoding
 from ..inputs.listing import SKIP_HINT
-from ..inputs.samples import Samples
+from ..inputs.samples import FileSamples
 from ..options import Options
 from ..ordered_pool import Lease, Pool
 from .disk import ENTRY, full_error, is_full, sync
@@ -66,7 +66,7 @@ class Packing:
     def __init__(
         self,
         options: Options,
-        samples: Samples,
+        samples: FileSamples,
         work: str,
         shown: str,
         *,
@@ -274,7 +274,7 @@ def _one_size(options: Options) -> str:
     return f"size {side} is the length of the shorter side: pass size {both!r} (--size {both})"
 
 
-def check_skippable(error: Exception, options: Options, samples: Samples, number: int) -> None:
+def check_skippable(error: Exception, options: Options, samples: FileSamples, number: int) -> None:
     """Return if a sample's error may be skipped; else raise it."""
     if not isinstance(error, SampleError):
         if not isinstance(error, AsyncReaderError):

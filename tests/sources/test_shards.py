@@ -626,6 +626,7 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "fields without columns": lambda facts: facts.update(fields=[FIELD], field_bytes=[1]),
     "field without bytes": lambda facts: facts.update(fields=[FIELD]),
     "bytes of no field": lambda facts: facts.update(field_bytes=[1]),
+    "fields of one name": lambda facts: facts.update(fields=[FIELD, FIELD], field_bytes=[1, 1]),
     "field that is none": lambda facts: facts.update(fields=[None], field_bytes=[1]),
     "digest of all": lambda facts: facts.update(digest=["0" * 16]),
 }
