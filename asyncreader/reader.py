@@ -11,7 +11,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any, TypeAlias, Unpack
 
 import numpy as np
@@ -93,10 +92,9 @@ class AsyncReader:
             if arena is None:
                 self._workers = ThreadWorkers(self._nthread, self._ring, filler, "asyncreader-fill")
             else:
-                worker = partial(build.build_worker, build.identity_of(source))
-                recipe = Recipe(p, self._rank, world_size, layout, arena, worker)
+                recipe = Recipe(p, self._rank, world_size, layout, arena, build.build_worker)
                 self._workers = ProcessWorkers(
-                    self._nthread, self._ring, recipe, self._rank, p.batch_size
+                    self._nthread, self._ring, recipe, source.index, self._rank, p.batch_size
                 )
             self._parts = self._choose_parts()
             self._plans = PlanAhead(self._order)

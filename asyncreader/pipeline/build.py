@@ -13,13 +13,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import FormatError, ParamsError, WorkerError
+from ..errors import ParamsError, WorkerError
 from ..order import Cursor, EpochOrder, subset_count
 from ..params import PATHS, WINDOW_BYTES, ReaderParams
 from ..pixels.transform import Fill
 from ..sources import (
     FieldsSource,
     RowPlan,
+    SetIndex,
     Source,
     absolute,
     absolute_pattern,
@@ -219,29 +220,16 @@ def attach_slots(
     return layout.build(p.njob + 1, arena.empty, filler.handed_out)
 
 
-def identity_of(source: Source) -> tuple[Any, ...]:
-    """What tells that a worker process has opened the same files: whatever is known without a look
-    at samples."""
-    return source.identity()
-
-
 def build_worker(
-    identity: tuple[Any, ...],
+    index: SetIndex,
     p: ReaderParams,
     rank: int,
     world_size: int,
     layout: SlotLayout,
     arena: Arena,
 ) -> tuple[BatchFiller, list[Slot]]:
-    """What a worker process fills with: its own source, the shared slots."""
-    source = open_set(p)
-    if identity_of(source) != identity:
-        raise FormatError(
-            "the set was replaced by another while its reader opened",
-            path=source.spec.path,
-            hint="open the reader again",
-        )
-    filler = make_filler(p, source, rank, world_size)
+    """What a worker process fills with: its own source of the same set, the shared slots."""
+    filler = make_filler(p, index.open(), rank, world_size)
     return filler, attach_slots(filler, layout, p, arena)
 
 

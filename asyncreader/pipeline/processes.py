@@ -18,16 +18,19 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import connection, reduction
 from multiprocessing.connection import Connection
-from typing import Any, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 
 from ..errors import AsyncReaderError, ParamsError, WorkerError, as_ours
 from ..order import BatchPlan, Cursor
+from ..params import ReaderParams
 from ..pixels import kernels
+from ..sources import SetIndex
 from ..stats import Meter
 from ..system.signals import after_this, disown, end_with_parent, start_child
 from .fill_batch import BatchFiller
@@ -38,19 +41,25 @@ from .threads import STUCK_AFTER
 from .trace import note
 
 Array: TypeAlias = npt.NDArray[Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a worker rebuilds what the parent has: picklable, and small."""
+    """How a worker rebuilds what the parent has, but for the set: picklable, and small."""
 
-    params: Any
+    params: ReaderParams
     rank: int
     world_size: int
     layout: SlotLayout
     arena: Arena
-    build: Callable[[Any, int, int, SlotLayout, Arena], tuple[BatchFiller, list[Slot]]]
+    build: Callable[
+        [SetIndex, ReaderParams, int, int, SlotLayout, Arena], tuple[BatchFiller, list[Slot]]
+    ]
 
+
+#: Parameters that hold what a user made.
+_GIVEN: Final = ("postprocess", "data", "labels")
 
 #: (slot number, cursor, lo, hi, whole): fill rows; whole: and finish the batch.
 #: lo = hi = -1: only finish it.
@@ -262,6 +271,48 @@ class ProcessGroup:
                     return
 
 
+class Shared(Generic[T]):
+    """A value for worker processes. Its large arrays lie in shared memory, once for all of them,
+    where the processes may read them and not write.
+
+    Pickles only while a process is being spawned, as the Arena.
+    """
+
+    def __init__(self, value: T) -> None:
+        parts: list[pickle.PickleBuffer] = []
+        self._head = pickle.dumps(value, protocol=5, buffer_callback=parts.append)
+        raw = [part.raw() for part in parts]
+        self._ends = np.cumsum([_line(one.nbytes) for one in raw], dtype=np.int64).tolist()
+        self._sizes = [one.nbytes for one in raw]
+        self._arena = Arena(max(1, *self._ends[-1:]))
+        for piece, one in zip(self._pieces(), raw, strict=True):
+            piece[:] = np.frombuffer(one, np.uint8)
+
+    def _pieces(self) -> list[npt.NDArray[np.uint8]]:
+        whole = self._arena.start(max(1, *self._ends[-1:]))
+        return [
+            whole[end - _line(size) :][:size]
+            for end, size in zip(self._ends, self._sizes, strict=True)
+        ]
+
+    def load(self) -> T:
+        """The value, its arrays in the shared memory."""
+        pieces = self._pieces()
+        for piece in pieces:
+            piece.flags.writeable = False
+        value: T = pickle.loads(self._head, buffers=pieces)  # our own process wrote it
+        return value
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        self._arena.close()
+
+
+def _line(size: int) -> int:
+    """``size`` rounded up to whole cache lines."""
+    return -(-size // 64) * 64
+
+
 class ProcessWorkers(ProcessGroup):
     """``count`` spawned processes over one ring, with the methods of ThreadWorkers.
 
@@ -272,22 +323,42 @@ class ProcessWorkers(ProcessGroup):
     kernels = ("feistel_rows", "gather_rows")
     _ring: SlotRing
 
-    def __init__(self, count: int, ring: SlotRing, recipe: Recipe, rank: int, batch: int) -> None:
+    def __init__(
+        self,
+        count: int,
+        ring: SlotRing,
+        recipe: Recipe,
+        index: SetIndex,
+        rank: int,
+        batch: int,
+    ) -> None:
         super().__init__(count, ring, "asyncreader-fill")
         self.meters = [Meter() for _ in range(count)]
-        self._recipe = recipe
+        # data and labels are in the index
+        self._recipe = replace(recipe, params=replace(recipe.params, data=None, labels=None))
+        self._given = {name: getattr(recipe.params, name) for name in _GIVEN}
+        self._index = index
+        self._shared: Shared[SetIndex] | None = None
         self._offset = rank * batch
 
     def _started_with(self, number: int) -> tuple[Callable[..., None], tuple[Any, ...]]:
-        return _main, (self._recipe,)
+        return _main, (self._recipe, self._shared)
 
     def _check_picklable(self) -> None:
-        for name in ("postprocess", "data", "labels"):
+        for name, value in self._given.items():
             self._try_pickle(
-                name,
-                getattr(self._recipe.params, name),
-                "use a function defined at the top of a module and data given by path",
+                name, value, "use a function defined at the top of a module and data given by path"
             )
+        self._shared = Shared(self._index)
+
+    def start(self) -> None:
+        """Spawn all processes; they get the set's index, and share its memory from then on."""
+        try:
+            super().start()
+        finally:
+            if self._shared is not None:
+                self._shared.close()
+                self._shared = None
 
     def _helpers(self) -> tuple[Callable[[], None], ...]:
         return self._send, self._receive
@@ -393,11 +464,16 @@ def _begin(folder: str | None, target: Callable[..., None], *arguments: Any) -> 
     target(*arguments)
 
 
-def _main(pipe: Connection, recipe: Recipe) -> None:
+def _main(pipe: Connection, recipe: Recipe, index: Shared[SetIndex]) -> None:
     try:
         end_with_parent()
         filler, slots = recipe.build(
-            recipe.params, recipe.rank, recipe.world_size, recipe.layout, recipe.arena
+            index.load(),
+            recipe.params,
+            recipe.rank,
+            recipe.world_size,
+            recipe.layout,
+            recipe.arena,
         )
     except BaseException as exc:
         _send_error(pipe, as_ours(exc))

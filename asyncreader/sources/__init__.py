@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import RowError, RowPlan, Source, SourceSpec
+from .base import RowError, RowPlan, SetIndex, Source, SourceSpec
 from .fields import FieldsSource, fingerprint
 from .open import expand_paths, fields_of, open_reader_source, open_source, open_whole
 from .request import Hdf5Fields
@@ -14,6 +14,7 @@ __all__ = [
     "Hdf5Fields",
     "RowError",
     "RowPlan",
+    "SetIndex",
     "Source",
     "SourceSpec",
     "absolute",

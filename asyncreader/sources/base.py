@@ -128,10 +128,6 @@ class SourceSpec:
         """Colour channels of an image set."""
         return self.stored.image_shape()[2]
 
-    def identity(self) -> tuple[object, ...]:
-        """What tells this set from another without a look at samples."""
-        return self.path, self.count, self.stored, self.size_on_disk, self.meta
-
 
 class Names(Protocol):
     """What a file says of its samples' keys and origins: frozen and picklable."""
@@ -151,6 +147,16 @@ class Storage(Protocol):
 
     def serve(self, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file`` (None: from memory)."""
+
+
+class SetIndex(Protocol):
+    """All that was found out of a set when it was opened: frozen and picklable.
+
+    A worker process gets it, and neither looks for the set nor parses it again.
+    """
+
+    def open(self) -> Source:
+        """The set's source. FormatError if a file was replaced or changed since."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +189,10 @@ def open_field(file: File, index: Callable[[File], FieldIndex]) -> Source:
 
 class Source(Protocol):
     """Samples by record number. Thread-safe; opened in the process that uses it."""
+
+    @property
+    def index(self) -> SetIndex:
+        """The same set by name: what another process opens it with."""
 
     spec: SourceSpec
     labels: Array | None
@@ -229,9 +239,6 @@ class Source(Protocol):
     def digests(self) -> dict[str, str] | None:
         """Digests of the tables of a set packed by asyncreader, as one file of all its samples
         would state them; None for other sets."""
-
-    def identity(self) -> tuple[object, ...]:
-        """What tells that the same files were opened elsewhere, without a look at samples."""
 
     def shuffle_warning(self) -> str | None:
         """What to warn of before all samples are read in random order."""
@@ -296,9 +303,6 @@ class BaseSource:
 
     def digests(self) -> dict[str, str] | None:
         return None if self.spec.meta is None else dict(self.spec.meta.digests)
-
-    def identity(self) -> tuple[object, ...]:
-        return self.spec.identity()
 
     def shuffle_warning(self) -> str | None:
         return None

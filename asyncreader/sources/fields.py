@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,11 +19,30 @@ from ..pixels.masks import decode_values
 from ..pixels.transform import Fill, Stored, Wanted
 from ..stats import Meter
 from . import base
-from .base import Array, RowError, RowPlan, Source, UInt64
+from .base import Array, RowError, RowPlan, SetIndex, Source, UInt64
 from .sets.joined import JoinedSource
 
 #: At most so many samples are tried to find one that can be decoded.
 _LOOKED_AT = 16
+
+
+@dataclass(frozen=True)
+class FieldsIndex:
+    """The named fields of a set."""
+
+    fields: Mapping[str, SetIndex]
+
+    def open(self) -> FieldsSource:
+        """All of them. Nothing stays open if one fails."""
+        parts: dict[str, Source] = {}
+        try:
+            for name, field in self.fields.items():
+                parts[name] = field.open()
+            return FieldsSource(parts)
+        except BaseException:
+            for part in parts.values():
+                part.close()
+            raise
 
 
 class FieldsSource:
@@ -59,6 +78,13 @@ class FieldsSource:
         for part in self.parts:
             if isinstance(part, JoinedSource):
                 part.divide_limit(len(self.parts))
+
+    @property
+    def index(self) -> FieldsIndex:
+        """The same fields by name."""
+        return FieldsIndex(
+            {name: part.index for name, part in zip(self.names, self.parts, strict=True)}
+        )
 
     def fills(self, wanted: Wanted) -> tuple[Fill, ...]:
         """How the fields after the first become rows, where the first does as ``wanted``."""
@@ -156,9 +182,6 @@ class FieldsSource:
         return self.first.shuffle_warning()
 
     # -- all of them -----------------------------------------------------------------------
-
-    def identity(self) -> tuple[object, ...]:
-        return tuple(part.identity() for part in self.parts)
 
     def prefetch(self, records: base.Int64) -> None:
         for part in self.parts:

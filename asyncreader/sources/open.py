@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ..checks import DatasetPath
@@ -104,15 +105,17 @@ def _open_many(
     if any(is_url(name) or manifest_path(name) is not None for name in names):
         return None
 
-    def open_one(name: str) -> Source | None:
-        found = list(_open_named(name, fields, io, expect))
-        if len(found) == 1:
-            return found[0]
-        for source in found:
-            source.close()
-        return None
+    return join_packed(names, partial(_open_one_of, fields=fields, io=io, expect=expect))
 
-    return join_packed(names, open_one)
+
+def _open_one_of(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> Source | None:
+    """The one source of a name; None if it means several files."""
+    found = list(_open_named(name, fields, io, expect))
+    if len(found) == 1:
+        return found[0]
+    for source in found:
+        source.close()
+    return None
 
 
 def _by_manifest(names: Sequence[str]) -> tuple[str, Manifest] | None:

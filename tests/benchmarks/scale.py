@@ -98,6 +98,9 @@ class VirtualShards:
     def open(self, number: int, fields: Hdf5Fields) -> Any:
         return VirtualShard(self.whole, self._manifest.shard(number))
 
+    def close(self) -> None:
+        pass
+
 
 def virtual_source(count: int, shards: int) -> JoinedSource:
     """A sharded set without files."""

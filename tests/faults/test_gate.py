@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -318,17 +320,20 @@ def test_a_file_replaced_while_it_is_opened(
     assert np.array_equal(served(path), IMAGES[::-1])
 
 
-def test_worker_processes_read_the_same_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A set replaced between the reader's opening and its workers' is an error, not a mix."""
-    from asyncreader.pipeline import build as module
-
+@pytest.mark.parametrize("how", ["replaced", "written to", "one of two"])
+def test_worker_processes_read_the_same_set(tmp_path: Path, how: str) -> None:
+    """A file replaced or changed between the reader's opening and its workers' is an error, not a
+    mix."""
     path = Path(write_hdf5(tmp_path / "a.h5", packed(IMAGES)))
     other = Path(write_hdf5(tmp_path / "b.h5", packed(IMAGES[::-1])))
-    source = open_source(path)
-    identity = module.identity_of(source)
-    params = AsyncReader(path=path, batch_size=4).params
-    os.replace(other, path)
-    with pytest.raises(FormatError, match="replaced by another"):
-        module.build_worker(identity, params, 0, 1, None, None)  # type: ignore[arg-type]
+    with contextlib.closing(open_source([other, path] if how == "one of two" else path)) as source:
+        index = pickle.loads(pickle.dumps(source.index))
+    index.open().close()
+    if how == "written to":
+        with h5py.File(path, "r+") as file:
+            file["data"][3] = 0
+        os.utime(path, ns=(1, 1))  # the clock of some file systems is coarse
+    else:
+        os.replace(write_hdf5(tmp_path / "c.h5", packed(IMAGES[::-1])), path)
+    with pytest.raises(FormatError, match="replaced or changed"):
+        index.open()

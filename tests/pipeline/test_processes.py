@@ -199,7 +199,8 @@ def test_a_file_that_vanished_is_an_error_at_construction(packed: str, tmp_path:
         link.unlink()
         arena = Arena(pages(1 << 20))
         broken = processes.Recipe(parsed, 0, 1, recipe.layout, arena, recipe.build)
-        workers = processes.ProcessWorkers(1, opened._ring, broken, 0, 1)
+        index = opened._source.index  # type: ignore[union-attr]
+        workers = processes.ProcessWorkers(1, opened._ring, broken, index, 0, 1)
         with pytest.raises(SourceError, match="no such file"):
             workers.start()
 

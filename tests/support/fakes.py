@@ -25,7 +25,7 @@ from PIL import Image
 from asyncreader import AsyncReader, ChecksumError, DecodeError
 from asyncreader.formats import packed as fmt
 from asyncreader.pixels.transform import Fill, Stored
-from asyncreader.sources import RowError, RowPlan, SourceSpec
+from asyncreader.sources import RowError, RowPlan, SetIndex, SourceSpec
 from asyncreader.stats import Meter
 
 #: Classes of the packed files below.
@@ -170,8 +170,9 @@ class MemorySource:
     def digests(self) -> None:
         return None
 
-    def identity(self) -> tuple[object, ...]:
-        return self.spec.identity()
+    @property
+    def index(self) -> SetIndex:
+        raise NotImplementedError("no other process opens it")
 
     def shuffle_warning(self) -> None:
         return None

@@ -7,6 +7,7 @@ reader can ask for and compares with plain numpy.
 from __future__ import annotations
 
 import math
+import pickle
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -267,6 +268,32 @@ class SourceContract:
             assert source.source_path(1) == built.paths[1]
             assert list(source.all_paths()) == built.paths
         source.close()
+
+    def test_index(self, built: Built) -> None:
+        """What another process gets, the pickled index, opens the same set: its samples, labels,
+        splits, keys and paths, without a look at how the file is built."""
+        source = built.opened()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            other = pickle.loads(pickle.dumps(source.index, protocol=5)).open()
+        assert replace(other.spec, ends=None) == replace(source.spec, ends=None)
+        assert other.splits.keys() == source.splits.keys()
+        records = np.arange(len(built.images))[::-3]
+        found = [fill_rows(one, Wanted(layout="NHWC"), records)[0] for one in (source, other)]
+        np.testing.assert_array_equal(found[1], found[0])
+        if source.labels is not None:
+            assert other.labels is not None
+            np.testing.assert_array_equal(other.labels[records], source.labels[records])
+        for index in records.tolist():
+            assert other.sample_bytes(index) == source.sample_bytes(index)
+            assert other.key_of(index) == source.key_of(index)
+            assert other.source_path(index) == source.source_path(index)
+            if source.spec.checksums:
+                assert other.checksum_rows(index, index + 1) == source.checksum_rows(
+                    index, index + 1
+                )
+        source.close()
+        other.close()
 
     def test_threads(self, built: Built) -> None:
         """Four threads read one source at once, and each gets its own rows whole."""

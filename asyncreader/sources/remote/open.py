@@ -51,12 +51,24 @@ class RemoteShards:
         with self._cache.hold(self._objects, location, row, "lmdb" if lmdb else "h5") as path:
             # mapped: an open shard stays readable after the cache removes its file
             opener = open_lmdb if lmdb else open_hdf5
-            source: Source = opener(path, fields, io="mmap")
-            return source
+            return opener(path, fields, io="mmap")
+
+    def close(self) -> None:
+        """Close the requests to the store."""
+        self._objects.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # another process makes its own requests, and uses the same folder as its cache
+        return _shards_again, (self._location, self._manifest, self._cache is not None)
 
     def path(self, number: int) -> str:
         """A shard's name for messages."""
         return self._location.sibling(self._manifest.name(number)).shown
+
+
+def _shards_again(location: Location, manifest: Manifest, cached: bool) -> RemoteShards:
+    cache = ShardCache.by_environment() if cached else None
+    return RemoteShards(Objects(location.base), location, manifest, cache)
 
 
 @contextmanager
@@ -149,7 +161,6 @@ def _opened_set(objects: Objects, location: Location, fields: Hdf5Fields, io: st
         path=location.shown.rpartition("/")[0],
         io="cache" if cached else "ranges",
         limit=limit,
-        on_close=objects.close,
     )
 
 

@@ -8,10 +8,10 @@ opened later is compared with what is known of it. A wrong or missing file is an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from ..base import (
     RowError,
     RowPlan,
     RowsInMemory,
+    SetIndex,
     Source,
     SourceSpec,
     UInt64,
@@ -67,50 +68,76 @@ class JoinedLabels:
         return out
 
 
-class JoinedSource:
-    """The files of a set in sequence. Record numbers continue from file to file.
+class Files(Protocol):
+    """Opens the files of a set by number: picklable."""
 
-    ``spec``: of the set; its ``ends`` say where each file ends. ``open_file(number)`` opens one of
-    them, at most ``limit`` at a time; ``held``: all files, open already. ``stated``: for each file
-    the digest (uint64) that it must state of a table, None where it must have no such table.
-    ``labels``: those of all files, or their width and dtype. ``on_close``: called by close().
+    def open(self, number: int) -> Source:
+        """Open a file."""
+
+    def close(self) -> None:
+        """Close what opening them needs."""
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedIndex:
+    """Files in sequence. Record numbers continue from file to file.
+
+    ``spec``: of the set; its ``ends`` say where each file ends. ``files`` opens one of them, at
+    most ``limit`` at a time, or it is all of them, to be held open. ``stated``: for each file the
+    digest (uint64) that it must state of a table, None where it must have no such table.
+    ``labels``: those of all files, or their width and dtype.
     """
 
-    def __init__(
-        self,
-        spec: SourceSpec,
-        open_file: Callable[[int], Source],
-        *,
-        held: Sequence[Source] = (),
-        stated: Mapping[str, UInt64 | None] = MappingProxyType({}),
-        labels: Array | tuple[int, str] | None = None,
-        splits: Mapping[str, slice | Int64] = MappingProxyType({}),
-        limit: int | None = None,
-        remote: bool = False,
-        on_close: Callable[[], None] | None = None,
-    ) -> None:
-        assert spec.ends is not None
-        self.spec = spec
-        self.splits = splits
-        self.remote = remote
-        self._ends = spec.ends
-        self._open_file = open_file
+    spec: SourceSpec
+    files: Files | tuple[SetIndex, ...]
+    stated: Mapping[str, UInt64 | None] = field(default_factory=dict)
+    labels: Array | tuple[int, str] | None = None
+    splits: Mapping[str, slice | Int64] = field(default_factory=dict)
+    limit: int | None = None
+    remote: bool = False
+
+    def open(self) -> JoinedSource:
+        """The set's source."""
+        if not isinstance(self.files, tuple):
+            return JoinedSource(self)
+        held: list[Source] = []
+        try:
+            held.extend(file.open() for file in self.files)
+            return JoinedSource(self, held)
+        except BaseException:
+            for file in held:
+                file.close()
+            raise
+
+
+class JoinedSource:
+    """Reads the files of ``index``. ``held``: all of them, open already, if they stay open."""
+
+    def __init__(self, index: JoinedIndex, held: Sequence[Source] = ()) -> None:
+        assert index.spec.ends is not None
+        self.index = index
+        self.spec = index.spec
+        self.splits = index.splits
+        self.remote = index.remote
+        self._ends = index.spec.ends
+        self._files = None if isinstance(index.files, tuple) else index.files
         self._held = tuple(held)
-        self._stated = stated
-        self._on_close = on_close
+        self._stated = index.stated
         self._window = 0
         self._in_memory: RowsInMemory | None = None
         self._not_in_memory = set[int]()
         self._looked_at = 0
-        limit = len(held) or limit or open_limit()
+        limit = len(held) or index.limit or open_limit()
         self.open_files = OpenFileCache(self.open_one, limit, held)
+        labels = index.labels
         self.labels: Any = JoinedLabels(self, *labels) if isinstance(labels, tuple) else labels
 
     # -- files -------------------------------------------------------------------------------
 
     def open_one(self, number: int) -> Source:
         """File ``number``, opened and compared with what is known of it."""
-        file = self._open_file(number)
+        assert self._files is not None  # others are open already
+        file = self._files.open(number)
         try:
             self._check(file, number)
         except BaseException:
@@ -275,9 +302,6 @@ class JoinedSource:
             digests.add({fmt.DATA: file})
         return digests.found()
 
-    def identity(self) -> tuple[object, ...]:
-        return (self.spec.identity(), *(file.identity() for file in self._held))
-
     def shuffle_warning(self) -> str | None:
         files, limit = self._ends.size, self.open_files.limit
         if files <= limit:
@@ -324,8 +348,8 @@ class JoinedSource:
         return min(count, int(1.25 * self._window * larger / min(self._together(), files)) + 1)
 
     def close(self) -> None:
-        if self._on_close is not None:
-            self._on_close()
+        if self._files is not None:
+            self._files.close()
         self.open_files.close()
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import NoReturn
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from ...errors import FormatError
 from ...formats import packed as fmt
 from ..base import Array, Int64, Source, SourceSpec
 from .digests import WholeDigests
-from .joined import JoinedSource
+from .joined import JoinedIndex, JoinedSource
 
 
 def join(files: Sequence[Source]) -> JoinedSource:
@@ -42,18 +41,14 @@ def join(files: Sequence[Source]) -> JoinedSource:
             if all(field.name in (one.name for one in file.spec.fields) for file in files)
         ),
     )
-    return JoinedSource(
+    index = JoinedIndex(
         spec,
-        _never_opened,
-        held=files,
+        tuple(file.index for file in files),
         labels=_joined_labels(files, tables),
         splits=_joined_splits(files, [0, *ends.tolist()]),
         remote=any(file.remote for file in files),
     )
-
-
-def _never_opened(number: int) -> NoReturn:
-    raise AssertionError(f"file {number} is held open")
+    return JoinedSource(index, files)
 
 
 def _joined_labels(files: Sequence[Source], tables: list[Array | None]) -> Array | None:
@@ -139,15 +134,33 @@ def _kind(spec: SourceSpec) -> str:
 # -- more files than may be open -----------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class PackedFiles:
+    """Files by name. ``opener`` opens one field of a file; None if its name means several files."""
+
+    names: Sequence[str]
+    opener: Callable[[str], Source | None]
+
+    def open(self, number: int) -> Source:
+        """Open a file."""
+        source = self.opener(self.names[number])
+        if source is None:
+            raise FormatError("the file is no longer a packed file", path=self.names[number])
+        return source
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def join_packed(
     names: Sequence[str], opener: Callable[[str], Source | None]
 ) -> JoinedSource | None:
     """The files ``names`` as one set, with few open at a time; None unless asyncreader packed all
     of them, of one kind.
 
-    ``opener`` opens one field of a file; None if its name means several files. Each file is opened
-    once, for its counts and digests, and closed. The set serves the same samples in the same orders
-    under the same fingerprint as :func:`join` of the files. Raises what ``opener`` raises.
+    ``opener``: see :class:`PackedFiles`. Each file is opened once, for its counts and digests, and
+    closed. The set serves the same samples in the same orders under the same fingerprint as
+    :func:`join` of the files. Raises what ``opener`` raises.
     """
     first: SourceSpec | None = None
     rows: list[tuple[int, int, int, int]] = []
@@ -176,13 +189,7 @@ def join_packed(
     ends = np.cumsum(counts.astype(np.int64))
     shape = shapes.pop() if len(shapes) == 1 else None
 
-    def again(number: int) -> Source:
-        source = opener(names[number])
-        if source is None:
-            raise FormatError("the file is no longer a packed file", path=names[number])
-        return source
-
-    return JoinedSource(
+    index = JoinedIndex(
         replace(
             first,
             path=f"{first.path} and {len(names) - 1} more",
@@ -194,13 +201,14 @@ def join_packed(
             ends=ends,
             fields=like[0].fields,
         ),
-        again,
+        PackedFiles(names, opener),
         stated={
             fmt.CHECKSUMS: checksums,
             fmt.LABELS: None if first.meta.label_kind == "none" else label_digests,
         },
         labels=labels,
     )
+    return JoinedSource(index)
 
 
 def _shared(spec: SourceSpec) -> SourceSpec:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ from ..layouts.open_hdf5 import open_hdf5
 from ..layouts.open_lmdb import open_lmdb
 from ..request import Hdf5Fields, no_field
 from .digests import WholeDigests
-from .joined import RESTORE, JoinedSource
+from .joined import RESTORE, JoinedIndex, JoinedSource
 
 #: At most so many shard sizes are checked when a set is opened.
 ALL_LOOKED_AT: Final = 4096
@@ -39,6 +39,25 @@ class Shards(Protocol):
     def open(self, number: int, fields: Hdf5Fields) -> Source:
         """Open a shard."""
 
+    def close(self) -> None:
+        """Close what opening them needs."""
+
+
+@dataclass(frozen=True)
+class ShardFiles:
+    """The shards of a set, each opened with the same fields."""
+
+    shards: Shards
+    fields: Hdf5Fields
+
+    def open(self, number: int) -> Source:
+        """Open a shard."""
+        return self.shards.open(number, self.fields)
+
+    def close(self) -> None:
+        """Close what opening them needs."""
+        self.shards.close()
+
 
 def sharded(
     manifest: Manifest,
@@ -48,16 +67,15 @@ def sharded(
     path: str,
     io: str,
     limit: int | None = None,
-    on_close: Callable[[], None] | None = None,
 ) -> JoinedSource:
     """The set of ``manifest``. ``path``: its name for messages; ``limit``: shards open at most."""
     common, column = manifest.common, None
     if fields.data != fmt.DATA:
         column = [one.name for one in common.fields].index(fields.data)
     labelled = common.label_kind != "none"
-    return JoinedSource(
+    index = JoinedIndex(
         _spec(manifest, path, io, column),
-        lambda number: shards.open(number, fields),
+        ShardFiles(shards, fields),
         stated={
             fmt.CHECKSUMS: manifest.checksums
             if column is None
@@ -67,8 +85,8 @@ def sharded(
         labels=(common.label_width, common.label_dtype) if labelled and fields.labels else None,
         limit=limit,
         remote=io == "ranges",
-        on_close=on_close,
     )
+    return JoinedSource(index)
 
 
 def _spec(manifest: Manifest, path: str, io: str, column: int | None) -> SourceSpec:
@@ -196,8 +214,10 @@ class LocalShards:
         """Open a shard whose file has the packed size."""
         self.check_size(number)
         opener = open_lmdb if self._manifest.common.container == "lmdb" else open_hdf5
-        source: Source = opener(self.path(number), fields, io=self._io)
-        return source
+        return opener(self.path(number), fields, io=self._io)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def open_shards(
