@@ -28,7 +28,7 @@ class Figures:
     seconds: float = 0.0
     """Wall time of all trials."""
     note: str = ""
-    """What else is worth a few words in the table: "the slowest 0.02 s"."""
+    """What else is worth a few words in the table: "slowest 0.02 s"."""
 
 
 class Case(Protocol):

@@ -1,4 +1,4 @@
-"""The hostile corpus as a fault case: every attack through its entrances, canaries untouched."""
+"""Hostile files: each attack is opened in every way, and the canary files stay untouched."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ _GROUPS = {
     "shard_files": "shards",
     "images": "pictures",
     "several_fields": "fields and masks",
-    "shown_names": "names that are shown",
+    "shown_names": "displayed names",
     "stores": "stores",
     "folders": "folders and CSVs",
 }
 
 
 def group(attack: Attack) -> str:
-    """What an attack is made of: HDF5, LMDB, shards, pictures, ..."""
+    """The kind of file that an attack uses: HDF5, LMDB, shards, pictures, ..."""
     return _GROUPS[attack.make.__module__.rpartition(".")[2]]
 
 
 def entrances(attack: Attack, most: int) -> tuple[str, ...]:
-    """The entrances that are tried, those that must refuse first."""
+    """The entrances that are tried; those that must refuse come first."""
     order = sorted(attack.entrances, key=lambda entrance: entrance not in attack.refused)
     return (*order, *other_entrances(attack))[:most]
 
 
 def other_entrances(attack: Attack) -> tuple[str, ...]:
-    """The other entrances of what can be read."""
+    """The other entrances of an attack that can be read."""
     # a worker process waits for a store that fails as long as users do: 20 s
     if "read" not in attack.entrances or group(attack) == "stores":
         return ()
@@ -64,7 +64,7 @@ def other_entrances(attack: Attack) -> tuple[str, ...]:
 
 
 def must_refuse(attack: Attack, entrance: str) -> bool:
-    """Whether that entrance must answer with a typed error."""
+    """Whether this entrance must raise a typed error."""
     if entrance in OTHER_ENTRANCES and entrance not in attack.entrances:
         # the page shows the first field alone, as verify does with others' sets
         alike = {"info", "verify"} if entrance == "page" else {"info"}
@@ -73,7 +73,7 @@ def must_refuse(attack: Attack, entrance: str) -> bool:
 
 
 def broken(attack: Attack, results: list[Result]) -> list[str]:
-    """The promises that were not kept, a line each."""
+    """Each broken promise in one line."""
     lines = [
         f"{attack.name} by {one.entrance}: {one.outcome}: {' '.join(one.said.split())[:300]}"
         for one in results
@@ -91,17 +91,17 @@ def broken(attack: Attack, results: list[Result]) -> list[str]:
 
 
 class Attacks:
-    """Every attack of the corpus; a round is an entrance (read, info, verify, convert, drop_in,
-    and those of corpus.OTHER_ENTRANCES)."""
+    """Every attack of the corpus. Each round opens it in one more way: read, info, verify,
+    convert, drop_in, and those of corpus.OTHER_ENTRANCES."""
 
     name = "attacks"
-    row = "hostile corpus"
-    promise = "100 % refused or served without harm, canaries untouched, each below 5 s and 2 GiB"
+    row = "hostile files"
+    promise = "each refused or served without harm within 5 s and 2 GiB, no secret read or changed"
     short = 1
     long = 11
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
-        """A line for each kind of thing; ``seed`` is of no use here."""
+        """A line for each kind of file; ``seed`` is not used."""
         home = Home(scratch / "corpus")
         with AttackRunner(home) as runner:
             for kind in dict.fromkeys(_GROUPS.values()):

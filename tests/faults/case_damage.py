@@ -1,4 +1,4 @@
-"""Damaged files: flipped bytes, blows at the structure, truncation, changes under a reader."""
+"""Damaged files: flipped bytes, damaged structure, truncation, changes while a reader is open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS = ("HDF5 raw", "HDF5 gzip", "HDF5 jpeg", "LMDB raw", "LMDB jpeg")
 
 @dataclass(frozen=True)
 class Damage:
-    """Trials of one kind, on every format and with each way to verify."""
+    """One kind of damage, on every format and with each value of ``verify``."""
 
     name: str
     row: str
@@ -28,7 +28,8 @@ class Damage:
     formats: Sequence[str] = FORMATS
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
-        """A line to each format and way to verify; one process for all while none breaks."""
+        """A line for each format and value of ``verify``. One process runs all trials; where a
+        trial ends it, a new one takes over."""
         made = build(self.formats, scratch.parent / "sets")
         names, jobs = [], []
         for name in self.formats:
@@ -42,18 +43,18 @@ class Damage:
             counts, broken, note = count(itertools.islice(trials, rounds))
             yield Figures(name, sum(counts.values()), counts, broken, note=note)
         counts, broken, _ = count(trials)
-        if counts:  # its process died when all was done
-            yield Figures("on the way out", 1, counts, broken)
+        if counts:  # the process died after the last trial
+            yield Figures("at exit", 1, counts, broken)
 
 
-_NOTHING_WRONG = "0 silent wrong samples, 0 signals, 0 hangs, 0 untyped errors"
+_NOTHING_WRONG = "no silently wrong sample, no signal, no hang, no untyped error"
 
 CASES: tuple[Case, ...] = (
     Damage("flips", "random byte flips", _NOTHING_WRONG, 24, 1000),
     Damage("structure", "structural mutations", _NOTHING_WRONG, 24, 1000),
     Damage(
         "live",
-        'bytes changed under an open reader, verify="always"',
+        'bytes changed while a reader is open, verify="always"',
         _NOTHING_WRONG,
         12,
         300,
@@ -61,8 +62,8 @@ CASES: tuple[Case, ...] = (
     ),
     Damage(
         "truncations",
-        "truncations, every page edge and random offsets",
-        "a FormatError at open each, below 1 s",
+        "truncation at every page boundary and at random offsets",
+        "FormatError when the file is opened, within 1 s",
         16,
         200,
         verify=("first",),

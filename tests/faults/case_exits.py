@@ -1,4 +1,4 @@
-"""Ways to leave a reader: each ends in time, with the right error, and leaves nothing behind."""
+"""Ways to end a program that has a reader open: in time, the right error, nothing left behind."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ WORKERS = ("thread", "process")
 #: Those that Ctrl-C is tried on: one of each container, one raw, one decoded.
 INTERRUPTED = ("HDF5 raw", "LMDB jpeg")
 
-#: Seconds in which a way must have ended, its processes too.
+#: Seconds in which the program and its processes must have ended.
 LIMIT = 2.0
 
-#: Ways that the short form takes: processes cost a second each to start.
+#: Ways that the short form tries: each process takes a second to start.
 FEW = {
     "thread": ("no_close", "thread_reads_on", "after_fork", "worker_stuck", "pickled", "SIGTERM"),
     "process": ("no_close", "worker_killed", "SIGKILL, a worker stuck", "after_fork"),
 }
 
 #: A trial that was only slow is tried again so often, and its fastest counts: a shared machine
-#: stalls, and what waits for ever is as slow the next time.
+#: stalls, but a real hang is as slow the next time.
 ATTEMPTS = 3
 
 
 def problems(end: End, code: int, said: str) -> list[str]:
-    """What was not as promised."""
+    """Each promise that this trial broke."""
     found = []
     if end.hung:
         found.append(f"hang: {end.said[-1500:]}")
@@ -59,7 +59,7 @@ def problems(end: End, code: int, said: str) -> list[str]:
 
 
 def ways(workers: str) -> Iterator[tuple[str, int, str, dict[str, Any]]]:
-    """Each way: name, exit code, last line on standard error, and the signal that ends it."""
+    """Each way: name, exit code, start of the last line on stderr, and the signal that ends it."""
     own = {**WAYS, **(OF_PROCESSES if workers == "process" else {})}
     for name, (_, code, said) in own.items():
         yield name, code, said, {}
@@ -69,16 +69,18 @@ def ways(workers: str) -> Iterator[tuple[str, int, str, dict[str, Any]]]:
 
 @dataclass(frozen=True)
 class Exits:
-    """Every way, by format and kind of workers; ``rounds`` times each."""
+    """Every way with each format and kind of workers, ``rounds`` times."""
 
     name: str = "exits"
-    row: str = "ways to leave a reader"
-    promise: str = "ended in 2 s, the right exit code or error, nothing left behind"
+    row: str = "ways to end a program that has a reader open"
+    promise: str = (
+        "the process ends within 2 s with the right exit code or error, nothing left behind"
+    )
     short: int = 1
     long: int = 2
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
-        """A line to each format and kind of workers; the short form is of one format."""
+        """A line for each format and kind of workers; the short form tries one format."""
         formats = FORMATS[:1] if rounds <= self.short else FORMATS
         made = build(formats, scratch)
         with child_runner("faults.leaving") as runner:
@@ -108,7 +110,7 @@ class Exits:
                         counts["as promised"] + counts["broken"],
                         dict(counts),
                         tuple(broken),
-                        note=f"the slowest {slowest[0]:.2f} s ({slowest[1]})",
+                        note=f"slowest {slowest[0]:.2f} s ({slowest[1]})",
                     )
 
 
@@ -118,13 +120,13 @@ class CtrlC:
 
     name: str = "ctrl-c"
     row: str = "Ctrl-C at a random moment, from the first import on"
-    promise: str = "ended in 2 s, nothing left behind"
+    promise: str = "the process ends within 2 s, nothing left behind"
     short: int = 2
     long: int = 200
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
-        """A line to each format and kind of workers, then those with a trace and of the drop-in
-        classes; the short form is of one of each, with threads."""
+        """A line for each format and kind of workers, with a trace, and for the drop-in classes;
+        the short form tries one of each, with threads."""
         formats = INTERRUPTED[:1] if rounds <= self.short else INTERRUPTED
         made = build(formats, scratch)
         ways = [(name, "all phases") for name in formats]
@@ -143,13 +145,13 @@ class CtrlC:
                         rounds,
                     )
                     what = f"{name}, {workers} workers{way.removeprefix('all phases')}"
-                    yield Figures(what, rounds, counts, broken, note=f"the slowest {slowest:.2f} s")
+                    yield Figures(what, rounds, counts, broken, note=f"slowest {slowest:.2f} s")
 
 
 def _moments(
     ways: Sequence[Callable[[Mapping[str, Any]], End]], rng: random.Random, rounds: int
 ) -> tuple[dict[str, int], tuple[str, ...], float]:
-    """Interrupt each way in turn, at moments spread over its whole run."""
+    """Interrupt each program in turn, at random moments of its whole run."""
     whole = [max(way({}).lived for _ in range(2)) for way in (ways[0], ways[-1])]
     counts: Counter[str] = Counter()
     broken: list[str] = []
@@ -163,17 +165,19 @@ def _moments(
         phase = end.report.get("phase", "start")
         if end.code == 0 and "Exception ignored" in end.said:
             # inside a weak reference's callback or a __del__ Python prints Ctrl-C, and goes on
-            counts["swallowed by Python"] += 1
+            counts["ignored by Python"] += 1
             continue
         found = interrupted(end, phase)
-        counts["broken" if found else "ended before" if end.code == 0 else f"in {phase}"] += 1
+        counts[
+            "broken" if found else "finished before it" if end.code == 0 else f"during {phase}"
+        ] += 1
         broken += [f"after {moment:.3f} s, phase {phase}: {problem}" for problem in found]
         slowest = max(slowest, end.seconds)
     return dict(counts), tuple(broken), slowest
 
 
 def in_time(attempt: Callable[[], End], counts: Counter[str]) -> End:
-    """One trial, and again where all that is wrong is its time."""
+    """Run a trial, and run it again if it was only slow; the fastest counts."""
     ends = [attempt()]
     while ends[-1].seconds >= LIMIT and not (ends[-1].hung or ends[-1].left):
         if len(ends) == ATTEMPTS:
@@ -185,7 +189,7 @@ def in_time(attempt: Callable[[], End], counts: Counter[str]) -> End:
 
 
 def interrupted(end: End, phase: str) -> list[str]:
-    """What was not as promised of an interrupted program."""
+    """Each promise that an interrupted program broke."""
     # in other imports, and as the interpreter starts or ends, they decide what Ctrl-C does
     in_asyncreader = phase in ("open", "loop", "close")
     fine = (0, -signal.SIGINT, 130) if in_asyncreader else (0, -signal.SIGINT, 130, 1)
@@ -206,7 +210,7 @@ class Interrupts:
     """Ctrl-C that the program catches, to go on with the same reader: in one process, thousands."""
 
     name: str = "interrupts"
-    row: str = "Ctrl-C that is caught, and on with the same reader"
+    row: str = "Ctrl-C that the program catches before it goes on with the same reader"
     promise: str = "the same epoch as without, no lock held, no thread or descriptor left"
     short: int = 200
     long: int = 20_000

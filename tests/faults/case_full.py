@@ -18,15 +18,15 @@ KINDS = {
     "HDF5": (["raw"], ["png"], ["raw", "--compression", "gzip", "--chunk", "8"]),
     "LMDB": (["raw"], ["png"]),
 }
-#: KiB between two disks: a page of tmpfs is the least that it gives.
+#: KiB between two sizes: tmpfs gives whole pages.
 STEP = 4
-#: Calls and disks that are tried at most for one kind of set; the table says so.
+#: At most so many calls and disks are tried for one kind of set; the table says how many.
 MOST_CALLS = 400
 MOST_DISKS = 60
 
 
 def trouble(packer: Packer, end: End) -> str | None:
-    """What was not as promised."""
+    """The promise that this conversion broke."""
     if end.hung or end.left or end.code != 1:
         return f"{end.how}: {end.said[-600:]}"
     if "Traceback" in end.said:
@@ -36,7 +36,7 @@ def trouble(packer: Packer, end: End) -> str | None:
         return f"no line with needed and free bytes: {end.said[-300:]}"
     kept = "finished shards are kept" in last
     if ("nothing was left behind" in last) == kept:
-        return f"it says neither or both of nothing left and shards kept: {last}"
+        return f"the message must say either that nothing was left or that shards were kept: {last}"
     if listed(packer.folder) != ([packer.workspace] if kept else []):
         return f"left behind: {listed(packer.folder)}"
     if listed(packer.temporary):
@@ -63,13 +63,15 @@ class Full:
     them in the long form, but for ``MOST_CALLS`` and ``MOST_DISKS``."""
 
     name: str = "full"
-    row: str = "disk full: the k-th write fails"
-    promise: str = "exit code 1, the message with needed and free bytes, no target, no signal"
+    row: str = "full disk: any of the writes fails"
+    promise: str = (
+        "exit code 1, a message with the bytes needed and free, no target left, no signal"
+    )
     short: int = 2
     long: int = 100_000
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
-        """Three lines to each kind of set: how the disk comes to be full."""
+        """Three lines for each kind of set, one for each way in which the disk is full."""
         with child_runner("faults.packing") as runner:
             for packer, options, what in self._packers(runner, rounds, scratch):
                 yield self._failing(packer, options, what, rounds)
@@ -79,7 +81,7 @@ class Full:
     def _packers(
         self, runner: ChildRunner, rounds: int, scratch: Path
     ) -> Iterator[tuple[Packer, list[str], str]]:
-        """Each kind of set; the short form is of one for each container."""
+        """Each kind of set; the short form tries one for each container."""
         short = rounds <= self.short
         number = 0
         for container in SUFFIXES:
@@ -97,7 +99,7 @@ class Full:
                     yield packer, options, f"{container} {' '.join(words)}"
 
     def _failing(self, packer: Packer, options: list[str], what: str, rounds: int) -> Figures:
-        """Each writing call of the converter fails with ENOSPC; then that one alone."""
+        """One writing call of the converter fails with ENOSPC: with all that follow, or alone."""
         writes = int(run(packer, options, fail_at=1 << 30).report["writes"])
         packer.clear()
         chosen = spread(writes, rounds)
@@ -107,13 +109,13 @@ class Full:
                 for for_good in (True, False):
                     end = run(packer, options, fail_at=at, for_good=for_good)
                     said = f"write {at} of {writes}, {end.report.get('at')}"
-                    yield f"{said}{', and all behind it' if for_good else ''}", end
+                    yield f"{said}{' and all that follow' if for_good else ''}", end
 
-        words = f"{what}: one write fails, {of_all(chosen, writes)}, alone and for good"
+        words = f"{what}: one write fails, {of_all(chosen, writes)}, alone or with all that follow"
         return self._count(packer, options, words, tries)
 
     def _limited(self, packer: Packer, options: list[str], what: str, rounds: int) -> Figures:
-        """No file may grow from some call on, by RLIMIT_FSIZE: writes of HDF5 and LMDB fail too."""
+        """From some call on RLIMIT_FSIZE lets no file grow: writes of HDF5 and LMDB fail too."""
         calls = int(run(packer, options).report["calls"])
         packer.clear()
         chosen = spread(calls, min(rounds, MOST_CALLS))
@@ -140,7 +142,7 @@ class Full:
                     end = run(packer, options)
                     yield f"a disk of {size * STEP} KiB", end
 
-        words = f"{what}: disks of {STEP} KiB and up, {of_all(chosen, sizes)} sizes"
+        words = f"{what}: disk sizes from {STEP} KiB up, {of_all(chosen, sizes)}"
         try:
             return self._count(packer, options, words, tries)
         except OSError as exc:
@@ -157,15 +159,15 @@ class Full:
         broken: list[str] = []
         for said, end in tries():
             if end.code == 0 and bytes_of(packer.target) is not None:
-                # nothing that it needed failed: then the set is whole
+                # no write that it needed failed: the set must be whole
                 counts["packed whole"] += 1
                 found = None
                 if listed(packer.folder) != [packer.target.name]:
                     found = f"left {listed(packer.folder)}"
             else:
                 found = trouble(packer, end)
-                no_room = "bytes free" in end.said
-                counts["no room, exit code 1" if no_room else end.how] += 1
+                disk_full = "bytes free" in end.said
+                counts["disk full, exit code 1" if disk_full else end.how] += 1
             if found is not None:
                 broken.append(f"{' '.join(options)}: {said}: {found}")
             packer.clear()
@@ -173,10 +175,10 @@ class Full:
 
 
 def of_all(chosen: list[int], count: int) -> str:
-    """ "all of 12", or "5 of 12 evenly spread"."""
+    """ "all of 12", or "5 of 12, evenly spread"."""
     if len(chosen) == count:
         return f"all of {count}"
-    return f"{len(chosen)} of {count} evenly spread"
+    return f"{len(chosen)} of {count}, evenly spread"
 
 
 def spread(count: int, rounds: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""kill -9 of a conversion: the target is old, absent or complete, and the next run clears up."""
+"""kill -9 during a conversion: the target is old, absent or complete, and leftovers go."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ class Packer:
         assert self.old != self.new
 
     def empty(self) -> None:
-        """Begin anew."""
+        """Start with empty folders."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
 
     def clear(self) -> None:
-        """Take away what lies there, not the folder: it may be a disk."""
+        """Remove what the folder holds, not the folder: it may be a mounted disk."""
         for entry in self.folder.iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
@@ -108,7 +108,7 @@ class Packer:
         return digest
 
     def put_old(self) -> None:
-        """The target is there, and old."""
+        """Put the old set under the target's name."""
         shutil.rmtree(self.folder)
         shutil.copytree(self.folder.with_name(f"{self.folder.name} png"), self.folder)
 
@@ -139,13 +139,13 @@ class Kill:
     """kill -9 at random times, and at every kind of call that writes."""
 
     name: str = "kill"
-    row: str = "kill -9 of a conversion"
-    promise: str = "the target old, absent or complete; the next run clears what was left"
+    row: str = "kill -9 during a conversion"
+    promise: str = "the target is old, absent or complete, and the next run removes all leftovers"
     short: int = 2
     long: int = 200
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
-        """A line to each container, and to shards of each; the short form of shards is of one."""
+        """A line for each container, and for shards of each; the short form tries shards of one."""
         with child_runner("faults.packing") as runner:
             for container in SUFFIXES:
                 yield self._kills(Packer(runner, scratch, container), container, rounds, seed)
@@ -181,11 +181,11 @@ class Kill:
             if problem is not None:
                 broken.append(f"{said}, {'overwrite' if overwrite else 'fresh'}: {problem}")
         broken += [] if (held := refused(packer)) is None else [held]
-        counts["a second run at the same time refused"] = int(held is None)
+        counts["concurrent second run refused"] = int(held is None)
         return Figures(what, rounds, dict(counts), tuple(broken))
 
     def _found(self, packer: Packer, end: End, overwrite: bool) -> tuple[str, str | None]:
-        """What the target is, and what is wrong."""
+        """What the target holds, and what is wrong with it."""
         digest = bytes_of(packer.target)
         names = {packer.old: "old", packer.new: "complete", None: "absent"}
         kind = names.get(digest, "neither")
@@ -209,9 +209,8 @@ class Kill:
         return kind, None
 
     def _next(self, packer: Packer, counts: Counter[str]) -> str | None:
-        """What is wrong behind the next conversion to that target: a plain one, where finished
-        shards were left refused, and then the same with --resume; of shards every other one has
-        that at once."""
+        """What is wrong after the next conversion to that target. Where finished shards were left a
+        plain one is refused and then repeated with --resume; every other one has it at once."""
         there = packer.target.exists() or (packer.folder / packer.workspace / "old").exists()
         half = packer.folder / packer.workspace / "set"
         if half.is_dir() and (problem := readable(packer, half)) is not None:
@@ -231,8 +230,8 @@ class Kill:
 
 
 def readable(packer: Packer, half: Path) -> str | None:
-    """What is wrong with the folder that a set of shards was being written to: read as one it is
-    refused, or whole."""
+    """What is wrong with the folder of an unfinished sharded set: reading it must be refused, or
+    serve the whole set."""
     from asyncreader import AsyncReader
     from asyncreader.errors import SourceError
 
@@ -248,7 +247,7 @@ def readable(packer: Packer, half: Path) -> str | None:
 
 
 def refused(packer: Packer) -> str | None:
-    """A conversion to a target that another one is writing; what is wrong with that."""
+    """What is wrong with a conversion to a target that another one writes: it must be refused."""
     packer.empty()
     ends: list[End] = []
     gate = packer.temporary.with_name("gate")

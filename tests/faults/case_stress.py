@@ -1,4 +1,4 @@
-"""The buffer contract under stress: no batch ever has a row or a label of another."""
+"""The buffer contract under stress: no batch ever holds a row or a label of another."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Stress:
     in workers and consumer; each is looked at at once, later, and some a few batches later."""
 
     name: str = "stress"
-    row: str = "batches under stress: 8 workers, random pauses, the next ones in flight"
-    promise: str = "0 mixed batches, 0 wrong labels, each sample once an epoch"
+    row: str = "batches under stress: 8 workers, random pauses, more batches in flight"
+    promise: str = "no mixed batch, no wrong label, each sample once per epoch"
     short: int = 300
     long: int = 100_000
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
-        """A line to each container and kind of workers; the short form is of one of each."""
+        """A line for each container and kind of workers; the short form tries one."""
         content = packed(painted(COUNT), labels=np.arange(COUNT)[:, None])
         sets = {
             "HDF5 raw": write_hdf5(scratch / "set.h5", content),

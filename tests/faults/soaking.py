@@ -149,7 +149,7 @@ def interrupts(path: str, workers: str, rounds: int, seed: int, trace: str | Non
                 assert len(batch) == 4
             reader.close()
             signal.setitimer(signal.ITIMER_REAL, 0)
-            counts["over before"] += 1
+            counts["finished before it"] += 1
         except KeyboardInterrupt:
             counts["interrupted"] += 1
         reader = batch = None
@@ -189,7 +189,7 @@ def drop_ins(path: str, workers: str, rounds: int, seed: int) -> None:
             box.append((Enqueued, Loaded)[number % 2]())
             box[0].take_all(got, 40)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            counts["over before"] += 1
+            counts["finished before it"] += 1
         except KeyboardInterrupt:
             counts["interrupted"] += 1
         for left in box:

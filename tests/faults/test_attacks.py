@@ -60,7 +60,7 @@ def test_every_room_is_filled() -> None:
     groups = {group(attack) for attack in ATTACKS.values()}
     assert groups == {
         *("HDF5", "LMDB", "shards", "pictures", "folders and CSVs", "fields and masks"),
-        *("names that are shown", "stores"),
+        *("displayed names", "stores"),
     }
     assert len(ATTACKS) > 600
     assert sum(bool(attack.refused) for attack in ATTACKS.values()) > 450

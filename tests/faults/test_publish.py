@@ -28,7 +28,7 @@ def record(**changes: Any) -> dict[str, Any]:
             "trials": 1200,
             "counts": {"right": 1199, "refused": 1, "died": 0},
             "broken": [],
-            "note": f"the slowest {seconds} s",
+            "note": f"slowest {seconds} s",
         }
         for workers, seconds in (("thread", 0.5), ("process", 1.25))
     ]
@@ -48,7 +48,7 @@ def test_a_line_for_each_case() -> None:
     case = {**made["cases"][0], "row": "flips", "promise": "none wrong"}
     assert row(case) == (
         "| flips: none wrong | HDF5 raw, thread workers, process workers | 2,400 | 2,398 right, "
-        "2 refused; the slowest 1.25 s | 0 |\n"
+        "2 refused; slowest 1.25 s | 0 |\n"
     )
     assert table(made).count("\n| ") == len(cases()) + 1
     assert "4,800 damaged" not in sentence(made)
@@ -59,8 +59,8 @@ def test_a_line_for_each_case() -> None:
 def test_things_and_notes() -> None:
     """Notes of one kind are one: counts are added, of others the largest stands; numbers of
     several ways are ranges."""
-    notes = ["", "the slowest 0.2 s (a)", "72 attacks", "the slowest 1.3 s (b)", "8 attacks", "x"]
-    assert joined(notes) == ["the slowest 1.3 s (b)", "80 attacks", "x"]
+    notes = ["", "slowest 0.2 s (a)", "72 attacks", "slowest 1.3 s (b)", "8 attacks", "x"]
+    assert joined(notes) == ["slowest 1.3 s (b)", "80 attacks", "x"]
     whats = ["raw: a write, all of 10", "png: a write, all of 7", "png: disks, 60 of 90"]
     assert things([{"what": what} for what in whats]) == (
         "raw, png; a write, all of 7-10; disks, 60 of 90"

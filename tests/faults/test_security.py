@@ -1,4 +1,4 @@
-"""SECURITY.md says what the code does: its numbers, its commands, its place for figures."""
+"""SECURITY.md says what the code does: its numbers, its commands, its table of figures."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from project import ROOT
 from asyncreader.pixels import codec
 from asyncreader.sources.hdf5 import checks, structure
 from faults.attacks import all_attacks
+from faults.run import cases
 
 TEXT = " ".join((ROOT / "SECURITY.md").read_text(encoding="utf-8").split())
 
@@ -30,10 +31,16 @@ def test_numbers() -> None:
 
 
 def test_commands() -> None:
-    """The commands that are named know the case, and there is a place for their figures."""
+    """The commands that it names know the case, and the marks of the table are there."""
     words = [sys.executable, "tests/faults/run.py", "--list"]
     listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "hostile corpus" in listed
+    assert "hostile files" in listed
     assert "python tests/faults/run.py --long --only attacks" in TEXT
     assert (ROOT / "tests/faults/attacks/make.py").exists()
     assert TEXT.index("figures of the long run: begin") < TEXT.index("figures of the long run: end")
+
+
+def test_table() -> None:
+    """The table has a row for each case, with what it promises."""
+    for case in cases():
+        assert f"| {case.row}: {case.promise} |" in TEXT, case.name

@@ -1,4 +1,4 @@
-"""Watches a process full of trials: what kills it or makes it hang is an outcome like another."""
+"""Watches the process that runs the trials: a crash or a hang is counted as an outcome."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def watch(jobs: Sequence[Job]) -> Iterator[Trial]:
 
 
 def count(trials: Iterable[Trial]) -> tuple[dict[str, int], tuple[str, ...], str]:
-    """How often each verdict was given, the broken promises in words, and the slowest trial."""
+    """How often each verdict came, each broken promise in words, and the slowest trial."""
     verdicts: Counter[str] = Counter()
     broken: list[str] = []
     slowest = 0.0
@@ -140,4 +140,4 @@ def count(trials: Iterable[Trial]) -> tuple[dict[str, int], tuple[str, ...], str
         slowest = max(slowest, trial.seconds)
         if trial.verdict in BROKEN:
             broken.append(f"trial {trial.number}: {trial.verdict}: {trial.did}: {trial.said}")
-    return dict(verdicts), tuple(broken), f"the slowest {slowest:.2f} s of CPU"
+    return dict(verdicts), tuple(broken), f"slowest {slowest:.2f} s of CPU"
