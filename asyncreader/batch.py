@@ -1,4 +1,4 @@
-"""Batch: what one step hands to the caller."""
+"""Batch: what one step returns to the caller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .pipeline.slots import Slot, SlotRing, arrays_of
 
 Array: TypeAlias = npt.NDArray[Any]
 
-# looked up through the class, a member is a call of Python
+# read through its class, a member of an enum costs a call in Python
 _HELD = SlotState.HELD
 
 
@@ -30,8 +30,8 @@ class Batch:
     unless :meth:`keep` was called or the reader was opened with ``copy=True``. With ``cuda`` they
     are torch tensors on the device, valid until then in the order of the stream current then.
 
-    Reading ``data`` or ``labels`` of a batch that was given back raises ReaderClosedError; arrays
-    that were taken out before stay what they are: the slot's memory, which later batches fill.
+    Reading ``data`` or ``labels`` of a batch that was given back raises ReaderClosedError. Arrays
+    taken from it before remain the slot's memory, which later batches overwrite.
     """
 
     __slots__ = (
@@ -87,7 +87,7 @@ class Batch:
         slot = self._slot
         if (slot.state is not _HELD or slot.generation != self._generation) and not self._copied:
             raise ReaderClosedError(
-                "this batch was given back: its memory holds another one by now, or soon will",
+                "this batch was given back: its memory is used for later batches",
                 found=f"epoch {self.epoch} step {self.step}",
                 hint="a batch is valid until the next getNextBatch() or step of the loop: use it "
                 "before that, keep() it, or open the reader with copy=True",
@@ -97,14 +97,14 @@ class Batch:
         return int(self.indices.size)
 
     def release(self) -> None:
-        """Give the batch back before the next one is taken; doing so twice is harmless."""
+        """Give the batch back before the next one is taken; a second call does nothing."""
         self._ring.release(self._slot, self._generation)
 
     def keep(self) -> Batch:
         """Hold the batch until :meth:`release`; at most ``njob - 1`` can be kept.
 
         Raises QueueFullError when no more can be kept or the batch was given back already. With
-        ``copy=True`` there is nothing to hold: the batch is the caller's for ever.
+        ``copy=True`` this does nothing: such a batch always stays the caller's.
         """
         if self._copied:
             return self

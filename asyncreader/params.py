@@ -123,14 +123,14 @@ class ReaderParams:
         "the same, and an error if it is not LMDB",
         shown="one of these",
     )
-    data: Any = parameter(
+    data: object = parameter(
         None,
         optional(checks.DATA),
         "an array instead of a path: numpy, memmap, zarr, h5py data set (reopened by its path); "
         "`data={name: array, ...}`: several fields",
         shown="one of these",
     )
-    labels: Any = parameter(None, optional(checks.LABELS), "labels that go with `data`")
+    labels: object = parameter(None, optional(checks.LABELS), "labels that go with `data`")
     data_field: str | tuple[str, ...] = parameter(
         "data",
         checks.NAMES,
@@ -170,8 +170,8 @@ class ReaderParams:
     shuffle_window: int = parameter(
         SHUFFLE_WINDOW, whole(1), 'samples mixed together by `"block"`, at most 256 MiB decoded'
     )
-    seed: int = parameter(0, whole(0, 1 << 64), "of the order, of crops and of flips")
-    epochs: int | None = parameter(None, optional(whole(1)), "how many; None: endless")
+    seed: int = parameter(0, whole(0, 1 << 64), "seed of the order, of crops and of flips")
+    epochs: int | None = parameter(None, optional(whole(1)), "number of epochs; None: endless")
     last_batch: LastBatch = parameter(
         "drop",
         one_of(LastBatch),
@@ -284,8 +284,8 @@ class ReaderParams:
         "written whole by `close()` or at the end of the program; opens in ui.perfetto.dev. One "
         "file per rank",
     )
-    copy: bool = parameter(False, checks.FLAG, "private copies, valid for ever")
-    debug: bool = parameter(False, checks.FLAG, "overwrite what was given back")
+    copy: bool = parameter(False, checks.FLAG, "batches are private copies, which stay valid")
+    debug: bool = parameter(False, checks.FLAG, "overwrite batches that were given back")
 
     # -- derived ---------------------------------------------------------------------------
 
@@ -344,7 +344,7 @@ def snake_case(name: str) -> str:
 
 
 def parse_params(params: Given | None, overrides: Mapping[str, object]) -> ReaderParams:
-    """Check everything that can be known without opening a file; ParamsError says what is off."""
+    """Check everything that can be known without opening a file; ParamsError says what is wrong."""
     given = given_params(params, overrides)
     _check_source(given)
     checked = {name: PARAMETERS[name].check(name, value) for name, value in given.items()}
@@ -354,7 +354,7 @@ def parse_params(params: Given | None, overrides: Mapping[str, object]) -> Reade
 
 
 def given_params(params: Given | None, overrides: Mapping[str, object]) -> dict[str, object]:
-    """What the caller gave, by canonical name and unchecked; ``overrides`` win.
+    """What the caller passed, by canonical name and unchecked; ``overrides`` win.
 
     ParamsError for names that no parameter has.
     """
@@ -384,8 +384,8 @@ def _collect(params: Given | None) -> dict[str, object]:
     return given
 
 
-#: What people write who come from torch, torchvision, FFCV, DALI, Keras or tf.data, and the line to
-#: write here; ``{}`` is the value that was given.
+#: Names from torch, torchvision, FFCV, DALI, Keras and tf.data, and what to write here instead;
+#: ``{}`` is the value that was passed.
 _THREADS: Final = "nthread={} (worker threads; they need no processes)"
 _AHEAD: Final = "njob={} (batches in flight)"
 _PATH_IS: Final = "path={}"

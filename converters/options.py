@@ -142,7 +142,7 @@ def _fields(value: Any) -> tuple[tuple[str, str], ...]:
     for name, given in value.items():
         if not isinstance(name, str) or not is_field_name(name):
             raise ParamsError(
-                "not a name for a field",
+                "not a valid name of a field",
                 found=repr(name),
                 expected="letters, digits, _ and -, and none of data, labels, paths, ...",
             )
@@ -402,7 +402,7 @@ def _check_together(options: Options) -> None:
         raise ParamsError("address goes with engine 'ray'")
     if options.sharded and options.allow_pickle:
         raise ParamsError(
-            "a set of pickles cannot be converted to shards: its classes are known at its end",
+            "a set of pickles cannot be converted to shards: its classes are known only at its end",
             hint="convert it to one file, and that to shards",
         )
     from asyncreader.sources.urls import is_url
@@ -419,7 +419,7 @@ def _check_together(options: Options) -> None:
         )
     if options.encoding == "original" and options.size is not None:
         raise ParamsError(
-            "size cannot be had with encoding 'original', which keeps the files' own bytes",
+            "size does not apply to encoding 'original', which keeps the files' own bytes",
             hint="choose encoding 'jpeg', 'png' or 'raw', or leave size out",
         )
     if isinstance(options.size, int) and options.resize != "crop":
@@ -455,7 +455,7 @@ def check_encoding(options: Options, encoding: str) -> None:
     are compressed already, a quality for anything but JPEG."""
     if options.quality != QUALITY and encoding != "jpeg":
         raise ParamsError(
-            f"quality is of encoding 'jpeg'; the samples are to be {encoding!r}",
+            f"quality applies only to encoding 'jpeg'; the samples are stored as {encoding!r}",
             hint="choose encoding 'jpeg' (--encoding jpeg), or leave quality out",
         )
     if options.compression is not None and encoding != "raw":

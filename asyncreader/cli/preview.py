@@ -84,7 +84,7 @@ def suffix_of(*allowed: str) -> Any:
 )
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Show only these classes.")
 @click.option("--batch", is_flag=True, help="The first batch, as training gets it.")
-@reader_option("size", help="Of --batch. [224x224 if sizes differ]")
+@reader_option("size", help="Size of the pictures of --batch. [224x224 if sizes differ]")
 @click.option(
     "--html",
     type=PATH,
@@ -113,9 +113,9 @@ def preview(
     """
     told: dict[str, Any] = {"path": path}
     if html is None:
-        _without_effect("limit", instead="it is of --html")
+        _without_effect("limit", instead="it belongs to --html")
     elif output is None:
-        _without_effect("count", "columns", instead="they are of a sheet; --output adds one")
+        _without_effect("count", "columns", instead="they belong to a sheet; --output adds one")
     if html is None or output is not None:
         target = output or _default_target(path)
         made = _sheet(path, params, options)
@@ -160,7 +160,7 @@ def _refuse(options: dict[str, Any], *names: str, instead: str) -> None:
     for name in names:
         if options[name] not in (None, False, ()):
             word = "class" if name == "classes" else name
-            raise click.UsageError(f"--{word} does not go along: {instead}")
+            raise click.UsageError(f"--{word} cannot be used here: {instead}")
 
 
 def _sheet(path: str, params: dict[str, Any], options: dict[str, Any]) -> Preview:

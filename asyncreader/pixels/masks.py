@@ -1,4 +1,4 @@
-"""Pictures whose numbers mean something (label maps): decoded to those numbers, resized unmixed.
+"""Label maps, whose values are class numbers: decoded to them, resized by nearest neighbour.
 
 A palette picture gives its palette indices (Pascal VOC's classes), not the colours; grey of 8 or 16
 bits is given as it is, 1 bit as 0 and 1; colours are three channels; alpha is dropped. Orientation
@@ -31,7 +31,7 @@ def decode_values(data: codec.Buffer) -> Array:
     if header.kind == "jpeg":
         return codec.decode(data, 1 if codec.is_grey_jpeg(data) else 3, header=header)
     if header.kind == "png" and (channels := _plain_png(data)):
-        # a colour that means "transparent" becomes one channel more
+        # the decoder adds a channel where a colour means "transparent"
         values: Array = codec.png_pixels(data)[:, :, :channels]
     else:
         values = codec.stored_pixels(data, header)
@@ -39,7 +39,7 @@ def decode_values(data: codec.Buffer) -> Array:
 
 
 def _plain_png(data: codec.Buffer) -> int:
-    """Channels of a PNG that the fast decoder gives as it is stored (IHDR: 8 or 16 bits, grey or
+    """Channels of a PNG whose values the fast decoder does not change (IHDR: 8 or 16 bits, grey or
     RGB), else 0."""
     depth, colour = memoryview(data)[24:26]
     return {0: 1, 2: 3}.get(colour, 0) if depth in (8, 16) else 0
@@ -54,10 +54,10 @@ def encode_values(values: Array) -> bytes:
 
 
 def check_values(values: Array, channels: int, dtype: np.dtype[Any]) -> Array:
-    """``values`` if they are of this kind, else DecodeError."""
+    """``values`` if they have these channels and this dtype, else DecodeError."""
     if values.shape[2] != channels or values.dtype != dtype:
         raise DecodeError(
-            "a picture of another kind than the set declares",
+            "the picture's channels or dtype are not those of its set",
             found=f"{values.shape[2]} channels of {values.dtype}",
             expected=f"{channels} of {dtype}",
         )
@@ -65,9 +65,9 @@ def check_values(values: Array, channels: int, dtype: np.dtype[Any]) -> Array:
 
 
 def nearest_pixels(start: float, length: float, count: int, limit: int) -> Int64:
-    """Which of ``limit`` pixels each of ``count`` new ones takes, of a stretch of the old ones.
+    """For each of ``count`` new pixels, which of ``limit`` old ones from ``start`` on it takes.
 
-    The one below the new pixel's centre, as in PIL's NEAREST (OpenCV's looks at its corner).
+    It takes the one under its centre, as PIL's NEAREST does (OpenCV's takes that under its corner).
     """
     centres = start + (np.arange(count) + 0.5) * length / count
     nearest: Int64 = np.clip(np.floor(centres).astype(np.int64), 0, limit - 1)

@@ -224,7 +224,7 @@ def open_reader_source(p: ReaderParams) -> Source:
     try:
         fields = fields_of(p)
         for name in names:
-            array = None if p.data is None else p.data[name]
+            array = p.data[name] if isinstance(p.data, dict) else None
             labels = None if parts else p.labels
             parts[name] = _open_one(p, array, labels, replace(fields, data=name))
             fields = _for_other_field(next(iter(parts.values())), fields)

@@ -479,9 +479,9 @@ def test_fields_of_foreign_sets(tmp_path: Path) -> None:
 
 
 def bad_fields(pictures: Path, masks: Path) -> Iterator[tuple[Any, type[Exception], str]]:
-    yield {"data": masks}, ParamsError, "not a name for a field"
-    yield {"a.b": masks}, ParamsError, "not a name for a field"
-    yield {3: masks}, ParamsError, "not a name for a field"
+    yield {"data": masks}, ParamsError, "not a valid name of a field"
+    yield {"a.b": masks}, ParamsError, "not a valid name of a field"
+    yield {3: masks}, ParamsError, "not a valid name of a field"
     yield ["mask"], ParamsError, "fields is not valid"
     yield {"mask": 7}, ParamsError, r"fields\['mask'\] is not valid; found 7; expected a path"
     yield {"mask": pictures / "cat"}, ParamsError, "lies inside"
