@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import pickle
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -405,10 +404,8 @@ def test_waiting_does_not_stop_the_workers(on: Opener) -> None:
     """Workers fill on while the consumer waits inside getNextBatch() for a slow first row."""
     device = FakeDevice("late")
     with on(device, njob=4, nthread=2) as reader:
-        started = time.monotonic()
         for _ in range(3):
             for _ in reader:
                 pass
         device.finish()
-        assert time.monotonic() - started < 30
         assert device.uploads >= 3 * STEPS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ctrl_c import elsewhere, moments
-from observed import until
+from observed import HANG, until
 
 from converters.ordered_pool import Lease, Pool
 
@@ -27,7 +27,7 @@ def test_results_come_in_order_whatever_finishes_first(jobs: int, group: int) ->
     def work(number: int, lease: Lease) -> int:
         # Where two threads are at it, an even number waits for the odd one after it.
         if jobs > 1 and group == 1 and number % 2 == 0:
-            gates[number + 1].wait(10)
+            gates[number + 1].wait(HANG)
         gates[number].set()
         return number * number
 
@@ -53,7 +53,7 @@ def test_begun_minus_consumed_is_bounded() -> None:
         for consumed, (number, _) in enumerate(pool):
             # This one is not given back yet: the window begins with it.
             for _ in range(10 if number == 0 else number <= 990):
-                assert begun.acquire(timeout=10)
+                assert begun.acquire(timeout=HANG)
             with lock:
                 assert count - consumed <= 10
         assert pool.most_begun <= 10

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -195,11 +194,9 @@ def test_each_trap_is_named(tmp_path: Path) -> None:
         root = tmp_path / f"one{number}"
         tree(root, "c/good.png")
         os.rename(tmp_path / "all" / path, root / path)
-        begun = time.monotonic()
         with pytest.raises(SampleError, match=said) as caught:
             scan(str(root))
         assert caught.value.source_path == str(root / path)
-        assert time.monotonic() - begun < 1
 
 
 def test_traps_are_skipped_and_listed(tmp_path: Path) -> None:

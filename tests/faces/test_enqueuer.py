@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from child_processes import run
 from face_sources import Odd
-from observed import until
+from observed import HANG, until
 
 from asyncreader import (
     AsyncReader,
@@ -171,7 +171,7 @@ def test_K5_ordered_parallel_loading_by_index() -> None:
 
         def __getitem__(self, index: int) -> int:
             if index % 2 == 0:
-                assert self.done[index + 1].wait(60)
+                assert self.done[index + 1].wait(HANG)
             self.done[index].set()
             return index
 
@@ -634,7 +634,7 @@ def test_bug_no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
 
     def slow() -> Iterator[int]:
-        assert gate.wait(60)
+        assert gate.wait(HANG)
         yield 1
 
     with GeneratorEnqueuer(slow(), wait_time=0.05) as enqueuer:
@@ -644,7 +644,7 @@ def test_bug_no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
         consumer.start()
         until(lambda: enqueuer._run.ring._waiting == 2)  # it, and who waits for a free slot
         gate.set()
-        consumer.join(60)
+        consumer.join(HANG)
         assert got == [1]
 
 
@@ -666,12 +666,12 @@ def test_bug_stuck_threads_are_left_behind() -> None:
 
     def stuck_here() -> Iterator[int]:
         inside.set()
-        gate.wait(60)
+        gate.wait(HANG)
         yield 1
 
     enqueuer = GeneratorEnqueuer(stuck_here())
     enqueuer.start()
-    assert inside.wait(60)
+    assert inside.wait(HANG)
     with pytest.warns(RuntimeWarning, match="stuck_here"):
         enqueuer.stop(timeout=0.05)
     gate.set()
@@ -691,7 +691,7 @@ def test_bug_stop_while_a_consumer_waits() -> None:
     gate = threading.Event()
 
     def nothing() -> Iterator[int]:
-        gate.wait(60)
+        gate.wait(HANG)
         yield 1
 
     enqueuer = GeneratorEnqueuer(nothing())
@@ -702,7 +702,7 @@ def test_bug_stop_while_a_consumer_waits() -> None:
     until(lambda: enqueuer._run.ring._waiting == 2)  # it, and who waits for a free slot
     gate.set()
     enqueuer.stop()
-    consumer.join(60)
+    consumer.join(HANG)
     assert got in ([[]], [[1]])
 
 
@@ -731,7 +731,7 @@ def test_bug_several_consumers() -> None:
         for consumer in consumers:
             consumer.start()
         for consumer in consumers:
-            consumer.join(60)
+            consumer.join(HANG)
             assert not consumer.is_alive()
     assert sorted(n for part in found for n in part) == list(range(500))
 

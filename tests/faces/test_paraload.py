@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from child_processes import run
 from face_sources import Odd
-from observed import until
+from observed import HANG, until
 
 from asyncreader import NothingQueuedError, ParamsError, ReaderClosedError
 from asyncreader.faces import ParaLoad
@@ -79,7 +79,7 @@ def test_P1_any_number_of_preallocated_slots(slots: int) -> None:
 @pytest.mark.parametrize("count", [1, 3, 8])
 def test_P2_configurable_loader_threads(count: int) -> None:
     """As many callbacks run at once as loaders were asked for; the default is two."""
-    together = threading.Barrier(count, timeout=60)
+    together = threading.Barrier(count, timeout=HANG)
 
     def callback(batch: list[int]) -> None:
         together.wait()
@@ -120,7 +120,7 @@ def test_P4_consumer_waits_for_a_filled_slot(monkeypatch: pytest.MonkeyPatch) ->
     got: list[int] = []
 
     def callback(batch: np.ndarray) -> None:
-        assert gate.wait(60)
+        assert gate.wait(HANG)
 
     with ParaLoad(buffer(1), callback) as loader:
         loader.start_loaders(1)
@@ -129,7 +129,7 @@ def test_P4_consumer_waits_for_a_filled_slot(monkeypatch: pytest.MonkeyPatch) ->
         until(lambda: loader._ring._waiting == 1)
         assert got == []
         gate.set()
-        consumer.join(60)
+        consumer.join(HANG)
         assert got == [0]
 
 
@@ -193,7 +193,7 @@ def test_P9_several_consumers() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(HANG)
             assert not thread.is_alive()
     assert sorted(n for part in found for n in part) == list(range(400))
 
@@ -238,7 +238,7 @@ def test_bug_1_no_lost_tail() -> None:
     def callback(batch: np.ndarray) -> Any:
         if not inside.is_set():
             inside.set()
-            assert ended.wait(60)
+            assert ended.wait(HANG)
             batch[...] = 7
             return True
         ended.set()
@@ -246,7 +246,7 @@ def test_bug_1_no_lost_tail() -> None:
 
     with ParaLoad(buffer(4), callback) as loader:
         loader.start_loaders(1)
-        assert inside.wait(60)
+        assert inside.wait(HANG)
         loader.start_loaders(1)
         assert drain(loader) == [7]
 
@@ -262,13 +262,13 @@ def test_bug_2_stop_after_an_early_break() -> None:
     assert loader.get_available_data_index() == -1
 
     gate, got = threading.Event(), []
-    loader = ParaLoad([None], lambda batch: gate.wait(60))
+    loader = ParaLoad([None], lambda batch: gate.wait(HANG))
     loader.start_loaders(1)
     consumer = threading.Thread(target=lambda: got.append(loader.get_available_data_index()))
     consumer.start()
     until(lambda: loader._ring._waiting == 1)
     loader._ring.close()
-    consumer.join(60)
+    consumer.join(HANG)
     assert got == [-1]
     gate.set()
     loader.stop()
@@ -345,7 +345,7 @@ def test_bug_4_one_false_ends_all(end: Any) -> None:
         loader.start_loaders(6)
         assert sorted(drain(loader)) == list(range(5))
         for thread in loader._threads:
-            thread.join(60)
+            thread.join(HANG)
             assert not thread.is_alive()
         assert loader._ring.counts()["free"] == 3
 
@@ -433,7 +433,7 @@ def test_a_batch_may_be_returned_by_another_thread_and_after_stop() -> None:
     index = loader.get_available_data_index()
     thread = threading.Thread(target=loader.return_back_for_refill, args=(index,))
     thread.start()
-    thread.join(60)
+    thread.join(HANG)
     index = loader.get_available_data_index()
     loader.stop()
     loader.return_back_for_refill(index)
@@ -472,7 +472,7 @@ def test_a_stuck_callback_is_left_behind() -> None:
     gate = threading.Event()
 
     def stuck_here(batch: Any) -> None:
-        gate.wait(60)
+        gate.wait(HANG)
 
     loader = ParaLoad([None], stuck_here)
     loader.start_loaders(1)
@@ -482,7 +482,7 @@ def test_a_stuck_callback_is_left_behind() -> None:
         loader.stop()
     assert time.monotonic() - started > 0.9
     gate.set()
-    loader._threads[0].join(60)
+    loader._threads[0].join(HANG)
 
 
 def test_importing_the_faces_is_cheap() -> None:

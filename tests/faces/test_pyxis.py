@@ -18,6 +18,7 @@ import face_sources as made
 import lmdb
 import numpy as np
 import pytest
+from observed import HANG
 
 from asyncreader import (
     AsyncReaderError,
@@ -320,7 +321,7 @@ def test_X11_thread_safe_iterators(reader: Any, kind: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG)
         assert not thread.is_alive()
     assert sorted(n for mine in found for n in mine) == list(range(COUNT))
     endless = px.StochasticBatchThreadSafe(reader, "target", 4)
@@ -330,7 +331,7 @@ def test_X11_thread_safe_iterators(reader: Any, kind: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG)
 
 
 def test_X12_context_managers(path: str) -> None:
@@ -651,7 +652,7 @@ def test_reading_while_a_writer_is_at_work(path: str) -> None:
                 assert (values == sized(i, int(values[0]) // 100)).all()
         finally:
             stop.set()
-            thread.join(60)
+            thread.join(HANG)
         assert failures == []
 
 

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 import pytest
 from fake_device import FakeDevice
-from observed import until
+from observed import HANG, until
 
 from asyncreader import (
     AsyncReader,
@@ -76,11 +76,11 @@ def test_T1_fetch_at_once_and_blocking_get(path: str) -> None:
             trial.clear()  # the one at construction
             return
         inside.set()
-        assert gate.wait(60)
+        assert gate.wait(HANG)
 
     with opened(path, postprocess=held_up) as reader:
         reader.fetchData()
-        assert inside.wait(60)
+        assert inside.wait(HANG)
         threading.Timer(0.01, gate.set).start()
         data, labels = reader.getNextBatch()
         assert gate.is_set()

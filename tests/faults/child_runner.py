@@ -26,7 +26,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 #: Seconds after which a trial hangs.
-PATIENCE = 60.0
+PATIENCE = 300.0
+
+#: Seconds that processes may outlive their trial; they count in its time.
+OUTLIVE = 60.0
 
 #: Where a child tells when it began to leave, and what it found.
 _REPORT = 198
@@ -47,7 +50,7 @@ class End:
     report: Mapping[str, Any]
     """What it told."""
     left: tuple[str, ...] = ()
-    """Processes that outlived it by two seconds; they are killed then."""
+    """Processes that outlived it by OUTLIVE; they are killed then."""
     hung: bool = False
 
     @property
@@ -137,7 +140,7 @@ def watched(pid: int, report: int, said: int, plan: Mapping[str, Any]) -> End:
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     gone = time.monotonic()
     left = session(pid)
-    while left and time.monotonic() < gone + 2:
+    while left and time.monotonic() < gone + OUTLIVE:
         time.sleep(0.002)
         left = session(pid)
     done = time.monotonic()

@@ -163,8 +163,8 @@ def interrupts(path: str, workers: str, rounds: int, seed: int, trace: str | Non
             left.close()
         left = None
         box.clear()
-    after = usage()
     # a thread that has told its end is counted until the system has taken it
+    after = level_again(before)
     for name in ("threads", "descriptors"):
         if after[name] != before[name]:
             found.append(f"{name}: {before[name]} before, {after[name]} behind: {_files()}")
@@ -333,9 +333,9 @@ def children() -> list[int]:
 
 
 def level_again(level: dict[str, int]) -> dict[str, int]:
-    """The usage once it is as in ``level`` again, or after two seconds: threads and processes that
+    """The usage once it is as in ``level`` again, or after a minute: threads and processes that
     were told to end have so long to do it."""
-    until = time.monotonic() + 2
+    until = time.monotonic() + 60
     while True:
         found = usage()
         same = all(found[name] == level[name] for name in level if name != "private")

@@ -95,7 +95,7 @@ def test_a_killed_or_stuck_process_is_an_outcome(
     (tmp_path / "faults" / "__init__.py").touch()
     (tmp_path / "faults" / "trials.py").write_text(CHILD)
     monkeypatch.setattr(watch, "TESTS", str(tmp_path))
-    monkeypatch.setattr(watch, "PATIENCE", 1.5 if kind == "hangs" else watch.PATIENCE)
+    monkeypatch.setattr(watch, "PATIENCE", 4 if kind == "hangs" else watch.PATIENCE)
     jobs = [
         trials.Job("fine", (), "", 0, 0, 2, ""),
         trials.Job(kind, (), "", 0, 0, 4, ""),

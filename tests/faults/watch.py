@@ -22,7 +22,7 @@ TESTS = str(ROOT / "tests")
 
 #: A trial hangs that says nothing twice for so many seconds: twice, as the whole machine may have
 #: been stopped in the first of them. The slowest honest one takes below one second.
-PATIENCE = 15
+PATIENCE = 60
 
 #: Verdicts that break the promise.
 BROKEN = ("silent wrong", "short", "untyped", "signal", "hang", "slow", "not at open")
@@ -84,7 +84,7 @@ class Child:
         try:
             if stuck:
                 self._process.send_signal(signal.SIGABRT)  # faulthandler shows where it hangs
-            self._process.wait(5)
+            self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self._process.kill()
         code = self._process.wait()

@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from observed import until
+from observed import HANG, until
 
 from asyncreader import AsyncReader
 from asyncreader.pipeline.copy_queue import CLAIMED, PUBLISHED, STOPPED, CopyQueue
@@ -116,7 +116,7 @@ def test_each_batch_is_copied_once_by_one_of_several_threads() -> None:
     finally:
         over.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(HANG)
     jobs.queue.copy_all()
     assert jobs.queue.control[CLAIMED] == jobs.queue.control[PUBLISHED] == 6000
 
@@ -194,7 +194,7 @@ def test_an_interrupted_copy_wakes_who_waits_for_it(monkeypatch: pytest.MonkeyPa
         thread.start()
         with pytest.raises(KeyboardInterrupt):
             reader.getNextBatch()
-        woken = waits.wait(10)
+        woken = waits.wait(HANG)
         reader.close()
         thread.join()
         assert woken

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ctrl_c import elsewhere, moments
-from observed import until
+from observed import HANG, until
 from project import ROOT
 
 from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, ParaLoad
@@ -108,9 +108,9 @@ def test_the_error_of_a_batch_outlives_ctrl_c() -> None:
             ring.ready(slot)
             yield ring.take
         fill(ring)
-        waits.join(60)
+        waits.join(HANG)
         assert seen
-        left = [seen[0]] if not ring.in_flight_now() else [seen[0], ring.take(60)]
+        left = [seen[0]] if not ring.in_flight_now() else [seen[0], ring.take(HANG)]
         assert [found for taken, found in left if taken is slot] in ([], [error])
 
     moments(case)

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from observed import HANG
 
 from asyncreader import (
     DecodeError,
@@ -286,7 +287,7 @@ def started() -> Iterator[Callable[..., threading.Thread]]:
 
     yield start
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG)
         assert not thread.is_alive()
 
 
@@ -322,7 +323,7 @@ def test_close_wakes_a_waiting_consumer(started: Callable[..., threading.Thread]
     thread = started(consume)
     waiting_consumer(ring)
     ring.close()
-    thread.join(60)
+    thread.join(HANG)
     assert len(seen) == 1
 
 
@@ -339,7 +340,7 @@ def test_close_wakes_all_workers(started: Callable[..., threading.Thread]) -> No
         started(work)
     ring.close()
     for _ in range(8):
-        assert ended.acquire(timeout=60)
+        assert ended.acquire(timeout=HANG)
 
 
 def test_close_with_a_failure_raises_it(started: Callable[..., threading.Thread]) -> None:
@@ -359,7 +360,7 @@ def test_close_with_a_failure_raises_it(started: Callable[..., threading.Thread]
     failure = WorkerError("a worker died")
     ring.close(failure)
     ring.close()
-    thread.join(60)
+    thread.join(HANG)
     assert seen == [failure]
     with pytest.raises(WorkerError, match="a worker died"):
         ring.begin(plan(0))
@@ -388,7 +389,7 @@ def test_a_batch_that_becomes_ready_wakes_the_consumer(
     waiting_consumer(ring)
     assert taken == []
     fill(one[0], ring)
-    thread.join(60)
+    thread.join(HANG)
     assert taken == [0, 1]
 
 
@@ -405,7 +406,7 @@ def test_timeout_leaves_everything_as_it_was() -> None:
     assert (first.rows == 0).all()
     for _ in range(3):
         fill(ring.next_task()[0], ring)
-    slot, _ = ring.take(60)
+    slot, _ = ring.take(HANG)
     assert slot is second
     assert first.state is SlotState.FREE
 
@@ -463,7 +464,7 @@ def test_drop_waits_for_busy_workers(started: Callable[..., threading.Thread]) -
         slot.rows[lo:hi] = 5
         if ring.part_done(slot, lo, None):
             ring.ready(slot)
-    thread.join(60)
+    thread.join(HANG)
     assert dropped.is_set()
     assert ring.in_flight_now() == 0
     assert ring.counts()["free"] == 4
@@ -500,7 +501,7 @@ def test_a_waiting_consumer_is_told_that_nothing_is_left(
     else:
         fill(slot, ring)
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG)
     expected = {Slot, NothingQueuedError} if how != "dropped" else {NothingQueuedError}
     assert len(seen) == 2
     assert set(seen) == expected
@@ -523,7 +524,7 @@ def test_interrupted_drop_never_hands_out_unfilled_rows(
             ring.drop_queued()
     fill(busy, ring)
     assert ring.take()[0] is busy
-    slot, error = ring.take(60)
+    slot, error = ring.take(HANG)
     assert slot is waiting
     assert isinstance(error, WorkerError)
 
@@ -547,7 +548,7 @@ def test_many_threads_and_one_consumer(started: Callable[..., threading.Thread])
         while ring.can_begin():
             ring.begin(plan(begun), parts=begun % 4 + 1)
             begun += 1
-        slot, error = ring.take(60)
+        slot, error = ring.take(HANG)
         assert error is None
         assert slot.plan.step == step
         assert (slot.rows == step).all()
@@ -586,7 +587,7 @@ def test_an_interrupted_begin_is_no_begin() -> None:
     assert ring.counts()["free"] == 2
     assert ring.newest() is None
     assert ring.begin(plan(0)).state is SlotState.FILLING
-    worker.join(60)
+    worker.join(HANG)
     assert not worker.is_alive()
 
 
@@ -614,19 +615,19 @@ def test_an_interrupted_begin_loses_no_wake_up() -> None:
         patch.setattr(lane.work, "wait", counted)
         worker = threading.Thread(target=work)
         worker.start()
-        waits.get(timeout=60)
+        waits.get(timeout=HANG)
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(lane.work, "notify", awake_and_interrupted)
             inner.setattr(lane.work, "notify_all", lambda: type(lane.work).notify(lane.work, 9))
             with pytest.raises(KeyboardInterrupt):
                 ring.begin(plan(0))
-        waits.get(timeout=60)  # the worker found nothing, and waits again
+        waits.get(timeout=HANG)  # the worker found nothing, and waits again
         slot = ring.begin(plan(0))
         try:
-            assert filled.get(timeout=10) is slot
+            assert filled.get(timeout=HANG) is slot
         finally:
             ring.close()
-            worker.join(60)
+            worker.join(HANG)
 
 
 def test_an_interrupted_wait_holds_the_lock_again() -> None:
@@ -644,5 +645,5 @@ def test_an_interrupted_wait_holds_the_lock_again() -> None:
             ring.take()
     free = threading.Thread(target=ring.counts)
     free.start()
-    free.join(60)
+    free.join(HANG)
     assert not free.is_alive()

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import pytest
 from fakes import MemorySource, open_fake, packed, paint, pictures, write_hdf5, write_lmdb
-from observed import until
+from observed import HANG, until
 from painted import COUNT, IMAGES, LABELS, open_reader
 
 from asyncreader import (
@@ -160,7 +160,7 @@ def test_batches_come_in_order_whatever_the_threads_do(monkeypatch: pytest.Monke
 
     def slow_first(plan: Any, *rest: Any) -> Any:
         if 0 in plan.records:
-            assert gate.wait(60)
+            assert gate.wait(HANG)
         return read(plan, *rest)
 
     monkeypatch.setattr(source, "read_into", slow_first)

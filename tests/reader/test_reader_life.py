@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import xxhash
 from fakes import MemorySource, open_fake, packed, pictures, write_hdf5, write_lmdb
-from observed import descriptors, private_bytes, until
+from observed import HANG, descriptors, private_bytes, until
 from painted import COUNT, IMAGES, LABELS, open_reader
 from shard_sets import write_set
 
@@ -129,10 +129,10 @@ def test_close_while_another_thread_waits(monkeypatch: pytest.MonkeyPatch) -> No
     until(lambda: reader._ring._waiting > 0)
     closer = threading.Thread(target=reader.close)
     closer.start()
-    thread.join(60)
+    thread.join(HANG)
     assert len(seen) == 1
     gate.set()
-    closer.join(60)
+    closer.join(HANG)
     reader.close()
     assert workers() == []
 
@@ -144,7 +144,7 @@ def test_close_from_many_threads() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG)
     reader.close()
     with pytest.raises(ReaderClosedError):
         reader.fetchData()
@@ -156,7 +156,7 @@ def test_close_with_a_stuck_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     source = MemorySource(IMAGES, gate=gate)
     reader = open_fake(monkeypatch, source, batch_size=4)
     reader.fetchData()
-    assert source.entered.acquire(timeout=60)
+    assert source.entered.acquire(timeout=HANG)
     with pytest.warns(RuntimeWarning, match="did not stop") as said:
         reader.close()
     assert "read_into" in str(said[0].message)
@@ -181,7 +181,7 @@ def test_close_amid_a_slow_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     reader = AsyncReader(path=path, batch_size=64)
     monkeypatch.setattr(codec, "decode", slowly)
     reader.fetchData()
-    assert begun.wait(60)
+    assert begun.wait(HANG)
     reader.close()
     assert workers() == []
 
@@ -192,7 +192,7 @@ def test_close_with_a_stuck_worker_and_warnings_as_errors(monkeypatch: pytest.Mo
     source = MemorySource(IMAGES, gate=gate)
     reader = open_fake(monkeypatch, source, batch_size=4)
     reader.fetchData()
-    assert source.entered.acquire(timeout=60)
+    assert source.entered.acquire(timeout=HANG)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(RuntimeWarning, match="did not stop"):
@@ -470,7 +470,7 @@ def test_two_readers_on_one_file(some_set: dict[str, Any]) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(HANG)
         assert one.state_dict()["epoch"] == two.state_dict()["epoch"] == 6
 
 

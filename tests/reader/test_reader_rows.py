@@ -21,6 +21,7 @@ from fakes import (
     write_hdf5,
     write_lmdb,
 )
+from observed import HANG
 from painted import COUNT, IMAGES, LABELS, open_reader
 
 from asyncreader import (
@@ -767,7 +768,7 @@ def test_several_at_once() -> None:
     def together(data: np.ndarray, labels: np.ndarray) -> None:
         calls.append(1)
         if len(calls) > 1:  # not the trial call
-            meet.wait(60)
+            meet.wait(HANG)
 
     with open_reader(postprocess=together, nthread=2, njob=2) as reader:
         reader.fetchData()

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from child_processes import HANG, child, ended
+from child_processes import child, ended
 from fakes import encoded, pictures
+from observed import HANG
 from range_server import server_stats, serving
 
 from asyncreader import (

@@ -13,6 +13,7 @@ import hdf5plugin
 import numpy as np
 import pytest
 import sweep_chunks
+from observed import HANG
 
 from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError
 from asyncreader.pixels import kernels
@@ -314,12 +315,12 @@ def test_a_chunk_that_another_thread_decodes() -> None:
     def slowly(number: int, memory: np.ndarray) -> None:
         decoded.append(1)
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(HANG)
         filled(7, memory)
 
     one = threading.Thread(target=cache.get, args=(1, slowly))
     one.start()
-    assert begun.wait(30)
+    assert begun.wait(HANG)
     assert cache.get(1, slowly) is None
     cache.wait(0)  # of the other nobody has to wait
     found: list[Any] = []

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import damage, packed, paint, pictures, write_hdf5
+from observed import HANG
 from shard_sets import SIZES, edit, write_set
 from source_contract import Built, Case, SourceContract, fill_rows
 
@@ -343,7 +344,7 @@ def test_two_threads_open_a_shard_once() -> None:
     def open_one(number: int) -> Any:
         calls.append(number)
         started.set()
-        assert go.wait(30)
+        assert go.wait(HANG)
         if len(calls) == 1:
             raise SourceNotFoundError("not yet there", path="x")
         return _Opened(number)
@@ -359,7 +360,7 @@ def test_two_threads_open_a_shard_once() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(use, 0)
-        assert started.wait(30)
+        assert started.wait(HANG)
         second = pool.submit(use, 1)
         go.set()
         assert {first.result(), second.result()} <= {"not yet there", "open"}

@@ -7,11 +7,9 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
-#: Seconds after which a wait counts as a hang. No test measures time by it: a loaded machine can
-#: stop a process for a minute.
-HANG: Final = 300.0
+from observed import HANG
 
 
 @contextmanager

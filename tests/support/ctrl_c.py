@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from child_processes import HANG
+from observed import HANG
 
 
 def interrupted(moment: int, act: Callable[[], Any]) -> bool:

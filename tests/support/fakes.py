@@ -20,6 +20,7 @@ import lmdb
 import numpy as np
 import pytest
 import xxhash
+from observed import HANG
 from PIL import Image
 
 from asyncreader import AsyncReader, ChecksumError, DecodeError
@@ -137,7 +138,7 @@ class MemorySource:
                 self.checked.extend(plan.records[plan.check].tolist())
         self.entered.release()
         if self.gate is not None:
-            assert self.gate.wait(60)
+            assert self.gate.wait(HANG)
         if call in self.fail_calls:
             raise OSError(5, "Input/output error (planned)")
         errors = []

@@ -9,6 +9,11 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
+
+#: Seconds after which a wait counts as a hang. No test measures time by it: a loaded machine can
+#: stop a process for a minute.
+HANG: Final = 300.0
 
 
 def until(condition: Callable[[], bool]) -> None:
