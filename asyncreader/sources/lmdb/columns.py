@@ -262,7 +262,7 @@ def _long_varint(span: Span) -> tuple[UInt64, Int64]:
     window = span.window(10)
     last = window < 0x80
     length = np.argmax(last, axis=1) + 1
-    span.need(last.any(axis=1), _CUT)
+    span.need(last[np.arange(length.size), length - 1], _CUT)
     used = np.arange(10) < length[:, None]
     sevens = np.where(used, window & 0x7F, 0).astype(np.uint64)
     value: UInt64 = np.bitwise_or.reduce(sevens << (np.arange(10, dtype=np.uint64) * 7), axis=1)
