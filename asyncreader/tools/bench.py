@@ -37,6 +37,11 @@ class Turn:
         """Rows handed out per second."""
         return self.samples / self.seconds
 
+    @property
+    def wait_share(self) -> float:
+        """Part of the time spent in getNextBatch(), 0 to 1."""
+        return self.wait_seconds / self.seconds
+
 
 @dataclass(frozen=True)
 class BenchRow:
@@ -109,7 +114,8 @@ def run_bench(
             with AsyncReader(params, nthread=nthread) as reader:
                 # each turn another epoch: the samples of the turn before are in memory now
                 reader.seek(epoch=sum(map(len, turns.values())))
-                turns[nthread].append(_turn(reader, seconds / rounds, consumer_seconds))
+                _touch_slots(reader, seconds / rounds)
+                turns[nthread].append(serve(reader, seconds / rounds, consumer_seconds))
                 facts = facts or _facts(reader)
             if progress is not None:
                 progress(sum(map(len, turns.values())), rounds * len(chosen))
@@ -122,30 +128,41 @@ def run_bench(
     )
 
 
-def _turn(reader: AsyncReader, seconds: float, consumer_seconds: float) -> Turn:
-    njob = reader.params.njob
-    begun = time.perf_counter()
-    for _ in range(njob):
+def serve(
+    reader: AsyncReader, seconds: float, consumer_seconds: float = 0.0, drain: bool = False
+) -> Turn:
+    """One turn: batches for ``seconds``, one at least.
+
+    What is in flight before is kept so: the next turn goes on with it. With ``drain`` it is counted
+    and waited for at the end: workers that went on would take the cores from the next reader.
+    """
+    before, begun = reader.stats(), time.perf_counter()
+    ahead, samples, size, more = before.queue_depth, 0, 0, True
+    for _ in range(reader.params.njob - ahead):
         reader.fetchData()
-    # One batch more than njob: by then every slot's memory has been touched.
-    for _ in range(njob + 1):
-        reader.getNextBatch()
-        reader.fetchData()
-        if time.perf_counter() - begun > seconds:
-            break
-    samples = size = 0
-    waited = reader.stats().wait_seconds
-    begun = time.perf_counter()
-    while True:
+        ahead += 1
+    while more or (drain and ahead):
         batch = reader.getNextBatch()
-        reader.fetchData()
+        more = time.perf_counter() - begun < seconds
+        if more or not drain:
+            reader.fetchData()
+        else:
+            ahead -= 1
         samples += len(batch)
         size += sum(array.nbytes for array in arrays_of(batch.data))
         if consumer_seconds:
             time.sleep(consumer_seconds)
-        took = time.perf_counter() - begun
-        if took >= seconds:
-            return Turn(samples, size, took, reader.stats().wait_seconds - waited)
+    took = time.perf_counter() - begun
+    return Turn(samples, size, took, reader.stats().wait_seconds - before.wait_seconds)
+
+
+def _touch_slots(reader: AsyncReader, seconds: float) -> None:
+    """Serve one batch more than njob, but not for longer: then every slot has its memory."""
+    until = time.perf_counter() + seconds
+    for _ in range(reader.params.njob + 1):
+        serve(reader, 0)
+        if time.perf_counter() > until:
+            break
 
 
 def _fields(reader: AsyncReader) -> tuple[tuple[tuple[int, ...], Any], ...]:
@@ -179,6 +196,6 @@ def _row(nthread: int, turns: Sequence[Turn]) -> BenchRow:
         slowest=min(rates),
         fastest=max(rates),
         megabytes_per_second=statistics.median(turn.bytes / turn.seconds / 1e6 for turn in turns),
-        wait_share=statistics.median(turn.wait_seconds / turn.seconds for turn in turns),
+        wait_share=statistics.median(turn.wait_share for turn in turns),
         turns=tuple(turns),
     )

@@ -17,14 +17,11 @@ from ...errors import AsyncReaderError
 from ...reader import AsyncReader
 from ...sources import Source
 from ...system.memory import PAGE, cached_pages, map_file
-from ..bench import batch_bytes
+from ..bench import ROUNDS, Turn, batch_bytes, serve
 from .facts import Facts, cached
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 Params: TypeAlias = Mapping[str, Any]
-
-#: Turns of each trial; its rate is their median.
-ROUNDS: Final = 3
 
 #: Seconds that one batch of a slow set may take in a trial.
 _BATCH_SECONDS: Final = 0.05
@@ -66,52 +63,27 @@ class Trial:
     def __init__(self, params: Params, warm_up: float = 0.0) -> None:
         self._reader = AsyncReader(params)
         self._warm_up = warm_up
-        self._warm = False
-        self._rates: list[float] = []
-        self._waits: list[float] = []
+        self._turns: list[Turn] = []
 
     def turn(self, seconds: float) -> None:
-        """Serve on for so long, one batch at least, and end with nothing in flight.
-
-        What is in flight is counted and waited for: workers that went on behind a turn would take
-        the cores from the next trial.
-        """
-        if not self._warm:  # every slot's memory is touched once, and caches are filled
-            self._serve(self._warm_up)
-            self._warm = True
-        waited, begun = self._reader.stats().wait_seconds, time.perf_counter()
-        samples = self._serve(seconds)
-        took = time.perf_counter() - begun
-        self._rates.append(samples / took)
-        self._waits.append((self._reader.stats().wait_seconds - waited) / took)
-
-    def _serve(self, seconds: float) -> int:
-        reader, ahead, samples = self._reader, 0, 0
-        until = time.perf_counter() + seconds
-        while ahead < reader.params.njob:
-            reader.fetchData()
-            ahead += 1
-        while ahead:
-            samples += len(reader.getNextBatch())
-            ahead -= 1
-            if time.perf_counter() < until:
-                reader.fetchData()
-                ahead += 1
-        return samples
+        """Serve on for so long, one batch at least, and end with nothing in flight."""
+        if not self._turns:  # every slot's memory is touched once, and caches are filled
+            serve(self._reader, self._warm_up, drain=True)
+        self._turns.append(serve(self._reader, seconds, drain=True))
 
     def rate(self) -> Rate:
         """The median of what it reached so far."""
         reader, stats = self._reader, self._reader.stats()
         done = max(1, stats.samples)
         return Rate(
-            samples_per_second=statistics.median(self._rates),
-            wait_share=statistics.median(self._waits),
+            samples_per_second=statistics.median(turn.samples_per_second for turn in self._turns),
+            wait_share=statistics.median(turn.wait_share for turn in self._turns),
             read_seconds=stats.read_seconds / done,
             decode_seconds=stats.decode_seconds / done,
             batch_bytes=batch_bytes(reader),
             batch_size=reader.params.batch_size,
             nthread=stats.nthread,
-            rates=tuple(self._rates),
+            rates=tuple(turn.samples_per_second for turn in self._turns),
         )
 
     def close(self) -> None:
