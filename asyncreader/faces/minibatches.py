@@ -135,7 +135,7 @@ def _gather(container: Any, axis: int, ascending: Int64, inverse: Int64) -> Any:
 
 
 def _common_length(lst: Sequence[Any], dims: Sequence[int]) -> int:
-    """Samples of every container; ParamsError where they differ or cannot be told."""
+    """Samples of every container; ParamsError where they differ or are not known."""
     if isinstance(lst, np.ndarray) or hasattr(lst, "shape") or not hasattr(lst, "__len__"):
         raise ParamsError("lst is a list of containers", found=type(lst).__name__)
     if not hasattr(dims, "__len__") or len(lst) == 0 or len(lst) != len(dims):

@@ -18,8 +18,8 @@ class DataIterator:
     """Base of the iterators: derive from one of them to change what it gives.
 
     ``keys``: a name, or several; batches are an array, or a tuple of arrays in that order, new ones
-    each time. ``gen``: the batches as they are stored; ``lock``: to be held around ``next(gen)``
-    where threads share the iterator. Override ``__next__`` (or ``next``) for batches of your own.
+    each time. ``gen``: the batches as they are stored; ``lock``: take it around ``next(gen)`` where
+    threads share the iterator. Override ``__next__`` (or ``next``) for batches of your own.
     ``rng``: ``numpy.random``, a RandomState or a Generator.
     """
 

@@ -1,7 +1,7 @@
 """How fast a set is served: samples per second by number of threads, measured in turns.
 
-Thread counts take turns (1, 2, 4, then 4, 2, 1, ...) so that whatever else the machine does falls
-on all of them, and each one's figures are medians over its turns.
+Thread counts take turns (1, 2, 4, then 4, 2, 1, ...), so that other load on the machine slows all
+of them alike. The figures of each are medians over its turns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..errors import ParamsError
 from ..pipeline.slots import arrays_of
 from ..reader import AsyncReader
 
-#: Turns of each thread count: the fewest whose median leaves out one that was disturbed.
+#: Turns of each thread count: with three, the median ignores one that was disturbed.
 ROUNDS = 3
 
 
@@ -95,8 +95,8 @@ def run_bench(
 ) -> BenchReport:
     """Measure ``params`` (as for AsyncReader) with each number of threads in ``nthreads``.
 
-    Each is measured for ``seconds`` in all, cut into ``rounds`` turns (at least one batch each),
-    behind a warm-up in which the slots are filled once. Each turn opens the set anew, so with
+    Each is measured for ``seconds`` in all, in ``rounds`` turns of at least one batch, each after a
+    warm-up in which every slot is filled once. Each turn opens the set anew, so with
     ``verify="first"`` it checks checksums as a first epoch does. ``last_batch`` is "wrap" unless
     given, so that small sets do too. ``progress(done, total)`` counts turns. Raises what
     AsyncReader raises.

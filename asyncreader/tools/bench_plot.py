@@ -55,7 +55,7 @@ def check_plot(path: str) -> None:
             expected=".svg, .png or .pdf",
         )
     folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder):  # told now, not when all is measured
+    if not os.path.isdir(folder):  # before anything is measured
         raise ParamsError("there is no folder for the figure", found=repr(folder))
     try:
         import matplotlib.figure  # noqa: F401

@@ -126,7 +126,7 @@ def _write(
     text = in_words(text)
     length = _length(text, size)
     if length > width_left:
-        # the end tells long names apart as often as the beginning
+        # long names differ at the end as often as at the beginning
         keep = int(len(text) * width_left / length)
         while keep > 2 and _length(_cut(text, keep), size) > width_left:
             keep -= 1
@@ -139,8 +139,8 @@ def _write(
 
 
 def _cut(text: str, keep: int) -> str:
-    ahead = (keep + 1) // 2
-    return f"{text[:ahead].rstrip()}...{text[len(text) - (keep - ahead) :].lstrip()}"
+    first = (keep + 1) // 2
+    return f"{text[:first].rstrip()}...{text[len(text) - (keep - first) :].lstrip()}"
 
 
 def _wrapped(text: str, width_left: int) -> list[str]:
@@ -272,7 +272,7 @@ def _font(file: str, size: int) -> Any:
 
 @functools.lru_cache(65_536)
 def _has(file: str, letter: str) -> bool:
-    """Whether a font draws a letter otherwise than the box that stands for a missing one."""
+    """Whether a font has a letter: what it draws is not its box for missing letters."""
     return _font(file, _TEXT) is not None and _drawn(file, letter) != _missing(file)
 
 

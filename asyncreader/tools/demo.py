@@ -1,8 +1,8 @@
 """The training run behind ``asyncreader demo``: a small numpy network fed by AsyncReader.
 
 The pictures of ``sample_data`` differ between classes in shape only, so the network is shown what
-stands out from the background instead of the colours. The run takes the way a user's own training
-takes: convert the folders, open a reader, queue one batch ahead, train, measure.
+stands out from the background instead of the colours. The steps are those of a user's own training:
+convert the folders, open a reader, queue one batch ahead, train, measure.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def augment(data: Images, labels: Labels, rng: np.random.Generator) -> None:
 
 
 def shape_map(images: Images) -> Floats:
-    """How far every 2x2 block is from the background's colour: (B, H, W, C) -> (B, H/2, W/2, 1).
+    """Distances of all 2x2 blocks from the background's colour: (B, H, W, C) to (B, H/2, W/2, 1).
 
     The background's colour is the median of the outermost blocks. The result is float32, about 0
     on the background and about 1 on the shape, whatever the two colours are.
@@ -192,8 +192,8 @@ def train(
         rate = LEARNING_RATE * (1 - (step - 1) / steps)  # falls to 0, so that the end is calm
         losses.append(network.step(images, labels[:, 0], rate))
         samples += len(labels)
-        epoch, behind = divmod(step, per_epoch)
-        if behind:
+        epoch, rest = divmod(step, per_epoch)
+        if rest:
             continue
         loss, losses = float(np.mean(losses)), []
         done = loss < CONVERGED or epoch == epochs

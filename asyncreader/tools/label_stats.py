@@ -46,7 +46,7 @@ def single(labels: Array | None) -> Int64 | None:
 def count_labels(labels: Array | None, names: Sequence[str] | None) -> list[LabelCount] | None:
     """Samples by label, in the order of the labels, named classes without samples included.
 
-    None where a sample has no label, several, or a real number, or where labels lie too far apart
+    None where a sample has no label, several, or a real number, or where labels differ too much
     to be classes.
     """
     column = single(labels)

@@ -42,7 +42,7 @@ Int64 = npt.NDArray[np.int64]
 #: Most samples on a sheet that a person still looks at.
 MOST: Final = 1000
 
-#: Pictures that tell which values occur, where these are no bytes.
+#: Pictures read to find the range of values, where they are not bytes.
 _PROBE: Final = 64
 
 #: Sides of the squares that pictures are fitted into, in pixels.

@@ -90,7 +90,7 @@ def diagnose(
     Takes about ``seconds``, and longer where a single batch does. ``consumer_seconds``: what
     training takes for a batch. ``memory``: bytes left to the page cache in training, else what is
     free now. Samples are packed in a temporary folder (TMPDIR), at most 192 MB of each form.
-    ``progress`` is told what is being done. Nothing of the set is changed. Raises what AsyncReader
+    ``progress`` gets a line for each step. Nothing of the set is changed. Raises what AsyncReader
     raises.
     """
     given = {snake_case(name): value for name, value in params.items()}
@@ -275,7 +275,7 @@ class _Visit:
             # the trial of one thread decoded last come last: they may still be remembered
             records = measure.spread(facts.count, 4096 * facts.chunk, facts.chunk, self._records)
             group = max(4, facts.chunk)
-            with contextlib.suppress(AsyncReaderError):  # a bad sample: the trials will tell
+            with contextlib.suppress(AsyncReaderError):  # a bad sample: the trials report it
                 one = decode_ceiling(self._source, fill, records, 1, spell, group)
                 half = np.roll(records, records.size // group // 2 * group)
                 every = decode_ceiling(self._source, fill, half, cores, spell, group)
@@ -345,7 +345,7 @@ class _Visit:
         return kept if again is None else {**kept, "subset": again}
 
     def _read(self) -> dict[str, Any]:
-        """How the set is read: what ``convert`` must be told, too."""
+        """How the set is read; ``convert`` needs the same parameters."""
         from converters.options import READ_BY
 
         return {

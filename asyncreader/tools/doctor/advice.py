@@ -209,21 +209,6 @@ def command(src: str, dst: str, how: Mapping[str, Any], read: Mapping[str, Any])
     return shlex.join(words)
 
 
-def bench_command(path: str, params: Mapping[str, Any]) -> str:
-    """The ``asyncreader bench`` that measures a set with these parameters."""
-    named = {"batch_size": "--batch-size", "njob": "--njob", "nthread": "--nthread"}
-    words = ["asyncreader", "bench", path]
-    rest = {}
-    for name, value in params.items():
-        if name in named:
-            words += [named[name], str(value)]
-        elif name == "shuffle" and isinstance(value, bool):
-            words += [] if value else ["--no-shuffle"]
-        elif name not in ("path", "last_batch"):
-            rest[name] = value
-    return shlex.join([*words, *_as_options(rest)])
-
-
 def _as_options(params: Mapping[str, Any]) -> list[str]:
     words = []
     for name, value in params.items():
@@ -314,8 +299,8 @@ def _about_decoding(facts: Facts, p: ReaderParams, now: Rate, tops: Ceilings) ->
             )
         if facts.chunk > 1 and p.world_size != 1:
             words.append(
-                f"Every rank undoes each chunk of {facts.chunk} that it wants a sample of, and many"
-                " ranks nearly all: for several ranks a set is best packed one sample a chunk."
+                f"Every rank decodes each chunk of {facts.chunk} that has one of its samples, and "
+                "many ranks nearly all chunks: for several ranks pack a set one sample a chunk."
             )
     words.append(
         f"As plain pixels they could be copied {tops.copy / tops.decode_all:,.0f} times as fast as "

@@ -16,7 +16,7 @@ from ...sources.bytestore import NETWORK_FILE_SYSTEMS, file_system
 from ...system.limits import available_memory, usable_cores
 from ...system.memory import cached_share, map_file
 
-#: Pictures whose headers are read to tell their usual size.
+#: Pictures whose headers are read to find their usual size.
 _LOOKED_AT = 16
 #: Files whose pages are looked for in the page cache.
 _MOST_MAPPED = 256
@@ -119,17 +119,17 @@ def _files(name: str) -> list[str]:
 
 def cached(files: tuple[str, ...]) -> float:
     """Part of the bytes of ``files`` (of many, evenly spread) in the page cache, 0 to 1."""
-    held = size = 0.0
+    in_memory = size = 0.0
     for file in files[:: -(-len(files) // _MOST_MAPPED)]:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             length = os.fstat(fd).st_size
             if length:
-                held += cached_share(map_file(fd, length)) * length
+                in_memory += cached_share(map_file(fd, length)) * length
                 size += length
         finally:
             os.close(fd)
-    return held / size if size else 1.0
+    return in_memory / size if size else 1.0
 
 
 def _usual_size(source: Source) -> tuple[int, int] | None:

@@ -66,13 +66,13 @@ class Trial:
         self._turns: list[Turn] = []
 
     def turn(self, seconds: float) -> None:
-        """Serve on for so long, one batch at least, and end with nothing in flight."""
+        """Serve for so many seconds, one batch at least, and end with nothing in flight."""
         if not self._turns:  # every slot's memory is touched once, and caches are filled
             serve(self._reader, self._warm_up, drain=True)
         self._turns.append(serve(self._reader, seconds, drain=True))
 
     def rate(self) -> Rate:
-        """The median of what it reached so far."""
+        """The medians of its turns so far."""
         reader, stats = self._reader, self._reader.stats()
         done = max(1, stats.samples)
         return Rate(
@@ -92,7 +92,7 @@ class Trial:
 
 
 class Trials:
-    """Named trials that take turns, so that whatever else the machine does falls on all of them."""
+    """Named trials that take turns, so that other load on the machine slows all of them alike."""
 
     def __init__(self) -> None:
         self._open: dict[str, Trial] = {}
@@ -113,8 +113,9 @@ class Trials:
         self._open = {}
 
     def add(self, name: str, params: Params, warm_up: float = 0.0) -> None:
-        """One more, that serves for ``warm_up`` seconds before its first turn; a failure to open is
-        kept.
+        """Add a trial, which serves for ``warm_up`` seconds before its first turn.
+
+        A reader that cannot be opened is noted in ``failures``.
         """
         try:
             self._open[name] = Trial(params, warm_up)
@@ -122,8 +123,9 @@ class Trials:
             self.failures[name] = exc
 
     def run(self, seconds: float) -> dict[str, Rate]:
-        """All of them for ``seconds`` together. Each goes on where its last turn ended, so that
-        no sample comes twice before all of its epoch have come.
+        """Run all of them, for ``seconds`` in total.
+
+        Each trial continues where its last turn ended, so that no sample repeats within an epoch.
         """
         share = seconds / max(1, ROUNDS * len(self._open))
         for number in range(ROUNDS):
@@ -193,10 +195,10 @@ def cold_records(source: Source, facts: Facts, seed: int) -> Int64 | None:
     if offsets is None:
         return None
     with open(facts.files[0], "rb") as file:
-        held = cached_pages(map_file(file.fileno(), os.path.getsize(facts.files[0])))
-    if held is None:
+        in_memory = cached_pages(map_file(file.fileno(), os.path.getsize(facts.files[0])))
+    if in_memory is None:
         return None
-    cold = np.flatnonzero(held[offsets // PAGE] == 0)
+    cold = np.flatnonzero(in_memory[offsets // PAGE] == 0)
     if cold.size < source.spec.count // 4:
         return None
     return np.random.default_rng(seed).permutation(cold)

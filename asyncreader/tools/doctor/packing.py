@@ -48,7 +48,7 @@ def pack_samples(
     """For each of ``forms`` by name a packed part, or why it cannot be packed.
 
     ``records``: those to choose from, None for all; ``read``: how the set is read; ``seconds``: for
-    all forms together, about; ``tell`` is told what is tried.
+    all forms together, about; ``tell`` gets a line for each form.
     """
     found: dict[str, PackedSample | AsyncReaderError] = {}
     whole = isinstance(path, str) and os.path.lexists(path)

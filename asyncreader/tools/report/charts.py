@@ -34,7 +34,7 @@ RATIOS: Final = {
 
 
 class Bar(NamedTuple):
-    """One bar of a histogram: where it stands, and how many values lie between low and high."""
+    """One bar of a histogram: its position, and how many values lie between low and high."""
 
     x: float
     width: float

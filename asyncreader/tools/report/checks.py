@@ -1,4 +1,4 @@
-"""What of the facts is good news and what wants a look, each in one sentence."""
+"""Checks of a set from its facts: good, to look at, or bad, each in one sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...sources import SourceSpec
 from ...text import some
 from .facts import Check, Facts
 
-#: The largest class has this many times the samples of the smallest before that is worth a word.
+#: Above this ratio of the largest class to the smallest, the check of classes says "look".
 UNEVEN: Final = 10
 
 

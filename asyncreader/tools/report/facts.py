@@ -33,7 +33,7 @@ class Check:
 
 
 class Row(NamedTuple):
-    """A sample that stands in a table. ``label``: None where it has no class."""
+    """A sample in a table. ``label``: None where it has no class."""
 
     record: int
     label: int | None
@@ -109,7 +109,7 @@ class Facts:
 
     @property
     def verdict(self) -> str:
-        """One line: what was looked at, and how many checks want a look."""
+        """One line: what was looked at, and how many checks did not pass."""
         passed = sum(check.state == "ok" for check in self.checks)
         rest = len(self.checks) - passed
         also = f", {rest} to look at" if rest else ""

@@ -45,7 +45,7 @@ IN_FULL: Final = 10_000_000
 #: constant: what an encoder makes of one colour stays below 1, a dim photograph is above 5.
 FLAT: Final = 2.0
 
-#: Pictures that tell which values occur, where these are no bytes.
+#: Pictures read to find the range of values, where they are not bytes.
 _PROBE: Final = 64
 
 #: Samples that one task looks at.
@@ -76,12 +76,12 @@ def gather(
         raise ParamsError("a report is about a whole set", found="subset")
     with contextlib.closing(open_source(path, fields_of(p), io=p.io)) as source:
         facts = _Gathering(source, limit, seed).run(jobs or usable_cores(), progress)
-    # as it was named: a page is passed on, and need not tell whose folder the set lies in
+    # as the caller named it: a page that is passed on should not show the folders above the set
     return replace(facts, path=os.fspath(path)) if isinstance(path, str | os.PathLike) else facts
 
 
 class _Seen(NamedTuple):
-    """What a worker tells of one good sample."""
+    """What a worker found out about one good sample."""
 
     record: int
     height: int
@@ -93,7 +93,7 @@ class _Seen(NamedTuple):
 
 
 def spread_of(pixels: npt.NDArray[np.uint8]) -> float:
-    """The greatest standard deviation of a channel of (H, W, 3), from every so manieth pixel."""
+    """The greatest standard deviation of a channel of (H, W, 3), by some 64 x 64 pixels."""
     import cv2  # ten times as fast as numpy where the last axis is short
 
     step = max(1, max(pixels.shape[:2]) // 64)
@@ -224,8 +224,8 @@ class _Gathering:
         groups = []
         for number, records in enumerate(self.shown):
             count = LabelCount(0, None, self.count) if self.counts is None else self.counts[number]
-            held = [thumbs[record] for record in records if record in thumbs]
-            groups.append(Group(count, tuple(self._captioned(thumb) for thumb in held)))
+            found = [thumbs[record] for record in records if record in thumbs]
+            groups.append(Group(count, tuple(self._captioned(thumb) for thumb in found)))
         flat = [entry for entry in seen if entry.spread < FLAT]
         equal = self.equal or self._equal_of(seen)
         channels = spec.channels if spec.stored.axes is not None else 1
@@ -323,7 +323,7 @@ class _Gathering:
         )
 
     def _copies(self, group: Int64, thumbs: dict[int, Thumb]) -> Copies:
-        """A group as it stands in the table, with the picture of a member that was looked at."""
+        """A group as a row of the table, with the picture of a member that was looked at."""
         labels = self.labels
         kinds = 1 if labels is None else len(np.unique(labels[group], axis=0))
         rows = [self._row(record, "") for record in group[:MEMBERS].tolist()]

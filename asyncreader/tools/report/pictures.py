@@ -44,7 +44,7 @@ def thumb_of(record: int, pixels: npt.NDArray[np.uint8], side: int) -> Thumb:
 
     tiny = max(pixels.shape[:2]) <= TINY
     small = pixels if tiny else fit(pixels, side)
-    held = io.BytesIO()
+    encoded = io.BytesIO()
     kind = "png" if tiny else "jpeg"
-    Image.fromarray(small).save(held, kind.upper(), **({} if tiny else {"quality": 80}))
-    return Thumb(record, kind, held.getvalue(), small.shape[1], small.shape[0], tiny)
+    Image.fromarray(small).save(encoded, kind.upper(), **({} if tiny else {"quality": 80}))
+    return Thumb(record, kind, encoded.getvalue(), small.shape[1], small.shape[0], tiny)
