@@ -11,6 +11,7 @@ import math
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., object] | type)
+F = TypeVar("F", bound=Callable[..., object])
 W = TypeVar("W")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -141,8 +142,11 @@ def declared(kind: type) -> dict[str, Parameter]:
     }
 
 
+_INDENT: Final[dict[str, Any]] = {"subsequent_indent": " " * 8, "break_on_hyphens": False}
+
+
 def documented(parameters: Mapping[str, Parameter]) -> Callable[[F], F]:
-    """Shows the keywords that a function or class takes as ``**`` to ``help()`` and notebooks."""
+    """Shows the keywords that a function takes as ``**`` to ``help()`` and notebooks."""
 
     def document(taker: F) -> F:
         signature = inspect.signature(taker)
@@ -152,8 +156,9 @@ def documented(parameters: Mapping[str, Parameter]) -> Callable[[F], F]:
             for p in parameters.values()
         ]
         setattr(taker, "__signature__", signature.replace(parameters=[*first, *named]))  # noqa: B010
-        lines = (f"    {p.name}: {p.help}" for p in parameters.values())
-        taker.__doc__ = "\n".join((inspect.cleandoc(taker.__doc__ or ""), "", *lines, ""))
+        taker.__doc__ = inspect.cleandoc(taker.__doc__ or "Keywords:") + "\n"
+        for p in parameters.values():
+            taker.__doc__ += "\n" + textwrap.fill(f"    {p.name}: {p.help}", 90, **_INDENT)
         return taker
 
     return document

@@ -52,14 +52,14 @@ _RESUME = {
 }
 
 
-@documented(PARAMETERS)
 class AsyncReader:
     """Shuffled fixed-shape minibatches from packed files, filled ahead by a pool of workers.
 
-    ``params``: a dict of the parameters below, or a path; keywords override it. Raises ParamsError,
+    ``params``: a dict of parameters, or a path; keywords override it. Raises ParamsError,
     SourceNotFoundError, FormatError or WorkerError (postprocess failed its trial call).
     """
 
+    @documented(PARAMETERS)
     def __init__(self, params: Given | None = None, /, **overrides: Unpack[ReaderKeywords]) -> None:
         self._params = p = build.rooted(parse_params(params, overrides))
         self._rank, world_size = rank_and_world(p)

@@ -284,7 +284,12 @@ def test_keywords_are_the_parameters() -> None:
     shown = dict(inspect.signature(AsyncReader).parameters)
     assert shown.pop("params").default is None
     assert {name: one.default for name, one in shown.items()} == DEFAULTS
-    assert all(f"    {name}: " in str(AsyncReader.__doc__) for name in DEFAULTS)
+    assert all(f"    {name}: " in str(AsyncReader.__init__.__doc__) for name in DEFAULTS)
+
+    class Mine(AsyncReader):
+        def __init__(self, number: int) -> None: ...
+
+    assert list(inspect.signature(Mine).parameters) == ["number"]
 
 
 WRONG = """
