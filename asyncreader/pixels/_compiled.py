@@ -294,6 +294,100 @@ def stream_rows(source, offsets, row_bytes, out, rows):  # type: ignore[no-untyp
     _fence()
 
 
+#: XXH3's default secret and primes (xxHash's specification, doc/xxhash_spec.md, "XXH3").
+_SECRET = bytes.fromhex(
+    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671f"
+    "cb79e64eccc0e578825ad07dccff7221b8084674f743248ee03590e6813a264c"
+    "3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8"
+    "a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364"
+    "eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e"
+    "2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
+)
+_U64 = np.uint64
+_PRIMES_32 = (_U64(0x9E3779B1), _U64(0x85EBCA77), _U64(0xC2B2AE3D))
+_PRIMES_64 = (
+    *(_U64(0x9E3779B185EBCA87), _U64(0xC2B2AE3D27D4EB4F), _U64(0x165667B19E3779F9)),
+    *(_U64(0x85EBCA77C2B2AE63), _U64(0x27D4EB2F165667C5)),
+)
+#: The secret by stripe (from byte 0), of the last stripe (121), and of the end (11).
+_KEYS = np.frombuffer(_SECRET, "<u8").astype(np.uint64)
+_LAST_KEYS = np.frombuffer(_SECRET[121:185], "<u8").astype(np.uint64)
+_END_KEYS = np.frombuffer(_SECRET[11:75], "<u8").astype(np.uint64)
+_LOW = _U64(0xFFFFFFFF)
+
+
+@intrinsic
+def _stripe(typingctx: Any, come: Any, go: Any, keys: Any, sums: Any) -> Any:
+    """Copy 64 bytes past the caches to ``go``, a multiple of 64, and add them to eight sums."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(ir.IntType(64), 8)
+        source, target, secret, kept = (
+            builder.inttoptr(address, vector.as_pointer()) for address in arguments
+        )
+
+        def all_of(number: int) -> Any:
+            return ir.Constant(vector, [number] * 8)
+
+        stored = builder.load(source)
+        stored.align = 1
+        store = builder.store(stored, target)
+        store.align = 64
+        mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        store.set_metadata("nontemporal", mark)
+        keyed, before = builder.load(secret), builder.load(kept)
+        keyed.align = before.align = 8
+        keyed = builder.xor(stored, keyed)
+        product = builder.mul(
+            builder.and_(keyed, all_of(0xFFFFFFFF)), builder.lshr(keyed, all_of(32))
+        )
+        pairs = ir.Constant(ir.VectorType(ir.IntType(32), 8), [1, 0, 3, 2, 5, 4, 7, 6])
+        swapped = builder.shuffle_vector(stored, stored, pairs)
+        after = builder.store(builder.add(builder.add(before, product), swapped), kept)
+        after.align = 8
+        return context.get_dummy_value()
+
+    return types.void(types.uintp, types.uintp, types.uintp, types.uintp), generate
+
+
+@njit(inline="always")
+def _folded(a, b):  # type: ignore[no-untyped-def]
+    """The upper half of a product of 128 bits, xor the lower."""
+    low = (a & _LOW) * (b & _LOW)
+    one, two = (a >> _U64(32)) * (b & _LOW), (a & _LOW) * (b >> _U64(32))
+    cross = (low >> _U64(32)) + (one & _LOW) + two
+    upper = (one >> _U64(32)) + (cross >> _U64(32)) + (a >> _U64(32)) * (b >> _U64(32))
+    return upper ^ ((cross << _U64(32)) | (low & _LOW))
+
+
+@_kernel(types.uintp, _offsets, _i8, types.uintp, _offsets, types.uint64[::1])
+def checked_rows(source, offsets, row_bytes, out, rows, found):  # type: ignore[no-untyped-def]
+    sums = np.empty(8, np.uint64)
+    at = np.uintp(sums.ctypes.data)
+    keys, last_keys = np.uintp(_KEYS.ctypes.data), np.uintp(_LAST_KEYS.ctypes.data)
+    for i in range(offsets.size):
+        come = source + np.uintp(offsets[i])
+        go = out + np.uintp(rows[i] * row_bytes)
+        sums[0], sums[1], sums[2] = _PRIMES_32[2], _PRIMES_64[0], _PRIMES_64[1]
+        sums[3], sums[4], sums[5] = _PRIMES_64[2], _PRIMES_64[3], _PRIMES_32[1]
+        sums[6], sums[7] = _PRIMES_64[4], _PRIMES_32[0]
+        for stripe in range(row_bytes // 64 - 1):
+            _prefetch(come + _AHEAD)
+            _stripe(come, go, keys + np.uintp(8 * (stripe % 16)), at)
+            if stripe % 16 == 15:
+                for lane in range(8):
+                    mixed = sums[lane] ^ (sums[lane] >> _U64(47)) ^ _KEYS[16 + lane]
+                    sums[lane] = mixed * _PRIMES_32[0]
+            come, go = come + np.uintp(64), go + np.uintp(64)
+        _stripe(come, go, last_keys, at)
+        result = _U64(row_bytes) * _PRIMES_64[0]
+        for lane in range(0, 8, 2):
+            result += _folded(sums[lane] ^ _END_KEYS[lane], sums[lane + 1] ^ _END_KEYS[lane + 1])
+        result = (result ^ (result >> _U64(37))) * _U64(0x165667919E3779F9)
+        found[i] = result ^ (result >> _U64(32))
+    _fence()
+
+
 @intrinsic
 def _load_i8(typingctx: Any, address: Any) -> Any:
     """The int64 at ``address``."""

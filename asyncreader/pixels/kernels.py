@@ -34,6 +34,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
 
 Int64 = npt.NDArray[np.int64]
 UInt8 = npt.NDArray[np.uint8]
@@ -44,6 +45,11 @@ _M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 #: Elements that the twin of affine_rows takes at a time: they stay in the cache (16,384 was best).
 _TILE: Final = 16_384
+
+
+#: What divides the size and the address of rows that checked_rows can copy: it writes 64 bytes at
+#: once, and XXH3 takes up to 240 bytes in another way.
+CHECKED_ROW: Final = 256
 
 
 # -- plain twins ---------------------------------------------------------------------------------
@@ -139,6 +145,18 @@ def affine_rows_numpy(
                 done += shift[c]
 
 
+def checked_rows_numpy(
+    source: int, offsets: Int64, row_bytes: int, out: int, rows: Int64, found: UInt64
+) -> None:
+    """stream_rows that also writes the XXH3-64 of each row to ``found``.
+
+    The bytes written are those hashed. ``out`` and ``row_bytes`` are multiples of CHECKED_ROW.
+    """
+    for i, row in enumerate(rows.tolist()):
+        gather_rows_numpy(source, offsets[i : i + 1], row_bytes, out, rows[i : i + 1])
+        found[i] = xxh3_64_intdigest(bytes_at(out + row * row_bytes, row_bytes).data)
+
+
 def mirror_rows_numpy(
     source: int,
     offsets: Int64,
@@ -214,6 +232,7 @@ def await_batch_numpy(filled: int, generation: int, looks: int) -> None:
 feistel_rows: Callable[..., None]
 gather_rows: Callable[..., None]
 stream_rows: Callable[..., None]
+checked_rows: Callable[..., None]
 affine_rows: Callable[..., None]
 affine_rows_half: Callable[..., None]
 mirror_rows: Callable[..., None]
@@ -225,6 +244,7 @@ _TWINS: Final[dict[str, Callable[..., None]]] = {
     "feistel_rows": feistel_rows_numpy,
     "gather_rows": gather_rows_numpy,
     "stream_rows": gather_rows_numpy,  # the same, past the caches
+    "checked_rows": checked_rows_numpy,
     "affine_rows": affine_rows_numpy,
     "affine_rows_half": affine_rows_numpy,
     "mirror_rows": mirror_rows_numpy,

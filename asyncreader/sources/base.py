@@ -362,6 +362,11 @@ class BaseSource:
             fill.bulk(address, starts, plan.rows, plan.keys, out)
         return ()
 
+    def _bad_row(self, copy: Array, plan: RowPlan, i: int) -> RowError:
+        error = self.checked(copy.data, int(plan.records[i]))
+        assert error is not None
+        return RowError(int(plan.rows[i]), error)
+
     def _row_bytes(self) -> int:
         stored = self.spec.stored
         assert stored.shape is not None
@@ -395,6 +400,16 @@ class BaseSource:
         assert plan.check is not None
         assert self.checksums is not None
         row_bytes = self._row_bytes()
+        if fill.mode == "copy" and (row_bytes | address_of(out)) % kernels.CHECKED_ROW == 0:
+            where = store.address(offsets.size * row_bytes)
+            if where is not None:
+                found = np.empty(offsets.size, np.uint64)
+                kernels.checked_rows(where, offsets, row_bytes, address_of(out), plan.rows, found)
+                differ = plan.check & (found != self.checksums[plan.records])
+                for i in np.flatnonzero(differ).tolist():
+                    row = int(plan.rows[i])
+                    yield self._bad_row(out[row].reshape(-1).view(np.uint8), plan, i)
+                return
         group = max(1, GROUP_BYTES // row_bytes)
         in_place = fill.mode == "copy"
         # once for the whole batch: this loop is the cost of verify="first"
@@ -406,19 +421,17 @@ class BaseSource:
         else:
             copies = SCRATCH.take("checked", group * row_bytes).reshape(group, row_bytes)
             numbers = np.arange(plan.records.size, dtype=np.int64) % group
-        address, where = copies.ctypes.data, numbers.tolist()
+        address, at = copies.ctypes.data, numbers.tolist()
         for lo in range(0, len(expected), group):
             hi = min(lo + group, len(expected))
             store.gather(offsets[lo:hi], row_bytes, address, numbers[lo:hi])
             bad = [
                 i
                 for i in range(lo, hi)
-                if wanted[i] and xxh3_64_intdigest(copies[where[i]].data) != expected[i]
+                if wanted[i] and xxh3_64_intdigest(copies[at[i]].data) != expected[i]
             ]
             for i in bad:
-                error = self.checked(copies[where[i]].data, int(plan.records[i]))
-                assert error is not None
-                yield RowError(int(plan.rows[i]), error)
+                yield self._bad_row(copies[at[i]], plan, i)
             if not in_place:
                 good = np.setdiff1d(np.arange(lo, hi), bad) if bad else np.arange(lo, hi)
                 part = plan.pick(good)

@@ -14,8 +14,10 @@ import pytest
 from child_processes import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from asyncreader.pixels import kernels
+from asyncreader.system.memory import aligned_empty
 
 sides = st.integers(1, 40)
 
@@ -45,6 +47,26 @@ def test_gather(name: str, size: int, data: st.DataObject) -> None:
     np.testing.assert_array_equal(found, twin)
     np.testing.assert_array_equal(found[rows], source[offsets // size])
     assert (np.delete(found, rows, axis=0) == 9).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(blocks=st.integers(1, 20), shift=st.integers(0, 63), data=st.data())
+def test_checked_rows(blocks: int, shift: int, data: st.DataObject) -> None:
+    """checked_rows copies whole rows to where they belong, from any address, and gives their
+    XXH3-64 as the xxhash library computes it."""
+    size = blocks * kernels.CHECKED_ROW
+    memory = np.random.default_rng(size).integers(0, 256, 5 * size + shift, np.uint8)
+    source = memory[shift:].reshape(5, size)
+    offsets, rows = picks(data, 5, size, 7)
+    found = aligned_empty((7, size), np.dtype(np.uint8))
+    found[:] = 9
+    twin, expected = found.copy(), [xxh3_64_intdigest(source[i // size].data) for i in offsets]
+    for function, out in ((kernels.checked_rows, found), (kernels.checked_rows_numpy, twin)):
+        sums = np.zeros(offsets.size, np.uint64)
+        function(address(source), offsets, size, address(out), rows, sums)
+        assert sums.tolist() == expected
+        np.testing.assert_array_equal(out[rows], source[offsets // size])
+        assert (np.delete(out, rows, axis=0) == 9).all()
 
 
 @settings(max_examples=60, deadline=None)

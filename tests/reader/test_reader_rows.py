@@ -593,6 +593,36 @@ def test_verify_never_serves_damage(tmp_path: Path) -> None:
         assert (batch.data[3] != IMAGES[3]).sum() == 1
 
 
+@pytest.mark.parametrize("write", [write_hdf5, write_lmdb])
+def test_damage_is_found_while_rows_are_copied(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of a multiple of 256 bytes are hashed while they are copied: the damaged one alone is
+    bad, in the first pass and in the next."""
+    from asyncreader.sources import base
+
+    images = np.random.default_rng(7).integers(0, 256, (40, 16, 16, 3), np.uint8)
+    content = packed(images)
+    path = write(tmp_path / "set", content)
+    damage(path, content.samples[13])
+    hashed: list[int] = []
+    kernel = base.kernels.checked_rows
+    monkeypatch.setattr(
+        base.kernels, "checked_rows", lambda *args: (hashed.append(args[1].size), kernel(*args))
+    )
+    with AsyncReader(
+        path=path, batch_size=8, shuffle=True, layout="NHWC", on_error="zero", epochs=3
+    ) as reader:
+        for _ in range(3):
+            for batch in reader:
+                bad = batch.indices == 13
+                np.testing.assert_array_equal(batch.mask, ~bad)
+                assert (batch.data[~bad] == images[batch.indices[~bad]]).all()
+                assert not batch.data[bad].any()
+        assert reader.stats().bad_samples == 3
+    assert sum(hashed) >= 40
+
+
 # -- postprocess ---------------------------------------------------------------------------------
 
 
