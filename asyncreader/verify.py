@@ -181,7 +181,7 @@ def _verify_set(
         row, place = manifest.shard(number), each.path(number)
         try:
             with each.open(number) as parts:
-                shard: Source = FieldsSource(parts) if len(parts) > 1 else parts[fmt.DATA]
+                shard = FieldsSource(parts, named=len(parts) > 1)
                 found = _verify(place, shard, decode, jobs, told)
                 digests.add(parts)
         except SourceError as exc:
@@ -205,7 +205,7 @@ def _verify_set(
 
 def _verify(
     path: str,
-    source: Source,
+    source: FieldsSource,
     decode: bool,
     jobs: int,
     progress: Callable[[int, int], None] | None,
@@ -213,7 +213,7 @@ def _verify(
     spec = source.spec
     problems: list[str] = []
     bad = 0
-    parts = source.parts if isinstance(source, FieldsSource) else (source,)
+    parts = source.parts
     for part in parts:
         problem = check_paths(part)
         if problem is not None:
@@ -247,11 +247,8 @@ def _verify(
     )
 
 
-def _check_run(source: Source, decode: bool, stop: threading.Event, run: range) -> Found:
+def _check_run(source: FieldsSource, decode: bool, stop: threading.Event, run: range) -> Found:
     """How many samples of a run are bad, and why."""
-    parts = {"": source}
-    if isinstance(source, FieldsSource):
-        parts = dict(zip(source.names, source.parts, strict=True))
     bad, found = 0, list[str]()
     ahead = _ahead(source)
     for index in run:
@@ -260,13 +257,13 @@ def _check_run(source: Source, decode: bool, stop: threading.Event, run: range) 
         if ahead and (index - run.start) % ahead == 0:
             source.prefetch(np.arange(index, min(index + ahead, run.stop), dtype=np.int64))
         before = len(found)
-        for name, part in parts.items():
+        for name, part in zip(source.names, source.parts, strict=True):
             try:
                 data = part.sample_bytes(index)
                 if decode and part.spec.stored.encoded:
                     _decode(part, index, data)
             except SampleError as exc:
-                found.append(f"field {name!r}: {exc}" if name else str(exc))
+                found.append(f"field {name!r}: {exc}" if source.named else str(exc))
         bad += len(found) > before
     return bad, found
 

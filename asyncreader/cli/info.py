@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ..sources import Source
+    from ..sources import FieldsSource, Source
 
 #: Classes that are shown one by one; --json has them all.
 CLASSES_SHOWN: Final = 20
@@ -43,7 +43,7 @@ def info(path: str, params: dict[str, Any], as_json: bool) -> None:
 
 
 def _describe(
-    source: Source, subset: slice | npt.NDArray[np.int64] | None = None
+    source: FieldsSource, subset: slice | npt.NDArray[np.int64] | None = None
 ) -> dict[str, Any]:
     """Facts of the set; ``subset``: the records whose labels are shown, None for all."""
     from ..order import subset_count
@@ -74,11 +74,9 @@ def _describe(
     }
 
 
-def _describe_fields(source: Source) -> list[dict[str, Any]]:
+def _describe_fields(source: FieldsSource) -> list[dict[str, Any]]:
     """The other fields: those that were asked for, else those that the set lists."""
-    from ..sources import FieldsSource
-
-    if not isinstance(source, FieldsSource):
+    if not source.named:
         return [asdict(field) for field in source.spec.fields]
     named = zip(source.names[1:], source.parts[1:], strict=True)
     return [

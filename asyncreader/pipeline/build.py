@@ -53,12 +53,11 @@ def rooted(p: ReaderParams) -> ReaderParams:
 
 def make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> BatchFiller:
     """Fill and order of a source, checked against each other; ParamsError where they clash."""
-    spec = source.spec
-    fill = Fill(spec.stored, p.wanted, spec.path)
-    other_fields = source.fills(p.wanted) if isinstance(source, FieldsSource) else None
+    source = FieldsSource.of(source)
+    spec, fills = source.spec, source.fills(p.wanted)
     subset = resolve_subset(p.subset, source)
     count = subset_count(subset, spec.count)
-    order = _order(p, rank, world_size, source, (fill, *(other_fields or ())), subset, count)
+    order = _order(p, rank, world_size, source, fills, subset, count)
     if order.steps == 0:
         raise ParamsError(
             "an epoch would have no batch",
@@ -67,22 +66,20 @@ def make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> 
         )
     if order.shuffle == "block":
         source.reserve(order.window)
-    unchecked = source.unchecked if isinstance(source, FieldsSource) else ()
-    if p.verify == "always" and (unchecked or not spec.checksums):
+    if p.verify == "always" and source.unchecked:
         raise ParamsError(
             'verify="always" of a set without checksums',
             path=spec.path,
-            found=f"none of {', '.join(map(repr, unchecked))}" if unchecked else None,
+            found=f"none of {', '.join(map(repr, source.unchecked))}" if source.named else None,
             hint="pack it with asyncreader convert, which records them",
         )
     return BatchFiller(
         source,
-        fill,
+        fills,
         order,
         on_error=p.on_error,
         verify=p.verify,
         postprocess=p.postprocess,
-        other_fields=other_fields,
         traced=p.trace is not None,
     )
 
@@ -94,7 +91,7 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
     ParamsError where ``dtype`` cannot hold one of some samples; it looks at none where it holds
     all that they may have. What is not seen here fails its batch.
     """
-    fill, order = filler.fill, filler.order
+    fill, order = filler.fills[0], filler.order
     _warn_of_scale(p, fill)
     if not fill.narrows:
         return
@@ -103,7 +100,7 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
     out = aligned_empty((1, *fill.row_shape), fill.dtype)
     for record in order.records(0, positions):
         # what is damaged is no matter of the dtype: that is found when its batch is filled
-        filler.source.read_into(RowPlan(record.reshape(1), row, key), fill, out, Meter())
+        filler.source.first.read_into(RowPlan(record.reshape(1), row, key), fill, out, Meter())
 
 
 def _warn_of_scale(p: ReaderParams, fill: Fill) -> None:
@@ -138,11 +135,9 @@ def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
     """Shapes of the slots; where there is a postprocess, by one trial call on real rows."""
     table = filler.source.labels
     layout = SlotLayout(
-        rows=(filler.fill.allocate_shape(p.batch_size), filler.fill.dtype),
+        rows=tuple((fill.allocate_shape(p.batch_size), fill.dtype) for fill in filler.fills),
         labels=None if table is None else ((p.batch_size, *table.shape[1:]), table.dtype),
-        other_fields=tuple(
-            (fill.allocate_shape(p.batch_size), fill.dtype) for fill in filler.other_fields or ()
-        ),
+        several=filler.source.named,
     )
     _check_memory(p, layout)
     if p.postprocess is None:
@@ -150,12 +145,11 @@ def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
     # a bad sample among the first must not keep the reader from opening
     trial = BatchFiller(
         filler.source,
-        filler.fill,
+        filler.fills,
         filler.order,
         on_error="zero",
         verify="never",
         postprocess=p.postprocess,
-        other_fields=filler.other_fields,
     )
     (slot,) = layout.build(1, aligned_empty, filler.handed_out)
     slot.plan = plan = filler.order.plan(filler.order.next_batch_at(Cursor()))
@@ -168,8 +162,8 @@ def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
     )
     if result is None:
         return layout
-    fields = trial.made_arrays(result[0])
-    parts = [result[1], *((result[0],) if fields is None else fields)]
+    several, parts = trial.made_arrays(result[0])
+    parts = (result[1], *parts)
     try:
         made = [None if part is None else np.asarray(part) for part in parts]
     except ValueError as exc:  # rows of several lengths
@@ -185,10 +179,7 @@ def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
             "postprocess must return arrays of numbers",
             found=" and ".join(type(part).__name__ for part in (*parts[1:], parts[0])),
         )
-    if fields is None:
-        layout = replace(layout, out_data=known[0], out_labels=labels)
-    else:
-        layout = replace(layout, out_fields=tuple(known), out_labels=labels)
+    layout = replace(layout, out=tuple(known), several=several, out_labels=labels)
     _check_memory(p, layout)
     return layout
 

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ParamsError, QueueFullError
-from .slots import POISON, Slot, SlotRing, arrays_of
+from .slots import POISON, Slot, SlotRing
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -262,7 +262,7 @@ class DeviceRing:
             if copy:
                 made = [self._device.private(tensor) for tensor in made]
             labels = None if slot.out_labels is None else made.pop()
-            return tuple(made) if isinstance(slot.out_data, tuple) else made[0], labels
+            return tuple(made) if slot.several else made[0], labels
 
     def release(self, slot: Slot, generation: int) -> None:
         """Give the held batch back; nothing happens if it was given back before."""
@@ -341,5 +341,4 @@ class DeviceRing:
 
 
 def _handed_out(slot: Slot) -> list[Array]:
-    data = list(arrays_of(slot.out_data))
-    return data if slot.out_labels is None else [*data, slot.out_labels]
+    return [*slot.out] if slot.out_labels is None else [*slot.out, slot.out_labels]

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from ..errors import AsyncReaderError, SampleError, SourceError, WorkerError
 from ..order import BatchPlan, EpochOrder
 from ..pixels.transform import Fill
-from ..sources import FieldsSource, RowError, RowPlan, Source
+from ..sources import FieldsSource, RowError, RowPlan
 from ..stats import Meter
 from .copy_queue import CopyQueue
-from .slots import Array, Data, Slot, arrays_of
+from .slots import Array, Data, Slot
 from .trace import named_by, note
 
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -49,29 +49,26 @@ def takes_rng(function: Postprocess) -> bool:
 
 
 class BatchFiller:
-    """Fills slots from one source; all workers of a reader use it at the same time.
+    """Fills slots with the fields of a set; all workers of a reader use it at the same time.
 
-    ``fill``: how its data, or its first field, become rows; ``other_fields``: the same for each
-    other field of a :class:`FieldsSource`, None for a source that has no fields.
+    ``fills``: how each field becomes rows.
     ``seen`` (uint8 per sample) marks samples whose checksum has passed, with verify="first".
     ``traced``: notes in the workers' meters what they did when, see trace.py.
     """
 
     def __init__(
         self,
-        source: Source,
-        fill: Fill,
+        source: FieldsSource,
+        fills: tuple[Fill, ...],
         order: EpochOrder,
         *,
         on_error: str,
         verify: str,
         postprocess: Postprocess | None,
-        other_fields: tuple[Fill, ...] | None = None,
         traced: bool = False,
     ) -> None:
         self.source = source
-        self.fill = fill
-        self.other_fields = other_fields
+        self.fills = fills
         self.order = order
         self._random = any(one.random for one in self.fills)
         self._on_error = on_error
@@ -88,18 +85,9 @@ class BatchFiller:
             np.zeros(source.spec.count, np.uint8) if self._verify == "first" else None
         )
 
-    @property
-    def fills(self) -> tuple[Fill, ...]:
-        """The fill of each field."""
-        return (self.fill, *(self.other_fields or ()))
-
-    def handed_out(self, rows: Array, *other_fields: Array) -> Data:
+    def handed_out(self, rows: Sequence[Array]) -> tuple[Array, ...]:
         """What the user sees of a slot's memory: a view of it, one for each field."""
-        seen = self.fill.handed_out(rows)
-        if self.other_fields is None:
-            return seen
-        others = zip(self.other_fields, other_fields, strict=True)
-        return seen, *(fill.handed_out(array) for fill, array in others)
+        return tuple(fill.handed_out(array) for fill, array in zip(self.fills, rows, strict=True))
 
     # made when the first batch is filled: by then the slots are known to fit in memory
     @cached_property
@@ -112,7 +100,8 @@ class BatchFiller:
 
     def seen_rows(self, slot: Slot, count: int) -> Data:
         """The first ``count`` rows of a slot as the user sees them."""
-        return self.handed_out(slot.rows[:count], *(array[:count] for array in slot.other_fields))
+        seen = self.handed_out([array[:count] for array in slot.rows])
+        return seen if self.source.named else seen[0]
 
     def copy_queue(self, slots: Sequence[Slot], servers: int) -> CopyQueue | None:
         """A queue for batches that are only copied, None if there are none; see copy_queue.py."""
@@ -120,16 +109,15 @@ class BatchFiller:
         table = labels is None or (
             isinstance(labels, np.ndarray) and labels.flags.c_contiguous and labels.nbytes > 0
         )
-        copied = (
-            self.fill.mode == "copy" and self.other_fields is None and self._postprocess is None
-        )
+        one = len(self.fills) == 1 and self.fills[0].mode == "copy"
+        copied = one and self._postprocess is None
         if not (copied and table) or self._verify == "always":
             return None
         extents = self.source.in_memory(0)
         if extents is None or not CopyQueue.available():
             return None
-        outs = [(slot.rows, slot.labels) for slot in slots]
-        self._slot_bytes = slots[0].rows.nbytes
+        outs = [(slot.rows[0], slot.labels) for slot in slots]
+        self._slot_bytes = outs[0][0].nbytes
         return CopyQueue(outs, labels, extents, servers)
 
     def only_copied(self, plan: BatchPlan) -> bool:
@@ -203,11 +191,7 @@ class BatchFiller:
             check = unseen if unseen.any() else None
         try:
             wanted = RowPlan(records, rows, keys, check)
-            if isinstance(self.source, FieldsSource):
-                outs = (slot.rows, *slot.other_fields)
-                errors = self.source.read_fields(wanted, self.fills, outs, meter)
-            else:
-                errors = self.source.read_into(wanted, self.fill, slot.rows, meter)
+            errors = self.source.read_fields(wanted, self.fills, slot.rows, meter)
         except AsyncReaderError:
             raise
         except OSError as exc:
@@ -249,8 +233,7 @@ class BatchFiller:
         ) from last
 
     def _blank(self, slot: Slot, rows: npt.NDArray[np.int64]) -> None:
-        slot.rows[rows] = 0
-        for array in slot.other_fields:
+        for array in slot.rows:
             array[rows] = 0
         if slot.labels is not None:
             slot.labels[rows] = 0
@@ -313,14 +296,14 @@ class BatchFiller:
             return result[0], result[1]
         return result, labels
 
-    def made_arrays(self, data: Any) -> tuple[Any, ...] | None:
-        """The arrays that postprocess made of data if there are several, else None."""
-        several = self.other_fields is not None and isinstance(data, tuple | list)
-        return tuple(data) if several else None
+    def made_arrays(self, data: Any) -> tuple[bool, tuple[Any, ...]]:
+        """The arrays that postprocess made of data, and whether they are a tuple to the user."""
+        several = self.source.named and isinstance(data, tuple | list)
+        return several, tuple(data) if several else (data,)
 
     def _store(self, slot: Slot, result: tuple[Any, Any] | None, count: int) -> None:
-        outs = arrays_of(slot.out_data)
-        in_place = outs[0].base is not None and np.shares_memory(outs[0], slot.rows)
+        outs = slot.out
+        in_place = outs[0].base is not None and np.shares_memory(outs[0], slot.rows[0])
         if result is None:
             if not in_place:
                 raise WorkerError(
@@ -333,9 +316,7 @@ class BatchFiller:
                 "postprocess returned arrays, but None in its trial call",
                 hint="it must always work in place, or always return arrays",
             )
-        made_of_data = self.made_arrays(result[0])
-        if made_of_data is None:
-            made_of_data = (result[0],)
+        _, made_of_data = self.made_arrays(result[0])
         if len(made_of_data) != len(outs):
             raise WorkerError(
                 "postprocess returned another number of arrays than in its trial call",
@@ -351,7 +332,9 @@ class BatchFiller:
                     raise WorkerError(f"postprocess returned {name}, but none in its trial call")
                 continue
             array = np.asarray(made)
-            expected = (count, *out.shape[1:]) if out.shape[0] == slot.rows.shape[0] else out.shape
+            expected = (
+                (count, *out.shape[1:]) if out.shape[0] == slot.rows[0].shape[0] else out.shape
+            )
             if array.shape != expected or array.dtype != out.dtype:
                 raise WorkerError(
                     f"postprocess returned {name} of another shape or dtype than in its trial call",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -43,43 +43,39 @@ _FREE, _FILLING, _READY, _HELD = SlotState
 class SlotLayout:
     """Shape and dtype of a slot's buffers.
 
-    ``other_fields``: rows of the fields after the first. ``out_data`` (one array) and
-    ``out_fields`` (a tuple of them) are None where what is handed out is a view of the rows; then
-    ``out_labels`` is None too, and the labels themselves are handed out.
+    ``rows``: of each field. ``several``: data is handed out as a tuple of arrays, not as one.
+    ``out`` is None where what is handed out is views of the rows; then ``out_labels`` is None too,
+    and the labels themselves are handed out.
     """
 
-    rows: Part
+    rows: tuple[Part, ...]
     labels: Part | None
-    out_data: Part | None = None
+    several: bool = False
+    out: tuple[Part, ...] | None = None
     out_labels: Part | None = None
-    other_fields: tuple[Part, ...] = ()
-    out_fields: tuple[Part, ...] | None = None
 
     def sizes(self) -> list[int]:
         """Bytes of each buffer, in the order in which build() asks for them."""
-        parts = (self.rows, *self.other_fields, self.labels, self.out_data)
-        parts = (*parts, *(self.out_fields or ()), self.out_labels)
+        parts = (*self.rows, self.labels, *(self.out or ()), self.out_labels)
         return [math.prod(part[0]) * part[1].itemsize for part in parts if part is not None]
 
-    def build(self, count: int, allocate: Allocate, view: Callable[..., Data]) -> list[Slot]:
+    def build(
+        self,
+        count: int,
+        allocate: Allocate,
+        view: Callable[[Sequence[Array]], tuple[Array, ...]],
+    ) -> list[Slot]:
         """``count`` slots; ``view`` takes the rows of each field and returns what is handed out."""
         slots = []
         for number in range(count):
-            rows = allocate(*self.rows)
-            other_fields = tuple(allocate(*part) for part in self.other_fields)
+            rows = tuple(allocate(*part) for part in self.rows)
             labels = None if self.labels is None else allocate(*self.labels)
-            if self.out_data is None and self.out_fields is None:
-                slots.append(
-                    Slot(number, rows, labels, view(rows, *other_fields), labels, other_fields)
-                )
+            if self.out is None:
+                slots.append(Slot(number, rows, labels, view(rows), labels, self.several))
                 continue
-            out_data: Data
-            if self.out_data is not None:
-                out_data = allocate(*self.out_data)
-            else:
-                out_data = tuple(allocate(*part) for part in self.out_fields or ())
+            out = tuple(allocate(*part) for part in self.out)
             out_labels = None if self.out_labels is None else allocate(*self.out_labels)
-            slots.append(Slot(number, rows, labels, out_data, out_labels, other_fields))
+            slots.append(Slot(number, rows, labels, out, out_labels, self.several))
         return slots
 
 
@@ -91,9 +87,9 @@ def arrays_of(data: Data) -> tuple[Array, ...]:
 class Slot(RingSlot):
     """The buffers of one batch, allocated once, and what is being done with them.
 
-    ``rows``: memory that workers fill, (B, ...); ``other_fields``: the same for each field after
-    the first; ``labels``: (B, ...) or None; ``out_data``/``out_labels``: what is handed out: views
-    of these, or buffers of their own where ``postprocess`` returns new arrays.
+    ``rows``: memory that workers fill, (B, ...) of each field; ``labels``: (B, ...) or None;
+    ``out``/``out_labels``: what is handed out: views of these, or buffers of their own where
+    ``postprocess`` returns new arrays. ``several``: see :class:`SlotLayout`.
     """
 
     __slots__ = (
@@ -101,12 +97,12 @@ class Slot(RingSlot):
         "copied",
         "error_at",
         "labels",
-        "other_fields",
-        "out_data",
+        "out",
         "out_labels",
         "parts",
         "parts_left",
         "rows",
+        "several",
     )
 
     plan: BatchPlan | None
@@ -114,28 +110,32 @@ class Slot(RingSlot):
     def __init__(
         self,
         number: int,
-        rows: Array,
+        rows: tuple[Array, ...],
         labels: Array | None,
-        out_data: Data,
+        out: tuple[Array, ...],
         out_labels: Array | None,
-        other_fields: tuple[Array, ...] = (),
+        several: bool = False,
     ) -> None:
         super().__init__(number)
         self.rows = rows
-        self.other_fields = other_fields
         self.labels = labels
-        self.out_data = out_data
+        self.out = out
         self.out_labels = out_labels
+        self.several = several
         self.copied = False
         self.parts = 0
         self.parts_left = 0
         self.error_at = 0
         self.bad: list[tuple[int, int, str]] = []
 
+    @property
+    def out_data(self) -> Data:
+        """The data as it is handed out: one array, or a tuple of them."""
+        return self.out if self.several else self.out[0]
+
     def poison(self) -> None:
         """Overwrite everything the caller could still be looking at."""
-        out_data = arrays_of(self.out_data)
-        for array in (self.rows, *self.other_fields, self.labels, *out_data, self.out_labels):
+        for array in (*self.rows, self.labels, *self.out, self.out_labels):
             # what is not contiguous is a view of rows
             if array is not None and array.flags.c_contiguous:
                 array.reshape(-1).view(np.uint8).fill(POISON)
@@ -289,7 +289,7 @@ class SlotRing(Ring[Slot]):
     def hand_out(self, slot: Slot, copy: bool) -> tuple[Data, Array | None]:
         """Data and labels of a held slot, cut to the rows of its batch; private with ``copy``."""
         assert slot.plan is not None
-        count, whole = slot.plan.indices.size, slot.rows.shape[0]
+        count, whole = slot.plan.indices.size, slot.rows[0].shape[0]
 
         def handed(array: Array) -> Array:
             # postprocess may have made something that has no row for each sample
@@ -297,8 +297,8 @@ class SlotRing(Ring[Slot]):
                 array = array[:count]
             return array.copy(order="K") if copy else array
 
-        data, labels = slot.out_data, slot.out_labels
-        seen = tuple(map(handed, data)) if isinstance(data, tuple) else handed(data)
+        labels = slot.out_labels
+        seen = tuple(map(handed, slot.out)) if slot.several else handed(slot.out[0])
         return seen, None if labels is None else handed(labels)
 
     def head(self) -> Slot | None:

@@ -19,7 +19,7 @@ from ..pixels.masks import decode_values
 from ..pixels.transform import Fill, Stored, Wanted
 from ..stats import Meter
 from . import base
-from .base import Array, RowError, RowPlan, SetIndex, Source, UInt64
+from .base import Array, RowError, RowPlan, RowsInMemory, SetIndex, Source, UInt64
 from .sets.joined import JoinedSource
 
 #: At most so many samples are tried to find one that can be decoded.
@@ -28,9 +28,10 @@ _LOOKED_AT = 16
 
 @dataclass(frozen=True)
 class FieldsIndex:
-    """The named fields of a set."""
+    """The fields of a set by name. ``named``: see :class:`FieldsSource`."""
 
     fields: Mapping[str, SetIndex]
+    named: bool
 
     def open(self) -> FieldsSource:
         """All of them. Nothing stays open if one fails."""
@@ -38,7 +39,7 @@ class FieldsIndex:
         try:
             for name, field in self.fields.items():
                 parts[name] = field.open()
-            return FieldsSource(parts)
+            return FieldsSource(parts, self.named)
         except BaseException:
             for part in parts.values():
                 part.close()
@@ -46,13 +47,15 @@ class FieldsIndex:
 
 
 class FieldsSource:
-    """The named ``parts``, each a source of one field; as a Source it is the first of them.
+    """The fields of a set: ``parts``, each a source of one field; as a Source it is the first.
 
+    ``named``: the caller named the fields, so that errors name them, and a batch's data is a tuple.
     ``unchecked``: names of the fields that have no checksums. Raises FormatError (ParamsError of
     arrays) where the fields differ in their number of samples.
     """
 
-    def __init__(self, parts: Mapping[str, Source]) -> None:
+    def __init__(self, parts: Mapping[str, Source], named: bool = True) -> None:
+        self.named = named
         self.names = tuple(parts)
         self.parts = tuple(parts.values())
         self.first = first = self.parts[0]
@@ -82,16 +85,21 @@ class FieldsSource:
     @property
     def index(self) -> FieldsIndex:
         """The same fields by name."""
-        return FieldsIndex(
-            {name: part.index for name, part in zip(self.names, self.parts, strict=True)}
-        )
+        parts = zip(self.names, self.parts, strict=True)
+        return FieldsIndex({name: part.index for name, part in parts}, self.named)
+
+    @classmethod
+    def of(cls, source: Source) -> FieldsSource:
+        """``source`` as the only field of its set, if it is not the fields already."""
+        return source if isinstance(source, cls) else cls({fmt.DATA: source}, named=False)
 
     def fills(self, wanted: Wanted) -> tuple[Fill, ...]:
-        """How the fields after the first become rows, where the first does as ``wanted``."""
-        frame = _size(self.first.spec.stored)
-        return tuple(
-            _fill(name, part, wanted, frame)
-            for name, part in zip(self.names[1:], self.parts[1:], strict=True)
+        """How each field becomes rows, where the first does as ``wanted``."""
+        spec = self.first.spec
+        others = zip(self.names[1:], self.parts[1:], strict=True)
+        return (
+            Fill(spec.stored, wanted, spec.path),
+            *(_fill(name, part, wanted, _size(spec.stored)) for name, part in others),
         )
 
     # -- reading ---------------------------------------------------------------------------
@@ -101,7 +109,7 @@ class FieldsSource:
     ) -> tuple[RowError, ...]:
         """Fill rows of each field's memory. A sample is bad if one of its fields is."""
         errors: list[RowError] = []
-        if self.remote:  # request all fields before waiting for the first
+        if self.remote and len(self.parts) > 1:  # request all before waiting for the first
             self.prefetch(plan.records)
         for name, part, fill, out in zip(self.names, self.parts, fills, outs, strict=True):
             if fill is not fills[0] and self._may_differ(fills[0], fill):
@@ -110,7 +118,8 @@ class FieldsSource:
             if rest.records.size == 0:
                 break
             for bad in part.read_into(rest, fill, out, meter):
-                bad.error.what = f"field {name!r}: {bad.error.what}"
+                if self.named:
+                    bad.error.what = f"field {name!r}: {bad.error.what}"
                 if bad.error.source_path is None and bad.error.index is not None:
                     # a field without paths of its own: its picture's
                     origin = self.first.source_path(bad.error.index)
@@ -144,8 +153,8 @@ class FieldsSource:
                 )
                 yield RowError(row, error)
 
-    def in_memory(self, size: int) -> None:
-        return None
+    def in_memory(self, size: int) -> RowsInMemory | None:
+        return self.first.in_memory(size) if len(self.parts) == 1 else None
 
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
@@ -198,13 +207,12 @@ class FieldsSource:
 
 def fingerprint(source: Source) -> str:
     """What identifies this data set: the first field's fingerprint, and those of the others."""
-    if not isinstance(source, FieldsSource):
-        return _fingerprint(source)
-    first = _fingerprint(source.first)
-    others = [_fingerprint(part, labels=False) for part in source.parts[1:]]
+    fields = FieldsSource.of(source)
+    first = _fingerprint(fields.first)
+    others = [_fingerprint(part, labels=False) for part in fields.parts[1:]]
     if not others:
         return first
-    named = "".join(f"{name}={one}\n" for name, one in zip(source.names[1:], others, strict=True))
+    named = "".join(f"{name}={one}\n" for name, one in zip(fields.names[1:], others, strict=True))
     return f"{first}:{hashlib.sha256(named.encode()).hexdigest()[:16]}"
 
 

@@ -212,14 +212,14 @@ def _check_family(names: Sequence[str]) -> None:
         _warn_if_some(os.path.join(folder, base), len(numbers), int(total))
 
 
-def open_reader_source(p: ReaderParams) -> Source:
-    """What a reader's parameters name: a path's set, or arrays; with several fields all of them.
+def open_reader_source(p: ReaderParams) -> FieldsSource:
+    """What a reader's parameters name: fields of a path's set, or arrays.
 
     Raises SourceNotFoundError, FormatError or ParamsError; nothing stays open then.
     """
     names = p.field_names
     if names is None:
-        return _open_one(p, p.data, p.labels, fields_of(p))
+        return FieldsSource.of(_open_one(p, p.data, p.labels, fields_of(p)))
     parts: dict[str, Source] = {}
     try:
         fields = fields_of(p)
@@ -240,12 +240,12 @@ def open_whole(
     fields: Hdf5Fields | None = None,
     *,
     io: str = "auto",
-) -> Source:
+) -> FieldsSource:
     """As :func:`open_source`, with the other fields of a set packed by asyncreader."""
     fields = fields or Hdf5Fields()
     first = open_source(path, fields, io=io)
     if not first.spec.fields or fields.data != fmt.DATA:
-        return first
+        return FieldsSource.of(first)
     parts = {fields.data: first}
     try:
         for field in first.spec.fields:

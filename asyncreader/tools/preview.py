@@ -176,7 +176,7 @@ def undone(pixels: Array, p: ReaderParams) -> Array:
 
 
 def _choose(
-    source: Source,
+    source: FieldsSource,
     p: ReaderParams,
     count: int,
     seed: int,
@@ -233,10 +233,9 @@ def _scale(looker: Looker, records: Sequence[int]) -> Scale:
     return scale_of(pictures())
 
 
-def _mask_of(source: Source, record: int) -> Array | None:
+def _mask_of(source: FieldsSource, record: int) -> Array | None:
     """A sample's first field that is a mask, where several fields were named."""
-    parts = source.parts[1:] if isinstance(source, FieldsSource) else ()
-    found = (stored_mask(part, record) for part in parts)
+    found = (stored_mask(part, record) for part in source.parts[1:])
     return next((mask for mask in found if mask is not None), None)
 
 

@@ -55,7 +55,7 @@ class PackedSamples:
         check_packed(options)
         read = options.params
         self._src = options.src
-        self._source: Source
+        self._source: FieldsSource
         if read is not None and read.field_names is not None:
             self._source = open_reader_source(read)
         else:
@@ -247,10 +247,8 @@ class _Field:
             raise
 
 
-def _fields(source: Source, recipe: Recipe) -> tuple[_Field, ...]:
+def _fields(source: FieldsSource, recipe: Recipe) -> tuple[_Field, ...]:
     """The other fields of ``source``; FormatError where one holds no pictures."""
-    if not isinstance(source, FieldsSource):
-        return ()
     found: list[_Field] = []
     for name, part in zip(source.names[1:], source.parts[1:], strict=True):
         own = name.rstrip("/").rsplit("/", 1)[-1]

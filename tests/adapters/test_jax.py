@@ -71,7 +71,7 @@ def test_no_aliasing() -> None:
             for data, labels in loader:
                 for array in (data, labels):
                     for slot in slots:
-                        assert not np.shares_memory(np.asarray(array), slot.rows)
+                        assert not np.shares_memory(np.asarray(array), slot.rows[0])
                         assert not np.shares_memory(np.asarray(array), slot.labels)
                 check(data, labels, nchw=layout == "NCHW")
 
@@ -80,7 +80,7 @@ def test_plain_device_put_would_alias() -> None:
     """What the copy is for: jax.device_put on the CPU aliases a slot's aligned memory."""
     with JaxReader(SMALL) as loader:
         slot = loader.reader._ring.slots[0]
-        assert np.shares_memory(np.asarray(jax.device_put(slot.rows)), slot.rows)
+        assert np.shares_memory(np.asarray(jax.device_put(slot.rows[0])), slot.rows[0])
 
 
 @pytest.mark.parametrize(

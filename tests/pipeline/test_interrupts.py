@@ -41,7 +41,7 @@ def plan(step: int) -> BatchPlan:
 
 def rings(debug: bool, trace: Trace | None) -> SlotRing:
     """A ring of two in flight, traced or not."""
-    layout = SlotLayout(((2, 4), np.dtype("u1")), None)
+    layout = SlotLayout((((2, 4), np.dtype("u1")),), None)
     slots = layout.build(3, np.zeros, lambda rows: rows)
     return SlotRing(slots, 2, debug, trace)
 

@@ -54,7 +54,7 @@ def plan(step: int, rows: int = ROWS) -> BatchPlan:
 
 def make_ring(njob: int = 1, debug: bool = False) -> SlotRing:
     """A ring as a reader makes it, of slots of one number and one label a row."""
-    layout = SlotLayout(((ROWS, 4), np.dtype(np.int64)), ((ROWS, 1), np.dtype(np.int64)))
+    layout = SlotLayout((((ROWS, 4), np.dtype(np.int64)),), ((ROWS, 1), np.dtype(np.int64)))
     return SlotRing(layout.build(njob + 1, aligned_empty, lambda rows: rows), njob, debug)
 
 
@@ -99,7 +99,7 @@ class RingMachine(RuleBasedStateMachine):
         slot = self.ring.begin(plan(self.steps), parts)
         assert slot not in self.owned()
         assert slot.state is SlotState.FILLING
-        slot.rows[:] = -1  # as left by the batch before
+        slot.rows[0][:] = -1  # as left by the batch before
         self.queued.append(slot)
         self.failed[id(slot)] = []
         bounds = [ROWS * p // parts for p in range(parts + 1)]
@@ -131,7 +131,7 @@ class RingMachine(RuleBasedStateMachine):
                 return
             assert error is None
             assert slot.state is SlotState.HELD
-            assert (slot.rows == slot.plan.step).all()
+            assert (slot.rows[0] == slot.plan.step).all()
             if self.held is not None:
                 self.give_back(self.held)
             self.held = (slot, slot.generation)
@@ -140,7 +140,7 @@ class RingMachine(RuleBasedStateMachine):
         slot, _ = owned
         assert slot.state is SlotState.FREE
         if self.debug:
-            assert (slot.rows.view(np.uint8) == POISON).all()
+            assert (slot.rows[0].view(np.uint8) == POISON).all()
             assert (slot.labels.view(np.uint8) == POISON).all()
         self.stale.append(owned)
 
@@ -226,7 +226,7 @@ class RingMachine(RuleBasedStateMachine):
     def part_done(self, data: st.DataObject, fails: bool) -> None:
         slot, lo, hi = self.working.pop(data.draw(st.integers(0, len(self.working) - 1)))
         assert slot.state is SlotState.FILLING
-        slot.rows[lo:hi] = slot.plan.step
+        slot.rows[0][lo:hi] = slot.plan.step
         error = DecodeError(f"row {lo}") if fails else None
         if error is not None:
             self.failed[id(slot)].append((lo, error))
@@ -256,7 +256,7 @@ class RingMachine(RuleBasedStateMachine):
         assert counts["free"] == self.njob + 1 - held - len(self.queued)
         assert self.ring.in_flight_now() == len(self.queued)
         for slot, _ in [*self.kept, *([self.held] if self.held else [])]:
-            assert (slot.rows == slot.plan.step).all()
+            assert (slot.rows[0] == slot.plan.step).all()
 
     def teardown(self) -> None:
         if hasattr(self, "ring"):
@@ -293,7 +293,7 @@ def started() -> Iterator[Callable[..., threading.Thread]]:
 
 def fill(slot: Slot, ring: SlotRing) -> None:
     """A worker's part in one batch."""
-    slot.rows[:] = slot.plan.step
+    slot.rows[0][:] = slot.plan.step
     if ring.part_done(slot, 0, None):
         ring.ready(slot)
 
@@ -403,7 +403,7 @@ def test_timeout_leaves_everything_as_it_was() -> None:
     with pytest.raises(ReaderTimeoutError, match="0 of 3 parts"):
         ring.take(0.001)
     assert first.state is SlotState.HELD
-    assert (first.rows == 0).all()
+    assert (first.rows[0] == 0).all()
     for _ in range(3):
         fill(ring.next_task()[0], ring)
     slot, _ = ring.take(HANG)
@@ -461,7 +461,7 @@ def test_drop_waits_for_busy_workers(started: Callable[..., threading.Thread]) -
     for slot, lo, hi in busy:
         assert not dropped.is_set()
         assert slot.state is SlotState.FILLING
-        slot.rows[lo:hi] = 5
+        slot.rows[0][lo:hi] = 5
         if ring.part_done(slot, lo, None):
             ring.ready(slot)
     thread.join(HANG)
@@ -536,7 +536,7 @@ def test_many_threads_and_one_consumer(started: Callable[..., threading.Thread])
     def work() -> None:
         while (task := ring.next_task()) is not None:
             slot, lo, hi = task
-            slot.rows[lo:hi] = slot.plan.step
+            slot.rows[0][lo:hi] = slot.plan.step
             slot.labels[lo:hi] = slot.plan.step
             if ring.part_done(slot, lo, None):
                 ring.ready(slot)
@@ -551,7 +551,7 @@ def test_many_threads_and_one_consumer(started: Callable[..., threading.Thread])
         slot, error = ring.take(HANG)
         assert error is None
         assert slot.plan.step == step
-        assert (slot.rows == step).all()
+        assert (slot.rows[0] == step).all()
         assert (slot.labels == step).all()
     ring.close()
 

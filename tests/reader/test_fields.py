@@ -38,7 +38,6 @@ from asyncreader.params import parse_params
 from asyncreader.pipeline.slots import POISON
 from asyncreader.pixels.masks import decode_values, encode_values, nearest_pixels
 from asyncreader.sources import (
-    FieldsSource,
     fingerprint,
     open_reader_source,
     open_whole,
@@ -544,7 +543,7 @@ def test_buffers(tmp_path: Path) -> None:
         slots = reader._ring.slots
         assert len(slots) == 3
         for slot in slots:
-            for array in (slot.rows, *slot.other_fields):
+            for array in slot.rows:
                 assert array.ctypes.data % 4096 == 0
         reader.fetchData()
         reader.fetchData()
@@ -562,7 +561,7 @@ def test_buffers(tmp_path: Path) -> None:
         assert (other.data[1][:, 0] == MASKS[4:8]).all()
     with AsyncReader(path=path, data_field=FIELDS, batch_size=4, copy=True) as reader:
         batches = list(reader)
-        memory = [slot.other_fields[0] for slot in reader._ring.slots]
+        memory = [slot.rows[1] for slot in reader._ring.slots]
         for number, batch in enumerate(batches):
             np.testing.assert_array_equal(batch.data[1][:, 0], MASKS[4 * number :][:4])
             assert not any(np.shares_memory(batch.data[1], array) for array in memory)
@@ -689,13 +688,12 @@ def test_open_whole(tmp_path: Path) -> None:
     """A packed set's own fields are found without naming them; another set is what it is."""
     for write in (write_hdf5, write_lmdb):
         source = open_whole(write(tmp_path / write.__name__, ours()))
-        assert isinstance(source, FieldsSource)
         assert source.names == ("data", "mask", "ids")
         named = parse_params({"path": tmp_path / write.__name__, "data_field": ALL}, {})
         assert fingerprint(source) == fingerprint(open_reader_source(named))
         source.close()
     source = open_whole(write_plain(tmp_path / "plain.h5"))
-    assert not isinstance(source, FieldsSource)
+    assert (source.names, source.named) == (("data",), False)
     source.close()
 
 

@@ -372,8 +372,9 @@ def test_relative_paths_survive_chdir(
     more = {"num_dim": 1} if name == "caffe" else {}
     params = {**RELATIVE[name], **more, "batch_size": 5, "workers": workers, "trace": "trace.json"}
     with AsyncReader(params) as reader:
-        if hasattr(reader._source, "open_files"):
-            reader._source.open_files.limit = 1  # each shard is opened again and again
+        first = reader._source.first
+        if hasattr(first, "open_files"):
+            first.open_files.limit = 1  # each shard is opened again and again
         monkeypatch.chdir("/")
         seen = [
             (batch.indices.tolist(), batch.data.copy(), batch.labels.copy()) for batch in reader

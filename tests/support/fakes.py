@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import h5py
 import lmdb
@@ -85,6 +85,9 @@ class MemorySource:
     never decode; ``fail_calls``: numbers of the ``read_into`` calls that end in an I/O error;
     ``gate``: where set, every call waits for it (``entered`` counts those that arrived).
     """
+
+    splits: ClassVar[dict[str, Any]] = {}
+    remote = False
 
     def __init__(
         self,
