@@ -9,6 +9,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from . import kernels
+
 Pixels: TypeAlias = npt.NDArray[Any]
 #: Top, left, height and width of a part of a picture, in pixels and fractions of them.
 Box: TypeAlias = tuple[float, float, float, float]
@@ -79,26 +81,126 @@ def choose_rect(
     return Rect((height - rows) // 2, (width - columns) // 2, rows, columns)
 
 
-def resize_into(pixels: Pixels, out: Pixels, box: Box | None = None) -> None:
-    """Resize the part ``box`` of ``pixels`` (h, w, C), or all, into ``out`` (H, W, C; C-contiguous,
-    the same dtype in native byte order).
+#: Ways to resize. "bilinear" and "bicubic" are antialiased, as Pillow's and torchvision's;
+#: "area" takes the mean of what a pixel covers, as OpenCV's INTER_AREA; "fast" is OpenCV's
+#: INTER_LINEAR, after averaging whole blocks of pixels where it shrinks by more than 2.
+INTERPOLATIONS: Final = ("bilinear", "bicubic", "area", "nearest", "fast")
+_METHODS: Final = {
+    "bilinear": kernels.BILINEAR,
+    "bicubic": kernels.BICUBIC,
+    "area": kernels.AREA,
+}
 
-    Bilinear for at most a factor 2 of shrinking; what is beyond is averaged over whole pixel
-    blocks first, so that nothing is skipped over. What lies at a share of the box lies at the same
-    share of the result, to a fraction of a pixel.
+
+def resize_into(
+    pixels: Pixels,
+    out: Pixels,
+    box: Box | None = None,
+    interpolation: str = "bilinear",
+    flip: bool = False,
+) -> None:
+    """Resize the part ``box`` of ``pixels`` (h, w, C), or all, into ``out`` (H, W, C; C-contiguous,
+    the same dtype in native byte order), mirrored left to right with ``flip``.
+
+    ``interpolation``: one of INTERPOLATIONS. What lies at a share of the box lies at the same share
+    of the result, to a fraction of a pixel; pixels outside the box do not matter.
     """
+    high, wide = out.shape[:2]
+    box = box or (0, 0, *pixels.shape[:2])
+    if box[0] % 1 == 0 == box[1] % 1 and box[2:] == (high, wide):  # nothing to resize
+        part = pixels[int(box[0]) :, int(box[1]) :][:high, :wide]
+        np.copyto(out, part[:, ::-1] if flip else part, casting="unsafe")
+    elif interpolation == "nearest":
+        rows = _nearest(box[0], box[2], high, pixels.shape[0])
+        columns = _nearest(box[1], box[3], wide, pixels.shape[1])
+        out[:] = pixels[rows[:, None], columns[::-1] if flip else columns]
+    elif interpolation == "fast":
+        _resize_fast(pixels, out, box)
+        if flip:
+            mirror(out)
+    else:
+        _resample(pixels, out, box, interpolation, flip)
+
+
+def _nearest(start: float, length: float, count: int, limit: int) -> npt.NDArray[np.int64]:
+    """The pixels in which the middles of ``count`` parts of a stretch lie."""
+    found = np.floor(start + (np.arange(count) + 0.5) * (length / count)).astype(np.int64)
+    return np.clip(found, 0, limit - 1)
+
+
+def _resample(pixels: Pixels, out: Pixels, box: Box, interpolation: str, flip: bool) -> None:
+    """A weighted mean of all pixels that a pixel of the result covers, without aliasing."""
+    method = _METHODS[interpolation]
+    channels = pixels.shape[2]
+    if pixels.dtype == np.uint8 and channels > 4:
+        for c in range(channels):
+            plane = np.empty((*out.shape[:2], 1), out.dtype)
+            _resample(pixels[:, :, c : c + 1], plane, box, interpolation, flip)
+            out[:, :, c : c + 1] = plane
+        return
+    top, left, tall, broad = box
+    by_y, by_x = _blocks(tall, out.shape[0]), _blocks(broad, out.shape[1])
+    if by_y > 1 or by_x > 1:
+        rows, top = _around(top, tall, by_y, pixels.shape[0])
+        columns, left = _around(left, broad, by_x, pixels.shape[1])
+        part = pixels[rows, columns]
+        if part.dtype not in _CV_TYPES:
+            part = part.astype(np.float64)
+        pixels = _averaged(np.ascontiguousarray(part), by_y, by_x)
+        top, left, tall, broad = top / by_y, left / by_x, tall / by_y, broad / by_x
+    inside, taps = [], []
+    for side, start, length, size in (
+        (pixels.shape[0], top, tall, out.shape[0]),
+        (pixels.shape[1], left, broad, out.shape[1]),
+    ):
+        low = max(0, math.floor(start))
+        high = max(low + 1, min(side, math.ceil(start + length)))
+        inside += [low, high]
+        taps.append(kernels.taps(length / size, method, high - low))
+    limits, part_box = np.array(inside), np.array((top, left, tall, broad), np.float64)
+    if pixels.dtype == np.uint8 == out.dtype:
+        if pixels.strides[2] != 1 or pixels.strides[1] != channels or pixels.strides[0] < 0:
+            pixels = np.ascontiguousarray(pixels)
+        kernels.resize_u8(
+            pixels.ctypes.data, pixels.strides[0], channels, limits, part_box, method, *taps, flip,
+            out.ctypes.data, *out.shape[:2],
+        )  # fmt: skip
+        return
+    single = out.dtype.itemsize <= 2 or out.dtype == np.float32
+    work = np.float32 if single else np.float64
+    lines = np.ascontiguousarray(pixels, work).reshape(len(pixels), -1)
+    mixed = out if out.dtype == work else np.empty(out.shape, work)
+    resize = kernels.resize_f4 if single else kernels.resize_f4_numpy
+    resize(lines, channels, limits, part_box, method, *taps, flip, mixed)
+    if mixed is not out:
+        if out.dtype.kind in "iu":
+            limit = np.iinfo(out.dtype)
+            np.clip(np.rint(mixed), limit.min, limit.max, out=mixed)
+        elif out.dtype.kind == "b":
+            np.rint(mixed, out=mixed)
+        np.copyto(out, mixed, casting="unsafe")
+
+
+def _blocks(length: float, size: int) -> int:
+    """Pixels to average first along an axis: weights have 14 bits, enough for 128 pixels."""
+    return max(1, int(length / size / 32)) if length > 64 * size else 1
+
+
+def _resize_fast(pixels: Pixels, out: Pixels, box: Box) -> None:
+    """Bilinear for at most a factor 2 of shrinking; what is beyond is averaged over whole pixel
+    blocks first, so that nothing is skipped over."""
     if out.dtype not in _CV_TYPES:
         wider = np.empty(out.shape, np.float64)
-        resize_into(pixels, wider, box)
+        _resize_fast(pixels, wider, box)
         np.copyto(out, wider if out.dtype.kind == "f" else np.rint(wider), casting="unsafe")
         return
     if pixels.shape[2] > 4:
         for c in range(pixels.shape[2]):
             plane = np.empty((*out.shape[:2], 1), out.dtype)
-            resize_into(pixels[:, :, c : c + 1], plane, box)
+            _resize_fast(pixels[:, :, c : c + 1], plane, box)
             out[:, :, c : c + 1] = plane
         return
-    top, left, tall, broad = box or (0, 0, *pixels.shape[:2])
+    top, left, tall, broad = box
     by_y = max(1, math.ceil(tall / out.shape[0] / 2))
     by_x = max(1, math.ceil(broad / out.shape[1] / 2))
     rows, top = _around(top, tall, by_y, pixels.shape[0])

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import threading
 import warnings
@@ -39,6 +40,10 @@ from xxhash import xxh3_64_intdigest
 Int64 = npt.NDArray[np.int64]
 UInt8 = npt.NDArray[np.uint8]
 UInt64 = npt.NDArray[np.uint64]
+Float64 = npt.NDArray[np.float64]
+
+#: Methods of resizing: see filter_weights.
+BILINEAR, BICUBIC, AREA = 0, 1, 2
 
 _M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -229,6 +234,144 @@ def await_batch_numpy(filled: int, generation: int, looks: int) -> None:
     """Look ``looks`` times (about a ns each) whether the int64 at ``filled`` is ``generation``."""
 
 
+def filter_weights(
+    start: float, length: float, low: int, high: int, method: int, size: int, taps: int
+) -> tuple[Int64, npt.NDArray[np.float64]]:
+    """Pixels that each of ``size`` pixels of the result is mixed of: the first, and the weights of
+    ``taps`` from there on, which sum up to 1.
+
+    The result stands for ``length`` pixels from ``start`` on; pixels outside [low, high) do not
+    exist. ``method``: 0 bilinear, 1 bicubic (Keys, "Cubic convolution interpolation for digital
+    image processing", 1981, with a = -0.5), both as wide as the shrink factor where that is above
+    1, like Pillow's; 2 area, the share of each pixel in what a pixel of the result covers.
+    """
+    scale = length / size
+    wide = scale if method == AREA else max(scale, 1.0)
+    reach = wide * (0.5, 1.0, 2.0)[{AREA: 0, BILINEAR: 1, BICUBIC: 2}[method]]
+    centre = start + (np.arange(size) + 0.5) * scale
+    if method == AREA:
+        begin, end = np.floor(centre - reach), np.ceil(centre + reach)
+    else:
+        begin, end = np.floor(centre - reach + 0.5), np.floor(centre + reach + 0.5)
+    begin = np.minimum(np.maximum(begin.astype(np.int64), low), high - 1)
+    end = np.maximum(np.minimum(end.astype(np.int64), high), begin + 1)
+    first = np.minimum(begin, high - taps)
+    weights = np.zeros((size, taps))
+    total = np.zeros(size)
+    for k in range(taps):
+        j = first + k
+        if method == AREA:
+            weight = np.minimum(j + 1.0, centre + reach) - np.maximum(j + 0.0, centre - reach)
+            weight = np.maximum(weight, 0.0)
+        else:
+            x = np.abs((j + 0.5 - centre) / wide)
+            if method == BILINEAR:
+                weight = np.where(x < 1.0, 1.0 - x, 0.0)
+            else:
+                inner = (1.5 * x - 2.5) * x * x + 1.0
+                outer = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+                weight = np.where(x < 1.0, inner, np.where(x < 2.0, outer, 0.0))
+        weights[:, k] = np.where((begin <= j) & (j < end), weight, 0.0)
+        total += weights[:, k]
+    nothing = np.flatnonzero(total == 0.0)
+    weights[nothing, (begin - first)[nothing]] = total[nothing] = 1.0
+    weights /= total[:, None]
+    return first, weights
+
+
+def taps(scale: float, method: int, limit: int) -> int:
+    """The most pixels, of ``limit`` that exist, that one of the result is mixed of, where it stands
+    for ``scale``."""
+    if method == AREA:
+        return min(limit, math.ceil(scale) + 1)
+    return min(limit, math.ceil((2 if method == BILINEAR else 4) * max(scale, 1.0)))
+
+
+def _both_weights(
+    inside: Int64, box: Float64, method: int, size: tuple[int, int], taps: tuple[int, int]
+) -> tuple[tuple[Int64, Float64], tuple[Int64, Float64]]:
+    return (
+        filter_weights(box[0], box[2], inside[0], inside[1], method, size[0], taps[0]),
+        filter_weights(box[1], box[3], inside[2], inside[3], method, size[1], taps[1]),
+    )
+
+
+def _quantised(weights: Float64) -> Int64:
+    """Weights in 1/16384, whose rounding errors the largest takes."""
+    whole = np.floor(weights * 16384.0 + 0.5).astype(np.int64)
+    whole[np.arange(len(whole)), weights.argmax(axis=1)] += 16384 - whole.sum(axis=1)
+    return whole
+
+
+def resize_u8_numpy(
+    source: int,
+    stride: int,
+    channels: int,
+    inside: Int64,
+    box: Float64,
+    method: int,
+    taps_y: int,
+    taps_x: int,
+    flip: bool,
+    out: int,
+    high: int,
+    wide: int,
+) -> None:
+    """Resize part of a uint8 picture of 1 to 4 channels to (high, wide, channels) at ``out``.
+
+    ``source``: address of its first pixel; a line is ``stride`` bytes, a pixel ``channels``.
+    ``inside``: first and end row, first and end column of what may be looked at; ``box``: top,
+    left, height and width of what the result shows, in pixels and fractions. ``method``, ``taps_y``
+    and ``taps_x``: see :func:`filter_weights`. ``flip``: mirrored left to right.
+    """
+    down, across = _both_weights(inside, box, method, (high, wide), (taps_y, taps_x))
+    rows, columns = int(inside[1]), int(inside[3])
+    flat = bytes_at(source, (rows - 1) * stride + columns * channels)
+    strides = (stride, channels, 1)
+    picture = np.lib.stride_tricks.as_strided(flat, (rows, columns, channels), strides)
+    passes = [(0, down), (1, across)] if method != BICUBIC else [(1, across), (0, down)]
+    values = picture.astype(np.int64) << 7
+    for number, (axis, (first, weights)) in enumerate(passes):
+        whole = _quantised(weights)
+        shape = [1, 1, 1]
+        shape[axis] = -1
+        total = np.int64(0)
+        for k in range(weights.shape[1]):
+            taken = values.take(first + k, axis=axis)
+            total = total + ((taken * whole[:, k].reshape(shape) >> 14) + 1 >> 1)
+        values = np.clip(total, 0, 255 << 6) << 1
+        if number == 1 or method == BICUBIC:
+            values = np.clip(values + 64 >> 7, 0, 255) << 7
+    result = bytes_at(out, high * wide * channels).reshape(high, wide, channels)
+    np.copyto(result, (values >> 7)[:, ::-1] if flip else values >> 7, casting="unsafe")
+
+
+def resize_f4_numpy(
+    pixels: npt.NDArray[Any],
+    channels: int,
+    inside: Int64,
+    box: Float64,
+    method: int,
+    taps_y: int,
+    taps_x: int,
+    flip: bool,
+    out: npt.NDArray[Any],
+) -> None:
+    """The same for floats, without clipping: ``pixels`` (h, w * channels) to ``out`` (H, W, C)."""
+    high, wide = out.shape[:2]
+    down, across = _both_weights(inside, box, method, (high, wide), (taps_y, taps_x))
+    values = pixels.reshape(len(pixels), -1, channels)
+    for axis, (first, weights) in ((0, down), (1, across)):
+        total: Any = 0
+        shape = [1, 1, 1]
+        shape[axis] = -1
+        for k in range(weights.shape[1]):
+            weight = weights[:, k].astype(pixels.dtype).reshape(shape)
+            total = total + values.take(first + k, axis=axis) * weight
+        values = total
+    out[:] = values[:, ::-1] if flip else values
+
+
 feistel_rows: Callable[..., None]
 gather_rows: Callable[..., None]
 stream_rows: Callable[..., None]
@@ -239,6 +382,8 @@ mirror_rows: Callable[..., None]
 transpose_rows: Callable[..., None]
 copy_batches: Callable[..., None]
 await_batch: Callable[..., None]
+resize_u8: Callable[..., None]
+resize_f4: Callable[..., None]
 
 _TWINS: Final[dict[str, Callable[..., None]]] = {
     "feistel_rows": feistel_rows_numpy,
@@ -251,6 +396,8 @@ _TWINS: Final[dict[str, Callable[..., None]]] = {
     "transpose_rows": transpose_rows_numpy,
     "copy_batches": copy_batches_numpy,
     "await_batch": await_batch_numpy,
+    "resize_u8": resize_u8_numpy,
+    "resize_f4": resize_f4_numpy,
 }
 
 #: Those whose twins take so much longer that the user is told.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -409,3 +410,58 @@ def test_kernels_release_the_gil() -> None:
 
     for name in _compiled.KERNELS:
         assert getattr(kernels, name).targetoptions["nogil"]
+
+
+def resize_settings(
+    data: st.DataObject,
+) -> tuple[tuple[int, ...], tuple[int, int], tuple[Any, ...]]:
+    """A picture's (h, w), the result's, and what both resizing kernels take of the part, the method
+    and the flip."""
+    stored = data.draw(st.tuples(st.integers(1, 60), st.integers(1, 60)))
+    size = data.draw(st.tuples(st.integers(1, 40), st.integers(1, 40)))
+    starts = [data.draw(st.floats(0, side - 0.5)) for side in stored]
+    sides = [
+        data.draw(st.floats(0.25, side - start)) for side, start in zip(stored, starts, strict=True)
+    ]
+    box = np.array([*starts, *sides])
+    method = data.draw(st.sampled_from([kernels.BILINEAR, kernels.BICUBIC, kernels.AREA]))
+    inside, taps = [], []
+    for side, start, length, count in zip(stored, starts, sides, size, strict=True):
+        low, high = math.floor(start), min(side, math.ceil(start + length))
+        inside += [low, high]
+        taps.append(kernels.taps(length / count, method, high - low))
+    return stored, size, (np.array(inside), box, method, *taps, data.draw(st.booleans()))
+
+
+@settings(max_examples=150, deadline=None)
+@given(channels=st.integers(1, 4), pad=st.integers(0, 9), data=st.data())
+def test_resize(channels: int, pad: int, data: st.DataObject) -> None:
+    """resize_u8 and its twin agree bit for bit; nothing outside the part that may be looked at
+    changes the result, and nothing outside the result is written."""
+    (high, wide), size, rest = resize_settings(data)
+    rng = np.random.default_rng(high * wide)
+    lines = rng.integers(0, 256, (high, wide * channels + pad), np.uint8)
+    found = np.full(size[0] * size[1] * channels + 16, 9, np.uint8)
+    twin, other = found.copy(), found.copy()
+    arguments = (lines.shape[1], channels, *rest)
+    kernels.resize_u8(address(lines), *arguments, address(found) + 8, *size)
+    kernels.resize_u8_numpy(address(lines), *arguments, address(twin) + 8, *size)
+    np.testing.assert_array_equal(found, twin)
+    top, bottom, left, right = rest[0]
+    changed = 255 - lines
+    part = np.s_[top:bottom, left * channels : right * channels]
+    changed[part] = lines[part]
+    kernels.resize_u8(address(changed), *arguments, address(other) + 8, *size)
+    np.testing.assert_array_equal(other, found)
+
+
+@settings(max_examples=100, deadline=None)
+@given(channels=st.integers(1, 6), data=st.data())
+def test_resize_floats(channels: int, data: st.DataObject) -> None:
+    """resize_f4 and its twin agree to the last bits of float32."""
+    (high, wide), size, rest = resize_settings(data)
+    pixels = np.random.default_rng(high).normal(0, 9, (high, wide * channels)).astype(np.float32)
+    found, twin = np.empty((*size, channels), np.float32), np.empty((*size, channels), np.float32)
+    kernels.resize_f4(pixels, channels, *rest, found)
+    kernels.resize_f4_numpy(pixels, channels, *rest, twin)
+    np.testing.assert_allclose(found, twin, rtol=1e-5, atol=1e-4)
