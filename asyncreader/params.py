@@ -41,6 +41,7 @@ LastBatch: TypeAlias = Literal["drop", "pad", "wrap", "short"]
 ChannelOrder: TypeAlias = Literal["RGB", "stored"]
 Layout: TypeAlias = Literal["NCHW", "NHWC"]
 Crop: TypeAlias = Literal["center", "random", "random-resized", "none"]
+Interpolation: TypeAlias = Literal["bilinear", "bicubic", "area", "nearest", "fast"]
 OnError: TypeAlias = Literal["raise", "skip", "zero"]
 Verify: TypeAlias = Literal["always", "first", "never"]
 Io: TypeAlias = Literal["auto", "mmap", "pread"]
@@ -84,6 +85,7 @@ class ReaderKeywords(TypedDict, total=False):
     size: Sequence[int] | None
     crop: Crop
     crop_ratio: float
+    interpolation: Interpolation
     flip: bool
     postprocess: Callable[..., object] | None
     on_error: OnError
@@ -244,6 +246,12 @@ class ReaderParams:
     crop_ratio: float = parameter(
         1.0, checks.number(0, 1), "size of that part; 0.875 is the usual crop for evaluation"
     )
+    interpolation: Interpolation = parameter(
+        "bilinear",
+        one_of(Interpolation),
+        'how to resize: `"bilinear"` and `"bicubic"` as Pillow and torchvision do (antialiased); '
+        '`"area"`: the mean of what a pixel covers; `"nearest"`; `"fast"`: OpenCV\'s bilinear',
+    )
     flip: bool = parameter(False, checks.FLAG, "mirror at random")
     postprocess: Callable[..., object] | None = parameter(
         None,
@@ -330,6 +338,7 @@ class ReaderParams:
             size=self.size,
             crop=self.crop,
             crop_ratio=self.crop_ratio,
+            interpolation=self.interpolation,
             flip=self.flip,
         )
 

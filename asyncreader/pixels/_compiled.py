@@ -904,7 +904,7 @@ def _line_down(source: Any, stride: Any, weights: Any, line: Any, count: Any) ->
         return
     pixels = _u8_pointer(np.uintp(source))
     for j in range(count):
-        total = 0
+        total: Any = 0
         for k in range(taps):
             value = (np.int64(pixels[k * stride + j]) << 7) * np.int64(weights[k])
             total += ((value >> 14) + 1) >> 1

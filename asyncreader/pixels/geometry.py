@@ -124,8 +124,9 @@ def resize_into(
 
 def _nearest(start: float, length: float, count: int, limit: int) -> npt.NDArray[np.int64]:
     """The pixels in which the middles of ``count`` parts of a stretch lie."""
-    found = np.floor(start + (np.arange(count) + 0.5) * (length / count)).astype(np.int64)
-    return np.clip(found, 0, limit - 1)
+    middles = start + (np.arange(count) + 0.5) * (length / count)
+    found: npt.NDArray[np.int64] = np.clip(np.floor(middles), 0, limit - 1).astype(np.int64)
+    return found
 
 
 def _resample(pixels: Pixels, out: Pixels, box: Box, interpolation: str, flip: bool) -> None:
@@ -148,7 +149,8 @@ def _resample(pixels: Pixels, out: Pixels, box: Box, interpolation: str, flip: b
             part = part.astype(np.float64)
         pixels = _averaged(np.ascontiguousarray(part), by_y, by_x)
         top, left, tall, broad = top / by_y, left / by_x, tall / by_y, broad / by_x
-    inside, taps = [], []
+    inside: list[int] = []
+    taps: list[int] = []
     for side, start, length, size in (
         (pixels.shape[0], top, tall, out.shape[0]),
         (pixels.shape[1], left, broad, out.shape[1]),
@@ -162,16 +164,25 @@ def _resample(pixels: Pixels, out: Pixels, box: Box, interpolation: str, flip: b
         if pixels.strides[2] != 1 or pixels.strides[1] != channels or pixels.strides[0] < 0:
             pixels = np.ascontiguousarray(pixels)
         kernels.resize_u8(
-            pixels.ctypes.data, pixels.strides[0], channels, limits, part_box, method, *taps, flip,
-            out.ctypes.data, *out.shape[:2],
-        )  # fmt: skip
+            pixels.ctypes.data,
+            pixels.strides[0],
+            channels,
+            limits,
+            part_box,
+            method,
+            taps[0],
+            taps[1],
+            flip,
+            out.ctypes.data,
+            *out.shape[:2],
+        )
         return
     single = out.dtype.itemsize <= 2 or out.dtype == np.float32
     work = np.float32 if single else np.float64
     lines = np.ascontiguousarray(pixels, work).reshape(len(pixels), -1)
     mixed = out if out.dtype == work else np.empty(out.shape, work)
     resize = kernels.resize_f4 if single else kernels.resize_f4_numpy
-    resize(lines, channels, limits, part_box, method, *taps, flip, mixed)
+    resize(lines, channels, limits, part_box, method, taps[0], taps[1], flip, mixed)
     if mixed is not out:
         if out.dtype.kind in "iu":
             limit = np.iinfo(out.dtype)

@@ -335,7 +335,7 @@ def resize_u8_numpy(
         whole = _quantised(weights)
         shape = [1, 1, 1]
         shape[axis] = -1
-        total = np.int64(0)
+        total: Any = 0
         for k in range(weights.shape[1]):
             taken = values.take(first + k, axis=axis)
             total = total + ((taken * whole[:, k].reshape(shape) >> 14) + 1 >> 1)

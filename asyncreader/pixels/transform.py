@@ -71,6 +71,7 @@ class Wanted:
     size: tuple[int, int] | None = None
     crop: str = "center"
     crop_ratio: float = 1.0
+    interpolation: str = "bilinear"
     flip: bool = False
     #: Resized by nearest neighbour: the numbers mean something, and none may be made up.
     nearest: bool = False
@@ -359,10 +360,11 @@ class Fill:
         if wanted.size is not None:
             rect = geometry.choose_rect(*full, wanted.size, wanted.crop, wanted.crop_ratio, draws)
             # DCT scaling as long as the part that is used stays at least as large as its target
-            min_size = (
-                math.ceil(full[0] * wanted.size[0] / rect.height),
-                math.ceil(full[1] * wanted.size[1] / rect.width),
-            )
+            if wanted.interpolation != "nearest":
+                min_size = (
+                    math.ceil(full[0] * wanted.size[0] / rect.height),
+                    math.ceil(full[1] * wanted.size[1] / rect.width),
+                )
         elif full != stored.image_shape()[:2]:
             raise DecodeError(
                 "image of another size than the set declares",
@@ -435,16 +437,14 @@ class Fill:
                 size, crop, ratio = wanted.size, wanted.crop, wanted.crop_ratio
                 box = geometry.choose_rect(high, wide, size, crop, ratio, draws).box()
             if self._direct:
-                geometry.resize_into(pixels, out, box)
-                if flip:
-                    geometry.mirror(out)
+                geometry.resize_into(pixels, out, box, wanted.interpolation, flip)
                 return
             native = pixels.dtype.newbyteorder("=")
             resized = SCRATCH.array("resize", (*wanted.size, pixels.shape[2]), native)
-            geometry.resize_into(pixels, resized, box)
+            geometry.resize_into(pixels, resized, box, wanted.interpolation, flip)
             if self.narrows and self.dtype.kind != "f" and native.kind == "f":
                 np.rint(resized, out=resized)  # whole numbers, but for what the resize mixed
-            pixels = resized
+            pixels, flip = resized, False
         self._finish(pixels, flip, out)
 
     def _put_nearest(self, pixels: Array, draws: Array | None, flip: bool, out: Array) -> None:

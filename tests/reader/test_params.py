@@ -80,6 +80,7 @@ DEFAULTS: dict[str, Any] = {
     "size": None,
     "crop": "center",
     "crop_ratio": 1.0,
+    "interpolation": "bilinear",
     "flip": False,
     "postprocess": None,
     "on_error": "raise",
