@@ -983,7 +983,8 @@ def resize_u8(  # type: ignore[no-untyped-def]
 
 
 @_kernel(
-    *(types.float32[:, ::1], _i8, _offsets, types.float64[::1], _i8, _i8, _i8, types.boolean),
+    *(types.Array(types.float32, 2, "C", readonly=True), _i8, _offsets, types.float64[::1]),
+    *(_i8, _i8, _i8, types.boolean),
     types.float32[:, :, ::1],
 )
 def resize_f4(  # type: ignore[no-untyped-def]
