@@ -183,3 +183,9 @@ def test_tables_follow_from_the_declarations(page: str, mark: str) -> None:
     assert text == tables.rewritten(page, mark, tables.TABLES[page, mark])
     for name in tables.TABLES[page, mark]:
         assert f"\n| `{name}` |" in text
+
+
+def test_the_table_of_layouts_in_the_readme() -> None:
+    """README's table of layouts is what the layouts say of themselves, in the order in which they
+    are tried."""
+    assert tables.placed("README.md", "layouts", tables.layout_table()) == README

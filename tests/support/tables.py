@@ -1,4 +1,4 @@
-"""Rewrites the tables of parameters in the documentation from their declarations.
+"""Rewrites the tables of parameters and layouts in the documentation from their declarations.
 
 python tests/support/tables.py
 """
@@ -11,6 +11,7 @@ from project import ROOT
 
 from asyncreader.checks import Parameter
 from asyncreader.params import PARAMETERS
+from asyncreader.sources.layouts.detect import table as layout_table
 from converters.options import OPTIONS
 
 #: The table between two marks of a page.
@@ -29,12 +30,19 @@ def table(parameters: Mapping[str, Parameter]) -> str:
 
 def rewritten(page: str, mark: str, parameters: Mapping[str, Parameter]) -> str:
     """The text of a page with its table as the declarations say."""
+    return placed(page, mark, table(parameters))
+
+
+def placed(page: str, mark: str, made: str) -> str:
+    """The text of a page with the table ``made`` between two marks."""
     text = (ROOT / page).read_text(encoding="utf-8")
     begin, end = f"<!-- {mark}: begin, from tests/support/tables.py -->\n", f"<!-- {mark}: end -->"
     before, rest = text.split(begin)
-    return before + begin + table(parameters) + "\n" + end + rest.split(end)[1]
+    return before + begin + made + "\n" + end + rest.split(end)[1]
 
 
 if __name__ == "__main__":
     for (page, mark), parameters in TABLES.items():
         (ROOT / page).write_text(rewritten(page, mark, parameters), encoding="utf-8")
+    layouts = placed("README.md", "layouts", layout_table())
+    (ROOT / "README.md").write_text(layouts, encoding="utf-8")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +16,29 @@ from ..base import Array, FieldIndex, SourceSpec, default_block
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents
 from ..images import same_size
-from ..lmdb.btree import LmdbFile
+from ..lmdb.btree import LmdbFile, Tree
 from ..lmdb.entries import Entries, shown_key
 from ..request import Hdf5Fields, no_field
 
 Int64 = npt.NDArray[np.int64]
+
+
+#: Keys of some layouts that are not records.
+_KEYS, _LENGTH_OF, LENGTH = b"__keys__", b"__len__", b"length"
+
+#: What a pickle begins with: the opcode PROTO and a protocol from 2 to 5.
+_PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A layout of LMDB sets that others packed. ``row``: what README's table says of it ("" for
+    nothing). ``databases``: its samples are in a named database."""
+
+    row: str
+    recognise: Callable[[ForeignSet], bool]
+    index: Callable[[ForeignSet], FieldIndex]
+    databases: bool = False
 
 
 @dataclass(frozen=True)
@@ -28,7 +48,36 @@ class ForeignSet:
     path: str
     file: OpenFile
     tree: LmdbFile
+    named: Mapping[bytes, Tree]
     fields: Hdf5Fields
+
+    @cached_property
+    def entries(self) -> Entries:
+        """All entries of the main database."""
+        return Entries.of(self.tree, self.tree.main)
+
+    @cached_property
+    def records(self) -> Entries:
+        """Its entries but for those that describe the set."""
+        found = records(self.entries)
+        if not len(found):
+            raise FormatError("an LMDB without a record", path=self.path)
+        return found
+
+    @cached_property
+    def first(self) -> bytes:
+        """What the first record's value begins with."""
+        return self.records.value(0)[:64].tobytes()
+
+    @cached_property
+    def keyed(self) -> bool:
+        """Whether the set lists its keys."""
+        return self.find(_KEYS) is not None
+
+    def find(self, key: bytes) -> bytes | None:
+        """The value of a key of the main database."""
+        value = self.tree.find(self.tree.main, key)
+        return None if value is None else value.tobytes()
 
     def check_fields(self, data: tuple[str, ...], labels: tuple[str, ...]) -> None:
         """ParamsError if this layout lacks a named field: the caller would get other data."""
@@ -121,6 +170,42 @@ class EntryNames:
     def paths(self, file: ByteFile, count: int) -> Iterator[bytes | None]:
         """All source paths."""
         return (self.path(file, index) for index in range(count))
+
+
+def records(entries: Entries) -> Entries:
+    """Without the entries that describe the set."""
+    special = (_KEYS, _LENGTH_OF, LENGTH)
+    sizes = {len(key) for key in special}
+    # only keys of those lengths are compared: there may be millions
+    maybe = np.flatnonzero(np.isin(entries.key_sizes, list(sizes)))
+    keep = np.ones(len(entries), np.bool_)
+    if maybe.size:
+        for key in special:
+            same = maybe[entries.key_sizes[maybe] == len(key)]
+            low = _bisect(entries, same, key)
+            if low is not None:
+                keep[low] = False
+    return entries if keep.all() else entries.pick(keep)
+
+
+def _bisect(entries: Entries, among: Int64, key: bytes) -> int | None:
+    """Which of the entries ``among`` (in key order) has ``key``."""
+    low, high = 0, among.size
+    while low < high:
+        middle = (low + high) // 2
+        if entries.key(int(among[middle])) < key:
+            low = middle + 1
+        else:
+            high = middle
+    if low < among.size and entries.key(int(among[low])) == key:
+        return int(among[low])
+    return None
+
+
+def is_pickle(entries: Entries) -> bool:
+    """Whether the first value looks like a pickle of protocol 2 or newer: it ends with a stop."""
+    value = entries.value(0)
+    return value[:2].tobytes() in _PICKLES and value[-1:].tobytes() == b"."
 
 
 def in_order(entries: Entries) -> Entries:

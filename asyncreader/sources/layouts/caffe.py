@@ -20,7 +20,7 @@ from ..extents import ImageExtents
 from ..images import image_kind
 from ..lmdb.columns import BLOCK, Bools, Int64, Span, UInt8, gather, varint
 from ..lmdb.entries import Entries
-from .base import ForeignSet, encoded_images
+from .base import ForeignSet, Layout, encoded_images
 
 #: Fields of a message that are looked at; a Datum has seven.
 _FIELDS: Final = 64
@@ -226,8 +226,9 @@ def _need(good: Bools, what: str, entries: Entries, found: Any = None) -> None:
 # -- opening -------------------------------------------------------------------------------------
 
 
-def index_datum(found: ForeignSet, entries: Entries) -> FieldIndex:
+def index_datum(found: ForeignSet) -> FieldIndex:
     """The index of Datums, in key order."""
+    entries = found.records
     order = found.fields.channel_order
     labels_path = found.fields.labels_path
     if labels_path is None:
@@ -354,3 +355,12 @@ def _rows(
         at = header.floats[lo : lo + rows, None] + steps
         out[lo : lo + rows] = gather(data, at.reshape(-1), (), dtype).reshape(at.shape)
     return out
+
+
+DATUM: Final = Layout(
+    "| `Caffe Datum` | values are Datums | planes, turned from BGR to RGB; `float_data`; encoded "
+    'pictures; labels | `channel_order="stored"` keeps BGR; `labels_path`: a second LMDB of '
+    "labels |",
+    lambda found: refusal(found.records) is None,
+    index_datum,
+)

@@ -24,6 +24,21 @@ _ENCODED: Final = ("encoded_images", "images", "image", "jpegs", "x")
 _LABEL_NAMES: Final = ("label", "targets", "target")
 
 
+#: What README's table says of layouts of HDF5 files that are known by their names.
+HDF5_ROWS: Final = (
+    "| `encoded images of variable length` | HDF5 of variable length, `images` ... | "
+    "pictures; `labels`, `label`, `targets` | other names: `data_field`, `labels_field` |",
+    "| `Fuel` | attribute `split`, or that of 2015 | `features`, `image_features` or "
+    "`encoded_images`; pixels of variable length by their `shapes`; `targets` | a split: "
+    '`subset="train"`; samples without labels: `labels_field=None` too |',
+    "| `DeepLearning.ai` | `train_set_x` or `test_set_x` | with `..._y` and `list_classes` | |",
+    "| `PCam` | `x`, and `..._y.h5` next to `..._x.h5` | `x` with `y` | labels elsewhere: "
+    "`labels_path` |",
+    "| `Caffe HDF5Data list` | text, its first line an HDF5 file | all files as one set, N "
+    "x C x H x W | other axes: `num_dim` ... |",
+)
+
+
 @dataclass(frozen=True)
 class Known:
     """What was recognised: a name for the layout ("" for none), and its fields."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, Final
 
@@ -13,11 +14,14 @@ from ..base import Array, FieldIndex
 from ..images import image_kind
 from ..lmdb.columns import AGAIN
 from ..lmdb.entries import Entries, shown_key
-from .base import ForeignSet, encoded_images
+from .base import LENGTH, ForeignSet, Layout, encoded_images
 
 Int64 = npt.NDArray[np.int64]
 
 _DATA: Final = ("data",)
+
+#: The key under which OCR sets state their number of samples.
+_SAMPLES: Final = b"num-samples"
 
 #: A line of meta_info.txt: key with its suffix, shape, compression level.
 _LISTED: Final = re.compile(r"(.+)\.(\w+) \((\d{1,6}),(\d{1,6}),(\d)\) (\d+)")
@@ -79,11 +83,11 @@ def text_labels(
 # -- OCR: image-%09d, label-%09d, num-samples ------------------------------------------------------
 
 
-def index_ocr(found: ForeignSet, entries: Entries, samples: bytes) -> FieldIndex:
+def index_ocr(found: ForeignSet) -> FieldIndex:
     """Text recognition's layout: pictures and texts by number from 1, and how many there are."""
     found.check_fields(("data", "image"), ("labels", "label"))
-    path = found.path
-    count = stated_count(samples, "num-samples", path)
+    path, entries = found.path, found.entries
+    count = stated_count(found.find(_SAMPLES) or b"", "num-samples", path)
     images = _numbered(entries, b"image-", count, path)
     labels = classes = None
     asked = found.fields.labels is not None
@@ -131,9 +135,11 @@ def _numbered(entries: Entries, prefix: bytes, count: int, path: str) -> Entries
 # -- BasicSR: meta_info.txt ------------------------------------------------------------------------
 
 
-def index_basicsr(found: ForeignSet, entries: Entries, listing: str) -> FieldIndex:
+def index_basicsr(found: ForeignSet) -> FieldIndex:
     """BasicSR's layout: a list of keys and shapes next to the data; records in the list's order."""
     found.check_fields(_DATA, ("labels",))
+    entries, listing = found.entries, meta_info(found.path)
+    assert listing is not None
     names, shapes = _listed(listing, len(entries))
     check_count(len(names), len(entries), found.path, "meta_info.txt")
     # the tree's keys are sorted: sort these too, then both must be equal
@@ -167,6 +173,13 @@ def index_basicsr(found: ForeignSet, entries: Entries, listing: str) -> FieldInd
         look=False,
         origin=_with_png,
     )
+
+
+def meta_info(path: str) -> str | None:
+    """BasicSR's list next to the data file, if it exists."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    listing = os.path.join(folder, "meta_info.txt")
+    return listing if os.path.isfile(listing) else None
 
 
 def _with_png(key: bytes) -> bytes:
@@ -214,10 +227,10 @@ def is_stylegan(entries: Entries) -> bool:
     return _SIZED.fullmatch(entries.key(0)) is not None
 
 
-def index_stylegan(found: ForeignSet, entries: Entries, length: bytes) -> FieldIndex:
+def index_stylegan(found: ForeignSet) -> FieldIndex:
     """StyleGAN2's layout: the same pictures in one or more sizes; data_field names the size."""
-    path = found.path
-    count = stated_count(length, "length", path)
+    path, entries = found.path, found.records
+    count = stated_count(found.find(LENGTH) or b"", "length", path)
     sizes = _sizes(entries)
     wanted = found.fields.data
     if wanted == "data":
@@ -281,10 +294,37 @@ def _sizes(entries: Entries) -> list[int]:
 # -- LSUN: nothing but pictures --------------------------------------------------------------------
 
 
-def index_bare(found: ForeignSet, entries: Entries) -> FieldIndex:
+def index_bare(found: ForeignSet) -> FieldIndex:
     """Keys of any kind and a picture's file under each, in key order; no labels."""
     found.check_fields(_DATA, ("labels",))
+    entries = found.records
     kind = image_kind(entries.value(0)[:12].tobytes())
     return encoded_images(
         found, entries, entries.starts, entries.sizes, f"bare images (as LSUN), the first a {kind}"
     )
+
+
+# -- the layouts ---------------------------------------------------------------------------------
+
+OCR: Final = Layout(
+    "| `OCR` | key `num-samples` | `image-%09d`, the texts `label-%09d` as classes | |",
+    lambda found: found.find(_SAMPLES) is not None,
+    index_ocr,
+)
+BASICSR: Final = Layout(
+    "| `BasicSR` | `meta_info.txt` next to the data | pictures in its order | |",
+    lambda found: meta_info(found.path) is not None,
+    index_basicsr,
+)
+STYLEGAN: Final = Layout(
+    "| `StyleGAN2` | keys `length`, `SIZE-NUMBER` | the largest size | another: "
+    '`data_field="256"` |',
+    lambda found: found.find(LENGTH) is not None and is_stylegan(found.records),
+    index_stylegan,
+)
+BARE: Final = Layout(
+    "| `bare images (as LSUN)` | values are JPEG, PNG or WebP files | pictures in the order of "
+    "keys | |",
+    lambda found: image_kind(found.first) is not None,
+    index_bare,
+)

@@ -16,16 +16,17 @@ from ..base import Array, FieldIndex, row_size
 from ..extents import Extents, ImageExtents
 from ..images import image_kind
 from ..lmdb import columns
-from ..lmdb.btree import Tree
 from ..lmdb.columns import ARRAY, BIN, MAP, STR, Int64, Span, gather
 from ..lmdb.entries import Entries
 from ..request import image_axes, no_field, stored_rows
-from .base import ForeignSet, encoded_images, in_order, unknown
+from .base import ForeignSet, Layout, encoded_images, in_order, unknown
 from .image_files import check_count, stated_count, text_labels
 from .msgpack_values import ARRAYS, BINARY, REAL, TEXT, WHOLE, WORDS, Values, read_values
 
-#: Named databases of the branch: msgpack strings.
-BRANCH_MAIN: Final = b"\xa4main"
+#: Named databases.
+_DATA_DB, _META_DB = b"data_db", b"meta_db"
+#: Those of the branch: msgpack strings.
+_BRANCH_MAIN: Final = b"\xa4main"
 _BRANCH_META: Final = b"\xa8metadata"
 _BRANCH_INDICES: Final = b"\xa9__indices"
 
@@ -45,9 +46,10 @@ _PAIRS: Final = (
 # -- the layouts -----------------------------------------------------------------------------------
 
 
-def index_pyxis(found: ForeignSet, data: Tree, meta: Tree) -> FieldIndex:
+def index_pyxis(found: ForeignSet) -> FieldIndex:
     """ml-pyxis: samples under ten digits in data_db, their number in meta_db."""
-    value = found.tree.find(meta, b"nb_samples")
+    data = found.named[_DATA_DB]
+    value = found.tree.find(found.named[_META_DB], b"nb_samples")
     if value is None:
         raise FormatError(
             "its number of samples is missing",
@@ -61,10 +63,10 @@ def index_pyxis(found: ForeignSet, data: Tree, meta: Tree) -> FieldIndex:
     return _index_maps(found, Entries.of(found.tree, data), "ml-pyxis")
 
 
-def index_pyxis_branch(found: ForeignSet, named: dict[bytes, Tree]) -> FieldIndex:
+def index_pyxis_branch(found: ForeignSet) -> FieldIndex:
     """ml-pyxis' api-improvements branch: any numbers as keys, in their order."""
-    entries = Entries.of(found.tree, named[BRANCH_MAIN])
-    meta = named.get(_BRANCH_META)
+    entries = Entries.of(found.tree, found.named[_BRANCH_MAIN])
+    meta = found.named.get(_BRANCH_META)
     indices = None if meta is None else found.tree.find(meta, _BRANCH_INDICES)
     if indices is not None and indices.size:
         blame = {"path": found.path, "key": "__indices"}
@@ -166,9 +168,9 @@ def is_datapoint(head: bytes) -> bool:
     return head[:1] != b"" and (0x80 < head[0] <= 0x9F or head[0] in (0xDC, 0xDD, 0xDE, 0xDF))
 
 
-def index_tensorpack(found: ForeignSet, entries: Entries) -> FieldIndex:
+def index_tensorpack(found: ForeignSet) -> FieldIndex:
     """tensorpack's and folder2lmdb's msgpack: lists such as [image, label], in key order."""
-    entries = in_order(entries)
+    entries = in_order(found.records)
     first = columns.head(entries.span(0, 1))
     if first.kind[0] not in (ARRAY, MAP):
         raise unknown(found.path, "values that are neither list nor map", entries)
@@ -354,3 +356,22 @@ def _alike(entries: Entries, good: Any, what: str, found: Any = None) -> None:
         expected=None if found is None else found[0],
         hint="labels_field=None serves a set without its labels" if "labels" in what else None,
     )
+
+
+PYXIS: Final = Layout(
+    "| `ml-pyxis` (and its api-improvements branch) | LMDB databases `data_db`, `meta_db` | fields "
+    "data/labels, input/target, image/label, X/y ...; text as classes | other names: `data_field`, "
+    "`labels_field`; CHW arrays: `cha_dim=2` ... |",
+    lambda found: _DATA_DB in found.named and _META_DB in found.named,
+    index_pyxis,
+    databases=True,
+)
+PYXIS_BRANCH: Final = Layout(
+    "", lambda found: _BRANCH_MAIN in found.named, index_pyxis_branch, databases=True
+)
+TENSORPACK: Final = Layout(
+    "| `tensorpack, msgpack` (and folder2lmdb) | key `__keys__` | part 0 of each datapoint, labels "
+    'part 1 | others: `data_field="1"`, or a name in dicts |',
+    lambda found: found.keyed and is_datapoint(found.first),
+    index_tensorpack,
+)

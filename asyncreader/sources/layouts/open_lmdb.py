@@ -27,7 +27,6 @@ from ..extents import Extents
 from ..lmdb.btree import LmdbFile, Tree
 from ..lmdb.file import open_data_file
 from ..request import Hdf5Fields, no_field
-from .detect import index_foreign
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,8 @@ def index_lmdb(path: str, file: OpenFile, fields: Hdf5Fields) -> FieldIndex:
     named = tree.named()
     if fmt.META.encode() in named and fmt.DATA.encode() in named:
         return _packed(path, file, tree, named, fields)
+    from .detect import index_foreign  # with all layouts, which sets of ours do without
+
     return index_foreign(path, file, tree, named, fields)
 
 
