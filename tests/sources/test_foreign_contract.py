@@ -203,6 +203,16 @@ def course(folder: Path) -> Built:
     return built(str(folder / "train_catvnoncat.h5"), images, stored, labels)
 
 
+def biggan(folder: Path) -> Built:
+    images = paint(COUNT, (8, 7, 3))
+    planes = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    with h5py.File(folder / "ILSVRC8.hdf5", "w") as file:
+        file.create_dataset("imgs", data=planes, chunks=(5, 3, 8, 7), maxshape=(None, 3, 8, 7))
+        file.create_dataset("labels", data=LABELS, chunks=(5,), maxshape=(None,))
+    stored = [image.tobytes() for image in planes]
+    return built(str(folder / "ILSVRC8.hdf5"), images, stored)
+
+
 def pcam(folder: Path) -> Built:
     images = paint(COUNT, (8, 7, 3))
     labels = (np.arange(COUNT, dtype=np.uint8) % 2).reshape(COUNT, 1, 1, 1)
@@ -257,6 +267,7 @@ CASES: list[tuple[str, Callable[[Path], Built]]] = [
     ("Fuel", fuel),
     ("Fuel vlen", fuel_vlen),
     ("DeepLearning.ai", course),
+    ("BigGAN-PyTorch", biggan),
     ("PCam", pcam),
     ("HDF5Data list", caffe_list),
 ]
@@ -274,6 +285,7 @@ WORDS = {
     "vlen": "encoded images of variable length",
     "Fuel": "Fuel",
     "DeepLearning.ai": "DeepLearning.ai",
+    "BigGAN-PyTorch": "BigGAN-PyTorch",
     "PCam": "PCam",
     "HDF5Data": "Caffe HDF5Data list",
 }

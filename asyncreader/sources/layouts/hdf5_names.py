@@ -18,6 +18,8 @@ _COURSE: Final = {"train_set_x": "train_set_y", "test_set_x": "test_set_y"}
 _COURSE_CLASSES: Final = "list_classes"
 #: Fuel's usual names of images; labels are ``targets``.
 _FUEL: Final = ("features", "image_features", "encoded_images", "images")
+#: What BigGAN-PyTorch's make_hdf5.py writes, and what followed it: (N, C, H, W), and ``labels``.
+_GAN: Final = "imgs"
 #: Usual names of encoded images of variable length.
 _ENCODED: Final = ("encoded_images", "images", "image", "jpegs", "x")
 #: Names of labels, tried where there is no ``labels``: Caffe's HDF5Data, Fuel, others.
@@ -26,6 +28,8 @@ _LABEL_NAMES: Final = ("label", "targets", "target")
 
 #: What README's table says of layouts of HDF5 files that are known by their names.
 HDF5_ROWS: Final = (
+    "| `BigGAN-PyTorch` | HDF5 `imgs`, N x C x H x W or N x H x W x C | `imgs` with `labels` | "
+    "other axes: `num_dim` ... |",
     "| `encoded images of variable length` | HDF5 of variable length, `images` ... | "
     "pictures; `labels`, `label`, `targets` | other names: `data_field`, `labels_field` |",
     "| `Fuel` | attribute `split`, or that of 2015 | `features`, `image_features` or "
@@ -77,6 +81,8 @@ def recognise(h5: Any, fields: Hdf5Fields, path: str) -> Known:
         classes = _COURSE_CLASSES if _COURSE_CLASSES in root else None
     elif fields.data == "x" and fields.labels == "y" and fields.labels_path is not None:
         layout = "PCam"
+    elif fields.data == _GAN and given[0] == _DATA:
+        layout = "BigGAN-PyTorch"
     elif fields.listed:
         layout = "Caffe HDF5Data list"
     elif not layout and fields.labels == "label" and fields.data == _DATA:
@@ -99,6 +105,10 @@ def _images(h5: Any, root: set[str], fields: Hdf5Fields, path: str, is_fuel: boo
         data = _numbers(h5, name) if name in root else None
         if data is not None and h5py.check_vlen_dtype(data.dtype) is not None:
             return replace(fields, data=name)
+    if _GAN in root:
+        data = _numbers(h5, _GAN)
+        dims = None if data is None else fuel.axis_order(data.shape)
+        return replace(fields, data=_GAN, dims=fields.dims or dims)
     if root == {"x"}:
         return _pcam(fields, path)
     return fields
