@@ -7,6 +7,7 @@ that thread, never ends. Only this module calls ``submit()`` and ``result()``.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
@@ -28,6 +29,8 @@ def submit(pool: Executor, work: Callable[[], T]) -> Future[T]:
 
 def result_of(future: Future[T]) -> T:
     """The result, or the error raised, of work that was submitted; waits for it."""
+    if threading.current_thread() is not threading.main_thread():
+        return future.result()  # Ctrl-C never comes here
     done: SimpleQueue[Future[T]] = SimpleQueue()  # it is in C: Ctrl-C ends its get(), and no more
     with after_this():
         future.add_done_callback(done.put)
