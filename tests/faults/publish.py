@@ -1,7 +1,7 @@
-"""Puts the figures of a long run where they are shown: ``python tests/faults/publish.py FIGURES``.
+"""Writes the figures of a long run into docs/reliability.md: ``publish.py FIGURES``.
 
-FIGURES is what ``run.py --long --json`` wrote: all cases, whole. The table goes into SECURITY.md,
-a sentence into README, each between its two marks. Refused where a promise was broken.
+FIGURES is what ``run.py --long --json`` wrote: all cases, whole. A sentence and a table replace
+what is between the page's two marks. Figures with a broken promise are refused.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ if str(ROOT / "tests") not in sys.path:  # run as a file: faults.* by the same n
     sys.path.insert(0, str(ROOT / "tests"))
 
 from faults.run import cases  # noqa: E402
+
+PAGE = ROOT / "docs" / "reliability.md"
 
 BEGIN, END = (f"<!-- figures of the long run: {word} -->\n" for word in ("begin", "end"))
 
@@ -98,10 +100,10 @@ def trials(case: Mapping[str, Any]) -> int:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """What SECURITY.md shows."""
+    """A row for each case."""
     made = record["machine"]
     head = (
-        f"One run of {record['date']} on {made['cores']} cores, Python {made['python']}, h5py "
+        f"It ran on {record['date']} on {made['cores']} cores, Python {made['python']}, h5py "
         f"{made['h5py']}, lmdb {made['lmdb']}:\n\n"
         "| case | tried on | trials | outcomes | broken promises |\n|---|---|--:|---|--:|\n"
     )
@@ -109,11 +111,11 @@ def table(record: Mapping[str, Any]) -> str:
 
 
 def sentence(record: Mapping[str, Any]) -> str:
-    """What README shows."""
+    """The sums, in words."""
     of = {case["name"]: trials(case) for case in record["cases"]}
     damaged = of["flips"] + of["structure"] + of["live"]
     words = (
-        f"One run of it: {damaged:,} damaged files and {of['truncations']:,} truncated ones "
+        f"{damaged:,} damaged files and {of['truncations']:,} truncated ones "
         "without a wrong sample, a signal or a hang; "
         f"{of['kill']:,} conversions killed and {of['full']:,} on full disks without a "
         f"half-written set; {of['attacks']:,} attempts with hostile files, none successful; "
@@ -148,10 +150,9 @@ def main(arguments: Sequence[str]) -> int:
     if wrong:
         print("not published:", *wrong, sep="\n  ")
         return 1
-    for name, new in (("SECURITY.md", table(record)), ("README.md", sentence(record))):
-        path = ROOT / name
-        path.write_text(between_marks(path.read_text(encoding="utf-8"), new), encoding="utf-8")
-        print(f"{name}: written")
+    new = f"{sentence(record)}\n{table(record)}"
+    PAGE.write_text(between_marks(PAGE.read_text(encoding="utf-8"), new), encoding="utf-8")
+    print(f"{PAGE.relative_to(ROOT)}: written")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""SECURITY.md says what the code does: its numbers, its commands, its table of figures."""
+"""SECURITY.md and docs/reliability.md say what the code does: numbers, commands, figures."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from project import ROOT
 from asyncreader.pixels import codec
 from asyncreader.sources.hdf5 import checks, structure
 from faults.attacks import all_attacks
+from faults.publish import PAGE
 from faults.run import cases
 
 TEXT = " ".join((ROOT / "SECURITY.md").read_text(encoding="utf-8").split())
+FIGURES = " ".join(PAGE.read_text(encoding="utf-8").split())
 
 
 def test_numbers() -> None:
@@ -25,22 +27,28 @@ def test_numbers() -> None:
     assert f"first {structure.OBJECTS:,} objects" in TEXT
     kinds = {"WEBP": "WebP"}
     assert ", ".join(kinds.get(kind, kind) for kind in codec.PILLOW_FORMATS) in TEXT
-    stated = re.search(r"makes some (\d+) attacks", TEXT)
+    stated = re.search(r"makes some (\d+) attacks", FIGURES)
     assert stated is not None
     assert 0 <= len(all_attacks()) - int(stated[1]) < 100
 
 
 def test_commands() -> None:
-    """The commands that it names know the case, and the marks of the table are there."""
+    """The commands that the pages name know the case, and the marks of the table are there."""
     words = [sys.executable, "tests/faults/run.py", "--list"]
     listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "hostile files" in listed
-    assert "python tests/faults/run.py --long --only attacks" in TEXT
+    assert "python tests/faults/run.py --long --only attacks" in FIGURES
     assert (ROOT / "tests/faults/attacks/make.py").exists()
-    assert TEXT.index("figures of the long run: begin") < TEXT.index("figures of the long run: end")
+    begin, end = (FIGURES.index(f"figures of the long run: {word}") for word in ("begin", "end"))
+    assert begin < end
 
 
 def test_table() -> None:
     """The table has a row for each case, with what it promises."""
     for case in cases():
-        assert f"| {case.row}: {case.promise} |" in TEXT, case.name
+        assert f"| {case.row}: {case.promise} |" in FIGURES, case.name
+
+
+def test_length() -> None:
+    """SECURITY.md is short enough to be read: 70 lines at most."""
+    assert len((ROOT / "SECURITY.md").read_text(encoding="utf-8").splitlines()) <= 70
