@@ -185,7 +185,9 @@ def test_tables_follow_from_the_declarations(page: str, mark: str) -> None:
         assert f"\n| `{name}` |" in text
 
 
-def test_the_table_of_layouts_in_the_readme() -> None:
-    """README's table of layouts is what the layouts say of themselves, in the order in which they
-    are tried."""
-    assert tables.placed("README.md", "layouts", tables.layout_table()) == README
+@pytest.mark.parametrize(("page", "mark"), tables.TEXTS)
+def test_pages_follow_from_the_code(page: str, mark: str) -> None:
+    """The layouts, in the order in which they are tried, and the commands are on their pages as the
+    code says; ``python tests/support/tables.py`` writes them."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert text == tables.placed(page, mark, tables.TEXTS[page, mark]())

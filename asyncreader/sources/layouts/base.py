@@ -32,8 +32,8 @@ _PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout of LMDB sets that others packed. ``row``: what README's table says of it ("" for
-    nothing). ``databases``: its samples are in a named database."""
+    """A layout of LMDB sets that others packed. ``row``: what docs/layouts.md says
+    of it ("" for nothing). ``databases``: its samples are in a named database."""
 
     row: str
     recognise: Callable[[ForeignSet], bool]

@@ -73,7 +73,7 @@ def index_foreign(
 
 
 def table() -> str:
-    """The table of layouts in README, in Markdown."""
+    """The table of docs/layouts.md, in Markdown."""
     rows = [layout.row for layout in LAYOUTS if layout.row] + list(HDF5_ROWS)
     head = ("| as `info` calls it | known by | served | give |", "|---|---|---|---|")
     return "\n".join((*head, *rows))

@@ -26,7 +26,7 @@ _ENCODED: Final = ("encoded_images", "images", "image", "jpegs", "x")
 _LABEL_NAMES: Final = ("label", "targets", "target")
 
 
-#: What README's table says of layouts of HDF5 files that are known by their names.
+#: What the table in docs/layouts.md says of layouts of HDF5 files that are known by their names.
 HDF5_ROWS: Final = (
     "| `BigGAN-PyTorch` | HDF5 `imgs`, N x C x H x W or N x H x W x C | `imgs` with `labels` | "
     "other axes: `num_dim` ... |",
