@@ -25,6 +25,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
+from ..system.signals import wait_for
+
 
 class SlotState(enum.Enum):
     """Owner of a slot: the ring, the workers, the ring again, the caller."""
@@ -81,9 +83,9 @@ class Observer(Protocol):
 class _Lane(Generic[S]):
     """Tasks for the workers that serve one lane."""
 
-    def __init__(self, lock: threading.RLock) -> None:
+    def __init__(self, work: threading.Condition) -> None:
         self.tasks: deque[Task[S]] = deque()
-        self.work = threading.Condition(lock)
+        self.work = work
         self.idle = 0  # workers waiting
 
 
@@ -112,7 +114,7 @@ class Ring(Generic[S]):
         # One lock with two queues, for workers and for consumers: no thread is woken for nothing.
         # With one queue for both, eight threads took 2.5 times as long for small rows.
         self._cond = threading.Condition(self._lock)
-        self._lanes: list[_Lane[S]] = [_Lane(self._lock) for _ in range(lanes)]
+        self._lanes: list[_Lane[S]] = [_Lane(threading.Condition(self._lock)) for _ in range(lanes)]
         self._free = list(self.slots)
         self._returned = self._free  # where slots go that are given back, and the state they get
         self._returned_state = _FREE
@@ -369,13 +371,7 @@ class Ring(Generic[S]):
         """Wait for ``condition`` or close(). After Ctrl-C, too, the lock is held."""
         self._waiting += 1  # whoever changes a state wakes only those counted here
         try:
-            self._cond.wait_for(lambda: self._closed or condition(), timeout)
-        except BaseException:
-            try:
-                self._cond.notify(0)  # RuntimeError if this thread does not hold the lock
-            except RuntimeError:
-                self._lock.acquire()  # Ctrl-C came just before wait() would have acquired it
-            raise
+            wait_for(self._cond, self._lock, lambda: self._closed or condition(), timeout)
         finally:
             self._waiting -= 1
 
