@@ -60,7 +60,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user asked for (see the params table of README)."""
+    """What the user asked for (see the table in docs/parameters.md)."""
 
     layout: str = "NCHW"
     contiguous: bool = False

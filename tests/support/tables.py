@@ -17,8 +17,16 @@ from asyncreader.params import PARAMETERS
 from asyncreader.sources.layouts.detect import table as layout_table
 from converters.options import OPTIONS
 
+#: The parameters that README shows: those that most people need.
+TWELVE = ("path", "batch_size", "shuffle", "seed", "nthread", "size", "crop", "flip", "dtype")
+TWELVE += ("scale", "last_batch", "rank")
+
 #: The table between two marks of a page.
-TABLES = {("README.md", "parameters"): PARAMETERS, ("docs/convert.md", "options"): OPTIONS}
+TABLES = {
+    ("README.md", "parameters"): {name: PARAMETERS[name] for name in TWELVE},
+    ("docs/parameters.md", "parameters"): PARAMETERS,
+    ("docs/convert.md", "options"): OPTIONS,
+}
 
 
 def command_help() -> str:
