@@ -1,12 +1,23 @@
-"""README's Python blocks run, in order, as a reader would run them."""
+"""README and the pages of docs/: their blocks run in order, as a reader would run them, and their
+tables are those of the declarations.
+
+A block of commands is run line by line. The Python blocks of a page share one namespace. A Python
+block whose first line is the name of a file (``# train.py``) is written there for a command to run.
+Text that is no input is marked ``text``. ``<!-- not run: REASON -->`` above a block excuses it.
+"""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
-import json
 import re
+import shlex
 import shutil
+import subprocess
+import sys
+import textwrap
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,92 +30,158 @@ from PIL import Image, ImageOps
 from project import ROOT
 
 import asyncreader
+import converters
 from asyncreader.cli.main import main
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+
+#: Modules that a block may need and that need not be installed.
+OPTIONAL = {"torch", "jax", "keras", "ray", "lightning", "accelerate", "matplotlib", "msgpack"}
+OPTIONAL |= {"zarr", "obstore"}
+
+_BLOCK = re.compile(
+    r"(?:^<!-- not run: ([^\n]+) -->\n)?^( *)```(\w*)\n(.*?)^\2```$", re.MULTILINE | re.DOTALL
+)
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+@dataclass(frozen=True)
+class Block:
+    """What stands between two fences of a page."""
+
+    excuse: str
+    language: str
+    text: str
 
 
-@pytest.fixture
-def beside_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a picture folder ``photos`` in it, and ``masks`` of the pictures."""
-    shutil.copytree(ROOT / "sample_data" / "train", tmp_path / "photos")
-    for path in filter(Path.is_file, (tmp_path / "photos").rglob("*")):
-        mask = (tmp_path / "masks" / path.relative_to(tmp_path / "photos")).with_suffix(".png")
+def blocks(page: str) -> list[Block]:
+    """The blocks of a page in order."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = [
+        Block(excuse or "", language, textwrap.dedent(body))
+        for excuse, _, language, body in _BLOCK.findall(text)
+    ]
+    assert len(re.findall(r"^ *```", text, re.MULTILINE)) == 2 * len(found), page
+    return found
+
+
+def missing(code: ast.AST) -> set[str]:
+    """The optional modules that code imports, adapters included, and that are not installed."""
+    named = set()
+    for node in ast.walk(code):
+        if isinstance(node, ast.Import):
+            named |= {name.name.split(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            named |= {node.module.split(".")[0], node.module.split(".")[-1]}
+            named |= {"msgpack"} & {"msgpack" for name in node.names if name.name == "pyxis"}
+    return {name for name in named & OPTIONAL if importlib.util.find_spec(name) is None}
+
+
+def names(code: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    """The names that code reads (ast.Load) or gives a value (ast.Store)."""
+    return {
+        node.id
+        for node in ast.walk(code)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, context)
+    }
+
+
+@pytest.fixture(scope="session")
+def packed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of pictures ``photos``, ``masks`` of the pictures, and both packed."""
+    folder = tmp_path_factory.mktemp("docs")
+    shutil.copytree(ROOT / "sample_data" / "train", folder / "photos")
+    for path in filter(Path.is_file, (folder / "photos").rglob("*")):
+        mask = (folder / "masks" / path.relative_to(folder / "photos")).with_suffix(".png")
         mask.parent.mkdir(parents=True, exist_ok=True)
         with Image.open(path) as picture:
             Image.new("L", ImageOps.exif_transpose(picture).size, 1).save(mask)
+    photos = str(folder / "photos")
+    converters.convert(photos, str(folder / "train.h5"), size=(224, 224))
+    fields = {"mask": str(folder / "masks")}
+    converters.convert(photos, str(folder / "masked.h5"), size=(224, 224), fields=fields)
+    return folder
+
+
+@pytest.fixture
+def beside_photos(packed_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with ``photos``, ``masks``, ``train.h5`` and ``masked.h5`` in it."""
+    shutil.copytree(packed_once, tmp_path, copy_function=shutil.copyfile, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERAS_BACKEND", "")  # a block sets it: put back at the end
     return tmp_path
 
 
-def run(line: str) -> int:
-    arguments = line.split("#")[0].split()
-    assert arguments[0] == "asyncreader"
+def run(words: list[str]) -> int:
+    """The exit code of a command of ours."""
+    assert words[0] == "asyncreader"
     with pytest.raises(SystemExit) as ended:
-        main(arguments[1:])
+        main(words[1:])
     code = ended.value.code
     return int(code or 0)
 
 
-def test_python_blocks_run(beside_photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every Python block of README runs, after the command that stands above the first."""
-    monkeypatch.setenv("KERAS_BACKEND", "")  # a block sets it: put back at the end
-    assert run("asyncreader convert photos/ train.h5 --size 224x224") == 0
-    assert run("asyncreader convert photos/ masked.h5 --size 224x224 --field mask=masks/") == 0
-    seen: list[tuple[tuple[int, ...], str]] = []
-
-    def train(data: np.ndarray, labels: np.ndarray) -> None:
-        assert labels.shape == (32, 1)
-        seen.append((data.shape, data.dtype.name))
-
-    namespace: dict[str, object] = {"train": train}
-    found = blocks("python")
-    for block in found:
-        needed = re.findall(r"^import (torch|keras|jax)$", block, re.MULTILINE)
-        needed += re.findall(r"""KERAS_BACKEND"] = "(\w+)""", block)
-        if all(importlib.util.find_spec(name) is not None for name in needed):
-            exec(compile(block, "README.md", "exec"), namespace)
-    steps = 352 // 32
-    assert json.loads(Path("trace.json").read_text())["traceEvents"]
-    assert seen == [((32, 3, 224, 224), "uint8")] * 2 * steps + [((32, 3, 224, 224), "float32")] * (
-        2 * steps
-    )
+def run_line(line: str, files: dict[str, ast.AST]) -> None:
+    """A line of a block of commands, as a person would run it, but in a short time."""
+    words = shlex.split(line, comments=True)
+    if not words or words[0] in ("pip", "pytest", "ruff", "mypy") or words[1:3] == ["-m", "venv"]:
+        return
+    if words[0] == "asyncreader":
+        if words[1] == "convert" and Path(words[3]).exists():
+            words.append("--overwrite")
+        short = {"bench": ["--seconds", "0.05", "--nthread", "1,2", "--batch-size", "32"]}
+        short["doctor"] = ["--seconds", "1", "--batch-size", "32"]
+        if "--plot" in words and importlib.util.find_spec("matplotlib") is None:
+            return
+        assert run(words + short.get(words[1], [])) == 0, line
+        return
+    (script,) = [word for word in words if word.endswith(".py")]
+    if script.startswith("tests/"):
+        assert (ROOT / script).is_file(), line
+    elif not missing(files[script]):
+        assert words[0] in ("python", "torchrun"), line
+        words[:1] = [sys.executable, *(["-m", "torch.distributed.run"] * (words[0] == "torchrun"))]
+        subprocess.run(words, check=True, timeout=900)
 
 
-def test_commands_run(beside_photos: Path) -> None:
-    """Every asyncreader command shown in README's list of commands succeeds."""
-    lines = [
-        line
-        for block in blocks("")
-        for line in block.splitlines()
-        if line.startswith("asyncreader ") and not re.search("bench|doctor", line)
-    ]
-    assert len(lines) >= 6
-    for line in dict.fromkeys(lines):
-        if " convert " in line:
-            target = line.split("#")[0].split()[3]
-            if (beside_photos / target).exists():
-                line = line.split("#")[0] + " --overwrite"
-        assert run(line) == 0, line
-    assert run("asyncreader bench train.h5 --seconds 0.05 --nthread 1,2 --batch-size 32") == 0
-    assert run("asyncreader doctor train.h5 --consumer-ms 35 --seconds 1 --batch-size 32") == 0
-    if importlib.util.find_spec("matplotlib") is not None:
-        assert run("asyncreader bench train.h5 --plot speed.svg --seconds 0.05 --nthread 1") == 0
-        assert Path("speed.svg").stat().st_size > 0
+# -- the blocks ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_run(page: str, beside_photos: Path) -> None:
+    """Every block of commands and of Python on a page runs, one after the other."""
+
+    def train(data: Any, labels: Any) -> None:
+        assert len(labels) == len(data) > 0
+
+    namespace: dict[str, Any] = {"train": train, "__name__": "page"}
+    files: dict[str, ast.AST] = {}
+    lost: set[str] = set()
+    for block in blocks(page):
+        if block.excuse or block.language == "text":
+            continue
+        if block.language in ("", "bash", "sh"):
+            for line in block.text.replace("\\\n", " ").splitlines():
+                run_line(line, files)
+            continue
+        assert block.language == "python", f"{page}: {block.language}"
+        code = ast.parse(block.text)
+        if script := re.match(r"# (\w+\.py)$", block.text.splitlines()[0]):
+            Path(script[1]).write_text(block.text, encoding="utf-8")
+            files[script[1]] = code
+        elif missing(code) or names(code, ast.Load) & lost - set(namespace):
+            lost |= names(code, ast.Store)
+        else:
+            exec(compile(block.text, page, "exec"), namespace)
 
 
 def test_the_contact_sheet_is_what_its_command_draws(beside_photos: Path) -> None:
     """README's contact sheet is small, and the command above it draws it again."""
     (line,) = re.findall(r"^asyncreader preview .* --output batch\.png$", README, re.MULTILINE)
-    committed = ROOT / "tests" / "examples" / "batch.png"
+    committed = ROOT / "docs" / "images" / "batch.png"
     assert f"]({committed.relative_to(ROOT)})" in README
     assert committed.stat().st_size < 150_000
-    assert run("asyncreader convert photos/ train.h5 --size 224x224 --quiet") == 0
-    assert run(line) == 0
+    assert run(shlex.split(line)) == 0
     with Image.open("batch.png") as drawn, Image.open(committed) as shown:
         assert drawn.size == shown.size
         # decoders and fonts may differ a little between versions
@@ -118,23 +195,24 @@ def test_what_is_written_here_works(beside_photos: Path) -> None:
     images = list(pictures(64, (256, 256, 3)))
     write_lmdb(Path("train_lmdb"), caffe(images, range(64)))
     write_pyxis(Path("samples"), [pyxis_sample({"x": x, "y": np.int64(3)}) for x in images])
-    names: dict[str, Any] = {"AsyncReader": asyncreader.AsyncReader}
+    known: dict[str, Any] = {"AsyncReader": asyncreader.AsyncReader}
     if importlib.util.find_spec("torch") is not None:
         from asyncreader.adapters.torch import TorchReader
 
-        names["TorchReader"] = TorchReader
-    table = README.split("Coming from a loader of today")[1].split("\n## ")[0]
+        known["TorchReader"] = TorchReader
+    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    table = page.split("Coming from a loader of today")[1].split("\n## ")[0]
     rows = [row.split(" | ")[2] for row in table.splitlines() if row.startswith("| ")][1:]
     shapes = []
     for cell in rows:
         for code in re.findall(r"`([^`]+)`", cell):
             if code.startswith("asyncreader "):
-                assert run(f"{code} --overwrite --quiet") == 0
-            elif code.split("(")[0] in names:
-                with eval(code, names) as reader:
+                assert run([*shlex.split(code), "--overwrite", "--quiet"]) == 0
+            elif code.split("(")[0] in known:
+                with eval(code, known) as reader:
                     data, labels = next(iter(reader))
                     shapes.append((tuple(data.shape), len(labels)))
-    tensors = [((32, 3, 224, 224), 32)] * ("TorchReader" in names)
+    tensors = [((32, 3, 224, 224), 32)] * ("TorchReader" in known)
     assert shapes == [
         *tensors,
         ((32, 3, 224, 224), 32),
@@ -144,13 +222,14 @@ def test_what_is_written_here_works(beside_photos: Path) -> None:
 
 
 def test_extras_are_installed_from_the_checkout() -> None:
-    """README, errors and skipped tests say how to install an extra of this checkout, which exists:
-    no package of this name is on an index.
+    """Pages, errors and skipped tests name extras of this checkout that exist: no package of this
+    name is on an index.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     folders = [ROOT / name for name in ("asyncreader", "converters", "tests")]
-    files = [ROOT / "README.md", *(path for folder in folders for path in folder.rglob("*.py"))]
+    files = [ROOT / page for page in PAGES]
+    files += [path for folder in folders for path in folder.rglob("*.py")]
     said = [
         (path.name, target, extra)
         for path in files
