@@ -88,7 +88,9 @@ def names(code: ast.AST, context: type[ast.expr_context]) -> set[str]:
 
 @pytest.fixture(scope="session")
 def packed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of pictures ``photos``, ``masks`` of the pictures, and both packed."""
+    """A folder of pictures ``photos``, ``masks`` of the pictures, both packed, and sets that others
+    packed: ``samples`` by ml-pyxis, ``train_lmdb`` by Caffe.
+    """
     folder = tmp_path_factory.mktemp("docs")
     shutil.copytree(ROOT / "sample_data" / "train", folder / "photos")
     for path in filter(Path.is_file, (folder / "photos").rglob("*")):
@@ -100,12 +102,15 @@ def packed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     converters.convert(photos, str(folder / "train.h5"), size=(224, 224))
     fields = {"mask": str(folder / "masks")}
     converters.convert(photos, str(folder / "masked.h5"), size=(224, 224), fields=fields)
+    images = list(pictures(64, (256, 256, 3)))
+    write_lmdb(folder / "train_lmdb", caffe(images, range(64)))
+    write_pyxis(folder / "samples", [pyxis_sample({"x": x, "y": np.int64(3)}) for x in images])
     return folder
 
 
 @pytest.fixture
 def beside_photos(packed_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with ``photos``, ``masks``, ``train.h5`` and ``masked.h5`` in it."""
+    """A working folder with what packed_once made in it."""
     shutil.copytree(packed_once, tmp_path, copy_function=shutil.copyfile, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_BACKEND", "")  # a block sets it: put back at the end
@@ -191,10 +196,6 @@ def test_the_contact_sheet_is_what_its_command_draws(beside_photos: Path) -> Non
 
 def test_what_is_written_here_works(beside_photos: Path) -> None:
     """The readers in the table for those who come from another loader open and serve a batch."""
-    pytest.importorskip("msgpack", reason="ml-pyxis' sets need msgpack: pip install '.[pyxis]'")
-    images = list(pictures(64, (256, 256, 3)))
-    write_lmdb(Path("train_lmdb"), caffe(images, range(64)))
-    write_pyxis(Path("samples"), [pyxis_sample({"x": x, "y": np.int64(3)}) for x in images])
     known: dict[str, Any] = {"AsyncReader": asyncreader.AsyncReader}
     if importlib.util.find_spec("torch") is not None:
         from asyncreader.adapters.torch import TorchReader
