@@ -189,7 +189,7 @@ def test_the_tree_in_the_design_page() -> None:
     page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     listed = []
     folder = ""
-    for line in page.split("## Tree")[1].split("```")[1].strip().splitlines():
+    for line in page.split("## Tree")[1].split("```")[1].splitlines()[1:]:
         name, text = line.strip().split(None, 1)
         assert text, line
         if name.endswith("/"):
