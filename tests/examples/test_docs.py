@@ -29,7 +29,6 @@ from foreign_sets import caffe, pyxis_sample, write_lmdb, write_pyxis
 from PIL import Image, ImageOps
 from project import ROOT
 
-import asyncreader
 import converters
 from asyncreader.cli.main import main
 
@@ -193,34 +192,6 @@ def test_the_contact_sheet_is_what_its_command_draws(beside_photos: Path) -> Non
         # decoders and fonts may differ a little between versions
         apart = np.asarray(drawn, int) - np.asarray(shown, int)
         assert abs(apart).mean() < 2
-
-
-def test_what_is_written_here_works(beside_photos: Path) -> None:
-    """The readers in the table for those who come from another loader open and serve a batch."""
-    known: dict[str, Any] = {"AsyncReader": asyncreader.AsyncReader}
-    if importlib.util.find_spec("torch") is not None:
-        from asyncreader.adapters.torch import TorchReader
-
-        known["TorchReader"] = TorchReader
-    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
-    table = page.split("Coming from a loader of today")[1].split("\n## ")[0]
-    rows = [row.split(" | ")[2] for row in table.splitlines() if row.startswith("| ")][1:]
-    shapes = []
-    for cell in rows:
-        for code in re.findall(r"`([^`]+)`", cell):
-            if code.startswith("asyncreader "):
-                assert run([*shlex.split(code), "--overwrite", "--quiet"]) == 0
-            elif code.split("(")[0] in known:
-                with eval(code, known) as reader:
-                    data, labels = next(iter(reader))
-                    shapes.append((tuple(data.shape), len(labels)))
-    tensors = [((32, 3, 224, 224), 32)] * ("TorchReader" in known)
-    assert shapes == [
-        *tensors,
-        ((32, 3, 224, 224), 32),
-        ((64, 3, 227, 227), 64),
-        ((32, 3, 256, 256), 32),
-    ]
 
 
 def test_extras_are_installed_from_the_checkout() -> None:
