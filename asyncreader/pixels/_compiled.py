@@ -1013,3 +1013,64 @@ def resize_f4(  # type: ignore[no-untyped-def]
                 for k in range(taps_x):
                     total += np.float32(exact_x[x, k]) * line[come + k * channels + c]
                 out[y, i, c] = total
+
+
+@intrinsic
+def _load_u8(typingctx: Any, address: Any) -> Any:
+    """The 8 bytes at ``address``, which need not be aligned."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _load_any(builder, arguments[0], ir.IntType(64))
+
+    return types.uint64(types.int64), generate
+
+
+_bytes = types.Array(types.uint8, 1, "C", readonly=True)
+
+
+@_kernel(_bytes, _i8, _bytes, _offsets, types.uint8[::1], _offsets)
+def cut_jpeg(data, scan, head, part, out, written):  # type: ignore[no-untyped-def]
+    written[0] = 0
+    columns, total = part[1], part[0] * part[1]
+    if total > data.size:
+        return
+    begins = np.empty(total + 1, np.int64)
+    begins[0] = scan
+    count, at, end = 1, scan, data.size - 1
+    address = np.int64(data.ctypes.data)
+    ones, highs = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+    while at < end and count <= total:
+        if at + 8 <= data.size:
+            inverse = ~_load_u8(address + at)
+            if not (inverse - ones) & ~inverse & highs:  # none of the 8 bytes is 0xFF
+                at += 8
+                continue
+        if data[at] != 0xFF:
+            at += 1
+            continue
+        marker = data[at + 1]
+        at += 2
+        if marker == 0xD9 or marker == 0xD0 + ((count - 1) & 7):
+            begins[count] = at
+            count += 1
+            if marker == 0xD9:
+                break
+        elif marker != 0:
+            return
+    if count != total + 1 or data[begins[total] - 1] != 0xD9:
+        return
+    size, number = head.size, 0
+    _memcpy(np.uintp(out.ctypes.data), np.uintp(head.ctypes.data), np.uintp(size))
+    for row in range(part[2], part[3]):
+        first, last = row * columns + part[4], row * columns + part[5]
+        length = begins[last] - begins[first]
+        come, go = np.uintp(address + begins[first]), np.uintp(out.ctypes.data + size)
+        _memcpy(go, come, np.uintp(length))
+        for k in range(first + 1, last + 1):
+            out[size + begins[k] - begins[first] - 1] = 0xD0 + (number & 7)
+            number += 1
+        size += length
+    # an empty comment, behind which the decoder looks whether bytes were left over
+    out[size - 1] = 0xFE
+    out[size], out[size + 1], out[size + 2], out[size + 3] = 0, 2, 0xFF, 0xD9
+    written[0] = size + 4

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import operator
 import re
 import struct
 import threading
@@ -25,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DecodeError
+from . import jpeg_cut
 
 UInt8: TypeAlias = npt.NDArray[np.uint8]
 Pixels: TypeAlias = npt.NDArray[Any]
@@ -90,6 +92,8 @@ class ImageHeader:
     #: A JPEG whose header the fast decoder does not take as it is: harmless junk stands in it, or
     #: its sampling is unusual.
     loose: bool = False
+    #: The restart markers of a JPEG that can be cut.
+    restarts: jpeg_cut.Restarts | None = None
 
 
 def sniff(data: Buffer) -> str:
@@ -174,7 +178,9 @@ def _jpeg_header(data: Buffer) -> ImageHeader:
     _check_scans(data, facts, height * width)
     if facts.orientation >= 5:
         height, width = width, height
-    return ImageHeader("jpeg", int(height), int(width), facts.orientation, odd, loose)
+    plain = not (odd or loose or facts.several)
+    restarts = jpeg_cut.find_restarts(memoryview(data), facts.segments) if plain else None
+    return ImageHeader("jpeg", int(height), int(width), facts.orientation, odd, loose, restarts)
 
 
 def jpeg_orientation(data: Buffer) -> int:
@@ -193,7 +199,7 @@ class _Jpeg:
 
     ``several``: it may have more than one scan (progressive, its channels apart, or odd).
     ``size``: (H, W) as stored; ``sampling``: a byte for each channel, horizontal and vertical
-    factor in its high and low half.
+    factor in its high and low half; ``segments``: see :func:`_segments`.
     """
 
     orientation: int
@@ -201,6 +207,7 @@ class _Jpeg:
     scan: int
     size: tuple[int, int]
     sampling: bytes
+    segments: list[tuple[int, int, int]]
 
     @property
     def unusual(self) -> bool:
@@ -272,7 +279,8 @@ def _walk_jpeg(data: Buffer) -> _Jpeg:
     exif: list[bytes] = []
     xmp = b""
     several, size, sampling = False, (0, 0), b""
-    for marker, start, end in _segments(data):
+    segments = list(_segments(data))
+    for marker, start, end in segments:
         if marker == 0xE1:
             body = bytes(view[start + 4 : end])
             if body.startswith(b"Exif\0\0"):
@@ -288,7 +296,8 @@ def _walk_jpeg(data: Buffer) -> _Jpeg:
         elif marker == 0xDA:
             several = several or len(view) <= start + 4 or view[start + 4] < len(sampling)
     several = several or marker != 0xDA
-    return _Jpeg(_orientation(b"".join(exif), xmp), several, start, size, sampling)
+    turned = _orientation(b"".join(exif), xmp)
+    return _Jpeg(turned, several, start, size, sampling, segments)
 
 
 def _plain_jpeg(data: Buffer) -> bytes:
@@ -486,6 +495,118 @@ def decode(
     return _grey_or_rgb(upright(pixels, header.orientation), channels)
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """Pixels (H, W, C) of a picture, or of a part: they begin at row ``top`` and column ``left`` of
+    those of the whole picture, whose shape is ``whole``."""
+
+    pixels: UInt8
+    top: int
+    left: int
+    whole: tuple[int, int]
+
+
+def decode_part(
+    data: Buffer,
+    channels: int,
+    *,
+    header: ImageHeader,
+    part: tuple[int, int, int, int] | None,
+    reach: tuple[int, int] = (0, 0),
+    min_size: tuple[int, int] | None = None,
+    scratch: UInt8 | None = None,
+    copy: UInt8 | None = None,
+) -> Decoded:
+    """All of a picture, as :func:`decode` gives it, or some of it: where a JPEG has restart markers
+    and that costs less.
+
+    ``part``: top, left, height and width in the upright picture of full size; None: all. There,
+    and ``reach`` (down, across) pixels of the result around it, the pixels are those of the whole.
+    ``copy``: memory as ``scratch`` is, of ``jpeg_cut.most(data)`` bytes.
+    """
+    if header.restarts is not None and part is not None:
+        found = _decode_cut(
+            data, channels, header, header.restarts, part, reach, min_size, scratch, copy
+        )
+        if found is not None:
+            return found
+    pixels = decode(data, channels, header=header, min_size=min_size, scratch=scratch)
+    return Decoded(pixels, 0, 0, (pixels.shape[0], pixels.shape[1]))
+
+
+def _decode_cut(
+    data: Buffer,
+    channels: int,
+    header: ImageHeader,
+    restarts: jpeg_cut.Restarts,
+    part: tuple[int, int, int, int],
+    reach: tuple[int, int],
+    min_size: tuple[int, int] | None,
+    scratch: UInt8 | None,
+    copy: UInt8 | None,
+) -> Decoded | None:
+    full = header.height, header.width
+    eighths = _eighths(full, min_size) if min_size else 8
+    if eighths < 8:  # the part begins and ends within a pixel
+        reach = reach[0] + 1, reach[1] + 1
+    down, across = (-(-8 * pixels // eighths) for pixels in reach)
+    rows = max(0, part[0] - down), min(full[0], part[0] + part[2] + down)
+    columns = max(0, part[1] - across), min(full[1], part[1] + part[3] + across)
+    rows_turned, columns_turned = _turned(header.orientation)
+    if rows_turned:
+        rows = full[0] - rows[1], full[0] - rows[0]
+    if columns_turned:
+        columns = full[1] - columns[1], full[1] - columns[0]
+    if header.orientation >= 5:
+        rows, columns = columns, rows
+    if copy is None:
+        copy = np.empty(jpeg_cut.most(data), np.uint8)
+    cut = restarts.cut(data, (rows[0], columns[0], rows[1], columns[1]), eighths, copy)
+    if cut is None:
+        return None
+    jpeg, (top, left, bottom, right) = cut
+    sides = bottom - top, right - left
+    if header.orientation >= 5:
+        sides, top, left = sides[::-1], left, top
+    shape = _scaled(sides, eighths)
+    try:
+        pixels = decode(
+            jpeg,
+            channels,
+            header=ImageHeader("jpeg", *sides, header.orientation),
+            min_size=shape if eighths < 8 else None,
+            scratch=scratch,
+        )
+    except DecodeError:
+        return None  # decoding all of it says what is wrong
+    if pixels.shape[:2] != shape:
+        return None
+    whole = _scaled(full, eighths)
+    top, left = top * eighths // 8, left * eighths // 8  # they are multiples of 8
+    if rows_turned:
+        top = whole[0] - top - shape[0]
+    if columns_turned:
+        left = whole[1] - left - shape[1]
+    return Decoded(pixels, top, left, whole)
+
+
+def _eighths(size: tuple[int, int], least: tuple[int, int]) -> int:
+    """At how many eighths of its (H, W) ``size`` a JPEG is decoded when ``least`` is asked for: at
+    most half, or all."""
+    enough = (n for n in range(1, 5) if all(map(operator.ge, _scaled(size, n), least)))
+    return next(enough, 8)
+
+
+def _scaled(size: tuple[int, int], eighths: int) -> tuple[int, int]:
+    return -(-size[0] * eighths // 8), -(-size[1] * eighths // 8)
+
+
+def _turned(orientation: int) -> tuple[bool, bool]:
+    """Whether the rows and the columns of an upright picture are the other way round than those
+    that are stored (as columns and rows, from 5 on)."""
+    return orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
+
+
 def _check_cmyk(data: Buffer) -> None:
     """DecodeError for a damaged JPEG of four channels: Pillow shows what it can of it."""
     import simplejpeg
@@ -504,10 +625,9 @@ def reduction(header: ImageHeader, shape: tuple[int, ...]) -> tuple[float, float
     full, actual = (header.height, header.width), (shape[0], shape[1])
     if full == actual:
         return 1.0, 0.0, 0.0
-    eighths = (n for n in range(1, 8) if tuple(-(-side * n // 8) for side in full) == actual)
+    eighths = (n for n in range(1, 8) if _scaled(full, n) == actual)
     scale = next(eighths) / 8  # the decoder takes the smallest that is enough
-    rows_turned = header.orientation in (3, 4, 7, 8)
-    columns_turned = header.orientation in (2, 3, 6, 7)
+    rows_turned, columns_turned = _turned(header.orientation)
     return (
         scale,
         actual[0] - full[0] * scale if rows_turned else 0.0,
@@ -611,9 +731,10 @@ def upright(pixels: UInt8, orientation: int) -> UInt8:
     if orientation >= 5:
         pixels = pixels.transpose(1, 0, 2)
     # after the transpose: 5 nothing more, 6 mirror, 7 both, 8 upside down
-    if orientation in (2, 3, 6, 7):
+    rows_turned, columns_turned = _turned(orientation)
+    if columns_turned:
         pixels = pixels[:, ::-1]
-    if orientation in (3, 4, 7, 8):
+    if rows_turned:
         pixels = pixels[::-1]
     return np.ascontiguousarray(pixels)
 

@@ -122,11 +122,20 @@ def resize_into(
         _resample(pixels, out, box, interpolation, flip)
 
 
+def reach(length: float, size: int, interpolation: str) -> int:
+    """How many pixels outside a box of ``length`` resize_into looks at for a result of ``size``."""
+    if interpolation == "fast":
+        return 1 + math.ceil(length / size / 2)
+    by = _blocks(length, size)
+    return by + 1 if by > 1 else 0
+
+
 def _nearest(start: float, length: float, count: int, limit: int) -> npt.NDArray[np.int64]:
     """The pixels in which the middles of ``count`` parts of a stretch lie."""
-    middles = start + (np.arange(count) + 0.5) * (length / count)
-    found: npt.NDArray[np.int64] = np.clip(np.floor(middles), 0, limit - 1).astype(np.int64)
-    return found
+    first = math.floor(start)  # apart, so that the same part of other pixels is the same
+    middles = start - first + (np.arange(count) + 0.5) * (length / count)
+    found: npt.NDArray[np.int64] = np.floor(middles).astype(np.int64)
+    return np.clip(found + first, 0, limit - 1)
 
 
 def _resample(pixels: Pixels, out: Pixels, box: Box, interpolation: str, flip: bool) -> None:
@@ -149,16 +158,18 @@ def _resample(pixels: Pixels, out: Pixels, box: Box, interpolation: str, flip: b
             part = part.astype(np.float64)
         pixels = _averaged(np.ascontiguousarray(part), by_y, by_x)
         top, left, tall, broad = top / by_y, left / by_x, tall / by_y, broad / by_x
+    first_row, first_column = max(0, math.floor(top)), max(0, math.floor(left))
+    pixels = pixels[first_row:, first_column:]
+    top, left = top - first_row, left - first_column
     inside: list[int] = []
     taps: list[int] = []
     for side, start, length, size in (
         (pixels.shape[0], top, tall, out.shape[0]),
         (pixels.shape[1], left, broad, out.shape[1]),
     ):
-        low = max(0, math.floor(start))
-        high = max(low + 1, min(side, math.ceil(start + length)))
-        inside += [low, high]
-        taps.append(kernels.taps(length / size, method, high - low))
+        high = max(1, min(side, math.ceil(start + length)))
+        inside += [0, high]
+        taps.append(kernels.taps(length / size, method, high))
     limits, part_box = np.array(inside), np.array((top, left, tall, broad), np.float64)
     if pixels.dtype == np.uint8 == out.dtype:
         if pixels.strides[2] != 1 or pixels.strides[1] != channels or pixels.strides[0] < 0:

@@ -27,6 +27,7 @@ import contextlib
 import ctypes
 import math
 import os
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -372,6 +373,41 @@ def resize_f4_numpy(
     out[:] = values[:, ::-1] if flip else values
 
 
+#: A marker that ends a segment of a JPEG's scan, or should not be there.
+_MARKER: Final = re.compile(rb"\xff[^\x00]")
+
+
+def cut_jpeg_numpy(
+    data: UInt8, scan: int, head: UInt8, part: Int64, out: UInt8, written: Int64
+) -> None:
+    """Copy segments of a JPEG with restart markers behind another ``head``, to ``out``.
+
+    ``scan``: where its segments begin. ``part``: rows and columns of segments that it has; first
+    and end row, first and end column of those that are copied. The bytes written go to
+    ``written[0]``: 0 where the scan has not exactly the markers that it should have.
+    """
+    written[0] = 0
+    rows, columns, top, bottom, left, right = part.tolist()
+    total, whole = rows * columns, data.tobytes()
+    begins = [scan]
+    for found in _MARKER.finditer(whole, scan):
+        begins.append(found.end())
+        marker = found[0][1]
+        if marker == 0xD9 or len(begins) > total or marker != 0xD0 + (len(begins) - 2) % 8:
+            break
+    if len(begins) != total + 1 or whole[begins[-1] - 1] != 0xD9:
+        return
+    copied, number = [head.tobytes()], 0
+    for row in range(top, bottom):
+        for k in range(row * columns + left, row * columns + right):
+            copied += [whole[begins[k] : begins[k + 1] - 1], bytes((0xD0 + number % 8,))]
+            number += 1
+    copied[-1] = b"\xfe\0\2\xff\xd9"
+    file = b"".join(copied)
+    out[: len(file)] = np.frombuffer(file, np.uint8)
+    written[0] = len(file)
+
+
 feistel_rows: Callable[..., None]
 gather_rows: Callable[..., None]
 stream_rows: Callable[..., None]
@@ -384,6 +420,7 @@ copy_batches: Callable[..., None]
 await_batch: Callable[..., None]
 resize_u8: Callable[..., None]
 resize_f4: Callable[..., None]
+cut_jpeg: Callable[..., None]
 
 _TWINS: Final[dict[str, Callable[..., None]]] = {
     "feistel_rows": feistel_rows_numpy,
@@ -398,6 +435,7 @@ _TWINS: Final[dict[str, Callable[..., None]]] = {
     "await_batch": await_batch_numpy,
     "resize_u8": resize_u8_numpy,
     "resize_f4": resize_f4_numpy,
+    "cut_jpeg": cut_jpeg_numpy,
 }
 
 #: Those whose twins take so much longer that the user is told.

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ..errors import DecodeError, ParamsError
 from ..keyed_random import uniforms
 from ..stats import Meter
-from . import codec, geometry, kernels
+from . import codec, geometry, jpeg_cut, kernels
 from .masks import check_values, decode_values, nearest_pixels, pick
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -373,20 +373,33 @@ class Fill:
                 hint="pass size=(H, W), or leave it out with on_error='skip'",
             )
         pixels: Array
+        box = None if rect is None else rect.box()
         if stored.values:
             pixels = check_values(decode_values(data), stored.channels, stored.dtype)
         else:
-            pixels = codec.decode(
+            part = None if wanted.nearest else rect
+            found = codec.decode_part(
                 data,
                 stored.channels,
                 header=header,
+                part=None if part is None else (part.top, part.left, part.height, part.width),
+                reach=(0, 0) if part is None else self._reach(part),
                 min_size=min_size,
                 scratch=SCRATCH.take("decode", full[0] * full[1] * 3),
+                copy=SCRATCH.take("cut", jpeg_cut.most(data)) if header.restarts else None,
             )
+            pixels = found.pixels
+            if rect is not None:
+                scale, top, left = codec.reduction(header, found.whole)
+                box = rect.box(scale, top - found.top, left - found.left)
         meter.decode += time.perf_counter() - started
-        box = None if rect is None else rect.box(*codec.reduction(header, pixels.shape))
         with self._checked(pixels):
             self._put_hwc(pixels, box, draws, flip, out)
+
+    def _reach(self, part: geometry.Rect) -> tuple[int, int]:
+        assert self.wanted.size is not None
+        (high, wide), way = self.wanted.size, self.wanted.interpolation
+        return geometry.reach(part.height, high, way), geometry.reach(part.width, wide, way)
 
     def _checked(self, values: Array) -> contextlib.AbstractContextManager[None]:
         """What casts a sample's ``values`` goes in here: ParamsError where one does not fit."""

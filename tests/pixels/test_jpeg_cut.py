@@ -1,0 +1,193 @@
+"""Parts of JPEGs with restart markers, decoded without the rest: the pixels of the whole."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import cut_jpegs
+import numpy as np
+import pytest
+from PIL import Image
+
+from asyncreader.errors import DecodeError
+from asyncreader.pixels import codec, jpeg_cut, kernels
+from asyncreader.pixels.geometry import INTERPOLATIONS
+from asyncreader.pixels.transform import Fill, Stored, Wanted
+from asyncreader.stats import Meter
+
+PIXELS = cut_jpegs.picture(np.random.default_rng(5), 300, 400)
+#: 4:2:0, with segments of 80 pixels.
+MARKED = cut_jpegs.marked(PIXELS, "4:2:0", 5)
+PART = (100, 130, 90, 100)
+
+
+def decoded(data: bytes, part: tuple[int, int, int, int] | None = PART) -> codec.Decoded:
+    return codec.decode_part(data, 3, header=codec.read_header(data), part=part)
+
+
+def test_parts_of_pictures() -> None:
+    """A part of a JPEG with restart markers has the pixels of the whole: of every sampling, turn,
+    size and interval, decoded in full size or smaller. ``python tests/support/cut_jpegs.py``
+    compares many more."""
+    counts = cut_jpegs.compare_parts(40)
+    assert counts["cut"] > 150, counts
+
+
+def test_parts_of_damaged_files() -> None:
+    """What a damaged file gives for a part is an error, or the pixels of the whole file; where that
+    is an error, those of the undamaged picture."""
+    counts = cut_jpegs.compare_damaged(200)
+    assert min(counts["error"], counts["both"], counts["elsewhere"]) > 20, counts
+
+
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+def test_rows_of_a_slot(interpolation: str) -> None:
+    """A picture with restart markers fills its row with what the same picture without them does,
+    bit for bit, whatever is cut out of it and however it is resized."""
+    rng = np.random.default_rng(1)
+    fields: list[dict[str, Any]] = [
+        {"crop": "random-resized"},
+        {"crop": "random", "crop_ratio": 0.5},
+        {"crop_ratio": 0.4, "dtype": np.dtype("f4")},
+    ]
+    decoder = codec.decode
+    sizes: list[tuple[int, ...]] = []
+    for sampling, turn in (("4:2:0", 1), ("4:4:4", 6), ("grey", 3)):
+        interval = 80 // cut_jpegs.ACROSS[sampling]
+        data = cut_jpegs.marked(PIXELS, sampling, interval, turn)
+        for k, options in enumerate(fields * 4):
+            size = [(64, 64), (30, 20), (3, 2), (200, 180)][k // 3]
+            wanted = Wanted(size=size, interpolation=interpolation, **options)
+            fill = Fill(Stored(None, np.dtype("u1"), "HWC", True), wanted, "set")
+            rows = np.zeros(fill.allocate_shape(2), fill.dtype)
+            draws = rng.random(40)
+            flip = bool(rng.random() < 0.5)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(
+                    codec, "decode", lambda data, *a, **k: _noted(decoder(data, *a, **k), sizes)
+                )
+                fill.put_encoded(data, draws, flip, rows[0], Meter())
+                patch.setattr(jpeg_cut, "find_restarts", lambda *_: None)
+                fill.put_encoded(data, draws, flip, rows[1], Meter())
+            np.testing.assert_array_equal(rows[0], rows[1])
+    cut, whole = sizes[::2], sizes[1::2]
+    assert sum(a != b for a, b in zip(cut, whole, strict=True)) > len(cut) / 2
+
+
+def _noted(pixels: np.ndarray, sizes: list[tuple[int, ...]]) -> np.ndarray:
+    sizes.append(pixels.shape)
+    return pixels
+
+
+@pytest.mark.parametrize("sampling", cut_jpegs.ACROSS)
+def test_less_is_decoded(sampling: str) -> None:
+    """Of a JPEG with restart markers only the segments around the part are decoded."""
+    data = cut_jpegs.marked(PIXELS, sampling, -(-400 // cut_jpegs.ACROSS[sampling]))
+    found = decoded(data)
+    assert cut_jpegs.is_cut(found)
+    assert found.pixels.shape[0] < 130
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"restart_marker_blocks": 7},
+        {"restart_marker_blocks": 5, "progressive": True},
+        {"restart_marker_rows": 200},
+    ],
+    ids=["no markers", "not a divisor", "progressive", "one segment"],
+)
+def test_what_cannot_be_cut(options: dict[str, Any]) -> None:
+    """Other JPEGs are decoded whole: without markers, with an interval that divides no row,
+    progressive, or with one segment only."""
+    held = io.BytesIO()
+    Image.fromarray(PIXELS).save(held, "JPEG", **options)
+    assert codec.read_header(held.getvalue()).restarts is None
+    assert not cut_jpegs.is_cut(decoded(held.getvalue()))
+
+
+def test_what_is_not_worth_cutting() -> None:
+    """Where nearly all of a picture is wanted it is decoded whole, and so is a small one."""
+    assert not cut_jpegs.is_cut(decoded(MARKED, (10, 10, 280, 380)))
+    small = cut_jpegs.marked(PIXELS[:96, :96], "4:2:0", 2)
+    assert not cut_jpegs.is_cut(decoded(small, (10, 10, 20, 20)))
+
+
+def test_damage_in_the_part_is_the_error_of_the_whole_file() -> None:
+    """Damage in what is cut out raises what decoding the whole file raises."""
+    restarts = codec.read_header(MARKED).restarts
+    assert restarts is not None
+    bytes_of_scan = bytearray(MARKED)
+    middle = restarts.scan + (len(MARKED) - restarts.scan) // 2
+    for at in range(middle - 60, middle + 60):
+        if 0xFF not in bytes_of_scan[at - 1 : at + 2]:
+            bytes_of_scan[at] = 0x55
+    data = bytes(bytes_of_scan)
+    errors = []
+    for part in (PART, None):
+        with pytest.raises(DecodeError) as caught:
+            decoded(data, part)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+
+
+def test_segments_that_decode_with_bytes_left_over() -> None:
+    """A segment in whose place a shorter one stands is an error in the part as in the whole."""
+    rng = np.random.default_rng(2)
+    for _ in range(40):
+        cut_at = int(rng.integers(2_000, len(MARKED) - 2_000))
+        data = MARKED[:cut_at] + b"\x12\x34\x56" + MARKED[cut_at:]
+        try:
+            whole = decoded(data, None)
+        except DecodeError:
+            whole = decoded(MARKED, None)
+        try:
+            found = decoded(data)
+        except DecodeError:
+            continue
+        wanted = cut_jpegs.pixels_of(whole, codec.read_header(MARKED), PART)
+        found_part = cut_jpegs.pixels_of(found, codec.read_header(MARKED), PART)
+        np.testing.assert_array_equal(found_part, wanted)
+
+
+def test_the_compiled_cut_equals_its_twin() -> None:
+    """The compiled kernel writes the bytes of its plain twin, for whole and for damaged scans."""
+    rng = np.random.default_rng(3)
+    written = 0
+    for number in range(60):
+        source = cut_jpegs.drawn(rng, 100, 200)
+        restarts = codec.read_header(source).restarts
+        assert restarts is not None
+        data = source if number % 2 else cut_jpegs.damaged(source, rng)
+        rows, columns = restarts.grid
+        top, left = int(rng.integers(rows)), int(rng.integers(columns))
+        bottom, right = int(rng.integers(top, rows)) + 1, int(rng.integers(left, columns)) + 1
+        files = []
+        for cut in (kernels.cut_jpeg, kernels.cut_jpeg_numpy):
+            out, length = np.zeros(jpeg_cut.most(data), np.uint8), np.zeros(1, np.int64)
+            cut(
+                np.frombuffer(data, np.uint8),
+                restarts.scan,
+                np.frombuffer(restarts.head, np.uint8),
+                np.array((rows, columns, top, bottom, left, right)),
+                out,
+                length,
+            )
+            files.append(out[: length[0]].tobytes())
+        assert files[0] == files[1]
+        written += bool(files[0])
+    assert 30 <= written < 60
+
+
+def test_a_wrong_grid_is_not_cut() -> None:
+    """Where the scan has another number of markers than the header says, nothing is cut."""
+    restarts = codec.read_header(MARKED).restarts
+    assert restarts is not None
+    out = np.empty(jpeg_cut.most(MARKED), np.uint8)
+    part = (100, 100, 200, 200)
+    assert restarts.cut(MARKED, part, 8, out) is not None
+    for grid in ((19, 4), (19, 6), (18, 5), (10**9, 5)):
+        assert replace(restarts, grid=grid).cut(MARKED, part, 8, out) is None
