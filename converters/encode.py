@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ from PIL import Image
 
 from asyncreader.checks import MAX_SIDE
 from asyncreader.errors import DecodeError
-from asyncreader.pixels import codec
+from asyncreader.pixels import codec, kernels
 from asyncreader.pixels.masks import encode_values, nearest_pixels
 
 from .options import Options
@@ -49,6 +49,8 @@ class Packed:
     checksum: int
     dtype: str = "uint8"
     fields: tuple[Packed, ...] = ()
+    #: Whether restart markers were put into it.
+    rewritten: bool = False
 
     @property
     def size(self) -> int:
@@ -85,6 +87,7 @@ class Recipe:
     resize: str = "crop"
     quality: int = 90
     check_decode: bool = False
+    restarts: bool = False
 
     def from_file(self, data: bytes, hold: Hold) -> Packed:
         """Pack an image file's bytes; DecodeError for a damaged one."""
@@ -94,6 +97,11 @@ class Recipe:
             if self.check_decode:
                 hold(decoding_bytes(header))
                 codec.decode(data, self.channels, header=header)
+            if self.restarts and header.kind == "jpeg" and not header.loose:
+                hold(3 * len(data))
+                new = with_restarts(data)
+                if new is not None:
+                    return replace(packed(new, shape), rewritten=True)
             return packed(data, shape)
         hold(decoding_bytes(header))
         full = header.height, header.width
@@ -150,6 +158,19 @@ class Recipe:
         return packed(codec.encode(pixels, self.encoding, self.quality), shape)
 
 
+def with_restarts(data: bytes) -> bytes | None:
+    """A JPEG with restart markers, of the same pixels (see ``kernels.add_restarts_numpy``); None
+    where it cannot get any."""
+    size = len(data)
+    room = size + size // 4 + 8192
+    memory = np.empty(size + 1024 + room, np.uint8)
+    result = np.zeros(2, np.int64)
+    scratch, source = memory.ctypes.data, np.frombuffer(data, np.uint8)
+    kernels.add_restarts(source.ctypes.data, size, scratch, scratch + size + 1024, room, result)
+    start, end = (size + 1024 + result).tolist()
+    return memory[start:end].tobytes() if end > start else None
+
+
 def make_recipe(options: Options, encoding: str, channels: int) -> Recipe:
     """What is done to each picture."""
     return Recipe(
@@ -159,6 +180,7 @@ def make_recipe(options: Options, encoding: str, channels: int) -> Recipe:
         resize=options.resize,
         quality=options.quality,
         check_decode=options.check_decode,
+        restarts=options.restarts,
     )
 
 

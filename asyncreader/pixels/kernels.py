@@ -408,6 +408,21 @@ def cut_jpeg_numpy(
     written[0] = len(file)
 
 
+def add_restarts_numpy(
+    address: int, size: int, scratch: int, out: int, room: int, result: Int64
+) -> None:
+    """Put restart markers into a JPEG of one baseline Huffman scan without any other change to its
+    pixels, tables and segments: only the DC differences at the markers are coded anew.
+
+    ``address`` and ``size``: the file. ``scratch``: ``size + 1024`` bytes. ``out``: ``room`` bytes,
+    in which the new file is written. ``result``: where it begins and ends there; 0 and 0 where the
+    file is of another kind, has markers, is too small for them or is damaged.
+
+    This twin does nothing: converters/options.py refuses restarts without numba.
+    """
+    result[:] = 0
+
+
 feistel_rows: Callable[..., None]
 gather_rows: Callable[..., None]
 stream_rows: Callable[..., None]
@@ -421,6 +436,7 @@ await_batch: Callable[..., None]
 resize_u8: Callable[..., None]
 resize_f4: Callable[..., None]
 cut_jpeg: Callable[..., None]
+add_restarts: Callable[..., None]
 
 _TWINS: Final[dict[str, Callable[..., None]]] = {
     "feistel_rows": feistel_rows_numpy,
@@ -436,6 +452,7 @@ _TWINS: Final[dict[str, Callable[..., None]]] = {
     "resize_u8": resize_u8_numpy,
     "resize_f4": resize_f4_numpy,
     "cut_jpeg": cut_jpeg_numpy,
+    "add_restarts": add_restarts_numpy,
 }
 
 #: Those whose twins take so much longer that the user is told.

@@ -103,7 +103,8 @@ class FolderSamples:
             (sort_key(path), os.fsdecode(path), problem) for path, problem in self._listing.skipped
         ]
         self.path: PathOf | None = self._listing.paths.__getitem__
-        self.run = RUN if self.encoding == "original" and not options.check_decode else 1
+        light = self.encoding == "original" and not (options.check_decode or options.restarts)
+        self.run = RUN if light else 1
         self.ahead = self._listing.tree.ahead
         self.identity = "folder"
         self._masks = list(masks)

@@ -83,7 +83,7 @@ class PackedSamples:
         if self.encoding == "original":
             check_original(options, spec.stored.encoded)
             # pictures in a set that others packed may be damaged, or of any size: check each
-            changed = spec.meta is None
+            changed = spec.meta is None or options.restarts
         check_encoding(options, self.encoding)
         self._recipe = make_recipe(options, self.encoding, self.channels) if changed else None
         self._check_decode = options.check_decode and spec.stored.encoded

@@ -45,7 +45,8 @@ class PackedFile:
 
     ``label_width``: labels of a sample; ``data_bytes``: of all samples, before any filter;
     ``field_bytes``: of each of the other fields;
-    ``skipped``: (number of the sample, what is wrong with it).
+    ``skipped``: (number of the sample, what is wrong with it); ``rewritten``: pictures that got
+    restart markers.
     """
 
     meta: Meta | None
@@ -53,6 +54,7 @@ class PackedFile:
     data_bytes: int
     field_bytes: tuple[int, ...]
     skipped: tuple[tuple[int, str], ...]
+    rewritten: int
 
 
 class Packing:
@@ -84,6 +86,7 @@ class Packing:
         self._done = done
         self._records = PackedRecords(samples.fields, field_encoding(samples.encoding), kinds)
         self._skipped: list[tuple[int, str]] = []
+        self._rewritten = 0
         self._same_shape = True
         self._prefetched = 0  # positions below this are prefetched, or being fetched
         self._lock = threading.Lock()
@@ -103,7 +106,14 @@ class Packing:
             sink.abandon()
             self._records.close()
         records = self._records
-        return PackedFile(meta, width, records.bytes, records.field_bytes, tuple(self._skipped))
+        return PackedFile(
+            meta,
+            width,
+            records.bytes,
+            records.field_bytes,
+            tuple(self._skipped),
+            self._rewritten,
+        )
 
     def _sink(self) -> Sink:
         options = self._options
@@ -148,6 +158,7 @@ class Packing:
                 self._check_shape(number, result)
                 self._records.add(number, result, self._samples.where)
                 sink.append(result)
+                self._rewritten += result.rewritten
             if self._done is not None:
                 self._done(position + 1)
 

@@ -58,6 +58,7 @@ def pack_shard(
             fields=() if packed.meta is None else packed.meta.fields,
             field_bytes=packed.field_bytes,
             skipped=packed.skipped,
+            rewritten=packed.rewritten,
         )
         with full_disk_reported(shown, workspace.root):
             workspace.finish(number, attempt, record)

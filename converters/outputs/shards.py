@@ -109,7 +109,7 @@ def _source_digest(options: Options, samples: Samples) -> str:
         name: getattr(options, name)
         for name in (
             *("format", "size", "resize", "quality", "shuffle", "compression", "chunk"),
-            *("follow_links", "skip_bad", "check_decode"),
+            *("follow_links", "skip_bad", "check_decode", "restarts"),
         )
     }
     head = [__version__, samples.identity, samples.encoding, samples.channels, samples.label_kind]
@@ -179,6 +179,9 @@ class _Run:
             seconds=time.perf_counter() - self._begun,
             shards=len(manifest),
             kept=kept,
+            rewritten=sum(r.rewritten for r in records.values())
+            if self._options.restarts
+            else None,
             notes=self._samples.notes,
         )
 

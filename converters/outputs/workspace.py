@@ -62,7 +62,8 @@ class ShardRecord:
     ``sources``: digest of the files it was made from, by name, size and times, before they were
     read (:meth:`samples.Samples.sources`): the shard is packed again when it has changed;
     ``label_dtype``, ``label_width``, ``data_bytes``, ``fields``, ``field_bytes``: as in the
-    manifest; ``skipped``: (position in the shard, reason).
+    manifest; ``skipped``: (position in the shard, reason); ``rewritten``: pictures that got restart
+    markers.
     """
 
     sources: str
@@ -74,6 +75,7 @@ class ShardRecord:
     fields: tuple[FieldMeta, ...]
     field_bytes: tuple[int, ...]
     skipped: tuple[tuple[int, str], ...]
+    rewritten: int
 
     def to_json(self) -> str:
         """One line."""

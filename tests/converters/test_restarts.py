@@ -1,0 +1,210 @@
+"""Restart markers put into JPEGs without loss: the same pixels, and no harm from damaged files."""
+
+from __future__ import annotations
+
+import io
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from converter_corpus import image, saved
+from jpeg_files import jpeg_of, segment
+from PIL import Image
+
+from asyncreader import AsyncReader
+from asyncreader.errors import ParamsError
+from asyncreader.pixels import kernels
+from converters import convert
+from converters.encode import with_restarts
+
+pytest.importorskip("numba")
+
+SIZES = [(375, 500), (333, 641), (64, 640), (17, 1009), (200, 48)]
+
+
+def pixels(data: bytes) -> np.ndarray:
+    """As Pillow decodes them."""
+    return np.asarray(Image.open(io.BytesIO(data)))
+
+
+def rewritten(data: bytes) -> bytes:
+    """With restart markers."""
+    new = with_restarts(data)
+    assert new is not None
+    return new
+
+
+def stated(data: bytes) -> int:
+    """The restart interval in a JPEG's header."""
+    at = data.index(b"\xff\xdd\0\x04")
+    return int.from_bytes(data[at + 4 : at + 6], "big")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("options", [{}, {"optimize": True}, {"quality": 30, "optimize": True}])
+@pytest.mark.parametrize("sampling", [0, 1, 2, None])
+def test_pixels_stay_the_same(
+    size: tuple[int, int], options: dict[str, object], sampling: int | None
+) -> None:
+    """4:4:4, 4:2:2, 4:2:0 and grey, standard and optimised tables: Pillow decodes the same."""
+    picture = image(*size)
+    if sampling is None:
+        data = saved(picture.convert("L"), "JPEG", **options)
+    else:
+        data = saved(picture, "JPEG", subsampling=sampling, **options)
+    new = rewritten(data)
+    assert np.array_equal(pixels(new), pixels(data))
+    assert new.count(b"\xff\xd0") >= 1
+
+
+@pytest.mark.parametrize("factors", [[(1, 1)], [(2, 2)], [(2, 1), (1, 1), (1, 1)]])
+def test_noise_of_any_sampling_stays_the_same(factors: list[tuple[int, int]]) -> None:
+    """Files of an independent small encoder decode to the same pixels."""
+    data = jpeg_of(factors, (150, 210))
+    assert np.array_equal(pixels(rewritten(data)), pixels(data))
+
+
+@pytest.mark.skipif(shutil.which("jpegtran") is None, reason="jpegtran is not installed")
+def test_coefficients_stay_the_same() -> None:
+    """jpegtran, which keeps coefficients, makes one file of both without their markers."""
+    for number, size in enumerate(SIZES):
+        data = saved(image(*size, seed=number), "JPEG", quality=85, optimize=bool(number % 2))
+        command = ["jpegtran", "-copy", "all", "-optimize"]
+        outs = [
+            subprocess.run(command, input=one, capture_output=True, check=True, timeout=60)
+            for one in (data, rewritten(data))
+        ]
+        assert outs[0].stdout == outs[1].stdout
+        assert outs[1].stderr == b""
+
+
+def test_missing_dc_codes_are_added() -> None:
+    """A table that was optimised for small differences gets longer codes for absolute values."""
+    values = np.repeat(np.arange(128, 256, dtype=np.uint8), 2)[:, None] * np.ones(256, np.uint8)
+    data = saved(Image.fromarray(values), "JPEG", quality=95, optimize=True)
+    new = rewritten(data)
+    assert new.count(b"\xff\xc4") == data.count(b"\xff\xc4") + 1
+    assert np.array_equal(pixels(new), pixels(data))
+
+
+@pytest.mark.parametrize(
+    ("wide", "sampling", "interval"),
+    [(512, 2, 4), (512, 0, 8), (496, 2, 31), (480, 2, 5), (500, 1, 4)],
+)
+def test_interval_divides_the_row(wide: int, sampling: int, interval: int) -> None:
+    """64 pixels where they divide a row of MCUs, else the nearest divisor, else the whole row."""
+    rng = np.random.default_rng(1)
+    picture = Image.fromarray(rng.integers(0, 256, (100, wide, 3), np.uint8))
+    assert stated(rewritten(saved(picture, "JPEG", subsampling=sampling))) == interval
+
+
+def test_markers_of_a_flat_picture_cost_little() -> None:
+    """A file of few bytes gets a marker per row, and grows by less than a marker per 64 pixels."""
+    data = saved(Image.new("RGB", (512, 512), (90, 120, 30)), "JPEG")
+    assert stated(rewritten(data)) == 32
+
+
+def test_other_segments_are_kept() -> None:
+    """EXIF, ICC profile, comment and what follows the picture: byte for byte, in their order."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    more = {"exif": exif, "icc_profile": b"profile" * 20_000, "comment": b"hello"}
+    data = saved(image(300, 400), "JPEG", **more) + b"behind"
+    new = rewritten(data)
+    scan = data.rindex(b"\xff\xda")
+    assert new.startswith(data[:scan])
+    assert new.endswith(b"\xff\xd9behind")
+    assert np.array_equal(pixels(new), pixels(data))
+
+
+def test_other_files_stay_untouched() -> None:
+    """Progressive, arithmetic, several scans, markers already there, four channels, several
+    pictures, and a picture of one row."""
+    picture = image(300, 400)
+    plain = saved(picture, "JPEG")
+    several = plain[:2] + segment(0xE2, b"MPF\0rest") + plain[2:]
+    assert with_restarts(plain) is not None
+    for data in (
+        saved(picture, "JPEG", progressive=True),
+        saved(picture.convert("CMYK"), "JPEG"),
+        saved(picture.crop((0, 0, 40, 8)), "JPEG"),
+        rewritten(plain),
+        plain.replace(b"\xff\xc0", b"\xff\xc9", 1),
+        plain.replace(b"\xff\xc0\0\x11\x08", b"\xff\xc0\0\x11\x0c", 1),
+        jpeg_of([(4, 4), (1, 1), (1, 1)], (150, 210)),
+        several,
+        b"",
+        b"\xff\xd8",
+    ):
+        assert with_restarts(data) is None
+
+
+def test_damaged_files_do_no_harm() -> None:
+    """Truncated, changed and random files are left alone, or decode as before."""
+    rng = random.Random(5)
+    good = [
+        saved(image(80, 240), "JPEG"),
+        saved(image(80, 240), "JPEG", optimize=True),
+        saved(image(80, 240).convert("L"), "JPEG", quality=95),
+    ]
+    for number in range(3000):
+        data = bytearray(rng.choice(good))
+        if number % 3 == 0:
+            del data[rng.randrange(len(data)) :]
+            data += b"\xff\xd9" * (number % 2)
+        first = 0 if number % 2 else 600
+        for _ in range(rng.randrange(1, 5)):
+            if len(data) > first:
+                data[rng.randrange(first, len(data))] = rng.choice([0, 255, rng.randrange(256)])
+        new = with_restarts(bytes(data))
+        if new is None or number % 10:
+            continue
+        try:
+            wanted = pixels(bytes(data))
+        except OSError:
+            continue
+        assert np.array_equal(pixels(new), wanted)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_convert_counts_what_it_rewrote(tmp_path: Path, sharded: bool) -> None:
+    """The report tells rewritten files from others; readers see the same pixels as before."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(4):
+        data = saved(image(150, 320, number), "JPEG", progressive=number == 3)
+        (folder / f"{number}.jpg").write_bytes(data)
+    common = {"encoding": "original", "no_labels": True}
+    before = convert(folder, tmp_path / "before.h5", **common)
+    if sharded:
+        common["shards"] = 2
+    target = tmp_path / ("after" if sharded else "after.h5")
+    after = convert(folder, target, restarts=True, **common)
+    assert (before.rewritten, after.rewritten, after.count) == (None, 3, 4)
+    batches = []
+    for path in (tmp_path / "before.h5", target):
+        with AsyncReader(str(path), batch_size=4, size=(150, 320), epochs=1) as reader:
+            batches.append([np.array(batch.data) for batch in reader])
+    assert np.array_equal(batches[0], batches[1])
+
+
+def test_a_packed_set_is_rewritten_too(tmp_path: Path) -> None:
+    """Pictures that asyncreader packed as they are get markers when they are packed again."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    (folder / "a.jpg").write_bytes(saved(image(150, 320), "JPEG"))
+    convert(folder, tmp_path / "a.h5", encoding="original", no_labels=True)
+    again = convert(tmp_path / "a.h5", tmp_path / "b.lmdb", encoding="original", restarts=True)
+    assert again.rewritten == 1
+
+
+def test_restarts_need_numba_and_original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without numba, and for samples that are encoded anew, the option is refused."""
+    with pytest.raises(ParamsError, match="applies only to encoding 'original'"):
+        convert(tmp_path, tmp_path / "a.h5", encoding="png", restarts=True)
+    monkeypatch.setattr(kernels, "compiled", lambda: False)
+    with pytest.raises(ParamsError, match="needs numba"):
+        convert(tmp_path, tmp_path / "a.h5", encoding="original", restarts=True)
