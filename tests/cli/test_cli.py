@@ -287,7 +287,7 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(converters, "convert", fake)
     words = (
-        "--encoding jpeg --size 256 --resize pad --quality 80 --labels l.csv --no-labels "
+        "--encoding jpeg --size 256 --resize pad --quality 80 --restarts --labels l.csv --no-labels "
         "--channels 1 --shuffle 7 --compression gzip --chunk 16 --classes c.txt --follow-links "
         "--classes-from-folders "
         "--jobs 3 --skip-bad --overwrite --check-decode --format lmdb --allow-pickle "
@@ -324,6 +324,7 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "skip_bad": True,
         "overwrite": True,
         "check_decode": True,
+        "restarts": True,
         "format": "lmdb",
     }
     assert set(full) == set(signature.parameters) - {"src", "dst", "progress"}
