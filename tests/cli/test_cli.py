@@ -288,7 +288,8 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(converters, "convert", fake)
     words = (
         "--encoding jpeg --size 256 --resize pad --quality 80 --restarts --labels l.csv "
-        "--no-labels --channels 1 --shuffle 7 --compression gzip --chunk 16 --classes c.txt --follow-links "
+        "--no-labels --channels 1 --shuffle 7 --compression gzip --chunk 16 "
+        "--classes c.txt --follow-links "
         "--classes-from-folders "
         "--jobs 3 --skip-bad --overwrite --check-decode --format lmdb --allow-pickle "
         "--shards 3 --shard-size 1GB --resume --engine ray --address auto "
