@@ -216,6 +216,30 @@ def test_extras_are_installed_from_the_checkout() -> None:
     assert len(said) > 10
 
 
+def test_links_lead_somewhere() -> None:
+    """Every relative link of README and of docs/ names a file of the checkout, and its anchor a
+    heading of that file.
+    """
+    wrong = []
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", text):
+            path = ((ROOT / page).parent / target).resolve() if target else ROOT / page
+            heads = set()
+            if path.suffix == ".md" and path.is_file():
+                found = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+                heads = {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in found}
+            if not path.exists() or (anchor and anchor not in heads):
+                wrong.append((page, target, anchor))
+    assert wrong == []
+
+
+def test_the_front_page_is_short() -> None:
+    """README has at most 150 lines, and twelve parameters."""
+    assert len(README.splitlines()) <= 150
+    assert len(tables.TWELVE) == 12
+
+
 def test_a_virtual_environment_is_made_before_the_first_command() -> None:
     """A system Python that refuses pip gets the one line that helps, before pip is called."""
     assert README.index("python3 -m venv") < README.index("pip install -e . && asyncreader demo")
