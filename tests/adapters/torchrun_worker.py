@@ -49,8 +49,7 @@ def main(path: str, folder: str, kill_at: int, batch: int) -> None:
         seen = held["seen"]
         loader.load_state_dict(held["state"])
     here = 0
-    while True:
-        before = here
+    for _ in range(2):  # of the epoch that was resumed there may be nothing left
         for images, labels in loader:
             assert loader.last is not None
             if rank == 1 and here == kill_at:
@@ -66,8 +65,6 @@ def main(path: str, folder: str, kill_at: int, batch: int) -> None:
             if rank == 0:
                 note(place, seen, loader.state_dict())
             here += 1
-        if here == before:
-            break
     loader.close()
     dist.destroy_process_group()
 

@@ -287,13 +287,14 @@ def test_bug_4_shuffled_rows_are_not_read_one_by_one(
     """A shuffled batch is one call of the source, and no call of HDF5 at all."""
     with opened(path, shuffle=True, io="pread") as reader:  # mapped rows need no call at all
         calls: list[int] = []
-        real = reader._source.read_into
+        source = reader._source.first
+        real = source.read_into
 
         def counted(plan: Any, *others: Any) -> Any:
             calls.append(plan.rows.size)
             return real(plan, *others)
 
-        monkeypatch.setattr(reader._source, "read_into", counted)
+        monkeypatch.setattr(source, "read_into", counted)
         monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *_: pytest.fail("HDF5 was asked"))
         epoch(reader)
         assert calls == [4] * 5
