@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..pixels import kernels
+from ..sources.base import streams
 from ..stats import Meter
 from ..system.memory import address_of
 from .ring import RingSlot
@@ -69,6 +70,7 @@ class CopyQueue:
         self._hurried = False  # the consumer comes back sooner than a worker wakes up
         self._serving = 0  # workers that serve the queue
         rows = outs[0][0]
+        row_bytes = rows.nbytes // rows.shape[0]
         label_bytes = 0 if labels is None else labels.nbytes // labels.shape[0]
         control, queue, marks = (np.zeros(n, np.int64) for n in (3, len(outs), len(outs)))
         jobs = np.array(
@@ -79,7 +81,7 @@ class CopyQueue:
             np.int64,
         )
         self._arguments = (
-            *(control, queue, jobs, *extents, rows.nbytes // rows.shape[0]),
+            *(control, queue, jobs, *extents, row_bytes, streams(row_bytes, rows.nbytes)),
             *(0 if labels is None else labels.ctypes.data, label_bytes),
         )
         # their addresses are in the arguments: they must stay alive

@@ -276,21 +276,26 @@ _AHEAD = np.uintp(2048)
 _ROW_AHEAD = 512
 
 
+@njit(inline="always")
+def _stream_row(come: Any, go: Any, size: Any) -> None:
+    """Copy ``size`` bytes past the caches, but for what lies before and after whole lines."""
+    left = np.uintp(size)
+    head = min((np.uintp(64) - (go & np.uintp(63))) & np.uintp(63), left)
+    _memcpy(go, come, head)
+    come, go, left = come + head, go + head, left - head
+    for _ in range(left >> np.uintp(7)):
+        _prefetch(come + _AHEAD)
+        _prefetch(come + _AHEAD + np.uintp(64))
+        _stream_128(go, come)
+        come, go = come + np.uintp(128), go + np.uintp(128)
+    _memcpy(go, come, left & np.uintp(127))
+
+
 @_kernel(types.uintp, _offsets, _i8, types.uintp, _offsets)
 def stream_rows(source, offsets, row_bytes, out, rows):  # type: ignore[no-untyped-def]
     for i in range(offsets.size):
         come = source + np.uintp(offsets[i])
-        go = out + np.uintp(rows[i] * row_bytes)
-        left = np.uintp(row_bytes)
-        head = min((np.uintp(64) - (go & np.uintp(63))) & np.uintp(63), left)
-        _memcpy(go, come, head)
-        come, go, left = come + head, go + head, left - head
-        for _ in range(left >> np.uintp(7)):
-            _prefetch(come + _AHEAD)
-            _prefetch(come + _AHEAD + np.uintp(64))
-            _stream_128(go, come)
-            come, go = come + np.uintp(128), go + np.uintp(128)
-        _memcpy(go, come, left & np.uintp(127))
+        _stream_row(come, out + np.uintp(rows[i] * row_bytes), row_bytes)
     _fence()
 
 
@@ -435,10 +440,22 @@ def _swap_if(typingctx: Any, address: Any, found: Any, wanted: Any) -> Any:
 
 @_kernel(
     *(types.int64[::1], types.int64[::1], types.int64[:, ::1], types.uintp, _offsets, _i8, _i8),
-    *(_i8, types.uintp, _i8, _i8, _i8),
+    *(_i8, types.boolean, types.uintp, _i8, _i8, _i8),
 )
 def copy_batches(  # type: ignore[no-untyped-def]
-    control, queue, jobs, source, starts, first, stride, row_bytes, labels, label_bytes, most, looks
+    control,
+    queue,
+    jobs,
+    source,
+    starts,
+    first,
+    stride,
+    row_bytes,
+    stream,
+    labels,
+    label_bytes,
+    most,
+    looks,
 ):
     claimed_at = np.uintp(control.ctypes.data)
     published_at, stopped_at = claimed_at + np.uintp(8), claimed_at + np.uintp(16)
@@ -464,7 +481,10 @@ def copy_batches(  # type: ignore[no-untyped-def]
                 for line in range(0, min(row_bytes, _ROW_AHEAD), 64):
                     _prefetch(source + coming + np.uintp(line))
             if i >= 0:
-                _memcpy(row, source + offset, np.uintp(row_bytes))
+                if stream:
+                    _stream_row(source + offset, row, row_bytes)
+                else:
+                    _memcpy(row, source + offset, np.uintp(row_bytes))
                 row += np.uintp(row_bytes)
         row = np.uintp(labels_out)
         for i in range(count * (label_bytes > 0)):
@@ -475,6 +495,8 @@ def copy_batches(  # type: ignore[no-untyped-def]
             else:
                 _memcpy(row, label, np.uintp(label_bytes))
             row += np.uintp(label_bytes)
+        if stream:
+            _fence()
         _store_release(np.uintp(filled), generation)
         done += 1
         looked = 0

@@ -203,6 +203,7 @@ def copy_batches_numpy(
     first: int,
     stride: int,
     row_bytes: int,
+    stream: bool,
     labels: int,
     label_bytes: int,
     most: int,
@@ -213,8 +214,9 @@ def copy_batches_numpy(
     ``control``: jobs claimed, published, and 1 to stop; job k is line ``queue[k % queue.size]`` of
     ``jobs``: rows, addresses of the record numbers (int64), of the rows and of the labels to be
     written, the address of a mark and what is written to it when the batch is whole. Record r lies
-    at ``source + starts[r]``, without ``starts`` at ``source + first + r * stride``. Returns when
-    it has looked ``looks`` times in vain for a job. Several threads may serve one queue; this twin
+    at ``source + starts[r]``, without ``starts`` at ``source + first + r * stride``. ``stream``:
+    rows are copied past the caches. Returns when it has looked ``looks`` times in vain for a job.
+    Several threads may serve one queue; this twin
     is for one.
     """
     while most > 0 and control[0] < control[1] and not control[2]:

@@ -41,6 +41,12 @@ GROUP_BYTES = 320 << 10
 STREAMED_ROW: Final = 16 << 10
 STREAMED_PART: Final = 8
 
+
+def streams(row_bytes: int, batch_bytes: int) -> bool:
+    """Whether rows of a batch are copied past the caches, where they would not stay."""
+    return row_bytes >= STREAMED_ROW and batch_bytes >= last_level_cache() // STREAMED_PART
+
+
 #: The hint of an error about a bad sample (the converters have their own).
 SKIP_HINT: Final = "on_error='skip' leaves such samples out"
 
@@ -348,7 +354,7 @@ class BaseSource:
             return tuple(self._read_checked(store, offsets, plan, fill, out))
         if fill.mode == "copy":
             where = None
-            if row_bytes >= STREAMED_ROW and out.nbytes >= last_level_cache() // STREAMED_PART:
+            if streams(row_bytes, out.nbytes):
                 where = store.address(offsets.size * row_bytes)
             if where is not None:
                 kernels.stream_rows(where, offsets, row_bytes, address_of(out), plan.rows)

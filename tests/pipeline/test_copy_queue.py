@@ -12,10 +12,12 @@ import pytest
 from observed import HANG, until
 
 from asyncreader import AsyncReader
+from asyncreader.pipeline import copy_queue
 from asyncreader.pipeline.copy_queue import CLAIMED, PUBLISHED, STOPPED, CopyQueue
 from asyncreader.pixels import kernels
 from asyncreader.sources import bytestore
 from asyncreader.stats import Meter
+from asyncreader.system.limits import last_level_cache
 from asyncreader.system.memory import address_of
 
 pytestmark = pytest.mark.skipif(not CopyQueue.available(), reason="needs numba on an x86 processor")
@@ -61,10 +63,15 @@ class Jobs:
             assert (labels[: numbers.size] == self.labels[numbers]).all()
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("starts", [False, True])
 @pytest.mark.parametrize("width", [0, 1, 2, 5])
-def test_kernel_and_twin_copy_the_same(width: int, starts: bool) -> None:
-    """Compiled code and its numpy twin fill slots with the right rows and labels, and mark them."""
+def test_kernel_and_twin_copy_the_same(
+    monkeypatch: pytest.MonkeyPatch, width: int, starts: bool, stream: bool
+) -> None:
+    """Compiled code and its numpy twin fill slots with the right rows and labels, and mark them;
+    past the caches, too."""
+    monkeypatch.setattr(copy_queue, "streams", lambda row, batch: stream)
     for function in (kernels.copy_batches, kernels.copy_batches_numpy):
         jobs = Jobs(3, width, starts)
         rng = np.random.default_rng(2)
@@ -78,6 +85,14 @@ def test_kernel_and_twin_copy_the_same(width: int, starts: bool) -> None:
         assert not jobs.queue.waiting()
         for slot in range(3):
             jobs.check(slot)
+
+
+def test_large_rows_go_past_the_caches() -> None:
+    """Slots that would not stay in the last-level cache are filled past it, smaller ones not."""
+    for rows, row, streamed in ((64, 1 << 20, True), (2, 32 << 10, False), (1 << 16, 1024, False)):
+        out = np.empty((rows, row), np.uint8)
+        queue = CopyQueue([(out, None)], None, (DATA.ctypes.data, np.empty(0, np.int64), 0, 1), 1)
+        assert queue._arguments[8] is (streamed and last_level_cache() < 512 << 20)
 
 
 def test_a_stopped_queue_begins_nothing() -> None:
