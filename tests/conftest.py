@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from asyncreader.sources.remote import client
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited by a command that a script
+    # started with &: tests of Ctrl-C, and their child processes, need it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import shown
+from ..errors import AsyncReaderError, shown
 from ..text import in_bytes, some
 from .options import PATH, described, json_option, quiet_option
 from .terminal import INTERRUPTED, OK, SOME_SKIPPED, Progress, check_converters, print_json, say
@@ -22,7 +22,12 @@ class _Convert(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if not self.declared:
-            check_converters()
+            try:
+                check_converters()
+            except AsyncReaderError:
+                if ctx.resilient_parsing:  # Tab shows no error: it offers what is declared here
+                    return super().get_params(ctx)
+                raise
             from converters.options import OPTIONS
 
             written = [one for one in OPTIONS.values() if one.check.form != "object"]

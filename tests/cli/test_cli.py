@@ -1027,6 +1027,19 @@ def test_a_converters_of_the_user_is_named(tmp_path: Path, command: str) -> None
     assert done.stderr.count("\n") == 1
 
 
+def test_tab_where_a_converters_of_the_user_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tab prints no traceback where another ``converters`` hides ours: it offers the options that
+    all commands have."""
+    monkeypatch.setenv("_ASYNCREADER_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_LINE", "asyncreader convert a b --")
+    done = beside(tmp_path, "-m", "asyncreader", path=str(tmp_path))
+    assert done.stderr == ""
+    assert "--json" in done.stdout
+    assert "--size" not in done.stdout
+
+
 def test_python_m_does_not_take_a_converters_of_the_user(tmp_path: Path, photos: Path) -> None:
     """``python -m asyncreader`` does not look for modules where it is run."""
     words = ("convert", str(photos), str(tmp_path / "a.h5"), "--size", "8x8", "--quiet")
