@@ -128,7 +128,7 @@ def run(words: list[str]) -> int:
 def run_line(line: str, files: dict[str, ast.AST]) -> None:
     """A line of a block of commands, as a person would run it, but in a short time."""
     words = shlex.split(line, comments=True)
-    others = {"pip", "pytest", "ruff", "mypy", "export"}  # no command of ours
+    others = {"pip", "pytest", "ruff", "mypy", "mkdocs", "export"}  # no command of ours
     if not words or words[0] in others or words[1:3] == ["-m", "venv"]:
         return
     if words[0] == "asyncreader":
