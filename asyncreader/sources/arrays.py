@@ -88,11 +88,7 @@ class ArraySource(BaseSource):
 
     def sample_bytes(self, index: int) -> bytes:
         data = np.ascontiguousarray(self._array[index]).tobytes()
-        if self.checksums is not None:
-            error = self.checked(data, index)
-            if error is not None:
-                raise error
-        return data
+        return self.verified(data, index)
 
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter

@@ -345,6 +345,13 @@ class BaseSource:
             record,
         )
 
+    def verified(self, data: bytes, record: int) -> bytes:
+        """``data``, the bytes of a sample; ChecksumError if they are not those that were packed."""
+        error = None if self.checksums is None else self.checked(data, record)
+        if error is not None:
+            raise error
+        return data
+
     def _read_rows(
         self, store: ByteStore, offsets: Int64, plan: RowPlan, fill: Fill, out: Array
     ) -> tuple[RowError, ...]:

@@ -114,11 +114,7 @@ class ExtentSource(BaseSource):
     def sample_bytes(self, index: int) -> bytes:
         offset = int(self.offsets(np.array([index], np.int64))[0])
         data = self.store.view(offset, self.length(index)).tobytes()
-        if self.checksums is not None:
-            error = self.checked(data, index)
-            if error is not None:
-                raise error
-        return data
+        return self.verified(data, index)
 
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter

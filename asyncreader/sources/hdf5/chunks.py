@@ -185,11 +185,7 @@ class ChunkSource(BaseSource):
             data = self._sample(index, Meter()).tobytes()
         except DecodeError as exc:
             raise self.located(exc, index) from exc.__cause__
-        if self.checksums is not None:
-            error = self.checked(data, index)
-            if error is not None:
-                raise error
-        return data
+        return self.verified(data, index)
 
     def read_into(
         self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
