@@ -38,9 +38,14 @@ def interrupted(moment: int, act: Callable[[], Any]) -> bool:
 
 
 def _swallowed(frame: Any) -> bool:
-    """Whether Python prints an error in this frame and goes on: in a weak reference's callback."""
+    """Whether Python prints an error in this frame and goes on.
+
+    It does so in a finalizer and in a weak reference's callback, whenever they happen to run.
+    """
     while frame is not None:
-        if frame.f_code.co_name in ("_remove", "remove") and "weakref" in frame.f_code.co_filename:
+        code = frame.f_code
+        callback = code.co_name in ("_remove", "remove") and "weakref" in code.co_filename
+        if callback or code.co_name == "__del__":
             return True
         frame = frame.f_back
     return False
