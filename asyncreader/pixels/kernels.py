@@ -1,15 +1,15 @@
 """The hot loops: one call, and one release of the GIL, for a whole batch.
 
 Each kernel has a plain numpy twin (``*_numpy``) here, which is the oracle of its test, and a
-function in ``_compiled.py`` that numba compiles. A kernel is loaded or compiled when its name is
+function in ``_compiled/`` that numba compiles. A kernel is loaded or compiled when its name is
 first read (``kernels.gather_rows``); from then on the name is an ordinary global, so that a call
 costs nothing more. Therefore write ``kernels.gather_rows(...)``: ``from .kernels import
 gather_rows`` would load numba with the module. Without numba the twins do the work.
 
-A new kernel is a function under ``@_kernel`` in ``_compiled.py``, its twin in ``_TWINS`` and a line
+A new kernel is a function under ``@kernel`` in ``_compiled/``, its twin in ``_TWINS`` and a line
 of annotation here.
 
-Compiled code is kept on disk: in ``NUMBA_CACHE_DIR``, in ``__pycache__`` next to this file or in
+Compiled code is kept on disk: in ``NUMBA_CACHE_DIR``, in ``_compiled/__pycache__`` or in
 the user's cache folder, whichever can be written. Worker processes get what cannot be kept from a
 folder that their parent makes. An image whose files cannot be written later is warmed by one line,
 run while it is built, for machines with the processor of the one that builds it (or for all, where

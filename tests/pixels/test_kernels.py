@@ -284,6 +284,20 @@ def test_damaged_compiled_code_is_compiled_anew(package: Path, tmp_path: Path) -
         assert [hits(), hits()] == [0, 1]
 
 
+def test_kept_code_is_of_the_sources(package: Path, tmp_path: Path) -> None:
+    """A change of the file that kernels share is a change of every kernel: no old code is used."""
+    folder = tmp_path / "cache"
+
+    def hits() -> int:
+        return int(child(GATHER + HITS, package, NUMBA_CACHE_DIR=str(folder)).stdout)
+
+    assert [hits(), hits()] == [0, 1]
+    for name in ("base.py", "copying.py"):
+        with (package / "asyncreader/pixels/_compiled" / name).open("a") as file:
+            file.write("# changed\n")
+        assert [hits(), hits()] == [0, 1]
+
+
 def test_a_full_disk_stops_no_kernel(package: Path, tmp_path: Path) -> None:
     """Where nothing can be written, as on a full disk or over a quota, kernels still compile."""
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"

@@ -1,0 +1,546 @@
+"""Kernels that work on a JPEG's bytes: cut a part out, put restart markers in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, njit, types
+from numba.extending import intrinsic
+
+from .base import i8, kernel, load_any, memcpy, offsets_type, store_any, u8_pointer
+
+
+@intrinsic
+def _load_u8(typingctx: Any, address: Any) -> Any:
+    """The 8 bytes at ``address``, which need not be aligned."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return load_any(builder, arguments[0], ir.IntType(64))
+
+    return types.uint64(types.int64), generate
+
+
+_bytes = types.Array(types.uint8, 1, "C", readonly=True)
+
+
+@kernel(_bytes, i8, _bytes, offsets_type, types.uint8[::1], offsets_type)
+def cut_jpeg(data, scan, head, part, out, written):  # type: ignore[no-untyped-def]
+    written[0] = 0
+    columns, total = part[1], part[0] * part[1]
+    if total > data.size:
+        return
+    begins = np.empty(total + 1, np.int64)
+    begins[0] = scan
+    count, at, end = 1, scan, data.size - 1
+    address = np.int64(data.ctypes.data)
+    ones, highs = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+    while at < end and count <= total:
+        if at + 8 <= data.size:
+            inverse = ~_load_u8(address + at)
+            if not (inverse - ones) & ~inverse & highs:  # none of the 8 bytes is 0xFF
+                at += 8
+                continue
+        if data[at] != 0xFF:
+            at += 1
+            continue
+        marker = data[at + 1]
+        at += 2
+        if marker == 0xD9 or marker == 0xD0 + ((count - 1) & 7):
+            begins[count] = at
+            count += 1
+            if marker == 0xD9:
+                break
+        elif marker != 0:
+            return
+    if count != total + 1 or data[begins[total] - 1] != 0xD9:
+        return
+    size, number = head.size, 0
+    memcpy(np.uintp(out.ctypes.data), np.uintp(head.ctypes.data), np.uintp(size))
+    for row in range(part[2], part[3]):
+        first, last = row * columns + part[4], row * columns + part[5]
+        length = begins[last] - begins[first]
+        come, go = np.uintp(address + begins[first]), np.uintp(out.ctypes.data + size)
+        memcpy(go, come, np.uintp(length))
+        for k in range(first + 1, last + 1):
+            out[size + begins[k] - begins[first] - 1] = 0xD0 + (number & 7)
+            number += 1
+        size += length
+    # an empty comment, behind which the decoder looks whether bytes were left over
+    out[size - 1] = 0xFE
+    out[size], out[size + 1], out[size + 2], out[size + 3] = 0, 2, 0xFF, 0xD9
+    written[0] = size + 4
+
+
+# -- restart markers -----------------------------------------------------------------------------
+
+#: Bits of a Huffman code that the tables are indexed by; longer codes are searched for.
+_LOOKUP = 11
+_ENTRIES = 1 << _LOOKUP
+#: Bytes behind a scan that may be read, as zeros: one block is at most 250 bytes.
+_BEHIND = 512
+#: Pixels between two restart markers where they divide the row, and the least and most elsewhere.
+_APART, _CLOSEST, _FARTHEST = 64, 48, 160
+#: Bytes that a marker and the DC values behind it add, and which part of a scan they may be.
+_MARKER, _SHARE = 4, 45
+
+
+@intrinsic
+def _load_bits(typingctx: Any, address: Any) -> Any:
+    """64 bits from ``address`` on, the first one the highest."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bswap(load_any(builder, arguments[0], ir.IntType(64)))
+
+    return types.uint64(types.int64), generate
+
+
+@intrinsic
+def _store_bits(typingctx: Any, address: Any, value: Any) -> Any:
+    """The 32 low bits of ``value``, the highest first."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        low = builder.trunc(arguments[1], ir.IntType(32))
+        store_any(builder, builder.bswap(low), arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.uint64), generate
+
+
+@intrinsic
+def _store_u8(typingctx: Any, address: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        store_any(builder, arguments[1], arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.uint64), generate
+
+
+@njit(inline="always")
+def _peek(bits: Any, at: Any) -> Any:
+    """57 or more bits of ``bits`` (an address) from bit ``at`` on, the first one the highest."""
+    return _load_bits(bits + (at >> 3)) << np.uint64(at & 7)
+
+
+@njit
+def _put(out: Any, held: Any, count: Any, value: Any, length: Any) -> Any:
+    """Append the ``length`` (at most 32) low bits of ``value`` to the ``count`` bits in ``held``.
+
+    32 bits go to address ``out`` as soon as there are so many, with a 0 after each 0xFF (T.81,
+    F.1.2.3). Returns (out, held, count).
+    """
+    held = (held << np.uint64(length)) | value
+    count += length
+    if count >= 32:
+        count -= 32
+        word = (held >> np.uint64(count)) & np.uint64(0xFFFFFFFF)
+        other = word ^ np.uint64(0xFFFFFFFF)
+        if (other - np.uint64(0x01010101)) & word & np.uint64(0x80808080):
+            for k in range(4):
+                byte = (word >> np.uint64(24 - 8 * k)) & np.uint64(0xFF)
+                _store_u8(out, byte)
+                _store_u8(out + 1, np.uint64(0))
+                out += 2 if byte == np.uint64(0xFF) else 1
+        else:
+            _store_bits(out, word)
+            out += 4
+    return out, held, count
+
+
+@njit
+def _copy_bits(bits: Any, start: Any, end: Any, out: Any, held: Any, count: Any) -> Any:
+    """Append bits ``start`` to ``end`` of ``bits``; returns as _put does."""
+    while end - start >= 32:
+        word = _peek(bits, start) >> np.uint64(32)
+        out, held, count = _put(out, held, count, word, 32)
+        start += 32
+    if end > start:
+        word = _peek(bits, start) >> np.uint64(64 - (end - start))
+        out, held, count = _put(out, held, count, word, end - start)
+    return out, held, count
+
+
+@njit
+def _end_segment(out: Any, held: Any, count: Any) -> Any:
+    """Write the bits in ``held``, filled up with ones; returns where the next byte goes."""
+    filled = -count & 7
+    held = (held << np.uint64(filled)) | ((np.uint64(1) << np.uint64(filled)) - np.uint64(1))
+    count += filled
+    while count:
+        count -= 8
+        byte = (held >> np.uint64(count)) & np.uint64(0xFF)
+        _store_u8(out, byte)
+        _store_u8(out + 1, np.uint64(0))
+        out += 2 if byte == np.uint64(0xFF) else 1
+    return out
+
+
+@njit
+def _huffman(data: Any, at: Any, single: Any, long: Any, codes: Any) -> Any:
+    """Make the tables of the Huffman table at ``data[at]`` (T.81, C.2); False for an invalid one.
+
+    ``single``: by the next bits: length of the code << 8 | its symbol, 0 for a longer one or none;
+    ``long``: for each length: first code, number of codes, index of its first symbol in the file;
+    ``codes``: for each symbol up to 15: length << 32 | code, 0 for none; then, as number 16, the
+    same of the last code plus one.
+    """
+    single[:] = 0
+    codes[:] = 0
+    code, symbol = 0, at + 16
+    for length in range(1, 17):
+        number = np.int64(data[at + length - 1])
+        long[length, 0], long[length, 1], long[length, 2] = code, number, symbol
+        if number and code + number >= 1 << length:  # no code may be all ones
+            return False
+        for _ in range(number):
+            value = np.int64(data[symbol])
+            if length <= _LOOKUP:
+                shift = _LOOKUP - length
+                single[code << shift : (code + 1) << shift] = length << 8 | value
+            if value < 16 and codes[value] == 0:
+                codes[value] = length << 32 | code
+            code += 1
+            symbol += 1
+        if number:
+            codes[16] = length << 32 | code
+        code <<= 1
+    return True
+
+
+@njit
+def _pairs(single: Any, many: Any) -> None:
+    """``many``: what ``single`` says of AC coefficients, as many as the bits hold: their bits
+    (5 bits), 32 for the end of the block, how many they are, zeros included, << 6; 0 for none."""
+    for i in range(_ENTRIES):
+        entry = np.int64(single[i])
+        length, run, size = entry >> 8, (entry >> 4) & 15, entry & 15
+        if entry == 0 or size > 10 or (size == 0 and run not in (0, 15)):
+            many[i] = 0
+        elif size == 0 and run == 0:
+            many[i] = length | 32
+        else:
+            many[i] = (length + size) | (run + 1) << 6
+    # From the longest first symbols on: what follows has been looked up by then or is looked up
+    # as it is, one symbol: both are right.
+    for i in range(_ENTRIES):
+        entry = np.int64(many[i])
+        taken = entry & 31
+        if entry == 0 or entry & 32 or taken >= _LOOKUP:
+            continue
+        follow = np.int64(many[(i << taken) & (_ENTRIES - 1)])
+        if follow and taken + (follow & 31) <= _LOOKUP and (entry >> 6) + (follow >> 6) < 64:
+            many[i] = (taken + (follow & 31)) | (follow & 32) | ((entry >> 6) + (follow >> 6)) << 6
+
+
+@njit
+def _long_code(word: Any, long: Any, data: Any) -> Any:
+    """Length << 8 | symbol of the code of over _LOOKUP bits that ``word`` begins with, or 0."""
+    for length in range(_LOOKUP + 1, 17):
+        code = np.int64(word >> np.uint64(64 - length)) - long[length, 0]
+        if 0 <= code < long[length, 1]:
+            return length << 8 | np.int64(data[long[length, 2] + code])
+    return 0
+
+
+@njit
+def _interval(row: Any, rows: Any, pixels: Any, size: Any) -> Any:
+    """MCUs between two markers: a divisor of a row's, or all of them.
+
+    ``row``: MCUs of ``pixels`` pixels each; ``size``: bytes of the scan, to which markers that
+    are closer than a row add 1 in _SHARE at most.
+    """
+    best = row
+    for number in range(1, row):
+        apart = number * pixels
+        nearer = best == row or abs(apart - _APART) <= abs(best * pixels - _APART)
+        cheap = row // number * rows * _MARKER * _SHARE <= size
+        if row % number == 0 and _CLOSEST <= apart <= _FARTHEST and nearer and cheap:
+            best = number
+    return best
+
+
+@njit
+def _without_stuffing(data: Any, address: Any, at: Any, bits: Any, out: Any) -> Any:
+    """Copy a scan from ``data[at]`` on without the 0 after each 0xFF, up to a marker or the end.
+
+    Returns (its bytes, where it ends).
+    """
+    size, count = data.size, 0
+    while at < size:
+        if at + 8 <= size:
+            word = _load_u8(address + at)
+            other = ~word
+            high = np.uint64(0x8080808080808080)
+            if not (other - np.uint64(0x0101010101010101)) & word & high:
+                _store_u8(bits + count, word)
+                at += 8
+                count += 8
+                continue
+        byte = data[at]
+        if byte == 0xFF:
+            if at + 1 >= size or data[at + 1] != 0:
+                break
+            at += 1
+        out[count] = byte
+        at += 1
+        count += 1
+    return count, at
+
+
+@kernel(i8, i8, i8, i8, i8, offsets_type)
+def add_restarts(address, size, scratch, start, room, result):  # type: ignore[no-untyped-def]
+    result[0], result[1] = 0, 0
+    data = carray(u8_pointer(np.uintp(address)), size)
+    # -- the header ----------------------------------------------------------------------------
+    k: Any
+    value: Any
+    entry: Any
+    length: Any
+    tables = np.full((2, 4), -1)  # where the DC and AC tables are
+    frame, scan = np.int64(0), np.int64(0)
+    at = np.int64(2)
+    while scan == 0:
+        if at + 4 > size or data[at] != 0xFF:
+            return
+        marker = data[at + 1]
+        length = (np.int64(data[at + 2]) << 8) | np.int64(data[at + 3])
+        end = at + 2 + length
+        if length < 2 or end > size:
+            return
+        if marker == 0xC0 and frame == 0:
+            frame = at
+        elif marker == 0xC4:
+            here = at + 4
+            while here < end:
+                kind, number = data[here] >> 4, data[here] & 15
+                if here + 17 > end or kind > 1 or number > 3:
+                    return
+                symbols = np.int64(0)
+                for k in range(16):
+                    symbols += np.int64(data[here + 1 + k])
+                if symbols > 256 or here + 17 + symbols > end:
+                    return
+                tables[kind, number] = here + 1
+                here += 17 + symbols
+        elif marker == 0xDA and length >= 8:
+            scan = at
+        elif marker == 0xE2 and length >= 6:
+            # Multi-picture files state the offset of their other pictures.
+            if data[at + 4] == 0x4D and data[at + 5] == 0x50 and data[at + 6] == 0x46:
+                return
+        elif not (marker == 0xDB or marker == 0xFE or (marker & 0xF0) == 0xE0):
+            return
+        at = end
+    parts = np.int64(data[scan + 4])
+    if frame == 0 or at != scan + 8 + 2 * parts or (parts != 1 and parts != 3):
+        return
+    if (np.int64(data[frame + 2]) << 8) + np.int64(data[frame + 3]) != 8 + 3 * parts:
+        return
+    high = (np.int64(data[frame + 5]) << 8) | np.int64(data[frame + 6])
+    wide = (np.int64(data[frame + 7]) << 8) | np.int64(data[frame + 8])
+    if data[frame + 4] != 8 or data[frame + 9] != parts or high == 0 or wide == 0:
+        return
+    if data[at - 3] != 0 or data[at - 2] != 63 or data[at - 1] != 0:
+        return
+    # -- its tables, and the blocks of an MCU ---------------------------------------------------
+    single = np.empty(8 * _ENTRIES, np.uint16)  # four DC tables, four AC tables
+    many = np.empty(4 * _ENTRIES, np.uint16)
+    long = np.empty((2, 4, 17, 3), np.int64)
+    codes = np.empty((2, 4, 17), np.int64)
+    made = np.zeros((2, 4), np.uint8)
+    part_of, dc_of, ac_of = np.zeros(10, np.int64), np.zeros(10, np.int64), np.zeros(10, np.int64)
+    blocks, most_x, most_y = np.int64(0), np.int64(1), np.int64(1)
+    for c in range(parts):
+        spread = data[frame + 11 + 3 * c]
+        x, y = np.int64(spread >> 4), np.int64(spread & 15)
+        dc, ac = np.int64(data[scan + 6 + 2 * c] >> 4), np.int64(data[scan + 6 + 2 * c] & 15)
+        if data[scan + 5 + 2 * c] != data[frame + 10 + 3 * c] or dc > 3 or ac > 3:
+            return
+        if x < 1 or x > 4 or y < 1 or y > 4:
+            return
+        if parts == 1:
+            x, y = np.int64(1), np.int64(1)
+        if blocks + x * y > 10:
+            return
+        for kind in range(2):
+            number = ac if kind else dc
+            if not made[kind, number]:
+                place = tables[kind, number]
+                if place < 0:
+                    return
+                own = single[(4 * kind + number) * _ENTRIES :][:_ENTRIES]
+                if not _huffman(data, place, own, long[kind, number], codes[kind, number]):
+                    return
+                if kind:
+                    _pairs(own, many[number * _ENTRIES :][:_ENTRIES])
+                made[kind, number] = 1
+        most_x, most_y = max(most_x, x), max(most_y, y)
+        for _ in range(x * y):
+            part_of[blocks], dc_of[blocks], ac_of[blocks] = c, dc, ac
+            blocks += 1
+    row = (wide + 8 * most_x - 1) // (8 * most_x)
+    rows = (high + 8 * most_y - 1) // (8 * most_y)
+    mcus = row * rows
+    # Codes for the differences that a DC table lacks: longer than all it has, so that these stay.
+    extra = np.zeros((4, 3), np.int64)  # their length, how many, whether one is used
+    for t in range(4):
+        if made[0, t]:
+            lacking = np.int64(0)
+            for value in range(12):
+                lacking += codes[0, t, value] == 0
+            last = codes[0, t, 16] >> 32
+            for length in range(last + 1, 17):
+                code = (codes[0, t, 16] & 0xFFFF) << (length - last)
+                if last and lacking and code + lacking < 1 << length:
+                    extra[t, 0], extra[t, 1] = length, lacking
+                    for value in range(12):
+                        if codes[0, t, value] == 0:
+                            codes[0, t, value] = length << 32 | code
+                            code += 1
+                    break
+    # -- the scan --------------------------------------------------------------------------------
+    bits = scratch
+    plain = carray(u8_pointer(np.uintp(scratch)), size - at + _BEHIND)
+    count, tail = _without_stuffing(data, address, at, bits, plain)
+    if tail + 2 > size or data[tail + 1] != 0xD9:
+        return
+    interval = _interval(row, rows, 8 * most_x, count)
+    if mcus <= interval:
+        return
+    plain[count : count + _BEHIND] = 0
+    total = count * 8
+    header = scan + 6  # bytes before the scan's segment: with DRI, and new tables where needed
+    for t in range(4):
+        if extra[t, 0]:
+            header += 2 + 2 + 17 + 12 + 256
+    if header + size - scan > room:
+        return
+    first = start + header + (at - scan)
+    out, limit = first, start + room
+    held, in_held = np.uint64(0), np.int64(0)
+    before = np.zeros(3, np.int64)
+    due = np.zeros(3, np.uint8)
+    here, copied, left, marks = np.int64(0), np.int64(0), interval, np.int64(0)
+    for _ in range(mcus):
+        if left == 0:
+            if limit - out < (here - copied) // 4 + 64:
+                return
+            out, held, in_held = _copy_bits(bits, copied, here, out, held, in_held)
+            out = _end_segment(out, held, in_held)
+            in_held = np.int64(0)
+            _store_u8(out, np.uint64(0xFF | (0xD0 + (marks & 7)) << 8))
+            out += 2
+            marks += 1
+            copied, left = here, interval
+            due[:] = 1
+        left -= 1
+        for b in range(blocks):
+            word = _peek(bits, here)
+            t, c = dc_of[b], part_of[b]
+            index = word >> np.uint64(64 - _LOOKUP)
+            entry = np.int64(single[np.uint64(t * _ENTRIES) + index])
+            if entry == 0:
+                entry = _long_code(word, long[0, t], data)
+                if entry == 0:
+                    return
+            length, category = entry >> 8, entry & 255
+            if category > 11:
+                return
+            if category:
+                value = np.int64((word << np.uint64(length)) >> np.uint64(64 - category))
+                if value < 1 << (category - 1):
+                    value -= (1 << category) - 1
+                before[c] += value
+                if before[c] > 2047 or before[c] < -2047:
+                    return
+            if due[c]:
+                # The first block of a component in a segment: its own value, not the difference.
+                if limit - out < (here - copied) // 4 + 64:
+                    return
+                out, held, in_held = _copy_bits(bits, copied, here, out, held, in_held)
+                value, new = abs(before[c]), np.int64(0)
+                while value >> new:
+                    new += 1
+                code = codes[0, t, new]
+                if code == 0:
+                    return
+                if extra[t, 0] and code >> 32 == extra[t, 0]:
+                    extra[t, 2] = 1
+                value = before[c] if before[c] >= 0 else before[c] + (1 << new) - 1
+                code_length = code >> 32
+                code = (code & 0xFFFF) << new | value
+                out, held, in_held = _put(out, held, in_held, np.uint64(code), code_length + new)
+                copied = here + length + category
+                due[c] = 0
+            here += length + category
+            word <<= np.uint64(length + category)
+            known = 57 - length - category  # bits of word
+            base, t = np.uint64(ac_of[b] * _ENTRIES), ac_of[b]
+            k = np.int64(1)
+            while k < 64:
+                if known < _LOOKUP:
+                    word, known = _peek(bits, here), np.int64(57)
+                index = base + (word >> np.uint64(64 - _LOOKUP))
+                entry = np.int64(many[index])
+                k += entry >> 6
+                if entry != 0 and k < 64:
+                    here += entry & 31
+                    if entry & 32:
+                        break
+                    word <<= np.uint64(entry & 31)
+                    known -= entry & 31
+                    continue
+                # One symbol after the other: long codes, and the end of a block without a code.
+                k -= entry >> 6
+                known = np.int64(0)
+                entry = np.int64(single[np.uint64(4 * _ENTRIES) + index])
+                if entry == 0:
+                    entry = _long_code(_peek(bits, here), long[1, t], data)
+                    if entry == 0:
+                        return
+                run, category = (entry >> 4) & 15, entry & 15
+                here += (entry >> 8) + category
+                if category == 0 and run == 0:
+                    break
+                k += run + 1
+                if category > 10 or (category == 0 and run != 15) or k > 64:
+                    return
+            if here > total:
+                return
+    if (here + 7) >> 3 != count or limit - out < (here - copied) // 4 + 64 + size - tail:
+        return
+    out, held, in_held = _copy_bits(bits, copied, here, out, held, in_held)
+    out = _end_segment(out, held, in_held)
+    memcpy(np.uintp(out), np.uintp(address + tail), np.uintp(size - tail))
+    result[1] = out + size - tail - start
+    # -- the header, up to the scan --------------------------------------------------------------
+    out = first - (at - scan)
+    memcpy(np.uintp(out), np.uintp(address + scan), np.uintp(at - scan))
+    out -= 6
+    _store_u8(out, np.uint64(0x0400DDFF | (interval >> 8) << 32 | (interval & 255) << 40))
+    memcpy(np.uintp(out + 6), np.uintp(address + scan), np.uintp(2))
+    for t in range(4):
+        if extra[t, 2]:
+            place = tables[0, t]
+            symbols = np.int64(0)
+            for k in range(16):
+                symbols += np.int64(data[place + k])
+            length = 19 + symbols + extra[t, 1]
+            out -= 2 + length
+            table = carray(u8_pointer(np.uintp(out)), 2 + length)
+            table[0], table[1] = 0xFF, 0xC4
+            table[2], table[3], table[4] = length >> 8, length & 255, t
+            for k in range(16):
+                table[5 + k] = data[place + k]
+            table[4 + extra[t, 0]] = extra[t, 1]
+            for k in range(symbols):
+                table[21 + k] = data[place + 16 + k]
+            k = 21 + symbols
+            for value in range(12):
+                if codes[0, t, value] >> 32 == extra[t, 0]:
+                    table[k] = value
+                    k += 1
+    out -= scan
+    memcpy(np.uintp(out), np.uintp(address), np.uintp(scan))
+    result[0] = out - start
