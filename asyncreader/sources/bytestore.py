@@ -11,6 +11,7 @@ import itertools
 import os
 import stat
 from dataclasses import dataclass
+from io import IOBase
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -66,7 +67,7 @@ class ByteFile(Protocol):
         """and the openers read a set's tables through this."""
 
     @property
-    def handle(self) -> Any:
+    def handle(self) -> str | IOBase:
         """What the HDF5 library opens: a path, or a file object."""
 
     @property
@@ -83,12 +84,34 @@ class ByteFile(Protocol):
         """Close it. Memory that a thread can still reach stays mapped."""
 
 
+class Slices(Protocol):
+    """Bytes by slices, as a memoryview gives them."""
+
+    def __getitem__(self, part: slice, /) -> memoryview:
+        """Some of them."""
+
+
+class Bytes(Protocol):
+    """The bytes of a whole file: an array of uint8, or what reads them when they are asked for."""
+
+    @property
+    def size(self) -> int:
+        """How many."""
+
+    @property
+    def data(self) -> Slices:
+        """The same."""
+
+    def __getitem__(self, part: slice, /) -> UInt8 | memoryview:
+        """Some of them."""
+
+
 class Metadata(Protocol):
     """Bytes of a whole file, for those who read its structure."""
 
     @property
-    def bytes(self) -> Any:
-        """uint8, or what has the ``size`` of that and gives slices of it as ``data``."""
+    def bytes(self) -> Bytes:
+        """All of them."""
 
     def view(self, offset: int, length: int) -> UInt8:
         """The bytes of one extent."""

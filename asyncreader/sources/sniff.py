@@ -13,7 +13,7 @@ from ..errors import FormatError, SourceNotFoundError
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..formats.manifest import NAME as MANIFEST
 from .bytestore import OpenFile
-from .hdf5.file import signature_at
+from .hdf5.structure import signature_at
 from .layouts.hdf5_list import is_list, listed_files
 from .lmdb.file import bears_magic, data_file_in
 

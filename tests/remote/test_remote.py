@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from child_processes import child, ended
@@ -118,6 +119,16 @@ def test_one_file(root: Path) -> None:
     """A packed HDF5 file in a store is a set, too."""
     with serving(root) as url:
         assert digest(f"{url}/one.h5") == digest(root / "one.h5")
+
+
+def test_a_set_of_variable_length(tmp_path: Path) -> None:
+    """HDF5 data of variable length are not read from a store, and the error says so."""
+    with h5py.File(tmp_path / "vlen.h5", "w") as file:
+        file.create_dataset("images", (2,), h5py.vlen_dtype(np.uint8))[:] = [
+            np.frombuffer(encoded(image, "JPEG"), np.uint8) for image in pictures(2)
+        ]
+    with serving(tmp_path) as url, pytest.raises(FormatError, match="not read from a store"):
+        AsyncReader(f"{url}/vlen.h5", size=(8, 8))
 
 
 def test_file_urls(root: Path) -> None:

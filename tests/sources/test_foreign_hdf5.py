@@ -24,6 +24,7 @@ from asyncreader import (
 )
 from asyncreader.pixels.geometry import choose_rect, resize_into
 from asyncreader.sources import Hdf5Fields, fields_of, open_source
+from asyncreader.sources.hdf5 import structure
 from asyncreader.verify import verify_file
 from converters import convert
 
@@ -564,3 +565,39 @@ def test_fields_of_params() -> None:
     p = parse_params({"path": "a", "labels_field": "y", "channel_order": "stored"}, {})
     assert fields_of(p) == Hdf5Fields("data", "y", None, None, True, "stored")
     assert not fields_of(parse_params({"path": "a"}, {})).labels_required
+
+
+# -- the structure of a file -----------------------------------------------------------------------
+
+
+def test_the_structure_is_walked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a file reads each object header once, also of objects that are asked for later."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["data"], file["labels"] = IMAGES, LABELS
+    walked: list[int] = []
+    messages = structure.Structure._messages
+
+    def note(self: structure.Structure, at: int) -> Any:
+        walked.append(at)
+        return messages(self, at)
+
+    monkeypatch.setattr(structure.Structure, "_messages", note)
+    open_source(path).close()
+    assert len(walked) == len(set(walked)) == 3  # the root and both data sets
+
+
+def test_an_object_after_the_first_ten_thousand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object that the walk through the whole file left out is checked when it is opened."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=IMAGES, chunks=(1, 8, 7, 3))
+    content = bytearray(path.read_bytes())
+    node = content.index(b"TREE\x01")  # of the chunks
+    content[node + 5] = 200
+    path.write_bytes(content)
+    monkeypatch.setattr(structure, "OBJECTS", -1)
+    with pytest.raises(FormatError, match="a tree that does not go down"):
+        open_source(path)

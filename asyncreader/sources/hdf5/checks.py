@@ -1,33 +1,26 @@
-"""Checks which objects, storage, types and filters of an HDF5 file are safe to open.
+"""Checks which storage, types and filters of an HDF5 file are safe to open.
 
 The HDF5 library does what a file says: it opens other files (external links and storage, virtual
 data sets), loads programs (filters that it does not know are looked for in HDF5_PLUGIN_PATH), and
-allocates what is declared. So every object is reached link by link, and its storage, type and
-filters are checked here before any library call that could do so.
+allocates what is declared. So every object is reached link by link (file.py), and its storage, type
+and filters are checked here before any library call that could do so.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ...errors import DecodeError, FormatError
 from ..base import check_extents
-from ..request import no_field
 from .chunks import ChunkGrid
 from .filters import BUILT_IN_ONLY, LIBRARY, Filter, check_known, decode_chunk
 
-#: Soft links that are followed on the way to one object.
-_SOFT: Final = 16
-#: Data sets that an error lists, and members of a group that are looked at to find them.
-_LISTED, _LOOKED_AT = 20, 200
 #: What is stored may declare this much of itself; more must be at least 1/BOMB_RATIO of it on disk.
 #: (deflate reaches 1/1032, on nothing but zeros).
 BOMB_BYTES: Final = 256 << 20
@@ -42,131 +35,29 @@ _DRAWN, _COMPARED_BYTES = 4, 16 << 20
 AGAIN: Final = "copy or convert it again"
 
 
-# -- links ---------------------------------------------------------------------------------------
+class Dataset(Protocol):
+    """What is asked of a data set as h5py shows it."""
+
+    shape: tuple[int, ...]
+    maxshape: tuple[int | None, ...]
+    ndim: int
+    size: int
+    dtype: np.dtype[Any]
+    chunks: tuple[int, ...] | None
+    #: h5py's objects, by which the HDF5 library is asked for the rest.
+    id: Any
+    file: Any
+    attrs: Any
+
+    def __getitem__(self, where: object, /) -> Any:
+        """Values."""
 
 
-def reach(h5: Any, name: str, path: str) -> Any:
-    """The low-level object ``name``, by hard and soft links of this file only; None if not there.
-
-    FormatError at a link that leads out of the file, or round in circles.
-    """
-    import h5py
-
-    group = root = _root(h5)
-    left = deque(name.encode("utf-8", "surrogateescape").split(b"/"))
-    followed = 0
-    while left:
-        part = left.popleft()
-        if part in (b"", b"."):
-            continue
-        if b"\0" in part or not group.links.exists(part):
-            return None
-        kind = group.links.get_info(part).type
-        if kind == h5py.h5l.TYPE_SOFT:
-            followed += 1
-            if followed > _SOFT:
-                raise FormatError(f"{name!r} is a soft link that leads in circles", path=path)
-            target = group.links.get_val(part)
-            group = root if target.startswith(b"/") else group
-            left.extendleft(reversed(target.split(b"/")))
-            continue
-        if kind != h5py.h5l.TYPE_HARD:
-            raise _leads_out(group, part, kind, name, path)
-        found = _opened(h5, group, part)
-        if found is None:
-            raise _virtual(name, path)
-        if not any(piece not in (b"", b".") for piece in left):
-            return found
-        if not isinstance(found, h5py.h5g.GroupID):
-            return None
-        group = found
-    return group
+# -- storage -------------------------------------------------------------------------------------
 
 
-def _leads_out(group: Any, part: bytes, kind: int, name: str, path: str) -> FormatError:
-    import h5py
-
-    found = f"a link of type {kind}"
-    if kind == h5py.h5l.TYPE_EXTERNAL:
-        file, _ = group.links.get_val(part)
-        found = f"external link to {file.decode('utf-8', 'backslashreplace')[:200]}"
-    return FormatError(
-        f"{name!r} is a link into another file",
-        path=path,
-        found=found,
-        hint="pass that file itself",
-    )
-
-
-def find_dataset(h5: Any, name: str, path: str) -> Any:
-    """A data set of an open file; refused if its bytes are in another file."""
-    import h5py
-
-    found = reach(h5, name, path)
-    if found is None:
-        raise no_field(name, dataset_names(h5), path)
-    if not isinstance(found, h5py.h5d.DatasetID):
-        raise FormatError(f"{name!r} is not a data set", path=path)
-    return check_stored(h5py.Dataset(found), name, path)
-
-
-def hard_dataset(h5: Any, name: str) -> Any:
-    """A data set of a group by a hard link, whose bytes are in this file; None for anything else.
-
-    For detecting layouts: objects that fail a check are skipped.
-    """
-    import h5py
-
-    part = name.encode("utf-8", "surrogateescape")
-    group = _root(h5)
-    if not group.links.exists(part) or group.links.get_info(part).type != h5py.h5l.TYPE_HARD:
-        return None
-    found = _opened(h5, group, part)
-    if not isinstance(found, h5py.h5d.DatasetID):
-        return None
-    try:
-        return check_stored(h5py.Dataset(found), name, "")
-    except FormatError:
-        return None
-
-
-def dataset_names(h5: Any) -> list[str]:
-    """Names of some data sets of the root and the groups in it, sorted, each cut to be shown."""
-    names: list[str] = []
-    groups = deque([(_root(h5), b"")])
-    for _ in range(_LOOKED_AT):
-        if not groups or len(names) >= _LISTED:
-            break
-        group, prefix = groups.popleft()
-        for name, found in _members(h5, group):
-            whole = prefix + name
-            if isinstance(found, type(group)):
-                if not prefix:
-                    groups.append((found, whole + b"/"))
-            elif len(names) < _LISTED:
-                names.append(whole.decode("utf-8", "backslashreplace")[:80])
-    return sorted(names)
-
-
-def _root(h5: Any) -> Any:
-    import h5py
-
-    return h5py.h5g.open(h5.id, b"/")
-
-
-def _opened(h5: Any, group: Any, part: bytes) -> Any:
-    """The object that a hard link of ``group`` leads to; None for a virtual data set.
-
-    HDF5 looks for a virtual data set's sources, and believes how many it is told of, when it opens
-    it. ``h5``: with ``is_virtual``, as the sources' ``library`` gives it.
-    """
-    import h5py
-
-    address = group.links.get_info(part).u
-    return None if h5.is_virtual(address) else h5py.h5o.open(group, part)
-
-
-def _virtual(name: str, path: str) -> FormatError:
+def virtual_dataset(name: str, path: str) -> FormatError:
+    """The error for a virtual data set."""
     return FormatError(
         f"{name!r} is a virtual data set: its bytes lie in other files",
         path=path,
@@ -174,32 +65,16 @@ def _virtual(name: str, path: str) -> FormatError:
     )
 
 
-def _members(h5: Any, group: Any) -> Iterator[tuple[bytes, Any]]:
-    """Some of a group's data sets and groups, by hard links; None for a virtual data set."""
-    import h5py
-
-    for name in itertools.islice(group, _LOOKED_AT):
-        if group.links.get_info(name).type == h5py.h5l.TYPE_HARD:
-            found = _opened(h5, group, name)
-            if found is None or isinstance(found, h5py.h5d.DatasetID | h5py.h5g.GroupID):
-                yield name, found
-
-
-# -- storage -------------------------------------------------------------------------------------
-
-
-def check_stored(dataset: Any, name: str, path: str) -> Any:
+def check_stored(dataset: Dataset, name: str, path: str) -> Dataset:
     """``dataset`` itself, if it is one whose bytes are in this file and whose type is plain.
 
     Asks for its creation properties first: the shape of a virtual one opens other files.
     """
     import h5py
 
-    if not isinstance(dataset, h5py.Dataset):
-        raise FormatError(f"{name!r} is not a data set", path=path)
     plist = dataset.id.get_create_plist()
     if plist.get_layout() == h5py.h5d.VIRTUAL:
-        raise _virtual(name, path)
+        raise virtual_dataset(name, path)
     if plist.get_external_count():
         raise FormatError(
             f"{name!r} keeps its bytes outside the file",
@@ -264,7 +139,7 @@ def odd_type(kind: Any, vlen: bool = False, compound: bool = False) -> str | Non
 _CLASSES: Final = {2: "a time type", 5: "an opaque type", 9: "nested variable length", 10: "arrays"}
 
 
-def odd_bits(dataset: Any) -> str | None:
+def odd_bits(dataset: Dataset) -> str | None:
     """Why the stored bytes are not the values that h5py gives for them; None where they are.
 
     h5py makes int16 of an integer of 12 bits, wherever in its bytes they lie, and float32 of a
@@ -322,8 +197,7 @@ def check_bomb(declared: int, stored: int, name: str, path: str) -> None:
 
 
 def chunk_grid(
-    h5: Any,
-    data: Any,
+    data: Dataset,
     name: str,
     path: str,
     size: int,
@@ -334,6 +208,7 @@ def chunk_grid(
     import h5py
 
     steps = pipeline(data.id.get_create_plist())
+    assert data.chunks is not None
     shape, chunk = tuple(data.shape), tuple(data.chunks)
     dtype = dtype or data.dtype
     counts = tuple(-(-n // c) for n, c in zip(shape, chunk, strict=True))
@@ -374,7 +249,7 @@ def chunk_grid(
     masks = np.array(marks, np.uint32)[order]
     if h5py.version.hdf5_version_tuple < (1, 14, 4):
         # these say where chunks are without the user block (HDFGroup/hdf5#3003)
-        offsets += h5.id.get_create_plist().get_userblock()
+        offsets += data.file.id.get_create_plist().get_userblock()
     check_extents(offsets, sizes, size, path)
     grid = ChunkGrid(shape, chunk, dtype, steps, offsets, sizes, masks)
     if not steps and (sizes != grid.chunk_bytes).any():
@@ -419,7 +294,7 @@ def _unrotated(
 
 
 def compare_chunks(
-    data: Any,
+    data: Dataset,
     grid: ChunkGrid,
     view: Callable[[int, int], npt.NDArray[np.uint8]],
     name: str,
@@ -468,10 +343,10 @@ def compare_chunks(
             )
 
 
-def read_table(h5: Any, data: Any, name: str, path: str, size: int) -> npt.NDArray[Any]:
+def read_table(data: Dataset, name: str, path: str, size: int) -> npt.NDArray[Any]:
     """All of a data set, in memory and in C order, after checks against its file.
 
-    ``size``: of the file. Only for data sets that went through :func:`check_stored`.
+    ``size``: of the file. Only for data sets that passed :func:`check_stored`.
     """
     import h5py
 
@@ -484,7 +359,7 @@ def read_table(h5: Any, data: Any, name: str, path: str, size: int) -> npt.NDArr
     if layout == h5py.h5d.CHUNKED:
         steps = pipeline(plist)
         check_library_filters(steps, path, name)
-        grid = chunk_grid(h5, data, name, path, size, stored)
+        grid = chunk_grid(data, name, path, size, stored)
         check_bomb(declared, int(grid.sizes.sum()), name, path)
     elif layout == h5py.h5d.CONTIGUOUS and declared:
         offset = data.id.get_offset()

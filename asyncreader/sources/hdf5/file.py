@@ -6,8 +6,10 @@ import contextlib
 import itertools
 import json
 import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -16,24 +18,30 @@ import numpy.typing as npt
 from ...errors import AsyncReaderError, FormatError, SourceError
 from ...formats import packed as fmt
 from ...system.signals import after_this
+from ..base import Array
 from ..bytestore import ByteFile, OpenFile, check_descriptors
+from ..request import no_field
 from .checks import (
+    Dataset,
     attribute,
     check_library_filters,
+    check_stored,
     chunk_grid,
-    find_dataset,
     pipeline,
-    reach,
     read_table,
+    virtual_dataset,
 )
 from .chunks import ChunkGrid, LibraryChunks
-from .structure import virtual_layouts
+from .structure import Structure, signature_at
 
 #: Attributes of a description that are looked at, and bytes of paths read at a time.
 _ATTRIBUTES: Final = 256
 _PATH_BYTES: Final = 4 << 20
 
-SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
+#: Soft links that are followed on the way to one object.
+_SOFT: Final = 16
+#: Data sets that an error lists, and members of a group that are looked at to find them.
+_LISTED, _LOOKED_AT = 20, 200
 
 
 def is_hdf5(path: str) -> bool:
@@ -44,19 +52,6 @@ def is_hdf5(path: str) -> bool:
         return False
     file.close()
     return signature_at(file.mapped.bytes) is not None
-
-
-def signature_at(data: Any) -> int | None:
-    """Where HDF5's signature is: at 0, 512, 1024, ... (format specification, II.A); None without.
-
-    ``data``: the whole file, or what gives slices of it.
-    """
-    at, size = 0, int(data.size)
-    while at + 8 <= size:
-        if bytes(data[at : at + 8]) == SIGNATURE:
-            return at
-        at = max(512, at * 2)
-    return None
 
 
 @contextlib.contextmanager
@@ -101,15 +96,184 @@ def open_library(path: str) -> Any:
     raise refused
 
 
-def library(file: ByteFile) -> Any:
-    """h5py's File of it, read-only, which knows what checks.py asks it."""
+class Hdf5:
+    """An HDF5 file that the library has open, read-only, and what is known of its structure.
+
+    ``checked``: the whole structure is walked before the library sees the file; without it, each
+    object when it is reached.
+    """
+
+    def __init__(self, file: ByteFile, *, checked: bool = False) -> None:
+        import h5py
+
+        self.path = file.path
+        self.size = file.size
+        self._structure = Structure(file.mapped.bytes, file.path)
+        if checked:
+            self._structure.check()
+        named = file.handle
+        self.file = open_library(named) if isinstance(named, str) else h5py.File(named, "r")
+
+    def __enter__(self) -> Hdf5:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it: of a damaged file even that may fail."""
+        with contextlib.suppress(Exception):
+            self.file.close()
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names in the root group."""
+        return frozenset(self.file)
+
+    @cached_property
+    def _root(self) -> Any:
+        import h5py
+
+        return h5py.h5g.open(self.file.id, b"/")
+
+    def reach(self, name: str) -> object | None:
+        """h5py's low-level object ``name``, by hard and soft links of this file only; None if not
+        there.
+
+        FormatError at a link that leads out of the file, or round in circles.
+        """
+        import h5py
+
+        group: Any = self._root
+        left = deque(name.encode("utf-8", "surrogateescape").split(b"/"))
+        followed = 0
+        while left:
+            part = left.popleft()
+            if part in (b"", b"."):
+                continue
+            if b"\0" in part or not group.links.exists(part):
+                return None
+            kind = group.links.get_info(part).type
+            if kind == h5py.h5l.TYPE_SOFT:
+                followed += 1
+                if followed > _SOFT:
+                    raise FormatError(
+                        f"{name!r} is a soft link that leads in circles", path=self.path
+                    )
+                target = group.links.get_val(part)
+                group = self._root if target.startswith(b"/") else group
+                left.extendleft(reversed(target.split(b"/")))
+                continue
+            if kind != h5py.h5l.TYPE_HARD:
+                raise _leads_out(group, part, kind, name, self.path)
+            found = self._opened(group, part)
+            if found is None:
+                raise virtual_dataset(name, self.path)
+            if not any(piece not in (b"", b".") for piece in left):
+                return found
+            if not isinstance(found, h5py.h5g.GroupID):
+                return None
+            group = found
+        last: object = group
+        return last
+
+    def dataset(self, name: str) -> Dataset:
+        """A data set by name; refused if its bytes are in another file."""
+        import h5py
+
+        found = self.reach(name)
+        if found is None:
+            raise no_field(name, self._dataset_names(), self.path)
+        if not isinstance(found, h5py.h5d.DatasetID):
+            raise FormatError(f"{name!r} is not a data set", path=self.path)
+        return check_stored(h5py.Dataset(found), name, self.path)
+
+    def member(self, name: str) -> Dataset | None:
+        """A data set of the root group by a hard link, whose bytes are in this file; None for
+        anything else.
+
+        For detecting layouts: objects that fail a check are skipped.
+        """
+        import h5py
+
+        part, links = name.encode("utf-8", "surrogateescape"), self._root.links
+        if not links.exists(part) or links.get_info(part).type != h5py.h5l.TYPE_HARD:
+            return None
+        found = self._opened(self._root, part)
+        if not isinstance(found, h5py.h5d.DatasetID):
+            return None
+        try:
+            return check_stored(h5py.Dataset(found), name, "")
+        except FormatError:
+            return None
+
+    def attribute(self, name: str, compound: bool = False) -> Any:
+        """A root attribute, as checks.py's ``attribute`` reads it."""
+        return attribute(self.file, name, compound)
+
+    def table(self, name: str) -> Array:
+        """All of a data set, in memory."""
+        return self.read(self.dataset(name), name)
+
+    def read(self, dataset: Dataset, name: str) -> Array:
+        """All of a data set that passed :func:`check_stored`, in memory."""
+        return read_table(dataset, name, self.path, self.size)
+
+    def _dataset_names(self) -> list[str]:
+        """Names of some data sets of the root and the groups in it, sorted, each cut to be
+        shown."""
+        names: list[str] = []
+        groups = deque([(self._root, b"")])
+        for _ in range(_LOOKED_AT):
+            if not groups or len(names) >= _LISTED:
+                break
+            group, prefix = groups.popleft()
+            for name, found in self._members(group):
+                whole = prefix + name
+                if isinstance(found, type(group)):
+                    if not prefix:
+                        groups.append((found, whole + b"/"))
+                elif len(names) < _LISTED:
+                    names.append(whole.decode("utf-8", "backslashreplace")[:80])
+        return sorted(names)
+
+    def _opened(self, group: Any, part: bytes) -> object | None:
+        """The object that a hard link of ``group`` leads to; None for a virtual data set.
+
+        HDF5 looks for a virtual data set's sources, and believes how many it is told of, when it
+        opens it.
+        """
+        import h5py
+
+        if self._structure.virtual(group.links.get_info(part).u):
+            return None
+        opened: object = h5py.h5o.open(group, part)
+        return opened
+
+    def _members(self, group: Any) -> Iterator[tuple[bytes, object | None]]:
+        """Some of a group's data sets and groups, by hard links; None for a virtual data set."""
+        import h5py
+
+        for name in itertools.islice(group, _LOOKED_AT):
+            if group.links.get_info(name).type == h5py.h5l.TYPE_HARD:
+                found = self._opened(group, name)
+                if found is None or isinstance(found, h5py.h5d.DatasetID | h5py.h5g.GroupID):
+                    yield name, found
+
+
+def _leads_out(group: Any, part: bytes, kind: int, name: str, path: str) -> FormatError:
     import h5py
 
-    named = file.handle
-    h5 = open_library(named) if isinstance(named, str) else h5py.File(named, "r")
-    data = file.mapped.bytes
-    h5.is_virtual = virtual_layouts(data, signature_at(data) or 0, file.path)
-    return h5
+    found = f"a link of type {kind}"
+    if kind == h5py.h5l.TYPE_EXTERNAL:
+        file, _ = group.links.get_val(part)
+        found = f"external link to {file.decode('utf-8', 'backslashreplace')[:200]}"
+    return FormatError(
+        f"{name!r} is a link into another file",
+        path=path,
+        found=found,
+        hint="pass that file itself",
+    )
 
 
 @dataclass(frozen=True)
@@ -128,33 +292,33 @@ class TablePaths:
         if self.name is None:
             return None
         try:
-            with library(file) as h5:
-                return bytes(self._table(h5, file.path)[index])
+            with Hdf5(file) as h5:
+                return bytes(self._table(h5)[index])
         except Exception:  # whatever h5py makes of a damaged file
             return None  # only an error message asks for it
 
     def paths(self, file: ByteFile, count: int) -> Iterator[bytes | None]:
         """All paths, read piece by piece."""
-        with translated(file.path), library(file) as h5:
-            paths = self._table(h5, file.path)
+        with translated(file.path), Hdf5(file) as h5:
+            paths = self._table(h5)
             step = max(1, _PATH_BYTES // paths.dtype.itemsize)
             for lo in range(0, paths.shape[0], step):
                 yield from (bytes(name) for name in paths[lo : lo + step])
 
-    def _table(self, h5: Any, path: str) -> Any:
+    def _table(self, h5: Hdf5) -> Dataset:
         if self.name is None:
-            raise FormatError("its paths are missing", path=path, hint=fmt.REPACK)
-        paths = find_dataset(h5, self.name, path)
-        check_library_filters(pipeline(paths.id.get_create_plist()), path, self.name)
+            raise FormatError("its paths are missing", path=h5.path, hint=fmt.REPACK)
+        paths = h5.dataset(self.name)
+        check_library_filters(pipeline(paths.id.get_create_plist()), h5.path, self.name)
         if paths.dtype.kind != "S" or paths.shape != (self.count,):
             raise FormatError(
                 "its paths have the wrong shape or type",
-                path=path,
+                path=h5.path,
                 found=f"{paths.shape} {paths.dtype}",
                 hint=fmt.REPACK,
             )
         if paths.chunks is not None:
-            chunk_grid(h5, paths, self.name, path, h5.id.get_filesize())
+            chunk_grid(paths, self.name, h5.path, h5.size)
         return paths
 
 
@@ -167,13 +331,13 @@ class ThroughLibrary:
     def __call__(self, file: ByteFile, grid: ChunkGrid) -> LibraryChunks:
         """Open the library."""
         with translated(file.path):
-            h5 = library(file)
+            h5 = Hdf5(file)
             file.check_same()
-            return _LibraryReader(h5, find_dataset(h5, self.name, file.path), grid)
+            return _LibraryReader(h5, h5.dataset(self.name), grid)
 
 
 class _LibraryReader:
-    def __init__(self, h5: Any, data: Any, grid: ChunkGrid) -> None:
+    def __init__(self, h5: Hdf5, data: Dataset, grid: ChunkGrid) -> None:
         self._h5 = h5
         self._data = data
         self._grid = grid
@@ -186,7 +350,7 @@ class _LibraryReader:
             slice(int(a) * c, min((int(a) + 1) * c, n))
             for a, c, n in zip(at, grid.chunk, grid.shape, strict=True)
         )
-        with self._lock, translated(self._data.file.filename):
+        with self._lock, translated(self._h5.path):
             part = self._data[where]
         full = np.zeros(grid.chunk, grid.dtype)
         full[tuple(slice(0, n) for n in part.shape)] = part
@@ -196,43 +360,45 @@ class _LibraryReader:
         self._h5.close()
 
 
-def _class_names(h5: Any, path: str) -> list[str]:
-    table = find_dataset(h5, fmt.CLASSES, path)
+def _class_names(h5: Hdf5) -> list[str]:
+    table = h5.dataset(fmt.CLASSES)
     if table.dtype.kind != "S" or table.ndim != 1:
         raise FormatError(
             "its class names are no list of text",
-            path=path,
+            path=h5.path,
             found=f"{table.shape} {table.dtype}",
             hint=fmt.REPACK,
         )
-    raw = read_table(h5, table, fmt.CLASSES, path, h5.id.get_filesize())
+    raw = h5.read(table, fmt.CLASSES)
     # a folder's name may be no UTF-8; it comes as os.fsdecode would give it
     return [bytes(name).decode("utf-8", "surrogateescape") for name in raw]
 
 
-def _has_checksums(h5: Any, path: str) -> bool:
+def _has_checksums(h5: Hdf5) -> bool:
     """Whether the file has a table that only asyncreader writes."""
     import h5py
 
-    table = reach(h5, fmt.CHECKSUMS, path)
+    table = h5.reach(fmt.CHECKSUMS)
     if not isinstance(table, h5py.h5d.DatasetID):
         return False
     return bool(table.rank == 1 and table.get_type().equal(h5py.h5t.STD_U64LE))
 
 
-def read_meta(h5: Any, path: str) -> fmt.Meta | None:
+def read_meta(h5: Hdf5) -> fmt.Meta | None:
     """asyncreader's description in the root attributes; None if another program wrote the file."""
     # asyncreader writes no text of variable length, and HDF5 2.0 may hang on a damaged one
-    name = attribute(h5, "format")
+    name = h5.attribute("format")
     if isinstance(name, bytes):
         name = name.decode("ascii", "replace")
     if not isinstance(name, str) or name != fmt.FORMAT_NAME:
-        if f"digest_{fmt.CHECKSUMS}" in h5.attrs or _has_checksums(h5, path):
-            raise FormatError("its description is damaged or missing", path=path, hint=fmt.REPACK)
+        if f"digest_{fmt.CHECKSUMS}" in h5.file.attrs or _has_checksums(h5):
+            raise FormatError(
+                "its description is damaged or missing", path=h5.path, hint=fmt.REPACK
+            )
         return None
     fields: dict[str, Any] = {"format": name, "digests": {}, "shape": None, "classes": None}
-    for key in itertools.islice(h5.attrs, _ATTRIBUTES):
-        value = attribute(h5, key)
+    for key in itertools.islice(h5.file.attrs, _ATTRIBUTES):
+        value = h5.attribute(key)
         plain = value.item() if isinstance(value, np.generic) else value
         if isinstance(plain, bytes):
             plain = plain.decode()
@@ -242,13 +408,13 @@ def read_meta(h5: Any, path: str) -> fmt.Meta | None:
             fields[key] = _json(plain)
         else:
             fields[key] = plain.tolist() if isinstance(plain, np.ndarray) else plain
-    if reach(h5, fmt.CLASSES, path) is not None:
-        fields["classes"] = _class_names(h5, path)
+    if h5.reach(fmt.CLASSES) is not None:
+        fields["classes"] = _class_names(h5)
     try:
         text = json.dumps(fields)
     except TypeError as exc:
-        raise FormatError("its description is damaged", path=path, hint=fmt.REPACK) from exc
-    return fmt.Meta.from_json(text, path)
+        raise FormatError("its description is damaged", path=h5.path, hint=fmt.REPACK) from exc
+    return fmt.Meta.from_json(text, h5.path)
 
 
 def _json(text: Any) -> Any:

@@ -14,13 +14,14 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from ...errors import FormatError
+from ..bytestore import Bytes
 from .blocks import ATTRIBUTES, CHUNKS, LINKS, File, Forged, check_array, check_tree
 
 UInt8 = npt.NDArray[np.uint8]
@@ -32,48 +33,66 @@ _MESSAGES, _BLOCKS = 20_000, 1024
 #: Levels of a tree: HDF5's hold 2^16 chunks in three.
 _LEVELS: Final = 32
 _GROUP, _CHUNKS = 0, 1
+#: Messages that lead to other objects or trees (the layout, 0x08, is looked at first), and how a
+#: message begins in headers of the first and the second version: its type and size.
+_LEADING: Final = frozenset((0x02, 0x06, 0x11, 0x15))
+_FIRST, _SECOND = struct.Struct("<HH"), struct.Struct("<BHx")
 
 
 class _Odd(Exception):
     """Something is not what it should be: HDF5 will say so."""
 
 
-def check_loops(data: Any, base: int, path: str) -> None:
-    """FormatError where a tree of the file leads back to itself, or is absurdly deep.
+SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
 
-    ``data``: the whole file, or what has its ``size`` and gives slices of it as ``data``; ``base``:
-    where its superblock is.
+
+def signature_at(data: Bytes) -> int | None:
+    """Where HDF5's signature is: at 0, 512, 1024, ... (format specification, II.A); None without.
+
+    ``data``: the whole file.
     """
-    walk = _Walk(data, base, path)
-    try:
-        root = walk.superblock()
-    except _Odd:
-        return
-    walk.objects(root)
+    at = 0
+    while at + 8 <= data.size:
+        if bytes(data[at : at + 8]) == SIGNATURE:
+            return at
+        at = max(512, at * 2)
+    return None
 
 
-def virtual_layouts(data: Any, base: int, path: str) -> Callable[[int], bool]:
-    """Tells of an object's address, as HDF5 counts it, whether a virtual layout is in its header.
+class Structure:
+    """The structure of an HDF5 file, which is walked before the HDF5 library reads the file."""
 
-    HDF5 (2.0 too) reads a virtual layout's list of sources when the object is opened and believes
-    its counts: a forged one kills the process. So it must be known before.
-    """
-    walk = _Walk(data, base, path)
-    with contextlib.suppress(_Odd):
-        walk.superblock()
-    return walk.virtual
-
-
-class _Walk:
-    def __init__(self, data: Any, base: int, path: str) -> None:
+    def __init__(self, data: Bytes, path: str) -> None:
         self._data = data.data
-        self._size = int(data.size)
-        self._base = base
+        self._size = data.size
+        self._base = signature_at(data) or 0
         self._path = path
         self._width = self._length = 8
+        self._root: int | None = None
         self._todo: deque[int] = deque()
         self._known: set[int] = set()
+        self._walked: set[int] = set()
+        self._virtual: set[int] = set()
         self._trees: set[int] = set()
+        with contextlib.suppress(_Odd):
+            self._root = self._superblock()
+
+    def check(self) -> None:
+        """FormatError where a tree of the file leads back to itself, or is absurdly deep."""
+        self._meet(self._root)
+        while self._todo and len(self._walked) <= OBJECTS:
+            self._header(self._todo.popleft())
+
+    def virtual(self, address: int) -> bool:
+        """Whether the object at ``address``, as HDF5 counts it, is a virtual data set.
+
+        HDF5 (2.0 too) reads a virtual layout's list of sources when the object is opened and
+        believes its counts: a forged one kills the process. So it must be known before.
+        """
+        at = address + self._base
+        if at not in self._walked:
+            self._header(at)
+        return at in self._virtual
 
     # -- bytes -----------------------------------------------------------------------------
 
@@ -84,7 +103,9 @@ class _Walk:
         return found
 
     def _int(self, at: int, size: int) -> int:
-        return int.from_bytes(self._bytes(at, size), "little")
+        if at < 0 or at + size > self._size:
+            raise _Odd
+        return int.from_bytes(self._data[at : at + size], "little")
 
     def _address(self, at: int) -> int | None:
         """The file offset that the address at ``at`` means; None if it is not in the file."""
@@ -102,7 +123,7 @@ class _Walk:
 
     # -- from the superblock to every object ---------------------------------------------------
 
-    def superblock(self) -> int:
+    def _superblock(self) -> int:
         base = self._base
         version = self._int(base + 8, 1)
         sizes = {0: 13, 1: 13, 2: 9, 3: 9}.get(version)
@@ -123,37 +144,22 @@ class _Walk:
             raise _Odd
         return root
 
-    def virtual(self, address: int) -> bool:
-        """Whether a virtual layout (version 4 on, class 3) is in the header at ``address``."""
-        try:
-            return any(
-                kind == 0x08 and self._int(body, 1) >= 4 and self._int(body + 1, 1) == 3
-                for kind, body, _ in self._messages(address + self._base)
-            )
-        except _Odd:
-            return False  # HDF5 says what is wrong with such a header
-
-    def objects(self, root: int) -> None:
-        self._meet(root)
-        while self._todo and len(self._known) - len(self._todo) <= OBJECTS:
-            try:
-                self._header(self._todo.popleft())
-            except _Odd:
-                continue
-
     def _meet(self, address: int | None) -> None:
         if address is not None and address not in self._known:
             self._known.add(address)
             self._todo.append(address)
 
     def _header(self, at: int) -> None:
-        for kind, body, size in self._messages(at):
-            try:
-                self._message(kind, body, size)
-            except _Odd:
-                continue
+        self._walked.add(at)
+        with contextlib.suppress(_Odd):  # HDF5 says what is wrong with such a header
+            for kind, body in self._messages(at):
+                with contextlib.suppress(_Odd):
+                    if kind == 0x08 and self._layout(body):
+                        self._virtual.add(at)
+                    elif kind in _LEADING:
+                        self._message(kind, body)
 
-    def _message(self, kind: int, body: int, size: int) -> None:
+    def _message(self, kind: int, body: int) -> None:
         if kind == 0x11:
             self._tree(self._address(body), _GROUP, self._length)
         elif kind == 0x06:
@@ -165,8 +171,6 @@ class _Walk:
             self._second_tree(heap + self._width, kinds, heap)
             if flags & 2:
                 self._second_tree(heap + 2 * self._width, kinds, heap)
-        elif kind == 0x08:
-            self._layout(body, size)
 
     def _link(self, body: int) -> None:
         flags = self._int(body + 1, 1)
@@ -179,24 +183,27 @@ class _Walk:
         width = 1 << (flags & 3)
         self._meet(self._address(at + width + self._int(at, width)))
 
-    def _layout(self, body: int, size: int) -> None:
-        version = self._int(body, 1)
-        if version in (1, 2) and self._int(body + 2, 1) == 2:
-            axes = self._int(body + 1, 1)
-            self._tree(self._address(body + 8), _CHUNKS, 8 + 8 * axes)
-        elif version == 3 and self._int(body + 1, 1) == 2:
-            axes = self._int(body + 2, 1)
-            self._tree(self._address(body + 3), _CHUNKS, 8 + 8 * axes)
-        elif version >= 4 and self._int(body + 1, 1) == 2:
+    def _layout(self, body: int) -> bool:
+        """Walk the chunk index of a data layout. Whether it is a virtual one."""
+        version, second, third = self._bytes(body, 3)
+        kind = second if version >= 3 else third
+        if kind != 2:
+            return version >= 4 and kind == 3
+        if version in (1, 2):
+            self._tree(self._address(body + 8), _CHUNKS, 8 + 8 * second)
+        elif version == 3:
+            self._tree(self._address(body + 3), _CHUNKS, 8 + 8 * third)
+        elif version >= 4:
             axes, width = self._int(body + 3, 1), self._int(body + 4, 1)
             index = body + 5 + axes * width
             if self._int(index, 1) == 5:
                 self._second_tree(index + 7, CHUNKS, None)
             elif self._int(index, 1) == 4:
                 self._array(index)
+        return False
 
-    def _messages(self, at: int) -> Iterator[tuple[int, int, int]]:
-        """(type, where, size) of the messages of the object header at ``at``."""
+    def _messages(self, at: int) -> Iterator[tuple[int, int]]:
+        """(type, where) of the messages of the object header at ``at``."""
         first = bytes(self._bytes(at, 8))
         second = first[:4] == b"OHDR"
         order = 0
@@ -217,10 +224,7 @@ class _Walk:
             head = 4 + order if second else 8
             while offset + head <= end and count < _MESSAGES:
                 count += 1
-                if second:
-                    kind, size = self._int(offset, 1), self._int(offset + 1, 2)
-                else:
-                    kind, size = self._int(offset, 2), self._int(offset + 2, 2)
+                kind, size = (_SECOND if second else _FIRST).unpack(self._bytes(offset, 4))
                 body = offset + head
                 if kind == 0x10:
                     more, length = self._address(body), self._int(body + self._width, self._length)
@@ -229,7 +233,7 @@ class _Walk:
                         edges = (4, 4) if second else (0, 0)
                         blocks.append((more + edges[0], more + length - edges[1]))
                 else:
-                    yield kind, body, size
+                    yield kind, body
                 offset = body + size
 
     # -- trees -----------------------------------------------------------------------------

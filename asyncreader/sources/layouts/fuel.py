@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from ...errors import FormatError
-from ..hdf5.checks import attribute, find_dataset, hard_dataset, read_table
+from ..base import Array
+from ..hdf5.checks import Dataset, attribute
+from ..hdf5.file import Hdf5
 
 Int64 = npt.NDArray[np.int64]
 
@@ -24,32 +25,27 @@ _FIELDS: Final = {"split", "source", "start", "stop", "indices", "available"}
 #: At most so many rows of ``split`` and attributes are read.
 _MOST: Final = 4096
 
-#: Takes a data set and its name, and checks that it is stored in the file.
-Checked = Callable[[Any, str], Any]
 
-
-def is_fuel(h5: Any) -> bool:
+def is_fuel(h5: Hdf5) -> bool:
     """Whether the file has Fuel's ``split`` attribute."""
     return _table(h5) is not None
 
 
-def is_fuel_of_2015(h5: Any) -> bool:
+def is_fuel_of_2015(h5: Hdf5) -> bool:
     """Whether the file's root attributes are splits as Fuel first wrote them."""
     return _table(h5) is None and bool(_old_splits(h5, 1 << 62))
 
 
-def _table(h5: Any) -> Any:
+def _table(h5: Hdf5) -> Array | None:
     # text of variable length is not what Fuel writes, and not read (see shapes)
-    table = attribute(h5, "split", compound=True)
+    table = h5.attribute("split", compound=True)
     if not isinstance(table, np.ndarray) or table.ndim != 1:
         return None
     fields = table.dtype.fields or {}
     return table if set(fields) >= _FIELDS and fields["split"][0].kind == "S" else None
 
 
-def read_splits(
-    h5: Any, data: str, labels: str | None, count: int, path: str
-) -> dict[str, slice | Int64]:
+def read_splits(h5: Hdf5, data: str, labels: str | None, count: int) -> dict[str, slice | Int64]:
     """Rows of each split that ``data`` and ``labels`` (None: not needed) both have.
 
     A split that goes beyond ``count`` rows is left out: there are no labels for it.
@@ -58,13 +54,15 @@ def read_splits(
     if table is None:
         return _old_splits(h5, count)
     if table.size > _MOST:
-        raise FormatError("its table of splits is too long", path=path, found=f"{table.size} rows")
+        raise FormatError(
+            "its table of splits is too long", path=h5.path, found=f"{table.size} rows"
+        )
     found: dict[str, dict[str, slice | Int64]] = {}
     for row in table:
         source = _text(row["source"])
         if not row["available"] or source not in (data, labels):
             continue
-        found.setdefault(_text(row["split"]), {})[source] = _rows(h5, row, count, path)
+        found.setdefault(_text(row["split"]), {})[source] = _rows(h5, row, count)
     splits: dict[str, slice | Int64] = {}
     for name, sources in found.items():
         rows = sources.get(data)
@@ -75,34 +73,34 @@ def read_splits(
     return splits
 
 
-def _rows(h5: Any, row: Any, most: int, path: str) -> slice | Int64:
+def _rows(h5: Hdf5, row: Any, most: int) -> slice | Int64:
     import h5py
 
     name = f"split {_text(row['split'])!r} of {_text(row['source'])!r}"
     reference = row["indices"]
     if reference:
         # opened by name: what a reference opens directly is not checked
-        where = h5py.h5r.get_name(reference, h5.id)
+        where = h5py.h5r.get_name(reference, h5.file.id)
         if where is None:
-            raise FormatError(f"the indices of {name} are not in the file", path=path)
-        indices = find_dataset(h5, os.fsdecode(where), path)
+            raise FormatError(f"the indices of {name} are not in the file", path=h5.path)
+        indices = h5.dataset(os.fsdecode(where))
         # compared with the number of records before reading: a small file may declare terabytes
         if indices.ndim != 1 or indices.dtype.kind not in "iu" or indices.shape[0] > most:
             raise FormatError(
                 f"the indices of {name} are not a list of records",
-                path=path,
+                path=h5.path,
                 found=f"{indices.shape} {indices.dtype}",
             )
-        held = read_table(h5, indices, name, path, h5.id.get_filesize())
+        held = h5.read(indices, name)
         records: Int64 = np.sort(held.astype(np.int64))
         if records.size == 0:
             return slice(0, 0)
         if int(records[0]) < 0:
-            raise FormatError(f"{name} names records below 0", path=path, found=int(records[0]))
+            raise FormatError(f"{name} names records below 0", path=h5.path, found=int(records[0]))
         return records
     start, stop = int(row["start"]), int(row["stop"])
     if not 0 <= start <= stop:
-        raise FormatError(f"{name} is not a valid range", path=path, found=f"{start} to {stop}")
+        raise FormatError(f"{name} is not a valid range", path=h5.path, found=f"{start} to {stop}")
     return slice(start, stop)
 
 
@@ -116,13 +114,13 @@ def _same(one: slice | Int64, other: slice | Int64 | None) -> bool:
     return np.array_equal(one, other)
 
 
-def _old_splits(h5: Any, count: int) -> dict[str, slice | Int64]:
+def _old_splits(h5: Hdf5, count: int) -> dict[str, slice | Int64]:
     """Root attributes of two whole numbers that are ranges of the records, one from 0 on."""
     found: dict[str, slice | Int64] = {}
-    if len(h5.attrs) > _MOST:
+    if len(h5.file.attrs) > _MOST:
         return found
-    for name in h5.attrs:
-        pair = attribute(h5, name)
+    for name in h5.file.attrs:
+        pair = h5.attribute(name)
         if not isinstance(pair, np.ndarray) or pair.shape != (2,) or pair.dtype.kind not in "iu":
             continue
         start, stop = (int(n) for n in pair)
@@ -140,53 +138,50 @@ def axis_order(shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
     return (1, 3, 4, 2) if len(shape) == 4 and shape[1] <= 4 < shape[3] else None
 
 
-def shapes(
-    h5: Any, name: str, count: int, path: str, checked: Checked
-) -> tuple[Int64, str | None] | None:
+def shapes(h5: Hdf5, name: str, count: int) -> tuple[Int64, str | None] | None:
     """(shapes (N, axes), letters of the axes or None) of a source of variable shape, or None.
 
     The scales are found by their own names: the list that attaches them to the source has variable
     length, and HDF5 2.0 never returns from reading a damaged one.
     """
-    table = _scale(h5, f"{name}_shapes", b"shapes", checked)
+    table = _scale(h5, f"{name}_shapes", b"shapes")
     if table is None:
         return None
     fits = table.ndim == 2 and table.shape[0] == count and table.shape[1] <= 8
     if not fits or table.dtype.kind not in "iu":
         raise FormatError(
             "its table of shapes has the wrong shape",
-            path=path,
+            path=h5.path,
             found=f"{table.shape} {table.dtype}",
             expected=f"({count}, axes) whole numbers",
         )
-    size = h5.id.get_filesize()
-    sizes: Int64 = read_table(h5, table, f"{name}_shapes", path, size).astype(np.int64)
+    sizes: Int64 = h5.read(table, f"{name}_shapes").astype(np.int64)
     letters = None
     if sizes.shape[1] == 3:
         letters = "CHW"  # what Fuel's own converters write
-        labels = _scale(h5, f"{name}_shape_labels", b"shape_labels", checked)
+        labels = _scale(h5, f"{name}_shape_labels", b"shape_labels")
         if labels is not None and labels.dtype.kind == "S" and labels.shape == (3,):
-            words = read_table(h5, labels, f"{name}_shape_labels", path, size)
+            words = h5.read(labels, f"{name}_shape_labels")
             letters = "".join(_text(word)[:1].upper() for word in words)
         if sorted(letters) != ["C", "H", "W"]:
             letters = None
     return sizes, letters
 
 
-def _scale(h5: Any, usual: str, label: bytes, checked: Checked) -> Any:
+def _scale(h5: Hdf5, usual: str, label: bytes) -> Dataset | None:
     """The data set that calls itself the dimension scale ``label``: by its usual name, else the
     only one of the root group."""
     found = []
-    for name in (usual, *itertools.islice(h5.keys(), _MOST)):
-        item = hard_dataset(h5, name)
+    for name in (usual, *itertools.islice(h5.file, _MOST)):
+        item = h5.member(name)
         if item is not None and _attribute(item, "NAME") == label:
             if name == usual:
-                return checked(item, name)
-            found.append((item, name))
-    return checked(*found[0]) if len(found) == 1 else None
+                return item
+            found.append(item)
+    return found[0] if len(found) == 1 else None
 
 
-def _attribute(item: Any, name: str) -> bytes | None:
+def _attribute(item: Dataset, name: str) -> bytes | None:
     """An attribute that is text."""
     value = attribute(item, name)
     return bytes(value).rstrip(b"\0") if isinstance(value, bytes) else None

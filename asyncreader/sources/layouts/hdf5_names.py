@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-from ..hdf5.checks import hard_dataset
+from ..hdf5.checks import Dataset
+from ..hdf5.file import Hdf5
 from ..request import Hdf5Fields
 from . import fuel
 
@@ -60,9 +61,9 @@ class Known:
         return ", ".join(word for word in (layout or self.names, how) if word)
 
 
-def recognise(h5: Any, fields: Hdf5Fields, path: str) -> Known:
+def recognise(h5: Hdf5, fields: Hdf5Fields) -> Known:
     """This file's field names, in place of the defaults that the caller left."""
-    root = set(h5.keys())
+    root = h5.names
     given = (fields.data, fields.labels)
     is_fuel = fuel.is_fuel(h5) or (not root.isdisjoint(_FUEL) and fuel.is_fuel_of_2015(h5))
     if fields.data == _DATA and _DATA not in root:
@@ -71,9 +72,9 @@ def recognise(h5: Any, fields: Hdf5Fields, path: str) -> Known:
                 fields = replace(fields, data=data)
                 break
         else:
-            fields = _images(h5, root, fields, path, is_fuel)
+            fields = _images(h5, fields, is_fuel)
     if fields.labels == _LABELS and not fields.labels_required and _LABELS not in root:
-        fields = replace(fields, labels=_partner(h5, root, fields, is_fuel))
+        fields = replace(fields, labels=_partner(h5, fields, is_fuel))
     layout = "Fuel" if is_fuel else ""
     classes = None
     if fields.data in _COURSE:
@@ -94,9 +95,10 @@ def recognise(h5: Any, fields: Hdf5Fields, path: str) -> Known:
     return Known(layout, fields, classes, is_fuel, names if chosen else "")
 
 
-def _images(h5: Any, root: set[str], fields: Hdf5Fields, path: str, is_fuel: bool) -> Hdf5Fields:
+def _images(h5: Hdf5, fields: Hdf5Fields, is_fuel: bool) -> Hdf5Fields:
     import h5py
 
+    root = h5.names
     if is_fuel:
         for name in _FUEL:
             if name in root:
@@ -110,7 +112,7 @@ def _images(h5: Any, root: set[str], fields: Hdf5Fields, path: str, is_fuel: boo
         dims = None if data is None else fuel.axis_order(data.shape)
         return replace(fields, data=_GAN, dims=fields.dims or dims)
     if root == {"x"}:
-        return _pcam(fields, path)
+        return _pcam(fields, h5.path)
     return fields
 
 
@@ -126,8 +128,9 @@ def _pcam(fields: Hdf5Fields, path: str) -> Hdf5Fields:
     return replace(fields, data="x", labels=labels, labels_path=labels_path, labels_required=True)
 
 
-def _partner(h5: Any, root: set[str], fields: Hdf5Fields, is_fuel: bool) -> str | None:
+def _partner(h5: Hdf5, fields: Hdf5Fields, is_fuel: bool) -> str | None:
     """The labels that go with ``fields.data``; "labels", which the file lacks, for none."""
+    root = h5.names
     if fields.data in _COURSE:
         return _COURSE[fields.data] if _COURSE[fields.data] in root else fields.labels
     rows = _numbers(h5, fields.data) if "/" not in fields.data and fields.data in root else None
@@ -140,7 +143,7 @@ def _partner(h5: Any, root: set[str], fields: Hdf5Fields, is_fuel: bool) -> str 
     return fields.labels
 
 
-def _numbers(h5: Any, name: str) -> Any:
+def _numbers(h5: Hdf5, name: str) -> Dataset | None:
     """A data set of the root group that is in this file, or None."""
-    item = hard_dataset(h5, name)
+    item = h5.member(name)
     return item if item is not None and item.ndim else None

@@ -6,7 +6,6 @@ warns: filters that only HDF5 itself can decode.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import warnings
 from collections.abc import Mapping
@@ -35,26 +34,10 @@ from ..base import (
 )
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents
-from ..hdf5.checks import (
-    chunk_grid,
-    compare_chunks,
-    find_dataset,
-    odd_bits,
-    pipeline,
-    reach,
-    read_table,
-)
+from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, odd_bits, pipeline
 from ..hdf5.chunks import ChunkGrid, Chunks
-from ..hdf5.file import (
-    TablePaths,
-    ThroughLibrary,
-    library,
-    read_meta,
-    signature_at,
-    translated,
-)
+from ..hdf5.file import Hdf5, TablePaths, ThroughLibrary, read_meta, translated
 from ..hdf5.filters import NAMES, check_filters
-from ..hdf5.structure import check_loops
 from ..request import Hdf5Fields, image_axes, stored_rows
 from . import fuel
 from .hdf5_names import Known, recognise
@@ -68,29 +51,21 @@ def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto") -> Source:
 
 def index_hdf5(file: ByteFile, fields: Hdf5Fields) -> FieldIndex:
     """The index of one data set of an open file."""
-    path, h5 = file.path, None
-    check_loops(file.mapped.bytes, signature_at(file.mapped.bytes) or 0, path)
-    try:
-        with translated(path):
-            h5 = library(file)
-            file.check_same()
-            return _Opener(path, file, h5, fields).index()
-    finally:
-        if h5 is not None:
-            with contextlib.suppress(Exception):  # of a damaged file even closing may fail
-                h5.close()
+    with translated(file.path), Hdf5(file, checked=True) as h5:
+        file.check_same()
+        return _Opener(file, h5, fields).index()
 
 
 class _Opener(VlenOpener):
     """Opens one file: finds the data set, checks it, and chooses how it is read."""
 
-    def __init__(self, path: str, file: ByteFile, h5: Any, fields: Hdf5Fields) -> None:
-        self.path = path
+    def __init__(self, file: ByteFile, h5: Hdf5, fields: Hdf5Fields) -> None:
+        self.path = file.path
         self.file = file
         self.h5 = h5
-        self.meta = read_meta(h5, path)
+        self.meta = read_meta(h5)
         # a set packed by asyncreader describes itself; others may use well-known names
-        self.known = Known("", fields) if self.meta is not None else recognise(h5, fields, path)
+        self.known = Known("", fields) if self.meta is not None else recognise(h5, fields)
         self.fields = self.known.fields
         self.classes = None if self.meta is None else self.meta.classes
         self.others = () if self.meta is None else self.meta.fields
@@ -101,7 +76,7 @@ class _Opener(VlenOpener):
         """The index of the data set that ``fields`` name."""
         import h5py
 
-        data = self.dataset(self.h5, self.fields.data)
+        data = self.dataset(self.fields.data)
         name = self.fields.data.strip("/")
         if self.meta is not None and name != fmt.DATA:
             self.meta, self.other_field = self.meta.field(name), name
@@ -112,7 +87,7 @@ class _Opener(VlenOpener):
 
     # -- finding things --------------------------------------------------------------------
 
-    def dataset(self, h5: Any, name: str) -> Any:
+    def dataset(self, name: str) -> Dataset:
         """A data set by name, reached by links inside the file only and stored in it.
 
         A missing one is a ParamsError if the caller named it, and a FormatError in a set packed by
@@ -123,9 +98,9 @@ class _Opener(VlenOpener):
             self.fields.data,
             self.fields.labels,
         )
-        if meta is not None and not named and reach(h5, name, self.path) is None:
+        if meta is not None and not named and self.h5.reach(name) is None:
             raise FormatError(f"its {name} are missing", path=self.path, hint=fmt.REPACK)
-        return find_dataset(h5, name, self.path)
+        return self.h5.dataset(name)
 
     def _labels(self, count: int) -> Array | None:
         fields = self.fields
@@ -137,7 +112,7 @@ class _Opener(VlenOpener):
         if packed and self.meta is not None and self.meta.label_kind == "none":
             return None
         needed = fields.labels_required or packed
-        if not needed and reach(self.h5, fields.labels, self.path) is None:
+        if not needed and self.h5.reach(fields.labels) is None:
             return None
         labels = self._table(fields.labels, _TEXT_LABELS)[: self._count(count)]
         _check_labels(labels, self._count(count), self.path, fields.labels)
@@ -159,24 +134,24 @@ class _Opener(VlenOpener):
     def _count(self, rows: int) -> int:
         """The number of samples served out of ``rows``: Fuel's unlabelled ones come last."""
         labels = self.fields.labels
-        if not self.known.fuel or labels is None or reach(self.h5, labels, self.path) is None:
+        if not self.known.fuel or labels is None or self.h5.reach(labels) is None:
             return rows
-        return min(rows, int(self.dataset(self.h5, labels).shape[0]))
+        return min(rows, int(self.dataset(labels).shape[0]))
 
     def _class_names(self, labels: Array) -> tuple[str, ...] | None:
         """Class names of a known layout, if they fit the labels."""
         if self.known.classes is None or labels.dtype.kind not in "iu":
             return None
-        table = self.dataset(self.h5, self.known.classes)
+        table = self.dataset(self.known.classes)
         if table.dtype.kind != "S" or table.ndim != 1 or table.shape[0] > 1 << 16:
             return None
-        stored = read_table(self.h5, table, self.known.classes, self.path, self.file.size)
+        stored = self.h5.read(table, self.known.classes)
         names = tuple(bytes(name).decode("utf-8", "backslashreplace") for name in stored)
         return names if int(labels.min()) >= 0 and int(labels.max()) < len(names) else None
 
     def _table(self, name: str, hint: str | None = None) -> Array:
         """A small data set: mapped if it is contiguous in the file, else read by h5py."""
-        dataset = self.dataset(self.h5, name)
+        dataset = self.dataset(name)
         _check_numeric(dataset, name, self.path, hint)
         offset = dataset.id.get_offset()
         size = dataset.size * dataset.dtype.itemsize
@@ -192,7 +167,7 @@ class _Opener(VlenOpener):
             if offset % dataset.dtype.itemsize == 0:
                 table: Array = self.file.table(offset, size).view(dataset.dtype)
                 return table.reshape(dataset.shape)
-        read: Array = read_table(self.h5, dataset, name, self.path, self.file.size)
+        read: Array = self.h5.read(dataset, name)
         return read.astype(read.dtype.newbyteorder("="), copy=False)
 
     def _checksums(self, count: int) -> UInt64 | None:
@@ -206,12 +181,12 @@ class _Opener(VlenOpener):
 
     def _paths(self) -> str | None:
         name = fmt.table_of(self.other_field, fmt.PATHS)
-        there = self.meta is not None and reach(self.h5, name, self.path) is not None
+        there = self.meta is not None and self.h5.reach(name) is not None
         return name if there else None
 
     # -- encoded images, packed by asyncreader ---------------------------------------------
 
-    def _blob(self, data: Any, meta: fmt.Meta) -> FieldIndex:
+    def _blob(self, data: Dataset, meta: fmt.Meta) -> FieldIndex:
         offset = data.id.get_offset()
         if data.ndim != 1 or data.dtype != np.uint8 or offset is None:
             raise FormatError("its data are not the blob it declares", path=self.path, hint=_AGAIN)
@@ -244,7 +219,7 @@ class _Opener(VlenOpener):
 
     # -- pixels ----------------------------------------------------------------------------
 
-    def _raw(self, data: Any) -> FieldIndex:
+    def _raw(self, data: Dataset) -> FieldIndex:
         name = self.fields.data
         _check_numeric(data, name, self.path)
         odd = odd_bits(data)
@@ -276,7 +251,7 @@ class _Opener(VlenOpener):
                 hint=fmt.REPACK,
             )
         if self.meta is not None and (data.dtype, data.shape[1:]) != (
-            self.meta.dtype,
+            np.dtype(self.meta.dtype),
             self.meta.shape,
         ):
             raise FormatError(
@@ -294,7 +269,12 @@ class _Opener(VlenOpener):
         return self._chunked(data, axis, stored, labels, checksums)
 
     def _contiguous(
-        self, data: Any, axis: int, stored: Stored, labels: Array | None, checksums: UInt64 | None
+        self,
+        data: Dataset,
+        axis: int,
+        stored: Stored,
+        labels: Array | None,
+        checksums: UInt64 | None,
     ) -> FieldIndex:
         import h5py
 
@@ -325,7 +305,12 @@ class _Opener(VlenOpener):
         return self._found(spec, rows, labels, checksums)
 
     def _chunked(
-        self, data: Any, axis: int, stored: Stored, labels: Array | None, checksums: UInt64 | None
+        self,
+        data: Dataset,
+        axis: int,
+        stored: Stored,
+        labels: Array | None,
+        checksums: UInt64 | None,
     ) -> FieldIndex:
         assert stored.shape is not None
         plist = data.id.get_create_plist()
@@ -359,9 +344,9 @@ class _Opener(VlenOpener):
         through = ThroughLibrary(self.fields.data)
         return self._found(spec, Chunks(grid, axis, through), labels, checksums)
 
-    def _grid(self, data: Any, dtype: np.dtype[Any] | None = None) -> ChunkGrid:
+    def _grid(self, data: Dataset, dtype: np.dtype[Any] | None = None) -> ChunkGrid:
         name = self.fields.data
-        grid = chunk_grid(self.h5, data, name, self.path, self.file.size, dtype)
+        grid = chunk_grid(data, name, self.path, self.file.size, dtype)
         if self.meta is None:  # sets packed by asyncreader have checksums
             view = self.file.mapped.view
             compare_chunks(data, grid, view, name, self.path, decoded=dtype is None)
@@ -418,7 +403,7 @@ class _Opener(VlenOpener):
         if self.meta is None:
             fields = self.fields
             named = None if labels is None or fields.labels_path else fields.labels
-            splits = fuel.read_splits(self.h5, fields.data, named, spec.count, self.path)
+            splits = fuel.read_splits(self.h5, fields.data, named, spec.count)
         names = TablePaths(self._paths(), spec.count)
         return FieldIndex(spec, storage, self.file.where, labels, checksums, names, splits)
 
@@ -434,16 +419,16 @@ def read_labels(path: str, name: str, count: int) -> Array:
         raise SourceNotFoundError("no such labels file", path=path)
     file = OpenFile(path, "mmap")
     file.close()  # its mapping stays
-    check_loops(file.mapped.bytes, signature_at(file.mapped.bytes) or 0, path)
-    with translated(path), library(file) as h5:
-        dataset = find_dataset(h5, name, path)
+    with translated(path), Hdf5(file, checked=True) as h5:
+        dataset = h5.dataset(name)
         _check_numeric(dataset, name, path, _TEXT_LABELS)
         _check_labels(dataset, count, path, name)
-        labels: Array = read_table(h5, dataset, name, path, h5.id.get_filesize())
-    return labels.astype(labels.dtype.newbyteorder("="), copy=False)
+        labels = h5.read(dataset, name)
+    native: Array = labels.astype(labels.dtype.newbyteorder("="), copy=False)
+    return native
 
 
-def _check_labels(labels: Any, count: int, path: str, name: str) -> None:
+def _check_labels(labels: Array | Dataset, count: int, path: str, name: str) -> None:
     """``labels``: an array, or a data set before it is read."""
     if labels.ndim == 0 or labels.shape[0] != count or 0 in labels.shape:
         raise FormatError(
@@ -455,7 +440,7 @@ def _check_labels(labels: Any, count: int, path: str, name: str) -> None:
         )
 
 
-def _check_numeric(dataset: Any, name: str, path: str, hint: str | None = None) -> None:
+def _check_numeric(dataset: Dataset, name: str, path: str, hint: str | None = None) -> None:
     if dataset.dtype.kind not in "buif" or dataset.dtype.itemsize > 8:
         raise FormatError(
             f"data set {name!r} does not hold plain numbers",

@@ -29,6 +29,11 @@ from ..lmdb.file import open_data_file
 from ..request import Hdf5Fields, no_field
 
 
+def _tree(file: ByteFile) -> LmdbFile:
+    assert isinstance(file, OpenFile)  # LMDB is read from files of this machine alone
+    return LmdbFile(file.mapped.bytes, file.path)
+
+
 @dataclass(frozen=True)
 class PackedNames:
     """Keys that are record numbers, and source paths in the database ``tree``."""
@@ -44,7 +49,7 @@ class PackedNames:
         if self.tree is None:
             return None
         try:
-            value = LmdbFile(file.mapped.bytes, file.path).find(self.tree, fmt.record_key(index))
+            value = _tree(file).find(self.tree, fmt.record_key(index))
         except FormatError:
             return None  # only an error message asks for it
         return None if value is None else value.tobytes()
@@ -54,10 +59,10 @@ class PackedNames:
         if self.tree is None:
             yield from [None] * count
             return
-        data = file.mapped.bytes
-        starts, sizes = LmdbFile(data, file.path).extents(self.tree)
+        tree = _tree(file)
+        starts, sizes = tree.extents(self.tree)
         for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-            yield data[start : start + size].tobytes()
+            yield tree.data[start : start + size].tobytes()
 
 
 def open_lmdb(path: str, fields: Hdf5Fields | None = None, *, io: str = "auto") -> Source:

@@ -13,8 +13,9 @@ from ...pixels.transform import Stored
 from ..base import Array, FieldIndex, SourceSpec, check_extents, default_block
 from ..bytestore import ByteFile
 from ..extents import Extents, ImageExtents
-from ..hdf5.checks import check_stored, pipeline
+from ..hdf5.checks import Dataset, pipeline
 from ..hdf5.chunks import ChunkGrid
+from ..hdf5.file import Hdf5
 from ..hdf5.filters import check_filters, decode_chunk
 from ..hdf5.vlen import ELEMENT, heap_extents
 from ..images import image_kind, same_size
@@ -29,7 +30,7 @@ class VlenOpener:
 
     path: str
     file: ByteFile
-    h5: Any
+    h5: Hdf5
     fields: Hdf5Fields
     _count: Callable[[int], int]
     _labels: Callable[[int], Array | None]
@@ -38,7 +39,7 @@ class VlenOpener:
     _inside: Callable[[int, int], None]
     _found: Callable[..., FieldIndex]
 
-    def _vlen(self, data: Any, base: np.dtype[Any]) -> FieldIndex:
+    def _vlen(self, data: Dataset, base: np.dtype[Any]) -> FieldIndex:
         """Image files of variable length, or pixels if Fuel's ``shapes`` give their shapes."""
         name = self.fields.data
         if data.ndim != 1 or data.shape[0] == 0 or base.kind not in "buif" or base.itemsize > 8:
@@ -49,7 +50,13 @@ class VlenOpener:
                 expected="shape (N,) of numbers",
             )
         file = self.file.mapped.bytes
-        user_block = self.h5.id.get_create_plist().get_userblock()
+        if not isinstance(file, np.ndarray):
+            raise FormatError(
+                f"data set {name!r} is of variable length, which is not read from a store",
+                path=self.path,
+                hint="download it, or convert it: asyncreader convert",
+            )
+        user_block = self.h5.file.id.get_create_plist().get_userblock()
         count = self._count(data.shape[0])
         extents = heap_extents(
             self._elements(data), data.shape[0], file, user_block, base.itemsize, self.path, name
@@ -57,7 +64,7 @@ class VlenOpener:
         starts, sizes = extents[0][:count], extents[1][:count]
         check_extents(starts, sizes, self.file.size, self.path)
         labels = self._labels(data.shape[0])
-        shapes = fuel.shapes(self.h5, name, data.shape[0], self.path, self.stored)
+        shapes = fuel.shapes(self.h5, name, data.shape[0])
         if shapes is not None:
             return self._pixels(base, starts, sizes, labels, shapes[0][:count], shapes[1])
         first = int(np.argmax(sizes > 0))
@@ -120,12 +127,12 @@ class VlenOpener:
         spec = self._spec(len(starts), stored, "raw", how, block)
         return self._found(spec, ImageExtents(starts, sizes, shapes), labels)
 
-    def _elements(self, data: Any) -> Iterator[npt.NDArray[np.uint8]]:
+    def _elements(self, data: Dataset) -> Iterator[npt.NDArray[np.uint8]]:
         """The stored elements of a data set of variable length, piece by piece."""
         import h5py
 
         name, plist = self.fields.data, data.id.get_create_plist()
-        if self.h5.id.get_create_plist().get_sizes() != (8, 8):
+        if self.h5.file.id.get_create_plist().get_sizes() != (8, 8):
             raise FormatError(
                 "only offsets of 8 bytes are supported", path=self.path, hint="h5repack it"
             )
@@ -160,7 +167,3 @@ class VlenOpener:
             )
         self._inside(offset, data.shape[0] * ELEMENT.itemsize)
         yield self.file.mapped.view(offset, data.shape[0] * ELEMENT.itemsize)
-
-    def stored(self, item: Any, name: str) -> Any:
-        """``item`` itself, if it is a data set whose bytes are in this file."""
-        return check_stored(item, name, self.path)

@@ -185,7 +185,7 @@ class RangeFile(io.RawIOBase):
 
 
 class Slices:
-    """What :func:`structure.check_loops` asks of a file's bytes."""
+    """An object's bytes, read through h5py's file when they are asked for."""
 
     def __init__(self, file: RangeFile) -> None:
         self.file = file
