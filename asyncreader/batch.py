@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Generic, Self, TypeAlias, TypeVar, cast
 
+import numpy as np
 import numpy.typing as npt
 
 from .errors import ReaderClosedError
 from .pipeline.cuda import DeviceRing
 from .pipeline.ring import SlotState
-from .pipeline.slots import Slot, SlotRing, arrays_of
+from .pipeline.slots import Data, Slot, SlotRing, arrays_of
 
-Array: TypeAlias = npt.NDArray[Any]
+#: An array of a batch. What it holds is known when the set is opened, not to a type checker.
+Array: TypeAlias = npt.NDArray[np.number]
+
+if TYPE_CHECKING:
+    # what a type checker takes D and L for where nothing else is said; from Python 3.13 in typing
+    from typing_extensions import TypeVar as _WithDefault
+
+    D = _WithDefault("D", default=Array)
+    L = _WithDefault("L", default=Array)
+else:
+    D = TypeVar("D")
+    L = TypeVar("L")
 
 # read through its class, a member of an enum costs a call in Python
 _HELD = SlotState.HELD
 
 
-class Batch:
+class Batch(Generic[D, L]):
     """One minibatch; unpacks to ``(data, labels)``.
 
     ``data``: (B, C, H, W) or as ``layout`` says, with several fields a tuple of such, one for each
@@ -29,6 +41,10 @@ class Batch:
     caller's, to read and write, until the next successful ``getNextBatch()`` (or loop step),
     unless :meth:`keep` was called or the reader was opened with ``copy=True``. With ``cuda`` they
     are torch tensors on the device, valid until then in the order of the stream current then.
+
+    ``D`` and ``L`` are the types of ``data`` and ``labels``: arrays, unless the reader was
+    annotated otherwise, as ``AsyncReader[tuple[Array, ...], None]`` or
+    ``AsyncReader[torch.Tensor, torch.Tensor]``.
 
     Reading ``data`` or ``labels`` of a batch that was given back raises ReaderClosedError. Arrays
     taken from it before remain the slot's memory, which later batches overwrite.
@@ -53,8 +69,8 @@ class Batch:
         plan = slot.plan
         assert plan is not None
         data, labels = ring.hand_out(slot, copy)
-        self._data: Any = data
-        self._labels: Array | None = labels
+        self._data = cast(D, data)
+        self._labels = cast(L, labels)
         self.indices = plan.indices
         self.mask = plan.valid
         self.epoch = plan.epoch
@@ -65,20 +81,19 @@ class Batch:
         self._slot = slot
         self._generation = slot.generation
 
-    # Any: an array, or a tuple of arrays where the caller named several fields
     @property
-    def data(self) -> Any:
+    def data(self) -> D:
         """The batch's data; ReaderClosedError once it was given back."""
         self._check_held()
         return self._data
 
     @property
-    def labels(self) -> Array | None:
+    def labels(self) -> L:
         """The batch's labels, None without any; ReaderClosedError once it was given back."""
         self._check_held()
         return self._labels
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[D | L]:
         self._check_held()
         return iter((self._data, self._labels))
 
@@ -100,7 +115,7 @@ class Batch:
         """Give the batch back before the next one is taken; a second call does nothing."""
         self._ring.release(self._slot, self._generation)
 
-    def keep(self) -> Batch:
+    def keep(self) -> Self:
         """Hold the batch until :meth:`release`; at most ``njob - 1`` can be kept.
 
         Raises QueueFullError when no more can be kept or the batch was given back already. With
@@ -114,6 +129,6 @@ class Batch:
     def __repr__(self) -> str:
         shapes = (
             f"{'x'.join(str(n) for n in array.shape)} {array.dtype}"
-            for array in arrays_of(self._data)
+            for array in arrays_of(cast(Data, self._data))
         )
         return f"<Batch epoch {self.epoch} step {self.step}: {', '.join(shapes)}>"

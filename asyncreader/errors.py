@@ -20,7 +20,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict, Unpack
 
 __all__ = [
     "AsyncReaderError",
@@ -58,8 +58,20 @@ def shown(text: object) -> str:
     return "".join(c if c.isprintable() else escape(c) for c in line)
 
 
-def _rebuild(cls: type[AsyncReaderError], what: str, fields: dict[str, Any]) -> AsyncReaderError:
+def _rebuild(cls: type[AsyncReaderError], what: str, fields: ErrorFields) -> AsyncReaderError:
     return cls(what, **fields)
+
+
+class ErrorFields(TypedDict, total=False):
+    """What an error says besides ``what``."""
+
+    path: str | None
+    index: int | None
+    key: str | None
+    source_path: str | None
+    found: object
+    expected: object
+    hint: str | None
 
 
 class AsyncReaderError(Exception):
@@ -92,12 +104,19 @@ class AsyncReaderError(Exception):
         self.expected = expected
         self.hint = hint
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> ErrorFields:
         """The keyword fields, as given (what pickling carries)."""
-        names = ("path", "index", "key", "source_path", "found", "expected", "hint")
-        return {name: getattr(self, name) for name in names}
+        return {
+            "path": self.path,
+            "index": self.index,
+            "key": self.key,
+            "source_path": self.source_path,
+            "found": self.found,
+            "expected": self.expected,
+            "hint": self.hint,
+        }
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.what, self.fields())
 
     def __str__(self) -> str:
@@ -128,7 +147,7 @@ class ParamsError(AsyncReaderError, ValueError):
 class SourceError(AsyncReaderError, OSError):
     """The data set could not be opened or read."""
 
-    def __init__(self, what: str, **fields: Any) -> None:
+    def __init__(self, what: str, **fields: Unpack[ErrorFields]) -> None:
         AsyncReaderError.__init__(self, what, **fields)
 
 

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 
 from . import checks
 from .checks import declared, one_of, optional, or_auto, parameter, whole, written
@@ -59,7 +59,7 @@ class ReaderKeywords(TypedDict, total=False):
     data_field: str | Sequence[str]
     labels_field: str | None
     labels_path: str | os.PathLike[str] | None
-    subset: slice | str | Sequence[int] | npt.NDArray[np.integer[Any]] | None
+    subset: slice | str | Sequence[int] | npt.NDArray[np.integer] | None
     batch_size: int
     nthread: int | Auto
     njob: int

@@ -11,12 +11,11 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias, Unpack
+from typing import Any, Generic, Self, TypeAlias, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
-from .batch import Batch
+from .batch import Batch, D, L
 from .checks import documented
 from .errors import FinishedError, ParamsError, ReaderClosedError
 from .order import ORDER_VERSION, Cursor, PlanAhead
@@ -26,7 +25,7 @@ from .pipeline.cuda import DeviceRing, open_device
 from .pipeline.distributed import rank_and_world, worker_count
 from .pipeline.processes import ProcessWorkers, Recipe
 from .pipeline.shared_memory import Arena
-from .pipeline.slots import Data, SlotRing
+from .pipeline.slots import SlotRing
 from .pipeline.threads import ThreadWorkers
 from .pipeline.trace import Trace
 from .sources import Source, fingerprint
@@ -35,7 +34,11 @@ from .system.limits import usable_cores
 from .system.memory import aligned_empty
 from .system.signals import after_this
 
-Array: TypeAlias = npt.NDArray[Any]
+Shape: TypeAlias = tuple[int, ...]
+
+#: Where training stands: numbers and names, as JSON holds them.
+State: TypeAlias = dict[str, str | int | None]
+
 
 #: A batch of raw rows below this is never split: handing parts round costs more than the copy.
 SPLIT_BYTES = 1 << 20
@@ -52,7 +55,7 @@ _RESUME = {
 }
 
 
-class AsyncReader:
+class AsyncReader(Generic[D, L]):
     """Shuffled fixed-shape minibatches from packed files, filled ahead by a pool of workers.
 
     ``params``: a dict of parameters, or a path; keywords override it. Raises ParamsError,
@@ -156,7 +159,7 @@ class AsyncReader:
             self._ring.begin(plan, self._parts, copied)
             return plan.last
 
-    def getNextBatch(self) -> Batch:
+    def getNextBatch(self) -> Batch[D, L]:
         """Wait for the oldest queued batch and hand it out; the one before is given back.
 
         Raises NothingQueuedError at once when none is queued, ReaderTimeoutError after ``timeout``
@@ -169,7 +172,7 @@ class AsyncReader:
         with self._copying:  # no other thread gives the batch back before it is copied
             return self._next_batch()
 
-    def _next_batch(self) -> Batch:
+    def _next_batch(self) -> Batch[D, L]:
         started = time.perf_counter()
         try:
             slot, error = self._batches_from.take(self._params.timeout)
@@ -180,10 +183,10 @@ class AsyncReader:
         totals = self._totals
         if slot.bad:
             totals.note_bad(slot.bad)
-        batch = Batch(self._batches_from, slot, self._params.copy)
+        batch: Batch[D, L] = Batch(self._batches_from, slot, self._params.copy)
         totals.batches += 1
         totals.samples += len(batch)
-        data = batch.data
+        data: Any = batch.data
         if isinstance(data, tuple):
             totals.bytes += sum(array.nbytes for array in data)
         else:
@@ -192,7 +195,7 @@ class AsyncReader:
             batch.release()
         return batch
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch[D, L]]:
         """The current epoch to its end (the rest of it after a resume or an early break)."""
         self._check_process()
         self._ring.check_open()
@@ -293,7 +296,7 @@ class AsyncReader:
         newest = self._ring.newest()
         return self._delivered if newest is None else newest.after
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Where training stands, as plain JSON values; equal on all ranks.
 
         Counts what was handed out, not what was fetched ahead.
@@ -309,7 +312,7 @@ class AsyncReader:
             **self._identity(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go where ``state`` says. ParamsError, and nothing changed, if it is of other training.
 
         Everything must match but world_size x batch_size: with another one the next batch starts
@@ -333,7 +336,7 @@ class AsyncReader:
                     expected=repr(mine),
                     hint=_RESUME.get(name, "resume with the same parameters on the same data set"),
                 )
-        cursor = Cursor(state["epoch"], state["samples"], state["steps"])
+        cursor = cursor_of(state)
         self._check_cursor(cursor, "state")
         self._go(cursor)
 
@@ -344,7 +347,7 @@ class AsyncReader:
             return None
         return hashlib.sha256(ends.astype("<i8").tobytes()).hexdigest()[:16]
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self) -> State:
         order = self._order
         if self._fingerprint is None:
             self._ring.check_open()
@@ -387,20 +390,22 @@ class AsyncReader:
         return self._spec.classes
 
     @property
-    def data_shape(self) -> Any:
+    def data_shape(self) -> Shape | tuple[Shape, ...]:
         """Shape of a whole batch's ``data``; with several fields a tuple of shapes."""
-        return _of_each(self._ring.slots[0].out_data, lambda array: tuple(array.shape))
+        shapes = tuple(array.shape for array in self._ring.slots[0].out)
+        return shapes if self._ring.slots[0].several else shapes[0]
 
     @property
-    def labels_shape(self) -> tuple[int, ...] | None:
+    def labels_shape(self) -> Shape | None:
         """Shape of a whole batch's ``labels``; None without labels."""
         labels = self._ring.slots[0].out_labels
         return None if labels is None else tuple(labels.shape)
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype[np.generic] | tuple[np.dtype[np.generic], ...]:
         """dtype of ``data``; with several fields a tuple of dtypes."""
-        return _of_each(self._ring.slots[0].out_data, lambda array: array.dtype)
+        dtypes = tuple(array.dtype for array in self._ring.slots[0].out)
+        return dtypes if self._ring.slots[0].several else dtypes[0]
 
     def stats(self) -> ReaderStats:
         """A frozen snapshot of counters, and a verdict on what limits training."""
@@ -467,13 +472,13 @@ class AsyncReader:
                 self._finalizer()
             self._source = None  # the last reference to its mapping, but for what a worker reads
 
-    def __enter__(self) -> AsyncReader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[..., AsyncReader], tuple[dict[str, object], State]]:
         p = self._params
         given = {
             name: getattr(p, name)
@@ -491,8 +496,9 @@ class AsyncReader:
             )
 
 
-def _of_each(data: Data, fact: Callable[[Array], Any]) -> Any:
-    return tuple(map(fact, data)) if isinstance(data, tuple) else fact(data)
+def cursor_of(state: Mapping[str, Any]) -> Cursor:
+    """The cursor of a ``state_dict()``; its numbers are as they were given."""
+    return Cursor(state["epoch"], state["samples"], state["steps"])
 
 
 def _reopen(params: dict[str, Any], state: dict[str, Any]) -> AsyncReader:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class ConvertReport:
     rewritten: int | None = None
     notes: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The same facts as plain lists and dicts, for JSON."""
         facts = asdict(self)
         facts["skipped"] = [{"path": path, "reason": reason} for path, reason in self.skipped]

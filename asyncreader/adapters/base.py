@@ -5,18 +5,19 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ..batch import Batch
+from ..batch import Array, Batch
 from ..errors import NothingQueuedError, ParamsError
 from ..order import Cursor
 from ..params import Given, ReaderKeywords
-from ..reader import AsyncReader
+from ..reader import AsyncReader, State, cursor_of
 
-Array: TypeAlias = npt.NDArray[Any]
+#: What one step of a loop gives.
+Item = TypeVar("Item")
 
 
 def need(module: str, extra: str) -> Any:
@@ -57,7 +58,7 @@ class Taken:
     last: bool
 
 
-class Loader:
+class Loader(Generic[Item]):
     """An AsyncReader as a framework sees it: every loop over it is a whole epoch.
 
     ``params``, ``overrides``: as AsyncReader takes them, and with its errors. ``reader`` is the
@@ -88,7 +89,7 @@ class Loader:
 
     # -- loops -----------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Item]:
         """A whole epoch, or the rest of one whose state was just loaded.
 
         Which one is decided when the first batch is asked for, as in torch; a loop that was begun
@@ -109,7 +110,7 @@ class Loader:
         self._loop += 1
         return self._loop
 
-    def _batches(self, loop: int) -> Iterator[Any]:
+    def _batches(self, loop: int) -> Iterator[Item]:
         """What loop number ``loop`` yields: the reader's epoch to its end."""
         for batch in self.reader:
             self._note(taken(batch), self.reader.cursor)
@@ -117,7 +118,7 @@ class Loader:
             self._check_loop(loop)
         self._pass_end()
 
-    def _convert(self, batch: Batch) -> Any:
+    def _convert(self, batch: Batch) -> Item:
         """``batch`` as the framework wants it."""
         raise NotImplementedError
 
@@ -159,7 +160,7 @@ class Loader:
         else:
             self.seek(epoch)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """As AsyncReader's, counting the batches that the consumer took from this adapter."""
         cursor = self._cursor
         return {
@@ -169,7 +170,7 @@ class Loader:
             "steps": cursor.step,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go where ``state`` says: the next loop is the rest of that epoch.
 
         Nothing is left of it where the state was taken inside a loop at the epoch's last batch; the
@@ -177,7 +178,7 @@ class Loader:
         other training.
         """
         self.reader.load_state_dict(state)
-        self._moved(Cursor(state["epoch"], state["samples"], state["steps"]))
+        self._moved(cursor_of(state))
 
     def _go(self, cursor: Cursor) -> None:
         """Move the reader to a cursor that it had before, or to an epoch's start."""
@@ -214,7 +215,7 @@ class Loader:
         """Close the reader; idempotent."""
         self.reader.close()
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -223,7 +224,7 @@ class Loader:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.reader!r}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         _, (given, _) = self.reader.__reduce__()
         return _reopen, (type(self), given, self._options(), self.state_dict())
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Unpack
+from typing import TypeAlias, Unpack
 
+from ..batch import Array
 from ..params import Given, ReaderKeywords
 from ..reader import AsyncReader
+
+#: ``(data, labels)``; data of several fields is a tuple.
+Step: TypeAlias = tuple[Array | tuple[Array, ...], Array | None]
 
 
 def endless(
@@ -15,7 +19,7 @@ def endless(
     *,
     zero_copy: bool = False,
     **overrides: Unpack[ReaderKeywords],
-) -> Iterator[tuple[Any, Any]]:
+) -> Iterator[Step]:
     """``(data, labels)`` numpy arrays, epoch after epoch (with ``epochs=N``: N of them).
 
     The reader is opened at once, and raises what AsyncReader raises; it is closed when the
@@ -27,7 +31,7 @@ def endless(
     return _endless(AsyncReader(params, **overrides))
 
 
-def _endless(reader: AsyncReader) -> Iterator[tuple[Any, Any]]:
+def _endless(reader: AsyncReader[Array | tuple[Array, ...], Array | None]) -> Iterator[Step]:
     with reader:
         more = True
         while more:

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, Unpack
 
 import numpy as np
 
-from ..batch import Batch
+from ..batch import Array, Batch
 from ..errors import ParamsError
 from ..order import Cursor
 from ..params import Given, ReaderKeywords
-from .base import Array, Loader, Taken, flat_labels, need, of_each, taken
+from .base import Loader, Taken, flat_labels, need, of_each, taken
+
+if TYPE_CHECKING:
+    import jax
+    from typing_extensions import TypeVar as _WithDefault
+
+    #: Where arrays go.
+    Target: TypeAlias = jax.sharding.Sharding | jax.Device | None
+
+    D = _WithDefault("D", default=jax.Array)
+    L = _WithDefault("L", default=jax.Array)
+else:
+    D = TypeVar("D")
+    L = TypeVar("L")
 
 #: What jax makes of 64-bit numbers unless ``jax_enable_x64`` is set.
 _NARROW: Final = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
 
 
-class JaxReader(Loader):
+class JaxReader(Loader[tuple[D, L]], Generic[D, L]):
     """Shuffled minibatches as jax arrays: ``for data, labels in JaxReader(params)`` is one epoch.
 
     ``data``: (B, C, H, W) or as ``layout`` says, with several fields a tuple of such; ``labels``:
@@ -32,13 +45,16 @@ class JaxReader(Loader):
     While a batch is used, the next one is transferred. A slot is refilled only after its transfer
     is done; where the device is the CPU, whose jax arrays would alias the slot, it is copied.
     Raises what AsyncReader raises, and ImportError without jax.
+
+    ``D`` and ``L`` are the types of data and labels: jax arrays, unless it is annotated otherwise,
+    as ``JaxReader[tuple[jax.Array, jax.Array], None]``.
     """
 
     def __init__(
         self,
         params: Given | None = None,
         /,
-        sharding: Any = None,
+        sharding: Target | tuple[Target, Target] = None,
         **overrides: Unpack[ReaderKeywords],
     ) -> None:
         self._jax = need("jax", "jax")
@@ -56,7 +72,7 @@ class JaxReader(Loader):
 
     # -- loops -----------------------------------------------------------------------------
 
-    def _batches(self, loop: int) -> Iterator[Any]:
+    def _batches(self, loop: int) -> Iterator[tuple[D, L]]:
         batches = iter(self.reader)
         coming = self._send(batches)
         while coming is not None:
@@ -67,7 +83,7 @@ class JaxReader(Loader):
             self._check_loop(loop)
         self._pass_end()
 
-    def _send(self, batches: Iterator[Batch]) -> tuple[Any, Taken, Cursor] | None:
+    def _send(self, batches: Iterator[Batch]) -> tuple[tuple[D, L], Taken, Cursor] | None:
         """Start the next batch's transfer; None at the epoch's end."""
         if self._sent is not None:
             self._wait(self._sent)  # the step below gives that slot back
@@ -84,7 +100,7 @@ class JaxReader(Loader):
 
     # -- arrays ----------------------------------------------------------------------------
 
-    def _convert(self, batch: Batch) -> tuple[Any, Any]:
+    def _convert(self, batch: Batch[Any, Any]) -> tuple[Any, Any]:
         labels = flat_labels(batch.labels)
         data = of_each(
             batch.data, lambda array: self._put(self._narrow(array, "data"), self._pair[0])

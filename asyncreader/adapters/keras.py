@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
 
 import numpy as np
 
-from ..batch import Batch
+from ..batch import Array, Batch
 from ..errors import FinishedError
 from ..order import Cursor
 from ..params import Given, ReaderKeywords, given_params
 from .base import Loader, flat_labels, need, taken
 
-_PyDataset: Any = need("keras", "keras").utils.PyDataset
+if TYPE_CHECKING:
+    from keras.utils import PyDataset
+else:
+    PyDataset = need("keras", "keras").utils.PyDataset
+
+#: ``(data,)``, ``(data, labels)`` or ``(data, labels, weights)``.
+Step: TypeAlias = tuple[Array | tuple[Array, ...], ...]
 
 #: Batches drawn outside an epoch that are a look (at shapes, to build a model), not a use.
 LOOK: Final = 2
 
 
-class ReaderDataset(Loader, _PyDataset):
+class ReaderDataset(Loader[Step], PyDataset):
     """Shuffled minibatches for ``model.fit(ReaderDataset(params), epochs=10)``, on any backend.
 
     Gives ``(data, labels)``, or ``(data,)`` of a set without labels: numpy arrays, private copies
@@ -49,7 +55,7 @@ class ReaderDataset(Loader, _PyDataset):
     ) -> None:
         # One worker and no processes: Keras then draws batches itself, one after the other. The
         # reader has its own threads.
-        _PyDataset.__init__(self, workers=1, use_multiprocessing=False)
+        PyDataset.__init__(self, workers=1, use_multiprocessing=False)
         self._zero_copy = zero_copy
         if not zero_copy:
             overrides["copy"] = True
@@ -61,10 +67,10 @@ class ReaderDataset(Loader, _PyDataset):
         self._steps: int | None = None  # batches in the first epoch of this fit, 0: none ended yet
         self._count_from_here()
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, object]:
         return {"zero_copy": self._zero_copy, "layout": self.reader.params.layout}
 
-    def _convert(self, batch: Batch) -> tuple[Any, ...]:
+    def _convert(self, batch: Batch) -> Step:
         labels = flat_labels(batch.labels)
         if labels is None:
             return (batch.data,)
@@ -72,7 +78,7 @@ class ReaderDataset(Loader, _PyDataset):
             return batch.data, labels, batch.mask.astype(np.float32)
         return batch.data, labels
 
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
+    def __getitem__(self, index: int) -> Step:
         """The next batch in the reader's order, whatever ``index`` is; FinishedError past it."""
         for batch in self.reader:
             self._drawn += 1

@@ -9,14 +9,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 import numpy as np
 
 from ..errors import ParamsError
 from ..params import PATHS, Given, ReaderKeywords, given_params
-from ..reader import AsyncReader
+from ..reader import AsyncReader, Shape
 from .base import flat_labels, need
+
+if TYPE_CHECKING:
+    from ray.data import Datasource
 
 #: Parameters that say in which order samples come, or where they go: Ray Data says so itself.
 _RAYS_OWN: Final = (
@@ -25,7 +28,9 @@ _RAYS_OWN: Final = (
 )
 
 
-def packed_datasource(params: Given | None = None, /, **overrides: Unpack[ReaderKeywords]) -> Any:
+def packed_datasource(
+    params: Given | None = None, /, **overrides: Unpack[ReaderKeywords]
+) -> Datasource:
     """A ``ray.data.Datasource``: ``ray.data.read_datasource(packed_datasource(path="train/"))``.
 
     ``params``, ``overrides``: as AsyncReader takes them, but for the order and the like, which are
@@ -53,9 +58,10 @@ def packed_datasource(params: Given | None = None, /, **overrides: Unpack[Reader
             raise ParamsError("a datasource serves one field", found=reader.params.data_field)
         # absolute: a worker of Ray Data has a folder of its own
         given |= {name: getattr(reader.params, name) for name in (*PATHS, "labels_path")}
-        count, block = reader.count, int(reader.data_shape[0])
+        shape, dtype = cast(Shape, reader.data_shape), cast(np.dtype[Any], reader.dtype)
+        count, block = reader.count, shape[0]
         labels = reader.labels_shape or (block,)
-        row_bytes = int(np.prod(reader.data_shape[1:])) * np.dtype(reader.dtype).itemsize
+        row_bytes = int(np.prod(shape[1:])) * dtype.itemsize
         row_bytes += 8 * int(np.prod(labels[1:])) + 8
 
     class PackedSet(Datasource):  # type: ignore[misc, unused-ignore]

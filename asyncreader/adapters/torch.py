@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from ..batch import Batch
 from ..errors import ParamsError
 from ..params import Given, ReaderKeywords
 from .base import Loader, need, of_each
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from typing_extensions import TypeVar as _WithDefault
+
+    D = _WithDefault("D", default=Tensor)
+    L = _WithDefault("L", default=Tensor)
+else:
+    D = TypeVar("D")
+    L = TypeVar("L")
 
 
 class Samples:
@@ -23,7 +33,7 @@ class Samples:
         return self._count
 
 
-class TorchReader(Loader):
+class TorchReader(Loader[tuple[D, L]], Generic[D, L]):
     """Shuffled minibatches as tensors: ``for data, labels in TorchReader(params)`` is one epoch.
 
     ``data``: (B, C, H, W) or as ``layout`` says, in the memory order of the set: images stored
@@ -35,6 +45,9 @@ class TorchReader(Loader):
 
     Every loop is a whole epoch, but for the one after ``load_state_dict()``, which is the rest of
     that epoch. Raises what AsyncReader raises, and ImportError without torch.
+
+    ``D`` and ``L`` are the types of data and labels: tensors, unless it is annotated otherwise, as
+    ``TorchReader[tuple[Tensor, Tensor], None]``.
     """
 
     _host = False
@@ -59,7 +72,7 @@ class TorchReader(Loader):
     def _options(self) -> dict[str, Any]:
         return {"zero_copy": self._zero_copy}
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[tuple[D, L]]:
         worker = self._torch.utils.data.get_worker_info()
         if worker is not None:  # each worker would serve every sample
             raise ParamsError(
@@ -69,7 +82,7 @@ class TorchReader(Loader):
             )
         return super().__iter__()
 
-    def _convert(self, batch: Batch) -> tuple[Any, Any]:
+    def _convert(self, batch: Batch[Any, Any]) -> tuple[Any, Any]:
         data = of_each(batch.data, self._tensor)
         if batch.labels is None:
             return data, None

@@ -7,7 +7,7 @@ them), ``iter_minibatches`` (climin); ml-pyxis is in :mod:`asyncreader.faces.pyx
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .enqueuer import GeneratorEnqueuer, OrderedEnqueuer, get_batch
@@ -39,7 +39,7 @@ _LATE = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

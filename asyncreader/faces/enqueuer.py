@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from ..errors import NothingQueuedError, ParamsError
 from ..pipeline.ring import Ring, RingSlot
@@ -31,6 +31,21 @@ if TYPE_CHECKING:
     from .workers import WorkerGroup
 
 __all__ = ["GeneratorEnqueuer", "OrderedEnqueuer", "Sequence", "get_batch"]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+#: Samples of a batch; of samples that are tuples, a list of each of their parts.
+Samples: TypeAlias = list[object] | tuple[list[object], ...]
+
+
+class Batches(Protocol[T_co]):
+    """Batches by number: a :class:`Sequence`, or any object with these two."""
+
+    def __getitem__(self, index: int, /) -> T_co: ...
+
+    def __len__(self) -> int: ...
+
 
 #: Seconds that stop() waits for user code.
 STOP_AFTER: Final = 1.0
@@ -87,7 +102,7 @@ def _ring(depth: int, lanes: int) -> Ring[RingSlot]:
     return Ring((RingSlot(number) for number in range(depth)), holds=0, lanes=lanes)
 
 
-class _Enqueuer:
+class _Enqueuer(Generic[T]):
     """What both enqueuers share: start, get, stop."""
 
     def __init__(self) -> None:
@@ -129,7 +144,7 @@ class _Enqueuer:
         """Whether it was started, not stopped, and has more items to hand out."""
         return self._run is not None and not self._run.ring.over
 
-    def get(self) -> Iterator[Any]:
+    def get(self) -> Iterator[T]:
         """The items, in order, until the source ends or stop(); None is skipped.
 
         An item whose making failed raises its error, type and traceback as they were; another
@@ -140,7 +155,7 @@ class _Enqueuer:
             raise NothingQueuedError("it was not started", hint="call start() before get()")
         return self._items(self._run.ring)
 
-    def _items(self, ring: Ring[RingSlot]) -> Iterator[Any]:
+    def _items(self, ring: Ring[RingSlot]) -> Iterator[T]:
         # a method, so that an enqueuer that is still being read from is not collected
         while (taken := ring.take_item()) is not None:
             yield taken[0]
@@ -168,7 +183,7 @@ class _Enqueuer:
         self.stop()
 
 
-class GeneratorEnqueuer(_Enqueuer):
+class GeneratorEnqueuer(_Enqueuer[T]):
     """Makes the items of a generator ahead.
 
     ``generator``: an iterator, whose items come in its order; Python runs it in one thread at a
@@ -185,7 +200,7 @@ class GeneratorEnqueuer(_Enqueuer):
 
     def __init__(
         self,
-        generator: Any,
+        generator: Iterator[T] | Callable[..., Iterable[T]],
         use_multiprocessing: bool = False,
         wait_time: float | None = None,
         random_seed: int | None = None,
@@ -209,7 +224,7 @@ class GeneratorEnqueuer(_Enqueuer):
                     "GeneratorEnqueuer(make(), ...)), defined at the top of a module; let it take "
                     "(worker, workers) to share the data out; or use_multiprocessing=False",
                 )
-            self._shared = SharedIterator(generator)
+            self._shared = SharedIterator(cast(Iterator[T], generator))
         elif callable(generator):
             self._make = generator
         else:
@@ -265,7 +280,7 @@ class _Turns:
             self._ring.finish()
 
 
-class OrderedEnqueuer(_Enqueuer):
+class OrderedEnqueuer(_Enqueuer[T]):
     """Makes the batches of a :class:`Sequence` ahead: in order, whatever the number of workers.
 
     Epoch after epoch, without end. ``shuffle``: the batches of each epoch in another random order,
@@ -278,7 +293,7 @@ class OrderedEnqueuer(_Enqueuer):
 
     def __init__(
         self,
-        sequence: Any,
+        sequence: Batches[T],
         use_multiprocessing: bool = False,
         shuffle: bool = False,
         *,
@@ -353,14 +368,14 @@ def _epochs(
 
 def get_batch(
     num_workers: int,
-    data_provide: Callable[..., Any],
+    data_provide: Callable[..., object],
     batch_size: int = 32,
     *,
     max_queue_size: int = 64,
     random_seed: int | None = None,
     use_multiprocessing: bool = True,
-    **arguments: Any,
-) -> Iterator[Any]:
+    **arguments: object,
+) -> Iterator[Samples]:
     """Batches of samples from ``num_workers`` processes (or threads), made ahead.
 
     ``data_provide(**arguments)``: gives one sample a call, or an iterator of samples (a generator
@@ -393,7 +408,7 @@ def get_batch(
     return _batches(enqueuer, workers, depth)
 
 
-def _batches(enqueuer: GeneratorEnqueuer, workers: int, depth: int) -> Iterator[Any]:
+def _batches(enqueuer: GeneratorEnqueuer[Samples], workers: int, depth: int) -> Iterator[Samples]:
     with enqueuer:
         enqueuer.start(workers, depth)
         yield from enqueuer.get()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from ..sources import Hdf5Fields, RowPlan, Source, absolute, open_source
 from ..stats import Meter
 from .jobs import whole
 
-Array = npt.NDArray[Any]
+Array = npt.NDArray[np.number]
 
 
 class HDF5Matrix:
@@ -33,7 +33,7 @@ class HDF5Matrix:
         dataset: str,
         start: int = 0,
         end: int | None = None,
-        normalizer: Callable[[Array], Any] | None = None,
+        normalizer: Callable[[Array], Array] | None = None,
     ) -> None:
         self._given = (absolute(os.fspath(datapath)), dataset, start, end, normalizer)
         # axes as stored: nothing here asks which of them are height and width
@@ -73,7 +73,7 @@ class HDF5Matrix:
         return (len(self), *self._sample.shape[1:])
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype[np.generic]:
         """dtype of what is handed out."""
         return self._sample.dtype
 
@@ -87,7 +87,13 @@ class HDF5Matrix:
         """Number of elements."""
         return int(np.prod(self.shape))
 
-    def __getitem__(self, key: Any) -> Any:
+    @overload
+    def __getitem__(self, key: int | np.integer) -> Array | np.number: ...
+    @overload
+    def __getitem__(self, key: slice | Sequence[int] | npt.NDArray[np.integer]) -> Array: ...
+    def __getitem__(
+        self, key: int | np.integer | slice | Sequence[int] | npt.NDArray[np.integer]
+    ) -> Array | np.number:
         if isinstance(key, slice):
             past = [end for end in (key.start, key.stop) if end is not None and end > len(self)]
             if past:  # as in Keras: a loop that goes on past the end is not served empty batches
@@ -105,7 +111,7 @@ class HDF5Matrix:
                 )
         return self._read(rows.astype(np.int64), single=False)
 
-    def _read(self, rows: npt.NDArray[np.int64], single: bool) -> Any:
+    def _read(self, rows: npt.NDArray[np.int64], single: bool) -> Array | np.number:
         source = self._source
         if source is None:
             raise ReaderClosedError("this HDF5Matrix is closed", hint="open a new one")
@@ -137,7 +143,7 @@ class HDF5Matrix:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return HDF5Matrix, self._given
 
     def __repr__(self) -> str:

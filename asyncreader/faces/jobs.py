@@ -13,13 +13,19 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from ..errors import ParamsError
 from ..system.signals import end_with_parent
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+
+    from typing_extensions import TypeVar as _WithDefault
+
+    T = _WithDefault("T", default=object)
+else:
+    T = TypeVar("T")
 
 #: Sent instead of a slot's number: the next message is another job, for the next epoch.
 RENEW: Final = -1
@@ -33,13 +39,13 @@ class Ended(Exception):
 Job: TypeAlias = Callable[[Any], Any]
 
 
-class Sequence:
+class Sequence(Generic[T]):
     """Batches by number, as Keras asks for them: override ``__getitem__`` and ``__len__``.
 
     Any object with these two will do as well; this class only says so.
     """
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> T:
         """Batch ``index``, 0 .. len-1; called in the workers, several at once."""
         raise NotImplementedError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,22 +16,34 @@ from .jobs import whole
 
 Int64: TypeAlias = npt.NDArray[np.int64]
 
+T_co = TypeVar("T_co", covariant=True)
+
+#: What a random order follows from; None: another one every time.
+Random: TypeAlias = int | np.random.Generator | np.random.RandomState | None
+
+
+class Container(Protocol[T_co]):
+    """What is sliced along an axis; a list, or whatever has ``shape``."""
+
+    def __getitem__(self, key: slice, /) -> T_co: ...
+
+
 #: Indices of the sample order worked out at a time.
 _AHEAD: Final = 1 << 16
 
 
 def iter_minibatches(
-    lst: Sequence[Any],
+    lst: Sequence[Container[T_co]],
     batch_size: int,
     dims: Sequence[int],
     n_cycles: int | None = None,
-    random_state: Any = None,
+    random_state: Random = None,
     discard_uneven: bool = False,
     replace: bool = False,
     *,
     shuffle: str = "block",
     discard_illsized_batch: bool | None = None,
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[tuple[T_co, ...]]:
     """Tuples of aligned minibatches, one of each container in ``lst``.
 
     ``lst``: numpy arrays, memmaps, h5py data sets, zarr arrays, anything with ``shape`` that is
@@ -205,7 +217,7 @@ def mini_slices(n_samples: int, batch_size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def minibatches(arr: Any, batch_size: int, d: int = 0) -> list[Any]:
+def minibatches(arr: Container[T_co], batch_size: int, d: int = 0) -> list[T_co]:
     """The minibatches of ``arr`` along axis ``d``, in order; views of a numpy array."""
     axis = whole("d", d, 0)
     count = _common_length([arr], [axis])
@@ -213,7 +225,7 @@ def minibatches(arr: Any, batch_size: int, d: int = 0) -> list[Any]:
 
 
 def draw_mini_slices(
-    n_samples: int, batch_size: int, with_replacement: bool = False, random_state: Any = None
+    n_samples: int, batch_size: int, with_replacement: bool = False, random_state: Random = None
 ) -> Iterator[slice]:
     """Those slices in a random order, for ever: each once a cycle, or drawn with replacement."""
     slices = mini_slices(whole("n_samples", n_samples), batch_size)
@@ -223,7 +235,9 @@ def draw_mini_slices(
     return (slices[i] for cycle in _for_ever() for i in order.records(cycle, every).tolist())
 
 
-def draw_mini_indices(n_samples: int, batch_size: int, random_state: Any = None) -> Iterator[Int64]:
+def draw_mini_indices(
+    n_samples: int, batch_size: int, random_state: Random = None
+) -> Iterator[Int64]:
     """Sample numbers (int64, always ``batch_size`` of them) of whole batches, for ever.
 
     One random order of all samples after the other: a batch that begins in the tail of one ends in

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,11 +17,16 @@ from ..pipeline.threads import join_or_leave
 from ..system.signals import after_this
 from .jobs import asked_for, whole
 
+T = TypeVar("T")
+
+#: Fills a batch, or the batch of a number; returns False when no data are left.
+FillBatch: TypeAlias = Callable[[T], object] | Callable[[T, int], object]
+
 #: What get_available_data_index() returns when there is no more.
 END: Final = -1
 
 
-class ParaLoad:
+class ParaLoad(Generic[T]):
     """Fills the batches of ``buffer`` by ``callback``, in threads, while others are in use.
 
     ``buffer``: the caller's batches, objects of any kind, at least one; no other memory is used.
@@ -33,7 +38,7 @@ class ParaLoad:
     raised by the :meth:`get_available_data_index` that would have handed out its batch.
     """
 
-    def __init__(self, buffer: Sequence[Any], callback: Callable[..., Any]) -> None:
+    def __init__(self, buffer: Sequence[T], callback: FillBatch[T]) -> None:
         if len(buffer) == 0:
             raise ParamsError("the buffer holds no batch", hint="pass a list of batches to fill")
         if not callable(callback):
@@ -114,7 +119,7 @@ class ParaLoad:
         with after_this():
             self._finalizer()
 
-    def __enter__(self) -> ParaLoad:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

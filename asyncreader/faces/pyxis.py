@@ -12,9 +12,7 @@ writer is at work. Needs ``msgpack``: ``pip install -e '.[pyxis]'``.
 from __future__ import annotations
 
 import os
-from typing import Any, TypeAlias
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from ..sources import absolute
 from .pyxis_batches import (
@@ -42,7 +40,8 @@ __all__ = [
     "Writer",
 ]
 
-Array: TypeAlias = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class TorchDataset:
@@ -55,7 +54,7 @@ class TorchDataset:
     def __len__(self) -> int:
         return len(self.db)
 
-    def __getitem__(self, key: int) -> dict[str, Any]:
+    def __getitem__(self, key: int) -> dict[str, Tensor]:
         import torch
 
         return {name: torch.from_numpy(value) for name, value in self.db[key].items()}

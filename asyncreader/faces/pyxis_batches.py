@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from types import ModuleType
+from typing import Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import ParamsError
 from .jobs import whole
-from .pyxis_reader import Reader
+from .pyxis_reader import Array, Reader
+
+#: One array, or one for each key.
+Arrays: TypeAlias = Array | tuple[Array, ...]
+
+#: What draws: ``numpy.random`` itself, or a generator of it.
+Random: TypeAlias = np.random.Generator | np.random.RandomState | ModuleType
 
 
 class DataIterator:
@@ -26,7 +33,7 @@ class DataIterator:
     #: True while the last batch of a pass is out.
     end_of_dataset = False
 
-    def __init__(self, db: Reader, keys: str | Sequence[str], rng: Any = np.random) -> None:
+    def __init__(self, db: Reader, keys: str | Sequence[str], rng: Random = np.random) -> None:
         self.db = db
         self.keys = [keys] if isinstance(keys, str) else list(keys)
         self.rng = rng
@@ -38,19 +45,19 @@ class DataIterator:
         for key in self.keys:
             if key not in self.spec:
                 raise KeyError(f"Key does not exist: {key}")
-        self.gen: Iterator[Any] = iter(())
+        self.gen: Iterator[Arrays] = iter(())
 
     def __iter__(self) -> Self:
         return self
 
-    def next(self) -> Any:
+    def next(self) -> Arrays:
         """The next batch; StopIteration after the last one of a single pass."""
         return next(self.gen)
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Arrays:
         return self.next()
 
-    def _batch(self, indices: npt.NDArray[np.int64]) -> Any:
+    def _batch(self, indices: npt.NDArray[np.int64]) -> Arrays:
         arrays = self.db.stacked(indices.tolist(), self.keys)
         return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
@@ -58,7 +65,7 @@ class DataIterator:
 class _Shared(DataIterator):
     """``next()`` under the lock: threads may share the iterator."""
 
-    def next(self) -> Any:
+    def next(self) -> Arrays:
         with self.lock:
             return next(self.gen)
 
@@ -78,7 +85,7 @@ class SimpleBatch(DataIterator):
         batch_size: int,
         shuffle: bool = False,
         endless: bool = True,
-        rng: Any = np.random,
+        rng: Random = np.random,
     ) -> None:
         super().__init__(db, keys, rng)
         self.batch_size = whole("batch_size", batch_size)
@@ -86,7 +93,7 @@ class SimpleBatch(DataIterator):
         self.endless = endless
         self.gen = self.batch()
 
-    def batch(self) -> Iterator[Any]:
+    def batch(self) -> Iterator[Arrays]:
         """The batches as they are stored."""
         indices = self.db.indices
         while True:
@@ -113,13 +120,13 @@ class StochasticBatch(DataIterator):
     """``batch_size`` samples drawn uniformly, with replacement; endless."""
 
     def __init__(
-        self, db: Reader, keys: str | Sequence[str], batch_size: int, rng: Any = np.random
+        self, db: Reader, keys: str | Sequence[str], batch_size: int, rng: Random = np.random
     ) -> None:
         super().__init__(db, keys, rng)
         self.batch_size = whole("batch_size", batch_size)
         self.gen = self.batch()
 
-    def batch(self) -> Iterator[Any]:
+    def batch(self) -> Iterator[Arrays]:
         """The batches as they are stored."""
         indices = self.db.indices
         draw = self.rng.integers if hasattr(self.rng, "integers") else self.rng.randint

@@ -169,7 +169,7 @@ def unpack_names(data: bytes, index: int, path: str) -> dict[str, bytes]:
         raise _bad("a name is not UTF-8 text", index, None, path) from None
 
 
-def unpack_array(data: bytes, index: int, key: str, path: str, copy: bool = False) -> Any:
+def unpack_array(data: bytes, index: int, key: str, path: str, copy: bool = False) -> Array | str:
     """One array (or the string) of a sample: a view of ``data`` unless ``copy``."""
     inner = _unpacked(data, index, key, path)
     kind = inner.get(b"type") if isinstance(inner, dict) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypedDict, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,17 @@ from ..sources.lmdb.file import lmdb_data_file
 from .jobs import whole
 from .pyxis_file import Snapshot, unpack_array, unpack_names
 
-Array: TypeAlias = npt.NDArray[Any]
+Array: TypeAlias = npt.NDArray[np.generic]
+#: What a sample holds under a name.
+Value: TypeAlias = Array | str
 T = TypeVar("T")
+
+
+class Specification(TypedDict):
+    """An array of a sample without its values."""
+
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
 
 
 class Reader:
@@ -87,7 +96,7 @@ class Reader:
             )
         return unpack_names(data, i, self.dirpath)
 
-    def get_sample(self, i: int) -> dict[str, Any]:
+    def get_sample(self, i: int) -> dict[str, Value]:
         """Sample ``i`` (0 .. len-1): new arrays by name."""
         return {
             name: unpack_array(value, i, name, self.dirpath, copy=True)
@@ -132,7 +141,13 @@ class Reader:
                 out[column][row] = value
         return out
 
-    def __getitem__(self, key: Any) -> Any:
+    @overload
+    def __getitem__(self, key: int | np.integer) -> dict[str, Value]: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[dict[str, Value]]: ...
+    def __getitem__(
+        self, key: int | np.integer | slice
+    ) -> dict[str, Value] | list[dict[str, Value]]:
         if isinstance(key, slice):
             return [self.get_sample(i) for i in range(*key.indices(len(self)))]
         if not isinstance(key, int | np.integer):
@@ -142,7 +157,7 @@ class Reader:
     def __len__(self) -> int:
         return self.nb_samples
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[dict[str, Value]]:
         return (self.get_sample(i) for i in self.indices.tolist())
 
     # -- what is in there ------------------------------------------------------------------
@@ -151,14 +166,14 @@ class Reader:
         """Names of the arrays of sample ``i``."""
         return list(self.packed(operator.index(i)))
 
-    def get_data_value(self, i: int, key: str) -> Any:
+    def get_data_value(self, i: int, key: str) -> Value:
         """One array of sample ``i``; the others are not unpacked. KeyError if it has none such."""
         values = self.packed(operator.index(i))
         if key not in values:
             raise KeyError(f"Key does not exist: {key}")
         return unpack_array(values[key], i, key, self.dirpath, copy=True)
 
-    def get_data_specification(self, i: int) -> dict[str, dict[str, Any]]:
+    def get_data_specification(self, i: int) -> dict[str, Specification]:
         """``{name: {"dtype": ..., "shape": ...}}`` of sample ``i``."""
         sample = {name: np.asarray(value) for name, value in self.get_sample(i).items()}
         return {
@@ -183,7 +198,7 @@ class Reader:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Reader, (self.dirpath, self.lock)
 
     def __repr__(self) -> str:

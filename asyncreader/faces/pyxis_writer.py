@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 import lmdb
@@ -16,7 +16,7 @@ from ..sources.lmdb.file import lmdb_data_file
 from .jobs import whole
 from .pyxis_file import DATA_DB, META_DB, NB_SAMPLES, Snapshot, pack_sample, record_key
 
-Array: TypeAlias = npt.NDArray[Any]
+Array: TypeAlias = npt.NDArray[np.generic]
 T = TypeVar("T")
 
 
@@ -70,7 +70,7 @@ class Writer:
 
     # -- samples ---------------------------------------------------------------------------
 
-    def put_samples(self, *args: Any) -> None:
+    def put_samples(self, *args: Mapping[str, Array] | str | Array) -> None:
         """Add samples: ``put_samples({name: array, ...})`` or ``put_samples(name, array, ...)``.
 
         The first axis of every array is the samples'. All of them are in the file when it returns,
@@ -100,7 +100,9 @@ class Writer:
 
         self._commit(put, first + count)
 
-    def put_sample(self, index: int, *args: Any, overwrite: bool = False) -> None:
+    def put_sample(
+        self, index: int, *args: Mapping[str, Array] | str | Array, overwrite: bool = False
+    ) -> None:
         """Write one sample (its arrays have no sample axis) under a number of your own.
 
         Numbers may have gaps: ml-pyxis itself then fails on a missing one. ParamsError where it is
@@ -137,7 +139,7 @@ class Writer:
 
     # -- the rest --------------------------------------------------------------------------
 
-    def set_meta_str(self, key: str | bytes, string: Any) -> None:
+    def set_meta_str(self, key: str | bytes, string: object) -> None:
         """Keep a string with the set, under a key of at most 511 bytes."""
         name = key if isinstance(key, bytes) else str(key).encode()
         if name == NB_SAMPLES or not 0 < len(name) <= 511:

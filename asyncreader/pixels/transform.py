@@ -64,7 +64,7 @@ class Wanted:
 
     layout: str = "NCHW"
     contiguous: bool = False
-    dtype: np.dtype[Any] | None = None
+    dtype: np.dtype[np.generic] | None = None
     scale: float = 1.0
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)

@@ -167,9 +167,10 @@ def _touch_slots(reader: AsyncReader, seconds: float) -> None:
 
 def _fields(reader: AsyncReader) -> tuple[tuple[tuple[int, ...], Any], ...]:
     """Shape and dtype of the data of a batch, of each field."""
+    shapes: Any = reader.data_shape
     if isinstance(reader.dtype, tuple):
-        return tuple(zip(reader.data_shape, reader.dtype, strict=True))
-    return ((reader.data_shape, reader.dtype),)
+        return tuple(zip(shapes, reader.dtype, strict=True))
+    return ((shapes, reader.dtype),)
 
 
 def batch_bytes(reader: AsyncReader) -> int:

@@ -1,0 +1,217 @@
+"""What a type checker tells users: every public annotation says what it is, and none says Any."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from project import FILES, ROOT, module_name
+
+#: What users import: the ``__all__`` of these, or where there is none the names that a module
+#: defines itself.
+PUBLIC = (
+    *("asyncreader", "asyncreader.faces", "asyncreader.faces.pyxis", "converters"),
+    *(f"asyncreader.adapters.{name}" for name in ("torch", "jax", "keras", "ray", "generator")),
+)
+
+#: Nothing of these is handed to users: they are named where parts of the reader are put together.
+INNER = ("asyncreader.pipeline.", "asyncreader.sources.")
+
+#: Too wide to say anything, as Any is.
+NOTHING_SAID = ("typing.Any", "_typeshed.Incomplete")
+
+MODULES = {module_name(path): path for path in FILES}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+def names_of(module: str) -> dict[str, ast.stmt | str]:
+    """What the names of a module mean at its top level: a statement, or where it is imported from.
+
+    Imports for the type checker count: annotations use them.
+    """
+    package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+    found: dict[str, ast.stmt | str] = {}
+    todo: list[ast.stmt] = list(TREES[module].body)
+    while todo:
+        node = todo.pop(0)
+        if isinstance(node, ast.If):
+            todo = [*node.orelse, *node.body, *todo]  # of both, what the type checker sees wins
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, base] if base else above)
+            found |= {part.asname or part.name: f"{base}.{part.name}" for part in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {part.asname or part.name: part.name for part in node.names}
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found[node.name] = node
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found[node.target.id] = node
+        elif isinstance(node, ast.Assign):
+            found |= {one.id: node for one in node.targets if isinstance(one, ast.Name)}
+    return found
+
+
+NAMES = {module: names_of(module) for module in MODULES}
+
+
+def resolve(module: str, name: str) -> tuple[str, ast.stmt | str]:
+    """Where ``name`` is defined: (module, statement); of another library ("", dotted name)."""
+    meant = NAMES[module].get(name, f"builtins.{name}")
+    while isinstance(meant, str):
+        module, _, name = meant.rpartition(".")
+        if module not in NAMES or name not in NAMES[module]:
+            return "", meant
+        meant = NAMES[module][name]
+    return module, meant
+
+
+def annotated(node: ast.expr | None) -> Iterator[ast.Name | ast.Attribute]:
+    """The names in an annotation, those in strings too; an attribute counts as a whole."""
+    todo = [] if node is None else [node]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, ast.Name | ast.Attribute):
+            yield part
+        elif isinstance(part, ast.Subscript) and ast.unparse(part.value).endswith("Literal"):
+            continue
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+            todo.append(ast.parse(part.value, mode="eval").body)
+        else:
+            todo += [child for child in ast.iter_child_nodes(part) if isinstance(child, ast.expr)]
+
+
+def is_public(name: str) -> bool:
+    """Whether users see a member of this name; of special methods they see what Python calls."""
+    return not name.startswith("_") or (name.startswith("__") and name.endswith("__"))
+
+
+def annotations_of(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
+    """(What it is called, annotation) of all that users see of a class, function or alias."""
+    if isinstance(node, ast.FunctionDef):
+        given = node.args
+        every = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
+        for argument in every:
+            if argument is not None:
+                yield f"{node.name}({argument.arg})", argument.annotation
+        yield f"{node.name} ->", node.returns
+    elif isinstance(node, ast.ClassDef):
+        for base in node.bases:
+            yield f"class {node.name}", base
+        for member in node.body:
+            if isinstance(member, ast.FunctionDef):
+                if is_public(member.name):
+                    for what, annotation in annotations_of(member):
+                        yield f"{node.name}.{what}", annotation
+                for part in ast.walk(member):
+                    if (
+                        isinstance(part, ast.AnnAssign)
+                        and isinstance(part.target, ast.Attribute)
+                        and ast.unparse(part.target.value) == "self"
+                        and is_public(part.target.attr)
+                    ):
+                        yield f"{node.name}.{part.target.attr}", part.annotation
+            elif isinstance(member, ast.AnnAssign) and is_public(ast.unparse(member.target)):
+                yield f"{node.name}.{ast.unparse(member.target)}", member.annotation
+    elif isinstance(node, ast.AnnAssign):
+        alias = ast.unparse(node.annotation).endswith("TypeAlias")
+        yield ast.unparse(node.target), node.value if alias else node.annotation
+
+
+def without_meaning(module: str, name: str) -> list[str]:
+    """Public annotations that can be reached from ``name`` in ``module`` and that say Any."""
+    found, seen, todo = [], set(), [resolve(module, name)]
+    while todo:
+        module, node = todo.pop()
+        if isinstance(node, str) or (module, id(node)) in seen:
+            continue
+        seen.add((module, id(node)))
+        for what, annotation in annotations_of(node):
+            for part in annotated(annotation):
+                first, _, rest = ast.unparse(part).partition(".")
+                where, meant = resolve(module, first)
+                if isinstance(meant, str):
+                    if (f"{meant}.{rest}" if rest else meant) in NOTHING_SAID:
+                        found.append(f"{module}: {what} {ast.unparse(annotation)}")
+                elif not where.startswith(INNER):
+                    todo.append((where, meant))
+    return found
+
+
+def public_names(module: str) -> list[str]:
+    """``__all__``, or what the module defines itself."""
+    listed = NAMES[module].get("__all__")
+    if isinstance(listed, ast.Assign):
+        return [*ast.literal_eval(listed.value), *({"__getattr__"} & NAMES[module].keys())]
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    return [
+        name for name, node in NAMES[module].items() if isinstance(node, kinds) and is_public(name)
+    ]
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_no_public_annotation_says_any(module: str) -> None:
+    """Every type that a public name shows, directly or through what it returns, is one."""
+    found = {line for name in public_names(module) for line in without_meaning(module, name)}
+    assert not found, "\n".join(sorted(found))
+
+
+def test_the_walk_reaches_what_users_hold() -> None:
+    """The classes of what a reader returns are looked at, and so are inherited methods."""
+    seen: set[str] = set()
+    todo = [
+        resolve("asyncreader", "AsyncReader"),
+        resolve("asyncreader.adapters.keras", "ReaderDataset"),
+    ]
+    while todo:
+        module, node = todo.pop()
+        if isinstance(node, str) or getattr(node, "name", "") in seen:
+            continue
+        seen.add(getattr(node, "name", ""))
+        for _, annotation in annotations_of(node):
+            todo += [
+                resolve(module, ast.unparse(p).partition(".")[0]) for p in annotated(annotation)
+            ]
+    assert {"Batch", "Cursor", "ReaderParams", "ReaderStats", "Loader", "Taken"} <= seen
+
+
+#: A program of a user, which is right, and whose types are known.
+PROGRAM = """
+import numpy as np
+import numpy.typing as npt
+from asyncreader import AsyncReader
+from asyncreader.faces import GeneratorEnqueuer, iter_minibatches
+Array = npt.NDArray[np.number]
+with AsyncReader("train.h5", batch_size=32, shuffle=True) as reader:
+    for batch in reader:
+        print((batch.data / 255.0).mean(), batch.labels[0] + 1)
+    for data, labels in reader:
+        data *= 2
+        reveal_type(data)
+masks: AsyncReader[tuple[Array, ...], None] = AsyncReader("a.h5", data_field=("image", "mask"))
+image, mask = masks.getNextBatch().data
+reveal_type(mask)
+reveal_type(masks.getNextBatch().labels)
+reveal_type(next(GeneratorEnqueuer(iter([1, 2])).get()))
+reveal_type(next(iter_minibatches([np.zeros(3)], 2, [0])))
+"""
+
+
+def test_a_type_checker_knows_what_a_loop_gives(tmp_path: Path) -> None:
+    """mypy --strict takes a plain training loop as it is: arrays are arrays there, in arithmetic,
+    too, and a reader that serves something else can be annotated so."""
+    pytest.importorskip("mypy", reason="mypy comes with the extra dev")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    words = [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "program.py")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert "error:" not in done.stdout, done.stdout
+    shown = [line.split('"')[1] for line in done.stdout.splitlines() if "Revealed" in line]
+    assert "number" in shown[0]
+    assert "number" in shown[1]
+    assert shown[2:4] == ["None", "int"]
+    assert "float64" in shown[4]
