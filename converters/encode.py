@@ -19,6 +19,7 @@ from asyncreader.checks import MAX_SIDE
 from asyncreader.errors import DecodeError
 from asyncreader.pixels import codec, kernels
 from asyncreader.pixels.masks import encode_values, nearest_pixels
+from asyncreader.pixels.transform import SCRATCH
 
 from .options import Options
 
@@ -49,8 +50,8 @@ class Packed:
     checksum: int
     dtype: str = "uint8"
     fields: tuple[Packed, ...] = ()
-    #: Whether restart markers were put into it.
-    rewritten: bool = False
+    #: Whether restart markers were put into it; None where that was not tried.
+    rewritten: bool | None = None
 
     @property
     def size(self) -> int:
@@ -97,12 +98,11 @@ class Recipe:
             if self.check_decode:
                 hold(decoding_bytes(header))
                 codec.decode(data, self.channels, header=header)
-            if self.restarts and header.kind == "jpeg" and not header.loose:
-                hold(3 * len(data))
-                new = with_restarts(data)
-                if new is not None:
-                    return replace(packed(new, shape), rewritten=True)
-            return packed(data, shape)
+            if not self.restarts:
+                return packed(data, shape)
+            hold(3 * len(data))
+            plain = header.kind == "jpeg" and not header.loose
+            return _marked(data, with_restarts(data) if plain else None, shape)
         hold(decoding_bytes(header))
         full = header.height, header.width
         plan = None if self.size is None else _plan(full, self.size, self.resize)
@@ -155,7 +155,13 @@ class Recipe:
                 expected=f"sides of at most {MAX_SIDE}",
                 hint="choose encoding 'png', or a smaller size",
             )
-        return packed(codec.encode(pixels, self.encoding, self.quality), shape)
+        data = codec.encode(pixels, self.encoding, self.quality)
+        return _marked(data, with_restarts(data), shape) if self.restarts else packed(data, shape)
+
+
+def _marked(data: bytes, new: bytes | None, shape: tuple[int, int, int]) -> Packed:
+    """``new``, which is ``data`` with restart markers, or ``data`` where there is none."""
+    return replace(packed(data if new is None else new, shape), rewritten=new is not None)
 
 
 def with_restarts(data: bytes) -> bytes | None:
@@ -163,7 +169,7 @@ def with_restarts(data: bytes) -> bytes | None:
     where it cannot get any."""
     size = len(data)
     room = size + size // 4 + 8192
-    memory = np.empty(size + 1024 + room, np.uint8)
+    memory = SCRATCH.take("restarts", size + 1024 + room)
     result = np.zeros(2, np.int64)
     scratch, source = memory.ctypes.data, np.frombuffer(data, np.uint8)
     kernels.add_restarts(source.ctypes.data, size, scratch, scratch + size + 1024, room, result)
@@ -173,6 +179,9 @@ def with_restarts(data: bytes) -> bytes | None:
 
 def make_recipe(options: Options, encoding: str, channels: int) -> Recipe:
     """What is done to each picture."""
+    restarts = options.restarts
+    if restarts is None:
+        restarts = encoding == "jpeg" and kernels.compiled("add_restarts")
     return Recipe(
         encoding=encoding,
         channels=channels,
@@ -180,7 +189,18 @@ def make_recipe(options: Options, encoding: str, channels: int) -> Recipe:
         resize=options.resize,
         quality=options.quality,
         check_decode=options.check_decode,
-        restarts=options.restarts,
+        restarts=restarts,
+    )
+
+
+def notes(options: Options, recipe: Recipe | None) -> tuple[str, ...]:
+    """What a user may not expect of the pictures that ``recipe`` makes (None: they are copied)."""
+    if recipe is None or recipe.encoding != "jpeg" or recipe.restarts:
+        return ()
+    return (
+        ()
+        if options.restarts is False
+        else (f"no restart markers in the JPEGs: numba does not work here ({kernels.reason()})",)
     )
 
 

@@ -174,7 +174,7 @@ class ConvertKeywords(TypedDict, total=False):
     size: Size | None
     resize: Resize
     quality: int
-    restarts: bool
+    restarts: bool | None
     labels: PathLike | None
     no_labels: bool
     channels: Channels | None
@@ -226,12 +226,13 @@ class Options:
         "black, or squeezed",
     )
     quality: int = parameter(QUALITY, whole(1, 101), "of encoding `jpeg`")
-    restarts: bool = parameter(
-        False,
-        checks.FLAG,
-        "with encoding `original`: put restart markers into baseline JPEGs, without loss, so that "
-        "a part of a picture can be decoded without the rest. Other files are stored as they are; "
-        "the report says how many",
+    restarts: bool | None = parameter(
+        None,
+        one_of(bool | None),
+        "put restart markers into JPEGs, so that a part of a picture can be decoded without the "
+        "rest. Of encoding `original` baseline JPEGs get them, without loss, and other files are "
+        "stored as they are; the report says how many",
+        shown="True with encoding `jpeg`",
     )
     labels: str | None = parameter(
         None,
@@ -441,14 +442,6 @@ def _check_together(options: Options) -> None:
             "compression is a filter of HDF5; LMDB has none",
             hint="write to .h5, or choose encoding 'png'",
         )
-    if options.restarts:
-        from asyncreader.pixels import kernels
-
-        if not kernels.compiled():
-            raise ParamsError(
-                "restarts needs numba, which does not work here",
-                hint="install numba (pip install numba), or leave restarts out",
-            )
     _check_fields(options)
 
 
@@ -474,11 +467,21 @@ def check_encoding(options: Options, encoding: str) -> None:
             f"quality applies only to encoding 'jpeg'; the samples are stored as {encoding!r}",
             hint="choose encoding 'jpeg' (--encoding jpeg), or leave quality out",
         )
-    if options.restarts and encoding != "original":
+    if options.restarts and encoding not in ("jpeg", "original"):
         raise ParamsError(
-            f"restarts applies only to encoding 'original'; the samples are stored as {encoding!r}",
-            hint="choose encoding 'original' (--encoding original), or leave restarts out",
+            "restarts applies only to encodings 'jpeg' and 'original'; the samples are stored as "
+            f"{encoding!r}",
+            hint="choose encoding 'jpeg' (--encoding jpeg), or leave restarts out",
         )
+    if options.restarts:
+        from asyncreader.pixels import kernels
+
+        if not kernels.compiled("add_restarts"):
+            raise ParamsError(
+                "restarts needs numba, which does not work here",
+                found=kernels.reason(),
+                hint="install numba (pip install numba), or leave restarts out",
+            )
     if options.compression is not None and encoding != "raw":
         raise ParamsError(
             f"compression is for raw pixels; encoding {encoding!r} is compressed already",

@@ -89,6 +89,6 @@ def _pack_one(options: Options, samples: Samples, target: Target) -> ConvertRepo
         classes=packed.meta.classes,
         bytes=size,
         seconds=time.perf_counter() - begun,
-        rewritten=packed.rewritten if options.restarts else None,
+        rewritten=packed.rewritten,
         notes=samples.notes,
     )

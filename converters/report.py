@@ -14,8 +14,8 @@ class ConvertReport:
     that count + len(skipped) is what was found; ``ignored``: files that were not candidates, by
     kind ("hidden", "other suffix", "not in the CSV"); ``bytes``: size of the target on disk;
     ``shards``: files of a sharded set, None of one file; ``kept``: how many of them an
-    interrupted run had finished; ``rewritten``: with restarts, pictures that got restart markers
-    (the others are stored as they are), else None; ``notes``: what a user may not expect, such as
+    interrupted run had finished; ``rewritten``: pictures that got restart markers, None where they
+    were not to get any; ``notes``: what a user may not expect, such as
     folders inside classes, and classes without pictures.
     Names that are not UTF-8 carry surrogate escapes, as everywhere in Python.
     """

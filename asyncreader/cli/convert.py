@@ -94,8 +94,7 @@ def _print_packed(report: ConvertReport) -> None:
         f"{report.seconds:.1f} s, {rate:,.0f} samples/s"
     )
     if report.rewritten is not None:
-        left = report.count - report.rewritten
-        click.echo(f"restart markers: {report.rewritten:,} rewritten, {left:,} stored as they are")
+        click.echo(f"restart markers: in {report.rewritten:,} of {some(report.count, 'sample')}")
     ignored = ", ".join(f"{n:,} {shown(kind)}" for kind, n in report.ignored.items() if n)
     if ignored:
         click.echo(f"ignored: {ignored}")

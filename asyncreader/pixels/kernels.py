@@ -420,7 +420,7 @@ def add_restarts_numpy(
     in which the new file is written. ``result``: where it begins and ends there; 0 and 0 where the
     file is of another kind, has markers, is too small for them or is damaged.
 
-    This twin does nothing: converters/options.py refuses restarts without numba.
+    This twin does nothing: converters refuses restarts, or says that there are none.
     """
     result[:] = 0
 
@@ -484,13 +484,18 @@ _state: Final = _State()
 def __getattr__(name: str) -> Any:
     if name not in _TWINS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with _state.lock:
-        if name not in globals():
-            globals()[name] = _load(name)
-        kernel = globals()[name]
+    kernel = _loaded(name)
     if kernel is _TWINS[name]:
         _tell(name)
     return kernel
+
+
+def _loaded(name: str) -> Callable[..., None]:
+    with _state.lock:
+        if name not in globals():
+            globals()[name] = _load(name)
+        kernel: Callable[..., None] = globals()[name]
+        return kernel
 
 
 def _load(name: str) -> Callable[..., None]:
@@ -539,9 +544,16 @@ def _tell(name: str) -> None:
     )
 
 
-def compiled() -> bool:
-    """Whether compiled kernels are in use (imports numba)."""
-    return _module() is not None
+def compiled(name: str | None = None) -> bool:
+    """Whether compiled kernels are in use (imports numba), the kernel ``name`` among them."""
+    if name is None:
+        return _module() is not None
+    return _loaded(name) is not _TWINS[name]
+
+
+def reason() -> str | None:
+    """Why numpy does the work of a compiled kernel; None where that is not known to happen."""
+    return _state.reason
 
 
 def compile_all() -> None:

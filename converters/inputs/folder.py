@@ -17,7 +17,7 @@ from asyncreader.pixels import codec
 from asyncreader.sources import open_source
 from asyncreader.sources.urls import is_url
 
-from ..encode import Hold, Packed, make_recipe
+from ..encode import Hold, Packed, make_recipe, notes
 from ..options import Options, check_encoding
 from ..ordered_pool import RUN
 from ..temp_tables import Numbers, PathOf, Strings
@@ -98,7 +98,7 @@ class FolderSamples:
         self.classes = self._listing.classes
         self.label_kind = self._listing.label_kind
         self.ignored = self._listing.ignored
-        self.notes = self._listing.notes
+        self.notes = self._listing.notes + notes(options, self._recipe)
         self.skipped = [
             (sort_key(path), os.fsdecode(path), problem) for path, problem in self._listing.skipped
         ]

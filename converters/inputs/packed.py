@@ -30,7 +30,7 @@ from asyncreader.sources.lmdb.file import lmdb_data_file
 from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url
 
-from ..encode import Hold, Packed, Recipe, make_recipe, packed
+from ..encode import Hold, Packed, Recipe, make_recipe, notes, packed
 from ..options import Options, check_encoding
 from ..ordered_pool import RUN
 from ..temp_tables import PathOf, Strings
@@ -83,9 +83,11 @@ class PackedSamples:
         if self.encoding == "original":
             check_original(options, spec.stored.encoded)
             # pictures in a set that others packed may be damaged, or of any size: check each
-            changed = spec.meta is None or options.restarts
+            changed = spec.meta is None or bool(options.restarts)
         check_encoding(options, self.encoding)
         self._recipe = make_recipe(options, self.encoding, self.channels) if changed else None
+        if self._recipe is None and options.restarts:  # JPEGs that are not encoded anew
+            self._recipe = make_recipe(options, "original", self.channels)
         self._check_decode = options.check_decode and spec.stored.encoded
         self._fields = _fields(self._source, make_recipe(options, self.encoding, self.channels))
         self.fields = tuple(field.name for field in self._fields)
@@ -95,7 +97,7 @@ class PackedSamples:
         check_class_names(self.classes, options.src)
         self.label_kind = _label_kind(self._source, labels is not None)
         self.ignored: dict[str, int] = {}
-        self.notes: tuple[str, ...] = ()
+        self.notes = notes(options, self._recipe)
         self.skipped: list[tuple[Any, str, SampleError]] = []
         self._paths = _paths(self._source)
         self.path: PathOf | None = None if self._paths is None else self._path

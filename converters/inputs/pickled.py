@@ -22,7 +22,7 @@ from asyncreader.pixels import codec
 from asyncreader.sources.layouts.detect import PickledSet, pickled_set
 from asyncreader.sources.request import no_field
 
-from ..encode import Hold, Packed, make_recipe
+from ..encode import Hold, Packed, make_recipe, notes
 from ..options import Options, check_encoding
 from ..temp_tables import PathOf
 from .packed import check_original, check_packed
@@ -115,7 +115,7 @@ class PickledSamples:
         check_encoding(options, self.encoding)
         self._recipe = make_recipe(options, self.encoding, self.channels)
         self._labels = None if self._label is None else _Labels(self._first_label(), self.count)
-        self.notes: tuple[str, ...] = ()
+        self.notes = notes(options, self._recipe)
         self.label_kind = "none" if self._labels is None else self._labels.kind
         self.ignored: dict[str, int] = {}
         self.skipped: list[tuple[Any, str, SampleError]] = []

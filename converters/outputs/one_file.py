@@ -46,7 +46,7 @@ class PackedFile:
     ``label_width``: labels of a sample; ``data_bytes``: of all samples, before any filter;
     ``field_bytes``: of each of the other fields;
     ``skipped``: (number of the sample, what is wrong with it); ``rewritten``: pictures that got
-    restart markers.
+    restart markers, None where that was not tried.
     """
 
     meta: Meta | None
@@ -54,7 +54,7 @@ class PackedFile:
     data_bytes: int
     field_bytes: tuple[int, ...]
     skipped: tuple[tuple[int, str], ...]
-    rewritten: int
+    rewritten: int | None
 
 
 class Packing:
@@ -86,7 +86,7 @@ class Packing:
         self._done = done
         self._records = PackedRecords(samples.fields, field_encoding(samples.encoding), kinds)
         self._skipped: list[tuple[int, str]] = []
-        self._rewritten = 0
+        self._rewritten: int | None = None
         self._same_shape = True
         self._prefetched = 0  # positions below this are prefetched, or being fetched
         self._lock = threading.Lock()
@@ -158,7 +158,8 @@ class Packing:
                 self._check_shape(number, result)
                 self._records.add(number, result, self._samples.where)
                 sink.append(result)
-                self._rewritten += result.rewritten
+                if result.rewritten is not None:
+                    self._rewritten = (self._rewritten or 0) + result.rewritten
             if self._done is not None:
                 self._done(position + 1)
 

@@ -167,6 +167,7 @@ class _Run:
             if isinstance(exc, AsyncReaderError) or not is_full(exc):
                 raise
             raise no_temporary_space() from exc  # other writes raise this error themselves
+        rewritten = [r.rewritten for r in records.values() if r.rewritten is not None]
         return ConvertReport(
             target=self._options.dst,
             format=self._options.format,
@@ -179,9 +180,7 @@ class _Run:
             seconds=time.perf_counter() - self._begun,
             shards=len(manifest),
             kept=kept,
-            rewritten=sum(r.rewritten for r in records.values())
-            if self._options.restarts
-            else None,
+            rewritten=sum(rewritten) if rewritten else None,
             notes=self._samples.notes,
         )
 

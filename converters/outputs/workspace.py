@@ -63,7 +63,7 @@ class ShardRecord:
     read (:meth:`samples.Samples.sources`): the shard is packed again when it has changed;
     ``label_dtype``, ``label_width``, ``data_bytes``, ``fields``, ``field_bytes``: as in the
     manifest; ``skipped``: (position in the shard, reason); ``rewritten``: pictures that got restart
-    markers.
+    markers, None where that was not tried.
     """
 
     sources: str
@@ -75,7 +75,7 @@ class ShardRecord:
     fields: tuple[FieldMeta, ...]
     field_bytes: tuple[int, ...]
     skipped: tuple[tuple[int, str], ...]
-    rewritten: int
+    rewritten: int | None
 
     def to_json(self) -> str:
         """One line."""

@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from PIL import Image
 
 from asyncreader import AsyncReader
 from asyncreader.errors import ParamsError
-from asyncreader.pixels import kernels
+from asyncreader.pixels import codec, kernels
+from asyncreader.sources import open_whole
 from converters import convert
 from converters.encode import with_restarts
 
@@ -35,6 +37,15 @@ def rewritten(data: bytes) -> bytes:
     new = with_restarts(data)
     assert new is not None
     return new
+
+
+def stored(target: Path) -> list[bytes]:
+    """The samples of a packed set, as they are stored."""
+    source = open_whole(str(target))
+    try:
+        return [bytes(source.sample_bytes(number)) for number in range(source.spec.count)]
+    finally:
+        source.close()
 
 
 def stated(data: bytes) -> int:
@@ -201,10 +212,90 @@ def test_a_packed_set_is_rewritten_too(tmp_path: Path) -> None:
     assert again.rewritten == 1
 
 
-def test_restarts_need_numba_and_original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without numba, and for samples that are encoded anew, the option is refused."""
-    with pytest.raises(ParamsError, match="applies only to encoding 'original'"):
-        convert(tmp_path, tmp_path / "a.h5", encoding="png", restarts=True)
-    monkeypatch.setattr(kernels, "compiled", lambda: False)
-    with pytest.raises(ParamsError, match="needs numba"):
-        convert(tmp_path, tmp_path / "a.h5", encoding="original", restarts=True)
+def test_packed_jpegs_get_markers_by_record(tmp_path: Path) -> None:
+    """A set of encoding jpeg that is copied, not encoded anew, gets markers when that is asked:
+    the same pixels; and without a word it is copied byte for byte."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(saved(image(150, 320), "PNG"))
+    before = tmp_path / "a.h5"
+    convert(folder, before, encoding="jpeg", no_labels=True, restarts=False)
+    assert convert(before, tmp_path / "copy.lmdb").rewritten is None
+    again = convert(before, tmp_path / "b.h5", restarts=True)
+    assert (again.encoding, again.rewritten) == ("jpeg", 1)
+    old, copy, new = (stored(tmp_path / name)[0] for name in ("a.h5", "copy.lmdb", "b.h5"))
+    assert old == copy
+    assert new == with_restarts(old)
+
+
+@pytest.mark.parametrize(("size", "channels"), [(None, 3), (None, 1), ((224, 224), 3), (256, 3)])
+def test_jpeg_gets_markers_unless_refused(
+    tmp_path: Path, size: tuple[int, int] | int | None, channels: Literal[1, 3]
+) -> None:
+    """Encoding jpeg has restart markers that jpeg_cut can use, at most 2 % larger; with
+    restarts=False it has none. Pillow decodes both to the same pixels."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number, (high, wide) in enumerate(SIZES):
+        (folder / f"{number}.png").write_bytes(saved(image(high, wide, number), "PNG"))
+    (folder / "small.png").write_bytes(saved(image(8, 16), "PNG"))
+    common: Any = {"encoding": "jpeg", "no_labels": True, "size": size, "channels": channels}
+    with_them = convert(folder, tmp_path / "with.h5", **common)
+    without = convert(folder, tmp_path / "without.h5", restarts=False, **common)
+    assert without.rewritten is None
+    assert with_them.rewritten == len(SIZES) + (size is not None)
+    both = list(zip(stored(tmp_path / "with.h5"), stored(tmp_path / "without.h5"), strict=True))
+    for new, old in both[: with_them.rewritten]:
+        assert np.array_equal(pixels(new), pixels(old))
+        assert codec.read_header(new).restarts is not None
+        assert codec.read_header(old).restarts is None
+    assert sum(len(new) for new, _ in both) < 1.02 * sum(len(old) for _, old in both)
+
+
+def test_restarts_are_for_jpegs(tmp_path: Path) -> None:
+    """For encodings that are no JPEG the option is refused, and its negation is not."""
+    for encoding in ("png", "raw"):
+        with pytest.raises(ParamsError, match="applies only to encodings 'jpeg' and 'original'"):
+            convert(tmp_path, tmp_path / "a.h5", encoding=encoding, restarts=True)
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(saved(image(150, 320), "PNG"))
+    convert(folder, tmp_path / "a.h5", encoding="png", restarts=False, no_labels=True)
+
+
+@pytest.mark.parametrize("missing", ["numba", "the kernel"])
+@pytest.mark.parametrize("source", ["folder", "set"])
+def test_restarts_without_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, source: str
+) -> None:
+    """Where numba is missing, or cannot compile this kernel, restarts are refused; encoding jpeg,
+    which has them by default, is packed without them, and a note says so."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    (folder / "a.jpg").write_bytes(saved(image(150, 320), "JPEG"))
+    src = folder
+    more: Any = {"no_labels": True}
+    if source == "set":
+        src = tmp_path / "set.h5"
+        convert(folder, src, encoding="original", no_labels=True)
+    if missing == "numba":
+        monkeypatch.setattr(kernels._state, "module", None)
+        monkeypatch.setattr(kernels._state, "tried", True)
+    else:
+
+        def fails(*_: object) -> None:
+            raise RuntimeError("no compiler")
+
+        monkeypatch.setattr(kernels._module(), "load", fails)
+    monkeypatch.setattr(kernels._state, "reason", "numba is not installed")
+    monkeypatch.setattr(kernels._state, "told", True)
+    monkeypatch.delitem(vars(kernels), "add_restarts", raising=False)
+    for encoding in ("original", "jpeg"):
+        with pytest.raises(ParamsError, match=r"restarts needs numba.*"):
+            convert(src, tmp_path / "a.h5", encoding=encoding, restarts=True, **more)
+    report = convert(src, tmp_path / "a.h5", encoding="jpeg", **more)
+    assert report.rewritten is None
+    assert any("no restart markers" in note for note in report.notes)
+    quiet = convert(src, tmp_path / "b.h5", encoding="jpeg", restarts=False, **more)
+    assert quiet.notes == convert(src, tmp_path / "c.h5", encoding="original", **more).notes == ()
+    monkeypatch.delitem(vars(kernels), "add_restarts", raising=False)
