@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..errors import as_ours
+from ..pixels import kernels
 from ..stats import Meter
 from ..system.signals import after_this
 from .fill_batch import BatchFiller
@@ -18,6 +19,13 @@ from .slots import SlotRing
 
 #: Seconds that close() waits for a thread inside a read or user code.
 STUCK_AFTER: Final = 1.0
+
+#: Parts that this time is waited in. Where a busy machine stops the whole process for a while, one
+#: part is lost and not all of the time.
+PARTS: Final = 10
+
+#: Seconds that close() waits while kernels are compiled. On a busy machine one takes 10 s.
+COMPILED_AFTER: Final = 120.0
 
 
 class ThreadWorkers:
@@ -54,16 +62,23 @@ class ThreadWorkers:
 
 
 def join_or_leave(threads: Sequence[threading.Thread], seconds: float = STUCK_AFTER) -> None:
-    """Join threads that were told to end; who has not within ``seconds`` is left, with a warning.
+    """Join threads that were told to end. Warn of those that do not end within ``seconds``.
 
-    They are daemons, so that the interpreter can end without them.
+    Time in which a kernel is compiled does not count: that happens once on a machine. The threads
+    are daemons, so the interpreter can end without them.
     """
     if threading.current_thread() in threads:
         return  # collected by one of its own threads, perhaps inside the ring: they end alone
-    until = time.monotonic() + seconds
-    for thread in threads:
-        if thread.ident is not None:
-            thread.join(max(0.0, until - time.monotonic()))
+    latest = time.monotonic() + (COMPILED_AFTER if seconds > 0 else 0.0)
+    loads, parts = kernels.loads(), PARTS
+    while parts and any(thread.is_alive() for thread in threads):
+        until = time.monotonic() + seconds / PARTS
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, until - time.monotonic()))
+        before, loads = loads, kernels.loads()
+        compiling = loads != before or loads[0] > loads[1]
+        parts = PARTS if compiling and time.monotonic() < latest else parts - 1
     if not any(thread.is_alive() for thread in threads):
         return
     frames = sys._current_frames()

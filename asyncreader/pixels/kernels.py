@@ -476,6 +476,8 @@ class _State:
         self.folder: str | None = None
         #: Whether the user has been told that twins do the work.
         self.told = False
+        #: How many times loading a kernel was begun, and ended. Loading one may compile it.
+        self.begun = self.ended = 0
 
 
 _state: Final = _State()
@@ -493,7 +495,11 @@ def __getattr__(name: str) -> Any:
 def _loaded(name: str) -> Callable[..., None]:
     with _state.lock:
         if name not in globals():
-            globals()[name] = _load(name)
+            _state.begun += 1
+            try:
+                globals()[name] = _load(name)
+            finally:
+                _state.ended += 1
         kernel: Callable[..., None] = globals()[name]
         return kernel
 
@@ -542,6 +548,11 @@ def _tell(name: str) -> None:
         RuntimeWarning,
         stacklevel=3,
     )
+
+
+def loads() -> tuple[int, int]:
+    """How many times loading a kernel was begun in this process, and how many times it ended."""
+    return _state.begun, _state.ended
 
 
 def compiled(name: str | None = None) -> bool:

@@ -32,6 +32,8 @@ from asyncreader import (
     WorkerError,
 )
 from asyncreader.formats import packed as fmt
+from asyncreader.pipeline.threads import STUCK_AFTER
+from asyncreader.pixels import kernels
 
 
 def workers() -> list[str]:
@@ -182,6 +184,29 @@ def test_close_amid_a_slow_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(codec, "decode", slowly)
     reader.fetchData()
     assert begun.wait(HANG)
+    reader.close()
+    assert workers() == []
+
+
+def test_close_waits_for_a_worker_that_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a fresh checkout a worker may be compiling kernels, one after another, when the reader is
+    closed: it is waited for, and not called stuck."""
+    load, loading = kernels._load, threading.Event()
+
+    def slowly(name: str) -> Any:
+        loading.set()
+        threading.Event().wait(1.2 * STUCK_AFTER)
+        return load(name)
+
+    path = write_hdf5(tmp_path / "a.h5", packed(pictures(8)))
+    for name in ("gather_rows", "checked_rows", "resize_u8"):
+        monkeypatch.delitem(vars(kernels), name, raising=False)
+    reader = AsyncReader(path=path, batch_size=8, size=(8, 8))
+    monkeypatch.setattr(kernels, "_load", slowly)
+    reader.fetchData()
+    assert loading.wait(HANG)
     reader.close()
     assert workers() == []
 
