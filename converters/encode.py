@@ -18,6 +18,7 @@ from PIL import Image
 from asyncreader.checks import MAX_SIDE
 from asyncreader.errors import DecodeError
 from asyncreader.pixels import codec, kernels
+from asyncreader.pixels.geometry import resize_into
 from asyncreader.pixels.masks import encode_values, nearest_pixels
 from asyncreader.pixels.transform import SCRATCH
 
@@ -30,7 +31,7 @@ Hold: TypeAlias = Callable[[int], None]
 #: The JPEG decoder may reduce a crop that is this many times larger than the target.
 REDUCE_ABOVE: Final = 3
 
-#: Bytes of memory per pixel while one picture is decoded and resized: RGB, Pillow's 4-byte copy
+#: Bytes of memory per pixel while one picture is decoded and resized: RGB, what the decoder holds
 #: and the result; the odd kinds (16-bit, CMYK, palettes by way of RGBA) hold one copy more.
 PIXEL_BYTES: Final = 8
 ODD_PIXEL_BYTES: Final = 12
@@ -234,13 +235,11 @@ class Plan:
         left, top, right, bottom = (
             side * scale + shift for side, shift in zip(self.box, (x, y, x, y), strict=True)
         )
-        box = (left, top, min(right, columns), min(bottom, rows))
-        if box == (0, 0, columns, rows) and self.inner == (rows, columns):
-            new = pixels
-        else:
-            image = _image(pixels).resize(self.inner[::-1], Image.Resampling.BICUBIC, box=box)
-            new = np.asarray(image)
-            new = new if new.ndim == 3 else new[:, :, None]
+        right, bottom = min(right, columns), min(bottom, rows)
+        if (left, top, right, bottom) == (0, 0, columns, rows) and self.inner == (rows, columns):
+            return self._framed(pixels)
+        new = np.empty((*self.inner, pixels.shape[2]), np.uint8)
+        resize_into(pixels, new, (top, left, bottom - top, right - left), "bicubic", outside=True)
         return self._framed(new)
 
     def picked(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -305,14 +304,10 @@ def _shorter_side(height: int, width: int, side: int) -> tuple[int, int]:
     return new
 
 
-def _image(pixels: UInt8) -> Any:
-    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-
-
 def _with_channels(pixels: UInt8, channels: int) -> UInt8:
     if pixels.shape[2] == channels:
         return pixels
     if channels == 3:
         return np.repeat(pixels, 3, axis=2)
-    grey: UInt8 = np.asarray(_image(pixels).convert("L"))[:, :, None]
+    grey: UInt8 = np.asarray(Image.fromarray(pixels).convert("L"))[:, :, None]
     return grey

@@ -98,12 +98,15 @@ def resize_into(
     box: Box | None = None,
     interpolation: str = "bilinear",
     flip: bool = False,
+    outside: bool = False,
 ) -> None:
     """Resize the part ``box`` of ``pixels`` (h, w, C), or all, into ``out`` (H, W, C; C-contiguous,
     the same dtype in native byte order), mirrored left to right with ``flip``.
 
     ``interpolation``: one of INTERPOLATIONS. What lies at a share of the box lies at the same share
-    of the result, to a fraction of a pixel; pixels outside the box do not matter.
+    of the result, to a fraction of a pixel. Pixels outside the box do not matter, as if it had been
+    cut out; with ``outside`` "bilinear", "bicubic" and "area" look at them, as Pillow's
+    ``Image.resize`` with a box does.
     """
     high, wide = out.shape[:2]
     box = box or (0, 0, *pixels.shape[:2])
@@ -119,7 +122,7 @@ def resize_into(
         if flip:
             mirror(out)
     else:
-        _resample(pixels, out, box, interpolation, flip)
+        _resample(pixels, out, box, interpolation, flip, outside)
 
 
 def reach(length: float, size: int, interpolation: str) -> int:
@@ -138,14 +141,16 @@ def _nearest(start: float, length: float, count: int, limit: int) -> npt.NDArray
     return np.clip(found + first, 0, limit - 1)
 
 
-def _resample(pixels: Pixels, out: Pixels, box: Box, interpolation: str, flip: bool) -> None:
+def _resample(
+    pixels: Pixels, out: Pixels, box: Box, interpolation: str, flip: bool, outside: bool
+) -> None:
     """A weighted mean of all pixels that a pixel of the result covers, without aliasing."""
     method = _METHODS[interpolation]
     channels = pixels.shape[2]
     if pixels.dtype == np.uint8 and channels > 4:
         for c in range(channels):
             plane = np.empty((*out.shape[:2], 1), out.dtype)
-            _resample(pixels[:, :, c : c + 1], plane, box, interpolation, flip)
+            _resample(pixels[:, :, c : c + 1], plane, box, interpolation, flip, outside)
             out[:, :, c : c + 1] = plane
         return
     top, left, tall, broad = box
@@ -158,16 +163,17 @@ def _resample(pixels: Pixels, out: Pixels, box: Box, interpolation: str, flip: b
             part = part.astype(np.float64)
         pixels = _averaged(np.ascontiguousarray(part), by_y, by_x)
         top, left, tall, broad = top / by_y, left / by_x, tall / by_y, broad / by_x
-    first_row, first_column = max(0, math.floor(top)), max(0, math.floor(left))
-    pixels = pixels[first_row:, first_column:]
-    top, left = top - first_row, left - first_column
+    if not outside:
+        first_row, first_column = max(0, math.floor(top)), max(0, math.floor(left))
+        pixels = pixels[first_row:, first_column:]
+        top, left = top - first_row, left - first_column
     inside: list[int] = []
     taps: list[int] = []
     for side, start, length, size in (
         (pixels.shape[0], top, tall, out.shape[0]),
         (pixels.shape[1], left, broad, out.shape[1]),
     ):
-        high = max(1, min(side, math.ceil(start + length)))
+        high = side if outside else max(1, min(side, math.ceil(start + length)))
         inside += [0, high]
         taps.append(kernels.taps(length / size, method, high))
     limits, part_box = np.array(inside), np.array((top, left, tall, broad), np.float64)
