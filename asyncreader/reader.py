@@ -101,7 +101,7 @@ class AsyncReader(Generic[D, L]):
                 )
             self._parts = self._choose_parts()
             self._plans = PlanAhead(self._order)
-            if self._parts == 1 and arena is None and trace is None and device is None:
+            if self._parts == 1 and arena is None and device is None:
                 servers = max(1, min(self._nthread, self._cores - 1))
                 self._ring.copies = filler.copy_queue(slots, servers)
             self._start = self._order.next_batch_at(Cursor())
@@ -525,6 +525,7 @@ def _shut_down(
             steps.callback(on_device.close)
         if trace is not None:
             kind = "thread" if isinstance(workers, ThreadWorkers) else "process"
-            steps.callback(trace.write, workers.meters, kind, len(ring.slots))
+            copies = None if ring.copies is None else ring.copies.meter
+            steps.callback(trace.write, workers.meters, kind, len(ring.slots), copies)
         steps.callback(workers.stop)
         steps.callback(ring.close)

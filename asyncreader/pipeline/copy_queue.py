@@ -27,6 +27,7 @@ from ..sources.base import streams
 from ..stats import Meter
 from ..system.memory import address_of
 from .ring import RingSlot
+from .trace import note
 
 #: How often a thread looks for a job, or at its batch, before it sleeps: some 20 us in all.
 LOOKS: Final = 20_000
@@ -49,7 +50,7 @@ class CopyQueue:
     ``outs``: the rows and labels of each slot (None without labels), which the caller keeps alive;
     ``labels``: the table that labels are copied from; ``extents``: where rows are (the arguments
     of kernels.copy_batches from ``source`` to ``stride``); ``servers``: workers that serve the
-    queue at a time.
+    queue at a time; ``traced``: notes in their meters when batches were copied, see trace.py.
 
     Only the ring writes here, under its lock; compiled code claims and marks. ``control``: batches
     claimed, batches published, and 1 after close(); ``queue``: slot numbers as they were published;
@@ -63,8 +64,10 @@ class CopyQueue:
         labels: npt.NDArray[Any] | None,
         extents: tuple[int, npt.NDArray[np.int64], int, int],
         servers: int,
+        traced: bool = False,
     ) -> None:
         self.servers = servers
+        self._traced = traced
         self.meter = Meter()  # for what consumers copy
         self.taken_at = 0.0  # when the consumer got its last batch
         self._hurried = False  # the consumer comes back sooner than a worker wakes up
@@ -143,9 +146,13 @@ class CopyQueue:
 
     def serve(self, meter: Meter) -> None:
         """Copy batches until there has been none for some microseconds."""
+        claimed = self.control[CLAIMED]
         started = time.perf_counter()
         kernels.copy_batches(*self._arguments, 1 << 62, LOOKS)
-        meter.read += time.perf_counter() - started
+        now = time.perf_counter()
+        meter.read += now - started
+        if self._traced and self.control[CLAIMED] > claimed:
+            note(meter, [("copy", started, now, {})])
 
     # -- the consumer ------------------------------------------------------------------------
 
@@ -168,7 +175,10 @@ class CopyQueue:
         """Copy the oldest batch that no thread has begun, if there is one."""
         started = time.perf_counter()
         kernels.copy_batches(*self._arguments, 1, 0)
-        self.meter.read += time.perf_counter() - started
+        now = time.perf_counter()
+        self.meter.read += now - started
+        if self._traced:
+            note(self.meter, [("copy", started, now, {})])
 
     def look(self, number: int, generation: int) -> None:
         """Wait some microseconds for the batch in slot ``number`` to be whole."""

@@ -118,7 +118,7 @@ class BatchFiller:
             return None
         outs = [(slot.rows[0], slot.labels) for slot in slots]
         self._slot_bytes = outs[0][0].nbytes
-        return CopyQueue(outs, labels, extents, servers)
+        return CopyQueue(outs, labels, extents, servers, self._traced)
 
     def only_copied(self, plan: BatchPlan) -> bool:
         """Whether a batch is only a copy: no row padded, none to be checked, all in memory."""

@@ -340,9 +340,6 @@ class Ring(Generic[S]):
         if self._waiting:
             self._cond.notify_all()  # they see what is left when the lock is free
         observer = self._observer
-        if observer is not None and slot.state is _FILLING:
-            slot.state = _READY  # whole, but nobody has said so
-            observer.changed(slot)
         # no call from here on
         if error is None:
             slot.state = _HELD

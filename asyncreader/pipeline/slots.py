@@ -234,6 +234,8 @@ class SlotRing(Ring[Slot]):
             with self._lock:
                 slot = self._oldest(timeout)
                 assert slot is not None  # what there is instead is raised
+                if observer is not None:
+                    self._show_copied(observer)
                 error = self._hand_over(slot)
                 if error is None:
                     taken = slot
@@ -392,8 +394,17 @@ class SlotRing(Ring[Slot]):
             return slot if slot.copied and not self._is_ready(slot) else None
 
     def _wake(self) -> None:
+        if self._observer is not None:
+            self._show_copied(self._observer)
         if self._waiting:
             self._cond.notify_all()
+
+    def _show_copied(self, observer: Observer) -> None:
+        """Show the observer which batches compiled code has copied; without one nobody asks."""
+        for slot in self._queue:
+            if slot.state is _FILLING and self._is_ready(slot):
+                slot.state = _READY
+                observer.changed(slot)
 
     def _can_begin(self) -> bool:
         return len(self._queue) < self.in_flight - len(self._kept) and bool(self._free)

@@ -4,8 +4,10 @@ Opens in https://ui.perfetto.dev and chrome://tracing. Events are "complete" one
 ``ts`` and ``dur`` in microseconds) and names of lanes (``ph: "M"``), after "Trace Event Format" by
 the Chrome team (docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
 
-A trace observes the ring (ring.py), and workers note what they did in their meters. Without a trace
-nothing is noted. With it small batches are filled by the workers one by one, not by copy_queue.py.
+A trace observes the ring (ring.py), and workers note what they did in their meters; so does whoever
+copies small batches (copy_queue.py). What is done is the same with a trace and without; without one
+nothing is noted. That a batch was copied is seen when its worker, or the consumer, has copied all
+that there was: the end of FILLING is shown up to that much later.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ KEPT: Final = 20_000
 
 #: Numbers of lanes. Viewers sort by them.
 _CONSUMER: Final = 1
+_COPIES: Final = 2
 _WORKERS: Final = 100
 _SLOTS: Final = 10_000
 
@@ -84,16 +87,19 @@ class Trace:
             self._consumer += ((name, since, asked, batch), ("wait", asked, now, named))
             self._using = ("use" if slot is not None else "after an error", now, named)
 
-    def write(self, meters: Sequence[Meter], workers: str, slots: int) -> None:
+    def write(
+        self, meters: Sequence[Meter], workers: str, slots: int, copies: Meter | None = None
+    ) -> None:
         """Write the file, whole or not at all; a warning says where that fails.
 
-        ``meters``: of the workers; ``workers``: what they are; ``slots``: how many there are.
+        ``meters``: of the workers; ``workers``: what they are; ``slots``: how many there are;
+        ``copies``: the meter of what the consumer copied itself.
         """
         temporary = f"{self._path}.{os.getpid()}.part"
         try:
             with open(temporary, "w", encoding="ascii") as file:
                 file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-                events = self._events(meters, workers, slots)
+                events = self._events(meters, workers, slots, copies)
                 file.write(",\n".join(json.dumps(event) for event in events))
                 file.write("\n]}\n")
             os.replace(temporary, self._path)
@@ -103,7 +109,7 @@ class Trace:
             warnings.warn(f"the trace could not be written: {exc}", RuntimeWarning, stacklevel=2)
 
     def _events(
-        self, meters: Sequence[Meter], workers: str, slots: int
+        self, meters: Sequence[Meter], workers: str, slots: int, copies: Meter | None
     ) -> Iterator[dict[str, Any]]:
         now = time.perf_counter()
         yield _meta("process_name", 0, {"name": "asyncreader"})
@@ -111,6 +117,10 @@ class Trace:
         name, since, batch = self._using
         for span in [*self._consumer, (name, since, now, batch)]:
             yield self._event(_CONSUMER, span)
+        if copies is not None and copies.spans:
+            yield from _lane(_COPIES, "consumer, copying")
+            for span in list(copies.spans):
+                yield self._event(_COPIES, span)
         for number, meter in enumerate(meters):
             yield from _lane(_WORKERS + number, f"worker {workers} {number}")
             for span in list(meter.spans):

@@ -18,6 +18,7 @@ from fakes import packed, paint, write_hdf5
 from project import ROOT
 
 from asyncreader import AsyncReader, NothingQueuedError, ParamsError, WorkerError
+from asyncreader.pipeline.copy_queue import CopyQueue
 from asyncreader.pipeline.trace import Trace, note
 from asyncreader.stats import Meter
 
@@ -117,6 +118,26 @@ def test_lanes(small: str, tmp_path: Path, workers: str) -> None:
             assert begun - 1 <= event["ts"]
             assert event["ts"] + event["dur"] <= ended + 1
     assert all(e["dur"] >= 5000 for e in work if e["name"] == "postprocess")
+
+
+@pytest.mark.skipif(not CopyQueue.available(), reason="needs numba and x86-64")
+def test_a_trace_shows_what_is_measured_without_it(small: str, tmp_path: Path) -> None:
+    """Small batches go through the queue of compiled copies with a trace as without: the copies are
+    shown, by whom they were made, and every batch passes through all states."""
+    path = tmp_path / "trace.json"
+    given = {"path": small, "batch_size": 32, "nthread": 2, "njob": 2, "verify": "never"}
+    with AsyncReader(given, trace=path) as reader:
+        steps = [(batch.epoch, batch.step) for _ in range(4) for batch in reader]
+    lanes, _ = load(path)
+    work = [e for name, lane in lanes.items() if "slot" not in name for e in lane]
+    named = {e["name"] for e in work}
+    assert "copy" in named
+    assert "fill" not in named
+    batches: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for event in (e for number in range(3) for e in lanes[f"slot {number}"]):
+        if event["name"] != "FREE":
+            batches[event["args"]["epoch"], event["args"]["step"]].append(event["name"])
+    assert all(batches[step] == ["FILLING", "READY", "HELD"] for step in steps)
 
 
 def test_written_after_errors(small: str, tmp_path: Path) -> None:
