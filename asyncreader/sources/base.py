@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ Int64: TypeAlias = npt.NDArray[np.int64]
 UInt64: TypeAlias = npt.NDArray[np.uint64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 File = TypeVar("File", bound=ByteFile)
+Found = TypeVar("Found")
 
 #: Labels up to this size (2 million of 8 bytes) are copied into memory, so that a file that changes
 #: while it is read cannot change them. Larger ones are mapped: memory must not grow with the set.
@@ -191,6 +192,28 @@ def open_field(file: File, index: Callable[[File], FieldIndex]) -> Source:
     except BaseException:
         file.close()
         raise
+
+
+@dataclass(frozen=True)
+class Layout(Generic[Found]):
+    """A layout of sets, which are handed to it open.
+
+    ``name``: what ``info`` calls it; ``row``: what docs/layouts.md says of it (known by, served,
+    give), "" for nothing.
+    """
+
+    name: str
+    recognise: Callable[[Found], bool]
+    index: Callable[[Found], FieldIndex]
+    row: str = ""
+
+
+def index_of(found: Found, layouts: Iterable[Layout[Found]]) -> FieldIndex:
+    """The index by the first layout that recognises what was found; the last one takes all."""
+    for layout in layouts:
+        if layout.recognise(found):
+            return layout.index(found)
+    raise AssertionError(layouts)
 
 
 class Source(Protocol):

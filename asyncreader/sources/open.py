@@ -19,7 +19,7 @@ from .arrays import index_arrays, label_array
 from .base import FieldIndex, Source, open_field
 from .bytestore import OpenFile
 from .fields import FieldsSource
-from .layouts.open_hdf5 import index_hdf5
+from .layouts.hdf5_layouts import index_hdf5
 from .layouts.open_lmdb import index_lmdb
 from .request import Hdf5Fields
 from .sets.lists import join, join_packed

@@ -235,6 +235,15 @@ def caffe_list(folder: Path) -> Built:
     return built(str(folder / "train.txt"), images, stored, labels)
 
 
+def caffe_data(folder: Path) -> Built:
+    """One file of Caffe's HDF5Data, named by itself."""
+    images, labels = paint(COUNT, (8, 7, 3)), LABELS.astype("<f4")
+    with h5py.File(folder / "train.h5", "w") as file:
+        file["data"], file["label"] = images, labels
+    stored = [image.tobytes() for image in images]
+    return built(str(folder / "train.h5"), images, stored, labels)
+
+
 CASES: list[tuple[str, Callable[[Path], Built]]] = [
     ("Caffe", caffe(8)),
     ("Caffe large", caffe(40)),
@@ -270,6 +279,7 @@ CASES: list[tuple[str, Callable[[Path], Built]]] = [
     ("BigGAN-PyTorch", biggan),
     ("PCam", pcam),
     ("HDF5Data list", caffe_list),
+    ("data/label", caffe_data),
 ]
 
 
@@ -288,6 +298,7 @@ WORDS = {
     "BigGAN-PyTorch": "BigGAN-PyTorch",
     "PCam": "PCam",
     "HDF5Data": "Caffe HDF5Data list",
+    "data/label": "Caffe HDF5Data",
 }
 
 

@@ -31,17 +31,6 @@ _PICKLES: Final = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 
 
 @dataclass(frozen=True)
-class Layout:
-    """A layout of LMDB sets that others packed. ``row``: what docs/layouts.md says
-    of it ("" for nothing). ``databases``: its samples are in a named database."""
-
-    row: str
-    recognise: Callable[[ForeignSet], bool]
-    index: Callable[[ForeignSet], FieldIndex]
-    databases: bool = False
-
-
-@dataclass(frozen=True)
 class ForeignSet:
     """An open LMDB set that others packed; each layout's opener gets one."""
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from ...errors import FormatError, ParamsError
 from ...pixels.transform import Stored
-from ..base import Array, FieldIndex, row_size
+from ..base import Array, FieldIndex, Layout, row_size
 from ..extents import ImageExtents
 from ..images import image_kind
 from ..lmdb.columns import BLOCK, Bools, Int64, Span, UInt8, gather, varint
 from ..lmdb.entries import Entries
-from .base import ForeignSet, Layout, encoded_images
+from .base import ForeignSet, encoded_images
 
 #: Fields of a message that are looked at; a Datum has seven.
 _FIELDS: Final = 64
@@ -357,10 +357,10 @@ def _rows(
     return out
 
 
-DATUM: Final = Layout(
-    "| `Caffe Datum` | values are Datums | planes, turned from BGR to RGB; `float_data`; encoded "
-    'pictures; labels | `channel_order="stored"` keeps BGR; `labels_path`: a second LMDB of '
-    "labels |",
+DATUM: Final = Layout[ForeignSet](
+    "Caffe Datum",
     lambda found: refusal(found.records) is None,
     index_datum,
+    "values are Datums | planes, turned from BGR to RGB; `float_data`; encoded pictures; labels | "
+    '`channel_order="stored"` keeps BGR; `labels_path`: a second LMDB of labels',
 )

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...errors import FormatError
-from ..base import FieldIndex
+from ..base import FieldIndex, Layout, index_of
 from ..bytestore import OpenFile
 from ..lmdb.btree import LmdbFile, Tree
 from ..lmdb.entries import Entries
 from ..request import Hdf5Fields
 from . import caffe, image_files, msgpack
-from .base import ForeignSet, Layout, in_order, is_pickle, records, unknown
-from .hdf5_names import HDF5_ROWS
+from .base import ForeignSet, in_order, is_pickle, records, unknown
+from .hdf5_layouts import LAYOUTS as HDF5_LAYOUTS
 
 
 def _refuse_pickles(found: ForeignSet) -> FieldIndex:
@@ -37,10 +37,25 @@ def _refuse_pyarrow(found: ForeignSet) -> FieldIndex:
     )
 
 
+def _refuse_databases(found: ForeignSet) -> FieldIndex:
+    raise unknown(found.path, f"named databases {', '.join(sorted(map(_name, found.named)))}")
+
+
+def _refuse_empty(found: ForeignSet) -> FieldIndex:
+    raise FormatError("an LMDB without a record", path=found.path)
+
+
+def _refuse_unknown(found: ForeignSet) -> FieldIndex:
+    begins = f"values that begin with {found.first[:8].hex(' ')}"
+    raise unknown(found.path, begins, found.records, caffe.refusal(found.records))
+
+
 #: All layouts of LMDB sets that others packed; the first that recognises a set reads it.
-LAYOUTS: Final = (
+LAYOUTS: Final[tuple[Layout[ForeignSet], ...]] = (
     msgpack.PYXIS,
     msgpack.PYXIS_BRANCH,
+    Layout("", lambda found: bool(found.named), _refuse_databases),
+    Layout("", lambda found: not found.tree.main.entries, _refuse_empty),
     image_files.OCR,
     image_files.BASICSR,
     Layout("", lambda found: is_pickle(found.records), _refuse_pickles),
@@ -49,6 +64,7 @@ LAYOUTS: Final = (
     Layout("", lambda found: found.keyed, _refuse_pyarrow),
     image_files.BARE,
     caffe.DATUM,
+    Layout("", lambda found: True, _refuse_unknown),
 )
 
 
@@ -61,20 +77,14 @@ def index_foreign(
     lacks a field of ``fields``.
     """
     found = ForeignSet(path, file, tree, named, fields)
-    if not named and not tree.main.entries:
-        raise FormatError("an LMDB without a record", path=path)
-    for layout in LAYOUTS:
-        if layout.databases == bool(named) and layout.recognise(found):
-            return layout.index(found)
-    if named:
-        raise unknown(path, f"named databases {', '.join(sorted(map(_name, named)))}")
-    begins = f"values that begin with {found.first[:8].hex(' ')}"
-    raise unknown(path, begins, found.records, caffe.refusal(found.records))
+    return index_of(found, LAYOUTS)
 
 
 def table() -> str:
     """The table of docs/layouts.md, in Markdown."""
-    rows = [layout.row for layout in LAYOUTS if layout.row] + list(HDF5_ROWS)
+    known = [(layout.name, layout.row) for layout in LAYOUTS]
+    known += [(layout.name, layout.row) for layout in HDF5_LAYOUTS]
+    rows = [f"| `{name}` | {row} |" for name, row in known if row]
     head = ("| as `info` calls it | known by | served | give |", "|---|---|---|---|")
     return "\n".join((*head, *rows))
 

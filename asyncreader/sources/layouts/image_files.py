@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import FormatError, ParamsError
-from ..base import Array, FieldIndex
+from ..base import Array, FieldIndex, Layout
 from ..images import image_kind
 from ..lmdb.columns import AGAIN
 from ..lmdb.entries import Entries, shown_key
-from .base import LENGTH, ForeignSet, Layout, encoded_images
+from .base import LENGTH, ForeignSet, encoded_images
 
 Int64 = npt.NDArray[np.int64]
 
@@ -306,25 +306,27 @@ def index_bare(found: ForeignSet) -> FieldIndex:
 
 # -- the layouts ---------------------------------------------------------------------------------
 
-OCR: Final = Layout(
-    "| `OCR` | key `num-samples` | `image-%09d`, the texts `label-%09d` as classes | |",
+OCR: Final = Layout[ForeignSet](
+    "OCR",
     lambda found: found.find(_SAMPLES) is not None,
     index_ocr,
+    "key `num-samples` | `image-%09d`, the texts `label-%09d` as classes |",
 )
-BASICSR: Final = Layout(
-    "| `BasicSR` | `meta_info.txt` next to the data | pictures in its order | |",
+BASICSR: Final = Layout[ForeignSet](
+    "BasicSR",
     lambda found: meta_info(found.path) is not None,
     index_basicsr,
+    "`meta_info.txt` next to the data | pictures in its order |",
 )
-STYLEGAN: Final = Layout(
-    "| `StyleGAN2` | keys `length`, `SIZE-NUMBER` | the largest size | another: "
-    '`data_field="256"` |',
+STYLEGAN: Final = Layout[ForeignSet](
+    "StyleGAN2",
     lambda found: found.find(LENGTH) is not None and is_stylegan(found.records),
     index_stylegan,
+    'keys `length`, `SIZE-NUMBER` | the largest size | another: `data_field="256"`',
 )
-BARE: Final = Layout(
-    "| `bare images (as LSUN)` | values are JPEG, PNG or WebP files | pictures in the order of "
-    "keys | |",
+BARE: Final = Layout[ForeignSet](
+    "bare images (as LSUN)",
     lambda found: image_kind(found.first) is not None,
     index_bare,
+    "values are JPEG, PNG or WebP files | pictures in the order of keys |",
 )

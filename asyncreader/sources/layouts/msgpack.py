@@ -12,14 +12,14 @@ from typing import Any, Final
 import numpy as np
 
 from ...errors import FormatError
-from ..base import Array, FieldIndex, row_size
+from ..base import Array, FieldIndex, Layout, row_size
 from ..extents import Extents, ImageExtents
 from ..images import image_kind
 from ..lmdb import columns
 from ..lmdb.columns import ARRAY, BIN, MAP, STR, Int64, Span, gather
 from ..lmdb.entries import Entries
 from ..request import image_axes, no_field, stored_rows
-from .base import ForeignSet, Layout, encoded_images, in_order, unknown
+from .base import ForeignSet, encoded_images, in_order, unknown
 from .image_files import check_count, stated_count, text_labels
 from .msgpack_values import ARRAYS, BINARY, REAL, TEXT, WHOLE, WORDS, Values, read_values
 
@@ -358,20 +358,21 @@ def _alike(entries: Entries, good: Any, what: str, found: Any = None) -> None:
     )
 
 
-PYXIS: Final = Layout(
-    "| `ml-pyxis` (and its api-improvements branch) | LMDB databases `data_db`, `meta_db` | fields "
-    "data/labels, input/target, image/label, X/y ...; text as classes | other names: `data_field`, "
-    "`labels_field`; CHW arrays: `cha_dim=2` ... |",
+PYXIS: Final = Layout[ForeignSet](
+    "ml-pyxis",
     lambda found: _DATA_DB in found.named and _META_DB in found.named,
     index_pyxis,
-    databases=True,
+    "LMDB databases `data_db`, `meta_db`, or those of its api-improvements branch | fields "
+    "data/labels, input/target, image/label, X/y ...; text as classes | other names: `data_field`, "
+    "`labels_field`; CHW arrays: `cha_dim=2` ...",
 )
-PYXIS_BRANCH: Final = Layout(
-    "", lambda found: _BRANCH_MAIN in found.named, index_pyxis_branch, databases=True
+PYXIS_BRANCH: Final = Layout[ForeignSet](
+    "", lambda found: _BRANCH_MAIN in found.named, index_pyxis_branch
 )
-TENSORPACK: Final = Layout(
-    "| `tensorpack, msgpack` (and folder2lmdb) | key `__keys__` | part 0 of each datapoint, labels "
-    'part 1 | others: `data_field="1"`, or a name in dicts |',
+TENSORPACK: Final = Layout[ForeignSet](
+    "tensorpack, msgpack",
     lambda found: found.keyed and is_datapoint(found.first),
     index_tensorpack,
+    "key `__keys__`, also by folder2lmdb | part 0 of each datapoint, labels part 1 | others: "
+    '`data_field="1"`, or a name in dicts',
 )

@@ -12,7 +12,7 @@ from ...errors import FormatError, ParamsError, SourceNotFoundError
 from ...formats.manifest import MOST_BYTES, NAME, Manifest
 from ..base import Source, open_field
 from ..hdf5.structure import SIGNATURE
-from ..layouts.open_hdf5 import index_hdf5, open_hdf5
+from ..layouts.hdf5_layouts import index_hdf5, open_hdf5
 from ..layouts.open_lmdb import open_lmdb
 from ..request import Hdf5Fields
 from ..sets.open_cache import open_limit

@@ -20,7 +20,7 @@ from ...errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...formats.manifest import CONTAINERS, Manifest, read_manifest
 from ..base import Source, SourceSpec, default_block, packed_rows
-from ..layouts.open_hdf5 import open_hdf5
+from ..layouts.hdf5_layouts import open_hdf5
 from ..layouts.open_lmdb import open_lmdb
 from ..request import Hdf5Fields, no_field
 from .digests import WholeDigests

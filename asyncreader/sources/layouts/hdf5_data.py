@@ -1,0 +1,322 @@
+"""How the samples of an HDF5 data set are stored: contiguous, in chunks, one blob, variable length.
+
+Reading samples never calls h5py or HDF5 (a global lock guards each call), with one exception that
+warns: filters that only HDF5 itself can decode.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import DecodeError, FormatError
+from ...formats import packed as fmt
+from ...pixels.transform import Stored
+from ..arrays import FileRows, Rows
+from ..base import FieldIndex, Int64, Storage, check_extents, default_block, packed_rows, row_size
+from ..extents import Extents, ImageExtents
+from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, odd_bits, pipeline
+from ..hdf5.chunks import ChunkGrid, Chunks
+from ..hdf5.file import ThroughLibrary
+from ..hdf5.filters import NAMES, check_filters, decode_chunk
+from ..hdf5.vlen import ELEMENT, heap_extents
+from ..images import image_kind, same_size
+from ..request import image_axes, stored_rows
+from . import fuel
+from .hdf5_set import AGAIN, Hdf5Set, check_numeric
+
+
+def index_data(found: Hdf5Set) -> FieldIndex:
+    """The index of the data set that a set's ``fields`` name."""
+    import h5py
+
+    data = found.dataset(found.fields.data)
+    meta = found.meta
+    if meta is not None and meta.encoding != "raw":
+        return _blob(found, data, meta)
+    base = h5py.check_vlen_dtype(data.dtype)
+    return _raw(found, data) if base is None else _vlen(found, data, np.dtype(base))
+
+
+# -- encoded images, packed by asyncreader -------------------------------------------------------
+
+
+def _blob(found: Hdf5Set, data: Dataset, meta: fmt.Meta) -> FieldIndex:
+    offset = data.id.get_offset()
+    if data.ndim != 1 or data.dtype != np.uint8 or offset is None:
+        raise FormatError("its data are not the blob it declares", path=found.path, hint=AGAIN)
+    offsets = found.table(fmt.table_of(found.other_field, fmt.OFFSETS))
+    if offsets.shape != (meta.count + 1,) or offsets.dtype != np.int64:
+        raise FormatError("its offsets have the wrong shape", path=found.path, hint=AGAIN)
+    fmt.check_digest(fmt.OFFSETS, offsets, meta, found.path)
+    starts = offsets[:-1]
+    sizes = np.diff(offsets)
+    if int(offsets[-1]) != data.shape[0]:
+        raise FormatError(
+            "its offsets do not end where its data do",
+            path=found.path,
+            found=int(offsets[-1]),
+            expected=data.shape[0],
+            hint=AGAIN,
+        )
+    check_extents(starts, sizes, data.shape[0], found.path)
+    found.inside(offset, data.shape[0])
+    small = sizes.max(initial=0) < 1 << 32
+    return found.index(
+        Extents(starts + offset, sizes.astype(np.uint32) if small else sizes),
+        meta.count,
+        packed_rows(meta, found.other_field is not None),
+        "asyncreader, encoded images in one blob",
+        default_block(data.shape[0] // meta.count),
+        encoding=meta.encoding,
+    )
+
+
+# -- pixels ----------------------------------------------------------------------------------------
+
+
+def _raw(found: Hdf5Set, data: Dataset) -> FieldIndex:
+    name = found.fields.data
+    check_numeric(data, name, found.path)
+    odd = odd_bits(data)
+    if odd is not None:
+        raise FormatError(
+            f"data set {name!r} stores its numbers in an unusual bit layout",
+            path=found.path,
+            found=odd,
+            expected="whole integers, or floats of IEEE 754",
+            hint="write it again with a usual dtype, for example through h5py",
+        )
+    if data.ndim == 0 or data.shape[0] == 0 or 0 in data.shape:
+        raise FormatError(
+            f"data set {name!r} has no samples", path=found.path, found=f"shape {data.shape}"
+        )
+    dims = found.fields.dims or found.axes(data.shape)
+    axis, axes = image_axes(data.shape, dims, found.meta, found.path, found.fields.image_size)
+    count = data.shape[axis]
+    if found.meta is not None and count != found.meta.count:
+        raise FormatError(
+            "the number of samples is not what was packed",
+            path=found.path,
+            found=count,
+            expected=found.meta.count,
+            hint=fmt.REPACK,
+        )
+    if found.meta is not None and (data.dtype, data.shape[1:]) != (
+        np.dtype(found.meta.dtype),
+        found.meta.shape,
+    ):
+        raise FormatError(
+            "its data are not what its description says",
+            path=found.path,
+            found=f"samples of shape {data.shape[1:]}, {data.dtype}",
+            expected=f"{found.meta.shape}, {found.meta.dtype}",
+            hint=fmt.REPACK,
+        )
+    shape = tuple(n for i, n in enumerate(data.shape) if i != axis)
+    stored = stored_rows(shape, data.dtype, axes)
+    if data.chunks is None:
+        return _contiguous(found, data, axis, stored)
+    return _chunked(found, data, axis, stored)
+
+
+def _contiguous(found: Hdf5Set, data: Dataset, axis: int, stored: Stored) -> FieldIndex:
+    size = row_size(data.shape[:axis] + data.shape[axis + 1 :], stored.dtype)
+    how = "contiguous" if found.meta is None else "asyncreader, contiguous pixels"
+    return found.index(
+        _rows(found, data, axis, size), data.shape[axis], stored, how, default_block(size)
+    )
+
+
+def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int) -> Storage:
+    """The samples of a contiguous data set, of ``size`` bytes each."""
+    import h5py
+
+    if data.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
+        held = np.ascontiguousarray(data[()])  # at most 64 KiB, inside the object header
+        return Rows(np.moveaxis(held, axis, 0))
+    offset = data.id.get_offset()
+    if offset is None:
+        raise FormatError(
+            f"data set {found.fields.data!r} declares samples but stores none",
+            path=found.path,
+            found=f"shape {data.shape} without storage",
+            hint="it was created and never written: convert it again",
+        )
+    found.inside(offset, data.size * data.dtype.itemsize)
+    if axis == 0:
+        return Extents((offset, size), size)
+    return FileRows(offset, data.shape, data.dtype, axis)
+
+
+def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: Stored) -> FieldIndex:
+    steps = pipeline(data.id.get_create_plist())
+    decoded = check_filters(steps, found.path, found.fields.data)
+    grid = _grid(found, data)
+    names = [NAMES[step.code] for step in steps]
+    storage: Storage
+    if not steps and axis == 0 and grid.chunk[1:] == grid.shape[1:]:
+        size = row_size(data.shape[1:], stored.dtype)
+        records = np.arange(data.shape[0], dtype=np.int64)
+        starts = grid.offsets[records // grid.chunk[0]] + records % grid.chunk[0] * size
+        storage = Extents(starts, size)
+    elif decoded:
+        storage = Chunks(grid, axis)
+    else:
+        warnings.warn(
+            f"{found.path}: {' + '.join(names)} can only be decoded by the HDF5 library, one call "
+            "at a time: this will be slow; repack it, for example with h5repack -f GZIP=4",
+            stacklevel=2,
+        )
+        storage = Chunks(grid, axis, ThroughLibrary(found.fields.data))
+    return found.index(
+        storage,
+        data.shape[axis],
+        stored,
+        f"chunks of {'x'.join(str(n) for n in grid.chunk)}"
+        + (f", {' + '.join(names)}" if names else ""),
+        grid.chunk[axis],
+        chunk=grid.chunk[axis],
+        compression=" + ".join(names) or None,
+    )
+
+
+def _grid(found: Hdf5Set, data: Dataset, dtype: np.dtype[Any] | None = None) -> ChunkGrid:
+    name = found.fields.data
+    grid = chunk_grid(data, name, found.path, found.file.size, dtype)
+    if found.meta is None:  # sets packed by asyncreader have checksums
+        view = found.file.mapped.view
+        compare_chunks(data, grid, view, name, found.path, decoded=dtype is None)
+    return grid
+
+
+# -- variable length -------------------------------------------------------------------------------
+
+
+def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> FieldIndex:
+    """Image files of variable length, or pixels if Fuel's ``shapes`` give their shapes."""
+    name = found.fields.data
+    if data.ndim != 1 or data.shape[0] == 0 or base.kind not in "buif" or base.itemsize > 8:
+        raise FormatError(
+            f"data set {name!r} of variable length is not a list of samples",
+            path=found.path,
+            found=f"shape {data.shape} of {base}",
+            expected="shape (N,) of numbers",
+        )
+    file = found.file.mapped.bytes
+    if not isinstance(file, np.ndarray):
+        raise FormatError(
+            f"data set {name!r} is of variable length, which is not read from a store",
+            path=found.path,
+            hint="download it, or convert it: asyncreader convert",
+        )
+    user_block = found.h5.file.id.get_create_plist().get_userblock()
+    count = found.count(data.shape[0])
+    starts, sizes = heap_extents(
+        _elements(found, data), data.shape[0], file, user_block, base.itemsize, found.path, name
+    )
+    starts, sizes = starts[:count], sizes[:count]
+    check_extents(starts, sizes, found.file.size, found.path)
+    shapes = fuel.shapes(found.h5, name, data.shape[0])
+    block = default_block(int(sizes.mean()))
+    if shapes is not None:
+        images = ImageExtents(starts, sizes, shapes[0][:count])
+        stored = _pixels(found, base, sizes, shapes[0][:count], shapes[1])
+        return found.index(images, data.shape[0], stored, "pixels of variable length", block)
+    first = int(np.argmax(sizes > 0))
+    start = int(starts[first])
+    if base.itemsize != 1 or image_kind(file[start : start + 12].tobytes()) is None:
+        raise FormatError(
+            f"data set {name!r} of variable length holds neither image files nor shapes",
+            path=found.path,
+            index=first,
+            found=f"{base} beginning with {file[start : start + 8].tobytes().hex(' ')}",
+            expected="JPEG, PNG or WebP files; or Fuel's dimension scale 'shapes'",
+        )
+    size = same_size(file, starts, sizes)
+    stored = Stored(None if size is None else (*size, 3), np.dtype(np.uint8), "HWC", encoded=True)
+    how = "encoded images of variable length"
+    extents = Extents(starts, sizes)
+    return found.index(extents, data.shape[0], stored, how, block, encoding="original")
+
+
+def _pixels(
+    found: Hdf5Set,
+    base: np.dtype[Any],
+    sizes: npt.NDArray[np.uint32],
+    shapes: Int64,
+    letters: str | None,
+) -> Stored:
+    """Fuel's flattened pixels, whose axes are ``letters``."""
+    values, small = sizes // base.itemsize, (shapes > 0) & (shapes < 1 << 20)
+    good = small.all(axis=1) & (np.where(small, shapes, 1).prod(axis=1) == values)
+    if letters is None or not good.all():
+        bad = int(np.argmin(good))
+        raise FormatError(
+            "a sample's size does not match its shape"
+            if letters is not None
+            else "samples of variable shape are not images",
+            path=found.path,
+            index=bad,
+            found=f"{int(values[bad])} values of shape {tuple(shapes[bad].tolist())}",
+        )
+    channel = letters.index("C")
+    channels = int(shapes[0, channel])
+    if (shapes[:, channel] != channels).any():
+        bad = int(np.argmax(shapes[:, channel] != channels))
+        raise FormatError(
+            "a sample's number of channels differs from the first one's",
+            path=found.path,
+            index=bad,
+            found=int(shapes[bad, channel]),
+            expected=channels,
+        )
+    same = bool((shapes == shapes[0]).all())
+    shape = tuple(shapes[0].tolist()) if same else None
+    return Stored(shape, base, letters, False, channels)
+
+
+def _elements(found: Hdf5Set, data: Dataset) -> Iterator[npt.NDArray[np.uint8]]:
+    """The stored elements of a data set of variable length, piece by piece."""
+    import h5py
+
+    name, plist = found.fields.data, data.id.get_create_plist()
+    if found.h5.file.id.get_create_plist().get_sizes() != (8, 8):
+        raise FormatError(
+            "only offsets of 8 bytes are supported", path=found.path, hint="h5repack it"
+        )
+    if data.chunks is not None:
+        steps = pipeline(plist)
+        if not check_filters(steps, found.path, name):
+            raise FormatError(
+                f"data set {name!r} has a filter that is not read here",
+                path=found.path,
+                hint="repack it, for example with h5repack -f GZIP=4",
+            )
+        grid = _grid(found, data, ELEMENT)
+        for number in range(grid.offsets.size):
+            offset = int(grid.offsets[number])
+            stored = found.file.mapped.view(offset, int(grid.sizes[number]))
+            mask, size = int(grid.masks[number]), grid.chunk_bytes
+            try:
+                part = decode_chunk(stored, steps, mask, size, ELEMENT.itemsize)
+            except DecodeError as exc:
+                exc.path, exc.index = found.path, number * grid.chunk[0]
+                raise
+            inside = min(grid.chunk[0], grid.shape[0] - number * grid.chunk[0])
+            yield part[: inside * ELEMENT.itemsize]
+        return
+    offset = data.id.get_offset()
+    if plist.get_layout() != h5py.h5d.CONTIGUOUS or offset is None:
+        raise FormatError(
+            f"data set {name!r} of variable length is not stored contiguous or chunked",
+            path=found.path,
+            found=f"shape {data.shape}",
+            hint="it may never have been written; else h5repack it",
+        )
+    found.inside(offset, data.shape[0] * ELEMENT.itemsize)
+    yield found.file.mapped.view(offset, data.shape[0] * ELEMENT.itemsize)

@@ -1,0 +1,297 @@
+"""An open HDF5 set: its data set, labels, checksums and paths, found and checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from ...errors import FormatError, SourceNotFoundError
+from ...formats import packed as fmt
+from ...pixels.transform import Stored
+from ..arrays import TEXT_LABELS
+from ..base import Array, FieldIndex, Int64, SourceSpec, Storage, UInt64, kept
+from ..bytestore import ByteFile, OpenFile
+from ..hdf5.checks import Dataset, odd_bits
+from ..hdf5.file import Hdf5, TablePaths, translated
+from ..request import Hdf5Fields
+from . import fuel
+
+#: 1-based axes (number, height, width, channel).
+Axes: TypeAlias = tuple[int, int, int, int]
+
+AGAIN: Final = "copy or convert it again"
+_WITHOUT: Final = "labels_field=None serves the data without labels"
+_TEXT_LABELS: Final = f"{TEXT_LABELS}; {_WITHOUT}"
+
+
+def _unknown(shape: tuple[int, ...]) -> Axes | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Hdf5Set:
+    """An open HDF5 set, which is handed from check to check until it is indexed.
+
+    ``whole``: asyncreader's description, None in a set that others packed. A layout fills in the
+    rest: ``layout``: its name; ``classes``: the data set of class names; ``unlabelled``: samples
+    without labels come last, and are left out; ``axes``: of data of a shape, unless the caller
+    names them.
+    """
+
+    file: ByteFile
+    h5: Hdf5
+    fields: Hdf5Fields
+    whole: fmt.Meta | None = None
+    layout: str = ""
+    classes: str | None = None
+    unlabelled: bool = False
+    axes: Callable[[tuple[int, ...]], Axes | None] = _unknown
+
+    @cached_property
+    def path(self) -> str:
+        """The file's name for messages."""
+        return self.file.path
+
+    # -- for layouts -----------------------------------------------------------------------
+
+    @cached_property
+    def unnamed(self) -> bool:
+        """Whether the file has no ``data``, and the caller does not say what to read instead."""
+        return self.fields.data == fmt.DATA and fmt.DATA not in self.h5.names
+
+    @property
+    def labels_unnamed(self) -> bool:
+        """The same of ``labels``."""
+        fields = self.fields
+        named = fields.labels != fmt.LABELS or fields.labels_required
+        return not named and fmt.LABELS not in self.h5.names
+
+    def samples(self, name: str) -> Dataset | None:
+        """A data set of the root group that is in this file and has rows, or None."""
+        item = self.h5.member(name)
+        return item if item is not None and item.ndim else None
+
+    def named(self, layout: str, fields: Hdf5Fields) -> Hdf5Set:
+        """The same set, recognised: ``layout`` is its name, "" for none. What the caller did not
+        name and ``fields`` do is said behind it."""
+        before = self.fields
+        if (fields.data, fields.labels) != (before.data, before.labels):
+            names = fields.data
+            if fields.labels is not None and (fields.labels_path or fields.labels in self.h5.names):
+                names += f", labels from {fields.labels}"
+            layout = f"{layout} ({names})" if layout else names
+        return replace(self, layout=layout, fields=fields)
+
+    # -- what asyncreader wrote ------------------------------------------------------------
+
+    @property
+    def other_field(self) -> str | None:
+        """The other field to open, in a set packed by asyncreader; None for the data."""
+        name = self.fields.data.strip("/")
+        return None if self.whole is None or name == fmt.DATA else name
+
+    @cached_property
+    def meta(self) -> fmt.Meta | None:
+        """The description of the field."""
+        other = self.other_field
+        return self.whole if self.whole is None or other is None else self.whole.field(other)
+
+    # -- finding things --------------------------------------------------------------------
+
+    def dataset(self, name: str) -> Dataset:
+        """A data set by name, reached by links inside the file only and stored in it.
+
+        A missing one is a ParamsError if the caller named it, and a FormatError in a set packed by
+        asyncreader, which must have it."""
+        if self.whole is not None:
+            own = (fmt.DATA, *(field.name for field in self.whole.fields), fmt.LABELS)
+            asked = name in (self.fields.data, self.fields.labels)
+            if not (asked and name.strip("/") not in own) and self.h5.reach(name) is None:
+                raise FormatError(f"its {name} are missing", path=self.path, hint=fmt.REPACK)
+        return self.h5.dataset(name)
+
+    def table(self, name: str, hint: str | None = None) -> Array:
+        """A small data set: mapped if it is contiguous in the file, else read by h5py."""
+        dataset = self.dataset(name)
+        check_numeric(dataset, name, self.path, hint)
+        offset = dataset.id.get_offset()
+        size = dataset.size * dataset.dtype.itemsize
+        if (
+            offset is not None
+            and dataset.chunks is None
+            and dataset.dtype.isnative
+            and dataset.dtype != np.bool_
+            and odd_bits(dataset) is None
+        ):
+            if offset + size > self.file.size:
+                raise FormatError(f"{name} lies outside the file", path=self.path, hint=AGAIN)
+            if offset % dataset.dtype.itemsize == 0:
+                table: Array = self.file.table(offset, size).view(dataset.dtype)
+                return table.reshape(dataset.shape)
+        return _native(self.h5.read(dataset, name))
+
+    def inside(self, offset: int, size: int) -> None:
+        """FormatError unless these bytes are in the file."""
+        if offset + size > self.file.size:
+            raise FormatError(
+                "the file is truncated",
+                path=self.path,
+                found=f"{self.file.size} bytes",
+                expected=f"at least {offset + size}",
+                hint=AGAIN,
+            )
+
+    def count(self, rows: int) -> int:
+        """The number of samples served out of ``rows``."""
+        labels = self.fields.labels
+        if not self.unlabelled or labels is None or self.h5.reach(labels) is None:
+            return rows
+        found = self.dataset(labels)
+        if found.ndim == 0 or not found.size:
+            _check_labels(found, rows, self.path, labels)
+        return min(rows, found.shape[0])
+
+    def _labels(self, rows: int) -> Array | None:
+        fields, count = self.fields, self.count(rows)
+        if fields.labels is None:
+            return None
+        if fields.labels_path is not None:
+            return _labels_elsewhere(fields.labels_path, fields.labels, rows)
+        packed = self.meta if fields.labels.strip("/") == fmt.LABELS else None
+        if packed is not None and packed.label_kind == "none":
+            return None
+        needed = fields.labels_required or packed is not None
+        if not needed and self.h5.reach(fields.labels) is None:
+            return None
+        labels = self.table(fields.labels, _TEXT_LABELS)[:count]
+        _check_labels(labels, count, self.path, fields.labels)
+        if packed is None:
+            return labels
+        if labels.dtype != packed.label_dtype or labels.ndim != 2:
+            raise FormatError(
+                "its labels are not what its description says",
+                path=self.path,
+                found=f"shape {labels.shape}, {labels.dtype}",
+                expected=f"({packed.count}, L), {packed.label_dtype}",
+                hint=fmt.REPACK,
+            )
+        labels = kept(labels)
+        fmt.check_digest(fmt.LABELS, labels, packed, self.path)
+        return labels
+
+    def _class_names(self, labels: Array | None) -> tuple[str, ...] | None:
+        """Class names: as packed, or those of a known layout if they fit the labels."""
+        if self.whole is not None:
+            return self.whole.classes
+        if self.classes is None or labels is None or labels.dtype.kind not in "iu":
+            return None
+        table = self.dataset(self.classes)
+        if table.dtype.kind != "S" or table.ndim != 1 or table.shape[0] > 1 << 16:
+            return None
+        stored = self.h5.read(table, self.classes)
+        names = tuple(bytes(name).decode("utf-8", "backslashreplace") for name in stored)
+        return names if int(labels.min()) >= 0 and int(labels.max()) < len(names) else None
+
+    def _checksums(self, count: int) -> UInt64 | None:
+        if self.meta is None:
+            return None
+        table = self.table(fmt.table_of(self.other_field, fmt.CHECKSUMS))
+        if table.shape != (count,) or table.dtype != np.uint64:
+            raise FormatError("its checksums have the wrong shape", path=self.path, hint=AGAIN)
+        fmt.check_digest(fmt.CHECKSUMS, table, self.meta, self.path)
+        return table
+
+    def _paths(self) -> str | None:
+        if self.meta is None:
+            return None
+        name = fmt.table_of(self.other_field, fmt.PATHS)
+        return None if self.h5.reach(name) is None else name
+
+    # -- what was found --------------------------------------------------------------------
+
+    def index(
+        self,
+        storage: Storage,
+        rows: int,
+        stored: Stored,
+        how: str,
+        block: int,
+        *,
+        encoding: str = "raw",
+        chunk: int | None = None,
+        compression: str | None = None,
+    ) -> FieldIndex:
+        """The index of ``rows`` samples in ``storage``, with labels and all that goes with them.
+        ``how`` they are stored, in words; ``block`` of them together."""
+        labels = self._labels(rows)
+        spec = SourceSpec(
+            path=self.path,
+            container="HDF5",
+            layout=f"{self.layout}, {how}" if self.layout else how,
+            count=self.count(rows),
+            stored=stored,
+            encoding=encoding,
+            block=block,
+            meta=self.meta,
+            classes=self._class_names(labels),
+            checksums=self.meta is not None,
+            io=self.file.io,
+            size_on_disk=self.file.size,
+            chunk=chunk,
+            compression=compression,
+            fields=() if self.whole is None else self.whole.fields,
+        )
+        splits: Mapping[str, slice | Int64] = {}
+        if self.meta is None:
+            fields = self.fields
+            own = None if labels is None or fields.labels_path else fields.labels
+            splits = fuel.read_splits(self.h5, fields.data, own, spec.count)
+        checksums, names = self._checksums(spec.count), TablePaths(self._paths(), spec.count)
+        return FieldIndex(spec, storage, self.file.where, labels, checksums, names, splits)
+
+
+def _labels_elsewhere(path: str, name: str, count: int) -> Array:
+    """Labels from another file (as in PCam), in memory."""
+    if not os.path.isfile(path):  # opening a pipe would block
+        raise SourceNotFoundError("no such labels file", path=path)
+    file = OpenFile(path, "mmap")
+    file.close()  # its mapping stays
+    with translated(path), Hdf5(file, checked=True) as h5:
+        dataset = h5.dataset(name)
+        check_numeric(dataset, name, path, _TEXT_LABELS)
+        _check_labels(dataset, count, path, name)
+        return _native(h5.read(dataset, name))
+
+
+def _native(table: Array) -> Array:
+    found: Array = table.astype(table.dtype.newbyteorder("="), copy=False)
+    return found
+
+
+def _check_labels(labels: Array | Dataset, count: int, path: str, name: str) -> None:
+    """``labels``: an array, or a data set before it is read."""
+    if labels.ndim == 0 or labels.shape[0] != count or 0 in labels.shape:
+        raise FormatError(
+            f"{name!r} has another number of rows than the data",
+            path=path,
+            found=f"shape {labels.shape}",
+            expected=f"{count} rows",
+            hint=_WITHOUT,
+        )
+
+
+def check_numeric(dataset: Dataset, name: str, path: str, hint: str | None = None) -> None:
+    """FormatError unless a data set holds plain numbers."""
+    if dataset.dtype.kind not in "buif" or dataset.dtype.itemsize > 8:
+        raise FormatError(
+            f"data set {name!r} does not hold plain numbers",
+            path=path,
+            found=f"dtype {dataset.dtype}",
+            expected="integers or floats of at most 64 bits",
+            hint=hint,
+        )
