@@ -200,3 +200,20 @@ def test_scale_in_miniature() -> None:
             assert batch.labels is not None
     assert set(scale.PARTS) == {"batch", "reader", "ranks", "elastic", "chunks", "window"}
     assert all(f"``{name}``" in scale.__doc__ for name in scale.PARTS)
+
+
+def test_the_survey_runs_as_documented(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """others.py makes the survey's pictures, packs them, and prints a row for AsyncReader."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        others = importlib.import_module("others")
+    finally:
+        sys.path.remove(str(FOLDER))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    options = ["--count", "64", "--rounds", "1", "--only", "AsyncReader"]
+    monkeypatch.setattr(sys, "argv", ["others.py", "survey", str(tmp_path), *options])
+    others.main()
+    assert "| AsyncReader |" in capsys.readouterr().out
+    assert len(list(tmp_path.rglob("*.jpg"))) == 64
