@@ -22,13 +22,18 @@ if TYPE_CHECKING:
 #: Classes that are shown one by one; --json has them all.
 CLASSES_SHOWN: Final = 20
 
+#: Samples whose restart markers are looked at, and bytes after which no more are read.
+_LOOKED_AT: Final = 200
+_MOST_READ: Final = 64 << 20
+
 
 @click.command(epilog="\b\nExample:\n  asyncreader info train.h5")
 @click.argument("path", type=PATH)
 @param_option
 @json_option
 def info(path: str, params: dict[str, Any], as_json: bool) -> None:
-    """Show what PATH holds: a packed file, or a quoted glob of them."""
+    """Show what PATH holds: a packed file, or a quoted glob of them. Of a set of JPEGs on a disk up
+    to 200 are looked at: how many have restart markers, so that a part can be decoded alone."""
     from ..params import parse_params
     from ..sources import open_reader_source
     from ..sources.subset import resolve_subset
@@ -68,6 +73,7 @@ def _describe(
         "labels": _describe_labels(source, subset),
         "classes": None if spec.classes is None else list(spec.classes),
         "splits": {name: subset_count(rows, spec.count) for name, rows in source.splits.items()},
+        "restarts": _describe_restarts(source),
         "checksums": spec.checksums,
         "fingerprint": fingerprint(source),
         "bytes_on_disk": spec.size_on_disk,
@@ -89,6 +95,31 @@ def _describe_fields(source: FieldsSource) -> list[dict[str, Any]]:
         }
         for name, part in named
     ]
+
+
+def _describe_restarts(source: FieldsSource) -> dict[str, int] | None:
+    """Of some samples, spread over the set: how many were looked at, are JPEGs, and can be cut
+    (pixels/jpeg_cut.py). None where there is none to look at, or where that takes requests."""
+    import numpy as np
+
+    from ..errors import AsyncReaderError
+    from ..pixels import codec
+
+    spec = source.spec
+    if not spec.stored.encoded or spec.encoding == "png" or spec.io == "ranges":
+        return None
+    looked_at = jpegs = can_be_cut = size = 0
+    for record in np.unique(np.linspace(0, spec.count - 1, _LOOKED_AT).astype(np.int64)).tolist():
+        if size > _MOST_READ:
+            break
+        looked_at += 1
+        with contextlib.suppress(AsyncReaderError):  # a damaged sample: verify names it
+            data = source.sample_bytes(record)
+            size += len(data)
+            header = codec.read_header(data)
+            jpegs += header.kind == "jpeg"
+            can_be_cut += header.restarts is not None
+    return {"looked_at": looked_at, "jpegs": jpegs, "can_be_cut": can_be_cut}
 
 
 def _describe_labels(
@@ -115,6 +146,15 @@ def _describe_labels(
         if counts is None
         else [{"label": c.label, "class": c.name, "samples": c.samples} for c in counts],
     }
+
+
+def _restarts_in_words(found: dict[str, int] | None) -> str | None:
+    if found is None or not found["jpegs"]:
+        return None
+    jpegs = some(found["jpegs"], "JPEG")
+    return (
+        f"{found['can_be_cut']} of {jpegs} can be decoded in part ({found['looked_at']} looked at)"
+    )
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
@@ -152,6 +192,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
         },
         "labels": words,
         "splits": ", ".join(f"{shown(name)} {n:,}" for name, n in facts["splits"].items()),
+        "restart markers": _restarts_in_words(facts["restarts"]),
         "checksums": "XXH3-64 of each sample"
         if facts["checksums"]
         else "not recorded: served unverified",

@@ -441,6 +441,50 @@ def test_info_of_pictures_that_differ_in_size(tmp_path: Path) -> None:
     assert facts["format"].startswith("LMDB: ")
 
 
+@pytest.mark.parametrize("kind", ["ours", "shards", "foreign"])
+def test_info_says_how_many_jpegs_can_be_cut(tmp_path: Path, kind: str) -> None:
+    """Of JPEGs, packed by asyncreader or not, info tells how many have restart markers by which a
+    part is decoded without the rest, and of how many it looked at; of other pictures nothing."""
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    rng = np.random.default_rng(3)
+    for number in range(230):
+        image = Image.fromarray(rng.integers(0, 256, (32, 144, 3), np.uint8))
+        more: dict[str, Any] = {} if number % 2 else {"restart_marker_blocks": 3}
+        image.save(pictures / f"{number:03}.jpg", **more)
+    image.save(pictures / "999.png")
+    target = tmp_path / ("set" if kind == "shards" else "set.lmdb")
+    if kind == "foreign":
+        files = [file.read_bytes() for file in sorted(pictures.iterdir())]
+        foreign_sets.write_lmdb(target, foreign_sets.ocr(files, ["1"] * len(files)))
+    else:
+        shards = {"shards": 3} if kind == "shards" else {}
+        converters.convert(pictures, target, encoding="original", no_labels=True, **shards)
+    result = run("info", target, "--json")
+    found = json.loads(result.stdout)["restarts"]
+    assert (found["looked_at"], found["jpegs"]) == (200, 199)
+    assert 90 <= found["can_be_cut"] <= 110
+    words = table(run("info", target).stdout)["restart markers"]
+    assert words == f"{found['can_be_cut']} of 199 JPEGs can be decoded in part (200 looked at)"
+
+
+def test_info_of_damaged_jpegs(tmp_path: Path) -> None:
+    """A damaged sample does not keep info from showing the set: it is no JPEG that can be cut."""
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    image = Image.fromarray(np.zeros((90, 160, 3), np.uint8))
+    for number in range(2):
+        image.save(pictures / f"{number}.jpg")
+    target = tmp_path / "set.h5"
+    converters.convert(pictures, target, encoding="jpeg", no_labels=True)
+    with h5py.File(target, "r+") as file:
+        file["data"][: int(file["offsets"][1])] = 0
+    result = run("info", target, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)["restarts"]
+    assert found == {"looked_at": 2, "jpegs": 1, "can_be_cut": 1}
+
+
 def test_info_of_a_foreign_set(foreign: Path) -> None:
     """--param names the fields; without checksums the set is called unverified."""
     result = run("info", foreign, "-p", "data_field=images", "-p", "labels_field=y")
