@@ -20,6 +20,7 @@ from ..stats import Meter
 from ..system.limits import last_level_cache
 from ..system.memory import address_of
 from .bytestore import ByteFile, ByteStore, FileRef
+from .request import Hdf5Fields
 
 Array: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -184,14 +185,26 @@ class FieldIndex:
         return self.storage.serve(self, None if self.where is None else self.where.open())
 
 
-def open_field(file: File, index: Callable[[File], FieldIndex]) -> Source:
-    """The source of what ``index`` finds in ``file``, which is closed if that fails."""
+#: The fields of a set by name; the first is the one that has the labels.
+Fields: TypeAlias = Mapping[str, "Source"]
+
+
+def open_fields(file: File, index: Callable[[File], Mapping[str, FieldIndex]]) -> Fields:
+    """The sources of what ``index`` finds in ``file``, which is closed if that fails."""
     try:
-        found = index(file)
-        return found.storage.serve(found, file)
+        return {name: found.storage.serve(found, file) for name, found in index(file).items()}
     except BaseException:
         file.close()
         raise
+
+
+def index_fields(
+    fields: Hdf5Fields, index: Callable[[Hdf5Fields], FieldIndex]
+) -> dict[str, FieldIndex]:
+    """The indexes of the fields that are asked for, of a file that is open."""
+    first = index(fields)
+    others = fields.also(first.spec.stored, [one.name for one in first.spec.fields])
+    return {fields.data: first, **{one.data: index(one) for one in others}}
 
 
 @dataclass(frozen=True)

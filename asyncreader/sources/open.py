@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..checks import DatasetPath
 from ..errors import FormatError, ParamsError, SourceError, SourceNotFoundError
@@ -16,17 +17,21 @@ from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..params import ReaderParams
 from .arrays import index_arrays, label_array
-from .base import FieldIndex, Source, open_field
+from .base import FieldIndex, Fields, Source, open_fields
 from .bytestore import OpenFile
 from .fields import FieldsSource
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.open_lmdb import index_lmdb
 from .request import Hdf5Fields
+from .sets.joined import JoinedSource
 from .sets.lists import join, join_packed
 from .sets.open_cache import open_limit
 from .sets.shards import open_shards
 from .sniff import FAMILY, Sniffed, sniff
 from .urls import absolute, is_url, local_path
+
+#: What a caller names: a path, a glob pattern, a URL, or a list of them.
+Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def fields_of(p: ReaderParams) -> Hdf5Fields:
@@ -41,7 +46,7 @@ def fields_of(p: ReaderParams) -> Hdf5Fields:
     )
 
 
-def expand_paths(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+def expand_paths(path: Paths) -> list[str]:
     """The files that a path, a glob pattern or a list of either names, in that order: absolute,
     since some are opened later."""
     if not isinstance(path, str | os.PathLike):
@@ -59,45 +64,66 @@ def expand_paths(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def open_source(
-    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    fields: Hdf5Fields | None = None,
-    *,
-    io: str = "auto",
-    expect: str | None = None,
+    path: Paths, fields: Hdf5Fields | None = None, *, io: str = "auto", expect: str | None = None
 ) -> Source:
-    """Open packed files as one source.
-
-    ``expect``: "HDF5" or "LMDB" where only that will do. Raises SourceNotFoundError, FormatError
-    or ParamsError; nothing stays open then.
-    """
+    """Open packed files as one source of one field: see :func:`_open_fields`."""
     fields = fields or Hdf5Fields()
-    opened: list[Any] = []
+    return _open_fields(path, fields, io, expect)[fields.data]
+
+
+def open_whole(path: Paths, fields: Hdf5Fields | None = None, *, io: str = "auto") -> FieldsSource:
+    """As :func:`open_source`, with the other fields of a set packed by asyncreader."""
+    found = _open_fields(path, replace(fields or Hdf5Fields(), others=None), io)
+    return _fields_source(found, named=len(found) > 1)
+
+
+def _fields_source(found: Fields, named: bool = True) -> FieldsSource:
+    with _all_or_none(found.values()):
+        return FieldsSource(found, named) if named else FieldsSource.of(*found.values())
+
+
+@contextlib.contextmanager
+def _all_or_none(opened: Iterable[Source]) -> Iterator[None]:
+    """Close the sources if an error comes in between."""
     try:
-        names = expand_paths(path)
-        if not isinstance(path, str | os.PathLike) or names != [absolute(os.fspath(path))]:
-            known = _by_manifest(names)
-            if known is not None and expect in (None, CONTAINERS[known[1].common.container]):
-                return open_shards(known[0], fields, io=io, manifest=known[1])
-            _check_family(names)
-        if len(names) > open_limit():
-            many = _open_many(names, fields, io, expect)
-            if many is not None:
-                return many
-        for name in names:
-            opened.extend(_open_named(name, fields, io, expect))
-        if not opened:
-            raise SourceNotFoundError("no files were named", path=str(path))
-        whole: Source = opened[0] if len(opened) == 1 else join(opened)
-        return whole
+        yield
     except BaseException:
         for source in opened:
             source.close()
         raise
 
 
+def _open_fields(path: Paths, fields: Hdf5Fields, io: str, expect: str | None = None) -> Fields:
+    """Open packed files as one source for each field.
+
+    ``expect``: "HDF5" or "LMDB" where only that will do. Raises SourceNotFoundError, FormatError
+    or ParamsError; nothing stays open then.
+    """
+    names = expand_paths(path)
+    if not isinstance(path, str | os.PathLike) or names != [absolute(os.fspath(path))]:
+        known = _by_manifest(names)
+        if known is not None and expect in (None, CONTAINERS[known[1].common.container]):
+            return open_shards(known[0], fields, io=io, manifest=known[1])
+        _check_family(names)
+    if len(names) > open_limit():
+        many = _open_many(names, fields, io, expect)
+        if many is not None:
+            return many
+    opened: list[Source] = []
+    with _all_or_none(opened):
+        files: list[Fields] = []
+        for name in names:
+            for found in _open_named(name, fields, io, expect):
+                opened.extend(found.values())
+                files.append(found)
+        if not files:
+            raise SourceNotFoundError("no files were named", path=str(path))
+        return files[0] if len(files) == 1 else join(files)
+
+
 def _open_many(
     names: Sequence[str], fields: Hdf5Fields, io: str, expect: str | None
-) -> Source | None:
+) -> Fields | None:
     """More files than may be open, if asyncreader packed all of them; else None."""
     plain = fields.labels in (None, fmt.LABELS) and fields.labels_path is None
     if not plain or fields.dims not in (None, (1, 2, 3, 4)):
@@ -105,12 +131,24 @@ def _open_many(
     if any(is_url(name) or manifest_path(name) is not None for name in names):
         return None
 
-    return join_packed(names, partial(_open_one_of, fields=fields, io=io, expect=expect))
+    def joined(one: Hdf5Fields) -> JoinedSource | None:
+        return join_packed(names, partial(_open_one_of, fields=one, io=io, expect=expect))
+
+    first = joined(replace(fields, others=()))
+    if first is None:
+        return None
+    found: dict[str, Source] = {fields.data: first}
+    for other in fields.also(first.spec.stored, [field.name for field in first.spec.fields]):
+        source = joined(other)
+        if source is None:
+            return None
+        found[other.data] = source
+    return found
 
 
 def _open_one_of(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> Source | None:
     """The one source of a name; None if it means several files."""
-    found = list(_open_named(name, fields, io, expect))
+    found = [one[fields.data] for one in _open_named(name, fields, io, expect)]
     if len(found) == 1:
         return found[0]
     for source in found:
@@ -146,14 +184,14 @@ def _warn_if_some(where: str, named: int, total: int) -> None:
         )
 
 
-def _open_named(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> Iterator[Source]:
-    """The sources of one name: one, or several for a list of Caffe's."""
+def _open_named(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> Iterator[Fields]:
+    """The files of one name: one, or several for a list of Caffe's."""
     if is_url(name):
         from .remote.open import open_remote  # with asyncio, which costs files on disk 0.05 s
 
-        source = open_remote(name, fields, io=io)
-        yield source  # before the check: the caller closes it, even if it is the wrong kind
-        _expect(expect, source.spec.container, name)
+        remote = open_remote(name, fields, io=io)
+        yield remote  # before the check: the caller closes it, even if it is the wrong kind
+        _expect(expect, remote[fields.data].spec.container, name)
         return
     found = sniff(name, io)
     try:
@@ -180,10 +218,10 @@ def _expect(expect: str | None, found: str, path: str) -> None:
         raise FormatError(f"not an {expect} file", path=path, found=found)
 
 
-def _open_sniffed(found: Sniffed, file: OpenFile, fields: Hdf5Fields) -> Source:
+def _open_sniffed(found: Sniffed, file: OpenFile, fields: Hdf5Fields) -> Fields:
     if found.container == "LMDB":
-        return open_field(file, lambda file: index_lmdb(found.path, file, fields))
-    return open_field(file, lambda file: index_hdf5(file, fields))
+        return open_fields(file, lambda file: index_lmdb(found.path, file, fields))
+    return open_fields(file, lambda file: index_hdf5(file, fields))
 
 
 def _check_family(names: Sequence[str]) -> None:
@@ -217,71 +255,31 @@ def open_reader_source(p: ReaderParams) -> FieldsSource:
 
     Raises SourceNotFoundError, FormatError or ParamsError; nothing stays open then.
     """
-    names = p.field_names
-    if names is None:
-        return FieldsSource.of(_open_one(p, p.data, p.labels, fields_of(p)))
-    parts: dict[str, Source] = {}
-    try:
-        fields = fields_of(p)
+    names, fields = p.field_names, fields_of(p)
+    if p.data is None:
+        expect = "HDF5" if p.hdf5_path is not None else "LMDB" if p.lmdb_path is not None else None
+        fields = replace(fields, others=() if names is None else names[1:])
+        return _fields_source(_open_fields(p.given_path, fields, p.io, expect), names is not None)
+    if names is None or not isinstance(p.data, dict):
+        return FieldsSource.of(_open_array(p, p.data, p.labels, fields))
+    found: dict[str, Source] = {}
+    with _all_or_none(found.values()):
         for name in names:
-            array = p.data[name] if isinstance(p.data, dict) else None
-            labels = None if parts else p.labels
-            parts[name] = _open_one(p, array, labels, replace(fields, data=name))
-            fields = _for_other_field(next(iter(parts.values())), fields)
-        return FieldsSource(parts)
-    except BaseException:
-        for part in parts.values():
-            part.close()
-        raise
+            labels = p.labels if not found else None
+            found[name] = _open_array(p, p.data[name], labels, fields)
+            fields = fields.other(name, found[names[0]].spec.stored)
+    return _fields_source(found)
 
 
-def open_whole(
-    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    fields: Hdf5Fields | None = None,
-    *,
-    io: str = "auto",
-) -> FieldsSource:
-    """As :func:`open_source`, with the other fields of a set packed by asyncreader."""
-    fields = fields or Hdf5Fields()
-    first = open_source(path, fields, io=io)
-    if not first.spec.fields or fields.data != fmt.DATA:
-        return FieldsSource.of(first)
-    parts = {fields.data: first}
-    try:
-        for field in first.spec.fields:
-            named = replace(_for_other_field(first, fields), data=field.name)
-            parts[field.name] = open_source(path, named, io=io)
-        return FieldsSource(parts)
-    except BaseException:
-        for part in parts.values():
-            part.close()
-        raise
-
-
-def _for_other_field(first: Source, fields: Hdf5Fields) -> Hdf5Fields:
-    """``fields`` for another field of the set whose first field is ``first``."""
-    stored = first.spec.stored
-    image_size = None if stored.axes is None else stored.image_shape()[:2]
-    return replace(
-        fields, labels=None, labels_path=None, labels_required=False, image_size=image_size
-    )
-
-
-def _open_one(p: ReaderParams, array: Any, labels: Any, fields: Hdf5Fields) -> Source:
-    """One field: of a path's set, or an array. An h5py data set is reopened by its path, off h5py's
-    global lock."""
-    if isinstance(array, DatasetPath):
-        named = Hdf5Fields(data=array.name, labels=None, dims=p.dims, image_size=fields.image_size)
-
-        def index(file: OpenFile) -> FieldIndex:
-            found = index_hdf5(file, named)
-            table = None if labels is None else label_array(labels, found.spec.count)
-            return replace(found, labels=table)
-
-        return open_field(OpenFile(array.path, p.io), index)
-    if array is not None:
+def _open_array(p: ReaderParams, array: Any, labels: Any, fields: Hdf5Fields) -> Source:
+    """One array. An h5py data set is reopened by its path, off h5py's global lock."""
+    if not isinstance(array, DatasetPath):
         return index_arrays(array, labels, p.dims, fields.image_size).open()
-    for value, expect in ((p.hdf5_path, "HDF5"), (p.lmdb_path, "LMDB")):
-        if value is not None:
-            return open_source(value, fields, io=p.io, expect=expect)
-    return open_source(p.given_path, fields, io=p.io)
+    named = Hdf5Fields(data=array.name, labels=None, dims=p.dims, image_size=fields.image_size)
+
+    def index(file: OpenFile) -> dict[str, FieldIndex]:
+        found = index_hdf5(file, named)[named.data]
+        table = None if labels is None else label_array(labels, found.spec.count)
+        return {named.data: replace(found, labels=table)}
+
+    return open_fields(OpenFile(array.path, p.io), index)[named.data]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +30,28 @@ class Hdf5Fields:
     #: (H, W) of the first field's pictures, each None if they differ; None: this is that field.
     #: Data of that size, (N, H, W) or (N, C, H, W), are taken for pictures.
     image_size: tuple[int | None, int | None] | None = None
+    #: More fields of the same samples; None: all that asyncreader packed.
+    others: tuple[str, ...] | None = ()
+
+    def also(self, stored: Stored, packed: Sequence[str]) -> list[Hdf5Fields]:
+        """Each of the ``others`` for itself. ``stored``: the first field's samples; ``packed``: the
+        set's other fields, if asyncreader packed it."""
+        names = self.others
+        if names is None:
+            names = tuple(packed) if self.data == fmt.DATA else ()
+        return [self.other(name, stored) for name in names]
+
+    def other(self, name: str, stored: Stored) -> Hdf5Fields:
+        """The field ``name`` of the set whose first field's samples are ``stored``."""
+        return replace(
+            self,
+            data=name,
+            labels=None,
+            labels_path=None,
+            labels_required=False,
+            image_size=None if stored.axes is None else stored.image_shape()[:2],
+            others=(),
+        )
 
 
 #: An error lists at most this many names.

@@ -90,7 +90,9 @@ class VirtualShards:
 
     def __init__(self, count: int, shards: int) -> None:
         self._manifest = virtual_manifest(count, shards)
-        self.whole = sharded_set(self._manifest, self, Hdf5Fields(), path="virtual", io="mmap")
+        fields = Hdf5Fields()
+        found = sharded_set(self._manifest, self, fields, path="virtual", io="mmap")
+        self.whole = found[fields.data]
 
     def path(self, number: int) -> str:
         return f"virtual {number}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -698,6 +699,25 @@ def test_open_whole(tmp_path: Path) -> None:
     source = open_whole(write_plain(tmp_path / "plain.h5"))
     assert (source.names, source.named) == (("data",), False)
     source.close()
+
+
+@pytest.mark.parametrize("write", [write_hdf5, write_lmdb])
+def test_all_fields_are_opened_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any
+) -> None:
+    """A set is opened once, however many fields of it are read."""
+    path = write(tmp_path / "set", ours())
+    opened: list[Any] = []
+    system_open = os.open
+
+    def note(name: Any, *more: Any, **named: Any) -> int:
+        opened.append(name)
+        return system_open(name, *more, **named)
+
+    monkeypatch.setattr(os, "open", note)
+    open_whole(path).close()
+    open_reader_source(parse_params({"path": path, "data_field": ALL}, {})).close()
+    assert len(opened) == 2
 
 
 def test_fields_that_are_not_there(tmp_path: Path) -> None:

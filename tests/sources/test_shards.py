@@ -48,7 +48,7 @@ def case(name: str, encoding: str = "raw", io: str = "auto", **options: Any) -> 
         content = packed(images, encoding, **quality)
         path = write_set(folder / "set", images, content=content, **options)
         return Built(
-            open=lambda: open_shards(str(path / NAME), Hdf5Fields(), io=io, limit=2),
+            open=lambda: open_shards(str(path / NAME), Hdf5Fields(), io=io, limit=2)["data"],
             images=images,
             stored=content.samples,
             labels=content.labels,
@@ -280,7 +280,7 @@ def test_verify_knows_the_digests_of_all(folder: Path) -> None:
 def test_open_files_are_bounded(tmp_path: Path) -> None:
     """However many shards there are, no more than the limit are open, whoever reads."""
     path = write_set(tmp_path / "set", paint(60), [2] * 30)
-    source = open_shards(str(path / NAME), Hdf5Fields(), io="pread", limit=3)
+    source = open_shards(str(path / NAME), Hdf5Fields(), io="pread", limit=3)["data"]
     before = len(os.listdir("/proc/self/fd"))
     most = []
 
@@ -435,7 +435,7 @@ def test_a_shard_of_another_set_is_found_when_read(folder: Path, tmp_path: Path)
 
 def test_a_shard_that_goes_away_fails_its_batch(folder: Path) -> None:
     """Beyond the sizes looked at when opening, a missing shard is an error when it is wanted."""
-    source = open_shards(str(folder / NAME), Hdf5Fields(), limit=1)
+    source = open_shards(str(folder / NAME), Hdf5Fields(), limit=1)["data"]
     (folder / "shard-00001-of-00005.h5").unlink()
     fill_rows(source, Wanted(), np.arange(7))
     with pytest.raises(SourceNotFoundError, match="shard 2 of 5"):

@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from ..base import FieldIndex, Layout, Source, index_of, open_field
-from ..bytestore import ByteFile, OpenFile
+from ..base import FieldIndex, Layout, index_fields, index_of
+from ..bytestore import ByteFile
 from ..hdf5.file import Hdf5, read_meta, translated
 from ..request import Hdf5Fields
 from . import fuel
@@ -205,13 +205,9 @@ LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
 )
 
 
-def open_hdf5(path: str, fields: Hdf5Fields, *, io: str = "auto") -> Source:
-    """Open one HDF5 file's data set. Errors: SourceNotFoundError, FormatError, ParamsError."""
-    return open_field(OpenFile(path, io), lambda file: index_hdf5(file, fields))
-
-
-def index_hdf5(file: ByteFile, fields: Hdf5Fields) -> FieldIndex:
-    """The index of one data set of an open file."""
+def index_hdf5(file: ByteFile, fields: Hdf5Fields) -> dict[str, FieldIndex]:
+    """The indexes of an open file's data sets."""
     with translated(file.path), Hdf5(file, checked=True) as h5:
         file.check_same()
-        return index_of(Hdf5Set(file, h5, fields, read_meta(h5)), LAYOUTS)
+        meta = read_meta(h5)
+        return index_fields(fields, lambda one: index_of(Hdf5Set(file, h5, one, meta), LAYOUTS))

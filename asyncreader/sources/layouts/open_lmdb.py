@@ -14,18 +14,16 @@ from ...formats import packed as fmt
 from ..base import (
     Array,
     FieldIndex,
-    Source,
     SourceSpec,
     check_extents,
     default_block,
+    index_fields,
     kept,
-    open_field,
     packed_rows,
 )
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents
 from ..lmdb.btree import LmdbFile, Tree
-from ..lmdb.file import open_data_file
 from ..request import Hdf5Fields, no_field
 
 
@@ -65,25 +63,20 @@ class PackedNames:
             yield tree.data[start : start + size].tobytes()
 
 
-def open_lmdb(path: str, fields: Hdf5Fields | None = None, *, io: str = "auto") -> Source:
-    """Open an LMDB set, packed by asyncreader or in another layout (detect.py).
+def index_lmdb(path: str, file: OpenFile, fields: Hdf5Fields) -> dict[str, FieldIndex]:
+    """The indexes of a set whose data file is open, packed by asyncreader or in another layout
+    (detect.py). ``path``: its name for messages.
 
     FormatError if it is damaged, truncated or of an unknown layout; SourceNotFoundError or
     ParamsError if it lacks a field of ``fields``.
     """
-    wanted = fields or Hdf5Fields()
-    return open_field(open_data_file(path, io), lambda file: index_lmdb(path, file, wanted))
-
-
-def index_lmdb(path: str, file: OpenFile, fields: Hdf5Fields) -> FieldIndex:
-    """The index of a set whose data file is open. ``path``: its name for messages."""
     tree = LmdbFile(file.mapped.bytes, path)
     named = tree.named()
     if fmt.META.encode() in named and fmt.DATA.encode() in named:
-        return _packed(path, file, tree, named, fields)
+        return index_fields(fields, lambda one: _packed(path, file, tree, named, one))
     from .detect import index_foreign  # with all layouts, which sets of ours do without
 
-    return index_foreign(path, file, tree, named, fields)
+    return index_fields(fields, lambda one: index_foreign(path, file, tree, named, one))
 
 
 def _check_fields(path: str, fields: Hdf5Fields, meta: fmt.Meta) -> None:

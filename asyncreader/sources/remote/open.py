@@ -10,13 +10,12 @@ from typing import Final
 
 from ...errors import FormatError, ParamsError, SourceNotFoundError
 from ...formats.manifest import MOST_BYTES, NAME, Manifest
-from ..base import Source, open_field
+from ..base import Fields, Source, open_fields
 from ..hdf5.structure import SIGNATURE
-from ..layouts.hdf5_layouts import index_hdf5, open_hdf5
-from ..layouts.open_lmdb import open_lmdb
+from ..layouts.hdf5_layouts import index_hdf5
 from ..request import Hdf5Fields
 from ..sets.open_cache import open_limit
-from ..sets.shards import EachShard, checked_fields, sharded
+from ..sets.shards import EachShard, open_shard, sharded
 from ..urls import Location, location_of
 from .cache import ShardCache, cache_folder
 from .client import Objects
@@ -46,12 +45,11 @@ class RemoteShards:
         row = self._manifest.shard(number)
         location = self._location.sibling(row.name)
         if self._cache is None:
-            return _opened(RemoteFile(self._objects, location, row.bytes), fields)
+            return _opened(RemoteFile(self._objects, location, row.bytes), fields)[fields.data]
         lmdb = self._manifest.common.container == "lmdb"
         with self._cache.hold(self._objects, location, row, "lmdb" if lmdb else "h5") as path:
             # mapped: an open shard stays readable after the cache removes its file
-            opener = open_lmdb if lmdb else open_hdf5
-            return opener(path, fields, io="mmap")
+            return open_shard(path, self._manifest.common.container, fields, "mmap")
 
     def close(self) -> None:
         """Close the requests to the store."""
@@ -100,18 +98,18 @@ def _manifest_location(location: Location) -> Location:
     return location if location.key.endswith(".json") else location.inside(NAME)
 
 
-def _opened(file: RemoteFile, fields: Hdf5Fields) -> Source:
+def _opened(file: RemoteFile, fields: Hdf5Fields) -> Fields:
     try:
         if bytes(file.mapped.bytes[0:8]) != SIGNATURE:  # where asyncreader has it
             raise FormatError("not an HDF5 file", path=file.path)
-        return open_field(file, lambda opened: index_hdf5(opened, fields))
+        return open_fields(file, lambda opened: index_hdf5(opened, fields))
     except FormatError:
         if file.failure is not None:  # HDF5 hides the error of the request
             raise file.failure from None
         raise
 
 
-def open_remote(url: str, fields: Hdf5Fields, *, io: str = "auto") -> Source:
+def open_remote(url: str, fields: Hdf5Fields, *, io: str = "auto") -> Fields:
     """Open the set at ``url``: the folder of a sharded one, its manifest, or an HDF5 file.
 
     ``io``: "pread" reads byte ranges, "mmap" whole shards through the cache; "auto" is the cache
@@ -127,7 +125,7 @@ def open_remote(url: str, fields: Hdf5Fields, *, io: str = "auto") -> Source:
         raise
 
 
-def _opened_set(objects: Objects, location: Location, fields: Hdf5Fields, io: str) -> Source:
+def _opened_set(objects: Objects, location: Location, fields: Hdf5Fields, io: str) -> Fields:
     if location.key.endswith(_FILES):
         if io == "mmap":
             raise ParamsError(
@@ -157,7 +155,7 @@ def _opened_set(objects: Objects, location: Location, fields: Hdf5Fields, io: st
     return sharded(
         manifest,
         RemoteShards(objects, location, manifest, cache),
-        checked_fields(location.shown, fields, manifest),
+        fields,
         path=location.shown.rpartition("/")[0],
         io="cache" if cached else "ranges",
         limit=limit,
@@ -179,5 +177,5 @@ def _manifest(objects: Objects, location: Location) -> Manifest:
     return Manifest.from_json(text, location.shown)
 
 
-def _single(objects: Objects, location: Location, fields: Hdf5Fields) -> Source:
+def _single(objects: Objects, location: Location, fields: Hdf5Fields) -> Fields:
     return _opened(RemoteFile(objects, location, owner=True), fields)

@@ -10,13 +10,21 @@ import numpy as np
 
 from ...errors import FormatError
 from ...formats import packed as fmt
-from ..base import Array, Int64, Source, SourceSpec
+from ..base import Array, Fields, Int64, Source, SourceSpec
 from .digests import WholeDigests
 from .joined import JoinedIndex, JoinedSource
 
 
-def join(files: Sequence[Source]) -> JoinedSource:
-    """The open ``files`` as one set. FormatError where they do not go together."""
+def join(files: Sequence[Fields]) -> Fields:
+    """The open ``files`` as one set, field by field. FormatError where they do not go together."""
+    return {
+        name: _join([file[name] for file in files])
+        for name in files[0]
+        if all(name in file for file in files)
+    }
+
+
+def _join(files: Sequence[Source]) -> JoinedSource:
     first = files[0].spec
     for file in files[1:]:
         _check_alike(first, file)

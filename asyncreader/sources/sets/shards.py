@@ -19,9 +19,11 @@ import numpy as np
 from ...errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...formats.manifest import CONTAINERS, Manifest, read_manifest
-from ..base import Source, SourceSpec, default_block, packed_rows
-from ..layouts.hdf5_layouts import open_hdf5
-from ..layouts.open_lmdb import open_lmdb
+from ..base import Fields, Source, SourceSpec, default_block, open_fields, packed_rows
+from ..bytestore import OpenFile
+from ..layouts.hdf5_layouts import index_hdf5
+from ..layouts.open_lmdb import index_lmdb
+from ..lmdb.file import open_data_file
 from ..request import Hdf5Fields, no_field
 from .digests import WholeDigests
 from .joined import RESTORE, JoinedIndex, JoinedSource
@@ -67,8 +69,21 @@ def sharded(
     path: str,
     io: str,
     limit: int | None = None,
+) -> dict[str, JoinedSource]:
+    """The fields of the set of ``manifest``. ``path``: its name for messages; ``limit``: shards
+    open at most."""
+    first = _sharded(manifest, shards, fields, path, io, limit)
+    others = fields.also(first.spec.stored, [field.name for field in manifest.common.fields])
+    found = {fields.data: first}
+    for one in others:
+        found[one.data] = _sharded(manifest, shards, one, path, io, limit)
+    return found
+
+
+def _sharded(
+    manifest: Manifest, shards: Shards, fields: Hdf5Fields, path: str, io: str, limit: int | None
 ) -> JoinedSource:
-    """The set of ``manifest``. ``path``: its name for messages; ``limit``: shards open at most."""
+    fields = _checked_fields(path, fields, manifest)
     common, column = manifest.common, None
     if fields.data != fmt.DATA:
         column = [one.name for one in common.fields].index(fields.data)
@@ -123,11 +138,8 @@ class EachShard:
     def __init__(self, path: str, manifest: Manifest, shards: Shards) -> None:
         self.manifest = manifest
         self.path = shards.path
-        self._wholes: dict[str, JoinedSource] = {}
-        for name in (fmt.DATA, *(field.name for field in manifest.common.fields)):
-            labels = fmt.LABELS if name == fmt.DATA else None  # they go with the data
-            fields = Hdf5Fields(data=name, labels=labels)
-            self._wholes[name] = sharded(manifest, shards, fields, path=path, io="auto")
+        fields = Hdf5Fields(others=None)
+        self._wholes = sharded(manifest, shards, fields, path=path, io="auto")
 
     @contextlib.contextmanager
     def open(self, number: int) -> Iterator[dict[str, Source]]:
@@ -150,7 +162,7 @@ def whole_digests(folder: str, manifest: Manifest) -> dict[str, str]:
     return digests.found()
 
 
-def checked_fields(path: str, fields: Hdf5Fields, manifest: Manifest) -> Hdf5Fields:
+def _checked_fields(path: str, fields: Hdf5Fields, manifest: Manifest) -> Hdf5Fields:
     """``fields`` as the shards name them; ParamsError for what only sets of others have."""
     if fields.labels_path is not None:
         raise ParamsError("labels_path goes with one HDF5 file", path=path, found="a sharded set")
@@ -164,6 +176,16 @@ def checked_fields(path: str, fields: Hdf5Fields, manifest: Manifest) -> Hdf5Fie
 
 
 # -- in a folder ---------------------------------------------------------------------------------
+
+
+def open_shard(path: str, container: str, fields: Hdf5Fields, io: str) -> Source:
+    """One field of the shard that is a file of this machine."""
+    lmdb = container == "lmdb"
+    file = open_data_file(path, io) if lmdb else OpenFile(path, io)
+    found = open_fields(
+        file, lambda one: index_lmdb(path, one, fields) if lmdb else index_hdf5(one, fields)
+    )
+    return found[fields.data]
 
 
 class LocalShards:
@@ -213,8 +235,7 @@ class LocalShards:
     def open(self, number: int, fields: Hdf5Fields) -> Source:
         """Open a shard whose file has the packed size."""
         self.check_size(number)
-        opener = open_lmdb if self._manifest.common.container == "lmdb" else open_hdf5
-        return opener(self.path(number), fields, io=self._io)
+        return open_shard(self.path(number), self._manifest.common.container, fields, self._io)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -227,14 +248,13 @@ def open_shards(
     io: str = "auto",
     limit: int | None = None,
     manifest: Manifest | None = None,
-) -> JoinedSource:
+) -> Fields:
     """Open the set whose manifest is the file ``path``.
 
     ``manifest``: the rows of some of its shards, to read only those.
     """
     manifest = manifest or read_manifest(path)
     folder = os.path.dirname(path)
-    fields = checked_fields(path, fields, manifest)
     shards = LocalShards(folder, manifest, io)
     shards.look()
     return sharded(manifest, shards, fields, path=folder or os.curdir, io=io, limit=limit)
