@@ -272,6 +272,10 @@ class Source(Protocol):
     def prefetch(self, records: Int64) -> None:
         """Prefetch: the calling thread reads these samples next."""
 
+    def offsets(self, records: Int64) -> Int64 | None:
+        """Where records, or the chunks that they are in, begin in the file; None where they are in
+        no file, or in several."""
+
     def in_memory(self, size: int) -> RowsInMemory | None:
         """Where ``size`` bytes of raw rows can be copied from now; None: they must be read.
 
@@ -336,6 +340,9 @@ class BaseSource:
 
     def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
         return None if self.checksums is None else self.checksums[start:stop]
+
+    def offsets(self, records: Int64) -> Int64 | None:
+        return None
 
     def in_memory(self, size: int) -> RowsInMemory | None:
         return None

@@ -187,6 +187,9 @@ class FieldsSource:
     def digests(self) -> dict[str, str] | None:
         return self.first.digests()
 
+    def offsets(self, records: base.Int64) -> base.Int64 | None:
+        return self.first.offsets(records)
+
     def shuffle_warning(self) -> str | None:
         return self.first.shuffle_warning()
 

@@ -417,7 +417,7 @@ def read_meta(h5: Hdf5) -> fmt.Meta | None:
     return fmt.Meta.from_json(text, h5.path)
 
 
-def _json(text: Any) -> Any:
+def _json(text: Any) -> object:
     try:
         return json.loads(text)
     except (TypeError, ValueError, RecursionError):

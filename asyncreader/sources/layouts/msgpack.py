@@ -16,7 +16,7 @@ from ..base import Array, FieldIndex, Layout, row_size
 from ..extents import Extents, ImageExtents
 from ..images import image_kind
 from ..lmdb import columns
-from ..lmdb.columns import ARRAY, BIN, MAP, STR, Int64, Span, gather
+from ..lmdb.columns import ARRAY, BIN, MAP, STR, Bools, Int64, Span, gather
 from ..lmdb.entries import Entries
 from ..request import image_axes, no_field, stored_rows
 from .base import ForeignSet, encoded_images, in_order, unknown
@@ -140,10 +140,10 @@ class _Alike:
         self._fixed = np.flatnonzero(~free)
         self._bytes = span.data[self._begin + self._fixed]
 
-    def _mark(self, free: Any, start: int, stop: int) -> None:
+    def _mark(self, free: Bools, start: int, stop: int) -> None:
         free[start - self._begin : stop - self._begin] = True
 
-    def copy(self, lo: int, hi: int) -> Any:
+    def copy(self, lo: int, hi: int) -> Bools:
         """Fill in the records ``lo`` to ``hi`` that are alike; returns a mask of the others."""
         entries = self._entries
         rest = np.ones(hi - lo, np.bool_)

@@ -4,13 +4,13 @@ bytes, text and numbers."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from ..base import Array
 from ..lmdb import columns
-from ..lmdb.columns import ARRAY, BIN, BOOL, FLOAT, INT, MAP, STR, Int64, Span
+from ..lmdb.columns import ARRAY, BIN, BOOL, FLOAT, INT, MAP, STR, Bools, Int64, Span
 
 #: What a value is: an array, bytes or text of any length, a whole number, a float.
 ARRAYS, BINARY, TEXT, WHOLE, REAL = range(1, 6)
@@ -128,7 +128,7 @@ def _type_strings(span: Span) -> Array:
     return strings
 
 
-def _is_false(span: Span, nd: Int64) -> Any:
+def _is_false(span: Span, nd: Int64) -> Bools:
     """Where msgpack_numpy says that a value is a number, not an array."""
     there = np.flatnonzero(nd >= 0)
     out = np.zeros(nd.size, np.bool_)

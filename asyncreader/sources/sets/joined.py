@@ -312,6 +312,9 @@ class JoinedSource:
             "higher limit of open files (ulimit -n) helps, too"
         )
 
+    def offsets(self, records: Int64) -> None:
+        return None
+
     def in_memory(self, size: int) -> RowsInMemory | None:
         if self._in_memory is None:
             self._in_memory = _rows_in_memory(self._held)

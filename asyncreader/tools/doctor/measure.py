@@ -164,19 +164,10 @@ def bring_in(facts: Facts, seconds: float) -> tuple[float, int]:
     return cached(facts.files), upto
 
 
-def offsets_of(source: Source, records: Int64) -> Int64 | None:
-    """Where records begin in the one file of a source; None where that is not known."""
-    find = getattr(source, "offsets", None)
-    if find is None:
-        return None
-    offsets: Int64 = find(records)
-    return offsets
-
-
 def records_below(source: Source, upto: int, records: Int64 | None) -> Int64 | None:
     """Records that lie whole in the first ``upto`` bytes; None where that is not known."""
     every = np.arange(source.spec.count, dtype=np.int64) if records is None else records
-    offsets = offsets_of(source, every)
+    offsets = source.offsets(every)
     if offsets is None or offsets.size < 2:
         return None
     ends = np.append(np.sort(offsets)[1:], upto + 1)
@@ -191,7 +182,7 @@ def cold_records(source: Source, facts: Facts, seed: int) -> Int64 | None:
     """
     if len(facts.files) != 1:
         return None
-    offsets = offsets_of(source, np.arange(source.spec.count, dtype=np.int64))
+    offsets = source.offsets(np.arange(source.spec.count, dtype=np.int64))
     if offsets is None:
         return None
     with open(facts.files[0], "rb") as file:
