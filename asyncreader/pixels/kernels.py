@@ -27,7 +27,6 @@ import contextlib
 import ctypes
 import math
 import os
-import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -375,39 +374,35 @@ def resize_f4_numpy(
     out[:] = values[:, ::-1] if flip else values
 
 
-#: A marker that ends a segment of a JPEG's scan, or should not be there.
-_MARKER: Final = re.compile(rb"\xff[^\x00]")
+#: Numbers that jpeg_header says.
+JPEG_FACTS: Final = 12
 
 
-def cut_jpeg_numpy(
-    data: UInt8, scan: int, head: UInt8, part: Int64, out: UInt8, written: Int64
-) -> None:
-    """Copy segments of a JPEG with restart markers behind another ``head``, to ``out``.
+def jpeg_header_numpy(data: UInt8, facts: Int64) -> None:
+    """Read the header of a plain JPEG: baseline, one scan, 1 or 3 channels of a sampling with a
+    name, and no segment at which a decoder would stop or warn.
 
-    ``scan``: where its segments begin. ``part``: rows and columns of segments that it has; first
-    and end row, first and end column of those that are copied. The bytes written go to
-    ``written[0]``: 0 where the scan has not exactly the markers that it should have.
+    ``facts``: where its scan begins, 0 for another file; height, width as stored; whether it has
+    APP1 segments; rows and columns of segments between restart markers, 0 where it cannot be cut
+    at them; height and width of a segment in pixels; how many pixels one of the chroma channels
+    stands for, down and across; the restart interval; MCUs of the picture.
+
+    This twin finds no file plain: without numba headers are read in Python.
     """
-    written[0] = 0
-    rows, columns, top, bottom, left, right = part.tolist()
-    total, whole = rows * columns, data.tobytes()
-    begins = [scan]
-    for found in _MARKER.finditer(whole, scan):
-        begins.append(found.end())
-        marker = found[0][1]
-        if marker == 0xD9 or len(begins) > total or marker != 0xD0 + (len(begins) - 2) % 8:
-            break
-    if len(begins) != total + 1 or whole[begins[-1] - 1] != 0xD9:
-        return
-    copied, number = [head.tobytes()], 0
-    for row in range(top, bottom):
-        for k in range(row * columns + left, row * columns + right):
-            copied += [whole[begins[k] : begins[k + 1] - 1], bytes((0xD0 + number % 8,))]
-            number += 1
-    copied[-1] = b"\xfe\0\2\xff\xd9"
-    file = b"".join(copied)
-    out[: len(file)] = np.frombuffer(file, np.uint8)
-    written[0] = len(file)
+    facts[:] = 0
+
+
+def cut_jpeg_numpy(data: UInt8, facts: Int64, wanted: Int64, out: UInt8, found: Int64) -> None:
+    """Write a JPEG to ``out`` that has the segments of ``data`` around a part of the picture.
+
+    ``facts``: see jpeg_header_numpy. ``wanted``: first row, first column, end row and end column of
+    the part, and at how many eighths of its size the picture is decoded. ``found``: bytes written,
+    and the part that they show; 0 bytes where it costs no less than the whole, where the scan has
+    not exactly the markers that it should have, or where the last of the segments has other MCUs.
+
+    This twin cuts nothing.
+    """
+    found[:] = 0
 
 
 def add_restarts_numpy(
@@ -437,6 +432,7 @@ copy_batches: Callable[..., None]
 await_batch: Callable[..., None]
 resize_u8: Callable[..., None]
 resize_f4: Callable[..., None]
+jpeg_header: Callable[..., None]
 cut_jpeg: Callable[..., None]
 add_restarts: Callable[..., None]
 
@@ -453,6 +449,7 @@ _TWINS: Final[dict[str, Callable[..., None]]] = {
     "await_batch": await_batch_numpy,
     "resize_u8": resize_u8_numpy,
     "resize_f4": resize_f4_numpy,
+    "jpeg_header": jpeg_header_numpy,
     "cut_jpeg": cut_jpeg_numpy,
     "add_restarts": add_restarts_numpy,
 }

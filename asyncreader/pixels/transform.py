@@ -353,7 +353,8 @@ class Fill:
         """
         started = time.perf_counter()
         stored, wanted = self.stored, self.wanted
-        header = codec.read_header(data)
+        header = codec.read_plain_header(data) if wanted.size is not None else None
+        header = header or codec.read_header(data)
         full = (header.height, header.width)
         rect: geometry.Rect | None = None
         min_size: tuple[int, int] | None = None
@@ -386,7 +387,7 @@ class Fill:
                 reach=(0, 0) if part is None else self._reach(part),
                 min_size=min_size,
                 scratch=SCRATCH.take("decode", full[0] * full[1] * 3),
-                copy=SCRATCH.take("cut", jpeg_cut.most(data)) if header.restarts else None,
+                copy=SCRATCH.take("cut", jpeg_cut.most(data)) if header.facts is not None else None,
             )
             pixels = found.pixels
             if rect is not None:
