@@ -251,12 +251,8 @@ def filter_weights(
     wide = scale if method == AREA else max(scale, 1.0)
     reach = wide * (0.5, 1.0, 2.0)[{AREA: 0, BILINEAR: 1, BICUBIC: 2}[method]]
     centre = start + (np.arange(size) + 0.5) * scale
-    if method == AREA:
-        begin, end = np.floor(centre - reach), np.ceil(centre + reach)
-    else:
-        begin, end = np.floor(centre - reach + 0.5), np.floor(centre + reach + 0.5)
-    begin = np.minimum(np.maximum(begin.astype(np.int64), low), high - 1)
-    end = np.maximum(np.minimum(end.astype(np.int64), high), begin + 1)
+    begin = np.floor(centre - reach + (0.0 if method == AREA else 0.5)).astype(np.int64)
+    begin = np.minimum(np.maximum(begin, low), high - 1)
     first = np.minimum(begin, high - taps)
     weights = np.zeros((size, taps))
     total = np.zeros(size)
@@ -268,12 +264,12 @@ def filter_weights(
         else:
             x = np.abs((j + 0.5 - centre) / wide)
             if method == BILINEAR:
-                weight = np.where(x < 1.0, 1.0 - x, 0.0)
+                weight = np.maximum(1.0 - x, 0.0)
             else:
                 inner = (1.5 * x - 2.5) * x * x + 1.0
                 outer = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
                 weight = np.where(x < 1.0, inner, np.where(x < 2.0, outer, 0.0))
-        weights[:, k] = np.where((begin <= j) & (j < end), weight, 0.0)
+        weights[:, k] = weight
         total += weights[:, k]
     nothing = np.flatnonzero(total == 0.0)
     weights[nothing, (begin - first)[nothing]] = total[nothing] = 1.0
@@ -325,27 +321,25 @@ def resize_u8_numpy(
     ``inside``: first and end row, first and end column of what may be looked at; ``box``: top,
     left, height and width of what the result shows, in pixels and fractions. ``method``, ``taps_y``
     and ``taps_x``: see :func:`filter_weights`. ``flip``: mirrored left to right.
+
+    As Pillow does it: along the lines first, and what is between is bytes.
     """
     down, across = _both_weights(inside, box, method, (high, wide), (taps_y, taps_x))
     rows, columns = int(inside[1]), int(inside[3])
     flat = bytes_at(source, (rows - 1) * stride + columns * channels)
     strides = (stride, channels, 1)
     picture = np.lib.stride_tricks.as_strided(flat, (rows, columns, channels), strides)
-    passes = [(0, down), (1, across)] if method != BICUBIC else [(1, across), (0, down)]
-    values = picture.astype(np.int64) << 7
-    for number, (axis, (first, weights)) in enumerate(passes):
+    values = picture.astype(np.int64)
+    for axis, (first, weights) in ((1, across), (0, down)):
         whole = _quantised(weights)
         shape = [1, 1, 1]
         shape[axis] = -1
-        total: Any = 0
+        total: Any = 1 << 13
         for k in range(weights.shape[1]):
-            taken = values.take(first + k, axis=axis)
-            total = total + ((taken * whole[:, k].reshape(shape) >> 14) + 1 >> 1)
-        values = np.clip(total, 0, 255 << 6) << 1
-        if number == 1 or method == BICUBIC:
-            values = np.clip(values + 64 >> 7, 0, 255) << 7
+            total = total + values.take(first + k, axis=axis) * whole[:, k].reshape(shape)
+        values = np.clip(total >> 14, 0, 255)
     result = bytes_at(out, high * wide * channels).reshape(high, wide, channels)
-    np.copyto(result, (values >> 7)[:, ::-1] if flip else values >> 7, casting="unsafe")
+    np.copyto(result, values[:, ::-1] if flip else values, casting="unsafe")
 
 
 def resize_f4_numpy(

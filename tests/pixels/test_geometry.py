@@ -50,10 +50,10 @@ PILLOW = {
 def test_a_cropped_photograph_is_what_pillow_makes_of_it(
     interpolation: str, part: tuple[int, ...], size: tuple[int, int], channels: int, flip: bool
 ) -> None:
-    """Any crop of a photograph, shrunk or enlarged: at most one level from Pillow's, in the mean
-    0.2 (bicubic: 0.3, and few pixels by more, where what overshoots is clipped between the passes,
-    and Pillow takes the other one first); "area" likewise from OpenCV's INTER_AREA when it shrinks;
-    "nearest" is equal."""
+    """Any crop of a photograph, shrunk or enlarged: at most one level from Pillow's ("bicubic":
+    two), in the mean 0.1, where that resizes along the lines first. Pillow 13 does it last where
+    that is cheaper: then 0.3 for "bilinear". "area" 0.3 from OpenCV's INTER_AREA when it shrinks,
+    for that does not round between the passes; "nearest" is equal."""
     photograph = np.dstack([astronaut(), astronaut()[:, :, :1]])[:, :, :channels]
     top, left, tall, broad = part
     if interpolation == "area":
@@ -69,16 +69,21 @@ def test_a_cropped_photograph_is_what_pillow_makes_of_it(
     else:
         kind = {1: "L", 3: "RGB", 4: "RGBX"}[channels]
         image = Image.frombytes(kind, crop.shape[1::-1], crop.tobytes())
-        wanted = np.asarray(image.resize(size[::-1], PILLOW[interpolation])).reshape(out.shape)
+        along = image.resize((size[1], image.height), PILLOW[interpolation])
+        wanted = np.asarray(along.resize(size[::-1], PILLOW[interpolation])).reshape(out.shape)
+        if interpolation == "bilinear":
+            at_once = np.asarray(image.resize(size[::-1], Image.Resampling.BILINEAR))
+            off = np.abs((out[:, ::-1] if flip else out).astype(int) - at_once.reshape(out.shape))
+            assert off.max() <= 1
+            assert off.mean() < 0.3 or min(crop.shape[:2]) < 8 or off.size < 3000
     off = np.abs((out[:, ::-1] if flip else out).astype(int) - wanted)
     if interpolation == "nearest":  # but for what lies on the edge between two pixels
         for axis, (side, count) in enumerate(zip(crop.shape, size, strict=False)):
             edges = (np.arange(count) + 0.5) * side / count
             off = np.delete(off, np.abs(edges - np.rint(edges)) < 1e-6, axis=axis)
-    assert off.max(initial=0) <= {"bicubic": 9, "nearest": 0}.get(interpolation, 1)
-    assert (off > 1).sum() <= 0.02 * off.size + 3
-    if off.size > 3000:
-        assert off.mean() < (0.3 if interpolation == "bicubic" else 0.2)
+    assert off.max(initial=0) <= {"nearest": 0, "bicubic": 2}.get(interpolation, 1)
+    if off.size > 3000 and min(crop.shape[:2]) >= 8:
+        assert off.mean() < (0.3 if interpolation == "area" else 0.1)
 
 
 @pytest.mark.parametrize("factor", [3, 4, 6, 8, 40])

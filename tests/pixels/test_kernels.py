@@ -469,6 +469,34 @@ def test_resize(channels: int, pad: int, data: st.DataObject) -> None:
     np.testing.assert_array_equal(other, found)
 
 
+def test_resize_for_any_processor(tmp_path: Path) -> None:
+    """Without the instructions of one processor (NUMBA_CPU_NAME=generic) resizing gives the same
+    bytes as its twin: any number of channels and method, shrunk and enlarged, mirrored."""
+    pytest.importorskip("numba")
+    child(
+        """
+import numpy as np
+from asyncreader.pixels import _compiled, kernels
+resize = _compiled.load("resize_u8")
+assert not any(".avx2." in code for code in resize.inspect_llvm().values())
+for channels in (1, 2, 3, 4):
+    lines = np.random.default_rng(channels).integers(0, 256, (61, 47 * channels), np.uint8)
+    for method in (kernels.BILINEAR, kernels.BICUBIC, kernels.AREA):
+        for size in ((9, 11), (80, 70)):
+            box = np.array([3.5, 2.25, 50.5, 44.0])
+            inside = np.array([3, 54, 2, 47])
+            taps = [kernels.taps(box[2 + k] / size[k], method, 45) for k in (0, 1)]
+            arguments = (lines.strides[0], channels, inside, box, method, *taps, channels == 3)
+            both = [np.empty(size[0] * size[1] * channels, np.uint8) for _ in range(2)]
+            for function, out in zip((resize, kernels.resize_u8_numpy), both):
+                function(lines.ctypes.data, *arguments, out.ctypes.data, *size)
+            np.testing.assert_array_equal(*both)
+""",
+        NUMBA_CPU_NAME="generic",
+        NUMBA_CACHE_DIR=str(tmp_path),
+    )
+
+
 @settings(max_examples=100, deadline=None)
 @given(channels=st.integers(1, 6), data=st.data())
 def test_resize_floats(channels: int, data: st.DataObject) -> None:
