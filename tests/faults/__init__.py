@@ -1,11 +1,8 @@
 """Faults on purpose: asyncreader meets what breaks a loader, and every outcome is counted.
 
 ``python tests/faults/run.py`` runs a short form of every case, ``--long`` the one whose figures
-<<<<<<< HEAD
-docs/reliability.md shows. A case is a small file ``case_<name>.py`` here (see case.py).
-=======
-SECURITY.md and docs/reliability.md show. A case is a file ``case_<name>.py`` here (see case.py).
->>>>>>> 42f36f9 (Every block of README and of docs/*.md runs in a test, page by page)
+docs/reliability.md shows. A case is in a file ``case_<name>.py`` (see case.py): of hostile files
+here, of damaged ones in damage/, of programs that end, are killed or run for long in programs/.
 """
 
 import sys

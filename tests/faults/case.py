@@ -1,8 +1,7 @@
 """What a fault case is, and the figures that it hands back.
 
-A file ``case_<name>.py`` in this folder registers its cases by a module-level tuple ``CASES``.
-Within it, imports read ``from faults.case import Figures``: this folder's parent is on the path,
-in pytest as in run.py.
+A file ``case_<name>.py`` here or in a folder below registers its cases in a tuple ``CASES``. It
+imports ``from faults.case import Figures``: ``tests`` is on the path, in pytest as in run.py.
 """
 
 from __future__ import annotations

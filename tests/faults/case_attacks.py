@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from faults.attacks import all_attacks
-from faults.attacks.corpus import OTHER_ENTRANCES, Attack, Home
-from faults.attacks.runner import AttackRunner, Result
 from faults.case import Case, Figures
+from faults.hostile import all_attacks
+from faults.hostile.corpus import OTHER_ENTRANCES, Attack, Home
+from faults.hostile.runner import AttackRunner, Result
 
 #: Good outcomes of an attack through an entrance; any other is a broken promise.
 GOOD = ("refused", "served")
@@ -20,12 +20,7 @@ GOOD = ("refused", "served")
 LIMIT = 5.0
 LIMITS = {"doctor": 15.0, "process": 15.0}
 _GROUPS = {
-    "hdf5_links": "HDF5",
-    "hdf5_filters": "HDF5",
-    "hdf5_bombs": "HDF5",
-    "hdf5_types": "HDF5",
-    "hdf5_compact": "HDF5",
-    "hdf5_files": "HDF5",
+    "hdf5": "HDF5",
     "lmdb_files": "LMDB",
     "shard_files": "shards",
     "images": "pictures",
@@ -38,7 +33,7 @@ _GROUPS = {
 
 def group(attack: Attack) -> str:
     """The kind of file that an attack uses: HDF5, LMDB, shards, pictures, ..."""
-    return _GROUPS[attack.make.__module__.rpartition(".")[2]]
+    return _GROUPS[attack.make.__module__.split(".")[2]]  # behind faults.hostile
 
 
 def entrances(attack: Attack, most: int) -> tuple[str, ...]:

@@ -33,8 +33,9 @@ SEED = 20261121
 def cases() -> list[Case]:
     """Every registered case, by file name."""
     found: list[Case] = []
-    for path in sorted(HERE.glob("case_*.py")):
-        found += importlib.import_module(f"faults.{path.stem}").CASES
+    for path in sorted(HERE.rglob("case_*.py"), key=lambda path: path.name):
+        folders = path.parent.relative_to(HERE.parent).parts
+        found += importlib.import_module(".".join([*folders, path.stem])).CASES
     names = [case.name for case in found]
     assert len(set(names)) == len(names), f"a name twice: {names}"
     return found

@@ -21,10 +21,10 @@ from click.testing import CliRunner
 
 from asyncreader import AsyncReader, ParamsError
 from asyncreader.cli import main as cli
-from faults.attacks import all_attacks
-from faults.attacks.corpus import CANARY, NONE, Attack, Home, Scratch, Try
-from faults.attacks.runner import AttackRunner
 from faults.case_attacks import broken, entrances, group
+from faults.hostile import all_attacks
+from faults.hostile.corpus import CANARY, NONE, Attack, Home, Scratch, Try
+from faults.hostile.runner import AttackRunner
 
 ATTACKS = all_attacks()
 
@@ -118,7 +118,7 @@ def test_external_bytes_are_armed(home: Home) -> None:
 
 def test_broken_page_is_noticed(runner: AttackRunner, home: Home) -> None:
     """A page with markup, a script or a link that comes from a set would be reported."""
-    from faults.attacks.pages import broken_into
+    from faults.hostile.pages import broken_into
 
     page = home.root / "page.html"
     words = ["preview", str(home.base("raw.h5")), "--html", str(page), "--quiet"]

@@ -10,7 +10,7 @@ from project import ROOT
 
 from asyncreader.pixels import codec
 from asyncreader.sources.hdf5 import checks, structure
-from faults.attacks import all_attacks
+from faults.hostile import all_attacks
 from faults.publish import PAGE
 from faults.run import cases
 
@@ -38,7 +38,7 @@ def test_commands() -> None:
     listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "hostile files" in listed
     assert "python tests/faults/run.py --long --only attacks" in FIGURES
-    assert (ROOT / "tests/faults/attacks/make.py").exists()
+    assert (ROOT / "tests/faults/hostile/make.py").exists()
     begin, end = (FIGURES.index(f"figures of the long run: {word}") for word in ("begin", "end"))
     assert begin < end
 

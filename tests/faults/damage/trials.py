@@ -1,0 +1,191 @@
+"""One process full of trials: ``python -m faults.damage.trials JOBS`` damages sets again and again.
+
+It says what came of each trial in a line of JSON, so that whoever started it (watch.py) knows which
+one killed it or made it hang.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import resource
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from faults.damage.damaged_bytes import Mutant, blow, flip
+from faults.damage.false_metadata import rewrite_hdf5, rewrite_lmdb
+from faults.damage.read_damaged import OTHER_SET, Expected, Outcome, read, verified
+from faults.damage.regions import PAGE, regions
+from faults.sets import KnownSet
+
+#: Memory that a damaged file may ask for: more is a bomb.
+LIMIT = 6 << 30
+
+
+@dataclass(frozen=True)
+class Job:
+    """Trials ``first``, ``first + 1`` ... below ``stop`` of one kind on some sets."""
+
+    kind: str
+    """"flips", "structure", "live" or "truncations"."""
+    sets: tuple[str, ...]
+    """KnownSet.to_json of each."""
+    verify: str
+    seed: int
+    first: int
+    stop: int
+    scratch: str
+
+
+def to_json(jobs: Sequence[Job]) -> str:
+    """Jobs for a child's command line."""
+    return json.dumps([asdict(job) for job in jobs])
+
+
+def from_json(text: str) -> list[Job]:
+    """What to_json wrote."""
+    return [Job(**{**fields, "sets": tuple(fields["sets"])}) for fields in json.loads(text)]
+
+
+class Bench:
+    """One set to be damaged: its sound bytes, and what they should yield."""
+
+    def __init__(self, text: str, scratch: Path) -> None:
+        self.known = KnownSet.from_json(text)
+        self.sound = self.known.file.read_bytes()
+        self.parts = regions(self.known)
+        self.expected = Expected(self.known)
+        other = Path(self.known.other)
+        if self.known.container == "LMDB":
+            self.path = scratch / "set.lmdb"
+            self.path.mkdir(exist_ok=True)
+            self.file = self.path / "data.mdb"
+            self.other = (other / "data.mdb").read_bytes()
+        else:
+            self.path = self.file = scratch / "set.h5"
+            self.other = other.read_bytes()
+
+    def write(self, data: bytes) -> None:
+        """A new file replaces the old one: mappings of the old one stay whole."""
+        fresh = self.file.with_name("fresh")
+        fresh.write_bytes(data)
+        os.replace(fresh, self.file)
+
+    def mutant(self) -> Mutant:
+        return Mutant(bytearray(self.sound), self.parts, len(self.expected.data), self.other)
+
+
+def flips(bench: Bench, job: Job, number: int) -> tuple[str, Outcome]:
+    """One byte is another."""
+    rng = np.random.default_rng((job.seed, 1, number))
+    mutant = bench.mutant()
+    said = flip(mutant, rng)
+    return said, _try(bench, job, number, bytes(mutant.data))
+
+
+def structure(bench: Bench, job: Job, number: int) -> tuple[str, Outcome]:
+    """A blow at the structure; one in four by way of the container's own library."""
+    rng = np.random.default_rng((job.seed, 2, number))
+    if number % 4 == 3:
+        bench.write(bench.sound)
+        rewrite = rewrite_lmdb if bench.known.container == "LMDB" else rewrite_hdf5
+        said = rewrite(bench.file, rng)
+        return said, _try(bench, job, number, None)
+    mutant = bench.mutant()
+    said = blow(mutant, rng)
+    return said, _try(bench, job, number, bytes(mutant.data))
+
+
+def _try(bench: Bench, job: Job, number: int, data: bytes | None) -> Outcome:
+    if data is not None:
+        bench.write(data)
+    known, expected = bench.known, bench.expected
+    io = ("auto", "mmap", "pread")[number % 3]
+    outcome = read(known, expected, bench.path, job.verify, number, io=io, epochs=1 + number % 2)
+    if number % 8 == 0 and outcome.verdict not in ("silent wrong", "short", "untyped"):
+        by_command = verified(bench.path)
+        if by_command.verdict == "untyped":
+            return by_command
+        if by_command.verdict == "right" and outcome.verdict not in ("right", OTHER_SET):
+            return Outcome("silent wrong", f"verify finds nothing where reading: {outcome.said}")
+    return outcome
+
+
+def live(bench: Bench, job: Job, number: int) -> tuple[str, Outcome]:
+    """Bytes change under an open reader: some flips, a page of zeros, or noise."""
+    rng = np.random.default_rng((job.seed, 3, number))
+    bench.write(bench.sound)
+    mutant = bench.mutant()
+    said: list[str] = []
+
+    def strike() -> None:
+        if number % 3 == 2:
+            at = mutant.parts.offset(rng, "anywhere") // PAGE * PAGE
+            size = min(PAGE, len(mutant.data) - at)
+            mutant.data[at : at + size] = bytes(size) if rng.random() < 0.5 else rng.bytes(size)
+            said.append(f"page at {at}")
+        else:
+            said.extend(flip(mutant, rng) for _ in range(4))
+        with open(bench.file, "r+b") as file:
+            file.write(mutant.data)
+
+    io = ("mmap", "pread", "auto")[number // 3 % 3]
+    outcome = read(
+        bench.known,
+        bench.expected,
+        bench.path,
+        job.verify,
+        number,
+        io=io,
+        epochs=2,
+        meanwhile=strike,
+    )
+    return f"io={io}, " + "; ".join(said), outcome
+
+
+def truncations(bench: Bench, job: Job, number: int) -> tuple[str, Outcome]:
+    """The file ends early: at each page's edge, then at random offsets."""
+    edges = range(0, len(bench.sound), PAGE)
+    which = number // len(job.sets)
+    rng = np.random.default_rng((job.seed, 4, number))
+    size = edges[which] if which < len(edges) else int(rng.integers(1, len(bench.sound)))
+    bench.write(bench.sound[:size])
+    outcome = read(bench.known, bench.expected, bench.path, job.verify, number)
+    if outcome.verdict == "FormatError" and outcome.seconds >= 1:
+        outcome = Outcome("slow", outcome.said, outcome.seconds)
+    elif outcome.verdict in ("ChecksumError", "DecodeError"):
+        outcome = Outcome("not at open", outcome.said, outcome.seconds)
+    return f"cut to {size} of {len(bench.sound)}", outcome
+
+
+KINDS: dict[str, Callable[[Bench, Job, int], tuple[str, Outcome]]] = {
+    "flips": flips,
+    "structure": structure,
+    "live": live,
+    "truncations": truncations,
+}
+
+
+def main() -> None:
+    faulthandler.enable()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
+    warnings.simplefilter("ignore")  # an error is what counts, not what is said before it
+    for job in from_json(sys.argv[1]):
+        scratch = Path(job.scratch)
+        scratch.mkdir(exist_ok=True)
+        benches = [Bench(text, scratch) for text in job.sets]
+        for number in range(job.first, job.stop):
+            bench = benches[number % len(benches)]
+            said, outcome = KINDS[job.kind](bench, job, number)
+            print(json.dumps({"number": number, "did": said, **asdict(outcome)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

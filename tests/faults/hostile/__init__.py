@@ -1,0 +1,28 @@
+"""The hostile corpus: files made to read, run, allocate or write what their opener never asked for.
+
+Nothing binary is kept: ``python tests/faults/hostile/make.py FOLDER`` makes all of it, and the
+tests make each attack when they try it. Every attack is a function in one of the modules here.
+"""
+
+from __future__ import annotations
+
+from .corpus import ATTACKS, Attack
+
+
+def all_attacks() -> dict[str, Attack]:
+    """Every attack by its name."""
+    from . import (  # noqa: F401
+        folders,
+        images,
+        lmdb_files,
+        several_fields,
+        shard_files,
+        shown_names,
+        stores,
+    )
+    from .hdf5 import bombs, compact, files, filters, links, types  # noqa: F401
+
+    if "store_virtual" not in ATTACKS:
+        stores.register()
+
+    return ATTACKS

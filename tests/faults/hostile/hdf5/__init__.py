@@ -1,0 +1,1 @@
+"""Hostile HDF5 files."""

@@ -1,0 +1,197 @@
+"""Hostile HDF5: more is declared than is stored, and chunks that lie."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ..corpus import CANARY, NONE, SET, Scratch, Try, attack
+from .tools import (
+    ROWS,
+    N,
+    done,
+    filtered,
+    plain,
+    space,
+)
+
+
+@attack(says="lacks some|too small")
+def shape_bomb_chunked(scratch: Scratch) -> Try:
+    """2^60 rows of which none is stored."""
+    file = plain(scratch, data=False, labels=False)
+    file.create_dataset("data", (1 << 60, 4), "u1", chunks=(1 << 20, 4))
+    return done(file)
+
+
+@attack(says="stores none")
+def shape_bomb_contiguous(scratch: Scratch) -> Try:
+    """2^50 rows, never written."""
+    file = plain(scratch, data=False, labels=False)
+    file.create_dataset("data", (1 << 50, 4), "u1")
+    return done(file)
+
+
+@attack(says="lacks some|too small")
+def fill_value_bomb(scratch: Scratch) -> Try:
+    """A fill value, a count, and one chunk."""
+    file = plain(scratch, data=False, labels=False)
+    made = file.create_dataset("data", (1 << 40, 4), "u1", chunks=(64, 4), fillvalue=67)
+    made[0:64] = 1
+    return done(file)
+
+
+@attack(says="another number of rows|lacks some|stores none", entrances=SET)
+def labels_bomb(scratch: Scratch) -> Try:
+    """As many labels as no memory holds, all of them the fill value."""
+    file = plain(scratch, labels=False)
+    file.create_dataset("labels", (N, 1 << 45), "i8", chunks=(N, 1 << 20), fillvalue=1)
+    return done(file)
+
+
+@attack(says="declares far more than it stores", entrances=SET)
+def labels_gzip_bomb(scratch: Scratch) -> Try:
+    """Labels of 1.9 GB in 2 MB."""
+    file = plain(scratch, labels=False)
+    body = zlib.compressobj(9)
+    piece = bytes(1 << 20)
+    stored = b"".join(body.compress(piece) for _ in range(300)) + body.flush()
+    filtered(file, "labels", (N, 300 << 17), "i8", (1,), (1, 300 << 17), stored, values=(9,))
+    return done(file)
+
+
+@attack(says="declares far more than it stores")
+def chunk_gzip_bomb(scratch: Scratch) -> Try:
+    """A chunk of 300 MB in 300 kB."""
+    file = plain(scratch, data=False, labels=False)
+    body = zlib.compressobj(9)
+    piece = bytes(1 << 20)
+    stored = b"".join(body.compress(piece) for _ in range(300)) + body.flush()
+    filtered(file, "data", (300, 1 << 20), "u1", (1,), (300, 1 << 20), stored, values=(9,))
+    return done(file)
+
+
+@attack(says="declares far more than it stores")
+def chunk_declares_gigabytes(scratch: Scratch) -> Try:
+    """A chunk of 4 GB, ten bytes of it stored."""
+    file = plain(scratch, data=False, labels=False)
+    shape = (1 << 12, (1 << 20) - 1)
+    filtered(file, "data", shape, "u1", (1,), shape, zlib.compress(b"abc"), values=(9,))
+    return done(file)
+
+
+def _chunk(code: int, stored: bytes, says: str, name: str, **settings: Any) -> None:
+    def make(scratch: Scratch) -> Try:
+        file = plain(scratch, data=False)
+        filtered(file, "data", ROWS, "u1", (code,), (1, *ROWS[1:]), stored, **settings)
+        return done(file)
+
+    make.__doc__ = f"Chunks: {name}."
+    attack(("read", "verify", "convert", "drop_in"), says, name=f"chunk_{name}")(make)
+
+
+ROW = 16 * 4 * 3
+_chunk(1, zlib.compress(bytes(50 << 20), 9), "decompress|size", "inflates_to_50_mb", values=(9,))
+_chunk(1, zlib.compress(bytes(10)), "size", "inflates_short", values=(9,))
+_chunk(1, b"\x78\x9c" + b"\xff" * 60, "decompress", "of_garbage", values=(9,))
+_chunk(3, CANARY[:ROW] + b"\0\0\0\0", "fletcher32", "of_a_wrong_fletcher32")
+_chunk(3, b"ab", "too short", "shorter_than_its_fletcher32")
+_chunk(2, CANARY[:5], "size", "shuffled_short", values=(1 << 31,))
+_chunk(
+    32001,
+    b"\x02\x01\x00\x01" + struct.pack("<III", 0x7FFFFFFF, 1 << 20, 16),
+    "blosc",
+    "blosc_states_2_gb",
+)
+_chunk(
+    32001,
+    b"\x02\x01\x00\x01" + struct.pack("<III", ROW, 0, 1 << 31) + bytes(64),
+    "blosc|size",
+    "blosc_of_garbage",
+)
+_chunk(32004, struct.pack(">QI", 1 << 62, 1 << 30) + bytes(64), "lz4|size", "lz4_states_2_62")
+_chunk(
+    32015, bytes.fromhex("28b52ffde0ffffffffffffff7f") + bytes(20), "zstd|size", "zstd_states_much"
+)
+_chunk(
+    32008,
+    struct.pack(">QI", ROW, 1) + bytes(64),
+    "bitshuffle|size",
+    "bitshuffle_tiny_block",
+    values=(0, 3, 1, 0, 2),
+)
+_chunk(
+    32008,
+    struct.pack(">QI", ROW, 1 << 31) + bytes(64),
+    "bitshuffle|size",
+    "bitshuffle_huge_item",
+    values=(0, 3, (1 << 31) - 1, 1 << 30, 0),
+)
+_chunk(
+    32008,
+    b"A" * (ROW - 1),
+    "bitshuffle|size",
+    "bitshuffle_huge_block",
+    values=(0, 3, 1, (1 << 31) - 8, 0),
+)
+_chunk(
+    32008,
+    struct.pack(">QI", ROW, 8) + bytes(64),
+    "bitshuffle|size",
+    "bitshuffle_item_0",
+    values=(0, 3, 0, 0, 3),
+)
+_chunk(32000, b"\xff" * 40, "lzf|size", "lzf_of_garbage")
+
+
+@attack(says="a chunk has the wrong size")
+def chunk_shorter_than_declared(scratch: Scratch) -> Try:
+    """An unfiltered chunk of five bytes: what follows it would be served."""
+    file = plain(scratch, data=False)
+    made = file.create_dataset("data", ROWS, "u1", chunks=(1, *ROWS[1:]))
+    for number in range(N):
+        made.id.write_direct_chunk((number, 0, 0, 0), CANARY[:5], 0)
+    return done(file)
+
+
+@attack(says="no samples")
+def no_rows(scratch: Scratch) -> Try:
+    """A set without a sample."""
+    file = plain(scratch, data=False, labels=False)
+    file["data"] = np.zeros((0, 4, 4, 3), np.uint8)
+    return done(file)
+
+
+@attack(says="another number of rows", entrances=SET)
+def labels_without_values(scratch: Scratch) -> Try:
+    """Labels of shape (N, 0)."""
+    file = plain(scratch, labels=False)
+    file["labels"] = np.zeros((N, 0), np.int64)
+    return done(file)
+
+
+@attack(NONE, entrances=SET)
+def labels_far_away(scratch: Scratch) -> Try:
+    """Class names, and labels of 2^61: counting from 0 would need all memory."""
+    file = plain(scratch, data=False, labels=False)
+    file["train_set_x"] = np.zeros(ROWS, np.uint8)
+    file["train_set_y"] = np.full(N, 1 << 61)
+    file["list_classes"] = np.array([b"a", b"b"])
+    return done(file)
+
+
+@attack(NONE, entrances=SET)
+def sparse_terabyte(scratch: Scratch) -> Try:
+    """A file of 4 TiB that takes none of the disk."""
+    file = plain(scratch, data=False, labels=False)
+    made = file.create_dataset("data", (1 << 12, 1 << 30), "u1")
+    plist = made.id.get_create_plist()
+    del file["data"]
+    plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    h5py.h5d.create(file.id, b"data", h5py.h5t.NATIVE_UINT8, space((1 << 12, 1 << 30)), plist)
+    return done(file)

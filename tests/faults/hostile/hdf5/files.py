@@ -1,0 +1,159 @@
+"""Hostile HDF5: the file itself, its trees, and what its path is."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ..corpus import NONE, SET, Scratch, Try, attack
+from .tools import (
+    ROWS,
+    done,
+    plain,
+)
+
+
+@attack(NONE)
+def user_block(scratch: Scratch) -> Try:
+    """Served: a script before the HDF5, at byte 512."""
+    made = done(plain(scratch, userblock_size=512))
+    with open(made.path, "r+b") as file:
+        file.write(b"#!/bin/sh\ncat /etc/passwd\n")
+    return made
+
+
+@attack(NONE)
+def oldest_superblock(scratch: Scratch) -> Try:
+    """Served: version 0, symbol tables, no checksums."""
+    return done(plain(scratch, libver="earliest"))
+
+
+@attack(NONE, entrances=SET)
+def chunk_index_in_circles(scratch: Scratch) -> Try:
+    """A chunk B-tree whose node is its own child."""
+    file = plain(scratch, data=False)
+    file.create_dataset("data", data=np.zeros((400, 4), np.uint8), chunks=(1, 4))
+    del file["labels"]
+    made = done(file)
+    raw = bytearray(Path(made.path).read_bytes())
+    at = raw.find(b"TREE\x01")
+    found = []
+    while at >= 0:
+        found.append(at)
+        at = raw.find(b"TREE\x01", at + 1)
+    assert found
+    for at in found:
+        raw[at + 5] = 1  # a level above the leaves
+        key = 8 + 3 * 8  # size and mask, offsets of two axes and of the element
+        for child in range(2):
+            place_of = at + 24 + key + child * (key + 8)
+            raw[place_of : place_of + 8] = struct.pack("<Q", at)
+    Path(made.path).write_bytes(raw)
+    return made
+
+
+@attack(NONE, entrances=SET)
+def group_index_in_circles(scratch: Scratch) -> Try:
+    """A group's B-tree whose node is its own child."""
+    file = plain(scratch)
+    for number in range(40):
+        file[f"x{number}"] = number
+    made = done(file)
+    raw = bytearray(Path(made.path).read_bytes())
+    at = raw.index(b"TREE\x00")
+    raw[at + 5] = 3
+    raw[at + 24 + 8 : at + 24 + 16] = struct.pack("<Q", at)
+    Path(made.path).write_bytes(raw)
+    return made
+
+
+@attack(says="HDF5 cannot read it|lacks some|wrong")
+def header_in_circles(scratch: Scratch) -> Try:
+    """An object header whose continuation is itself."""
+    file = plain(scratch, data=False, labels=False)
+    made_set = file.create_dataset("data", data=np.zeros(ROWS, np.uint8))
+    for number in range(40):
+        made_set.attrs[f"a{number}"] = np.zeros(20)
+    address = h5py.h5o.get_info(made_set.id).addr
+    made = done(file)
+    raw = bytearray(Path(made.path).read_bytes())
+    at = raw.find(b"\x10\x00\x10\x00", address)  # continuation message of 16 bytes
+    assert at > 0
+    raw[at + 8 : at + 16] = struct.pack("<Q", address + 16)
+    Path(made.path).write_bytes(raw)
+    return made
+
+
+@attack(says="cannot read it|outside the file|truncated|stores none|cannot be mapped")
+def address_far_away(scratch: Scratch) -> Try:
+    """Pixels at an address beyond the file."""
+    file = plain(scratch, data=False, labels=False)
+    made_set = file.create_dataset("data", data=np.zeros(ROWS, np.uint8))
+    offset = made_set.id.get_offset()
+    made = done(file)
+    raw = Path(made.path).read_bytes()
+    size = struct.pack("<Q", int(np.prod(ROWS)))
+    Path(made.path).write_bytes(
+        raw.replace(struct.pack("<Q", offset) + size, struct.pack("<Q", 1 << 62) + size)
+    )
+    return made
+
+
+@attack(("read", "info", "verify", "convert", "drop_in"), "neither HDF5 nor LMDB")
+def list_in_disguise(scratch: Scratch) -> Try:
+    """A text that names another file and goes by the name of an HDF5 file."""
+    path = scratch.folder / "set.h5"
+    path.write_text(f"{scratch.secret_h5}\n")
+    return Try(path)
+
+
+@attack(says="not a regular file|not HDF5", entrances=SET)
+def list_of_pipes(scratch: Scratch) -> Try:
+    """A list of files, one of which is a pipe."""
+    pipe = scratch.folder / "pipe.h5"
+    os.mkfifo(pipe)
+    path = scratch.folder / "set.txt"
+    path.write_text("pipe.h5\n")
+    return Try(path)
+
+
+@attack(says="neither HDF5", entrances=SET)
+def list_of_itself(scratch: Scratch) -> Try:
+    """A list of lists of itself."""
+    path = scratch.folder / "set.txt"
+    path.write_text("deeper.h5\n" * 1000)
+    (scratch.folder / "deeper.h5").write_text("set.txt\n")
+    return Try(path)
+
+
+def _path_is(name: str, make_path: Any, says: str, entrances: tuple[str, ...] = SET) -> None:
+    def make(scratch: Scratch) -> Try:
+        path = scratch.folder / "set.h5"
+        return Try(make_path(path, scratch) or path)
+
+    make.__doc__ = f"The path is {name}."
+    attack(entrances, says, entrances, name=f"path_is_{name}")(make)
+
+
+def _sparse(path: Path, scratch: Scratch) -> None:
+    path.touch()
+    os.truncate(path, 1 << 43)
+
+
+_path_is("a_pipe", lambda path, scratch: os.mkfifo(path), "not a regular file|no picture")
+_path_is("a_device", lambda path, scratch: Path("/dev/zero"), "not a regular file|no folder")
+_path_is(
+    "a_link_in_circles", lambda path, scratch: path.symlink_to(path), "cannot be reached|no folder"
+)
+_path_is(
+    "a_link_to_a_pipe", lambda path, scratch: path.symlink_to(scratch.pipe), "regular|no folder"
+)
+_path_is("another_file", lambda path, scratch: path.symlink_to(scratch.secret), "neither HDF5 nor")
+_path_is("empty", lambda path, scratch: path.touch(), "the file is empty")
+# it cannot be mapped where memory is limited, as in an attack
+_path_is("a_sparse_exabyte", _sparse, "neither HDF5 nor|cannot be mapped")

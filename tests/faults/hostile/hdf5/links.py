@@ -1,0 +1,336 @@
+"""Hostile HDF5: the bytes of other files, by storage, links and virtual data sets."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from ...damage.reseal import lookup3
+from ..corpus import NONE, SET, Scratch, Try, attack
+from .tools import (
+    ROWS,
+    N,
+    closed,
+    done,
+    external,
+    filtered,
+    packed_set,
+    plain,
+    virtually,
+)
+
+
+@attack(says="keeps its bytes outside the file")
+def external_storage_data(scratch: Scratch) -> Try:
+    """The pixels are another file's bytes."""
+    file = plain(scratch, data=False)
+    external(file, "data", ROWS, "u1", scratch)
+    return done(file)
+
+
+@attack(says="keeps its bytes outside the file", entrances=SET)
+def external_storage_labels(scratch: Scratch) -> Try:
+    """So are the labels."""
+    file = plain(scratch, labels=False)
+    external(file, "labels", (N,), "i8", scratch)
+    return done(file)
+
+
+@attack(says="keeps its bytes outside the file")
+def external_storage_in_a_group(scratch: Scratch) -> Try:
+    """Behind a soft link, two groups down."""
+    file = plain(scratch, data=False)
+    external(file.create_group("a/b"), "x", ROWS, "u1", scratch)
+    file["data"] = h5py.SoftLink("a/b/x")
+    return done(file)
+
+
+def _replaced(scratch: Scratch, table: str, how: str, base: str = "raw.h5") -> Try:
+    """A set packed by asyncreader one of whose tables is in another file."""
+    file = packed_set(scratch, base)
+    old = file[table]
+    shape, kind = old.shape, old.dtype
+    del file[table]
+    if how == "storage":
+        external(file, table, shape, kind, scratch)
+    elif how == "link":
+        file[table] = h5py.ExternalLink(scratch.secret_h5, "text" if kind.kind == "S" else "labels")
+    elif how == "pipe":
+        file[table] = h5py.ExternalLink(scratch.pipe, "x")
+    elif how == "virtual":
+        layout = h5py.VirtualLayout(shape, kind)
+        layout[:] = h5py.VirtualSource(scratch.secret_h5, "labels", shape, kind)
+        file.create_virtual_dataset(table, layout)
+    elif how == "plugin":
+        filtered(file, table, shape, kind)
+    elif how == "bomb":
+        file.create_dataset(table, (1 << 40, *shape[1:]), kind, chunks=(1 << 16, *shape[1:]))
+    elif how == "opaque":
+        file[table] = np.zeros(shape, "M8[s]").astype(h5py.opaque_dtype("M8[s]"))
+    return done(file)
+
+
+def _tables(table: str, base: str, refused: tuple[str, ...] = SET) -> None:
+    says = {
+        "storage": "outside the file",
+        "link": "link into another file",
+        "pipe": "link into another file",
+        "virtual": "virtual data set",
+        "plugin": "filter that is not read|found filter",
+        "bomb": "wrong shape|lacks some|another number|too small|not the blob",
+        "opaque": "plain numbers|wrong shape|no list of text",
+    }
+    for how, message in says.items():
+
+        def make(scratch: Scratch, how: str = how) -> Try:
+            return _replaced(scratch, table, how, base)
+
+        make.__doc__ = f"Our set's {table}: {how}."
+        attack(refused, message, SET, name=f"ours_{table}_{how}")(make)
+
+
+for _table in ("labels", "checksums", "classes"):
+    _tables(_table, "raw.h5")
+_tables("offsets", "jpeg.h5")
+_tables("paths", "raw.h5", ("verify", "convert"))
+
+
+@attack(says="link into another file")
+def external_link_data(scratch: Scratch) -> Try:
+    """The data are a link to another file's data."""
+    file = plain(scratch, data=False)
+    file["data"] = h5py.ExternalLink(scratch.secret_h5, "data")
+    return done(file)
+
+
+@attack(says="link into another file", entrances=SET)
+def external_link_labels(scratch: Scratch) -> Try:
+    """The labels are a link to another file's labels."""
+    file = plain(scratch, labels=False)
+    file["labels"] = h5py.ExternalLink(scratch.secret_h5, "labels")
+    return done(file)
+
+
+@attack(says="link into another file")
+def external_link_to_a_pipe(scratch: Scratch) -> Try:
+    """Whoever follows it waits for ever."""
+    file = plain(scratch, data=False)
+    file["data"] = h5py.ExternalLink(scratch.pipe, "data")
+    return done(file)
+
+
+@attack(says="link into another file")
+def external_link_behind_soft_link(scratch: Scratch) -> Try:
+    """A soft link inside the file, to a link out of it, to a pipe."""
+    file = plain(scratch, data=False)
+    file["way"] = h5py.ExternalLink(scratch.pipe, "data")
+    file["data"] = h5py.SoftLink("/way")
+    return done(file)
+
+
+@attack(says="link into another file")
+def external_link_as_a_group(scratch: Scratch) -> Try:
+    """The group that the data lie in is another file's."""
+    file = plain(scratch, data=False)
+    file["way"] = h5py.ExternalLink(scratch.pipe, "/")
+    return done(file, data_field="way/data")
+
+
+@attack(says="link into another file", entrances=SET)
+def external_link_labels_to_a_pipe(scratch: Scratch) -> Try:
+    """Labels by the names that are tried: each of them a pipe."""
+    file = plain(scratch, labels=False)
+    for name in ("labels", "label", "targets", "target"):
+        file[name] = h5py.ExternalLink(scratch.pipe, "x")
+    return done(file)
+
+
+@attack(says="no field 'data'|link into another file")
+def external_link_in_all_known_names(scratch: Scratch) -> Try:
+    """Every name that a known layout has, each a pipe."""
+    file = plain(scratch, data=False, labels=False)
+    names = "train_set_x test_set_x features image_features encoded_images images image jpegs x y"
+    for name in names.split():
+        file[name] = h5py.ExternalLink(scratch.pipe, "x")
+    return done(file)
+
+
+@attack(says="link into another file")
+def user_defined_link(scratch: Scratch) -> Try:
+    """A link of a kind that some program would have to register."""
+    file = plain(scratch, data=False)
+    file["data"] = h5py.ExternalLink(scratch.secret_h5, "data")
+    made = done(file)
+    raw = Path(made.path).read_bytes()
+    at = raw.index(b"\x40\x04data")  # type 64, length of the name, name
+    Path(made.path).write_bytes(raw[:at] + b"\x41" + raw[at + 1 :])
+    return made
+
+
+@attack(says="leads in circles|soft link")
+def soft_link_cycle(scratch: Scratch) -> Try:
+    """Soft links that lead to each other."""
+    file = plain(scratch, data=False)
+    file["data"] = h5py.SoftLink("/other")
+    file["other"] = h5py.SoftLink("/data")
+    return done(file)
+
+
+@attack(says="leads in circles|soft link")
+def soft_link_that_grows(scratch: Scratch) -> Try:
+    """A soft link through itself, longer with each step."""
+    file = plain(scratch, data=False)
+    file["data"] = h5py.SoftLink("/data/" + "a/" * 2000)
+    return done(file)
+
+
+@attack(says="no field 'data'")
+def soft_link_to_nothing(scratch: Scratch) -> Try:
+    """A soft link that tries a file system's path."""
+    file = plain(scratch, data=False)
+    file["data"] = h5py.SoftLink("/../../../../etc/passwd")
+    return done(file)
+
+
+@attack(says="no field 'data'", entrances=SET)
+def groups_in_circles(scratch: Scratch) -> Try:
+    """A group that holds itself, and the root."""
+    file = plain(scratch, data=False)
+    group = file.create_group("g")
+    group["again"] = group
+    group["root"] = file["/"]
+    return done(file)
+
+
+@attack(NONE)
+def data_behind_circles(scratch: Scratch) -> Try:
+    """Served: many steps round a circle of groups are still this file's data."""
+    file = plain(scratch)
+    file["me"] = file["/"]
+    return Try(closed(file), {"data_field": "me/" * 50 + "data"})
+
+
+@attack(says="virtual data set.*pass those files as a list")
+def virtual(scratch: Scratch) -> Try:
+    """Pixels mapped from another file."""
+    return done(virtually(scratch, scratch.secret_h5, False))
+
+
+@attack(says="virtual data set")
+def virtual_to_a_pipe(scratch: Scratch) -> Try:
+    """Asking for its shape opens the file: a pipe."""
+    return done(virtually(scratch, scratch.pipe, True))
+
+
+@attack(says="virtual data set")
+def virtual_of_itself(scratch: Scratch) -> Try:
+    """Mapped from itself."""
+    return done(virtually(scratch, ".", False))
+
+
+@attack(says="no field|virtual", entrances=SET)
+def virtual_by_known_names(scratch: Scratch) -> Try:
+    """Names that are only tried must not be asked for their shape either."""
+    file = virtually(scratch, scratch.pipe, True)
+    for name in ("x", "images", "encoded_images", "label", "labels2", "data_shapes"):
+        file[name] = file["data"]
+    del file["data"]
+    return done(file)
+
+
+@attack(says="virtual data set", entrances=SET)
+def virtual_labels_to_a_pipe(scratch: Scratch) -> Try:
+    """The labels' shape opens a pipe."""
+    file = virtually(scratch, scratch.pipe, True)
+    file.move("data", "other")
+    del file["labels"]
+    file["labels"] = file["other"]
+    file["data"] = np.zeros(ROWS, np.uint8)
+    return done(file)
+
+
+# -- virtual layouts whose list of sources lies --------------------------------------------------
+
+
+def listed(scratch: Scratch, table: str) -> tuple[Path, int, int]:
+    """A file whose ``table`` is virtual, and where its list of sources begins and ends.
+
+    The list is an object of a global heap: a version, a count, the sources, a checksum (HDF5 File
+    Format Specification 4.0, III.E and III.F).
+    """
+    file = virtually(scratch, scratch.secret_h5, False)
+    if table == "labels":
+        file.move("data", "other")
+        del file["labels"]
+        file["labels"] = file["other"]
+        file["data"] = np.zeros(ROWS, np.uint8)
+    elif table != "data":
+        file.move("data", table)
+    path = closed(file)
+    raw = path.read_bytes()
+    begin = raw.index(b"GCOL") + 32
+    return path, begin, begin + int.from_bytes(raw[begin - 8 : begin], "little")
+
+
+def forged(scratch: Scratch, table: str, change: Callable[[bytearray], None]) -> Try:
+    """``change`` done to the list of sources, and its checksum made good."""
+    path, begin, end = listed(scratch, table)
+    raw = bytearray(path.read_bytes())
+    block = raw[begin : end - 4]
+    change(block)
+    sealed = np.array(block)
+    raw[begin:end] = bytes(block) + struct.pack("<I", int(lookup3(sealed, sealed.size)))
+    path.write_bytes(raw)
+    return Try(path)
+
+
+def _counted(count: int) -> Callable[[bytearray], None]:
+    def change(block: bytearray) -> None:
+        block[1:9] = struct.pack("<Q", count)
+
+    return change
+
+
+def _unended(block: bytearray) -> None:
+    block[9:] = b"x" * len(block[9:])
+
+
+def _version(block: bytearray) -> None:
+    block[0] = 255
+
+
+def _drawn(seed: int) -> Callable[[bytearray], None]:
+    def change(block: bytearray) -> None:
+        rng = np.random.default_rng(seed)
+        for at in rng.integers(len(block), size=int(rng.integers(1, 12))).tolist():
+            block[at] = int(rng.integers(256))
+
+    return change
+
+
+#: Counts whose products with the size of an entry (some hundred bytes) overflow, or nearly do.
+_COUNTS = (0, 2, 1 << 32, *(1 << n for n in range(56, 64)), (1 << 64) - 1)
+_LISTS: dict[str, Callable[[bytearray], None]] = {
+    **{f"of_{count}": _counted(count) for count in _COUNTS},
+    "of_names_without_end": _unended,
+    "of_no_version": _version,
+    **{f"drawn_{seed}": _drawn(seed) for seed in range(12)},
+}
+
+
+def _lists(table: str, how: str) -> None:
+    def make(scratch: Scratch) -> Try:
+        return forged(scratch, table, _LISTS[how])
+
+    make.__doc__ = f"A virtual data set {table} whose list of sources is {how.replace('_', ' ')}."
+    attack(SET, "virtual data set|no field", SET, f"virtual_{table}_{how}")(make)
+
+
+for _how in _LISTS:
+    _lists("data", _how)
+for _table in ("labels", "images", "elsewhere"):
+    _lists(_table, "of_2305843009213693952")

@@ -1,0 +1,237 @@
+"""Hostile HDF5: odd types, attributes, descriptions and names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from asyncreader.formats import packed as fmt
+
+from ..corpus import NONE, SET, Scratch, Try, attack
+from .tools import (
+    ROWS,
+    N,
+    done,
+    packed_set,
+    plain,
+    space,
+)
+
+
+def _typed(
+    name: str, kind: Any, says: str = "plain numbers", refused: tuple[str, ...] = SET
+) -> None:
+    def make(scratch: Scratch) -> Try:
+        file = plain(scratch, data=False)
+        h5py.h5d.create(file.id, b"data", kind(), space((N,)))
+        return done(file)
+
+    make.__doc__ = f"Data of an odd type: {name}."
+    attack(refused, says, name=f"type_{name}")(make)
+
+
+def _nested(levels: int, how: str) -> Any:
+    kind = h5py.h5t.NATIVE_UINT8.copy()
+    for _ in range(levels):
+        if how == "vlen":
+            kind = h5py.h5t.vlen_create(kind)
+        elif how == "array":
+            kind = h5py.h5t.array_create(kind, (1,))
+        else:
+            outer = h5py.h5t.create(h5py.h5t.COMPOUND, kind.get_size())
+            outer.insert(b"a", 0, kind)
+            kind = outer
+    return kind
+
+
+def _opaque(tag: bytes, size: int = 8) -> Any:
+    kind = h5py.h5t.create(h5py.h5t.OPAQUE, size)
+    kind.set_tag(tag)
+    return kind
+
+
+_typed("vlen_of_vlen_3000", lambda: _nested(3000, "vlen"))
+_typed("array_of_array_2000", lambda: _nested(2000, "array"))
+_typed("compound_1000", lambda: _nested(1000, "compound"))
+_typed("opaque", lambda: _opaque(b"pickle"))
+_typed("opaque_as_objects", lambda: _opaque(b"NUMPY:O"))
+_typed("opaque_as_a_long_list", lambda: _opaque(b"NUMPY:" + b"i1," * 80))
+_typed("object_reference", lambda: h5py.h5t.STD_REF_OBJ)
+_typed("text", lambda: h5py.h5t.py_create(h5py.string_dtype(), logical=True), "variable length")
+_typed("float128", lambda: h5py.h5t.IEEE_F128LE, "plain numbers|Insufficient precision")
+_typed(
+    "vlen_of_text",
+    lambda: h5py.h5t.vlen_create(h5py.h5t.py_create(np.dtype("S4"))),
+    "variable length|plain numbers|holds neither|stored",
+)
+
+
+@attack(NONE)
+def committed_type(scratch: Scratch) -> Try:
+    """Served: a named type of plain numbers."""
+    file = plain(scratch, data=False)
+    file["kind"] = np.dtype("u1")
+    file.create_dataset("data", data=np.zeros(ROWS, np.uint8), dtype=file["kind"])
+    return done(file)
+
+
+def _attributed(name: str, make_attribute: Any, base: str | None = None) -> None:
+    def make(scratch: Scratch) -> Try:
+        file = plain(scratch) if base is None else packed_set(scratch, base)
+        make_attribute(file)
+        return done(file)
+
+    make.__doc__ = f"An odd attribute: {name}."
+    attack(NONE, entrances=SET, name=f"attribute_{name}")(make)
+
+
+def _raw_attribute(name: bytes, kind: Any, count: int = 2) -> Any:
+    def make(file: Any) -> None:
+        if h5py.h5a.exists(file.id, name):
+            h5py.h5a.delete(file.id, name)
+        h5py.h5a.create(file.id, name, kind() if callable(kind) else kind, space((count,)))
+
+    return make
+
+
+for _name in ("format", "split", "train"):
+    _attributed(f"{_name}_of_objects", _raw_attribute(_name.encode(), lambda: _opaque(b"NUMPY:O")))
+    _attributed(f"{_name}_deep", _raw_attribute(_name.encode(), lambda: _nested(1500, "vlen")))
+    _attributed(
+        f"{_name}_compound_of_objects",
+        _raw_attribute(_name.encode(), lambda: _compound(_opaque(b"NUMPY:O"))),
+    )
+
+
+def _compound(member: Any) -> Any:
+    kind = h5py.h5t.create(h5py.h5t.COMPOUND, 16)
+    kind.insert(b"split", 0, member)
+    kind.insert(b"source", 8, member)
+    return kind
+
+
+def _huge_attribute(file: Any) -> None:
+    plist = h5py.h5a.create(file.id, b"digest_huge", h5py.h5t.NATIVE_UINT8, space((60_000,)))
+    plist.write(np.full(60_000, 66, np.uint8))
+
+
+_attributed("huge", _huge_attribute, "raw.h5")
+
+
+@attack(NONE, entrances=SET)
+def attributes_by_the_thousand(scratch: Scratch) -> Try:
+    """5,000 attributes of the root group."""
+    file = plain(scratch, libver="latest")
+    for number in range(5000):
+        file.attrs[f"a{number}"] = number
+    return done(file)
+
+
+def _described(
+    name: str, field: str, value: Any, refused: tuple[str, ...] = SET, says: str = ""
+) -> None:
+    def make(scratch: Scratch) -> Try:
+        file = packed_set(scratch)
+        file.attrs[field] = value
+        return done(file)
+
+    make.__doc__ = f"Our description with {field} = {name}."
+    attack(refused, says, SET, name=f"description_{field}_{name}")(make)
+
+
+_described("huge", "count", 1 << 62, says="wrong 'count'|number of samples")
+_described("negative", "count", -1, says="wrong 'count'")
+_described("nan", "count", np.nan, says="not JSON|wrong 'count'")
+_described("infinite", "count", np.inf, says="not JSON|wrong 'count'")
+_described("text", "count", np.bytes_(b"9" * 5000), says="wrong 'count'|not JSON")
+_described("huge", "shape", np.array([1 << 62, 4, 3]), says="wrong 'shape'")
+_described("short", "shape", np.array([4]), says="wrong 'shape'")
+_described("huge", "version", 1 << 40, says="newer")
+_described("two", "channels", 2, says="wrong 'channels'")
+_described("jpeg", "encoding", np.bytes_(b"jpeg"), says="blob|not the")
+_described("object", "dtype", np.bytes_(b"object"), says="wrong 'dtype'")
+_described("floats", "label_dtype", np.bytes_(b"|O8"), says="wrong 'label_dtype'")
+
+ESCAPES = b"\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\x7f"
+
+
+@attack(says="no field 'data'", entrances=SET)
+def escapes_in_names(scratch: Scratch) -> Try:
+    """Names that would retitle a terminal and wipe it: listed where data is not found."""
+    file = plain(scratch, data=False, labels=False)
+    file[ESCAPES.decode("latin-1")] = np.zeros(ROWS)
+    file["é" * 30_000] = np.zeros(4)
+    return done(file)
+
+
+@attack(NONE, entrances=SET)
+def escapes_in_classes(scratch: Scratch) -> Try:
+    """Class names of another's set that would do so: shown, escaped."""
+    file = plain(scratch, data=False, labels=False)
+    file["train_set_x"] = np.zeros(ROWS, np.uint8)
+    file["train_set_y"] = np.arange(N) % 2
+    file["list_classes"] = np.array([ESCAPES, b"\xff\xfe\n\n"])
+    return done(file)
+
+
+@attack(("read", "verify", "convert"), "packed from", entrances=("read", "verify", "convert"))
+def escapes_in_paths(scratch: Scratch) -> Try:
+    """Recorded paths that would do so, of samples that are damaged: named in the errors."""
+    with packed_set(scratch) as file:
+        path = Path(file.filename)
+        offset = file["data"].id.get_offset()
+        paths = np.array([b"../../" + ESCAPES + b"%d" % i for i in range(N)])
+        del file["paths"]
+        file["paths"] = paths
+        file.attrs[f"digest_{fmt.PATHS}"] = np.bytes_(
+            fmt.names_digest(bytes(p) for p in paths).encode()
+        )
+    with open(path, "r+b") as raw:
+        raw.seek(offset)
+        raw.write(bytes(64))
+    return Try(path)
+
+
+@attack(NONE, entrances=SET)
+def paths_out_of_the_folder(scratch: Scratch) -> Try:
+    """Recorded paths that lead elsewhere are words: nothing is opened or written there."""
+    with packed_set(scratch) as file:
+        path = Path(file.filename)
+        paths = np.array([(b"../" * 9 + b"tmp/%d" % i) for i in range(N - 1)] + [b"/etc/passwd"])
+        del file["paths"]
+        file["paths"] = paths
+        file.attrs[f"digest_{fmt.PATHS}"] = np.bytes_(
+            fmt.names_digest(bytes(p) for p in paths).encode()
+        )
+    return Try(path)
+
+
+def _offsets(name: str, change: Any, says: str) -> None:
+    def make(scratch: Scratch) -> Try:
+        with packed_set(scratch, "jpeg.h5") as file:
+            path = Path(file.filename)
+            offsets = file["offsets"][()]
+            change(offsets)
+            file["offsets"][...] = offsets
+            file.attrs[f"digest_{fmt.OFFSETS}"] = np.bytes_(fmt.digest(offsets).encode())
+        return Try(path)
+
+    make.__doc__ = f"Our offsets {name}, their digest right."
+    attack(SET, says, SET, name=f"offsets_{name}")(make)
+
+
+def _set(index: int, value: int) -> Any:
+    def change(offsets: Any) -> None:
+        offsets[index] = value
+
+    return change
+
+
+_offsets("beyond", _set(2, 1 << 40), "outside the file|lies outside")
+_offsets("negative", _set(0, -(1 << 40)), "outside")
+_offsets("wrapping", _set(1, (1 << 63) - 1), "outside")
+_offsets("backwards", lambda p: p.__setitem__(slice(1, 5), p[1:5][::-1].copy()), "outside")
+_offsets("end", _set(-1, 1 << 50), "do not end")

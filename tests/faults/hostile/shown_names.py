@@ -1,0 +1,89 @@
+"""Hostile names, shown by ``preview``: classes and paths that are markup, script or escapes."""
+
+from __future__ import annotations
+
+import os
+
+import h5py
+import numpy as np
+
+from .corpus import NONE, SET, Scratch, Try, attack, jpeg
+from .hdf5.tools import N, closed, plain
+
+SHOWN = ("page", "preview", "batch", *SET)
+
+#: What a page, a terminal or a font may choke on; none holds a slash, so that folders can have it.
+NAMES = {
+    "script": "<script>alert(1)<",
+    "end_of_script": "<\u2044script><script>fetch('x')",
+    "image": "\"><img src=x onerror='alert(1)'>",
+    "handler": "' onmouseover=alert(1) x='",
+    "comment": "--><!--",
+    "style": "<style>*{display:none}",
+    "frame": "<iframe srcdoc='<b onclick=alert(1)>'>",
+    "entity": "&lt;script&gt;&#x3c;b&#62;&",
+    "template": "{name}{0}{__class__}%s%n${x}{{7*7}}",
+    "terminal": "\x1b[2J\x1b]0;owned\x07\x1b[31m",
+    "controls": "a\r\nb\tc\x7f\x9bd\x85e",
+    "separators": "\u2028\u2029\ufeff\u200b",
+    "right_to_left": "\u202egpj.exe\u2066",
+    "long": "W" * 250,
+    "combining": "a" + "\u0301" * 120,
+    "emoji": "\U0001f9d1\u200d\U0001f4bb" * 12,
+    "quotes": "`'\"\\",
+    "formula": "=cmd|' calc'!A0",
+    "dash": "--html=x",
+}
+
+
+def _packed(name: str, container: str) -> None:
+    text = NAMES[name]
+
+    def make(scratch: Scratch) -> Try:
+        from converters import convert
+
+        folder = scratch.folder / "pictures"
+        for number in range(4):
+            of_class = folder / (text if number % 2 else "plain")
+            of_class.mkdir(parents=True, exist_ok=True)
+            # some twice, so that the tables of duplicates name them, too
+            path = of_class / f"{number}{text[:60]}.jpg"
+            path.write_bytes(jpeg(number % 2))
+        convert(folder, scratch.folder / f"set.{container}", encoding="jpeg", jobs=1)
+        return Try(scratch.folder / f"set.{container}")
+
+    make.__doc__ = f"Classes and paths of a set in {container}: {name.replace('_', ' ')}."
+    attack(NONE, "", SHOWN, name=f"names_{name}_{container}")(make)
+
+
+for _number, _name in enumerate(NAMES):
+    _packed(_name, ("h5", "lmdb")[_number % 2])
+
+
+def _classes(name: str, text: bytes) -> None:
+    def make(scratch: Scratch) -> Try:
+        # a foreign layout that keeps its classes in a data set: no digest is in the way
+        file = plain(scratch, data=False, labels=False)
+        file["train_set_x"] = np.zeros((N, 8, 8, 3), np.uint8)
+        file["train_set_y"] = np.arange(N) % 2
+        file["list_classes"] = np.array([text + b"0", text + b"1"])
+        return Try(closed(file))
+
+    make.__doc__ = f"Classes that no folder could have: {name.replace('_', ' ')}."
+    attack(NONE, "", SHOWN, name=f"classes_of_{name}")(make)
+
+
+_classes("end_tags", b"</script></style></title><script src=//evil/x.js></script>")
+_classes("markup_without_end", b"<a href='javascript:alert(1)")
+_classes("no_utf_8", b"\xff\xfe<b>\xc0\xaf")
+_classes("megabytes", b"<b>" * (1 << 18))
+_classes("surrogates", "\ud83d".encode("utf-8", "surrogatepass"))
+
+
+@attack(NONE, "", SHOWN)
+def file_of_markup(scratch: Scratch) -> Try:
+    """The file's own name and the data set's are markup."""
+    name = "<img src=x onerror=alert(1)>\x1b[2J.h5"
+    with h5py.File(os.fsencode(scratch.folder / name), "w") as file:
+        file["<b onclick=x>"] = np.zeros((N, 8, 8, 3), np.uint8)
+    return Try(scratch.folder / name, {"data_field": "<b onclick=x>"})

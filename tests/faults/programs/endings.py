@@ -1,0 +1,589 @@
+"""Ways to leave a reader, each a function run in a process of its own by child_runner.py.
+
+A way says when it begins to leave (``leaving()``), and where the program goes on behind it what is
+left in the process then: threads, descriptors, children, shared memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+from faults.programs.child_runner import leaving, tell
+
+
+def warm() -> None:
+    """Import what a trial needs."""
+    import asyncreader.sources
+    from asyncreader import AsyncReader
+
+    assert AsyncReader is not None
+    assert asyncreader.sources is not None
+
+
+def state() -> dict[str, Any]:
+    """What this process has."""
+    gc.collect()
+    fds = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            fds[fd] = os.readlink(f"/proc/self/fd/{fd}")
+        except FileNotFoundError:  # the listing's own
+            continue
+    maps = Path("/proc/self/maps").read_text()
+    return {
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "descriptors": sorted(fds.values()),
+        "children": [child.name for child in multiprocessing.active_children()],
+        "shared memory": maps.count("memfd:asyncreader") + len(os.listdir("/dev/shm")),
+    }
+
+
+class Trial:
+    """One trial: the reader that it is about."""
+
+    def __init__(self, path: str, workers: str) -> None:
+        self.path = path
+        self.workers = workers
+        if workers == "process":
+            resource_tracker.ensure_running()  # Python's own; it stays
+        self.before = state()
+
+    def open(self, **params: Any) -> Any:
+        from asyncreader import AsyncReader
+
+        given = {"path": self.path, "batch_size": 4, "njob": 2, "shuffle": True}
+        nthread = 1 if self.workers == "process" else 2
+        return AsyncReader({**given, "workers": self.workers, "nthread": nthread, **params})
+
+    def check(self) -> None:
+        """Tell what is there now and was not before, and what is missing."""
+        after = state()
+        wrong = {n: (self.before[n], after[n]) for n in after if after[n] != self.before[n]}
+        tell(wrong=wrong)
+
+    def raises(self, name: str, call: Callable[..., Any], *arguments: Any) -> None:
+        """Tell unless ``call`` raises that error."""
+        import asyncreader
+
+        try:
+            call(*arguments)
+        except getattr(asyncreader, name):
+            return
+        except BaseException as exc:
+            tell(unexpected=f"{exc!r} instead of {name}")
+        else:
+            tell(unexpected=f"no {name}")
+
+    def worker(self) -> int:
+        """The number of a worker process."""
+        pid = multiprocessing.active_children()[0].pid
+        assert pid is not None
+        return pid
+
+
+def read_on(reader: Any) -> None:
+    """Take batches, one ahead, until something ends it."""
+    while True:
+        reader.getNextBatch()
+        reader.fetchData()
+
+
+# -- what workers do -----------------------------------------------------------------------------
+
+
+def slow(data: Any, labels: Any) -> None:
+    """A little work that gives way to others."""
+    time.sleep(0.002)
+
+
+def _later(data: Any, labels: Any, act: Callable[[], Any]) -> Any:
+    """Do it from the third batch on: the first calls are the trial call and a good batch."""
+    calls = _later.__dict__["calls"] = _later.__dict__.get("calls", 0) + 1
+    return act() if calls > 3 else None
+
+
+def raises(data: Any, labels: Any) -> None:
+    _later(data, labels, lambda: {}["no such key"])
+
+
+def wrong_shape(data: Any, labels: Any) -> Any:
+    calls = _later.__dict__["calls"] = _later.__dict__.get("calls", 0) + 1
+    return (data[:-1] if calls > 3 else data), labels
+
+
+def kills_itself(data: Any, labels: Any) -> None:
+    _later(data, labels, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def crashes(data: Any, labels: Any) -> None:
+    _later(data, labels, lambda: os.kill(os.getpid(), signal.SIGSEGV))
+
+
+def stuck(data: Any, labels: Any) -> None:
+    _later(data, labels, threading.Event().wait)
+
+
+def calls_c(data: Any, labels: Any) -> None:
+    """Stuck in C, with the GIL held for a second at a time."""
+    import ctypes
+
+    def hold() -> None:
+        while True:
+            ctypes.PyDLL(None).usleep(1_000_000)
+
+    _later(data, labels, hold)
+
+
+# -- ways ----------------------------------------------------------------------------------------
+
+
+def normal(trial: Trial) -> int:
+    with trial.open() as reader:
+        for batch in reader:
+            assert len(batch) == 4
+        leaving()
+    del reader, batch
+    trial.check()
+    return 0
+
+
+def exception(trial: Trial) -> int:
+    with trial.open() as reader:
+        for _ in reader:
+            leaving()
+            raise KeyError("mine")
+    return 0
+
+
+def exception_without_with(trial: Trial) -> int:
+    for _ in trial.open(postprocess=slow):
+        leaving()
+        raise KeyError("mine")
+    return 0
+
+
+def forgotten(trial: Trial) -> int:
+    reader = trial.open()
+    reader.fetchData()
+    batch = reader.getNextBatch()
+    reader.fetchData()
+    leaving()
+    del reader
+    assert batch.data.sum() > 0
+    del batch
+    trial.check()
+    return 0
+
+
+def forgotten_loop(trial: Trial) -> int:
+    batches = iter(trial.open())
+    next(batches)
+    leaving()
+    del batches
+    trial.check()
+    return 0
+
+
+def in_a_cycle(trial: Trial) -> int:
+    class Holder:
+        pass
+
+    holder = Holder()
+    holder.me, holder.reader = holder, trial.open()  # type: ignore[attr-defined]
+    holder.reader.fetchData()  # type: ignore[attr-defined]
+    leaving()
+    del holder
+    trial.check()
+    return 0
+
+
+def double_close(trial: Trial) -> int:
+    reader = trial.open()
+    reader.fetchData()
+    leaving()
+    reader.close()
+    reader.close()
+    trial.raises("ReaderClosedError", reader.getNextBatch)
+    del reader
+    trial.check()
+    return 0
+
+
+def close_elsewhere(trial: Trial) -> int:
+    reader = trial.open(postprocess=stuck)
+    for _ in range(2):
+        reader.fetchData()
+    reader.getNextBatch()
+    reader.fetchData()
+
+    def close() -> None:
+        while not reader._ring._waiting:
+            os.sched_yield()
+        leaving()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            reader.close()
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    trial.raises("ReaderClosedError", read_on, reader)
+    thread.join()
+    if trial.workers == "process":
+        del reader
+        trial.check()
+    return 0
+
+
+def no_close(trial: Trial) -> int:
+    global KEPT
+    reader = trial.open(postprocess=slow)
+    reader.fetchData()
+    batch = reader.getNextBatch()
+    reader.fetchData()
+    reader.fetchData()
+    KEPT = reader, batch
+    leaving()
+    return 0
+
+
+KEPT: Any = None
+
+
+def exit_code(trial: Trial) -> int:
+    for _ in trial.open(postprocess=slow):
+        leaving()
+        sys.exit(7)
+    return 0
+
+
+def thread_reads_on(trial: Trial) -> int:
+    """The main thread ends while another one is in the midst of reading."""
+    from asyncreader import ReaderClosedError
+
+    reader = trial.open(postprocess=slow)
+    begun = threading.Event()
+
+    def read() -> None:
+        with contextlib.suppress(ReaderClosedError):
+            while True:
+                for _ in reader:
+                    begun.set()
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    begun.wait()
+    leaving()
+    return 0
+
+
+def until_told(trial: Trial) -> int:
+    """Reads until a signal from outside ends it."""
+    reader = trial.open(postprocess=slow)
+    tell(reads=True)
+    while True:
+        for _ in reader:
+            pass
+
+
+def stuck_until_told(trial: Trial) -> int:
+    """Waits for a stuck worker until a signal from outside ends it."""
+    reader = trial.open(postprocess=stuck)
+    for _ in range(2):
+        reader.fetchData()
+    reader.getNextBatch()
+    reader.fetchData()
+    tell(reads=True)
+    read_on(reader)
+    return 0
+
+
+def after_fork(trial: Trial) -> int:
+    """A forked child cannot use the reader, ends as any program, and the parent goes on."""
+    reader = trial.open(njob=1)
+    whole = [batch.indices.tolist() for batch in reader]
+    reader.seek(0)
+    reader.fetchData()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if pid == 0:
+        trial.raises("ReaderClosedError", reader.getNextBatch)
+        trial.raises("ReaderClosedError", reader.fetchData)
+        repr(reader)
+        return 0
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code != 0:
+        tell(unexpected=f"the forked child ended with {code}")
+    if [batch.indices.tolist() for batch in reader] != whole:
+        tell(unexpected="the parent reads something else")
+    leaving()
+    reader.close()
+    del reader
+    trial.check()
+    return 0
+
+
+def in_forked_child(reader: Any) -> None:
+    try:
+        reader.fetchData()
+    except Exception as exc:
+        os._exit(42 if type(exc).__name__ == "ReaderClosedError" else 1)
+
+
+def after_multiprocessing_fork(trial: Trial) -> int:
+    reader = trial.open(njob=1)
+    reader.fetchData()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        child = multiprocessing.get_context("fork").Process(target=in_forked_child, args=(reader,))
+        child.start()
+    child.join()
+    if child.exitcode != 42:
+        tell(unexpected=f"the forked child ended with {child.exitcode}")
+    child.close()
+    assert len(reader.getNextBatch()) == 4
+    leaving()
+    reader.close()
+    del reader, child
+    trial.check()
+    return 0
+
+
+def pickled(trial: Trial) -> int:
+    reader = trial.open()
+    next(iter(reader))
+    other = pickle.loads(pickle.dumps(reader))
+    first = [batch.indices.tolist() for batch in reader]
+    if [batch.indices.tolist() for batch in other] != first:
+        tell(unexpected="the pickled reader reads something else")
+    leaving()
+    reader.close()
+    other.close()
+    del reader, other
+    trial.check()
+    return 0
+
+
+def _meets(trial: Trial, error: str, **params: Any) -> int:
+    """The error comes with its batch, and the reader can be closed."""
+    reader = trial.open(**params)
+    reader.fetchData()
+    trial.raises(error, read_on, reader)
+    leaving()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reader.close()
+    if trial.workers == "process" or error != "ReaderTimeoutError":
+        del reader
+        trial.check()
+    return 0
+
+
+def worker_raises(trial: Trial) -> int:
+    return _meets(trial, "WorkerError", postprocess=raises)
+
+
+def worker_returns_wrong_shape(trial: Trial) -> int:
+    return _meets(trial, "WorkerError", postprocess=wrong_shape)
+
+
+def worker_killed(trial: Trial) -> int:
+    return _meets(trial, "WorkerError", postprocess=kills_itself)
+
+
+def worker_crashes(trial: Trial) -> int:
+    return _meets(trial, "WorkerError", postprocess=crashes)
+
+
+def worker_stuck(trial: Trial) -> int:
+    return _meets(trial, "ReaderTimeoutError", postprocess=stuck, timeout=0.2)
+
+
+def worker_stuck_in_c(trial: Trial) -> int:
+    return _meets(trial, "ReaderTimeoutError", postprocess=calls_c, timeout=0.2)
+
+
+def worker_stopped(trial: Trial) -> int:
+    """A worker process stopped from outside, in the midst of anything."""
+    reader = trial.open(timeout=0.2, postprocess=slow)
+    reader.fetchData()
+    os.kill(trial.worker(), signal.SIGSTOP)
+    trial.raises("ReaderTimeoutError", read_on, reader)
+    leaving()
+    reader.close()
+    del reader
+    trial.check()
+    return 0
+
+
+def stuck_without_close(trial: Trial) -> int:
+    """The program ends with a worker stuck in user code, warnings being errors."""
+    warnings.simplefilter("error")
+    reader = trial.open(postprocess=stuck, timeout=0.2)
+    for _ in range(2):
+        reader.fetchData()
+    trial.raises("ReaderTimeoutError", read_on, reader)
+    leaving()
+    return 0
+
+
+def fails_to_open(trial: Trial) -> int:
+    leaving()
+    trial.raises("WorkerError", lambda: trial.open(postprocess=fails_at_once))
+    trial.raises("ParamsError", lambda: trial.open(batch_size=10**6))
+    trial.check()
+    return 0
+
+
+def fails_at_once(data: Any, labels: Any) -> None:
+    raise KeyError("at once")
+
+
+def children_reaped_by_others(trial: Trial) -> int:
+    """SIGCHLD is ignored: nobody can wait for a child, and a number may be another's."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    reader = trial.open()
+    for batch in reader:
+        assert len(batch) == 4
+    leaving()
+    reader.close()
+    del reader, batch
+    trial.check()
+    return 0
+
+
+def all_phases(trial: Trial, **params: Any) -> int:
+    """Opening, fetching, waiting, looping, closing, twice: for a signal at any moment."""
+    for _ in range(2 if trial.workers == "thread" else 1):
+        tell(phase="open")
+        reader = trial.open(postprocess=slow, **params)
+        tell(phase="loop")
+        reader.fetchData()
+        reader.getNextBatch()
+        for _ in reader:
+            pass
+        tell(phase="close")
+        reader.close()
+    tell(phase="end")
+    return 0
+
+
+def all_phases_traced(trial: Trial) -> int:
+    """The same with a trace."""
+    with tempfile.TemporaryDirectory() as folder:
+        return all_phases(trial, trace=f"{folder}/trace.json")
+
+
+def all_phases_of_drop_ins(trial: Trial) -> int:
+    """The same of an enqueuer and a ParaLoad, which has threads only."""
+    from asyncreader.faces import OrderedEnqueuer, ParaLoad
+
+    for _ in range(2 if trial.workers == "thread" else 1):
+        tell(phase="open")
+        enqueuer = OrderedEnqueuer(Slowly(), trial.workers == "process")
+        enqueuer.start(2, 3)
+        loader = ParaLoad([[0], [0]], fetch)
+        loader.start_loaders()
+        tell(phase="loop")
+        for number in itertools.islice(enqueuer.get(), 20):
+            assert number >= 0
+            loader.return_back_for_refill(loader.get_available_data_index())
+        tell(phase="close")
+        enqueuer.stop()
+        loader.stop()
+    tell(phase="end")
+    return 0
+
+
+class Slowly:
+    """A sequence that takes a little while."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.002)
+        return index
+
+
+def fetch(batch: list[int], number: int) -> None:
+    """Fill a batch of a ParaLoad."""
+    time.sleep(0.002)
+    batch[0] = number
+
+
+#: The ways that end by themselves: function, exit code, and how its last line on standard error
+#: begins. Then those that a signal ends: plan, and the exit code that it makes.
+WAYS: dict[str, tuple[Callable[[Trial], int], int, str]] = {
+    way.__name__: (way, code, said)
+    for way, code, said in (
+        (normal, 0, ""),
+        (exception, 1, "KeyError: 'mine'"),
+        (exception_without_with, 1, "KeyError: 'mine'"),
+        (forgotten, 0, ""),
+        (forgotten_loop, 0, ""),
+        (in_a_cycle, 0, ""),
+        (double_close, 0, ""),
+        (close_elsewhere, 0, ""),
+        (no_close, 0, ""),
+        (exit_code, 7, ""),
+        (thread_reads_on, 0, ""),
+        (after_fork, 0, ""),
+        (after_multiprocessing_fork, 0, ""),
+        (pickled, 0, ""),
+        (worker_raises, 0, ""),
+        (worker_returns_wrong_shape, 0, ""),
+        (worker_stuck, 0, ""),
+        (fails_to_open, 0, ""),
+    )
+}
+OF_PROCESSES: dict[str, tuple[Callable[[Trial], int], int, str]] = {
+    way.__name__: (way, 0, "")
+    for way in (
+        worker_killed,
+        worker_crashes,
+        worker_stopped,
+        worker_stuck_in_c,
+        children_reaped_by_others,
+    )
+}
+BY_SIGNAL: dict[str, tuple[Callable[[Trial], int], dict[str, Any], int]] = {
+    "SIGTERM": (until_told, {"signal": 15}, -15),
+    "SIGKILL": (until_told, {"signal": 9}, -9),
+    "SIGTERM, a worker stuck": (stuck_until_told, {"signal": 15}, -15),
+    "SIGKILL, a worker stuck": (stuck_until_told, {"signal": 9}, -9),
+    "Ctrl-C, a worker stuck": (stuck_until_told, {"signal": 2, "group": True}, -2),
+}
+_FUNCTIONS = {
+    **{name: way for name, (way, _, _) in {**WAYS, **OF_PROCESSES}.items()},
+    **{name: way for name, (way, _, _) in BY_SIGNAL.items()},
+    "all phases": all_phases,
+    "all phases, traced": all_phases_traced,
+    "all phases, drop-ins": all_phases_of_drop_ins,
+}
+
+
+def trial(way: str, path: str, workers: str) -> int:
+    """Leave in that way; the exit code."""
+    return _FUNCTIONS[way](Trial(path, workers))
+
+
+if __name__ == "__main__":  # a trial of its own from the first import on
+    tell(phase="import")
+    sys.exit(trial(**json.loads(sys.argv[1])))

@@ -1,0 +1,416 @@
+"""Long use in one process: the buffer contract under stress, and what is left behind by it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from observed import private_bytes
+
+from faults.programs.child_runner import leaving, tell
+
+#: Pictures of the stress set: (N, 4, 4, 3), every pixel spells the index.
+SHAPE = (4, 4, 3)
+
+
+def warm() -> None:
+    """Import what a trial needs, and load all kernels: a worker that loads one while descriptors
+    are counted has its files open."""
+    from asyncreader import AsyncReader
+    from asyncreader.pixels import kernels
+
+    assert AsyncReader is not None
+    for name in kernels._TWINS:
+        getattr(kernels, name)
+
+
+def painted(count: int) -> np.ndarray[Any, Any]:
+    """Pictures of one colour, index in base 256; the third channel is a sum over both."""
+    index = np.arange(count)
+    colour = np.stack([index % 256, index // 256, (index * 7 + 3) % 256], axis=1)
+    return np.broadcast_to(colour[:, None, None, :], (count, *SHAPE)).astype(np.uint8)
+
+
+def jittered(data: Any, labels: Any, rng: Any) -> None:
+    """Gives way to others now and then, for a random time."""
+    draw = rng.integers(0, 64)
+    if draw == 0:
+        time.sleep(float(rng.random()) * 0.002)
+    elif draw < 8:
+        os.sched_yield()
+
+
+def mixed(batch: Any, expected: np.ndarray[Any, Any]) -> str | None:
+    """What is wrong with a batch of the stress set."""
+    wanted = expected[batch.indices]
+    if not np.array_equal(batch.data, wanted):
+        rows = (batch.data != wanted).reshape(len(batch), -1).any(axis=1)
+        return f"rows {np.flatnonzero(rows).tolist()} of {batch!r} are of others"
+    if not np.array_equal(batch.labels[:, 0], batch.indices):
+        return f"labels {batch.labels.tolist()} for {batch.indices.tolist()}"
+    return None
+
+
+def stress(path: str, workers: str, batches: int, seed: int) -> None:
+    """Take batches with the next ones in flight, and look at each twice: at once, and later."""
+    from asyncreader import AsyncReader
+
+    sys.setswitchinterval(1e-6)
+    rng = random.Random(seed)
+    found: list[str] = []
+    seen = np.zeros(0, np.int64)
+    with AsyncReader(
+        path=path,
+        batch_size=8,
+        shuffle=True,
+        seed=seed,
+        njob=3,
+        nthread=8,
+        workers=workers,
+        layout="NHWC",
+        postprocess=jittered,
+        verify="always",
+    ) as reader:
+        expected = painted(reader.count)
+        seen = np.zeros(reader.count, np.int64)
+        flying, kept = 0, None
+        for number in range(batches):
+            while flying < 3 - (kept is not None):
+                reader.fetchData()
+                flying += 1
+            batch = reader.getNextBatch()
+            flying -= 1
+            if flying < 3 - (kept is not None):
+                reader.fetchData()
+                flying += 1
+            seen[batch.indices] += 1
+            problems = [mixed(batch, expected)]
+            draw = rng.random()
+            if draw < 0.02:
+                time.sleep(rng.random() * 0.002)
+            elif draw < 0.3:
+                os.sched_yield()
+            problems.append(mixed(batch, expected))  # while others are being filled
+            if kept is not None:  # for some batches, while the ring goes round
+                problems.append(mixed(kept, expected))
+                if rng.random() < 0.3:
+                    kept.release()
+                    kept = None
+            elif rng.random() < 0.02:
+                kept = batch.keep()
+            if batch is not kept:
+                batch.data[:] = 255  # it is the caller's
+            found += [f"batch {number}: {problem}" for problem in problems if problem]
+            if len(found) > 10:
+                break
+    whole = batches * 8 // len(seen)
+    if not found and (seen.min() < whole or seen.max() > whole + 1):
+        found.append(f"samples were served {seen.min()} to {seen.max()} times in {whole} epochs")
+    tell(found=found, batches=batches)
+
+
+def interrupts(path: str, workers: str, rounds: int, seed: int, trace: str | None = None) -> None:
+    """Ctrl-C at random moments of opening, looping, seeking and closing, and on with the reader."""
+    from asyncreader import AsyncReader
+
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    rng = random.Random(seed)
+    given = {"path": path, "batch_size": 4, "nthread": 2, "njob": 2, "shuffle": True}
+    if trace is not None:
+        given["trace"] = trace
+    with AsyncReader(given) as reader:
+        steps, whole = len(reader), [batch.indices.tolist() for batch in reader]
+    before = usage()
+    counts: Counter[str] = Counter()
+    found: list[str] = []
+    for number in range(rounds):
+        box: list[Any] = []
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1e-6 + rng.random() * 0.004)
+            reader = AsyncReader(given, debug=number % 4 == 0, postprocess=_nothing)
+            box.append(reader)
+            for batch in reader:
+                if batch.step == 5:
+                    break
+            reader.seek(1, 2)
+            for batch in reader:
+                assert len(batch) == 4
+            reader.close()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            counts["finished before it"] += 1
+        except KeyboardInterrupt:
+            counts["interrupted"] += 1
+        reader = batch = None
+        for left in box:
+            if not left._ring.closed:
+                left.state_dict()
+                left.seek(0)
+                if [batch.indices.tolist() for batch in left] != whole:
+                    found.append(f"round {number}: another epoch than without Ctrl-C")
+                batch = None
+            left.close()
+        left = None
+        box.clear()
+    # a thread that has told its end is counted until the system has taken it
+    after = level_again(before)
+    for name in ("threads", "descriptors"):
+        if after[name] != before[name]:
+            found.append(f"{name}: {before[name]} before, {after[name]} behind: {_files()}")
+    tell(found=found, counts=dict(counts), steps=steps)
+
+
+def drop_ins(path: str, workers: str, rounds: int, seed: int) -> None:
+    """Ctrl-C at random moments of starting, taking, giving back and stopping, and on with the same
+    enqueuer or ParaLoad: items come in order, and all slots go round."""
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    rng = random.Random(seed)
+    for kind in (Enqueued, Loaded):  # what is imported late
+        kind().take_all([], 3)
+    before = usage()
+    counts: Counter[str] = Counter()
+    found: list[str] = []
+    for number in range(rounds):
+        box: list[Any] = []
+        got: list[int] = []
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1e-6 + rng.random() * 0.004)
+            box.append((Enqueued, Loaded)[number % 2]())
+            box[0].take_all(got, 40)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            counts["finished before it"] += 1
+        except KeyboardInterrupt:
+            counts["interrupted"] += 1
+        for left in box:
+            if left.runs():
+                left.take(got, 10)
+            left.stop()
+        # what was on its way to the caller when Ctrl-C came is gone, and nothing else
+        gaps = [b - a for a, b in itertools.pairwise([-1, *got]) if b - a != 1]
+        if gaps not in ([], [2]):
+            found.append(f"round {number}: {got}")
+        box.clear()
+        left = None
+    after = level_again(before)
+    for name in ("threads", "descriptors"):
+        if after[name] != before[name]:
+            found.append(f"{name}: {before[name]} before, {after[name]} behind: {_files()}")
+    tell(found=found, counts=dict(counts))
+
+
+class _Numbers:
+    """A sequence of a thousand numbers."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Enqueued:
+    """The numbers from 0 on, by an OrderedEnqueuer."""
+
+    def __init__(self) -> None:
+        from asyncreader.faces import OrderedEnqueuer
+
+        self._made = OrderedEnqueuer(_Numbers())
+
+    def take_all(self, got: list[int], count: int) -> None:
+        """Start, take that many, and stop."""
+        self._made.start(2, 3)
+        self.take(got, count)
+        self.stop()
+
+    def take(self, got: list[int], count: int) -> None:
+        """Take that many."""
+        for number in self._made.get():
+            got += (number,)
+            count -= 1
+            if count == 0:
+                return
+
+    def runs(self) -> bool:
+        """Whether it was started and not stopped."""
+        return self._made.is_running()
+
+    def stop(self) -> None:
+        """End it."""
+        self._made.stop()
+
+
+class Loaded:
+    """The numbers from 0 on, by a ParaLoad."""
+
+    def __init__(self) -> None:
+        from asyncreader.faces import ParaLoad
+
+        self._buffer = [[0], [0], [0]]
+        self._made = ParaLoad(self._buffer, self._load)
+
+    @staticmethod
+    def _load(batch: list[int], number: int) -> None:
+        batch[0] = number
+
+    def take_all(self, got: list[int], count: int) -> None:
+        """Start, take that many, and stop."""
+        self._made.start_loaders(2)
+        self.take(got, count)
+        self.stop()
+
+    def take(self, got: list[int], count: int) -> None:
+        """Take that many, giving the buffers back."""
+        from asyncreader.pipeline.ring import SlotState
+
+        for slot in self._made._ring.slots:
+            if slot.state is SlotState.HELD:
+                self._made.return_back_for_refill(slot.number)
+        for _ in range(count):
+            index = self._made.get_available_data_index()
+            got += self._buffer[index]
+            self._made.return_back_for_refill(index)
+
+    def runs(self) -> bool:
+        """Whether it was started and not stopped."""
+        return bool(self._made._threads) and not self._made._ring.closed
+
+    def stop(self) -> None:
+        """End it."""
+        self._made.stop()
+
+
+def _files() -> list[str]:
+    """What the descriptors of this process are."""
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return sorted(links)
+
+
+def _nothing(data: Any, labels: Any) -> None:
+    """A postprocess that does nothing."""
+
+
+def usage(of_all: bool = False) -> dict[str, int]:
+    """What this process holds: private memory (bytes; ``of_all``: and that of its children),
+    descriptors, threads, children, and mappings of shared memory."""
+    gc.collect()
+    own = children()
+    held = private_bytes("self")
+    return {
+        "private": held + sum(map(private_bytes, own)) if of_all else held,
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": threading.active_count(),
+        "children": len(own),
+        "shared memory": Path("/proc/self/maps").read_text().count("/memfd:"),
+    }
+
+
+def children() -> list[int]:
+    """Processes that this one has started, but for the one of Python's that stays: its tracker of
+    resources, which every spawn wants."""
+    from multiprocessing import resource_tracker
+
+    tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
+    found: list[int] = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            words = Path(f"/proc/self/task/{task}/children").read_text().split()
+            found += [int(word) for word in words if int(word) != tracker]
+    return found
+
+
+def level_again(level: dict[str, int]) -> dict[str, int]:
+    """The usage once it is as in ``level`` again, or after a minute: threads and processes that
+    were told to end have so long to do it."""
+    until = time.monotonic() + 60
+    while True:
+        found = usage()
+        same = all(found[name] == level[name] for name in level if name != "private")
+        if same or time.monotonic() > until:
+            return found
+        time.sleep(0.005)
+
+
+def slope(points: list[int]) -> float:
+    """Least squares, per 100 steps."""
+    return float(np.polyfit(np.arange(len(points)), points, 1)[0] * 100)
+
+
+def epochs(path: str, workers: str, rounds: int) -> None:
+    """Many epochs of one reader; the first tenth is not counted. With processes for workers their
+    memory counts, too."""
+    from asyncreader import AsyncReader
+
+    given = {"path": path, "batch_size": 8, "nthread": 2, "workers": workers}
+    with AsyncReader(given) as reader:  # what is started once, and stays
+        next(iter(reader))
+    del reader
+    before = usage()
+    points = []
+    with AsyncReader(given, shuffle=True, njob=2) as reader:
+        for number in range(rounds + rounds // 10 + 1):
+            for _ in reader:
+                pass
+            if number == rounds // 10:
+                first = usage()
+            if number >= rounds // 10:
+                points.append(usage(of_all=True)["private"])
+        last = usage()
+    del reader, _
+    tell(
+        first=first,
+        last=last,
+        before=before,
+        behind=level_again(before),
+        slope=slope(points),
+        steps=rounds,
+    )
+
+
+def openings(path: str, workers: str, rounds: int) -> None:
+    """Many readers, opened, used and closed, or forgotten; the first tenth is not counted."""
+    from asyncreader import AsyncReader
+
+    points = []
+    every = 10 if rounds >= 500 else 1
+    for number in range(rounds + rounds // 10 + 2):
+        reader = AsyncReader(path=path, batch_size=8, nthread=2, workers=workers)
+        reader.fetchData()
+        batch = reader.getNextBatch()
+        reader.fetchData()
+        if number % 2:
+            reader.close()
+        del reader, batch
+        if number == rounds // 10 + 1:
+            gc.collect()
+            first = level_again({**usage(), "children": 0, "shared memory": 0})
+        if number > rounds // 10 and number % every == 0:
+            points.append(usage()["private"])
+    last = level_again(first)
+    behind = {"children": 0, "shared memory": 0}
+    tell(first=first, last=last, before=behind, behind=last, slope=slope(points) / every)
+
+
+def trial(what: str, **given: Any) -> int:
+    """Run one of these functions."""
+    functions = (stress, epochs, openings, interrupts, drop_ins)
+    {function.__name__: function for function in functions}[what](**given)
+    leaving()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(trial(**json.loads(sys.argv[1])))

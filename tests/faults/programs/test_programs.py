@@ -1,0 +1,46 @@
+"""Short forms of the cases about processes: their long forms are ``tests/faults/run.py --long``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from child_processes import run
+
+from faults.case import Case
+from faults.programs import case_exits, case_full, case_kill, case_leaks, case_stress
+from faults.programs.child_runner import environment
+from faults.run import SEED
+
+CASES: tuple[Case, ...] = (
+    *case_exits.CASES,
+    *case_full.CASES,
+    *case_kill.CASES,
+    *case_leaks.CASES,
+    *case_stress.CASES,
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_no_promise_is_broken(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each case keeps its promise; how fast is measured by the long form."""
+    monkeypatch.setattr(case_exits, "LIMIT", float("inf"))
+    lines = list(case.run(case.short, SEED, tmp_path))
+    assert lines
+    for line in lines:
+        assert not line.broken, f"{line.what}: {line.broken}"
+        assert sum(line.counts.values()) > 0
+
+
+def test_no_kernel_is_loaded_while_descriptors_are_counted() -> None:
+    """The processes that count descriptors begin with all kernels loaded: a worker that loads one
+    has its files open for a moment."""
+    code = """
+from faults.programs import long_use
+long_use.warm()
+from asyncreader.pixels import kernels
+print(sorted(set(kernels._TWINS) - set(vars(kernels))))
+"""
+    done = run([sys.executable, "-c", code], env=environment())
+    assert done.stdout == "[]\n", done.stderr
