@@ -146,6 +146,14 @@ def texts() -> list[Path]:
     ]
 
 
+def test_no_conflict_is_left() -> None:
+    """No file has the marks of a merge, not even in a docstring, where Python takes them."""
+    mark = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
+    for path in [*texts(), *(ROOT / "docs").glob("*.md")]:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        assert not mark.search(text), path.relative_to(ROOT)
+
+
 def test_no_machine_paths() -> None:
     """No file names a place on somebody's machine."""
     pattern = re.compile(r"(?<![\w.<])/(?:home|root|Users|work|mnt|scratch)/\w|[A-Z]:\\\\")

@@ -333,7 +333,7 @@ def test_pythons_without_newer_calls(tmp_path: Path, old_system: bool) -> None:
     none of the calls that some builds of Python lack, nor the system's own."""
     (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(names=LACKING, old_system=old_system))
     (tmp_path / "program.py").write_text(PROGRAM.format(names=LACKING))
-    path = [str(tmp_path), str(ROOT), str(ROOT / "tests/support")]
+    path = [str(tmp_path), str(ROOT), str(ROOT / "tests/support/processes")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     done = child_processes.run([sys.executable, "program.py"], cwd=tmp_path, env=env)
     assert done.stdout == "all of it\n", done.stderr
