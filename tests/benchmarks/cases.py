@@ -254,6 +254,25 @@ def jpeg_otherwise(case: Case) -> list[Case]:
     ]
 
 
+def restarts(case: Case, made: dict[str, str], asked: dict[str, float]) -> Case:
+    """The same JPEGs with restart markers, of which only the part is decoded that is wanted."""
+    (plain,) = [contender for contender in case.contenders if contender.name == "ours HDF5"]
+    marked, names = "ours HDF5, restart markers", ["ours HDF5", "FFCV", "DALI, CPU", "tf.data"]
+    goals = [Goal(marked, other, asked[other]) for other in asked]
+    found = variant(case, "restart markers", case.setting, names, goals)
+    params = {**plain.spec["params"], "path": made["jpeg.restarts"]}
+    about = f"{plain.about}; only the part decoded"
+    found.contenders.insert(0, Contender(marked, plain.kind, {"params": params}, about=about))
+    return found
+
+
+#: Ratios asked of restart markers.
+RESTARTS = {
+    "center": {"ours HDF5": 1.15, "FFCV": 1.5},
+    "random": {"ours HDF5": 1.45, "FFCV": 2.1, "DALI, CPU": 2.0, "tf.data": 2.0},
+}
+
+
 # -- ours alone ----------------------------------------------------------------------------------
 
 
@@ -304,8 +323,11 @@ def all_cases(made: dict[str, str], pythons: Pythons) -> list[Case]:
     plain = [raw(name, made, pythons) for name in ("raw224", "raw32")]
     packed = [gzip(name, made, pythons) for name in ("raw224", "raw32")]
     pictures = [jpeg(crop, made, pythons) for crop in ("center", "random")]
+    marked = [
+        restarts(case, made, asked) for case, asked in zip(pictures, RESTARTS.values(), strict=True)
+    ]
     return [
-        *plain, *packed, *pictures, floats(made), verifying(made),
+        *plain, *packed, *pictures, *marked, floats(made), verifying(made),
         *(other for case in plain for other in raw_otherwise(case)),
         *jpeg_otherwise(pictures[1]),
     ]  # fmt: skip

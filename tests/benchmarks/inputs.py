@@ -147,6 +147,11 @@ def build(folder: Path) -> dict[str, str]:
             convert(made["jpeg"], path, encoding="original", format=kind)
 
         made[f"jpeg.{suffix}"] = once(folder / f"{made['jpeg'].name}.{suffix}", original)
+
+    def restarts(path: Path) -> None:
+        convert(made["jpeg"], path, encoding="original", format="hdf5", restarts=True)
+
+    made["jpeg.restarts"] = once(folder / f"{made['jpeg'].name}_restarts.h5", restarts)
     return {name: str(path) for name, path in made.items()}
 
 
