@@ -18,8 +18,8 @@ from PIL import Image
 from asyncreader.checks import MAX_SIDE
 from asyncreader.errors import DecodeError
 from asyncreader.pixels import codec, kernels
-from asyncreader.pixels.geometry import resize_into
-from asyncreader.pixels.masks import encode_values, nearest_pixels
+from asyncreader.pixels.geometry import nearest_pixels, resize_into
+from asyncreader.pixels.masks import encode_values
 from asyncreader.pixels.transform import SCRATCH
 
 from .options import Options

@@ -114,8 +114,8 @@ def resize_into(
         part = pixels[int(box[0]) :, int(box[1]) :][:high, :wide]
         np.copyto(out, part[:, ::-1] if flip else part, casting="unsafe")
     elif interpolation == "nearest":
-        rows = _nearest(box[0], box[2], high, pixels.shape[0])
-        columns = _nearest(box[1], box[3], wide, pixels.shape[1])
+        rows = nearest_pixels(box[0], box[2], high, pixels.shape[0])
+        columns = nearest_pixels(box[1], box[3], wide, pixels.shape[1])
         out[:] = pixels[rows[:, None], columns[::-1] if flip else columns]
     elif interpolation == "fast":
         _resize_fast(pixels, out, box)
@@ -133,10 +133,14 @@ def reach(length: float, size: int, interpolation: str) -> int:
     return by + 1 if by > 1 else 0
 
 
-def _nearest(start: float, length: float, count: int, limit: int) -> npt.NDArray[np.int64]:
-    """The pixels in which the middles of ``count`` parts of a stretch lie."""
+def nearest_pixels(start: float, length: float, count: int, limit: int) -> npt.NDArray[np.int64]:
+    """Which of ``limit`` pixels each of ``count`` new ones takes that stand for ``length`` pixels
+    from ``start`` on: the one under its middle, as Pillow's NEAREST does; of two pixels between
+    which a middle lies the second one.
+    """
     first = math.floor(start)  # apart, so that the same part of other pixels is the same
-    middles = start - first + (np.arange(count) + 0.5) * (length / count)
+    # divided last: a middle that is a whole number is found as one
+    middles = start - first + (np.arange(count) + 0.5) * length / count
     found: npt.NDArray[np.int64] = np.floor(middles).astype(np.int64)
     return np.clip(found + first, 0, limit - 1)
 

@@ -64,16 +64,6 @@ def check_values(values: Array, channels: int, dtype: np.dtype[Any]) -> Array:
     return values
 
 
-def nearest_pixels(start: float, length: float, count: int, limit: int) -> Int64:
-    """For each of ``count`` new pixels, which of ``limit`` old ones from ``start`` on it takes.
-
-    It takes the one under its centre, as PIL's NEAREST does (OpenCV's takes that under its corner).
-    """
-    centres = start + (np.arange(count) + 0.5) * length / count
-    nearest: Int64 = np.clip(np.floor(centres).astype(np.int64), 0, limit - 1)
-    return nearest
-
-
 def pick(values: Array, rows: Int64, columns: Int64, out: Array) -> None:
     """``out`` (H, W, C) = ``values`` (h, w, C) at ``rows`` and ``columns``; dtypes may differ."""
     lines = values[rows]

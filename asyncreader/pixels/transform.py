@@ -22,7 +22,7 @@ from ..errors import DecodeError, ParamsError
 from ..keyed_random import uniforms
 from ..stats import Meter
 from . import codec, geometry, jpeg_cut, kernels
-from .masks import check_values, decode_values, nearest_pixels, pick
+from .masks import check_values, decode_values, pick
 
 Array: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -470,8 +470,8 @@ class Fill:
         size, crop, ratio = wanted.size, wanted.crop, wanted.crop_ratio
         rect = geometry.choose_rect(frame[0], frame[1], size, crop, ratio, draws)
         fy, fx = high / frame[0], wide / frame[1]
-        rows = nearest_pixels(rect.top * fy, rect.height * fy, wanted.size[0], high)
-        columns = nearest_pixels(rect.left * fx, rect.width * fx, wanted.size[1], wide)
+        rows = geometry.nearest_pixels(rect.top * fy, rect.height * fy, wanted.size[0], high)
+        columns = geometry.nearest_pixels(rect.left * fx, rect.width * fx, wanted.size[1], wide)
         pick(pixels, rows, columns[::-1] if flip else columns, out.transpose(self._row_to_hwc))
 
     def _finish(self, hwc: Array, flip: bool, out: Array) -> None:

@@ -314,3 +314,25 @@ def test_mirror() -> None:
     image = noise.copy()
     geometry.mirror(image)
     np.testing.assert_array_equal(image, noise[:, ::-1])
+
+
+@pytest.mark.parametrize(("length", "count"), [(198, 49), (150, 98), (35, 50), (161, 49)])
+def test_nearest_takes_the_same_pixels_of_a_picture_and_of_its_label_map(
+    length: int, count: int
+) -> None:
+    """A picture resized with "nearest" takes the pixels that its label map takes, also where a
+    middle lies exactly between two: the second one, by whole numbers. Elsewhere Pillow's."""
+    sample = np.arange(length * length, dtype=np.int32).reshape(length, length, 1)
+    rows = []
+    for options in ({"interpolation": "nearest"}, {"nearest": True}):
+        wanted = Wanted(size=(count, count), crop="none", **options)
+        fill = Fill(Stored(sample.shape, sample.dtype, "HWC", channels=1), wanted, "")
+        rows.append(np.zeros(fill.allocate_shape(1), fill.dtype)[0])
+        fill.put(sample, None, False, rows[-1])
+    np.testing.assert_array_equal(*rows)
+    twice = (2 * np.arange(count) + 1) * length
+    exact = twice // (2 * count)
+    np.testing.assert_array_equal(rows[0][..., 0], sample[exact][:, exact, 0])
+    image = Image.fromarray(sample[:, :, 0]).resize((count, count), Image.Resampling.NEAREST)
+    inside = np.ix_(*[twice % (2 * count) != 0] * 2)
+    np.testing.assert_array_equal(rows[0][..., 0][inside], np.asarray(image)[inside])

@@ -37,7 +37,8 @@ from asyncreader import (
 )
 from asyncreader.params import parse_params
 from asyncreader.pipeline.slots import POISON
-from asyncreader.pixels.masks import decode_values, encode_values, nearest_pixels
+from asyncreader.pixels.geometry import nearest_pixels
+from asyncreader.pixels.masks import decode_values, encode_values
 from asyncreader.sources import (
     fingerprint,
     open_reader_source,
