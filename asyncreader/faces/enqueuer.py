@@ -1,7 +1,7 @@
-"""Keras' enqueuers, and the recipe built on them: items made ahead by threads or processes.
+"""Keras' enqueuers, and get_batch() built on them: threads or processes make items ahead.
 
-What is heavy is imported when an enqueuer starts: the module that holds a user's ``Sequence`` most
-likely imports this one too, and spawned workers import that module.
+Large modules are imported when an enqueuer starts. A spawned worker imports the module with the
+user's ``Sequence``, which usually imports this one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ STOP_AFTER: Final = 1.0
 
 
 class _Run:
-    """What start() started: ring, workers, and the thread that chooses what is made next."""
+    """Everything that start() started: the ring, the workers and the thread that gives tasks."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class _Run:
             self._dispatcher.start()
 
     def stop(self, seconds: float) -> None:
-        """End everything; again where Ctrl-C came before. Harmless in a forked child, where there
-        are no threads to end."""
+        """End everything. It may be called again, as after Ctrl-C. In a forked child, which has
+        none of the threads, it does nothing."""
         if os.getpid() != self._pid:
             return
         from ..pipeline.threads import join_or_leave
@@ -103,7 +103,7 @@ def _ring(depth: int, lanes: int) -> Ring[RingSlot]:
 
 
 class _Enqueuer(Generic[T]):
-    """What both enqueuers share: start, get, stop."""
+    """The base of both enqueuers: start, get and stop."""
 
     def __init__(self) -> None:
         self._run: _Run | None = None
@@ -131,7 +131,7 @@ class _Enqueuer(Generic[T]):
         run = self._make_run(count, depth)
         try:
             run.start()
-            # also where the enqueuer is forgotten: what runs knows the ring, not the enqueuer
+            # an enqueuer that nobody uses is collected: its workers refer to the ring only
             self._run, self._finalizer = run, weakref.finalize(self, run.stop, STOP_AFTER)
         except BaseException:  # Ctrl-C, too
             run.stop(STOP_AFTER)
@@ -156,7 +156,7 @@ class _Enqueuer(Generic[T]):
         return self._items(self._run.ring)
 
     def _items(self, ring: Ring[RingSlot]) -> Iterator[T]:
-        # a method, so that an enqueuer that is still being read from is not collected
+        # a method: it keeps the enqueuer alive while somebody reads its items
         while (taken := ring.take_item()) is not None:
             yield taken[0]
 
@@ -171,7 +171,7 @@ class _Enqueuer(Generic[T]):
             assert run is not None
             try:
                 run.stop(STOP_AFTER if timeout is None else max(0.0, timeout))
-            except Exception:  # its warning; after Ctrl-C the rest is for the next call, or the end
+            except Exception:  # its warning. After Ctrl-C the next call, or the exit, does the rest
                 finalizer.detach()
                 raise
             finalizer.detach()
@@ -259,7 +259,7 @@ class GeneratorEnqueuer(_Enqueuer[T]):
 
 
 class _Turns:
-    """Lanes in turn, until all have ended."""
+    """Gives each lane a task in turn, until all lanes have ended."""
 
     def __init__(self, count: int, ring: Ring[RingSlot]) -> None:
         self._alive = [True] * count
@@ -269,7 +269,7 @@ class _Turns:
     def tasks(self) -> Iterator[tuple[int, Any]]:
         while any(self._alive):
             for lane, alive in enumerate(self._alive):
-                if alive:  # at most now: tasks given to an ended lane make no item
+                if alive:  # it may end before this task: then the task makes no item
                     yield lane, None
 
     def ended(self, lane: int) -> None:

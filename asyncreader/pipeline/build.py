@@ -1,6 +1,6 @@
-"""From parameters to parts: the open set, what fills batches of it, and slots of the right shapes.
+"""Builds the parts of a reader from its parameters: the open set, the filler and the slots.
 
-The reader puts them together, and each worker process once more for itself.
+The reader connects them. Each worker process builds its own.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .fill_batch import BatchFiller
 from .shared_memory import Arena, pages
 from .slots import Slot, SlotLayout
 
-#: Samples, spread over a set, that are looked at to see whether ``dtype`` can hold their values.
+#: Samples, spread over a set, that are read to see whether ``dtype`` can hold their values.
 LOOKED_AT: Final = 16
 
 
 def rooted(p: ReaderParams) -> ReaderParams:
-    """The parameters with absolute paths: as pickled readers and worker processes need them."""
+    """The parameters with absolute paths, which pickled readers and worker processes need."""
     found: dict[str, Any] = {}
     for name in PATHS:
         path = getattr(p, name)
@@ -52,7 +52,7 @@ def rooted(p: ReaderParams) -> ReaderParams:
 
 
 def make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> BatchFiller:
-    """Fill and order of a source, checked against each other; ParamsError where they clash."""
+    """The filler of a source, with its order. ParamsError if source and parameters do not fit."""
     source = FieldsSource.of(source)
     spec, fills = source.spec, source.fills(p.wanted)
     subset = resolve_subset(p.subset, source)
@@ -85,11 +85,10 @@ def make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> 
 
 
 def check_values(p: ReaderParams, filler: BatchFiller) -> None:
-    """What only the stored values tell: that ``dtype`` can hold them, and that mean and std are of
-    their scale.
+    """Check what depends on the stored values: ``dtype``, and the scale of mean and std.
 
-    ParamsError where ``dtype`` cannot hold one of some samples; it looks at none where it holds
-    all that they may have. What is not seen here fails its batch.
+    ParamsError if ``dtype`` cannot hold a value of some samples. None is read if it can hold all
+    values that the stored dtype has. A value that this does not find fails its batch later.
     """
     fill, order = filler.fills[0], filler.order
     _warn_of_scale(p, fill)
@@ -99,12 +98,12 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
     row, key = np.zeros(1, np.int64), np.zeros(1, np.uint64)
     out = aligned_empty((1, *fill.row_shape), fill.dtype)
     for record in order.records(0, positions):
-        # what is damaged is no matter of the dtype: that is found when its batch is filled
+        # a damaged sample is not the dtype's fault: it fails its batch later
         filler.source.first.read_into(RowPlan(record.reshape(1), row, key), fill, out, Meter())
 
 
 def _warn_of_scale(p: ReaderParams, fill: Fill) -> None:
-    """Warn of mean and std that are of another scale than whole-number pixels are."""
+    """Warn if mean and std do not have the scale of integer pixels."""
     dtype = fill.stored.dtype
     if dtype.kind != "u" or (p.mean is None and p.std is None):
         return
@@ -132,7 +131,7 @@ def _shortly(values: tuple[float, ...]) -> str:
 
 
 def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
-    """Shapes of the slots; where there is a postprocess, by one trial call on real rows."""
+    """The shapes of the slots. For a postprocess one trial call on real rows tells them."""
     table = filler.source.labels
     layout = SlotLayout(
         rows=tuple((fill.allocate_shape(p.batch_size), fill.dtype) for fill in filler.fills),
@@ -205,7 +204,7 @@ def shared_size(p: ReaderParams, layout: SlotLayout, filler: BatchFiller) -> int
 def attach_slots(
     filler: BatchFiller, layout: SlotLayout, p: ReaderParams, arena: Arena
 ) -> list[Slot]:
-    """The shared slots and the shared map of checked samples, on either side."""
+    """The shared slots and the shared map of checked samples, in the reader or in a worker."""
     if filler.seen is not None:
         filler.seen = arena.empty(filler.seen.shape, np.uint8)
     return layout.build(p.njob + 1, arena.empty, filler.handed_out)
@@ -219,13 +218,13 @@ def build_worker(
     layout: SlotLayout,
     arena: Arena,
 ) -> tuple[BatchFiller, list[Slot]]:
-    """What a worker process fills with: its own source of the same set, the shared slots."""
+    """The filler and the slots of a worker process: its own source of the set, shared slots."""
     filler = make_filler(p, index.open(), rank, world_size)
     return filler, attach_slots(filler, layout, p, arena)
 
 
 def open_set(p: ReaderParams) -> Source:
-    """Open what the parameters name. Tests replace it by a fake."""
+    """Open the set that the parameters name. Tests replace this function by a fake."""
     return open_reader_source(p)
 
 
@@ -266,7 +265,7 @@ def _order(
 def _ends(
     ends: npt.NDArray[np.int64] | None, subset: slice | npt.NDArray[np.int64] | None
 ) -> npt.NDArray[np.int64] | None:
-    """Where files end, counted in the subset; None where it does not go through them in order."""
+    """Where files end, counted in the subset; None if the subset is not in the files' order."""
     if ends is None or subset is None:
         return ends
     if not isinstance(subset, slice) or subset.step != 1:

@@ -1,4 +1,4 @@
-"""What "auto" stands for: rank, world size and workers, by the launcher of this process."""
+"""The values of "auto": rank, world size and workers, from the launcher of this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import ParamsError
 from ..params import ReaderParams
 from ..system.limits import usable_cores
 
-#: Of torchrun, Open MPI and SLURM, in the order in which they are asked.
+#: The variables of torchrun, Open MPI and SLURM, in the order in which they are looked up.
 _RANK_VARIABLES: Final = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -20,7 +20,7 @@ _RANK_VARIABLES: Final = (
 
 
 def _ray_context() -> Any:
-    """Ray Train's context in one of its workers, which have loaded it; else None."""
+    """Ray Train's context if this is one of its workers, else None."""
     train = sys.modules.get("ray.train")
     if train is None:
         return None
@@ -32,8 +32,8 @@ def _ray_context() -> Any:
 
 
 def rank_and_world(p: ReaderParams) -> tuple[int, int]:
-    """(rank, world_size): where "auto" from Ray Train's context in one of its workers, else from
-    the launcher's environment; (0, 1) without either."""
+    """(rank, world_size). "auto" takes them from Ray Train's context or from the launcher's
+    environment variables; without either it means (0, 1)."""
     if p.rank != "auto" and p.world_size != "auto":
         return int(p.rank), int(p.world_size)
     context = _ray_context()
@@ -86,7 +86,7 @@ def _refuse_half_a_launcher() -> None:
 
 
 def _check_given(p: ReaderParams, rank: int, world: int, found: str) -> None:
-    """ParamsError where one of the two was given, and is not what the launcher says."""
+    """ParamsError if rank or world_size was given and contradicts the launcher."""
     for name, given, unset, auto in (
         ("rank", p.rank, 0, rank),
         ("world_size", p.world_size, 1, world),
@@ -110,7 +110,7 @@ def worker_count(p: ReaderParams) -> int:
 
 
 def _slurm_tasks_here() -> int:
-    """Tasks of this SLURM step on this machine, which lists them by node as ``2(x3),1``; else 1."""
+    """Tasks of this SLURM step on this machine, else 1. SLURM lists them by node: ``2(x3),1``."""
     if "SLURM_PROCID" not in os.environ:
         return 1
     node = os.environ.get("SLURM_NODEID", "0")

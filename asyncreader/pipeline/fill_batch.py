@@ -26,8 +26,8 @@ Postprocess: TypeAlias = Callable[..., Any]
 #: Replacement samples tried for one bad sample before the batch fails.
 ATTEMPTS: Final = 16
 
-#: Marks (1 GiB of them) say which samples were checked before. In a larger set every sample is
-#: checked each time it is read, which for most is once in a training.
+#: Samples whose checks are remembered, a byte each (1 GiB). In a larger set every sample is checked
+#: each time it is read; most are read once in a training.
 MOST_MARKED: Final = 1 << 30
 
 
@@ -49,11 +49,11 @@ def takes_rng(function: Postprocess) -> bool:
 
 
 class BatchFiller:
-    """Fills slots with the fields of a set; all workers of a reader use it at the same time.
+    """Fills slots with the fields of a set. All workers of a reader share one.
 
     ``fills``: how each field becomes rows.
     ``seen`` (uint8 per sample) marks samples whose checksum has passed, with verify="first".
-    ``traced``: notes in the workers' meters what they did when, see trace.py.
+    ``traced``: the workers' meters record what was done when, for trace.py.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class BatchFiller:
         )
 
     def handed_out(self, rows: Sequence[Array]) -> tuple[Array, ...]:
-        """What the user sees of a slot's memory: a view of it, one for each field."""
+        """The views of a slot's memory that the user gets, one for each field."""
         return tuple(fill.handed_out(array) for fill, array in zip(self.fills, rows, strict=True))
 
     # made when the first batch is filled: by then the slots are known to fit in memory
@@ -99,12 +99,12 @@ class BatchFiller:
         return np.zeros(self.order.batch, np.uint64)
 
     def seen_rows(self, slot: Slot, count: int) -> Data:
-        """The first ``count`` rows of a slot as the user sees them."""
+        """The first ``count`` rows of a slot, as the user gets them."""
         seen = self.handed_out([array[:count] for array in slot.rows])
         return seen if self.source.named else seen[0]
 
     def copy_queue(self, slots: Sequence[Slot], servers: int) -> CopyQueue | None:
-        """A queue for batches that are only copied, None if there are none; see copy_queue.py."""
+        """The queue for batches that are only copied (copy_queue.py); None if it cannot be used."""
         labels = self.source.labels
         table = labels is None or (
             isinstance(labels, np.ndarray) and labels.flags.c_contiguous and labels.nbytes > 0
@@ -121,7 +121,7 @@ class BatchFiller:
         return CopyQueue(outs, labels, extents, servers, self._traced)
 
     def only_copied(self, plan: BatchPlan) -> bool:
-        """Whether a batch is only a copy: no row padded, none to be checked, all in memory."""
+        """Whether a batch needs no more than a copy: no padding, no checks, all rows in memory."""
         return (
             not plan.padded
             and self.all_seen(plan.step)
@@ -129,7 +129,7 @@ class BatchFiller:
         )
 
     def all_seen(self, step: int) -> bool:
-        """Whether every sample was checked; looks at the marks in steps 1, 2, 4, 8 ..."""
+        """Whether every sample was checked. It is found out in steps 1, 2, 4, 8 ... only."""
         if self.seen is None:
             return True
         if not self._all_seen and step & (step - 1) == 0:
@@ -139,7 +139,7 @@ class BatchFiller:
     # -- rows ------------------------------------------------------------------------------
 
     def fill_part(self, slot: Slot, lo: int, hi: int, meter: Meter) -> None:
-        """Fill rows ``lo`` to ``hi`` of a slot; raises what fails the whole batch."""
+        """Fill rows ``lo`` to ``hi`` of a slot. What it raises is the error of the whole batch."""
         plan = slot.plan
         assert plan is not None
         started, decoded = time.perf_counter(), meter.decode
@@ -170,7 +170,7 @@ class BatchFiller:
     def _note(
         self, meter: Meter, name: str, begun: float, ended: float, slot: Slot, more: dict[str, Any]
     ) -> None:
-        """Note a span of a worker for the trace."""
+        """Record a span of a worker for the trace."""
         note(meter, [(name, begun, ended, {**named_by(slot.plan), "slot": slot.number, **more})])
 
     def _read(
@@ -252,7 +252,7 @@ class BatchFiller:
     # -- the whole batch -------------------------------------------------------------------
 
     def finish(self, slot: Slot, meter: Meter) -> None:
-        """Run postprocess on a filled batch; its result lands in the slot's output buffers."""
+        """Run postprocess on a filled batch, and copy what it returns to the output buffers."""
         if self._postprocess is None:
             return
         plan = slot.plan
@@ -297,7 +297,7 @@ class BatchFiller:
         return result, labels
 
     def made_arrays(self, data: Any) -> tuple[bool, tuple[Any, ...]]:
-        """The arrays that postprocess made of data, and whether they are a tuple to the user."""
+        """Whether the user gets a tuple of data arrays, and the arrays that postprocess made."""
         several = self.source.named and isinstance(data, tuple | list)
         return several, tuple(data) if several else (data,)
 

@@ -1,4 +1,4 @@
-"""Arena: the shared memory in which the slots of worker processes lie."""
+"""Arena: the shared memory that holds the slots of worker processes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class Arena:
-    """One shared memory, handed out in page-aligned pieces; both sides see the same bytes.
+    """A block of shared memory, cut into page-aligned arrays that reader and workers both see.
 
-    Pickles only while a process is being spawned: its descriptor goes with it.
+    It can be pickled only to spawn a process, which inherits its descriptor.
     """
 
     _fd = -1

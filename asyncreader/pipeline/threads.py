@@ -29,9 +29,9 @@ COMPILED_AFTER: Final = 120.0
 
 
 class ThreadWorkers:
-    """``count`` daemon threads over one ring and one filler.
+    """``count`` daemon threads that fill the slots of one ring.
 
-    They hold no reference to the reader, so that a forgotten reader is collected and closed.
+    They hold no reference to the reader. So a reader that nobody uses is collected and closed.
     """
 
     def __init__(self, count: int, ring: SlotRing, filler: BatchFiller, name: str) -> None:
@@ -45,7 +45,7 @@ class ThreadWorkers:
         ]
 
     def start(self) -> None:
-        """Start all threads. Where that fails the ring is closed, and stop() joins the others."""
+        """Start all threads. If one cannot start, the ring is closed, and stop() joins the rest."""
         try:
             with after_this():
                 for thread in self._threads:
@@ -55,9 +55,9 @@ class ThreadWorkers:
             raise
 
     def stop(self) -> None:
-        """Join the threads of a closed ring. One that is stuck is left behind with a warning."""
+        """Join the threads of a closed ring. A warning names those that do not end."""
         for meter in self.meters:
-            meter.stopped = True  # a batch of large pictures takes seconds: not to its end
+            meter.stopped = True  # a batch of large pictures takes seconds: do not finish it
         join_or_leave(self._threads)
 
 
@@ -68,7 +68,7 @@ def join_or_leave(threads: Sequence[threading.Thread], seconds: float = STUCK_AF
     are daemons, so the interpreter can end without them.
     """
     if threading.current_thread() in threads:
-        return  # collected by one of its own threads, perhaps inside the ring: they end alone
+        return  # a thread cannot join itself: its reader was collected in it, and it will end
     latest = time.monotonic() + (COMPILED_AFTER if seconds > 0 else 0.0)
     loads, parts = kernels.loads(), PARTS
     while parts and any(thread.is_alive() for thread in threads):
@@ -92,7 +92,7 @@ def join_or_leave(threads: Sequence[threading.Thread], seconds: float = STUCK_AF
             for thread in left
             if thread.ident is not None
         )
-        # one for all, when all had their time: where warnings are errors it ends the caller
+        # one warning for all, at the end: where warnings are errors it leaves this function
         warnings.warn(
             f"{len(left)} of {len(threads)} workers did not stop within {seconds} s and are left "
             f"to end by themselves; {''.join(stacks)}",
@@ -122,5 +122,5 @@ def _work(ring: SlotRing, filler: BatchFiller, meter: Meter) -> None:
             except BaseException as exc:
                 slot.error = as_ours(exc)
         ring.ready(slot)
-        # let go: the slot must not be kept alive by an idle thread
+        # an idle thread must not keep the slot alive
         del task, slot, error
