@@ -392,8 +392,9 @@ class AsyncReader(Generic[D, L]):
     @property
     def data_shape(self) -> Shape | tuple[Shape, ...]:
         """Shape of a whole batch's ``data``; with several fields a tuple of shapes."""
-        shapes = tuple(array.shape for array in self._ring.slots[0].out)
-        return shapes if self._ring.slots[0].several else shapes[0]
+        slot = self._ring.slots[0]
+        shapes = tuple(array.shape for array in slot.out)
+        return shapes if slot.several else shapes[0]
 
     @property
     def labels_shape(self) -> Shape | None:
@@ -404,8 +405,9 @@ class AsyncReader(Generic[D, L]):
     @property
     def dtype(self) -> np.dtype[np.generic] | tuple[np.dtype[np.generic], ...]:
         """dtype of ``data``; with several fields a tuple of dtypes."""
-        dtypes = tuple(array.dtype for array in self._ring.slots[0].out)
-        return dtypes if self._ring.slots[0].several else dtypes[0]
+        slot = self._ring.slots[0]
+        dtypes = tuple(array.dtype for array in slot.out)
+        return dtypes if slot.several else dtypes[0]
 
     def stats(self) -> ReaderStats:
         """A frozen snapshot of counters, and a verdict on what limits training."""

@@ -51,12 +51,12 @@ def test_slots_are_pinned_and_tensors_on_the_device() -> None:
     """The slots' own memory is page-locked while the reader is open; tensors are channels_last."""
     with AsyncReader(SMALL, cuda="cuda:0") as reader:
         slots = reader._ring.slots
-        assert all(torch.from_numpy(slot.out_data).is_pinned() for slot in slots)
+        assert all(torch.from_numpy(slot.out[0]).is_pinned() for slot in slots)
         batches = list(reader)
         assert {batch.data.device for batch in batches} == {torch.device("cuda", 0)}
         assert len({batch.data.data_ptr() for batch in batches}) == 2
         assert batches[0].data.is_contiguous(memory_format=torch.channels_last)
-    assert not any(torch.from_numpy(slot.out_data).is_pinned() for slot in slots)
+    assert not any(torch.from_numpy(slot.out[0]).is_pinned() for slot in slots)
 
 
 def test_torch_reader_holds_twelve() -> None:

@@ -128,11 +128,6 @@ class Slot(RingSlot):
         self.error_at = 0
         self.bad: list[tuple[int, int, str]] = []
 
-    @property
-    def out_data(self) -> Data:
-        """The data as it is handed out: one array, or a tuple of them."""
-        return self.out if self.several else self.out[0]
-
     def poison(self) -> None:
         """Overwrite everything the caller could still be looking at."""
         for array in (*self.rows, self.labels, *self.out, self.out_labels):

@@ -136,11 +136,11 @@ def test_two_device_slots(on: Opener) -> None:
     with on(device, njob=3) as reader:
         slots = reader._ring.slots
         assert len(slots) == 4
-        buffers = [buffer for slot in slots for buffer in (slot.out_data, slot.out_labels)]
+        buffers = [buffer for slot in slots for buffer in (slot.out[0], slot.out_labels)]
         assert device.pinned == [(b.ctypes.data, b.nbytes) for b in buffers if b is not None]
         assert all(address % 4096 == 0 for address, _ in device.pinned)
         assert len(device.tensors) == 2 * DEVICE_SLOTS
-        assert device.tensors[0].strides == slots[0].out_data.strides
+        assert device.tensors[0].strides == slots[0].out[0].strides
         places = [batch.data.ctypes.data for batch in reader]
     assert places == places[:2] * 5
     assert len(set(places)) == 2
