@@ -118,7 +118,7 @@ def _describe_restarts(source: FieldsSource) -> dict[str, int] | None:
             size += len(data)
             header = codec.read_header(data)
             jpegs += header.kind == "jpeg"
-            can_be_cut += header.restarts is not None
+            can_be_cut += header.facts is not None
     return {"looked_at": looked_at, "jpegs": jpegs, "can_be_cut": can_be_cut}
 
 
