@@ -52,7 +52,7 @@ def test_a_cropped_photograph_is_what_pillow_makes_of_it(
 ) -> None:
     """Any crop of a photograph, shrunk or enlarged: at most one level from Pillow's ("bicubic":
     two), in the mean 0.1, where that resizes along the lines first. Pillow 13 does it last where
-    that is cheaper: then 0.3 for "bilinear". "area" 0.3 from OpenCV's INTER_AREA when it shrinks,
+    that is cheaper: then 0.3 for "bilinear". "area" 0.5 from OpenCV's INTER_AREA when it shrinks,
     for that does not round between the passes; "nearest" is equal."""
     photograph = np.dstack([astronaut(), astronaut()[:, :, :1]])[:, :, :channels]
     top, left, tall, broad = part
@@ -83,7 +83,7 @@ def test_a_cropped_photograph_is_what_pillow_makes_of_it(
             off = np.delete(off, np.abs(edges - np.rint(edges)) < 1e-6, axis=axis)
     assert off.max(initial=0) <= {"nearest": 0, "bicubic": 2}.get(interpolation, 1)
     if off.size > 3000 and min(crop.shape[:2]) >= 8:
-        assert off.mean() < (0.3 if interpolation == "area" else 0.1)
+        assert off.mean() < (0.5 if interpolation == "area" else 0.1)
 
 
 @pytest.mark.parametrize("factor", [3, 4, 6, 8, 40])
