@@ -1,0 +1,103 @@
+"""How far our pixels are from torchvision's: ``python tests/support/torchvision_pixels.py``.
+
+Prints the table of docs/coming-from.md. The photographs are those that scikit-image and
+scikit-learn ship; both sides decode the same files.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from asyncreader.pixels.geometry import choose_rect
+from asyncreader.pixels.transform import Fill, Stored, Wanted
+from asyncreader.stats import Meter
+
+SIZE = (224, 224)
+PHOTOGRAPHS = {
+    "skimage.data": ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg"),
+    "sklearn.datasets.images": ("china.jpg", "flower.jpg"),
+}
+#: What is compared: see pairs().
+WAYS = (
+    "decoded, not resized",
+    "`RandomResizedCrop`, same box, bilinear",
+    "`RandomResizedCrop`, same box, bicubic",
+    "the same on a PIL image, bilinear",
+    "`Resize(256)`, `CenterCrop(224)`",
+)
+#: Of each photograph, for each way with random boxes.
+BOXES = 12
+
+
+def ours(data: bytes, size: tuple[int, int], draws: Any = None, **wanted: Any) -> Any:
+    """(H, W, C) as a reader of encoded files makes them."""
+    fill = Fill(
+        Stored(None, np.dtype(np.uint8), "HWC", encoded=True),
+        Wanted(layout="NHWC", size=size, **wanted),
+        "",
+    )
+    out = np.empty((*size, 3), np.uint8)
+    fill.put_encoded(data, draws, False, out, Meter())
+    return out
+
+
+def pairs() -> Iterator[tuple[str, Any, Any]]:
+    """The way, our pixels and torchvision's, of every photograph."""
+    from torchvision.transforms import InterpolationMode, v2
+    from torchvision.transforms.v2.functional import pil_to_tensor, resized_crop
+
+    centre = v2.Compose([v2.Resize(256, antialias=True), v2.CenterCrop(224)])
+    for package, names in PHOTOGRAPHS.items():
+        for name in names:
+            data = files(package).joinpath(name).read_bytes()
+            picture = Image.open(io.BytesIO(data)).convert("RGB")  # as ImageFolder does
+            decoded = pil_to_tensor(picture)
+            high, wide = decoded.shape[1:]
+            yield WAYS[0], ours(data, (high, wide), crop="none"), channels_last(decoded)
+            for number in range(BOXES):
+                draws = np.random.default_rng(number).random(40)
+                rect = choose_rect(high, wide, SIZE, "random-resized", 1.0, draws)
+                for way, mode, source in (
+                    (WAYS[1], "bilinear", decoded),
+                    (WAYS[2], "bicubic", decoded),
+                    (WAYS[3], "bilinear", picture),
+                ):
+                    wanted = resized_crop(
+                        *(source, rect.top, rect.left, rect.height, rect.width, SIZE),
+                        interpolation=InterpolationMode(mode),
+                        antialias=True,
+                    )
+                    wanted = pil_to_tensor(wanted) if source is picture else wanted
+                    options = {"crop": "random-resized", "interpolation": mode}
+                    yield way, ours(data, SIZE, draws, **options), channels_last(wanted)
+            found = ours(data, SIZE, crop="center", crop_ratio=0.875)
+            yield WAYS[4], found, channels_last(centre(decoded))
+
+
+def channels_last(picture: Any) -> Any:
+    """A (C, H, W) tensor as an array (H, W, C)."""
+    return picture.permute(1, 2, 0).numpy()
+
+
+def differences() -> dict[str, tuple[float, float, float]]:
+    """Levels of 255 by way: the mean, the 99th percentile and the largest of all pixels."""
+    found: dict[str, list[Any]] = {way: [] for way in WAYS}
+    for way, a, b in pairs():
+        found[way].append(np.abs(a.astype(int) - b).ravel())
+    joined = {way: np.concatenate(parts) for way, parts in found.items()}
+    return {
+        way: (float(off.mean()), float(np.percentile(off, 99)), float(off.max()))
+        for way, off in joined.items()
+    }
+
+
+if __name__ == "__main__":
+    print("| torchvision | mean | 99 % | largest |\n|---|---|---|---|")
+    for way, (mean, most, largest) in differences().items():
+        print(f"| {way} | {mean:.3f} | {most:.0f} | {largest:.0f} |")
