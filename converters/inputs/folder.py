@@ -103,7 +103,7 @@ class FolderSamples:
             (sort_key(path), os.fsdecode(path), problem) for path, problem in self._listing.skipped
         ]
         self.path: PathOf | None = self._listing.paths.__getitem__
-        light = self.encoding == "original" and not (options.check_decode or options.restarts)
+        light = self.encoding == "original" and not options.check_decode
         self.run = RUN if light else 1
         self.ahead = self._listing.tree.ahead
         self.identity = "folder"

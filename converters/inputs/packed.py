@@ -105,7 +105,8 @@ class PackedSamples:
         self.field_paths = tuple(map(self._field_path, self._of_fields))
         # a run of remote samples is one request; in random order there are no runs
         self._remote = spec.io == "ranges" and options.shuffle is None
-        light = self._recipe is None and not self._check_decode
+        light = self._recipe is None or self._recipe.encoding == "original"
+        light = light and not self._check_decode
         self.run = RUN if light or self._remote else 1
         self._asked = _Asked()
 

@@ -382,12 +382,25 @@ def cut_jpeg(data, facts, wanted, out, found):  # type: ignore[no-untyped-def]
 #: Bits of a Huffman code that the tables are indexed by; longer codes are searched for.
 _LOOKUP = 11
 _ENTRIES = 1 << _LOOKUP
+#: What is added to a number of coefficients: see _pairs.
+_ENDED, _OTHER = 128, 1024
 #: Bytes behind a scan that may be read, as zeros: one block is at most 250 bytes.
 _BEHIND = 512
 #: Pixels between two restart markers where they divide the row, and the least and most elsewhere.
 _APART, _CLOSEST, _FARTHEST = 64, 48, 160
 #: Bytes that a marker and the DC values behind it add, and which part of a scan they may be.
 _MARKER, _SHARE = 4, 45
+
+
+@intrinsic
+def _store_64_bits(typingctx: Any, address: Any, value: Any) -> Any:
+    """All bits of ``value``, the highest first."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        store_any(builder, builder.bswap(arguments[1]), arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.uint64), generate
 
 
 @intrinsic
@@ -430,13 +443,39 @@ def _put(out: Any, held: Any, count: Any, value: Any, length: Any) -> Any:
 @njit
 def _copy_bits(bits: Any, start: Any, end: Any, out: Any, held: Any, count: Any) -> Any:
     """Append bits ``start`` to ``end`` of ``bits``; returns as _put does."""
-    while end - start >= 32:
-        word = _peek(bits, start) >> np.uint64(32)
-        out, held, count = _put(out, held, count, word, 32)
-        start += 32
-    if end > start:
-        word = _peek(bits, start) >> np.uint64(64 - (end - start))
-        out, held, count = _put(out, held, count, word, end - start)
+    length = min(-count & 7, end - start)  # so that what follows begins a byte
+    if length:
+        word = _peek(bits, start) >> np.uint64(64 - length)
+        out, held, count = _put(out, held, count, word, length)
+        start += length
+    if end - start >= 64 and count & 7 == 0:
+        while count:
+            count -= 8
+            byte = (held >> np.uint64(count)) & np.uint64(0xFF)
+            _store_u8(out, byte)
+            _store_u8(out + 1, np.uint64(0))
+            out += 2 if byte == np.uint64(0xFF) else 1
+        more = np.uint64(start & 7)
+        while end - start >= 64:
+            at = bits + (start >> 3)
+            word = _load_bits(at) << more
+            word |= (_load_bits(at + 8) >> np.uint64(1)) >> (np.uint64(63) - more)
+            start += 64
+            other = ~word
+            if (other - np.uint64(0x0101010101010101)) & word & np.uint64(0x8080808080808080):
+                for k in range(8):
+                    byte = (word >> np.uint64(56 - 8 * k)) & np.uint64(0xFF)
+                    _store_u8(out, byte)
+                    _store_u8(out + 1, np.uint64(0))
+                    out += 2 if byte == np.uint64(0xFF) else 1
+            else:
+                _store_64_bits(out, word)
+                out += 8
+    while end > start:
+        length = min(end - start, 32)
+        word = _peek(bits, start) >> np.uint64(64 - length)
+        out, held, count = _put(out, held, count, word, length)
+        start += length
     return out, held, count
 
 
@@ -490,26 +529,28 @@ def _huffman(data: Any, at: Any, single: Any, long: Any, codes: Any) -> Any:
 @njit
 def _pairs(single: Any, many: Any) -> None:
     """``many``: what ``single`` says of AC coefficients, as many as the bits hold: their bits
-    (5 bits), 32 for the end of the block, how many they are, zeros included, << 6; 0 for none."""
+    (5 bits), and how many they are, zeros included, << 5; _ENDED more of these at the end of the
+    block, _OTHER more where it is no valid symbol, or a longer one."""
     for i in range(_ENTRIES):
         entry = np.int64(single[i])
         length, run, size = entry >> 8, (entry >> 4) & 15, entry & 15
         if entry == 0 or size > 10 or (size == 0 and run not in (0, 15)):
-            many[i] = 0
+            many[i] = _OTHER << 5
         elif size == 0 and run == 0:
-            many[i] = length | 32
+            many[i] = length | _ENDED << 5
         else:
-            many[i] = (length + size) | (run + 1) << 6
+            many[i] = (length + size) | (run + 1) << 5
     # From the longest first symbols on: what follows has been looked up by then or is looked up
     # as it is, one symbol: both are right.
     for i in range(_ENTRIES):
         entry = np.int64(many[i])
         taken = entry & 31
-        if entry == 0 or entry & 32 or taken >= _LOOKUP:
+        if entry >> 5 >= _ENDED or taken >= _LOOKUP:
             continue
         follow = np.int64(many[(i << taken) & (_ENTRIES - 1)])
-        if follow and taken + (follow & 31) <= _LOOKUP and (entry >> 6) + (follow >> 6) < 64:
-            many[i] = (taken + (follow & 31)) | (follow & 32) | ((entry >> 6) + (follow >> 6)) << 6
+        number = (entry >> 5) + (follow >> 5)
+        if taken + (follow & 31) <= _LOOKUP and number < _OTHER and number & (_ENDED - 1) < 64:
+            many[i] = (taken + (follow & 31)) | number << 5
 
 
 @njit
@@ -698,13 +739,12 @@ def add_restarts(address, size, scratch, start, room, result):  # type: ignore[n
             length, category = entry >> 8, entry & 255
             if category > 11:
                 return
-            if category:
-                value = np.int64((word << np.uint64(length)) >> np.uint64(64 - category))
-                if value < 1 << (category - 1):
-                    value -= (1 << category) - 1
-                before[c] += value
-                if before[c] > 2047 or before[c] < -2047:
-                    return
+            # T.81, F.2.2.1, without branches: a first bit of 0 means a negative difference
+            value = np.int64(word << np.uint64(length) >> np.uint64(1) >> np.uint64(63 - category))
+            value -= ((value << 1 >> category) ^ 1) * ((1 << category) - 1)
+            before[c] += value
+            if before[c] > 2047 or before[c] < -2047:
+                return
             if due[c]:
                 # The first block of a component in a segment: its own value, not the difference.
                 if limit - out < (here - copied) // 4 + 64:
@@ -725,29 +765,36 @@ def add_restarts(address, size, scratch, start, room, result):  # type: ignore[n
                 copied = here + length + category
                 due[c] = 0
             here += length + category
-            word <<= np.uint64(length + category)
-            known = 57 - length - category  # bits of word
             base, t = np.uint64(ac_of[b] * _ENTRIES), ac_of[b]
             k = np.int64(1)
-            while k < 64:
-                if known < _LOOKUP:
-                    word, known = _peek(bits, here), np.int64(57)
-                index = base + (word >> np.uint64(64 - _LOOKUP))
-                entry = np.int64(many[index])
-                k += entry >> 6
-                if entry != 0 and k < 64:
-                    here += entry & 31
-                    if entry & 32:
-                        break
+            while True:
+                # Of the 57 bits or more of a word three look-ups take 22 each at most.
+                word = _peek(bits, here)
+                entry = np.int64(many[base + (word >> np.uint64(64 - _LOOKUP))])
+                here += entry & 31
+                k += entry >> 5
+                if k < 64:
                     word <<= np.uint64(entry & 31)
-                    known -= entry & 31
-                    continue
-                # One symbol after the other: long codes, and the end of a block without a code.
-                k -= entry >> 6
-                known = np.int64(0)
+                    entry = np.int64(many[base + (word >> np.uint64(64 - _LOOKUP))])
+                    here += entry & 31
+                    k += entry >> 5
+                    if k < 64:
+                        word <<= np.uint64(entry & 31)
+                        entry = np.int64(many[base + (word >> np.uint64(64 - _LOOKUP))])
+                        here += entry & 31
+                        k += entry >> 5
+                        if k < 64:
+                            continue
+                if k == 64 or 0 <= k - _ENDED < 64:
+                    break
+                # One symbol: long codes, and a block that ends without a code, at number 64.
+                here -= entry & 31
+                k -= entry >> 5
+                word = _peek(bits, here)
+                index = base + (word >> np.uint64(64 - _LOOKUP))
                 entry = np.int64(single[np.uint64(4 * _ENTRIES) + index])
                 if entry == 0:
-                    entry = _long_code(_peek(bits, here), long[1, t], data)
+                    entry = _long_code(word, long[1, t], data)
                     if entry == 0:
                         return
                 run, category = (entry >> 4) & 15, entry & 15
@@ -757,6 +804,8 @@ def add_restarts(address, size, scratch, start, room, result):  # type: ignore[n
                 k += run + 1
                 if category > 10 or (category == 0 and run != 15) or k > 64:
                     return
+                if k == 64:
+                    break
             if here > total:
                 return
     if (here + 7) >> 3 != count or limit - out < (here - copied) // 4 + 64 + size - tail:
