@@ -116,7 +116,7 @@ def _describe_restarts(source: FieldsSource) -> dict[str, int] | None:
         with contextlib.suppress(AsyncReaderError):  # a damaged sample: verify names it
             data = source.sample_bytes(record)
             size += len(data)
-            header = codec.read_header(data)
+            header = codec.read_plain_header(data) or codec.read_header(data)
             jpegs += header.kind == "jpeg"
             can_be_cut += header.facts is not None
     return {"looked_at": looked_at, "jpegs": jpegs, "can_be_cut": can_be_cut}
