@@ -167,7 +167,7 @@ def test_no_machine_paths() -> None:
         assert not pattern.search(text), f"{path.relative_to(ROOT)}: {pattern.search(text)}"
 
 
-#: Features of the systems whose faces we wear, by letter: Torch's reader, paraload, ml-pyxis,
+#: Features of the libraries whose APIs we replace, by letter: Torch's reader, paraload, ml-pyxis,
 #: climin and Keras' enqueuers.
 FEATURES = {"T": 13, "P": 11, "X": 19, "C": 10, "K": 14}
 

@@ -1,6 +1,6 @@
-"""Damage to a file's bytes: single flips, and blows at its structure.
+"""Damages the bytes of a file: single bits, and the fields of its structure.
 
-Every function takes a Mutant, damages it by the numbers of ``rng``, and says what it did.
+Every function takes a Mutant, damages it as ``rng`` says, and returns what it did, in words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The gate at open: what is refused before a sample is read, and what does not stand in the way."""
+"""Opening a damaged set: what is refused before a sample is read, and what is still served."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Conversions that something happens to, each in a process of its own (see child_runner.py).
+"""Conversions that are disturbed, each in its own process (see child_runner.py).
 
-What happens, happens at the k-th call of C from the modules that write a set: every write, sync,
-rename and lock is one, and so is each step of lmdb's and around those of h5py's.
+The disturbance comes at the k-th call of C from the modules that write a set. Every write, sync,
+rename and lock is such a call; so is each step of lmdb and those around h5py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Ways to leave a reader, each a function run in a process of its own by child_runner.py.
+"""Ways to end a program that has a reader open. child_runner.py runs each in its own process.
 
-A way says when it begins to leave (``leaving()``), and where the program goes on behind it what is
-left in the process then: threads, descriptors, children, shared memory.
+Each calls ``leaving()`` when the end begins. If the program goes on, it reports which threads,
+descriptors, child processes and shared memory are left.
 """
 
 from __future__ import annotations

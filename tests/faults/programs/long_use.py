@@ -1,4 +1,4 @@
-"""Long use in one process: the buffer contract under stress, and what is left behind by it."""
+"""Long use in one process: whether batches stay right under stress, and what is left over."""
 
 from __future__ import annotations
 
