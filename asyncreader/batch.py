@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Generic, Self, TypeAlias, TypeVar, cast
 
@@ -47,7 +48,8 @@ class Batch(Generic[D, L]):
     ``AsyncReader[torch.Tensor, torch.Tensor]``.
 
     Reading ``data`` or ``labels`` of a batch that was given back raises ReaderClosedError. Arrays
-    taken from it before remain the slot's memory, which later batches overwrite.
+    taken from it before remain the slot's memory, which later batches overwrite: a reader whose
+    caller collects them (``[data for data, labels in reader]``) raises ReaderClosedError, too.
     """
 
     __slots__ = (
@@ -77,6 +79,8 @@ class Batch(Generic[D, L]):
         self.step = plan.step
         self.last = plan.last
         self._copied = copy
+        if not copy and isinstance(ring, SlotRing):
+            slot.batch = weakref.ref(self), weakref.ref(arrays_of(data)[0])
         self._ring = ring
         self._slot = slot
         self._generation = slot.generation

@@ -106,6 +106,7 @@ class AsyncReader(Generic[D, L]):
                 self._ring.copies = filler.copy_queue(slots, servers)
             self._start = self._order.next_batch_at(Cursor())
             self._totals = Totals()
+            self._still_held = 0
             self._fetching, self._copying = threading.RLock(), threading.RLock()
             self._pid = os.getpid()
             self._fingerprint: str | None = None
@@ -183,7 +184,17 @@ class AsyncReader(Generic[D, L]):
         totals = self._totals
         if slot.bad:
             totals.note_bad(slot.bad)
+        held = slot.still_held()
         batch: Batch[D, L] = Batch(self._batches_from, slot, self._params.copy)
+        self._still_held = self._still_held + 1 if held else 0
+        if self._still_held == 2:  # one may be a variable that was left over
+            self._still_held = 0
+            raise ReaderClosedError(
+                "arrays of batches that were given back are still held, and later batches "
+                "overwrite them",
+                found=f"two in a row, before epoch {batch.epoch} step {batch.step}",
+                hint="copy what you keep (data.copy()), or open the reader with copy=True",
+            )
         totals.batches += 1
         totals.samples += len(batch)
         data: Any = batch.data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -94,6 +95,7 @@ class Slot(RingSlot):
 
     __slots__ = (
         "bad",
+        "batch",
         "copied",
         "error_at",
         "labels",
@@ -122,11 +124,17 @@ class Slot(RingSlot):
         self.out = out
         self.out_labels = out_labels
         self.several = several
+        #: What was handed out last: weak references to the batch and to its first array.
+        self.batch: tuple[weakref.ref[Any], weakref.ref[Array]] | None = None
         self.copied = False
         self.parts = 0
         self.parts_left = 0
         self.error_at = 0
         self.bad: list[tuple[int, int, str]] = []
+
+    def still_held(self) -> bool:
+        """Whether the caller holds an array of the batch before, without its Batch."""
+        return self.batch is not None and self.batch[0]() is None and self.batch[1]() is not None
 
     def poison(self) -> None:
         """Overwrite everything the caller could still be looking at."""
@@ -292,7 +300,7 @@ class SlotRing(Ring[Slot]):
             # postprocess may have made something that has no row for each sample
             if count < whole == array.shape[0]:
                 array = array[:count]
-            return array.copy(order="K") if copy else array
+            return array.copy(order="K") if copy else array.view()  # of its own: see still_held
 
         labels = slot.out_labels
         seen = tuple(map(handed, slot.out)) if slot.several else handed(slot.out[0])

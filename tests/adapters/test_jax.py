@@ -175,7 +175,7 @@ class Transfer:
     """An array on its way: its memory is read when somebody waits for it, as late as may be."""
 
     def __init__(self, source: np.ndarray) -> None:
-        self.source = source
+        self.source = source[...]  # its memory, as a device has it
         self.landed: np.ndarray | None = None
 
     def land(self) -> np.ndarray:

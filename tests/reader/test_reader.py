@@ -427,6 +427,30 @@ def test_a_batch_that_was_given_back(workers: str, debug: bool) -> None:
             _ = [data for data, _ in listed]
 
 
+@pytest.mark.parametrize("njob", [1, 3])
+def test_arrays_that_are_collected(njob: int) -> None:
+    """A caller who collects the arrays of batches gets an error that names copy=True, not a list of
+    overwritten arrays; the batch behind it comes as ever."""
+    with open_reader(batch_size=2, njob=njob) as reader:
+        with pytest.raises(ReaderClosedError, match="copy=True"):
+            _ = [data for data, _ in reader]
+        assert next(iter(reader)).step == njob + 3
+
+
+def test_arrays_that_may_be_held() -> None:
+    """A variable left over, batches instead of their arrays, kept batches and private copies are
+    no error."""
+    with open_reader(batch_size=2, njob=1) as reader:
+        left_over, _ = next(iter(reader))
+        steps = [data.shape[0] for data, labels in reader]
+        batches = list(reader)
+        kept = [batch.data.copy() for batch in reader]
+    with open_reader(batch_size=2, njob=1, copy=True) as reader:
+        copies = [data for data, _ in reader]
+    assert left_over.shape[0] == 2
+    assert len(steps) + 1 == len(batches) == len(kept) == len(copies) > 4
+
+
 def test_a_held_batch_outlives_its_reader() -> None:
     """Closing the reader gives no batch back; a copy is the caller's for ever."""
     with open_reader() as reader, open_reader(copy=True) as copies:
