@@ -95,9 +95,9 @@ def test_a_killed_or_stuck_process_is_an_outcome(
     kind: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The trial that killed or stopped its process is named; the others go on in a new one."""
-    (tmp_path / "faults").mkdir()
-    (tmp_path / "faults" / "__init__.py").touch()
-    (tmp_path / "faults" / "trials.py").write_text(CHILD)
+    folder = tmp_path / "faults" / "damage"
+    folder.mkdir(parents=True)
+    (folder / "trials.py").write_text(CHILD)
     monkeypatch.setattr(watch, "TESTS", str(tmp_path))
     monkeypatch.setattr(watch, "PATIENCE", 4 if kind == "hangs" else watch.PATIENCE)
     jobs = [
