@@ -15,18 +15,26 @@ from observed import HANG
 def interrupted(moment: int, act: Callable[[], Any]) -> bool:
     """Run ``act`` with Ctrl-C at that moment; False where it was over before.
 
-    The moments are those of CPython: a function begins, or a call of C has returned.
+    The moments are those of CPython: a function begins, or a call of C has returned. In finalizers,
+    weak references' callbacks and generators that are closed Python prints every error and goes on:
+    what it prints of Ctrl-C there is dropped.
     """
     left = moment
+    unraisable = sys.unraisablehook
+
+    def drop(error: sys.UnraisableHookArgs) -> None:
+        if not issubclass(error.exc_type, KeyboardInterrupt):
+            unraisable(error)
 
     def look(frame: Any, event: str, argument: Any) -> None:
         nonlocal left
-        if event in ("call", "c_return") and not _swallowed(frame):
+        if event in ("call", "c_return"):
             left -= 1
             if left == 0:
                 sys.setprofile(None)
                 signal.raise_signal(signal.SIGINT)
 
+    sys.unraisablehook = drop
     try:
         sys.setprofile(look)
         act()
@@ -34,21 +42,8 @@ def interrupted(moment: int, act: Callable[[], Any]) -> bool:
         return True
     finally:
         sys.setprofile(None)
+        sys.unraisablehook = unraisable
     return left <= 0
-
-
-def _swallowed(frame: Any) -> bool:
-    """Whether Python prints an error in this frame and goes on.
-
-    It does so in a finalizer and in a weak reference's callback, whenever they happen to run.
-    """
-    while frame is not None:
-        code = frame.f_code
-        callback = code.co_name in ("_remove", "remove") and "weakref" in code.co_filename
-        if callback or code.co_name == "__del__":
-            return True
-        frame = frame.f_back
-    return False
 
 
 def moments(case: Callable[[], Iterator[Callable[[], Any]]]) -> None:
