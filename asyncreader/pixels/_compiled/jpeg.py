@@ -415,6 +415,17 @@ def _store_bits(typingctx: Any, address: Any, value: Any) -> Any:
     return types.void(types.int64, types.uint64), generate
 
 
+@njit(inline="always")
+def _put_bytes(out: Any, word: Any, size: Any) -> Any:
+    """Write the ``size`` low bytes of ``word``, a 0 after each 0xFF; the address behind them."""
+    for k in range(size):
+        byte = (word >> np.uint64(8 * (size - 1 - k))) & np.uint64(0xFF)
+        _store_u8(out, byte)
+        _store_u8(out + 1, np.uint64(0))
+        out += 2 if byte == np.uint64(0xFF) else 1
+    return out
+
+
 @njit
 def _put(out: Any, held: Any, count: Any, value: Any, length: Any) -> Any:
     """Append the ``length`` (at most 32) low bits of ``value`` to the ``count`` bits in ``held``.
@@ -429,11 +440,7 @@ def _put(out: Any, held: Any, count: Any, value: Any, length: Any) -> Any:
         word = (held >> np.uint64(count)) & np.uint64(0xFFFFFFFF)
         other = word ^ np.uint64(0xFFFFFFFF)
         if (other - np.uint64(0x01010101)) & word & np.uint64(0x80808080):
-            for k in range(4):
-                byte = (word >> np.uint64(24 - 8 * k)) & np.uint64(0xFF)
-                _store_u8(out, byte)
-                _store_u8(out + 1, np.uint64(0))
-                out += 2 if byte == np.uint64(0xFF) else 1
+            out = _put_bytes(out, word, 4)
         else:
             _store_bits(out, word)
             out += 4
@@ -449,12 +456,8 @@ def _copy_bits(bits: Any, start: Any, end: Any, out: Any, held: Any, count: Any)
         out, held, count = _put(out, held, count, word, length)
         start += length
     if end - start >= 64 and count & 7 == 0:
-        while count:
-            count -= 8
-            byte = (held >> np.uint64(count)) & np.uint64(0xFF)
-            _store_u8(out, byte)
-            _store_u8(out + 1, np.uint64(0))
-            out += 2 if byte == np.uint64(0xFF) else 1
+        out = _put_bytes(out, held, count >> 3)
+        count = 0
         more = np.uint64(start & 7)
         while end - start >= 64:
             at = bits + (start >> 3)
@@ -463,11 +466,7 @@ def _copy_bits(bits: Any, start: Any, end: Any, out: Any, held: Any, count: Any)
             start += 64
             other = ~word
             if (other - np.uint64(0x0101010101010101)) & word & np.uint64(0x8080808080808080):
-                for k in range(8):
-                    byte = (word >> np.uint64(56 - 8 * k)) & np.uint64(0xFF)
-                    _store_u8(out, byte)
-                    _store_u8(out + 1, np.uint64(0))
-                    out += 2 if byte == np.uint64(0xFF) else 1
+                out = _put_bytes(out, word, 8)
             else:
                 _store_64_bits(out, word)
                 out += 8
