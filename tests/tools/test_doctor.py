@@ -12,15 +12,17 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fakes import packed, paint, write_hdf5
+from fakes import packed, paint, pictures, write_hdf5
 from PIL import Image
 
 import converters
 from asyncreader import ParamsError
 from asyncreader.cli import main as cli
 from asyncreader.params import parse_params
-from asyncreader.sources import open_source
-from asyncreader.tools.ceilings import copy_ceiling, read_ceiling
+from asyncreader.pixels.transform import Fill
+from asyncreader.sources import RowPlan, open_source
+from asyncreader.stats import Meter
+from asyncreader.tools.ceilings import copy_ceiling, decode_ceiling, read_ceiling
 from asyncreader.tools.doctor import Diagnosis, advice, diagnose, facts, measure
 from asyncreader.tools.doctor.advice import Ceilings, Proposal, Tried
 from asyncreader.tools.doctor.facts import Facts
@@ -278,6 +280,24 @@ def test_ceilings(tmp_path: Path) -> None:
     for random in (True, False):
         found = read_ceiling(str(small), 5000, 0.01, random=random)
         assert found is None or found > 0
+
+
+def test_loading_kernels_is_not_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rows also load what decodes them: that time is in no rate of a ceiling."""
+    content = packed(list(pictures(16, (32, 32, 3))), "jpeg")
+    source = open_source(write_hdf5(tmp_path / "train.h5", content))
+    read, delays = type(source).read_into, [1000.0]
+
+    def slow_at_first(self: Any, plan: RowPlan, fill: Fill, out: Any, meter: Meter) -> Any:
+        meter.decode += delays.pop() if delays else 0.0
+        return read(self, plan, fill, out, meter)
+
+    monkeypatch.setattr(type(source), "read_into", slow_at_first)
+    fill = Fill(source.spec.stored, parse_params({"path": "train.h5"}, {}).wanted, source.spec.path)
+    found = decode_ceiling(source, fill, np.arange(16), 1, 0.01)
+    source.close()
+    assert found.decoded_per_second is not None
+    assert found.decoded_per_second > 1
 
 
 # -- the whole -----------------------------------------------------------------------------------
