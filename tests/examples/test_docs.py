@@ -181,17 +181,25 @@ def test_blocks_run(page: str, beside_photos: Path) -> None:
 
 
 def test_the_contact_sheet_is_what_its_command_draws(beside_photos: Path) -> None:
-    """README's contact sheet is small, and the command above it draws it again."""
+    """The command above README's contact sheet draws it again."""
     (line,) = re.findall(r"^asyncreader preview .* --output batch\.png$", README, re.MULTILINE)
     committed = ROOT / "docs" / "images" / "batch.png"
     assert f"]({committed.relative_to(ROOT)})" in README
-    assert committed.stat().st_size < 150_000
     assert run(shlex.split(line)) == 0
     with Image.open("batch.png") as drawn, Image.open(committed) as shown:
         assert drawn.size == shown.size
         # decoders and fonts may differ a little between versions
         apart = np.asarray(drawn, int) - np.asarray(shown, int)
         assert abs(apart).mean() < 2
+
+
+def test_pictures_are_small_and_shown() -> None:
+    """Each picture of docs/images is below 150 kB and stands on a page."""
+    pages = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    for path in (ROOT / "docs" / "images").iterdir():
+        assert path.stat().st_size < 150_000, path.name
+        assert f"images/{path.name})" in pages
+    assert "python tests/support/figures.py" in pages
 
 
 def test_extras_are_installed_from_the_checkout() -> None:

@@ -1,14 +1,18 @@
 """Draws the figures of the documentation: ``python tests/support/figures.py``. Needs Chromium.
 
-docs/images gets report.png (the page of preview --html) and trace.png (workers, slots and the
-consumer in time), both of the sample pictures. The command of the contact sheet, batch.png, is in
-README.
+docs/images gets report.png (the page of preview --html), doctor.png (what doctor prints), trace.png
+(workers, slots and the consumer in time) and batch.png (the contact sheet; its command is in
+README), all of the sample pictures. flow.svg is edited by hand.
 """
 
 from __future__ import annotations
 
 import html
 import json
+import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,14 +25,36 @@ from asyncreader import AsyncReader
 
 IMAGES = ROOT / "docs" / "images"
 WIDTH = 1000
+#: Width and height of the window, and whether the whole page is drawn.
+DRAWN = {"report": (WIDTH + 40, 900, False), "trace": (WIDTH + 40, 100, True)}
+DRAWN |= {"doctor": (760, 100, True)}
 #: Colours of what a lane shows; anything else is grey.
 COLOURS = {"fill": "#4c78a8", "wait": "#e45756", "use": "#54a24b", "FREE": "#eeeeee"}
 COLOURS |= {"FILLING": "#4c78a8", "READY": "#f2cf5b", "HELD": "#54a24b"}
 
 
-def command(*words: str) -> None:
-    """Run a command of asyncreader."""
-    subprocess.run([sys.executable, "-m", "asyncreader", *words, "--quiet"], cwd=ROOT, check=True)
+def command(words: str, folder: Path) -> str:
+    """What a command of asyncreader prints, run in ``folder``."""
+    program = [sys.executable, "-m", *shlex.split(words)]
+    found = os.environ | {"PYTHONPATH": str(ROOT)}
+    run = subprocess.run(program, cwd=folder, check=True, stdout=subprocess.PIPE, env=found)
+    return run.stdout.decode()
+
+
+def contact_sheet() -> str:
+    """README's command that draws one."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^asyncreader preview .* --output batch\.png$", readme, re.MULTILINE)
+    return str(line)
+
+
+def doctor_of(folder: Path) -> str:
+    """A terminal with what the doctor says of JPEGs that training cuts to 224x224."""
+    photos = shlex.quote(str(ROOT / "sample_data" / "train"))
+    command(f"asyncreader convert {photos} photos.h5 --encoding jpeg --size 256 -q", folder)
+    asked = "asyncreader doctor photos.h5 --size 224x224 --consumer-ms 10"
+    shown = html.escape(f"$ {asked}\n{command(asked + ' --seconds 6', folder)}")
+    return f'<pre style="background:#1d1f21;color:#e6e6e6;padding:16px;margin:0">{shown}</pre>'
 
 
 def trace_of(packed: Path, target: Path) -> str:
@@ -71,17 +97,22 @@ def main() -> int:
         print(f"none of {', '.join(chromium.NAMES)} is installed", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as scratch, chromium.Page(Path(scratch, "p")) as browser:
-        packed = Path(scratch, "train.h5")
-        command("convert", "sample_data/train", str(packed), "--size", "224x224")
-        command("preview", str(packed), "--html", f"{scratch}/report.html")
-        svg = trace_of(packed, Path(scratch, "trace.json"))
-        style = "<style>body{font:14px sans-serif;margin:16px}</style>"
-        page = f"<!doctype html><meta charset=utf-8>{style}{svg}"
-        Path(scratch, "trace.html").write_text(page, encoding="utf-8")
-        for name, height in (("report", 900), ("trace", 290)):
-            browser.open(Path(scratch, f"{name}.html"), WIDTH + 40, height)
-            browser.screenshot(IMAGES / f"{name}.png", whole=False)
-            print(IMAGES / f"{name}.png")
+        folder = Path(scratch)
+        photos = shlex.quote(str(ROOT / "sample_data" / "train"))
+        command(f"asyncreader convert {photos} train.h5 --size 224x224 -q", folder)
+        command("asyncreader preview train.h5 --html report.html -q", folder)
+        command(f"{contact_sheet()} -q", folder)
+        shutil.copyfile(folder / "batch.png", IMAGES / "batch.png")
+        trace = trace_of(folder / "train.h5", folder / "trace.json")
+        style = "<style>html{scrollbar-width:none}body{font:14px sans-serif;margin:16px}</style>"
+        for name, body in {"trace": trace, "doctor": doctor_of(folder)}.items():
+            page = f"<!doctype html><meta charset=utf-8>{style}{body}"
+            (folder / f"{name}.html").write_text(page, encoding="utf-8")
+        for name, (width, height, whole) in DRAWN.items():
+            browser.open(folder / f"{name}.html", width, height)
+            browser.screenshot(IMAGES / f"{name}.png", whole=whole)
+        for path in sorted(IMAGES.glob("*.png")):
+            print(path, path.stat().st_size)
     return 0
 
 
