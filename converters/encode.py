@@ -27,6 +27,8 @@ from .options import Options
 UInt8: TypeAlias = npt.NDArray[np.uint8]
 #: Called with the bytes that the next step needs; may wait until they are free.
 Hold: TypeAlias = Callable[[int], None]
+#: What samples of one field share: dtype, channels, of raw ones height and width.
+Kind: TypeAlias = tuple[str | int, ...]
 
 #: The JPEG decoder may reduce a crop that is this many times larger than the target.
 REDUCE_ABOVE: Final = 3
@@ -43,27 +45,35 @@ _FULL: Final = (1.0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """One sample as it is stored: bytes, (H, W, C) of its picture if that is known, XXH3-64; and
-    its other fields in the same form."""
+    """One field of a sample as it is stored: bytes, (H, W, C) if that is known, XXH3-64."""
 
     data: bytes | memoryview
     shape: tuple[int, int, int] | None
     checksum: int
     dtype: str = "uint8"
-    fields: tuple[Packed, ...] = ()
     #: Whether restart markers were put into it; None where that was not tried.
     rewritten: bool | None = None
 
-    @property
-    def size(self) -> int:
-        """Bytes of the sample and its fields."""
-        return len(self.data) + sum(len(field.data) for field in self.fields)
+    def kind(self, raw: bool) -> Kind:
+        """What must be equal in all samples of the field, as far as it is known."""
+        if self.shape is None:
+            return ()
+        high, wide, channels = self.shape
+        return (self.dtype, channels, high, wide) if raw else (self.dtype, channels)
 
-    @property
-    def kind(self) -> str:
-        """Dtype and channels, which must be equal in all samples of a field."""
-        assert self.shape is not None
-        return f"{self.dtype}, {self.shape[2]} channel" + "s" * (self.shape[2] > 1)
+
+#: A sample as it is stored: its fields in the order of the set, the picture first.
+Sample: TypeAlias = tuple[Packed, ...]
+
+
+def sample_bytes(sample: Sample) -> int:
+    """Bytes of all its fields."""
+    return sum(len(field.data) for field in sample)
+
+
+def kinds_of(sample: Sample, encoding: str) -> tuple[Kind, ...]:
+    """The kind of each field, where the picture is stored as ``encoding`` says."""
+    return tuple(field.kind(encoding == "raw") for field in sample)
 
 
 def packed(

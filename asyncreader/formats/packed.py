@@ -117,7 +117,7 @@ def is_field_name(name: object) -> TypeGuard[str]:
 
 def table_of(field: str | None, table: str) -> str:
     """Name of a field's table (``checksums``, ``offsets``, ``paths``); None: of ``data``."""
-    return table if field is None else f"{field}.{table}"
+    return table if field in (None, DATA) else f"{field}.{table}"
 
 
 _SHAPE: Final = optional(each(whole(), least=3, most=3))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,11 +13,12 @@ import xxhash
 
 from asyncreader.errors import FormatError, SampleError
 from asyncreader.formats.manifest import manifest_path
+from asyncreader.formats.packed import DATA
 from asyncreader.pixels import codec
 from asyncreader.sources import open_source
 from asyncreader.sources.urls import is_url
 
-from ..encode import Hold, Packed, make_recipe, notes
+from ..encode import Hold, Sample, make_recipe, notes
 from ..options import Options, check_encoding
 from ..ordered_pool import RUN
 from ..temp_tables import Numbers, PathOf, Strings
@@ -102,13 +103,12 @@ class FolderSamples:
         self.skipped = [
             (sort_key(path), os.fsdecode(path), problem) for path, problem in self._listing.skipped
         ]
-        self.path: PathOf | None = self._listing.paths.__getitem__
         light = self.encoding == "original" and not options.check_decode
         self.run = RUN if light else 1
         self.ahead = self._listing.tree.ahead
         self.identity = "folder"
         self._masks = list(masks)
-        self.fields = tuple(name for name, _ in options.fields)
+        self.fields = (DATA, *(name for name, _ in options.fields))
         try:
             for name, folder in options.fields[len(masks) :]:
                 match = (name, folder, self._listing.paths, options.follow_links, options.skip_bad)
@@ -118,28 +118,29 @@ class FolderSamples:
         except BaseException:
             self.close()
             raise
-        self.field_paths: tuple[PathOf | None, ...] = tuple(
-            field.paths.__getitem__ for field in self._masks
+        self.paths: tuple[PathOf | None, ...] = tuple(
+            paths.__getitem__
+            for paths in (self._listing.paths, *(field.paths for field in self._masks))
         )
 
     def will_need(self, number: int) -> bool:
         listing = self._listing
         return listing.tree.will_need(listing.paths[number], listing.stamps[number])
 
-    def fetch(self, number: int, hold: Hold) -> Packed:
+    def fetch(self, number: int, hold: Hold) -> Sample:
         path = self._listing.paths[number]
         try:
             data = self._listing.tree.read(path, hold, self._listing.stamps[number])
-            sample = self._recipe.from_file(data, hold)
+            picture = self._recipe.from_file(data, hold)
             header = codec.read_header(data) if self._masks else None
         except SampleError as exc:
             exc.source_path = self._listing.tree.shown(path)
             raise
         if header is None:
-            return sample
+            return (picture,)
         full = header.height, header.width
         masks = (field.fetch(number, path, full, self._recipe, hold) for field in self._masks)
-        return replace(sample, fields=tuple(masks))
+        return (picture, *masks)
 
     def name(self, number: int) -> tuple[Any, str]:
         path = self._listing.paths[number]

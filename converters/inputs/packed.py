@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,7 +30,7 @@ from asyncreader.sources.lmdb.file import lmdb_data_file
 from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url
 
-from ..encode import Hold, Packed, Recipe, make_recipe, notes, packed
+from ..encode import Hold, Packed, Recipe, Sample, make_recipe, notes, packed
 from ..options import Options, check_encoding
 from ..ordered_pool import RUN
 from ..temp_tables import PathOf, Strings
@@ -89,8 +89,9 @@ class PackedSamples:
         if self._recipe is None and options.restarts:  # JPEGs that are not encoded anew
             self._recipe = make_recipe(options, "original", self.channels)
         self._check_decode = options.check_decode and spec.stored.encoded
-        self._fields = _fields(self._source, make_recipe(options, self.encoding, self.channels))
-        self.fields = tuple(field.name for field in self._fields)
+        recipe = make_recipe(options, self.encoding, self.channels)
+        self._others = _others(self._source, recipe, same=self._recipe is None)
+        self.fields = (fmt.DATA, *(field.name for field in self._others))
         labels = None if options.no_labels else self._source.labels
         self._labels = None if labels is None else _label_table(labels, options.src)
         self.classes = None if labels is None else spec.classes
@@ -99,10 +100,8 @@ class PackedSamples:
         self.ignored: dict[str, int] = {}
         self.notes = notes(options, self._recipe)
         self.skipped: list[tuple[Any, str, SampleError]] = []
-        self._paths = _paths(self._source)
-        self.path: PathOf | None = None if self._paths is None else self._path
-        self._of_fields = [_paths(field.part) for field in self._fields]
-        self.field_paths = tuple(map(self._field_path, self._of_fields))
+        self._paths = list(map(_paths, self._source.parts))
+        self.paths = tuple(map(self._path_of, self._paths))
         # a run of remote samples is one request; in random order there are no runs
         self._remote = spec.io == "ranges" and options.shuffle is None
         light = self._recipe is None or self._recipe.encoding == "original"
@@ -120,11 +119,7 @@ class PackedSamples:
         """The number of sample ``number`` in the source."""
         return number if self._records is None else int(self._records[number])
 
-    def _path(self, number: int) -> bytes:
-        assert self._paths is not None
-        return self._paths[self._record(number)]
-
-    def _field_path(self, paths: Strings | None) -> PathOf | None:
+    def _path_of(self, paths: Strings | None) -> PathOf | None:
         return None if paths is None else lambda number: paths[self._record(number)]
 
     def _ask(self, number: int) -> None:
@@ -133,16 +128,20 @@ class PackedSamples:
             self._asked.numbers = range(number, min(number + RUN, self.count))
             self._source.prefetch(np.array([self._record(n) for n in self._asked.numbers]))
 
-    def fetch(self, number: int, hold: Hold) -> Packed:
+    def fetch(self, number: int, hold: Hold) -> Sample:
         record = self._record(number)
         if self._remote:
             self._ask(number)
-        sample = self._picture(record, hold)
-        if not self._fields:
-            return sample
-        full = self._full(record)
-        same = self._recipe is None
-        return replace(sample, fields=tuple(f.fetch(record, full, same) for f in self._fields))
+        try:
+            picture = self._picture(record, hold)
+            if not self._others:
+                return (picture,)
+            full = self._full(record)
+            return (picture, *(field.fetch(record, full) for field in self._others))
+        except SampleError as exc:
+            exc.path, exc.index = exc.path or self._source.spec.path, record
+            exc.key = exc.key or self._source.key_of(record)
+            raise
 
     def _full(self, record: int) -> tuple[int, int]:
         """(H, W) of a sample's picture as it is in the source."""
@@ -152,21 +151,16 @@ class PackedSamples:
         return self._source.picture_size(record)
 
     def _picture(self, record: int, hold: Hold) -> Packed:
-        try:
-            if self._axes is not None:
-                return self._from_pixels(self._source.sample_pixels(record), self._axes, hold)
-            data = self._source.sample_bytes(record)
-            hold(len(data))
-            if self._recipe is not None:
-                return self._recipe.from_file(data, hold)
-            if self._check_decode:
-                codec.decode(data, self.channels)
-            shape = self._source.spec.stored.shape
-            return packed(data, None if shape is None else (shape[0], shape[1], shape[2]))
-        except SampleError as exc:
-            exc.path, exc.index = exc.path or self._source.spec.path, record
-            exc.key = exc.key or self._source.key_of(record)
-            raise
+        if self._axes is not None:
+            return self._from_pixels(self._source.sample_pixels(record), self._axes, hold)
+        data = self._source.sample_bytes(record)
+        hold(len(data))
+        if self._recipe is not None:
+            return self._recipe.from_file(data, hold)
+        if self._check_decode:
+            codec.decode(data, self.channels)
+        shape = self._source.spec.stored.shape
+        return packed(data, None if shape is None else (shape[0], shape[1], shape[2]))
 
     def _from_pixels(self, stored: npt.NDArray[Any], axes: tuple[int, ...], hold: Hold) -> Packed:
         hold(stored.nbytes)
@@ -179,8 +173,10 @@ class PackedSamples:
         return packed(rows.reshape(-1).data, (high, wide, channels))
 
     def name(self, number: int) -> tuple[Any, str]:
-        path = None if self.path is None else os.fsdecode(self.path(number))
-        return number, f"record {self._record(number)}" if path is None else path
+        path = self.paths[0]
+        if path is None:
+            return number, f"record {self._record(number)}"
+        return number, os.fsdecode(path(number))
 
     def where(self, number: int) -> str:
         return self.name(number)[1]
@@ -208,51 +204,45 @@ class PackedSamples:
             self._source.close()
 
     def close(self) -> None:
-        for paths in (self._paths, *self._of_fields):
+        for paths in self._paths:
             if paths is not None:
                 paths.close()
         self._source.close()
 
 
 @dataclass(frozen=True)
-class _Field:
-    """One of the other fields of a packed set. ``recipe``: what is done to each picture."""
+class _Other:
+    """One of the other fields of a packed set. ``recipe``: what is done to each picture; ``same``:
+    the stored bytes are packed as they are."""
 
     name: str
     part: Source
     recipe: Recipe
+    same: bool
 
-    def fetch(self, record: int, full: tuple[int, int], same: bool) -> Packed:
-        """Its values of one sample; ``same``: the pictures are packed as they are."""
-        spec = self.part.spec
-        try:
-            data = None
-            if spec.stored.encoded or same:
-                data = self.part.sample_bytes(record)
-            if same and data is not None and spec.meta is not None:
-                shape = spec.stored.shape
-                if shape is None:
-                    shape = (*self.part.picture_size(record), spec.stored.channels)
-                high, wide, channels = shape
-                return packed(data, (high, wide, channels), spec.stored.dtype.name)
-            if spec.stored.encoded:
-                assert data is not None
-                values = decode_values(data)
-            else:
-                axes = spec.stored.axes
-                assert axes is not None
-                order = tuple(axes.index(letter) for letter in "HWC")
-                values = self.part.sample_pixels(record).transpose(order)
-            return stored_values(self.name, values, full, self.recipe)
-        except SampleError as exc:
-            exc.path, exc.index = exc.path or spec.path, record
-            exc.key = exc.key or self.part.key_of(record)
-            raise
+    def fetch(self, record: int, full: tuple[int, int]) -> Packed:
+        """Its values of one sample, whose picture has size ``full``."""
+        stored = self.part.spec.stored
+        if self.same:
+            data = self.part.sample_bytes(record)
+            high, wide, channels = stored.shape or (
+                *self.part.picture_size(record),
+                stored.channels,
+            )
+            return packed(data, (high, wide, channels), stored.dtype.name)
+        if stored.encoded:
+            values = decode_values(self.part.sample_bytes(record))
+        else:
+            assert stored.axes is not None
+            order = tuple(stored.axes.index(letter) for letter in "HWC")
+            values = self.part.sample_pixels(record).transpose(order)
+        return stored_values(self.name, values, full, self.recipe)
 
 
-def _fields(source: FieldsSource, recipe: Recipe) -> tuple[_Field, ...]:
-    """The other fields of ``source``; FormatError where one holds no pictures."""
-    found: list[_Field] = []
+def _others(source: FieldsSource, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
+    """The other fields of ``source``; FormatError where one holds no pictures. ``same``: the
+    pictures are packed as they are, and values that asyncreader packed, too."""
+    found: list[_Other] = []
     for name, part in zip(source.names[1:], source.parts[1:], strict=True):
         own = name.rstrip("/").rsplit("/", 1)[-1]
         if part.spec.stored.axes is None:
@@ -263,7 +253,7 @@ def _fields(source: FieldsSource, recipe: Recipe) -> tuple[_Field, ...]:
             )
         if not is_field_name(own) or own in (field.name for field in found):
             raise ParamsError("a field cannot have this name in a packed set", found=repr(own))
-        found.append(_Field(own, part, recipe))
+        found.append(_Other(own, part, recipe, same and part.spec.meta is not None))
     return tuple(found)
 
 

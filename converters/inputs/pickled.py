@@ -18,11 +18,12 @@ import numpy.typing as npt
 from numpy._core import multiarray
 
 from asyncreader.errors import DecodeError, ParamsError, SampleError
+from asyncreader.formats.packed import DATA
 from asyncreader.pixels import codec
 from asyncreader.sources.layouts.detect import PickledSet, pickled_set
 from asyncreader.sources.request import no_field
 
-from ..encode import Hold, Packed, make_recipe, notes
+from ..encode import Hold, Sample, make_recipe, notes
 from ..options import Options, check_encoding
 from ..temp_tables import PathOf
 from .packed import check_original, check_packed
@@ -119,12 +120,11 @@ class PickledSamples:
         self.label_kind = "none" if self._labels is None else self._labels.kind
         self.ignored: dict[str, int] = {}
         self.skipped: list[tuple[Any, str, SampleError]] = []
-        self.path: PathOf | None = None
         self.run = 1
         self.ahead = 0
         self.identity = "pickles"
-        self.fields: tuple[str, ...] = ()
-        self.field_paths: tuple[PathOf | None, ...] = ()
+        self.fields: tuple[str, ...] = (DATA,)
+        self.paths: tuple[PathOf | None, ...] = (None,)
 
     def _parts(self, found: PickledSet, read: Any) -> tuple[Any, Any]:
         """The keys or indices of the image and the label (None: no label) in a datapoint."""
@@ -187,7 +187,7 @@ class PickledSamples:
     def _first_label(self) -> Any:
         return self._field(self._point(0), self._label, 0)
 
-    def fetch(self, number: int, hold: Hold) -> Packed:
+    def fetch(self, number: int, hold: Hold) -> Sample:
         hold(2 * int(self._found.entries.sizes[number]))
         point = self._point(number)
         if self._labels is not None:
@@ -198,12 +198,12 @@ class PickledSamples:
         picture = self._as_picture(self._field(point, self._image, number), number)
         try:
             if isinstance(picture, bytes):
-                return self._recipe.from_file(picture, hold)
+                return (self._recipe.from_file(picture, hold),)
             if self.encoding == "original":
                 raise DecodeError("raw pixels among image files")
             if picture.shape[0] * picture.shape[1] > codec.MAX_PIXELS:
                 raise DecodeError("image dimensions out of range", found=picture.shape)
-            return self._recipe.from_pixels(np.ascontiguousarray(picture))
+            return (self._recipe.from_pixels(np.ascontiguousarray(picture)),)
         except SampleError as exc:
             exc.path, exc.index = self._found.path, number
             exc.key = self._found.entries.blame(number)["key"]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from asyncreader.errors import ParamsError, SampleError
 
-from ..encode import Hold, Packed
+from ..encode import Hold, Sample
 from ..options import Options
 from ..temp_tables import PathOf
 from .folder import FolderPart, FolderSamples
@@ -25,14 +25,12 @@ class FileSamples(Protocol):
     encoding: str
     channels: int
     label_kind: str
-    #: None where paths are not known.
-    path: PathOf | None
     #: Samples a thread takes at a time.
     run: int
-    #: Names of the other fields that each sample has.
+    #: Names of the fields that each sample has, the picture's first.
     fields: tuple[str, ...]
     #: Paths of each field's files; None where they are not known.
-    field_paths: tuple[PathOf | None, ...]
+    paths: tuple[PathOf | None, ...]
     #: Samples that may be prefetched; 0 where that does not help.
     ahead: int
 
@@ -43,7 +41,7 @@ class FileSamples(Protocol):
     def will_need(self, number: int) -> bool:
         """Prefetch a sample; False if too much is in flight."""
 
-    def fetch(self, number: int, hold: Hold) -> Packed:
+    def fetch(self, number: int, hold: Hold) -> Sample:
         """One sample as it is stored. SampleError if it is bad, SourceError to stop packing."""
 
     def where(self, number: int) -> str:
@@ -109,8 +107,7 @@ class View:
         self.encoding, self.channels = samples.encoding, samples.channels
         self.label_kind, self.run = samples.label_kind, samples.run
         self.fields, self.ahead = samples.fields, samples.ahead
-        self.path: PathOf | None = self._of_all(samples.path)
-        self.field_paths = tuple(map(self._of_all, samples.field_paths))
+        self.paths = tuple(map(self._of_all, samples.paths))
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -123,7 +120,7 @@ class View:
     def will_need(self, number: int) -> bool:
         return self._samples.will_need(int(self._numbers[number]))
 
-    def fetch(self, number: int, hold: Hold) -> Packed:
+    def fetch(self, number: int, hold: Hold) -> Sample:
         return self._samples.fetch(int(self._numbers[number]), hold)
 
     def where(self, number: int) -> str:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -202,6 +202,19 @@ class Hdf5File:
             self.extent.close()
 
 
+class FieldData(Protocol):
+    """One field of the samples, written as they come."""
+
+    def append(self, sample: Packed) -> None:
+        """Add one sample's bytes."""
+
+    def finish(self, shape: tuple[int, ...], dtype: str) -> None:
+        """Complete the data set; ``shape``, ``dtype``: of all samples as one array."""
+
+    def abandon(self) -> None:
+        """Release what is held."""
+
+
 class ContiguousData:
     """``/data`` in one piece, written as it comes."""
 
@@ -212,7 +225,7 @@ class ContiguousData:
         """Add one sample's bytes."""
         self._file.extent.append(sample.data)
 
-    def finish(self, shape: tuple[int, ...]) -> None:
+    def finish(self, shape: tuple[int, ...], dtype: str) -> None:
         """Create the data set around the bytes; HDF5's file is open from here on."""
         file = self._file
         file.extent.flush()
@@ -278,7 +291,7 @@ class SpooledData:
 class ChunkedData:
     """``/data`` or another field in gzip chunks, compressed by threads and written in order."""
 
-    def __init__(self, file: Hdf5File, chunk: int, jobs: int, name: str = fmt.DATA) -> None:
+    def __init__(self, file: Hdf5File, name: str, chunk: int, jobs: int) -> None:
         self._file = file
         self._name = name
         self._dtype: np.dtype[Any] = np.dtype(np.uint8)
@@ -344,7 +357,7 @@ class ChunkedData:
         self._file.chunk(self._dataset, (self._written, *(0 for _ in self._row)), data)
         self._written = end
 
-    def finish(self, shape: tuple[int, ...], dtype: str = "uint8") -> None:
+    def finish(self, shape: tuple[int, ...], dtype: str) -> None:
         """Write what is pending; the last chunk is filled up with zeros."""
         if self._held:
             self._begin()

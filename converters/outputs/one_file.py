@@ -16,18 +16,18 @@ from typing import Any, Final
 import numpy as np
 
 from asyncreader.errors import AsyncReaderError, FormatError, SampleError, SourceError
-from asyncreader.formats.packed import Meta
+from asyncreader.formats.packed import FieldMeta, Meta
 from asyncreader.order import permutation
 from asyncreader.sources.base import SKIP_HINT as READER_HINT
 
-from ..encode import Packed, field_encoding
+from ..encode import Kind, Sample, kinds_of, sample_bytes
 from ..inputs.listing import SKIP_HINT
 from ..inputs.samples import FileSamples
 from ..options import Options
 from ..ordered_pool import Lease, Pool
 from .disk import ENTRY, full_error, is_full, sync
 from .sinks import Hdf5Sink, LmdbSink, Sink
-from .tables import PackedRecords
+from .tables import PackedRecords, Tables
 
 #: Keeps the order of packing independent of every order of training with the same seed.
 _STREAM: Final = 0x7061636B
@@ -35,24 +35,21 @@ _STREAM: Final = 0x7061636B
 #: Positions of a shuffled order that are computed together.
 _ORDER_BLOCK: Final = 4096
 
-Shape = tuple[int, int, int]
-
 
 @dataclass(frozen=True)
 class PackedFile:
     """A file that was packed, synced and verified. ``meta`` is None, and there is no file, where
     every sample was bad.
 
-    ``label_width``: labels of a sample; ``data_bytes``: of all samples, before any filter;
-    ``field_bytes``: of each of the other fields;
-    ``skipped``: (number of the sample, what is wrong with it); ``rewritten``: pictures that got
-    restart markers, None where that was not tried.
+    ``label_width``: labels of a sample; ``fields``: the description of each field; ``bytes``: of
+    all samples of each, before any filter; ``skipped``: (number of the sample, what is wrong with
+    it); ``rewritten``: pictures that got restart markers, None where that was not tried.
     """
 
     meta: Meta | None
     label_width: int
-    data_bytes: int
-    field_bytes: tuple[int, ...]
+    fields: tuple[FieldMeta, ...]
+    bytes: tuple[int, ...]
     skipped: tuple[tuple[int, str], ...]
     rewritten: int | None
 
@@ -60,9 +57,8 @@ class PackedFile:
 class Packing:
     """Packs ``samples``, in ``order`` (of their numbers), into the one file ``work``.
 
-    ``shown``: its name in messages; ``shape``: what raw pixels must have, None: as the first one;
-    ``kinds``: what the values of the other fields must be, empty: as the first ones;
-    ``done(n)`` is called after each sample, by the calling thread.
+    ``shown``: its name in messages; ``kinds``: what the samples of each field must be, empty: as
+    the first ones; ``done(n)`` is called after each sample, by the calling thread.
     """
 
     def __init__(
@@ -73,8 +69,7 @@ class Packing:
         shown: str,
         *,
         order: Order | None = None,
-        shape: Shape | None = None,
-        kinds: tuple[str, ...] = (),
+        kinds: tuple[Kind, ...] = (),
         done: Callable[[int], None] | None = None,
     ) -> None:
         self._options = options
@@ -82,35 +77,34 @@ class Packing:
         self._work = work
         self._shown = shown
         self._order = order or Order(samples.count, None)
-        self._shape = shape
+        self._kinds = kinds
         self._done = done
-        self._records = PackedRecords(samples.fields, field_encoding(samples.encoding), kinds)
+        self._records = PackedRecords(samples)
         self._skipped: list[tuple[int, str]] = []
         self._rewritten: int | None = None
-        self._same_shape = True
         self._prefetched = 0  # positions below this are prefetched, or being fetched
         self._lock = threading.Lock()
 
     def run(self) -> PackedFile:
         """Pack all. On an error the caller removes what was written so far."""
         sink = self._sink()
-        meta: Meta | None = None
-        width = 1
+        tables: Tables | None = None
         try:
             self._pack(sink)
             if self._records.count:
-                meta, width = self._write_tables(sink)
+                tables = self._records.tables()
+                sink.finish(tables)
                 sync_set(self._work, self._options.format, self._shown)
                 self._verify()
         finally:
             sink.abandon()
             self._records.close()
-        records = self._records
+        labels = None if tables is None else tables.labels
         return PackedFile(
-            meta,
-            width,
-            records.bytes,
-            records.field_bytes,
+            None if tables is None else tables.meta,
+            1 if labels is None else int(labels.shape[1]),
+            () if tables is None else tuple(field.meta for field in tables.fields),
+            self._records.bytes,
             tuple(self._skipped),
             self._rewritten,
         )
@@ -140,7 +134,7 @@ class Packing:
             self._fetch,
             self._samples.count,
             jobs=self._options.jobs,
-            cost=lambda sample: sample.size,
+            cost=sample_bytes,
             group=self._samples.run,
         ) as pool:
             try:
@@ -149,17 +143,17 @@ class Packing:
                 self._samples.give_up()  # the pool waits for its threads
                 raise
 
-    def _append_all(self, pool: Pool[Packed], sink: Sink) -> None:
+    def _append_all(self, pool: Pool[Sample], sink: Sink) -> None:
         for position, result in pool:
             number = self._order[position]
             if isinstance(result, Exception):
                 self._bad(number, result)
             else:
-                self._check_shape(number, result)
-                self._records.add(number, result, self._samples.where)
+                self._check_kinds(number, result)
+                self._records.add(number, result)
                 sink.append(result)
-                if result.rewritten is not None:
-                    self._rewritten = (self._rewritten or 0) + result.rewritten
+                if result[0].rewritten is not None:
+                    self._rewritten = (self._rewritten or 0) + result[0].rewritten
             if self._done is not None:
                 self._done(position + 1)
 
@@ -172,7 +166,7 @@ class Packing:
             while self._prefetched < stop and samples.will_need(self._order[self._prefetched]):
                 self._prefetched += 1
 
-    def _fetch(self, position: int, lease: Lease) -> Packed:
+    def _fetch(self, position: int, lease: Lease) -> Sample:
         if self._samples.ahead:
             self._prefetch(position)
         return self._samples.fetch(self._order[position], lease.hold)
@@ -182,37 +176,32 @@ class Packing:
         assert isinstance(error, SampleError)
         self._skipped.append((number, reason(error)))
 
-    def _check_shape(self, number: int, sample: Packed) -> None:
-        if self._shape is None and self._records.count == 0:
-            self._shape = sample.shape
-        elif sample.shape != self._shape:
-            if self._samples.encoding == "raw":
-                assert self._shape is not None
-                assert sample.shape is not None
-                raise FormatError(
-                    "pictures of different sizes cannot be packed as raw pixels",
-                    source_path=self._samples.where(number),
-                    found="{} x {} pixels (height x width)".format(*sample.shape),
-                    expected="{} x {}, as the first picture".format(*self._shape),
-                    hint=f"{_one_size(self._options)}, or choose encoding 'jpeg' or 'original'",
-                )
-            self._same_shape = False
+    def _check_kinds(self, number: int, sample: Sample) -> None:
+        """FormatError if a field of the sample is of another kind than those before."""
+        kinds = kinds_of(sample, self._samples.encoding)
+        self._kinds = self._kinds or kinds
+        if kinds == self._kinds:
+            return
+        where = self._samples.where(number)
+        if kinds[0] != self._kinds[0]:
+            raise FormatError(
+                "pictures of different sizes cannot be packed as raw pixels",
+                source_path=where,
+                found="{2} x {3} pixels (height x width)".format(*kinds[0]),
+                expected="{2} x {3}, as the first picture".format(*self._kinds[0]),
+                hint=f"{_one_size(self._options)}, or choose encoding 'jpeg' or 'original'",
+            )
+        fields = zip(self._samples.fields, kinds, self._kinds, strict=True)
+        name, found, expected = next(field for field in fields if field[1] != field[2])
+        raise FormatError(
+            f"field {name!r} has values of another kind than the first",
+            source_path=where,
+            found=_words(found),
+            expected=_words(expected),
+            hint="convert all of them to one kind",
+        )
 
     # -- the rest ----------------------------------------------------------------------------
-
-    def _write_tables(self, sink: Sink) -> tuple[Meta, int]:
-        samples = self._samples
-        meta = Meta(
-            count=self._records.count,
-            encoding=samples.encoding,
-            shape=self._shape if self._same_shape else None,
-            channels=samples.channels,
-            label_kind=samples.label_kind,
-            classes=samples.classes,
-        )
-        tables = self._records.tables(meta, samples.label_rows, samples.path, samples.field_paths)
-        sink.finish(tables)
-        return tables.meta, 1 if tables.labels is None else int(tables.labels.shape[1])
 
     def _verify(self) -> None:
         """Read the file back as a reader does, and compare it with what was packed.
@@ -275,6 +264,10 @@ def sync_set(path: str, kind: str, shown: str) -> None:
             raise full_error(shown, os.path.dirname(path), ENTRY, exc) from exc
         what = "what was written does not reach the disk"
         raise SourceError(what, path=shown, found=exc.strerror) from exc
+
+
+def _words(kind: Kind) -> str:
+    return f"{kind[0]}, {kind[1]} channel" + "s" * (kind[1] != 1)
 
 
 def _one_size(options: Options) -> str:

@@ -31,32 +31,29 @@ def pack_shard(
     shown = os.path.join(options.dst, name)
     sources = sources_digest(samples)
     try:
-        packing = Packing(
-            options, samples, attempt, shown, shape=plan.shape, kinds=plan.kinds, done=done
-        )
-        packed = packing.run()
+        packed = Packing(options, samples, attempt, shown, kinds=plan.kinds, done=done).run()
         shard = None
         if packed.meta is not None:
-            digests = packed.meta.digests
+            first, *others = (
+                packed.meta.digests[fmt.table_of(name, fmt.CHECKSUMS)] for name in samples.fields
+            )
             size, digest = file_digest(data_file(attempt, options.format))
             shard = Shard(
                 name=name,
                 count=packed.meta.count,
                 bytes=size,
                 xxh3=digest,
-                checksums=digests[fmt.CHECKSUMS],
-                labels=digests.get(fmt.LABELS),
-                fields=tuple(digests[fmt.table_of(name, fmt.CHECKSUMS)] for name in samples.fields),
+                checksums=first,
+                labels=packed.meta.digests.get(fmt.LABELS),
+                fields=tuple(others),
             )
         record = ShardRecord(
             sources=sources,
             shard=shard,
-            shape=None if packed.meta is None else packed.meta.shape,
             label_dtype="<i8" if packed.meta is None else packed.meta.label_dtype,
             label_width=packed.label_width,
-            data_bytes=packed.data_bytes,
-            fields=() if packed.meta is None else packed.meta.fields,
-            field_bytes=packed.field_bytes,
+            fields=packed.fields,
+            bytes=packed.bytes,
             skipped=packed.skipped,
             rewritten=packed.rewritten,
         )

@@ -25,12 +25,12 @@ from asyncreader.formats.manifest import Common, Manifest
 from asyncreader.formats.packed import FieldMeta
 from asyncreader.sources.sets.shards import whole_digests
 
-from ..encode import Packed
+from ..encode import Kind, Sample, kinds_of, sample_bytes
 from ..inputs.samples import Samples, View
 from ..options import Options
 from ..report import ConvertReport
 from .disk import check_space, full_disk_reported, is_full, no_temporary_space
-from .one_file import Order, Shape, all_bad, check_skippable, reason
+from .one_file import Order, all_bad, check_skippable, reason
 from .one_shard import pack_shard, sources_digest
 from .publish import Target
 from .workspace import Plan, ShardRecord, Workspace
@@ -46,7 +46,7 @@ _BLOCK: Final = 1 << 16
 
 def make_plan(options: Options, samples: Samples, order: Order) -> Plan:
     """How ``samples`` are cut into shards: a function of the listing and the options."""
-    shape, kinds, mean = _measure(options, samples, order)
+    kinds, mean = _measure(options, samples, order)
     if options.shards is not None:
         shards = options.shards
     else:
@@ -58,35 +58,30 @@ def make_plan(options: Options, samples: Samples, order: Order) -> Plan:
             found=f"{shards} shards",
             expected=f"at most {samples.count}",
         )
-    digest, size = _source_digest(options, samples), 0 if shape is None else round(mean)
-    return Plan(digest, samples.count, shards, shape, kinds, size)
+    size = round(mean) if samples.encoding == "raw" else 0
+    return Plan(_source_digest(options, samples), samples.count, shards, kinds, size)
 
 
-def _measure(
-    options: Options, samples: Samples, order: Order
-) -> tuple[Shape | None, tuple[str, ...], float]:
-    """Shape of raw pixels and kinds of values of the other fields (of the first good sample), and
-    mean bytes of a stored sample."""
+def _measure(options: Options, samples: Samples, order: Order) -> tuple[tuple[Kind, ...], float]:
+    """The kind of each field (of the first good sample), and mean bytes of a stored sample."""
     raw = samples.encoding == "raw"
-    if not raw and not samples.fields and options.shard_size is None:
-        return None, (), 0.0
+    if not raw and len(samples.fields) == 1 and options.shard_size is None:
+        return (), 0.0
     all_alike = raw or options.shard_size is None
     evenly = np.linspace(0, samples.count - 1, 1 if all_alike else min(MEASURED, samples.count))
     positions = dict.fromkeys(evenly.astype(np.int64).tolist())
     sizes: list[int] = []
-    shape: Shape | None = None
-    kinds: tuple[str, ...] = ()
+    kinds: tuple[Kind, ...] = ()
     for position in _then_all(positions, samples.count):
         if sizes and position not in positions:
             break
         sample = _tried(options, samples, order[position])
         if sample is not None:
-            sizes.append(sample.size)
-            shape = shape or sample.shape
-            kinds = kinds or tuple(field.kind for field in sample.fields)
+            sizes.append(sample_bytes(sample))
+            kinds = kinds or kinds_of(sample, samples.encoding)
     if not sizes:
         raise all_bad(options, _skipped(samples, order, []) or [(0, "?", "?")])
-    return (shape if raw else None), kinds, sum(sizes) / len(sizes)
+    return kinds, sum(sizes) / len(sizes)
 
 
 def _then_all(positions: dict[int, None], count: int) -> Iterator[int]:
@@ -94,7 +89,7 @@ def _then_all(positions: dict[int, None], count: int) -> Iterator[int]:
     yield from (position for position in range(count) if position not in positions)
 
 
-def _tried(options: Options, samples: Samples, number: int) -> Packed | None:
+def _tried(options: Options, samples: Samples, number: int) -> Sample | None:
     try:
         return samples.fetch(number, lambda _: None)
     except SampleError as exc:
@@ -114,7 +109,7 @@ def _source_digest(options: Options, samples: Samples) -> str:
     }
     head = [__version__, samples.identity, samples.encoding, samples.channels, samples.label_kind]
     head += samples.fields
-    paths = [path for path in (samples.path, *samples.field_paths) if path is not None]
+    paths = [path for path in samples.paths if path is not None]
     state.update(json.dumps([head, shaping, samples.classes], sort_keys=True).encode("ascii"))
     for start in range(0, samples.count, _BLOCK):
         numbers = np.arange(start, min(start + _BLOCK, samples.count), dtype=np.int64)
@@ -284,12 +279,13 @@ class _Run:
         good = [record for record in records if record.shard is not None]
         if not good:
             raise all_bad(self._options, skipped)
-        shapes = {record.shape for record in good}
+        first, *others = _fields([record.fields for record in good])
+        data_bytes, *field_bytes = np.sum([record.bytes for record in good], 0).tolist()
         options, samples = self._options, self._samples
         common = Common(
             container=options.format,
             encoding=samples.encoding,
-            shape=shapes.pop() if len(shapes) == 1 else None,
+            shape=first.shape,
             channels=samples.channels,
             label_kind=samples.label_kind,
             label_dtype=good[0].label_dtype,
@@ -297,9 +293,9 @@ class _Run:
             classes=samples.classes,
             chunk=options.chunk if options.compression else None,
             compression=options.compression,
-            data_bytes=sum(record.data_bytes for record in good),
-            fields=_fields([record.fields for record in good]),
-            field_bytes=tuple(np.sum([record.field_bytes for record in good], 0).tolist()),
+            data_bytes=data_bytes,
+            fields=tuple(others),
+            field_bytes=tuple(field_bytes),
         )
         manifest = Manifest.of(common, [r.shard for r in good if r.shard is not None])
         manifest = replace(manifest, digests=whole_digests(self._workspace.set, manifest))
@@ -309,7 +305,7 @@ class _Run:
 
 
 def _fields(shards: list[tuple[FieldMeta, ...]]) -> tuple[FieldMeta, ...]:
-    """The other fields of all shards: of one kind, by the plan, but maybe of several shapes."""
+    """The fields of all shards: of one kind, by the plan, but maybe of several shapes."""
     return tuple(
         column[0] if len(set(column)) == 1 else replace(column[0], shape=None)
         for column in zip(*shards, strict=True)

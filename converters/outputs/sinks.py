@@ -14,14 +14,15 @@ from typing import Any, Final, Protocol, TypeVar
 
 import lmdb
 import numpy as np
+import numpy.typing as npt
 
 from asyncreader.errors import AsyncReaderError, FormatError, SourceError
 from asyncreader.formats import packed as fmt
 
-from ..encode import Packed
+from ..encode import Sample, sample_bytes
 from .disk import ENTRY, check_space, free_bytes, full_error, is_full
-from .hdf5_writer import ChunkedData, ContiguousData, Hdf5File, SpooledData
-from .tables import FieldTables, Paths, Tables
+from .hdf5_writer import ChunkedData, ContiguousData, FieldData, Hdf5File, SpooledData
+from .tables import FieldTables, Tables
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ T = TypeVar("T")
 class Sink(Protocol):
     """Where samples go, one by one; used by one thread."""
 
-    def append(self, sample: Packed) -> None:
+    def append(self, sample: Sample) -> None:
         """Add the next record."""
 
     def finish(self, tables: Tables) -> None:
@@ -45,9 +46,9 @@ class Sink(Protocol):
 class Hdf5Sink:
     """An HDF5 file of the layout in ``asyncreader/formats/packed.py``.
 
-    ``expected``: samples that are coming, at most; ``fields``: names of their other fields, which
-    are kept in temporary files until all pictures are written; ``compression``: None, or "gzip"
-    in chunks of ``chunk`` samples, compressed by ``jobs`` threads.
+    ``expected``: samples that are coming, at most; ``fields``: names of their fields, of which all
+    but the first are kept in temporary files until all pictures are written; ``compression``: None,
+    or "gzip" in chunks of ``chunk`` samples, compressed by ``jobs`` threads.
     """
 
     def __init__(
@@ -57,87 +58,66 @@ class Hdf5Sink:
         *,
         encoding: str,
         expected: int,
-        fields: tuple[str, ...] = (),
+        fields: tuple[str, ...],
         compression: str | None = None,
         chunk: int = 1,
         jobs: int = 1,
     ) -> None:
         self._target = target
-        self._raw = encoding == "raw"
         self._expected = expected
         self._folder = os.path.dirname(path)
         with _translated(target, self._folder):
             self._file = Hdf5File(path, target)
-            self._data: ContiguousData | ChunkedData
-            self._fields: list[SpooledData | ChunkedData] = []
-            if compression is None:
-                self._data = ContiguousData(self._file)
-                self._fields += [SpooledData(self._file, name, path) for name in fields]
-            else:
-                self._data = ChunkedData(self._file, chunk, jobs)
-                self._fields += [ChunkedData(self._file, chunk, jobs, name) for name in fields]
-        self._first = True
+            self._fields: list[FieldData] = []
+            for name in fields:
+                if compression is not None:
+                    self._fields.append(ChunkedData(self._file, name, chunk, jobs))
+                elif name == fmt.DATA:
+                    self._fields.append(ContiguousData(self._file))
+                else:
+                    self._fields.append(SpooledData(self._file, name, path))
+        self._known_size = encoding == "raw" and compression is None
 
-    def append(self, sample: Packed) -> None:
+    def append(self, sample: Sample) -> None:
         with _translated(self._target, self._folder):
-            if self._first and self._raw and isinstance(self._data, ContiguousData):
-                # a field's values are written twice
-                needed = 2 * sample.size - len(sample.data)
+            if self._known_size:  # other fields are written twice
+                needed = 2 * sample_bytes(sample) - len(sample[0].data)
                 check_space(self._target, self._folder, self._expected * needed)
-            self._first = False
-            self._data.append(sample)
-            for field, values in zip(self._fields, sample.fields, strict=True):
+                self._known_size = False
+            for field, values in zip(self._fields, sample, strict=True):
                 field.append(values)
 
     def finish(self, tables: Tables) -> None:
+        file, (first, *others) = self._file, tables.fields
         with _translated(self._target, self._folder):
-            meta = tables.meta
-            if self._raw:
-                assert meta.shape is not None
-                shape: tuple[int, ...] = (meta.count, *meta.shape)
-            else:
-                assert tables.offsets is not None
-                shape = (int(tables.offsets[-1]),)
-            self._data.finish(shape)
-            file = self._file
-            for field, values in zip(self._fields, tables.fields, strict=True):
-                self._finish_field(field, values, meta.count)
-            if tables.offsets is not None:
-                file.table(fmt.OFFSETS, tables.offsets)
-            if tables.labels is not None:
-                file.table(fmt.LABELS, tables.labels)
-            file.table(fmt.CHECKSUMS, tables.checksums)
-            if tables.paths is not None:
-                self._paths(fmt.PATHS, tables.paths, meta.count)
-            if meta.classes is not None:
+            self._fields[0].finish(*first.data())
+            for field, found in zip(self._fields[1:], others, strict=True):
+                field.finish(*found.data())
+                self._tables(found)
+            self._tables(first, tables.labels)
+            if tables.meta.classes is not None:
                 file.strings(fmt.CLASSES, tables.class_names())
-            file.describe(meta)
+            file.describe(tables.meta)
             file.finish()
 
-    def _finish_field(
-        self, field: SpooledData | ChunkedData, tables: FieldTables, count: int
-    ) -> None:
-        name, offsets = tables.meta.name, tables.offsets
-        if offsets is None:
-            assert tables.meta.shape is not None
-            field.finish((count, *tables.meta.shape), tables.meta.dtype)
-        else:
-            field.finish((int(offsets[-1]),), "uint8")
-            self._file.table(fmt.table_of(name, fmt.OFFSETS), offsets)
-        self._file.table(fmt.table_of(name, fmt.CHECKSUMS), tables.checksums)
-        if tables.paths is not None:
-            self._paths(fmt.table_of(name, fmt.PATHS), tables.paths, count)
-
-    def _paths(self, name: str, paths: Paths, count: int) -> None:
-        rows = max(1, min(count, (1 << 16) // paths.longest))
-        self._file.names(name, count, paths.longest, rows, paths.blocks(rows))
+    def _tables(self, field: FieldTables, labels: npt.NDArray[Any] | None = None) -> None:
+        if field.offsets is not None:
+            self._file.table(field.name(fmt.OFFSETS), field.offsets)
+        if labels is not None:
+            self._file.table(fmt.LABELS, labels)
+        self._file.table(field.name(fmt.CHECKSUMS), field.checksums)
+        if field.paths is not None:
+            count, longest = field.checksums.size, field.paths.longest
+            rows = max(1, min(count, (1 << 16) // longest))
+            name = field.name(fmt.PATHS)
+            self._file.names(name, count, longest, rows, field.paths.blocks(rows))
 
     def abandon(self) -> None:
         with contextlib.suppress(Exception):
             self._file.write_nowhere()
-        for data in (self._data, *self._fields):
+        for field in self._fields:
             with contextlib.suppress(Exception):
-                data.abandon()
+                field.abandon()
         with contextlib.suppress(Exception):
             self._file.abandon()
 
@@ -185,7 +165,7 @@ class LmdbSink:
         *,
         encoding: str,
         expected: int,
-        fields: tuple[str, ...] = (),
+        fields: tuple[str, ...],
         first_map: int = FIRST_MAP,
     ) -> None:
         self._folder = os.path.dirname(path)
@@ -209,16 +189,14 @@ class LmdbSink:
                 metasync=False,
                 writemap=False,
                 meminit=True,
-                max_dbs=8 + 3 * len(fields),
+                max_dbs=5 + 3 * len(fields),
             )
-        self._data = self._named(fmt.DATA)
         self._fields = [self._named(name) for name in fields]
 
-    def append(self, sample: Packed) -> None:
+    def append(self, sample: Sample) -> None:
         if self._count == 0:
-            check_space(self._target, self._folder, self._expected * sample.size)
-        self._put(self._data, fmt.record_key(self._count), sample.data)
-        for field, values in zip(self._fields, sample.fields, strict=True):
+            check_space(self._target, self._folder, self._expected * sample_bytes(sample))
+        for field, values in zip(self._fields, sample, strict=True):
             self._put(field, fmt.record_key(self._count), values.data)
         self._count += 1
 
@@ -251,18 +229,17 @@ class LmdbSink:
 
     def finish(self, tables: Tables) -> None:
         self._commit()
-        of_fields = ((fmt.table_of(f.meta.name, fmt.PATHS), f.paths) for f in tables.fields)
-        for name, paths in ((fmt.PATHS, tables.paths), *of_fields):
-            if paths is not None:
-                database = self._named(name)
-                for number, path in enumerate(paths.each()):
+        for field in tables.fields:
+            if field.paths is not None:
+                database = self._named(field.name(fmt.PATHS))
+                for number, path in enumerate(field.paths.each()):
                     self._put(database, fmt.record_key(number), path)
                 self._commit()
-        sums = ((fmt.table_of(f.meta.name, fmt.CHECKSUMS), f.checksums) for f in tables.fields)
-        own = ((fmt.CHECKSUMS, tables.checksums), (fmt.LABELS, tables.labels))
-        for name, table in (*own, *sums):
-            if table is not None:
-                self._table(name, table)
+        arrays = [(field.name(fmt.CHECKSUMS), field.checksums) for field in tables.fields]
+        if tables.labels is not None:
+            arrays.insert(1, (fmt.LABELS, tables.labels))
+        for name, array in arrays:
+            self._table(name, array)
         meta = self._named(fmt.META)
         self._put(meta, fmt.META_KEY, tables.meta.to_json().encode("ascii"))
         self._commit()

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from asyncreader.errors import FormatError
 from asyncreader.formats import packed as fmt
 
-from ..encode import Packed
+from ..encode import Packed, Sample, field_encoding
+from ..inputs.samples import FileSamples
 from ..temp_tables import Numbers
 
 #: Samples whose labels or paths are handled at a time.
 BLOCK = 1 << 16
-
-
-@dataclass(frozen=True)
-class FieldTables:
-    """The same as :class:`Tables`, for one of the other fields."""
-
-    meta: fmt.FieldMeta
-    offsets: npt.NDArray[np.int64] | None
-    checksums: npt.NDArray[np.uint64]
-    paths: Paths | None
 
 
 @dataclass(frozen=True)
@@ -59,20 +49,46 @@ class Paths:
 
 
 @dataclass(frozen=True)
-class Tables:
-    """The tables of a finished set, on disk, in record order.
+class FieldTables:
+    """The tables of one field, on disk, in record order.
 
     ``offsets``: (N+1,) int64, of the encoded samples in their blob, None for raw; ``checksums``:
-    (N,) uint64; ``labels``: (N, L) int64 or float64, None without; ``paths``: None where none are
-    known; ``fields``: those of the other fields.
+    (N,) uint64; ``paths``: None where none are known.
     """
 
-    meta: fmt.Meta
+    meta: fmt.FieldMeta
     offsets: npt.NDArray[np.int64] | None
     checksums: npt.NDArray[np.uint64]
-    labels: npt.NDArray[Any] | None
     paths: Paths | None
-    fields: tuple[FieldTables, ...] = ()
+
+    def name(self, table: str) -> str:
+        """The name of one of these tables in the file."""
+        return fmt.table_of(self.meta.name, table)
+
+    def data(self) -> tuple[tuple[int, ...], str]:
+        """Shape and dtype of all samples as one array: (N, H, W, C) of raw ones, else bytes."""
+        if self.offsets is not None:
+            return (int(self.offsets[-1]),), "uint8"
+        assert self.meta.shape is not None
+        return (self.checksums.size, *self.meta.shape), self.meta.dtype
+
+    def digests(self) -> dict[str, str]:
+        """The digest of each table by its name in the file."""
+        found = {self.name(fmt.CHECKSUMS): fmt.digest(self.checksums)}
+        if self.offsets is not None:
+            found[self.name(fmt.OFFSETS)] = fmt.digest(self.offsets)
+        if self.paths is not None:
+            found[self.name(fmt.PATHS)] = fmt.names_digest(self.paths.each())
+        return found
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of a finished set. ``labels``: (N, L) int64 or float64, None without."""
+
+    meta: fmt.Meta
+    labels: npt.NDArray[Any] | None
+    fields: tuple[FieldTables, ...]
 
     def class_names(self) -> list[bytes]:
         """Class names as they are stored."""
@@ -85,50 +101,36 @@ def encoded(name: str) -> bytes:
 
 
 class FieldRecords:
-    """The packed samples of one of the other fields, in record order: checksum and bytes.
+    """The packed samples of one field in record order: checksum and bytes."""
 
-    ``kind``: what its values must be, None: as the first one's.
-    """
-
-    def __init__(self, name: str, encoding: str, kind: str | None) -> None:
-        self.name = name
+    def __init__(self, name: str, encoding: str) -> None:
+        self._name = name
         self._encoding = encoding
-        self._kind = kind
         self._checksums = Numbers("Q")
         self._ends = Numbers("q")
         self._ends.append(0)
         self.bytes = 0
         self._first: Packed | None = None
-        self._shape: tuple[int, int, int] | None = None
+        self._shape: fmt.Shape | None = None
 
-    def add(self, sample: Packed, where: str) -> None:
-        """Note the next record; FormatError if its values are of another kind than the first's."""
-        self._kind = self._kind or sample.kind
-        if sample.kind != self._kind:
-            raise FormatError(
-                f"field {self.name!r} has values of another kind than the first",
-                source_path=where,
-                found=sample.kind,
-                expected=self._kind,
-                hint="convert all of them to one kind",
-            )
+    def add(self, sample: Packed) -> None:
+        """Note the next record."""
         if self._first is None:
-            self._first = Packed(b"", sample.shape, 0, sample.dtype)
-            self._shape = sample.shape
+            self._first, self._shape = replace(sample, data=b""), sample.shape
         elif sample.shape != self._shape:
             self._shape = None
         self._checksums.append(sample.checksum)
         self.bytes += len(sample.data)
         self._ends.append(self.bytes)
 
-    def tables(self, paths: Paths | None) -> FieldTables:
-        """All tables, with these paths."""
+    def tables(self, channels: int, paths: Paths | None) -> FieldTables:
+        """All tables, with these paths; ``channels``: where the samples do not say it."""
         first = self._first
         assert first is not None
-        assert first.shape is not None
-        encoding, shape = self._encoding, self._shape
+        encoding = self._encoding
+        channels = channels if first.shape is None else first.shape[2]
         return FieldTables(
-            fmt.FieldMeta(self.name, encoding, shape, first.shape[2], first.dtype),
+            fmt.FieldMeta(self._name, encoding, self._shape, channels, first.dtype),
             None if encoding == "raw" else self._ends.rows(),
             self._checksums.rows(),
             paths,
@@ -141,101 +143,58 @@ class FieldRecords:
 
 
 class PackedRecords:
-    """The packed samples in record order: number in the source, checksum, bytes.
+    """The packed samples of ``samples`` in record order: number in the source, and each field."""
 
-    ``fields``: names of their other fields; ``encoding``: how those are stored; ``kinds``: what
-    their values must be, empty: as the first ones.
-    """
-
-    def __init__(
-        self,
-        fields: tuple[str, ...] = (),
-        encoding: str = "raw",
-        kinds: tuple[str, ...] = (),
-    ) -> None:
-        kind_of = dict(zip(fields, kinds, strict=False))
-        self._fields = [FieldRecords(name, encoding, kind_of.get(name)) for name in fields]
+    def __init__(self, samples: FileSamples) -> None:
+        self._samples = samples
+        encodings = [samples.encoding, *[field_encoding(samples.encoding)] * len(samples.fields)]
+        self._fields = list(map(FieldRecords, samples.fields, encodings))
         self._numbers = Numbers("q")
-        self._checksums = Numbers("Q")
-        self._ends = Numbers("q")
-        self._ends.append(0)
-        self.bytes = 0
         self.count = 0
 
-    def add(self, number: int, sample: Packed, where: Callable[[int], str]) -> None:
-        """Note the next record. FormatError (with its path, by ``where``) if a field differs in
-        kind from those before."""
-        for field, values in zip(self._fields, sample.fields, strict=True):
-            field.add(values, where(number))
+    def add(self, number: int, sample: Sample) -> None:
+        """Note the next record."""
+        for field, values in zip(self._fields, sample, strict=True):
+            field.add(values)
         self._numbers.append(number)
-        self._checksums.append(sample.checksum)
-        self.bytes += len(sample.data)
-        self._ends.append(self.bytes)
         self.count += 1
 
     @property
-    def field_bytes(self) -> tuple[int, ...]:
-        """Bytes of each of the other fields."""
+    def bytes(self) -> tuple[int, ...]:
+        """Bytes of each field."""
         return tuple(field.bytes for field in self._fields)
 
-    def tables(
-        self,
-        meta: fmt.Meta,
-        labels: Callable[[npt.NDArray[np.int64]], npt.NDArray[Any] | None],
-        path: Callable[[int], bytes] | None,
-        field_paths: Sequence[Callable[[int], bytes] | None] = (),
-    ) -> Tables:
-        """All tables. ``meta`` lacks its digests; ``labels``, ``path`` and ``field_paths`` (of
-        the other fields) take the source's numbers."""
-        numbers = self._numbers.rows()
-        rows = self._labels(numbers, labels)
-        paths = None if path is None else Paths.of(numbers, path)
-        offsets = None if meta.encoding == "raw" else self._ends.rows()
-        checksums = self._checksums.rows()
-        digests = {fmt.CHECKSUMS: fmt.digest(checksums)}
-        if offsets is not None:
-            digests[fmt.OFFSETS] = fmt.digest(offsets)
-        if rows is not None:
-            digests[fmt.LABELS] = fmt.digest(rows)
-        if paths is not None:
-            digests[fmt.PATHS] = fmt.names_digest(paths.each())
-        if meta.classes is not None:
-            digests[fmt.CLASSES] = fmt.names_digest(map(encoded, meta.classes))
+    def tables(self) -> Tables:
+        """All tables, and the description with their digests."""
+        samples, numbers = self._samples, self._numbers.rows()
+        labels = self._labels(numbers)
         fields = tuple(
-            field.tables(None if one is None else Paths.of(numbers, one))
-            for field, one in zip(self._fields, field_paths, strict=True)
+            field.tables(samples.channels, None if path is None else Paths.of(numbers, path))
+            for field, path in zip(self._fields, samples.paths, strict=True)
         )
-        for field in fields:
-            name = field.meta.name
-            digests[fmt.table_of(name, fmt.CHECKSUMS)] = fmt.digest(field.checksums)
-            if field.offsets is not None:
-                digests[fmt.table_of(name, fmt.OFFSETS)] = fmt.digest(field.offsets)
-            if field.paths is not None:
-                digests[fmt.table_of(name, fmt.PATHS)] = fmt.names_digest(field.paths.each())
-        dtype = "<i8" if rows is None else rows.dtype.newbyteorder("<").str
-        return Tables(
-            meta=replace(
-                meta,
-                count=self.count,
-                digests=digests,
-                label_dtype=dtype,
-                fields=tuple(field.meta for field in fields),
-            ).sealed(),
-            offsets=offsets,
-            checksums=checksums,
-            labels=rows,
-            paths=paths,
-            fields=fields,
+        digests = {name: digest for field in fields for name, digest in field.digests().items()}
+        if labels is not None:
+            digests[fmt.LABELS] = fmt.digest(labels)
+        if samples.classes is not None:
+            digests[fmt.CLASSES] = fmt.names_digest(map(encoded, samples.classes))
+        first, *others = (field.meta for field in fields)
+        meta = fmt.Meta(
+            count=self.count,
+            encoding=first.encoding,
+            shape=first.shape,
+            channels=first.channels,
+            label_kind=samples.label_kind,
+            label_dtype="<i8" if labels is None else labels.dtype.newbyteorder("<").str,
+            classes=samples.classes,
+            fields=tuple(others),
+            digests=digests,
         )
+        return Tables(meta.sealed(), labels, fields)
 
-    def _labels(
-        self,
-        numbers: npt.NDArray[np.int64],
-        labels: Callable[[npt.NDArray[np.int64]], npt.NDArray[Any] | None],
-    ) -> npt.NDArray[Any] | None:
+    def _labels(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any] | None:
         spool: Numbers | None = None
         for start in range(0, self.count, BLOCK):
-            rows = labels(numbers[start : start + BLOCK])
+            rows = self._samples.label_rows(numbers[start : start + BLOCK])
             if rows is None:
                 return None
             if spool is None:
@@ -246,7 +205,6 @@ class PackedRecords:
 
     def close(self) -> None:
         """Close the temporary files."""
-        for numbers in (self._numbers, self._checksums, self._ends):
-            numbers.close()
+        self._numbers.close()
         for field in self._fields:
             field.close()

@@ -13,31 +13,26 @@ import json
 import os
 import shutil
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any
 
-from asyncreader.formats.checked_json import JsonText
 from asyncreader.formats.manifest import NAME, Manifest, Shard, file_digest
 from asyncreader.formats.packed import FieldMeta
 
+from ..encode import Kind
 from .disk import sync
-from .one_file import Shape, data_file
-
-#: A shard whose record is damaged is packed again, so no one sees its errors.
-_RECORD: Final = JsonText("the record of a shard", "", "")
+from .one_file import data_file
 
 
 @dataclass(frozen=True)
 class Plan:
     """What is packed where. ``source``: digest of the listing and of all that shapes the bytes;
-    ``count``: samples listed; ``shape``: (H, W, C) of raw pixels, None of encoded ones; ``kinds``:
-    of the values of the other fields; ``sample_bytes``: of a raw sample with all its fields, 0 of
-    encoded ones."""
+    ``count``: samples listed; ``kinds``: of the samples of each field, empty where that need not be
+    known; ``sample_bytes``: of a raw sample with all its fields, 0 of encoded ones."""
 
     source: str
     count: int
     shards: int
-    shape: Shape | None
-    kinds: tuple[str, ...] = ()
+    kinds: tuple[Kind, ...] = ()
     sample_bytes: int = 0
 
     def span(self, number: int) -> range:
@@ -61,19 +56,17 @@ class ShardRecord:
 
     ``sources``: digest of the files it was made from, by name, size and times, before they were
     read (:meth:`samples.Samples.sources`): the shard is packed again when it has changed;
-    ``label_dtype``, ``label_width``, ``data_bytes``, ``fields``, ``field_bytes``: as in the
-    manifest; ``skipped``: (position in the shard, reason); ``rewritten``: pictures that got restart
-    markers, None where that was not tried.
+    ``label_dtype``, ``label_width``: as in the manifest; ``fields``, ``bytes``: description of each
+    field, and bytes of its samples; ``skipped``: (position in the shard, reason); ``rewritten``:
+    pictures that got restart markers, None where that was not tried.
     """
 
     sources: str
     shard: Shard | None
-    shape: Shape | None
     label_dtype: str
     label_width: int
-    data_bytes: int
     fields: tuple[FieldMeta, ...]
-    field_bytes: tuple[int, ...]
+    bytes: tuple[int, ...]
     skipped: tuple[tuple[int, str], ...]
     rewritten: int | None
 
@@ -85,18 +78,21 @@ class ShardRecord:
     def from_json(cls, text: str) -> ShardRecord:
         """Read :meth:`to_json`'s text; ValueError, KeyError or TypeError for anything else."""
         raw = json.loads(text)
-        shard, shape = raw.pop("shard"), raw.pop("shape")
+        shard = raw.pop("shard")
         skipped = tuple((int(position), str(why)) for position, why in raw.pop("skipped"))
         return cls(
             shard=None
             if shard is None
             else Shard(**{**shard, "fields": tuple(map(str, shard["fields"]))}),
-            shape=None if shape is None else (shape[0], shape[1], shape[2]),
             skipped=skipped,
-            fields=tuple(FieldMeta.read(one, _RECORD) for one in raw.pop("fields")),
-            field_bytes=tuple(map(int, raw.pop("field_bytes"))),
+            fields=tuple(_field(**one) for one in raw.pop("fields")),
+            bytes=tuple(map(int, raw.pop("bytes"))),
             **raw,
         )
+
+
+def _field(shape: list[int] | None, **facts: Any) -> FieldMeta:
+    return FieldMeta(shape=None if shape is None else (shape[0], shape[1], shape[2]), **facts)
 
 
 class Workspace:

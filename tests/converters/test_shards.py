@@ -502,7 +502,7 @@ def test_a_set_taken_away_is_put_back(photos: Path, tmp_path: Path) -> None:
 def test_spans_are_fair() -> None:
     """Shards of a plan follow on each other, cover all samples, and differ by one at most."""
     for count, shards in ((23, 4), (5, 5), (10**12, 999_983), (7, 1)):
-        plan = Plan("", count, shards, None)
+        plan = Plan("", count, shards)
         numbers = range(shards) if shards < 100 else (0, 1, 5000, shards - 2, shards - 1)
         for number in numbers:
             span = plan.span(number)

@@ -192,8 +192,8 @@ def test_tasks_of_a_cluster_write_the_same(
             assert files(Path(workspace.set)) == {
                 name: found for name, found in files(raw).items() if name != NAME
             }
-            assert [record.field_bytes for record in told] == [
-                (n * HIGH * WIDE,) for n in (5, 6, 6, 6)
+            assert [record.bytes for record in told] == [
+                (3 * n * HIGH * WIDE, n * HIGH * WIDE) for n in (5, 6, 6, 6)
             ]
 
 
