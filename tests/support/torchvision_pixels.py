@@ -30,7 +30,10 @@ WAYS = (
     "`RandomResizedCrop`, same box, bicubic",
     "the same on a PIL image, bilinear",
     "`Resize(256)`, `CenterCrop(224)`",
+    "`Resize((224, 224))` of JPEGs of 872 to 1,411 pixels",
 )
+#: Those are decoded at a smaller scale.
+LARGE = ("hubble_deep_field.jpg", "retina.jpg")
 #: Of each photograph, for each way with random boxes.
 BOXES = 12
 
@@ -78,6 +81,11 @@ def pairs() -> Iterator[tuple[str, Any, Any]]:
                     yield way, ours(data, SIZE, draws, **options), channels_last(wanted)
             found = ours(data, SIZE, crop="center", crop_ratio=0.875)
             yield WAYS[4], found, channels_last(centre(decoded))
+    squeeze = v2.Resize(SIZE, antialias=True)
+    for name in LARGE:
+        data = files("skimage.data").joinpath(name).read_bytes()
+        decoded = pil_to_tensor(Image.open(io.BytesIO(data)).convert("RGB"))
+        yield WAYS[5], ours(data, SIZE, crop="none"), channels_last(squeeze(decoded))
 
 
 def channels_last(picture: Any) -> Any:
