@@ -28,7 +28,7 @@ from .pipeline.shared_memory import Arena
 from .pipeline.slots import SlotRing
 from .pipeline.threads import ThreadWorkers
 from .pipeline.trace import Trace
-from .sources import Source, fingerprint
+from .sources import FieldsSource, fingerprint
 from .stats import ReaderStats, Totals, html_table
 from .system.limits import usable_cores
 from .system.memory import aligned_empty
@@ -69,14 +69,14 @@ class AsyncReader(Generic[D, L]):
         self._nthread, self._cores = worker_count(p), usable_cores()
         device = None if p.cuda is False else open_device(p.cuda)
         source = build.open_set(p)
-        self._source: Source | None = source
+        self._source: FieldsSource | None = source
         self._spec = source.spec
         arena: Arena | None = None
         on_device: DeviceRing | None = None
         try:
             filler = build.make_filler(p, source, self._rank, world_size)
             self._filler, self._order = filler, filler.order
-            warning = source.shuffle_warning()
+            warning = source.first.shuffle_warning()
             if warning is not None and self._order.shuffle in (True, "replacement"):
                 warnings.warn(warning, stacklevel=2)
             build.check_values(p, filler)
@@ -525,7 +525,7 @@ def _shut_down(
     pid: int,
     ring: SlotRing,
     workers: ThreadWorkers | ProcessWorkers,
-    source: Source,
+    source: FieldsSource,
     on_device: DeviceRing | None,
     trace: Trace | None,
 ) -> None:

@@ -250,7 +250,7 @@ def _verify(
 def _check_run(source: FieldsSource, decode: bool, stop: threading.Event, run: range) -> Found:
     """How many samples of a run are bad, and why."""
     bad, found = 0, list[str]()
-    ahead = _ahead(source)
+    ahead = _ahead(source.first)
     for index in run:
         if stop.is_set():
             break

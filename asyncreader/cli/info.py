@@ -40,7 +40,7 @@ def info(path: str, params: dict[str, Any], as_json: bool) -> None:
 
     checked = parse_params({"path": path, **params}, {})
     with contextlib.closing(open_reader_source(checked)) as source:
-        facts = _describe(source, resolve_subset(checked.subset, source))
+        facts = _describe(source, resolve_subset(checked.subset, source.first))
     if as_json:
         print_json(facts)
     else:
@@ -70,10 +70,10 @@ def _describe(
         "chunk": spec.chunk,
         "compression": spec.compression,
         "fields": _describe_fields(source),
-        "labels": _describe_labels(source, subset),
+        "labels": _describe_labels(source.first, subset),
         "classes": None if spec.classes is None else list(spec.classes),
         "splits": {name: subset_count(rows, spec.count) for name, rows in source.splits.items()},
-        "restarts": _describe_restarts(source),
+        "restarts": _describe_restarts(source.first),
         "checksums": spec.checksums,
         "fingerprint": fingerprint(source),
         "bytes_on_disk": spec.size_on_disk,
@@ -97,7 +97,7 @@ def _describe_fields(source: FieldsSource) -> list[dict[str, Any]]:
     ]
 
 
-def _describe_restarts(source: FieldsSource) -> dict[str, int] | None:
+def _describe_restarts(source: Source) -> dict[str, int] | None:
     """Of some samples, spread over the set: how many were looked at, are JPEGs, and can be cut
     (pixels/jpeg_cut.py). None where there is none to look at, or where that takes requests."""
     import numpy as np

@@ -17,7 +17,8 @@ from ..params import PARAMETERS, parse_params, snake_case
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from ..sources import Source
+    from ..sources import FieldsSource
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -213,7 +214,7 @@ def number(name: str, low: float, default: float, text: str) -> Callable[[F], F]
     return click.option(name, type=kind, metavar="N", default=default, show_default=True, help=text)
 
 
-def open_set(params: dict[str, Any]) -> Source:
+def open_set(params: dict[str, Any]) -> FieldsSource:
     """The set that a reader with these parameters reads."""
     from ..sources import open_reader_source
 

@@ -21,7 +21,6 @@ from ..sources import (
     FieldsSource,
     RowPlan,
     SetIndex,
-    Source,
     absolute,
     absolute_pattern,
     open_reader_source,
@@ -51,11 +50,10 @@ def rooted(p: ReaderParams) -> ReaderParams:
     return replace(p, **found)
 
 
-def make_filler(p: ReaderParams, source: Source, rank: int, world_size: int) -> BatchFiller:
+def make_filler(p: ReaderParams, source: FieldsSource, rank: int, world_size: int) -> BatchFiller:
     """The filler of a source, with its order. ParamsError if source and parameters do not fit."""
-    source = FieldsSource.of(source)
     spec, fills = source.spec, source.fills(p.wanted)
-    subset = resolve_subset(p.subset, source)
+    subset = resolve_subset(p.subset, source.first)
     count = subset_count(subset, spec.count)
     order = _order(p, rank, world_size, source, fills, subset, count)
     if order.steps == 0:
@@ -223,7 +221,7 @@ def build_worker(
     return filler, attach_slots(filler, layout, p, arena)
 
 
-def open_set(p: ReaderParams) -> Source:
+def open_set(p: ReaderParams) -> FieldsSource:
     """Open the set that the parameters name. Tests replace this function by a fake."""
     return open_reader_source(p)
 
@@ -232,7 +230,7 @@ def _order(
     p: ReaderParams,
     rank: int,
     world_size: int,
-    source: Source,
+    source: FieldsSource,
     fills: tuple[Fill, ...],
     subset: slice | npt.NDArray[np.int64] | None,
     count: int,

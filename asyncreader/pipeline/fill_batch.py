@@ -113,7 +113,7 @@ class BatchFiller:
         copied = one and self._postprocess is None
         if not (copied and table) or self._verify == "always":
             return None
-        extents = self.source.in_memory(0)
+        extents = self.source.first.in_memory(0)
         if extents is None or not CopyQueue.available():
             return None
         outs = [(slot.rows[0], slot.labels) for slot in slots]
@@ -125,7 +125,7 @@ class BatchFiller:
         return (
             not plan.padded
             and self.all_seen(plan.step)
-            and self.source.in_memory(self._slot_bytes) is not None
+            and self.source.first.in_memory(self._slot_bytes) is not None
         )
 
     def all_seen(self, step: int) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .base import RowError, RowPlan, SetIndex, Source, SourceSpec
-from .fields import FieldsSource, fingerprint
+from .base import RowError, RowPlan, Source, SourceSpec
+from .fields import FieldsSource, SetIndex, fingerprint
 from .open import expand_paths, fields_of, open_reader_source, open_source, open_whole
 from .request import Hdf5Fields
 from .sniff import container_of, sniff

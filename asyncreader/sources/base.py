@@ -157,19 +157,13 @@ class Storage(Protocol):
         """A source that reads them from ``file`` (None: from memory)."""
 
 
-class SetIndex(Protocol):
-    """All that was found out of a set when it was opened: frozen and picklable.
-
-    A worker process gets it, and neither looks for the set nor parses it again.
-    """
-
-    def open(self) -> Source:
-        """The set's source. FormatError if a file was replaced or changed since."""
-
-
 @dataclass(frozen=True, eq=False)
 class FieldIndex:
-    """One field of a file, or an array. ``where``: the file, None for arrays in memory."""
+    """All that was found out of one field of a set when it was opened: frozen and picklable.
+
+    ``where``: the file that it lies in; None for arrays in memory, and for several files, which
+    ``storage`` opens.
+    """
 
     spec: SourceSpec
     storage: Storage
@@ -181,7 +175,7 @@ class FieldIndex:
     splits: Mapping[str, slice | Int64] = field(default_factory=dict)
 
     def open(self) -> Source:
-        """Its source, of a file that is opened anew."""
+        """Its source, of a file that is opened anew. FormatError if it was replaced or changed."""
         return self.storage.serve(self, None if self.where is None else self.where.open())
 
 
@@ -233,8 +227,8 @@ class Source(Protocol):
     """Samples by record number. Thread-safe; opened in the process that uses it."""
 
     @property
-    def index(self) -> SetIndex:
-        """The same set by name: what another process opens it with."""
+    def index(self) -> FieldIndex:
+        """What was found when it was opened: another process opens it with that."""
 
     spec: SourceSpec
     labels: Array | None

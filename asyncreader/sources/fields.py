@@ -19,7 +19,7 @@ from ..pixels.masks import decode_values
 from ..pixels.transform import Fill, Stored, Wanted
 from ..stats import Meter
 from . import base
-from .base import Array, RowError, RowPlan, RowsInMemory, SetIndex, Source, UInt64
+from .base import Array, FieldIndex, RowError, RowPlan, Source
 from .sets.joined import JoinedSource
 
 #: At most so many samples are tried to find one that can be decoded.
@@ -27,14 +27,19 @@ _LOOKED_AT = 16
 
 
 @dataclass(frozen=True)
-class FieldsIndex:
-    """The fields of a set by name. ``named``: see :class:`FieldsSource`."""
+class SetIndex:
+    """All that was found out of a set when it was opened: its fields by name, the first one first.
 
-    fields: Mapping[str, SetIndex]
+    Frozen and picklable. A worker process gets it, and neither looks for the set nor parses it
+    again. ``named``: see :class:`FieldsSource`.
+    """
+
+    fields: Mapping[str, FieldIndex]
     named: bool
 
     def open(self) -> FieldsSource:
-        """All of them. Nothing stays open if one fails."""
+        """The set, open. Nothing stays open if a field fails: FormatError if a file was replaced
+        or changed."""
         parts: dict[str, Source] = {}
         try:
             for name, field in self.fields.items():
@@ -47,7 +52,7 @@ class FieldsIndex:
 
 
 class FieldsSource:
-    """The fields of a set: ``parts``, each a source of one field; as a Source it is the first.
+    """A set that is open: ``parts``, each a source of one field.
 
     ``named``: the caller named the fields, so that errors name them, and a batch's data is a tuple.
     ``unchecked``: names of the fields that have no checksums. Raises FormatError (ParamsError of
@@ -83,15 +88,17 @@ class FieldsSource:
                 part.divide_limit(len(self.parts))
 
     @property
-    def index(self) -> FieldsIndex:
-        """The same fields by name."""
+    def index(self) -> SetIndex:
+        """What was found when it was opened: another process opens it with that."""
         parts = zip(self.names, self.parts, strict=True)
-        return FieldsIndex({name: part.index for name, part in parts}, self.named)
+        return SetIndex({name: part.index for name, part in parts}, self.named)
 
     @classmethod
-    def of(cls, source: Source) -> FieldsSource:
+    def of(cls, source: Source | FieldsSource) -> FieldsSource:
         """``source`` as the only field of its set, if it is not the fields already."""
-        return source if isinstance(source, cls) else cls({fmt.DATA: source}, named=False)
+        if isinstance(source, FieldsSource):
+            return source
+        return cls({fmt.DATA: source}, named=False)
 
     def fills(self, wanted: Wanted) -> tuple[Fill, ...]:
         """How each field becomes rows, where the first does as ``wanted``."""
@@ -153,48 +160,6 @@ class FieldsSource:
                 )
                 yield RowError(row, error)
 
-    def in_memory(self, size: int) -> RowsInMemory | None:
-        return self.first.in_memory(size) if len(self.parts) == 1 else None
-
-    def read_into(
-        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
-    ) -> tuple[RowError, ...]:
-        return self.first.read_into(plan, fill, out, meter)
-
-    # -- the first field -------------------------------------------------------------------
-
-    def sample_bytes(self, index: int) -> bytes:
-        return self.first.sample_bytes(index)
-
-    def sample_pixels(self, index: int) -> Array:
-        return self.first.sample_pixels(index)
-
-    def picture_size(self, index: int) -> tuple[int, int]:
-        return self.first.picture_size(index)
-
-    def key_of(self, index: int) -> str | None:
-        return self.first.key_of(index)
-
-    def source_path(self, index: int) -> bytes | None:
-        return self.first.source_path(index)
-
-    def all_paths(self) -> Iterator[bytes | None]:
-        return self.first.all_paths()
-
-    def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
-        return self.first.checksum_rows(start, stop)
-
-    def digests(self) -> dict[str, str] | None:
-        return self.first.digests()
-
-    def offsets(self, records: base.Int64) -> base.Int64 | None:
-        return self.first.offsets(records)
-
-    def shuffle_warning(self) -> str | None:
-        return self.first.shuffle_warning()
-
-    # -- all of them -----------------------------------------------------------------------
-
     def prefetch(self, records: base.Int64) -> None:
         for part in self.parts:
             part.prefetch(records)
@@ -208,7 +173,7 @@ class FieldsSource:
             part.close()
 
 
-def fingerprint(source: Source) -> str:
+def fingerprint(source: Source | FieldsSource) -> str:
     """What identifies this data set: the first field's fingerprint, and those of the others."""
     fields = FieldsSource.of(source)
     first = _fingerprint(fields.first)

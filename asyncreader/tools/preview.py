@@ -81,13 +81,14 @@ def preview(
     """
     p = parse_params(params, {})
     with contextlib.closing(open_reader_source(p)) as source:
-        looker = Looker(source)
-        records = _choose(source, p, count, seed, indices, classes)
+        first = source.first
+        looker = Looker(first)
+        records = _choose(first, p, count, seed, indices, classes)
         scale = _scale(looker, records)
         tiles, bad, masks = [], [], set()
         shapes: list[tuple[int, ...]] = []
         for record in records:  # one after the other: of large pictures only the small one stays
-            words, note = _captions(source, record)
+            words, note = _captions(first, record)
             try:
                 look = looker.look(record, 2 * SIDE)
                 mask = _mask_of(source, record)
@@ -103,13 +104,13 @@ def preview(
         how = "chosen" if indices is not None else f"drawn at random (seed {seed})"
         if indices is None and len(records) == source.spec.count:
             how = "all of them"
-        subtitle = f"{_facts(source)}; {len(records):,} shown, {how}"
+        subtitle = f"{_facts(first)}; {len(records):,} shown, {how}"
         notes = _notes(scale, shapes[0][2] if shapes else 3, masks)
         if shapes and source.spec.stored.shape is not None:
             height, width, _ = shapes[0]
             notes.insert(0, f"all {width} x {height} (width x height)")
         named = source.labels is not None
-        return _done(tiles, records, named, bad, columns, _title(source), subtitle, notes)
+        return _done(tiles, records, named, bad, columns, _title(first), subtitle, notes)
 
 
 def preview_batch(
@@ -126,9 +127,10 @@ def preview_batch(
         raise ParamsError("too many for a sheet", found=f"batch_size {p.batch_size}")
     with contextlib.closing(open_reader_source(p)) as source:
         stored = source.spec.stored
-        chosen = resolve_subset(p.subset, source)
+        chosen = resolve_subset(p.subset, source.first)
         total = source.spec.count if chosen is None else len(np.arange(source.spec.count)[chosen])
-        title, facts, names = _title(source), _facts(source), source.spec.classes
+        title, facts = _title(source.first), _facts(source.first)
+        names = source.spec.classes
     if "batch_size" not in params and "batchSize" not in params:
         params = {**params, "batch_size": min(count, total)}
     with AsyncReader(params) as reader:
@@ -176,7 +178,7 @@ def undone(pixels: Array, p: ReaderParams) -> Array:
 
 
 def _choose(
-    source: FieldsSource,
+    source: Source,
     p: ReaderParams,
     count: int,
     seed: int,

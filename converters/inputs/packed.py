@@ -67,14 +67,12 @@ class PackedSamples:
             raise
 
     def _prepare(self, options: Options) -> None:
-        spec = self._source.spec
-        chosen = (
-            None if options.params is None else resolve_subset(options.params.subset, self._source)
-        )
+        first, spec = self._source.first, self._source.spec
+        chosen = None if options.params is None else resolve_subset(options.params.subset, first)
         self._records = None if chosen is None else _numbers(chosen, spec.count)
         self.count = spec.count if self._records is None else self._records.size
         stored = spec.encoding if spec.encoding in ENCODINGS else "original"
-        self._axes = None if spec.stored.encoded else _pixel_axes(self._source)
+        self._axes = None if spec.stored.encoded else _pixel_axes(first)
         grey = spec.stored.axes is None and not spec.stored.encoded
         self.channels = options.channels or (1 if grey else spec.channels)
         self.encoding = options.encoding or stored
@@ -96,7 +94,7 @@ class PackedSamples:
         self._labels = None if labels is None else _label_table(labels, options.src)
         self.classes = None if labels is None else spec.classes
         check_class_names(self.classes, options.src)
-        self.label_kind = _label_kind(self._source, labels is not None)
+        self.label_kind = _label_kind(first, labels is not None)
         self.ignored: dict[str, int] = {}
         self.notes = notes(options, self._recipe)
         self.skipped: list[tuple[Any, str, SampleError]] = []
@@ -140,7 +138,7 @@ class PackedSamples:
             return (picture, *(field.fetch(record, full) for field in self._others))
         except SampleError as exc:
             exc.path, exc.index = exc.path or self._source.spec.path, record
-            exc.key = exc.key or self._source.key_of(record)
+            exc.key = exc.key or self._source.first.key_of(record)
             raise
 
     def _full(self, record: int) -> tuple[int, int]:
@@ -148,12 +146,12 @@ class PackedSamples:
         stored = self._source.spec.stored
         if stored.axes is None and stored.shape is not None:
             return stored.shape[0], stored.shape[1]
-        return self._source.picture_size(record)
+        return self._source.first.picture_size(record)
 
     def _picture(self, record: int, hold: Hold) -> Packed:
         if self._axes is not None:
-            return self._from_pixels(self._source.sample_pixels(record), self._axes, hold)
-        data = self._source.sample_bytes(record)
+            return self._from_pixels(self._source.first.sample_pixels(record), self._axes, hold)
+        data = self._source.first.sample_bytes(record)
         hold(len(data))
         if self._recipe is not None:
             return self._recipe.from_file(data, hold)

@@ -43,7 +43,7 @@ def stored(target: Path) -> list[bytes]:
     """The samples of a packed set, as they are stored."""
     source = open_whole(str(target))
     try:
-        return [bytes(source.sample_bytes(number)) for number in range(source.spec.count)]
+        return [bytes(source.first.sample_bytes(number)) for number in range(source.spec.count)]
     finally:
         source.close()
 

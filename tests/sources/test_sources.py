@@ -41,8 +41,9 @@ from asyncreader import (
     SourceNotFoundError,
 )
 from asyncreader.checks import DatasetPath
+from asyncreader.params import parse_params
 from asyncreader.pixels.transform import Wanted
-from asyncreader.sources import Hdf5Fields, fingerprint, open_source
+from asyncreader.sources import Hdf5Fields, fingerprint, open_reader_source, open_source
 from asyncreader.sources.arrays import index_arrays
 from asyncreader.sources.bytestore import (
     AdaptiveStore,
@@ -211,10 +212,9 @@ def h5py_dataset(folder: Path) -> Built:
     file.create_dataset("group/images", data=images, chunks=(4, 8, 7, 3), compression="lzf")
 
     def opened() -> Any:
-        reader = AsyncReader(data=file["group/images"], labels=LABELS)
-        assert isinstance(reader.params.data, DatasetPath)
-        source, reader._source = reader._source, None
-        return source
+        params = parse_params({"data": file["group/images"], "labels": LABELS}, {})
+        assert isinstance(params.data, DatasetPath)
+        return open_reader_source(params).first
 
     return Built(opened, images, [image.tobytes() for image in images], LABELS, keep=[file])
 

@@ -26,7 +26,8 @@ from PIL import Image
 from asyncreader import AsyncReader, ChecksumError, DecodeError
 from asyncreader.formats import packed as fmt
 from asyncreader.pixels.transform import Fill, Stored
-from asyncreader.sources import RowError, RowPlan, SetIndex, SourceSpec
+from asyncreader.sources import FieldsSource, RowError, RowPlan, SourceSpec
+from asyncreader.sources.base import FieldIndex
 from asyncreader.stats import Meter
 
 #: Classes of the packed files below.
@@ -175,7 +176,7 @@ class MemorySource:
         return None
 
     @property
-    def index(self) -> SetIndex:
+    def index(self) -> FieldIndex:
         raise NotImplementedError("no other process opens it")
 
     def shuffle_warning(self) -> None:
@@ -190,7 +191,7 @@ class MemorySource:
 
 def open_fake(patch: pytest.MonkeyPatch, source: MemorySource, **params: Any) -> AsyncReader:
     """A reader over ``source``."""
-    patch.setattr("asyncreader.pipeline.build.open_set", lambda _: source)
+    patch.setattr("asyncreader.pipeline.build.open_set", lambda _: FieldsSource.of(source))
     return AsyncReader({"path": "memory", **params})
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from ...errors import FormatError, ParamsError, SourceNotFoundError
 from ...formats.manifest import MOST_BYTES, NAME, Manifest
-from ..base import Fields, Source, open_fields
+from ..base import Fields, open_fields
 from ..hdf5.structure import SIGNATURE
 from ..layouts.hdf5_layouts import index_hdf5
 from ..request import Hdf5Fields
@@ -40,12 +40,12 @@ class RemoteShards:
         self._manifest = manifest
         self._cache = cache
 
-    def open(self, number: int, fields: Hdf5Fields) -> Source:
+    def open(self, number: int, fields: Hdf5Fields) -> Fields:
         """Open a shard."""
         row = self._manifest.shard(number)
         location = self._location.sibling(row.name)
         if self._cache is None:
-            return _opened(RemoteFile(self._objects, location, row.bytes), fields)[fields.data]
+            return _opened(RemoteFile(self._objects, location, row.bytes), fields)
         lmdb = self._manifest.common.container == "lmdb"
         with self._cache.hold(self._objects, location, row, "lmdb" if lmdb else "h5") as path:
             # mapped: an open shard stays readable after the cache removes its file

@@ -23,15 +23,15 @@ from ...pixels.transform import Fill
 from ...stats import Meter
 from ..base import (
     Array,
+    FieldIndex,
     Int64,
     RowError,
     RowPlan,
     RowsInMemory,
-    SetIndex,
     Source,
-    SourceSpec,
     UInt64,
 )
+from ..bytestore import ByteFile
 from .digests import WholeDigests
 from .open_cache import OpenFileCache, open_limit
 
@@ -79,67 +79,66 @@ class Files(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class JoinedIndex:
-    """Files in sequence. Record numbers continue from file to file.
+class Joined:
+    """Storage in several files in sequence. Record numbers continue from file to file; the index's
+    ``spec.ends`` say where each ends.
 
-    ``spec``: of the set; its ``ends`` say where each file ends. ``files`` opens one of them, at
-    most ``limit`` at a time, or it is all of them, to be held open. ``stated``: for each file the
-    digest (uint64) that it must state of a table, None where it must have no such table.
-    ``labels``: those of all files, or their width and dtype.
+    ``files`` opens one of them, at most ``limit`` at a time, or it is all of them, to be held open.
+    ``stated``: for each file the digest (uint64) that it must state of a table, None where it must
+    have no such table. ``labels``: width and dtype of labels that are read from the files; None
+    where the index has them, or the set has none.
     """
 
-    spec: SourceSpec
-    files: Files | tuple[SetIndex, ...]
+    files: Files | tuple[FieldIndex, ...]
     stated: Mapping[str, UInt64 | None] = field(default_factory=dict)
-    labels: Array | tuple[int, str] | None = None
-    splits: Mapping[str, slice | Int64] = field(default_factory=dict)
+    labels: tuple[int, str] | None = None
     limit: int | None = None
     remote: bool = False
 
-    def open(self) -> JoinedSource:
-        """The set's source."""
+    def serve(self, index: FieldIndex, file: ByteFile | None) -> JoinedSource:
+        """A source that reads the files."""
         if not isinstance(self.files, tuple):
-            return JoinedSource(self)
+            return JoinedSource(index, self)
         held: list[Source] = []
         try:
-            held.extend(file.open() for file in self.files)
-            return JoinedSource(self, held)
+            held.extend(one.open() for one in self.files)
+            return JoinedSource(index, self, held)
         except BaseException:
-            for file in held:
-                file.close()
+            for one in held:
+                one.close()
             raise
 
 
 class JoinedSource:
-    """Reads the files of ``index``. ``held``: all of them, open already, if they stay open."""
+    """Reads the files of ``joined``. ``held``: all of them, open already, if they stay open."""
 
-    def __init__(self, index: JoinedIndex, held: Sequence[Source] = ()) -> None:
+    def __init__(self, index: FieldIndex, joined: Joined, held: Sequence[Source] = ()) -> None:
         assert index.spec.ends is not None
         self.index = index
         self.spec = index.spec
         self.splits = index.splits
-        self.remote = index.remote
+        self.remote = joined.remote
         self._ends = index.spec.ends
-        self._files = None if isinstance(index.files, tuple) else index.files
+        self._files = None if isinstance(joined.files, tuple) else joined.files
         self._held = tuple(held)
-        self._stated = index.stated
+        self._stated = joined.stated
         self._window = 0
         self._in_memory: RowsInMemory | None = None
         self._not_in_memory = set[int]()
         self._looked_at = 0
-        limit = len(held) or index.limit or open_limit()
-        self.open_files = OpenFileCache(self.open_one, limit, held)
-        labels = index.labels
-        self.labels: Any = JoinedLabels(self, *labels) if isinstance(labels, tuple) else labels
+        limit = len(held) or joined.limit or open_limit()
+        self.open_files = OpenFileCache(self._open_one, limit, held)
+        in_files = joined.labels
+        self.labels: Any = index.labels if in_files is None else JoinedLabels(self, *in_files)
 
     # -- files -------------------------------------------------------------------------------
 
-    def open_one(self, number: int) -> Source:
+    def _open_one(self, number: int) -> Source:
         """File ``number``, opened and compared with what is known of it."""
         assert self._files is not None  # others are open already
         file = self._files.open(number)
         try:
-            self._check(file, number)
+            self.check(file, number)
         except BaseException:
             file.close()
             raise
@@ -154,8 +153,8 @@ class JoinedSource:
             return None
         return fmt.names_digest(name.encode("utf-8", "surrogateescape") for name in names)
 
-    def _check(self, file: Source, number: int) -> None:
-        """FormatError unless ``file`` is the one that the set was made of."""
+    def check(self, file: Source, number: int) -> None:
+        """FormatError unless ``file`` is number ``number`` of those that the set was made of."""
         spec, mine = file.spec, self.spec
         digests: Mapping[str, str] = {} if spec.meta is None else spec.meta.digests
         for what, found, expected in (

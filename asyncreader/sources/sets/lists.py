@@ -10,9 +10,9 @@ import numpy as np
 
 from ...errors import FormatError
 from ...formats import packed as fmt
-from ..base import Array, Fields, Int64, Source, SourceSpec
+from ..base import Array, FieldIndex, Fields, Int64, Source, SourceSpec
 from .digests import WholeDigests
-from .joined import JoinedIndex, JoinedSource
+from .joined import Joined, JoinedSource
 
 
 def join(files: Sequence[Fields]) -> Fields:
@@ -49,14 +49,14 @@ def _join(files: Sequence[Source]) -> JoinedSource:
             if all(field.name in (one.name for one in file.spec.fields) for file in files)
         ),
     )
-    index = JoinedIndex(
+    joined = Joined(tuple(file.index for file in files), remote=any(file.remote for file in files))
+    index = FieldIndex(
         spec,
-        tuple(file.index for file in files),
+        joined,
         labels=_joined_labels(files, tables),
         splits=_joined_splits(files, [0, *ends.tolist()]),
-        remote=any(file.remote for file in files),
     )
-    return JoinedSource(index, files)
+    return JoinedSource(index, joined, files)
 
 
 def _joined_labels(files: Sequence[Source], tables: list[Array | None]) -> Array | None:
@@ -197,7 +197,15 @@ def join_packed(
     ends = np.cumsum(counts.astype(np.int64))
     shape = shapes.pop() if len(shapes) == 1 else None
 
-    index = JoinedIndex(
+    joined = Joined(
+        PackedFiles(names, opener),
+        stated={
+            fmt.CHECKSUMS: checksums,
+            fmt.LABELS: None if first.meta.label_kind == "none" else label_digests,
+        },
+        labels=labels,
+    )
+    index = FieldIndex(
         replace(
             first,
             path=f"{first.path} and {len(names) - 1} more",
@@ -209,14 +217,9 @@ def join_packed(
             ends=ends,
             fields=like[0].fields,
         ),
-        PackedFiles(names, opener),
-        stated={
-            fmt.CHECKSUMS: checksums,
-            fmt.LABELS: None if first.meta.label_kind == "none" else label_digests,
-        },
-        labels=labels,
+        joined,
     )
-    return JoinedSource(index)
+    return JoinedSource(index, joined)
 
 
 def _shared(spec: SourceSpec) -> SourceSpec:

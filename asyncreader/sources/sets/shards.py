@@ -19,14 +19,22 @@ import numpy as np
 from ...errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...formats.manifest import CONTAINERS, Manifest, read_manifest
-from ..base import Fields, Source, SourceSpec, default_block, open_fields, packed_rows
+from ..base import (
+    FieldIndex,
+    Fields,
+    Source,
+    SourceSpec,
+    default_block,
+    open_fields,
+    packed_rows,
+)
 from ..bytestore import OpenFile
 from ..layouts.hdf5_layouts import index_hdf5
 from ..layouts.open_lmdb import index_lmdb
 from ..lmdb.file import open_data_file
 from ..request import Hdf5Fields, no_field
 from .digests import WholeDigests
-from .joined import RESTORE, JoinedIndex, JoinedSource
+from .joined import RESTORE, Joined, JoinedSource
 
 #: At most so many shard sizes are checked when a set is opened.
 ALL_LOOKED_AT: Final = 4096
@@ -38,7 +46,7 @@ class Shards(Protocol):
     def path(self, number: int) -> str:
         """A shard's name for messages."""
 
-    def open(self, number: int, fields: Hdf5Fields) -> Source:
+    def open(self, number: int, fields: Hdf5Fields) -> Fields:
         """Open a shard."""
 
     def close(self) -> None:
@@ -47,14 +55,14 @@ class Shards(Protocol):
 
 @dataclass(frozen=True)
 class ShardFiles:
-    """The shards of a set, each opened with the same fields."""
+    """One field of the shards of a set."""
 
     shards: Shards
     fields: Hdf5Fields
 
     def open(self, number: int) -> Source:
         """Open a shard."""
-        return self.shards.open(number, self.fields)
+        return self.shards.open(number, self.fields)[self.fields.data]
 
     def close(self) -> None:
         """Close what opening them needs."""
@@ -88,8 +96,7 @@ def _sharded(
     if fields.data != fmt.DATA:
         column = [one.name for one in common.fields].index(fields.data)
     labelled = common.label_kind != "none"
-    index = JoinedIndex(
-        _spec(manifest, path, io, column),
+    joined = Joined(
         ShardFiles(shards, fields),
         stated={
             fmt.CHECKSUMS: manifest.checksums
@@ -101,7 +108,7 @@ def _sharded(
         limit=limit,
         remote=io == "ranges",
     )
-    return JoinedSource(index)
+    return JoinedSource(FieldIndex(_spec(manifest, path, io, column), joined), joined)
 
 
 def _spec(manifest: Manifest, path: str, io: str, column: int | None) -> SourceSpec:
@@ -138,17 +145,20 @@ class EachShard:
     def __init__(self, path: str, manifest: Manifest, shards: Shards) -> None:
         self.manifest = manifest
         self.path = shards.path
-        fields = Hdf5Fields(others=None)
-        self._wholes = sharded(manifest, shards, fields, path=path, io="auto")
+        self._shards = shards
+        self._fields = Hdf5Fields(others=None)
+        self._wholes = sharded(manifest, shards, self._fields, path=path, io="auto")
 
     @contextlib.contextmanager
-    def open(self, number: int) -> Iterator[dict[str, Source]]:
+    def open(self, number: int) -> Iterator[Fields]:
         """Shard ``number`` by field, the data first, compared with the manifest: SourceError."""
         with contextlib.ExitStack() as opened:
-            yield {
-                name: opened.enter_context(contextlib.closing(whole.open_one(number)))
-                for name, whole in self._wholes.items()
-            }
+            found = self._shards.open(number, self._fields)
+            for part in found.values():
+                opened.callback(part.close)
+            for name, part in found.items():
+                self._wholes[name].check(part, number)
+            yield found
 
 
 def whole_digests(folder: str, manifest: Manifest) -> dict[str, str]:
@@ -178,14 +188,13 @@ def _checked_fields(path: str, fields: Hdf5Fields, manifest: Manifest) -> Hdf5Fi
 # -- in a folder ---------------------------------------------------------------------------------
 
 
-def open_shard(path: str, container: str, fields: Hdf5Fields, io: str) -> Source:
-    """One field of the shard that is a file of this machine."""
+def open_shard(path: str, container: str, fields: Hdf5Fields, io: str) -> Fields:
+    """The shard that is a file of this machine."""
     lmdb = container == "lmdb"
     file = open_data_file(path, io) if lmdb else OpenFile(path, io)
-    found = open_fields(
+    return open_fields(
         file, lambda one: index_lmdb(path, one, fields) if lmdb else index_hdf5(one, fields)
     )
-    return found[fields.data]
 
 
 class LocalShards:
@@ -232,7 +241,7 @@ class LocalShards:
                 hint=RESTORE,
             )
 
-    def open(self, number: int, fields: Hdf5Fields) -> Source:
+    def open(self, number: int, fields: Hdf5Fields) -> Fields:
         """Open a shard whose file has the packed size."""
         self.check_size(number)
         return open_shard(self.path(number), self._manifest.common.container, fields, self._io)
