@@ -225,13 +225,13 @@ class Options:
         "how HxW is reached: cut to as much as fits, centred (as PIL's ImageOps.fit), padded with "
         "black, or squeezed",
     )
-    quality: int = parameter(QUALITY, whole(1, 101), "of encoding `jpeg`")
+    quality: int = parameter(QUALITY, whole(1, 101), "of the JPEGs of encoding `jpeg`")
     restarts: bool | None = parameter(
         None,
         one_of(bool | None),
         "put restart markers into JPEGs, so that a part of a picture can be decoded without the "
-        "rest. Of encoding `original` baseline JPEGs get them, without loss, and other files are "
-        "stored as they are; the report says how many",
+        "rest. With encoding `original`, baseline JPEGs get them without loss. Other files are "
+        "stored as they are, and the report says how many",
         shown="True with encoding `jpeg`",
     )
     labels: str | None = parameter(
@@ -248,15 +248,20 @@ class Options:
         "pack without labels. Without this and `labels`, the class is the first folder level",
     )
     channels: Channels | None = parameter(
-        None, one_of(Channels | None), "grey or RGB", shown="3; for a packed set: what it has"
+        None, one_of(Channels | None), "1: grey, 3: RGB", shown="3; for a packed set: what it has"
     )
-    shuffle: int | None = parameter(None, optional(whole()), "pack in random order", metavar="SEED")
-    compression: Compression | None = parameter(None, one_of(Compression | None), "for raw HDF5")
+    shuffle: int | None = parameter(
+        None, optional(whole()), "pack in random order, by this seed", metavar="SEED"
+    )
+    compression: Compression | None = parameter(
+        None, one_of(Compression | None), "compress raw pixels in HDF5"
+    )
     chunk: int = worked_out(whole(1, (1 << 20) + 1), "samples compressed together", shown="1")
     classes: str | None = parameter(
         None,
         optional(_SRC),
-        "names in label order: a packed set, or a text file with a name on each line",
+        "class names, from number 0 on: a packed set that has them, or a text file with a name on "
+        "each line",
         metavar="SET_OR_FILE",
         shown="the sorted names of the folders",
     )
@@ -266,7 +271,7 @@ class Options:
         "folders called train, val or the like are classes, too. Without this they are an error",
     )
     follow_links: bool = parameter(
-        False, checks.FLAG, "follow links that lead out of the folder, too"
+        False, checks.FLAG, "also follow links that lead out of the folder"
     )
     jobs: int = worked_out(
         whole(1, 1025), "threads. The files do not depend on it", shown="usable cores"
@@ -275,13 +280,15 @@ class Options:
         False, checks.FLAG, "leave bad pictures out and list them (exit code 3)"
     )
     overwrite: bool = parameter(False, checks.FLAG, "replace an existing set")
-    check_decode: bool = parameter(False, checks.FLAG, "decode what is only copied, too")
+    check_decode: bool = parameter(
+        False, checks.FLAG, "also decode pictures that are stored as they are"
+    )
     fields: tuple[tuple[str, str], ...] = worked_out(
         Check("{name: folder}", _fields, "folders"),
         "also pack the pictures in these folders, such as mask=masks/. A picture's mask has the "
         "same path there, with any suffix, and the same size. Palette indices and grey values (8 "
-        "or 16 bits) are kept without loss, cut and resized by nearest neighbour as the pictures "
-        "are (padded with 0), and stored raw with raw pixels, else as PNG",
+        "or 16 bits) are kept without loss. Masks are cut as the pictures are, resized by nearest "
+        "neighbour and padded with 0. They are stored raw with raw pixels, else as PNG",
     )
     format: Format = worked_out(
         one_of(Format),
@@ -329,7 +336,9 @@ class Options:
         shown="as it is",
     )
     allow_pickle: bool = parameter(
-        False, checks.FLAG, "unpickle SRC, only if you trust who wrote it"
+        False,
+        checks.FLAG,
+        "unpickle SRC, only if you trust who wrote it: a pickle can run any program",
     )
 
     @property
