@@ -34,14 +34,13 @@ Int64: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class FolderPart:
-    """Some pictures of a folder, by path, with their labels (n, L): what another machine needs.
+    """Some pictures of a folder, with their labels (n, L): what another machine needs.
 
-    ``masks``: paths of each of the other fields.
+    ``paths``: of each field's files; ``stamps``: of the pictures.
     """
 
-    paths: tuple[bytes, ...]
+    paths: tuple[tuple[bytes, ...], ...]
     stamps: tuple[bytes, ...]
-    masks: tuple[tuple[bytes, ...], ...]
     labels: npt.NDArray[Any] | None
     label_kind: str
     classes: tuple[str, ...] | None
@@ -54,19 +53,19 @@ class FolderPart:
             labels = Numbers(kind, self.labels.shape[1])
             labels.extend(self.labels)
             labels.rows()
+        pictures, *others = map(Strings.of, self.paths)
         listing = Listing(
             open_origin(options.src, options.follow_links),
-            Strings.of(self.paths),
+            pictures,
             Strings.of(self.stamps),
             labels,
             self.label_kind,
             self.classes,
             {},
         )
-        named = zip(options.fields, self.masks, strict=True)
         masks = [
-            MaskFolder(name, Tree(folder, options.follow_links), Strings.of(paths), 0)
-            for (name, folder), paths in named
+            MaskFolder(name, Tree(folder, options.follow_links), paths, 0)
+            for (name, folder), paths in zip(options.fields, others, strict=True)
         ]
         return FolderSamples(options, "", listing, masks)
 
@@ -118,10 +117,8 @@ class FolderSamples:
         except BaseException:
             self.close()
             raise
-        self.paths: tuple[PathOf | None, ...] = tuple(
-            paths.__getitem__
-            for paths in (self._listing.paths, *(field.paths for field in self._masks))
-        )
+        self._paths = (self._listing.paths, *(field.paths for field in self._masks))
+        self.paths: tuple[PathOf | None, ...] = tuple(paths.__getitem__ for paths in self._paths)
 
     def will_need(self, number: int) -> bool:
         listing = self._listing
@@ -165,12 +162,10 @@ class FolderSamples:
 
     def part(self, numbers: Int64) -> FolderPart:
         """The pictures ``numbers``, to send to another machine."""
-        listing, wanted = self._listing, numbers.tolist()
-        masks = (tuple(field.paths[number] for number in wanted) for field in self._masks)
+        wanted = numbers.tolist()
         return FolderPart(
-            tuple(listing.paths[number] for number in wanted),
-            tuple(listing.stamps[number] for number in wanted),
-            tuple(masks),
+            tuple(tuple(paths[number] for number in wanted) for paths in self._paths),
+            tuple(self._listing.stamps[number] for number in wanted),
             *(self.label_rows(numbers), self.label_kind, self.classes),
         )
 
