@@ -6,7 +6,8 @@ imports ``from faults.case import Figures``: ``tests`` is on the path, in pytest
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +29,38 @@ class Figures:
     """Wall time of all trials."""
     note: str = ""
     """What else is worth a few words in the table: "slowest 0.02 s"."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one trial."""
+
+    verdict: str
+    """In a word or two, as it is counted: "right", "exit code 1"."""
+    broken: tuple[str, ...] = ()
+    """Each promise that it broke, with what is needed to repeat it."""
+    seconds: float = 0.0
+    """How long it took; 0: not measured."""
+    way: str = ""
+    """What was done in this trial, if the slowest one is to name it."""
+    also: tuple[str, ...] = ()
+    """What else is counted: "tried again"."""
+
+
+def tally(what: str, outcomes: Iterable[Outcome], clock: str = "s") -> Figures:
+    """The figures of all trials on one thing. ``clock``: the unit of their seconds."""
+    trials = 0
+    counts: Counter[str] = Counter()
+    broken: list[str] = []
+    slowest = Outcome("")
+    for outcome in outcomes:
+        trials += 1
+        counts.update((outcome.verdict, *outcome.also))
+        broken += outcome.broken
+        slowest = max(slowest, outcome, key=lambda one: one.seconds)
+    note = f"slowest {slowest.seconds:.2f} {clock}" if slowest.seconds else ""
+    note += f" ({slowest.way})" if slowest.way else ""
+    return Figures(what, trials, dict(counts), tuple(broken), note=note)
 
 
 class Case(Protocol):

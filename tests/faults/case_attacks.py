@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from faults.case import Case, Figures
+from faults.case import Case, Figures, Outcome, tally
 from faults.hostile import all_attacks
 from faults.hostile.corpus import OTHER_ENTRANCES, Attack, Home
 from faults.hostile.runner import AttackRunner, Result
@@ -104,21 +104,20 @@ class Attacks:
                 if kind == "stores" and find_spec("obstore") is None:
                     yield Figures(kind, 0, {"obstore is not installed": 1})
                     continue
-                counts: Counter[str] = Counter()
-                lines: list[str] = []
-                trials = 0
-                for attack in chosen:
-                    results = list(runner.run(attack, entrances(attack, rounds)))
-                    trials += len(results)
-                    counts.update(result.outcome for result in results)
-                    lines += broken(attack, results)
-                    lines += [
-                        f"{attack.name} by {result.entrance} took {result.seconds:.1f} s"
-                        for result in results
-                        if result.seconds > LIMITS.get(result.entrance, LIMIT)
-                    ]
-                note = f"{len(chosen)} attacks"
-                yield Figures(kind, trials, dict(counts), tuple(lines), note=note)
+                made = tally(kind, _outcomes(runner, chosen, rounds))
+                yield replace(made, note=f"{len(chosen)} attacks")
+
+
+def _outcomes(runner: AttackRunner, attacks: list[Attack], rounds: int) -> Iterator[Outcome]:
+    """Each attack through its first ``rounds`` entrances."""
+    for attack in attacks:
+        results = list(runner.run(attack, entrances(attack, rounds)))
+        lines = broken(attack, results)
+        for result in results:
+            if result.seconds > LIMITS.get(result.entrance, LIMIT):
+                lines.append(f"{attack.name} by {result.entrance} took {result.seconds:.1f} s")
+            yield Outcome(result.outcome, tuple(lines))
+            lines = []
 
 
 CASES: tuple[Case, ...] = (Attacks(),)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.case import Case, Figures
+from faults.case import Case, Figures, tally
 from faults.damage.trials import Job
-from faults.damage.watch import count, watch
+from faults.damage.watch import outcomes, watch
 from faults.sets import build
 
 FORMATS = ("HDF5 raw", "HDF5 gzip", "HDF5 jpeg", "LMDB raw", "LMDB jpeg")
@@ -38,13 +38,12 @@ class Damage:
                 folder = str(scratch / f"{name} {verify}")
                 names.append(f'{name}, verify="{verify}"' if len(self.verify) > 1 else name)
                 jobs.append(Job(self.name, known, verify, seed, 0, rounds, folder))
-        trials = watch(jobs)
+        trials = outcomes(watch(jobs))
         for name in names:
-            counts, broken, note = count(itertools.islice(trials, rounds))
-            yield Figures(name, sum(counts.values()), counts, broken, note=note)
-        counts, broken, _ = count(trials)
-        if counts:  # the process died after the last trial
-            yield Figures("at exit", 1, counts, broken)
+            yield tally(name, itertools.islice(trials, rounds), "s of CPU")
+        at_exit = tally("at exit", trials)
+        if at_exit.trials:  # the process died after the last trial
+            yield at_exit
 
 
 _NOTHING_WRONG = "no silently wrong sample, no signal, no hang, no untyped error"

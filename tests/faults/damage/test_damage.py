@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from faults import run
-from faults.case import Figures
+from faults.case import Figures, tally
 from faults.damage import read_damaged, trials, watch
 from faults.damage.case_damage import CASES, FORMATS
 from faults.sets import BITS, KnownSet, build, number_in, painted
@@ -108,11 +108,11 @@ def test_a_killed_or_stuck_process_is_an_outcome(
     assert [(t.number, t.verdict) for t in found] == [
         *((0, "right"), (1, "right"), (0, "right"), (1, "right"), (2, verdict), (3, "right")),
     ]
-    counts, broken, note = watch.count(found)
-    assert counts == {"right": 5, verdict: 1}
-    assert len(broken) == 1
-    assert broken[0].startswith(f"trial 2: {verdict}")
-    assert "0.25 s" in note
+    figures = tally("", watch.outcomes(found), "s of CPU")
+    assert figures.counts == {"right": 5, verdict: 1}
+    assert len(figures.broken) == 1
+    assert figures.broken[0].startswith(f"trial 2: {verdict}")
+    assert figures.note == "slowest 0.25 s of CPU"
 
 
 def test_the_runner_writes_its_table(

@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from faults.case import Outcome
 from faults.damage.trials import Job, to_json
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -130,14 +130,9 @@ def watch(jobs: Sequence[Job]) -> Iterator[Trial]:
             raise RuntimeError(f"the trials broke down: {said}")
 
 
-def count(trials: Iterable[Trial]) -> tuple[dict[str, int], tuple[str, ...], str]:
-    """How often each verdict came, each broken promise in words, and the slowest trial."""
-    verdicts: Counter[str] = Counter()
-    broken: list[str] = []
-    slowest = 0.0
+def outcomes(trials: Iterable[Trial]) -> Iterator[Outcome]:
+    """Trials as they are counted, each broken promise in words."""
     for trial in trials:
-        verdicts[trial.verdict] += 1
-        slowest = max(slowest, trial.seconds)
-        if trial.verdict in BROKEN:
-            broken.append(f"trial {trial.number}: {trial.verdict}: {trial.did}: {trial.said}")
-    return dict(verdicts), tuple(broken), f"slowest {slowest:.2f} s of CPU"
+        said = f"trial {trial.number}: {trial.verdict}: {trial.did}: {trial.said}"
+        broken = (said,) if trial.verdict in BROKEN else ()
+        yield Outcome(trial.verdict, broken, trial.seconds)

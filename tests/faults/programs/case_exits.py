@@ -6,16 +6,16 @@ import json
 import random
 import signal
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from faults.case import Case, Figures
-from faults.programs.child_runner import End, child_runner, started
+from faults.case import Case, Figures, Outcome, tally
+from faults.programs.child_runner import ChildRunner, End, child_runner, started
 from faults.programs.endings import BY_SIGNAL, OF_PROCESSES, WAYS
-from faults.sets import build
+from faults.sets import KnownSet, build
 
 FORMATS = ("HDF5 raw", "HDF5 gzip", "LMDB raw", "LMDB jpeg")
 WORKERS = ("thread", "process")
@@ -81,37 +81,29 @@ class Exits:
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
         """A line for each format and kind of workers; the short form tries one format."""
-        formats = FORMATS[:1] if rounds <= self.short else FORMATS
-        made = build(formats, scratch)
+        short = rounds <= self.short
         with child_runner("faults.programs.endings") as runner:
-            for name in formats:
+            for name, sets in build(FORMATS[:1] if short else FORMATS, scratch).items():
                 for workers in WORKERS:
-                    counts: Counter[str] = Counter()
-                    broken: list[str] = []
-                    slowest = (0.0, "")
-                    for way, code, said, plan in ways(workers):
-                        if rounds <= self.short and way not in FEW[workers]:
-                            continue
-                        for number in range(rounds):
-                            path = made[name][number % len(made[name])].path
+                    few = FEW[workers] if short else None
+                    outcomes = _exits(runner, sets, workers, few, rounds)
+                    yield tally(f"{name}, {workers} workers", outcomes)
 
-                            def attempt(
-                                way: str = way, path: str = path, plan: dict[str, Any] = plan
-                            ) -> End:
-                                return runner.run(plan, way=way, path=path, workers=workers)  # noqa: B023
 
-                            end = in_time(attempt, counts)
-                            found = problems(end, code, said)
-                            counts["as promised" if not found else "broken"] += 1
-                            broken += [f"{way}: {problem}" for problem in found]
-                            slowest = max(slowest, (end.seconds, way))
-                    yield Figures(
-                        f"{name}, {workers} workers",
-                        counts["as promised"] + counts["broken"],
-                        dict(counts),
-                        tuple(broken),
-                        note=f"slowest {slowest[0]:.2f} s ({slowest[1]})",
-                    )
+def _exits(
+    runner: ChildRunner,
+    sets: Sequence[KnownSet],
+    workers: str,
+    few: Sequence[str] | None,
+    rounds: int,
+) -> Iterator[Outcome]:
+    """Every way to end, or those of ``few``, ``rounds`` times."""
+    for way, code, said, plan in ways(workers):
+        for number in range(rounds if few is None or way in few else 0):
+            given = {"way": way, "path": sets[number % len(sets)].path, "workers": workers}
+            end, also = in_time(partial(runner.run, plan, **given))
+            broken = tuple(f"{way}: {problem}" for problem in problems(end, code, said))
+            yield Outcome("broken" if broken else "as promised", broken, end.seconds, way, also)
 
 
 @dataclass(frozen=True)
@@ -127,65 +119,54 @@ class CtrlC:
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
         """A line for each format and kind of workers, with a trace, and for the drop-in classes;
         the short form tries one of each, with threads."""
-        formats = INTERRUPTED[:1] if rounds <= self.short else INTERRUPTED
+        short = rounds <= self.short
+        formats = INTERRUPTED[:1] if short else INTERRUPTED
         made = build(formats, scratch)
         ways = [(name, "all phases") for name in formats]
         ways += [(formats[0], "all phases, traced"), (formats[0], "all phases, drop-ins")]
         with child_runner("faults.programs.endings") as runner:
             for name, way in ways:
-                for workers in WORKERS[:1] if rounds <= self.short else WORKERS:
+                for workers in WORKERS[:1] if short else WORKERS:
                     given = {"way": way, "path": made[name][0].path, "workers": workers}
                     command = [sys.executable, "-m", "faults.programs.endings", json.dumps(given)]
-                    counts, broken, slowest = _moments(
-                        [
-                            lambda plan, command=command: started(command, plan),
-                            *[lambda plan, given=given: runner.run(plan, **given)] * 3,
-                        ],
-                        random.Random(seed),
-                        rounds,
-                    )
+                    programs = [partial(started, command), *[partial(runner.run, **given)] * 3]
                     what = f"{name}, {workers} workers{way.removeprefix('all phases')}"
-                    yield Figures(what, rounds, counts, broken, note=f"slowest {slowest:.2f} s")
+                    yield tally(what, _interrupts(programs, random.Random(seed), rounds))
 
 
-def _moments(
-    ways: Sequence[Callable[[Mapping[str, Any]], End]], rng: random.Random, rounds: int
-) -> tuple[dict[str, int], tuple[str, ...], float]:
-    """Interrupt each program in turn, at random moments of its whole run."""
-    whole = [max(way({}).lived for _ in range(2)) for way in (ways[0], ways[-1])]
-    counts: Counter[str] = Counter()
-    broken: list[str] = []
-    slowest = 0.0
+def _interrupts(
+    programs: Sequence[Callable[[Mapping[str, Any]], End]], rng: random.Random, rounds: int
+) -> Iterator[Outcome]:
+    """Interrupt each program in turn, at random moments of its whole run. The first one is started
+    in a fresh interpreter and takes longer than the others, which take the same time."""
+    whole = [max(program({}).lived for _ in range(2)) for program in (programs[0], programs[-1])]
     for number in range(rounds):
-        fresh = number % len(ways) == 0
-        way = ways[number % len(ways)]
-        moment = rng.uniform(0, 1.02 * whole[0 if fresh else 1])
+        which = number % len(programs)
+        moment = rng.uniform(0, 1.02 * whole[min(which, 1)])
         plan = {"signal": signal.SIGINT, "after": moment, "group": True}
-        end = in_time(lambda way=way, plan=plan: way(plan), counts)  # type: ignore[misc]
+        end, also = in_time(partial(programs[which], plan))
         phase = end.report.get("phase", "start")
         if end.code == 0 and "Exception ignored" in end.said:
             # inside a weak reference's callback or a __del__ Python prints Ctrl-C, and goes on
-            counts["ignored by Python"] += 1
+            yield Outcome("ignored by Python", also=also)
             continue
-        found = interrupted(end, phase)
-        counts[
-            "broken" if found else "finished before it" if end.code == 0 else f"during {phase}"
-        ] += 1
-        broken += [f"after {moment:.3f} s, phase {phase}: {problem}" for problem in found]
-        slowest = max(slowest, end.seconds)
-    return dict(counts), tuple(broken), slowest
+        broken = tuple(
+            f"after {moment:.3f} s, phase {phase}: {problem}" for problem in interrupted(end, phase)
+        )
+        ended = "finished before it" if end.code == 0 else f"during {phase}"
+        yield Outcome("broken" if broken else ended, broken, end.seconds, also=also)
 
 
-def in_time(attempt: Callable[[], End], counts: Counter[str]) -> End:
-    """Run a trial, and run it again if it was only slow; the fastest counts."""
+def in_time(attempt: Callable[[], End]) -> tuple[End, tuple[str, ...]]:
+    """Run a trial, and run it again if it was only slow. The fastest counts; and what is to be
+    counted with it."""
     ends = [attempt()]
     while ends[-1].seconds >= LIMIT and not (ends[-1].hung or ends[-1].left):
         if len(ends) == ATTEMPTS:
             break
         ends.append(attempt())
-    if len(ends) > 1:
-        counts["(slow, tried again)"] += 1
-    return min(ends, key=lambda end: end.seconds)
+    also = ("(slow, tried again)",) if len(ends) > 1 else ()
+    return min(ends, key=lambda end: end.seconds), also
 
 
 def interrupted(end: End, phase: str) -> list[str]:
@@ -205,32 +186,4 @@ def interrupted(end: End, phase: str) -> list[str]:
     return found
 
 
-@dataclass(frozen=True)
-class Interrupts:
-    """Ctrl-C that the program catches, to go on with the same reader: in one process, thousands."""
-
-    name: str = "interrupts"
-    row: str = "Ctrl-C that the program catches before it goes on with the same reader"
-    promise: str = "the same epoch as without, no lock held, no thread or descriptor left"
-    short: int = 200
-    long: int = 20_000
-
-    def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
-        """A reader, a reader with a trace, and the drop-in classes."""
-        path = build(FORMATS[:1], scratch)[FORMATS[0]][0].path
-        given = {"path": path, "workers": "thread", "rounds": rounds, "seed": seed}
-        kinds: dict[str, dict[str, str]] = {
-            FORMATS[0]: {"what": "interrupts"},
-            f"{FORMATS[0]}, traced": {"what": "interrupts", "trace": str(scratch / "trace.json")},
-            "drop-in classes": {"what": "drop_ins"},
-        }
-        with child_runner("faults.programs.long_use") as runner:
-            for name, kind in kinds.items():
-                end = runner.run({"patience": 60 + rounds / 10}, **given, **kind)
-                broken = list(end.report.get("found", ()))
-                if end.code or end.left:
-                    broken.append(f"{end.how}, left {end.left}: {end.said[-2500:]}")
-                yield Figures(name, rounds, end.report.get("counts", {}), tuple(broken))
-
-
-CASES: tuple[Case, ...] = (Exits(), CtrlC(), Interrupts())
+CASES: tuple[Case, ...] = (Exits(), CtrlC())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.case import Case, Figures
+from faults.case import Case, Figures, Outcome, tally
 from faults.programs.case_kill import SHARDS, SUFFIXES, Packer, bytes_of, listed
 from faults.programs.child_runner import ChildRunner, End, child_runner
 
@@ -74,9 +73,12 @@ class Full:
         """Three lines for each kind of set, one for each way in which the disk is full."""
         with child_runner("faults.programs.conversions") as runner:
             for packer, options, what in self._packers(runner, rounds, scratch):
-                yield self._failing(packer, options, what, rounds)
-                yield self._limited(packer, options, what, rounds)
-                yield self._small_disks(packer, options, what, rounds)
+                for full in (failing, limited, small_disks):
+                    words, ends = full(packer, options, rounds)
+                    try:
+                        yield tally(f"{what}: {words}", outcomes(packer, options, ends))
+                    except OSError as exc:
+                        yield Figures(f"{what}: {words}", 0, {str(exc): 1})
 
     def _packers(
         self, runner: ChildRunner, rounds: int, scratch: Path
@@ -98,80 +100,73 @@ class Full:
                     words += [f"{SHARDS} shards"] * sharded + ["with masks"] * masks
                     yield packer, options, f"{container} {' '.join(words)}"
 
-    def _failing(self, packer: Packer, options: list[str], what: str, rounds: int) -> Figures:
-        """One writing call of the converter fails with ENOSPC: with all that follow, or alone."""
-        writes = int(run(packer, options, fail_at=1 << 30).report["writes"])
+
+#: How the disk is full, in words, and the conversions: what was done, and how each ended.
+Ends = tuple[str, Iterator[tuple[str, End]]]
+
+
+def failing(packer: Packer, options: list[str], rounds: int) -> Ends:
+    """One writing call of the converter fails with ENOSPC: with all that follow, or alone."""
+    writes = int(run(packer, options, fail_at=1 << 30).report["writes"])
+    packer.clear()
+    chosen = spread(writes, rounds)
+
+    def ends() -> Iterator[tuple[str, End]]:
+        for at in chosen:
+            for for_good in (True, False):
+                end = run(packer, options, fail_at=at, for_good=for_good)
+                said = f"write {at} of {writes}, {end.report.get('at')}"
+                yield f"{said}{' and all that follow' if for_good else ''}", end
+
+    return f"one write fails, {of_all(chosen, writes)}, alone or with all that follow", ends()
+
+
+def limited(packer: Packer, options: list[str], rounds: int) -> Ends:
+    """From some call on RLIMIT_FSIZE lets no file grow: writes of HDF5 and LMDB fail too."""
+    calls = int(run(packer, options).report["calls"])
+    packer.clear()
+    chosen = spread(calls, min(rounds, MOST_CALLS))
+
+    def ends() -> Iterator[tuple[str, End]]:
+        for at in chosen:
+            end = run(packer, options, full_at=at)
+            yield f"from call {at} of {calls} on, {end.report.get('at')}", end
+
+    return f"no write succeeds from some call on, {of_all(chosen, calls)}", ends()
+
+
+def small_disks(packer: Packer, options: list[str], rounds: int) -> Ends:
+    """A real file system of every size up to what is needed."""
+    run(packer, options)
+    files = [file for file in packer.folder.rglob("*") if file.is_file()]
+    sizes = (sum(file.stat().st_size for file in files) // 1024 + 512) // STEP
+    packer.empty()
+    chosen = spread(sizes, min(rounds, MOST_DISKS))
+
+    def ends() -> Iterator[tuple[str, End]]:
+        for size in chosen:
+            with disk(packer.folder, max(8, size * STEP)):
+                end = run(packer, options)
+                yield f"a disk of {size * STEP} KiB", end
+
+    return f"disk sizes from {STEP} KiB up, {of_all(chosen, sizes)}", ends()
+
+
+def outcomes(
+    packer: Packer, options: list[str], ends: Iterator[tuple[str, End]]
+) -> Iterator[Outcome]:
+    """What came of each conversion. Then the folder is emptied for the next one."""
+    for said, end in ends:
+        if end.code == 0 and bytes_of(packer.target) is not None:
+            # no write that it needed failed: the set must be whole
+            verdict, left = "packed whole", listed(packer.folder)
+            problem = None if left == [packer.target.name] else f"left {left}"
+        else:
+            verdict = "disk full, exit code 1" if "bytes free" in end.said else end.how
+            problem = trouble(packer, end)
+        broken = () if problem is None else (f"{' '.join(options)}: {said}: {problem}",)
+        yield Outcome(verdict, broken)
         packer.clear()
-        chosen = spread(writes, rounds)
-
-        def tries() -> Iterator[tuple[str, End]]:
-            for at in chosen:
-                for for_good in (True, False):
-                    end = run(packer, options, fail_at=at, for_good=for_good)
-                    said = f"write {at} of {writes}, {end.report.get('at')}"
-                    yield f"{said}{' and all that follow' if for_good else ''}", end
-
-        words = f"{what}: one write fails, {of_all(chosen, writes)}, alone or with all that follow"
-        return self._count(packer, options, words, tries)
-
-    def _limited(self, packer: Packer, options: list[str], what: str, rounds: int) -> Figures:
-        """From some call on RLIMIT_FSIZE lets no file grow: writes of HDF5 and LMDB fail too."""
-        calls = int(run(packer, options).report["calls"])
-        packer.clear()
-        chosen = spread(calls, min(rounds, MOST_CALLS))
-
-        def tries() -> Iterator[tuple[str, End]]:
-            for at in chosen:
-                end = run(packer, options, full_at=at)
-                yield f"from call {at} of {calls} on, {end.report.get('at')}", end
-
-        words = f"{what}: no write succeeds from some call on, {of_all(chosen, calls)}"
-        return self._count(packer, options, words, tries)
-
-    def _small_disks(self, packer: Packer, options: list[str], what: str, rounds: int) -> Figures:
-        """A real file system of every size up to what is needed."""
-        run(packer, options)
-        files = [file for file in packer.folder.rglob("*") if file.is_file()]
-        sizes = (sum(file.stat().st_size for file in files) // 1024 + 512) // STEP
-        packer.empty()
-        chosen = spread(sizes, min(rounds, MOST_DISKS))
-
-        def tries() -> Iterator[tuple[str, End]]:
-            for size in chosen:
-                with disk(packer.folder, max(8, size * STEP)):
-                    end = run(packer, options)
-                    yield f"a disk of {size * STEP} KiB", end
-
-        words = f"{what}: disk sizes from {STEP} KiB up, {of_all(chosen, sizes)}"
-        try:
-            return self._count(packer, options, words, tries)
-        except OSError as exc:
-            return Figures(words, 0, {str(exc): 1})
-
-    def _count(
-        self,
-        packer: Packer,
-        options: list[str],
-        what: str,
-        tries: Callable[[], Iterator[tuple[str, End]]],
-    ) -> Figures:
-        counts: Counter[str] = Counter()
-        broken: list[str] = []
-        for said, end in tries():
-            if end.code == 0 and bytes_of(packer.target) is not None:
-                # no write that it needed failed: the set must be whole
-                counts["packed whole"] += 1
-                found = None
-                if listed(packer.folder) != [packer.target.name]:
-                    found = f"left {listed(packer.folder)}"
-            else:
-                found = trouble(packer, end)
-                disk_full = "bytes free" in end.said
-                counts["disk full, exit code 1" if disk_full else end.how] += 1
-            if found is not None:
-                broken.append(f"{' '.join(options)}: {said}: {found}")
-            packer.clear()
-        return Figures(what, counts.total(), dict(counts), tuple(broken))
 
 
 def of_all(chosen: list[int], count: int) -> str:

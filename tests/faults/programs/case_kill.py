@@ -8,15 +8,14 @@ import random
 import shutil
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from faults.case import Case, Figures
+from faults.case import Case, Figures, Outcome, tally
 from faults.programs.child_runner import ChildRunner, End, child_runner
 from faults.sets import painted
 
@@ -148,19 +147,25 @@ class Kill:
         """A line for each container, and for shards of each; the short form tries shards of one."""
         with child_runner("faults.programs.conversions") as runner:
             for container in SUFFIXES:
-                yield self._kills(Packer(runner, scratch, container), container, rounds, seed)
+                packer = Packer(runner, scratch, container)
+                yield self._figures(packer, container, rounds, seed)
             for container in list(SUFFIXES)[: 1 if rounds <= self.short else None]:
                 folder = scratch / "shards"
                 folder.mkdir(exist_ok=True)
                 packer = Packer(runner, folder, container, sharded=True)
-                yield self._kills(packer, f"{container}, {SHARDS} shards", rounds, seed)
+                yield self._figures(packer, f"{container}, {SHARDS} shards", rounds, seed)
 
-    def _kills(self, packer: Packer, what: str, rounds: int, seed: int) -> Figures:
-        rng = random.Random(seed)
+    def _figures(self, packer: Packer, what: str, rounds: int, seed: int) -> Figures:
+        """Of all conversions that are killed, and of a second one that must be refused."""
+        killed = tally(what, self._kills(packer, rounds, random.Random(seed)))
+        problem = refused(packer)
+        counts = {**killed.counts, "concurrent second run refused": int(problem is None)}
+        broken = killed.broken if problem is None else (*killed.broken, problem)
+        return replace(killed, counts=counts, broken=broken)
+
+    def _kills(self, packer: Packer, rounds: int, rng: random.Random) -> Iterator[Outcome]:
         plain = packer.run({})
         calls = int(plain.report["calls"])
-        counts: Counter[str] = Counter()
-        broken: list[str] = []
         for number in range(rounds):
             overwrite = number % 4 >= 2
             packer.put_old() if overwrite else packer.empty()
@@ -175,14 +180,13 @@ class Kill:
             if end.code == 0:
                 said += " (it had ended)"
             found, problem = self._found(packer, end, overwrite)
-            counts[found] += 1
+            also: list[str] = []
             if problem is None:
-                problem = self._next(packer, counts)
-            if problem is not None:
-                broken.append(f"{said}, {'overwrite' if overwrite else 'fresh'}: {problem}")
-        broken += [] if (held := refused(packer)) is None else [held]
-        counts["concurrent second run refused"] = int(held is None)
-        return Figures(what, rounds, dict(counts), tuple(broken))
+                problem = self._next(packer, also, at_once=packer.sharded and number % 3 == 0)
+            where = f"{said}, {'overwrite' if overwrite else 'fresh'}"
+            yield Outcome(
+                found, () if problem is None else (f"{where}: {problem}",), also=tuple(also)
+            )
 
     def _found(self, packer: Packer, end: End, overwrite: bool) -> tuple[str, str | None]:
         """What the target holds, and what is wrong with it."""
@@ -208,17 +212,16 @@ class Kill:
             return kind, f"temporary files: {listed(packer.temporary)}"
         return kind, None
 
-    def _next(self, packer: Packer, counts: Counter[str]) -> str | None:
-        """What is wrong after the next conversion to that target. Where finished shards were left a
-        plain one is refused and then repeated with --resume; every other one has it at once."""
+    def _next(self, packer: Packer, also: list[str], at_once: bool) -> str | None:
+        """What is wrong after the next conversion to that target. ``at_once``: with --resume. Else
+        one that finds finished shards is refused, counted in ``also``, and repeated with it."""
         there = packer.target.exists() or (packer.folder / packer.workspace / "old").exists()
         half = packer.folder / packer.workspace / "set"
         if half.is_dir() and (problem := readable(packer, half)) is not None:
             return problem
-        at_once = ["--resume"] if packer.sharded and counts.total() % 2 else []
-        end = packer.run({}, overwrite=there, more=at_once)
+        end = packer.run({}, overwrite=there, more=["--resume"] if at_once else [])
         if packer.sharded and end.code == 1 and "pass resume (--resume)" in end.said:
-            counts["finished shards kept, resumed"] += 1
+            also.append("finished shards kept, resumed")
             end = packer.run({}, overwrite=there, more=["--resume"])
         if end.code != 0:
             return f"the next run: {end.how}, {end.said[-300:]}"

@@ -21,6 +21,9 @@ from observed import private_bytes
 
 from faults.programs.child_runner import leaving, tell
 
+#: Private bytes that a process may gain in 100 epochs, or in 100 readers.
+GROWTH = 1_000_000
+
 #: Pictures of the stress set: (N, 4, 4, 3), every pixel spells the index.
 SHAPE = (4, 4, 3)
 
@@ -63,7 +66,7 @@ def mixed(batch: Any, expected: np.ndarray[Any, Any]) -> str | None:
     return None
 
 
-def stress(path: str, workers: str, batches: int, seed: int) -> None:
+def stress(path: str, workers: str, rounds: int, seed: int) -> None:
     """Take batches with the next ones in flight, and look at each twice: at once, and later."""
     from asyncreader import AsyncReader
 
@@ -86,7 +89,7 @@ def stress(path: str, workers: str, batches: int, seed: int) -> None:
         expected = painted(reader.count)
         seen = np.zeros(reader.count, np.int64)
         flying, kept = 0, None
-        for number in range(batches):
+        for number in range(rounds):
             while flying < 3 - (kept is not None):
                 reader.fetchData()
                 flying += 1
@@ -115,10 +118,10 @@ def stress(path: str, workers: str, batches: int, seed: int) -> None:
             found += [f"batch {number}: {problem}" for problem in problems if problem]
             if len(found) > 10:
                 break
-    whole = batches * 8 // len(seen)
+    whole = rounds * 8 // len(seen)
     if not found and (seen.min() < whole or seen.max() > whole + 1):
         found.append(f"samples were served {seen.min()} to {seen.max()} times in {whole} epochs")
-    tell(found=found, batches=batches)
+    tell(found=found, counts={"mixed or wrong": len(found), "right": rounds - len(found)})
 
 
 def interrupts(path: str, workers: str, rounds: int, seed: int, trace: str | None = None) -> None:
@@ -131,7 +134,7 @@ def interrupts(path: str, workers: str, rounds: int, seed: int, trace: str | Non
     if trace is not None:
         given["trace"] = trace
     with AsyncReader(given) as reader:
-        steps, whole = len(reader), [batch.indices.tolist() for batch in reader]
+        whole = [batch.indices.tolist() for batch in reader]
     before = usage()
     counts: Counter[str] = Counter()
     found: list[str] = []
@@ -163,12 +166,7 @@ def interrupts(path: str, workers: str, rounds: int, seed: int, trace: str | Non
             left.close()
         left = None
         box.clear()
-    # a thread that has told its end is counted until the system has taken it
-    after = level_again(before)
-    for name in ("threads", "descriptors"):
-        if after[name] != before[name]:
-            found.append(f"{name}: {before[name]} before, {after[name]} behind: {_files()}")
-    tell(found=found, counts=dict(counts), steps=steps)
+    tell(found=found + left_over(before), counts=dict(counts))
 
 
 def drop_ins(path: str, workers: str, rounds: int, seed: int) -> None:
@@ -202,11 +200,18 @@ def drop_ins(path: str, workers: str, rounds: int, seed: int) -> None:
             found.append(f"round {number}: {got}")
         box.clear()
         left = None
+    tell(found=found + left_over(before), counts=dict(counts))
+
+
+def left_over(before: dict[str, int]) -> list[str]:
+    """What this process has more of than before, a minute at most after it was told to end."""
+    # a thread that has ended is counted until the system has removed it
     after = level_again(before)
-    for name in ("threads", "descriptors"):
-        if after[name] != before[name]:
-            found.append(f"{name}: {before[name]} before, {after[name]} behind: {_files()}")
-    tell(found=found, counts=dict(counts))
+    return [
+        f"{name}: {before[name]} before, {after[name]} after: {_files()}"
+        for name in ("threads", "descriptors")
+        if after[name] != before[name]
+    ]
 
 
 class _Numbers:
@@ -370,14 +375,9 @@ def epochs(path: str, workers: str, rounds: int) -> None:
                 points.append(usage(of_all=True)["private"])
         last = usage()
     del reader, _
-    tell(
-        first=first,
-        last=last,
-        before=before,
-        behind=level_again(before),
-        slope=slope(points),
-        steps=rounds,
-    )
+    found = differences("before the first epoch", before, "after closing", level_again(before))
+    found += differences("first", first, "last", last)
+    tell_growth(found, slope(points), rounds)
 
 
 def openings(path: str, workers: str, rounds: int) -> None:
@@ -400,8 +400,26 @@ def openings(path: str, workers: str, rounds: int) -> None:
         if number > rounds // 10 and number % every == 0:
             points.append(usage()["private"])
     last = level_again(first)
-    behind = {"children": 0, "shared memory": 0}
-    tell(first=first, last=last, before=behind, behind=last, slope=slope(points) / every)
+    found = differences("expected", {"children": 0, "shared memory": 0}, "at the end", last)
+    found += differences("first", first, "last", last)
+    tell_growth(found, slope(points) / every, rounds)
+
+
+def differences(when: str, then: dict[str, int], later: str, now: dict[str, int]) -> list[str]:
+    """What a process has more or less of, other than memory."""
+    return [
+        f"{name}: {then[name]} {when}, {now[name]} {later}"
+        for name in then
+        if name != "private" and then[name] != now[name]
+    ]
+
+
+def tell_growth(found: list[str], gained: float, rounds: int) -> None:
+    """Report what is left over, and the growth of private memory: too few rounds show none."""
+    if gained > GROWTH and rounds >= 100:
+        found = [*found, f"private memory grows by {gained / 1e6:.2f} MB per 100"]
+    note = f"private memory {gained / 1e6:+.3f} MB per 100"
+    tell(found=found, counts={"no growth": int(not found)}, note=note)
 
 
 def trial(what: str, **given: Any) -> int:

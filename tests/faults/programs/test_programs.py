@@ -9,7 +9,7 @@ import pytest
 from child_processes import run
 
 from faults.case import Case
-from faults.programs import case_exits, case_full, case_kill, case_leaks, case_stress
+from faults.programs import case_exits, case_full, case_kill, case_long_use
 from faults.programs.child_runner import environment
 from faults.run import SEED
 
@@ -17,8 +17,7 @@ CASES: tuple[Case, ...] = (
     *case_exits.CASES,
     *case_full.CASES,
     *case_kill.CASES,
-    *case_leaks.CASES,
-    *case_stress.CASES,
+    *case_long_use.CASES,
 )
 
 
