@@ -1,4 +1,4 @@
-"""What a fault case is, and the figures that it hands back.
+"""What a fault case is, and the figures that it returns.
 
 A file ``case_<name>.py`` here or in a folder below registers its cases in a tuple ``CASES``. It
 imports ``from faults.case import Figures``: ``tests`` is on the path, in pytest as in run.py.
@@ -15,7 +15,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Figures:
-    """One line of the table: a case tried on one thing (a format, a way to leave ...)."""
+    """One line of the table: a case tried on one thing (a format, a way to end a program ...)."""
 
     what: str
     """What it was tried on: "LMDB jpeg, verify always"."""

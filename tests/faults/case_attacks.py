@@ -1,4 +1,4 @@
-"""Hostile files: each attack is opened in every way, and the canary files stay untouched."""
+"""Hostile files: each attack is opened in every way, and the canary files are not touched."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 
 from faults.case import Case, Figures, Outcome, tally
 from faults.hostile import all_attacks
-from faults.hostile.corpus import OTHER_ENTRANCES, Attack, Home
+from faults.hostile.corpus import OTHER_WAYS, Attack, Corpus
 from faults.hostile.runner import AttackRunner, Result
 
-#: Good outcomes of an attack through an entrance; any other is a broken promise.
+#: Good outcomes of an attack; any other is a broken promise.
 GOOD = ("refused", "served")
-#: Seconds that one entrance may take; those that measure or start processes take one or two.
+#: Seconds that opening an attack in one way may take. Ways that measure or start processes take
+#: one or two.
 LIMIT = 5.0
 LIMITS = {"doctor": 15.0, "process": 15.0}
 _GROUPS = {
@@ -33,53 +34,52 @@ _GROUPS = {
 
 def group(attack: Attack) -> str:
     """The kind of file that an attack uses: HDF5, LMDB, shards, pictures, ..."""
-    return _GROUPS[attack.make.__module__.split(".")[2]]  # behind faults.hostile
+    return _GROUPS[attack.make.__module__.split(".")[2]]  # the module in faults.hostile
 
 
-def entrances(attack: Attack, most: int) -> tuple[str, ...]:
-    """The entrances that are tried; those that must refuse come first."""
-    order = sorted(attack.entrances, key=lambda entrance: entrance not in attack.refused)
-    return (*order, *other_entrances(attack))[:most]
+def ways(attack: Attack, most: int) -> tuple[str, ...]:
+    """The ways in which an attack is opened; those that must refuse come first."""
+    order = sorted(attack.ways, key=lambda way: way not in attack.refused)
+    return (*order, *other_ways(attack))[:most]
 
 
-def other_entrances(attack: Attack) -> tuple[str, ...]:
-    """The other entrances of an attack that can be read."""
+def other_ways(attack: Attack) -> tuple[str, ...]:
+    """Other ways to open an attack that can be read."""
     # a worker process waits for a store that fails as long as users do: 20 s
-    if "read" not in attack.entrances or group(attack) == "stores":
+    if "read" not in attack.ways or group(attack) == "stores":
         return ()
     # a second each where the set opens: then for some of the attacks only
     slow = {"doctor": 4, "process": 8}
     drawn = zlib.crc32(attack.name.encode())
     return tuple(
-        entrance
-        for entrance in OTHER_ENTRANCES
-        if entrance not in attack.entrances
-        and ("info" in attack.refused or drawn % slow.get(entrance, 1) == 0)
+        way
+        for way in OTHER_WAYS
+        if way not in attack.ways and ("info" in attack.refused or drawn % slow.get(way, 1) == 0)
     )
 
 
-def must_refuse(attack: Attack, entrance: str) -> bool:
-    """Whether this entrance must raise a typed error."""
-    if entrance in OTHER_ENTRANCES and entrance not in attack.entrances:
+def must_refuse(attack: Attack, way: str) -> bool:
+    """Whether this way must raise a typed error."""
+    if way in OTHER_WAYS and way not in attack.ways:
         # the page shows the first field alone, as verify does with others' sets
-        alike = {"info", "verify"} if entrance == "page" else {"info"}
+        alike = {"info", "verify"} if way == "page" else {"info"}
         return alike <= attack.refused
-    return entrance in attack.refused
+    return way in attack.refused
 
 
 def broken(attack: Attack, results: list[Result]) -> list[str]:
     """Each broken promise in one line."""
     lines = [
-        f"{attack.name} by {one.entrance}: {one.outcome}: {' '.join(one.said.split())[:300]}"
+        f"{attack.name} by {one.way}: {one.outcome}: {' '.join(one.said.split())[:300]}"
         for one in results
         if one.outcome not in GOOD
     ]
     lines += [
-        f"{attack.name} by {result.entrance}: not refused"
+        f"{attack.name} by {result.way}: not refused"
         for result in results
-        if result.outcome == "served" and must_refuse(attack, result.entrance)
+        if result.outcome == "served" and must_refuse(attack, result.way)
     ]
-    said = [result.said for result in results if result.entrance in attack.refused]
+    said = [result.said for result in results if result.way in attack.refused]
     if attack.says and said and not any(re.search(attack.says, text) for text in said):
         lines.append(f"{attack.name}: no error says {attack.says!r}: {said[0][:300]!r}")
     return lines
@@ -87,7 +87,7 @@ def broken(attack: Attack, results: list[Result]) -> list[str]:
 
 class Attacks:
     """Every attack of the corpus. Each round opens it in one more way: read, info, verify,
-    convert, drop_in, and those of corpus.OTHER_ENTRANCES."""
+    convert, drop_in, and those of corpus.OTHER_WAYS."""
 
     name = "attacks"
     row = "hostile files"
@@ -97,8 +97,8 @@ class Attacks:
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
         """A line for each kind of file; ``seed`` is not used."""
-        home = Home(scratch / "corpus")
-        with AttackRunner(home) as runner:
+        corpus = Corpus(scratch / "corpus")
+        with AttackRunner(corpus) as runner:
             for kind in dict.fromkeys(_GROUPS.values()):
                 chosen = [attack for attack in all_attacks().values() if group(attack) == kind]
                 if kind == "stores" and find_spec("obstore") is None:
@@ -109,13 +109,13 @@ class Attacks:
 
 
 def _outcomes(runner: AttackRunner, attacks: list[Attack], rounds: int) -> Iterator[Outcome]:
-    """Each attack through its first ``rounds`` entrances."""
+    """Each attack in its first ``rounds`` ways."""
     for attack in attacks:
-        results = list(runner.run(attack, entrances(attack, rounds)))
+        results = list(runner.run(attack, ways(attack, rounds)))
         lines = broken(attack, results)
         for result in results:
-            if result.seconds > LIMITS.get(result.entrance, LIMIT):
-                lines.append(f"{attack.name} by {result.entrance} took {result.seconds:.1f} s")
+            if result.seconds > LIMITS.get(result.way, LIMIT):
+                lines.append(f"{attack.name} by {result.way} took {result.seconds:.1f} s")
             yield Outcome(result.outcome, tuple(lines))
             lines = []
 

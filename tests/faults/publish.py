@@ -58,7 +58,8 @@ def _first(note: str) -> float:
 
 def things(lines: Sequence[Mapping[str, Any]]) -> str:
     """What a case was tried on, each once: "LMDB raw, thread workers, process workers". Where it is
-    "HDF5 raw: disks of 4 KiB, 60 of 241 sizes" the ways stand behind, with ranges of numbers."""
+    "HDF5 raw: disks of 4 KiB, 60 of 241 sizes" what follows
+    the colon is named once, with ranges of numbers."""
     whats = [line["what"] for line in lines]
     if not all(": " in what for what in whats):
         return ", ".join(dict.fromkeys(part for what in whats for part in what.split(", ")))

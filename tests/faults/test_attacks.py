@@ -1,6 +1,6 @@
-"""The hostile corpus, an attack a test, each through its first entrance; and proof of its traps.
+"""The hostile corpus, an attack a test, each in its first way; and proof that harm is noticed.
 
-All entrances: ``python tests/faults/run.py --long --only attacks``.
+All ways: ``python tests/faults/run.py --long --only attacks``.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from click.testing import CliRunner
 
 from asyncreader import AsyncReader, ParamsError
 from asyncreader.cli import main as cli
-from faults.case_attacks import broken, entrances, group
+from faults.case_attacks import broken, group, ways
 from faults.hostile import all_attacks
-from faults.hostile.corpus import CANARY, NONE, Attack, Home, Scratch, Try
+from faults.hostile.corpus import CANARY, NONE, Attack, Corpus, Scratch, Target
 from faults.hostile.runner import AttackRunner
 
 ATTACKS = all_attacks()
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    return Home(tmp_path_factory.mktemp("hostile") / "corpus")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return Corpus(tmp_path_factory.mktemp("hostile") / "corpus")
 
 
 @pytest.fixture(scope="module")
-def runner(home: Home) -> Iterator[AttackRunner]:
-    with AttackRunner(home) as runner:
+def runner(corpus: Corpus) -> Iterator[AttackRunner]:
+    with AttackRunner(corpus) as runner:
         yield runner
 
 
@@ -47,7 +47,7 @@ def test_attack(runner: AttackRunner, name: str) -> None:
     attack = ATTACKS[name]
     if group(attack) == "stores":
         pytest.importorskip("obstore")
-    assert broken(attack, list(runner.run(attack, entrances(attack, 1)))) == []
+    assert broken(attack, list(runner.run(attack, ways(attack, 1)))) == []
 
 
 def test_settings_are_left_alone(runner: AttackRunner) -> None:
@@ -55,7 +55,7 @@ def test_settings_are_left_alone(runner: AttackRunner) -> None:
     assert runner.settings() == "same"
 
 
-def test_every_room_is_filled() -> None:
+def test_every_kind_has_attacks() -> None:
     """The corpus has attacks of every kind, and most of them must be refused."""
     groups = {group(attack) for attack in ATTACKS.values()}
     assert groups == {
@@ -66,23 +66,23 @@ def test_every_room_is_filled() -> None:
     assert sum(bool(attack.refused) for attack in ATTACKS.values()) > 450
 
 
-# -- the traps work ------------------------------------------------------------------------------
+# -- harm is noticed ------------------------------------------------------------------------------
 
 
 def test_canary_is_noticed(runner: AttackRunner) -> None:
-    """A reader of the secret itself is told to have leaked it."""
-    leak = Attack("leak", lambda scratch: Try(scratch.secret_h5), frozenset(NONE), "", ("read",))
+    """Reading the secret file itself is reported as a leak."""
+    leak = Attack("leak", lambda scratch: Target(scratch.secret_h5), frozenset(NONE), "", ("read",))
     (result,) = runner.run(leak, ("read",))
     assert result.outcome == "leaked"
 
 
-def test_change_is_noticed(runner: AttackRunner, home: Home) -> None:
+def test_change_is_noticed(runner: AttackRunner, corpus: Corpus) -> None:
     """A file that is changed or made while an attack is opened is noticed."""
     made: list[Scratch] = []
 
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         made.append(scratch)
-        return Try(scratch.copy("raw.h5"))
+        return Target(scratch.copy("raw.h5"))
 
     results = runner.run(Attack("x", make, frozenset(), "", ("read", "info")), ("read", "info"))
     assert next(results).outcome == "served"
@@ -92,41 +92,43 @@ def test_change_is_noticed(runner: AttackRunner, home: Home) -> None:
 
 def test_death_is_noticed(runner: AttackRunner) -> None:
     """A child process that dies is reported with its signal, and replaced."""
-    odd = Attack("x", lambda scratch: Try(scratch.copy("raw.h5")), frozenset(), "", ("die", "info"))
+    odd = Attack(
+        "x", lambda scratch: Target(scratch.copy("raw.h5")), frozenset(), "", ("die", "info")
+    )
     assert [result.outcome for result in runner.run(odd, ("die", "info"))] == ["signal", "served"]
 
 
-def test_plugin_is_armed(home: Home) -> None:
-    """h5py itself loads the canary plugin on reading the same file: the trap is set."""
-    if not (home.plugins / "libcanary.so").is_file():
-        pytest.skip("no C compiler: the trap is a pipe, on which a loader would hang")
-    made, _ = home.prepare(ATTACKS["plugin_labels"])
+def test_h5py_loads_the_plugin(corpus: Corpus) -> None:
+    """h5py itself loads the canary plugin on reading the same file."""
+    if not (corpus.plugins / "libcanary.so").is_file():
+        pytest.skip("no C compiler: the plugin is a pipe")
+    made, _ = corpus.prepare(ATTACKS["plugin_labels"])
     script = f"import h5py\ntry: h5py.File({str(made.path)!r})['labels'][()]\nexcept OSError: pass"
-    environment = {**os.environ, "HDF5_PLUGIN_PATH": str(home.plugins)}
+    environment = {**os.environ, "HDF5_PLUGIN_PATH": str(corpus.plugins)}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True)
-    assert home.touched.exists()
-    home.touched.unlink()
+    assert corpus.touched.exists()
+    corpus.touched.unlink()
 
 
-def test_external_bytes_are_armed(home: Home) -> None:
-    """h5py itself hands out the canary by external storage, links and virtual data sets."""
+def test_h5py_reads_the_external_bytes(corpus: Corpus) -> None:
+    """h5py itself returns the canary by external storage, links and virtual data sets."""
     for name in ("external_storage_data", "external_link_data", "virtual"):
-        made, _ = home.prepare(ATTACKS[name])
+        made, _ = corpus.prepare(ATTACKS[name])
         with h5py.File(made.path) as file:
             assert CANARY[:60] in file["data"][()].tobytes(), name
 
 
-def test_broken_page_is_noticed(runner: AttackRunner, home: Home) -> None:
+def test_broken_page_is_noticed(runner: AttackRunner, corpus: Corpus) -> None:
     """A page with markup, a script or a link that comes from a set would be reported."""
-    from faults.hostile.pages import broken_into
+    from faults.hostile.pages import injected
 
-    page = home.root / "page.html"
-    words = ["preview", str(home.base("raw.h5")), "--html", str(page), "--quiet"]
+    page = corpus.root / "page.html"
+    words = ["preview", str(corpus.base("raw.h5")), "--html", str(page), "--quiet"]
     assert CliRunner().invoke(cli.cli, words).exit_code == 0
     good = page.read_text(encoding="utf-8")
-    assert broken_into(good) == []
+    assert injected(good) == []
     for evil in ("<script>x</script>", "<img src=//evil>", "<b onclick=x>", "<!--", "<u>", "\x1b"):
-        assert broken_into(good.replace("<h1>", f"<h1>{evil}")), evil
+        assert injected(good.replace("<h1>", f"<h1>{evil}")), evil
 
 
 # -- states, and processes -----------------------------------------------------------------------
@@ -142,10 +144,10 @@ STATES: list[Any] = [
 ]
 
 
-def test_hostile_states(home: Home) -> None:
+def test_hostile_states(corpus: Corpus) -> None:
     """A state with fields of any type or size is a ParamsError, and the reader goes on as it was;
-    what looks like a whole number of batches of another size is no harm."""
-    params = {"path": home.base("raw.h5"), "batch_size": 2, "shuffle": True}
+    what looks like a whole number of batches of another size is accepted."""
+    params = {"path": corpus.base("raw.h5"), "batch_size": 2, "shuffle": True}
     with AsyncReader(params) as reader:
         good = json.loads(json.dumps(reader.state_dict()))
         first = next(iter(reader)).indices.tolist()
@@ -162,9 +164,9 @@ def test_hostile_states(home: Home) -> None:
         assert next(iter(reader)).indices.tolist() == first
 
 
-def test_no_listening_socket(home: Home) -> None:
+def test_no_listening_socket(corpus: Corpus) -> None:
     """Worker processes are fed by pipes: neither they nor their parent listen on a socket."""
-    params = {"path": home.base("raw.h5"), "batch_size": 2, "workers": "process"}
+    params = {"path": corpus.base("raw.h5"), "batch_size": 2, "workers": "process"}
     before = listening()
     with AsyncReader(params) as reader:
         assert np.isfinite(next(iter(reader)).data).all()

@@ -151,7 +151,7 @@ def splice(mutant: Mutant, rng: Rng) -> str:
     return f"another set up to byte {at}"
 
 
-def graft(mutant: Mutant, rng: Rng) -> str:
+def copy_from_other(mutant: Mutant, rng: Rng) -> str:
     """A page, or 16 bytes, of another set at the same offset."""
     unit, one, _ = _unit(mutant, rng)
     size = int(rng.choice([unit, 16]))
@@ -167,7 +167,7 @@ def resealed(mutant: Mutant, rng: Rng) -> str:
     """One to three numbers in a block of HDF5's metadata, whose checksum is made good again."""
     start, length = mutant.parts.sealed[int(rng.integers(len(mutant.parts.sealed)))]
     if start + length + 4 > len(mutant.data):
-        return integer(mutant, rng)  # another blow has cut it off
+        return integer(mutant, rng)  # another change has cut it off
     said = []
     for _ in range(int(rng.choice([1, 1, 2, 3]))):
         width = int(rng.choice([1, 2, 4, 8]))
@@ -252,7 +252,7 @@ def swap_nodes(mutant: Mutant, rng: Rng) -> str:
     return f"{width} bytes at {offsets[0]} and {offsets[1]} swapped"
 
 
-def child(mutant: Mutant, rng: Rng) -> str:
+def child_page(mutant: Mutant, rng: Rng) -> str:
     """A branch's child, or a value's overflow page, becomes any other page: loops too."""
     at = _page(mutant, rng, "branch", "leaf", "branch")
     nodes = [] if at is None else _nodes(mutant, at)
@@ -268,19 +268,19 @@ def child(mutant: Mutant, rng: Rng) -> str:
     return f"value at {node} is on page {page}"
 
 
-Blow = Callable[[Mutant, Rng], str]
-ANY: tuple[Blow, ...] = (
+Change = Callable[[Mutant, Rng], str]
+ANY: tuple[Change, ...] = (
     *(integer, integer, integer, text, text, swap_blocks, copy_block, zero_block, noise_block),
-    *(move_bytes, shift, splice, graft),
+    *(move_bytes, shift, splice, copy_from_other),
 )
-HDF5_ONLY: tuple[Blow, ...] = (resealed,) * 8
-LMDB_ONLY: tuple[Blow, ...] = (
-    *(meta_field, meta_field, page_field, node_field, node_field, swap_nodes, child),
+HDF5_ONLY: tuple[Change, ...] = (resealed,) * 8
+LMDB_ONLY: tuple[Change, ...] = (
+    *(meta_field, meta_field, page_field, node_field, node_field, swap_nodes, child_page),
 )
 
 
-def blow(mutant: Mutant, rng: Rng) -> str:
-    """One blow at the structure, or in one case of five two of them."""
+def damage_structure(mutant: Mutant, rng: Rng) -> str:
+    """One change of the structure, or in one case of five two of them."""
     kinds = ANY + (LMDB_ONLY if mutant.parts.pages else HDF5_ONLY)
     said = []
     for _ in range(2 if rng.random() < 0.2 else 1):

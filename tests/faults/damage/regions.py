@@ -26,7 +26,7 @@ class Regions:
     pages: dict[str, tuple[int, ...]]
     """LMDB: page numbers of "meta", "branch", "leaf" and "overflow" pages."""
     sealed: tuple[tuple[int, int], ...] = ()
-    """HDF5: (start, length) of the blocks that carry a checksum of themselves behind them."""
+    """HDF5: (start, length) of the blocks that are followed by their checksum."""
 
     def offset(self, rng: np.random.Generator, kind: str) -> int:
         """The offset of a random byte of that kind; short ranges are drawn as often as long."""
@@ -93,7 +93,7 @@ def _lmdb(data: bytes) -> Regions:
             pages["leaf" if flags & 2 else "branch"].append(number)
             nodes = (at + min(upper, PAGE - 1), at + PAGE)
             structure += [(at, at + max(16, min(lower, PAGE))), nodes]
-            # what lies on leaf pages may be values: tables of a small set, JSON, paths
+            # the values on leaf pages may be: tables of a small set, JSON, paths
             tables.append(nodes)
         number += step
     kinds = {"structure": structure, "pixels": pixels or tables, "tables": tables}

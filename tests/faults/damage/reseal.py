@@ -1,8 +1,8 @@
 """Blocks of an HDF5 file that carry a checksum of themselves, to be damaged and sealed again.
 
-HDF5's own checksums catch almost all damage to its metadata. A hostile file has good ones: then the
-library believes what the block says. The checksum is Bob Jenkins' lookup3, which stands behind the
-bytes it covers (HDF5 File Format Specification 3.0, II.A and III;
+HDF5's own checksums catch almost all damage to its metadata. A hostile file has correct ones, so
+that the library trusts the block. The checksum is Bob Jenkins' lookup3, stored after the bytes that
+it covers (HDF5 File Format Specification 3.0, II.A and III;
 http://burtleburtle.net/bob/c/lookup3.c).
 """
 

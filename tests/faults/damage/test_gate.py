@@ -108,10 +108,10 @@ def test_lmdb_pages_that_were_never_written(tmp_path: Path) -> None:
             LmdbFile(data[:end], "a")
 
 
-# -- locks and neighbours ------------------------------------------------------------------------
+# -- locks, and other users of the file ---------------------------------------------------------
 
 
-def test_lmdb_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
+def test_lmdb_leaves_nothing_next_to_the_file(tmp_path: Path) -> None:
     """No lock file: a set on a read-only medium is read, and nothing is created next to it."""
     path = Path(write_lmdb(tmp_path / "a.lmdb", packed(IMAGES)))
     (path / "lock.mdb").unlink(missing_ok=True)
@@ -127,7 +127,7 @@ def test_lmdb_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
 
 def test_many_readers_of_one_lmdb(tmp_path: Path) -> None:
     """Two readers of one LMDB in a process, along with an environment of lmdb's own, and a writer's
-    lock of another process: none minds the other."""
+    lock of another process: none disturbs the others."""
     path = write_lmdb(tmp_path / "a.lmdb", packed(IMAGES))
     code = """
 import lmdb
@@ -150,7 +150,7 @@ transaction = env.begin(write=True)
 
 
 @pytest.mark.parametrize("call", ["flock", "lockf"])
-def test_hdf5_does_not_mind_a_lock(tmp_path: Path, call: str) -> None:
+def test_hdf5_is_read_in_spite_of_a_lock(tmp_path: Path, call: str) -> None:
     """Another process's exclusive lock on the file (cluster file systems hold some for ever) does
     not keep a reader out."""
     path = write_hdf5(tmp_path / "a.h5", packed(IMAGES))
@@ -274,7 +274,7 @@ def _replace(file: Any, name: str, rows: np.ndarray) -> None:
 @pytest.mark.parametrize("write", [write_hdf5, write_lmdb])
 @pytest.mark.parametrize("io", ["mmap", "pread"])
 def test_labels_stay_as_they_were_checked(tmp_path: Path, write: Any, io: str) -> None:
-    """Labels are held in memory: whoever writes to the file later does not change them."""
+    """Labels are kept in memory: a later change of the file does not change them."""
     labels = np.arange(1000, 1012, dtype=np.int64)[:, None] * 7919
     path = write(tmp_path / "set", packed(IMAGES, labels=labels))
     with AsyncReader(path=path, batch_size=4, io=io, copy=True) as reader:

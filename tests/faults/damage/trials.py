@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from faults.damage.damaged_bytes import Mutant, blow, flip
+from faults.damage.damaged_bytes import Mutant, damage_structure, flip
 from faults.damage.false_metadata import rewrite_hdf5, rewrite_lmdb
 from faults.damage.read_damaged import OTHER_SET, Expected, Outcome, read, verified
 from faults.damage.regions import PAGE, regions
@@ -53,7 +53,7 @@ def from_json(text: str) -> list[Job]:
     return [Job(**{**fields, "sets": tuple(fields["sets"])}) for fields in json.loads(text)]
 
 
-class Bench:
+class DamagedSet:
     """One set to be damaged: its sound bytes, and what they should yield."""
 
     def __init__(self, text: str, scratch: Path) -> None:
@@ -81,35 +81,35 @@ class Bench:
         return Mutant(bytearray(self.sound), self.parts, len(self.expected.data), self.other)
 
 
-def flips(bench: Bench, job: Job, number: int) -> tuple[str, Outcome]:
+def flips(target: DamagedSet, job: Job, number: int) -> tuple[str, Outcome]:
     """One byte is another."""
     rng = np.random.default_rng((job.seed, 1, number))
-    mutant = bench.mutant()
+    mutant = target.mutant()
     said = flip(mutant, rng)
-    return said, _try(bench, job, number, bytes(mutant.data))
+    return said, _try(target, job, number, bytes(mutant.data))
 
 
-def structure(bench: Bench, job: Job, number: int) -> tuple[str, Outcome]:
-    """A blow at the structure; one in four by way of the container's own library."""
+def structure(target: DamagedSet, job: Job, number: int) -> tuple[str, Outcome]:
+    """A change of the structure; one in four is made through the container's own library."""
     rng = np.random.default_rng((job.seed, 2, number))
     if number % 4 == 3:
-        bench.write(bench.sound)
-        rewrite = rewrite_lmdb if bench.known.container == "LMDB" else rewrite_hdf5
-        said = rewrite(bench.file, rng)
-        return said, _try(bench, job, number, None)
-    mutant = bench.mutant()
-    said = blow(mutant, rng)
-    return said, _try(bench, job, number, bytes(mutant.data))
+        target.write(target.sound)
+        rewrite = rewrite_lmdb if target.known.container == "LMDB" else rewrite_hdf5
+        said = rewrite(target.file, rng)
+        return said, _try(target, job, number, None)
+    mutant = target.mutant()
+    said = damage_structure(mutant, rng)
+    return said, _try(target, job, number, bytes(mutant.data))
 
 
-def _try(bench: Bench, job: Job, number: int, data: bytes | None) -> Outcome:
+def _try(target: DamagedSet, job: Job, number: int, data: bytes | None) -> Outcome:
     if data is not None:
-        bench.write(data)
-    known, expected = bench.known, bench.expected
+        target.write(data)
+    known, expected = target.known, target.expected
     io = ("auto", "mmap", "pread")[number % 3]
-    outcome = read(known, expected, bench.path, job.verify, number, io=io, epochs=1 + number % 2)
+    outcome = read(known, expected, target.path, job.verify, number, io=io, epochs=1 + number % 2)
     if number % 8 == 0 and outcome.verdict not in ("silent wrong", "short", "untyped"):
-        by_command = verified(bench.path)
+        by_command = verified(target.path)
         if by_command.verdict == "untyped":
             return by_command
         if by_command.verdict == "right" and outcome.verdict not in ("right", OTHER_SET):
@@ -117,14 +117,14 @@ def _try(bench: Bench, job: Job, number: int, data: bytes | None) -> Outcome:
     return outcome
 
 
-def live(bench: Bench, job: Job, number: int) -> tuple[str, Outcome]:
+def live(target: DamagedSet, job: Job, number: int) -> tuple[str, Outcome]:
     """Bytes change under an open reader: some flips, a page of zeros, or noise."""
     rng = np.random.default_rng((job.seed, 3, number))
-    bench.write(bench.sound)
-    mutant = bench.mutant()
+    target.write(target.sound)
+    mutant = target.mutant()
     said: list[str] = []
 
-    def strike() -> None:
+    def change_bytes() -> None:
         if number % 3 == 2:
             at = mutant.parts.offset(rng, "anywhere") // PAGE * PAGE
             size = min(PAGE, len(mutant.data) - at)
@@ -132,39 +132,39 @@ def live(bench: Bench, job: Job, number: int) -> tuple[str, Outcome]:
             said.append(f"page at {at}")
         else:
             said.extend(flip(mutant, rng) for _ in range(4))
-        with open(bench.file, "r+b") as file:
+        with open(target.file, "r+b") as file:
             file.write(mutant.data)
 
     io = ("mmap", "pread", "auto")[number // 3 % 3]
     outcome = read(
-        bench.known,
-        bench.expected,
-        bench.path,
+        target.known,
+        target.expected,
+        target.path,
         job.verify,
         number,
         io=io,
         epochs=2,
-        meanwhile=strike,
+        meanwhile=change_bytes,
     )
     return f"io={io}, " + "; ".join(said), outcome
 
 
-def truncations(bench: Bench, job: Job, number: int) -> tuple[str, Outcome]:
+def truncations(target: DamagedSet, job: Job, number: int) -> tuple[str, Outcome]:
     """The file ends early: at each page's edge, then at random offsets."""
-    edges = range(0, len(bench.sound), PAGE)
+    edges = range(0, len(target.sound), PAGE)
     which = number // len(job.sets)
     rng = np.random.default_rng((job.seed, 4, number))
-    size = edges[which] if which < len(edges) else int(rng.integers(1, len(bench.sound)))
-    bench.write(bench.sound[:size])
-    outcome = read(bench.known, bench.expected, bench.path, job.verify, number)
+    size = edges[which] if which < len(edges) else int(rng.integers(1, len(target.sound)))
+    target.write(target.sound[:size])
+    outcome = read(target.known, target.expected, target.path, job.verify, number)
     if outcome.verdict == "FormatError" and outcome.seconds >= 1:
         outcome = Outcome("slow", outcome.said, outcome.seconds)
     elif outcome.verdict in ("ChecksumError", "DecodeError"):
         outcome = Outcome("not at open", outcome.said, outcome.seconds)
-    return f"cut to {size} of {len(bench.sound)}", outcome
+    return f"cut to {size} of {len(target.sound)}", outcome
 
 
-KINDS: dict[str, Callable[[Bench, Job, int], tuple[str, Outcome]]] = {
+KINDS: dict[str, Callable[[DamagedSet, Job, int], tuple[str, Outcome]]] = {
     "flips": flips,
     "structure": structure,
     "live": live,
@@ -180,10 +180,10 @@ def main() -> None:
     for job in from_json(sys.argv[1]):
         scratch = Path(job.scratch)
         scratch.mkdir(exist_ok=True)
-        benches = [Bench(text, scratch) for text in job.sets]
+        targets = [DamagedSet(text, scratch) for text in job.sets]
         for number in range(job.first, job.stop):
-            bench = benches[number % len(benches)]
-            said, outcome = KINDS[job.kind](bench, job, number)
+            target = targets[number % len(targets)]
+            said, outcome = KINDS[job.kind](target, job, number)
             print(json.dumps({"number": number, "did": said, **asdict(outcome)}), flush=True)
 
 

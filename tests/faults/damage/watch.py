@@ -97,7 +97,7 @@ class Child:
 
 
 def watch(jobs: Sequence[Job]) -> Iterator[Trial]:
-    """All trials of all jobs; a new process goes on behind a trial that ended the last one."""
+    """All trials of all jobs; where a trial ends the process, a new one goes on with the next."""
     left = [job for job in jobs if job.first < job.stop]
 
     def done() -> int:
@@ -123,11 +123,11 @@ def watch(jobs: Sequence[Job]) -> Iterator[Trial]:
         if ended == "hang":
             yield Trial(done(), "hang", "", said)
         elif code < 0:
-            # one may also die of what the last trial left behind, on its way out
+            # the process may also die at exit, of what the last trial did
             number = done() if left else jobs[-1].stop - 1
             yield Trial(number, "signal", signal.Signals(-code).name, said)
         elif code != 0:
-            raise RuntimeError(f"the trials broke down: {said}")
+            raise RuntimeError(f"the process of the trials failed: {said}")
 
 
 def outcomes(trials: Iterable[Trial]) -> Iterator[Outcome]:

@@ -1,4 +1,4 @@
-"""The hostile corpus: files made to read, run, allocate or write what their opener never asked for.
+"""The hostile corpus: files that make a careless program read, run, allocate or write too much.
 
 Nothing binary is kept: ``python tests/faults/hostile/make.py FOLDER`` makes all of it, and the
 tests make each attack when they try it. Every attack is a function in one of the modules here.

@@ -33,7 +33,7 @@ from asyncreader.sources import open_source
 from asyncreader.sources.remote import client
 
 from .corpus import CANARY
-from .pages import broken_into
+from .pages import injected
 
 #: Bytes that the child process may use beyond what it has at the start.
 MEMORY = 2 << 30
@@ -107,22 +107,20 @@ def _given(params: dict[str, Any]) -> list[str]:
     return [word for name in names for word in ("-p", f"{name}={json.dumps(params[name])}")]
 
 
-def open_through(
-    entrance: str, path: Any, params: dict[str, Any], options: dict[str, Any]
-) -> bytes:
-    """Open the attack through one entrance; what was served or said."""
+def open_in(way: str, path: Any, params: dict[str, Any], options: dict[str, Any]) -> bytes:
+    """Open the attack in one way; what was served or said."""
     out = Path(options.pop("out"))
-    if entrance == "drop_in":
+    if way == "drop_in":
         return drop_in(path, params)
-    if entrance in ("read", "process"):
-        return read(path, params, "thread" if entrance == "read" else "process")
-    if entrance in ("preview", "batch", "page", "bench", "doctor"):
-        return look(entrance, path, params, out)
-    if entrance == "info":
+    if way in ("read", "process"):
+        return read(path, params, "thread" if way == "read" else "process")
+    if way in ("preview", "batch", "page", "bench", "doctor"):
+        return show(way, path, params, out)
+    if way == "info":
         return command("info", str(path), *_given(params)) + command(
             "info", str(path), "--json", *_given(params)
         )
-    if entrance == "verify":
+    if way == "verify":
         return command("verify", str(path), "--decode", "-q", "--jobs", "2")
     target = out / "out.h5"
     words = [word for name, value in options.items() for word in _option(name, value)]
@@ -138,24 +136,24 @@ def open_through(
     return said + served
 
 
-def look(entrance: str, path: Any, params: dict[str, Any], out: Path) -> bytes:
+def show(way: str, path: Any, params: dict[str, Any], out: Path) -> bytes:
     """What is shown of a set, or measured: the words, and what was drawn."""
     size = ["--size", "{}x{}".format(*params["size"])] if "size" in params else []
     given = [str(path), *_given(params)]
-    if entrance == "bench":
+    if way == "bench":
         times = ("--nthread", "1", "--batch-size", "2", "--njob", "2", "--seconds", "0.05")
         return command("bench", *given, *times, *size)
-    if entrance == "doctor":
+    if way == "doctor":
         times = ("--nthread", "1", "--batch-size", "2", "--njob", "2", "--seconds", "1")
         return command("doctor", *given, *times, *size)
-    if entrance == "page":
+    if way == "page":
         page = out / "page.html"
         said = command("preview", *given, "--html", str(page), "--json")
-        if found := broken_into(page.read_text(encoding="utf-8")):
-            raise AssertionError(f"the page was broken into: {found[:5]}")
+        if found := injected(page.read_text(encoding="utf-8")):
+            raise AssertionError(f"markup was injected: {found[:5]}")
         return said + page.read_bytes()
     sheet = out / "sheet.png"
-    batch = ["--batch", "--count", "4", "--columns", "2", *size] if entrance == "batch" else []
+    batch = ["--batch", "--count", "4", "--columns", "2", *size] if way == "batch" else []
     said = command("preview", *given, *batch, "--output", str(sheet), "--json")
     with Image.open(sheet) as drawn:
         return said + drawn.tobytes()
@@ -172,8 +170,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """The outcome of one request: served, refused, or what must not be."""
     began = time.perf_counter()
     try:
-        served = open_through(
-            request["entrance"], request["path"], request["params"], dict(request["options"])
+        served = open_in(
+            request["way"], request["path"], request["params"], dict(request["options"])
         )
         outcome, said = "served", ""
         if holds_canary(served):
@@ -193,7 +191,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     except BaseException as exc:
         outcome, said = "untyped", "".join(traceback.format_exception(exc)[-6:])
     if "unknown parameter" in said or "see 'asyncreader" in said:
-        outcome = "asked wrongly"
+        outcome = "wrong request"
     if "cannot be mapped" not in said and re.search("Unable to alloc|MemoryE|ate memory", said):
         outcome = "memory"
     gc.collect()  # of what this request has made: the rest is frozen
@@ -233,7 +231,7 @@ def main() -> None:
     os.dup2(2, 1)
     for line in requests:
         request = json.loads(line)
-        if request["entrance"] == "limit":
+        if request["way"] == "limit":
             # the kernels are compiled and the libraries loaded: what comes now is the attack's
             gc.collect()
             gc.freeze()
@@ -241,11 +239,11 @@ def main() -> None:
             limit = pages * resource.getpagesize() + MEMORY
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
             result: dict[str, Any] = {"outcome": "limited"}
-        elif request["entrance"] == "settings":
+        elif request["way"] == "settings":
             now = settings()
             changed = {name for name in now if now[name] != before[name]}
             result = {"outcome": repr(sorted(changed)) if changed else "same"}
-        elif request["entrance"] == "die":  # for the test of the runner
+        elif request["way"] == "die":  # for the test of the runner
             os.kill(os.getpid(), signal.SIGSEGV)
         else:
             result = answer(request)

@@ -1,4 +1,4 @@
-"""What an attack is, the canaries that it is after, and the good sets that it begins with."""
+"""What an attack is, the canary files that it tries to read, and the good sets that it changes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ CANARY = b"CANARYSECRET" * 96
 assert len(CANARY) == COUNT * 192
 
 #: Ways to open an attack: see child.py.
-ENTRANCES = ("read", "info", "verify", "convert", "drop_in")
+WAYS = ("read", "info", "verify", "convert", "drop_in")
 #: Other ways, tried on whatever can be read: each opens the set as "info" does, so that it must
 #: refuse what that must refuse.
-OTHER_ENTRANCES = ("preview", "batch", "page", "bench", "doctor", "process")
+OTHER_WAYS = ("preview", "batch", "page", "bench", "doctor", "process")
 
 
 @dataclass(frozen=True)
-class Try:
+class Target:
     """An attack that was made: what is opened, and how.
 
     ``params``: of AsyncReader, and of -p; ``options``: of ``convert`` alone.
@@ -46,18 +46,18 @@ class Try:
 
 @dataclass(frozen=True)
 class Attack:
-    """One way to do harm.
+    """One hostile file, folder or store.
 
-    ``refused``: the entrances that must answer with a typed error; the others may also serve what
-    is harmless. ``says``: what one of those errors must say. ``entrances``: those that are
+    ``refused``: the ways that must answer with a typed error; the others may also serve what
+    is harmless. ``says``: what one of those errors must say. ``ways``: those that are
     tried.
     """
 
     name: str
-    make: Callable[[Scratch], Try]
+    make: Callable[[Scratch], Target]
     refused: frozenset[str]
     says: str
-    entrances: tuple[str, ...]
+    ways: tuple[str, ...]
 
 
 ATTACKS: dict[str, Attack] = {}
@@ -70,24 +70,24 @@ NONE: tuple[str, ...] = ()
 def attack(
     refused: tuple[str, ...] = SET,
     says: str = "",
-    entrances: tuple[str, ...] = ENTRANCES,
+    ways: tuple[str, ...] = WAYS,
     name: str | None = None,
-) -> Callable[[Callable[[Scratch], Try]], Callable[[Scratch], Try]]:
+) -> Callable[[Callable[[Scratch], Target]], Callable[[Scratch], Target]]:
     """Register an attack under its function's name."""
     re.compile(says)
 
-    def note(make: Callable[[Scratch], Try]) -> Callable[[Scratch], Try]:
+    def register(make: Callable[[Scratch], Target]) -> Callable[[Scratch], Target]:
         known = name or make.__name__.strip("_")
         assert known not in ATTACKS, known
-        chosen = frozenset(refused) & frozenset(entrances)
-        ATTACKS[known] = Attack(known, make, chosen, says, entrances)
+        chosen = frozenset(refused) & frozenset(ways)
+        ATTACKS[known] = Attack(known, make, chosen, says, ways)
         return make
 
-    return note
+    return register
 
 
-class Home:
-    """A scratch folder with the canaries, and good sets to be spoilt."""
+class Corpus:
+    """A scratch folder with the canaries, and good sets to be changed."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -113,8 +113,8 @@ class Home:
         self.made = 0
 
     def _make_plugin(self) -> None:
-        """A library that leaves a trace when it is loaded; without a C compiler, a pipe: whoever
-        tries to load it hangs, which is noticed too."""
+        """A library that creates a file when it is loaded. Without a C compiler it is a pipe: a
+        process that tries to load it hangs, which is noticed too."""
         library = self.plugins / "libcanary.so"
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None:
@@ -162,7 +162,7 @@ class Home:
         if "store" in self.__dict__:
             self.store.close()
 
-    def prepare(self, attack: Attack) -> tuple[Try, Path]:
+    def prepare(self, attack: Attack) -> tuple[Target, Path]:
         """Make an attack in a folder of its own."""
         self.made += 1
         folder = self.root / f"{self.made:03d}"
@@ -171,12 +171,12 @@ class Home:
 
 
 class Scratch:
-    """The folder that one attack is made in, and what lies outside it."""
+    """The folder that one attack is made in, and the files outside it."""
 
-    def __init__(self, home: Home, folder: Path) -> None:
-        self.home = home
+    def __init__(self, corpus: Corpus, folder: Path) -> None:
+        self.corpus = corpus
         self.folder = folder
-        self.outside = home.outside
+        self.outside = corpus.outside
 
     @property
     def secret(self) -> str:
@@ -194,8 +194,8 @@ class Scratch:
         return str(self.outside / "pipe")
 
     def copy(self, name: str) -> Path:
-        """A copy of a good set, to be spoilt."""
-        source, target = self.home.base(name), self.folder / name
+        """A copy of a good set, to be changed."""
+        source, target = self.corpus.base(name), self.folder / name
         if source.is_dir():
             shutil.copytree(source, target)
         else:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .corpus import NONE, Scratch, Try, attack, jpeg, put_socket
+from .corpus import NONE, Scratch, Target, attack, jpeg, put_socket
 
 CONVERT = ("convert",)
 
@@ -20,11 +20,11 @@ def _folder(scratch: Scratch) -> Path:
     return folder
 
 
-def _holding(name: str, spoil: Any, says: str, harmless: bool = False, **options: Any) -> None:
-    def make(scratch: Scratch) -> Try:
+def _holding(name: str, change: Any, says: str, harmless: bool = False, **options: Any) -> None:
+    def make(scratch: Scratch) -> Target:
         folder = _folder(scratch)
-        spoil(folder / "a", scratch)
-        return Try(folder, {"size": [8, 8]}, options)
+        change(folder / "a", scratch)
+        return Target(folder, {"size": [8, 8]}, options)
 
     make.__doc__ = f"A folder with {name.replace('_', ' ')}."
     attack(NONE if harmless else CONVERT, says, CONVERT, name=f"folder_{name}")(make)
@@ -128,13 +128,13 @@ _holding("a_sparse_picture", _sparse, "too large to be a picture")
 
 
 def _labelled(name: str, text: bytes | None, says: str, make_file: Any = None) -> None:
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         folder, csv = _folder(scratch), scratch.folder / "labels.csv"
         if text is None:
             make_file(csv, scratch)
         else:
             csv.write_bytes(text.replace(b"@", os.fsencode(scratch.secret)))
-        return Try(folder, {"size": [8, 8]}, {"labels": str(csv)})
+        return Target(folder, {"size": [8, 8]}, {"labels": str(csv)})
 
     make.__doc__ = f"A labels CSV: {name.replace('_', ' ')}."
     attack(CONVERT, says, CONVERT, name=f"csv_{name}")(make)
@@ -156,10 +156,10 @@ _labelled("a_device", None, "not a regular file", lambda csv, scratch: csv.symli
 
 
 def _classed(name: str, make_file: Any, says: str) -> None:
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         folder, classes = _folder(scratch), scratch.folder / "classes"
         make_file(classes, scratch)
-        return Try(folder, {"size": [8, 8]}, {"classes": str(classes)})
+        return Target(folder, {"size": [8, 8]}, {"classes": str(classes)})
 
     make.__doc__ = f"A file of class names: {name.replace('_', ' ')}."
     attack(CONVERT, says, CONVERT, name=f"classes_{name}")(make)

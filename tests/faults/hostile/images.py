@@ -14,7 +14,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from .corpus import NONE, SAMPLE, Scratch, Try, attack, jpeg
+from .corpus import NONE, SAMPLE, Scratch, Target, attack, jpeg
 from .lmdb_files import bare
 
 Make = Callable[[], bytes]
@@ -23,17 +23,17 @@ Make = Callable[[], bytes]
 def picture_attack(name: str, make: Make, says: str = "", harmless: bool = False) -> None:
     """One picture, as a record of a set and as a file of a folder."""
 
-    def in_set(scratch: Scratch) -> Try:
+    def in_set(scratch: Scratch) -> Target:
         path = bare(scratch, [jpeg(0), jpeg(1), make(), jpeg(3)])
-        return Try(path, {"size": [8, 8]})
+        return Target(path, {"size": [8, 8]})
 
-    def in_folder(scratch: Scratch) -> Try:
+    def in_folder(scratch: Scratch) -> Target:
         folder = scratch.folder / "pictures"
         folder.mkdir()
         for number in range(3):
             (folder / f"{number}.jpg").write_bytes(jpeg(number))
         (folder / "3.jpg").write_bytes(make())
-        return Try(folder, {"size": [8, 8]}, {"no_labels": True})
+        return Target(folder, {"size": [8, 8]}, {"no_labels": True})
 
     in_set.__doc__ = f"A record: {name.replace('_', ' ')}."
     in_folder.__doc__ = f"A file: {name.replace('_', ' ')}."
@@ -145,7 +145,7 @@ def progressive(height: int, width: int, scans: int) -> bytes:
 
 
 def inserted(segment: bytes) -> bytes:
-    """A good JPEG with something behind its first two bytes."""
+    """A good JPEG with something inserted after its first two bytes."""
     good = jpeg(2)
     return good[:2] + segment + good[2:]
 
@@ -331,7 +331,7 @@ for _name, _bytes in {
     ("read", "info", "verify", "convert"),
     name="picture_of_another_size_in_our_set",
 )
-def _(scratch: Scratch) -> Try:
+def _(scratch: Scratch) -> Target:
     """A set packed by asyncreader whose record is a larger picture, checksums and digests right."""
     from asyncreader.formats import packed as fmt
 
@@ -351,8 +351,8 @@ def _(scratch: Scratch) -> Try:
             table[1] = xxhash.xxh3_64_intdigest(big)
             txn.put(fmt.TABLE_KEY, table.tobytes(), db=checksums)
             facts = json.loads(txn.get(fmt.META_KEY, db=meta))
-            facts["digests"].pop(fmt.META, None)  # an attacker leaves it out
+            facts["digests"].pop(fmt.META, None)  # an attacker would leave it out
             facts["digests"][fmt.CHECKSUMS] = fmt.digest(table)
             txn.put(fmt.META_KEY, json.dumps(facts).encode(), db=meta)
     (Path(path) / "lock.mdb").unlink(missing_ok=True)
-    return Try(path)
+    return Target(path)

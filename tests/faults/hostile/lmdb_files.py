@@ -13,7 +13,7 @@ import lmdb
 import msgpack
 import numpy as np
 
-from .corpus import COUNT, NONE, SAMPLE, SET, Scratch, Try, attack, jpeg, put_socket
+from .corpus import COUNT, NONE, SAMPLE, SET, Scratch, Target, attack, jpeg, put_socket
 
 PAGE = 4096
 DBS = ("data", "meta", "labels", "checksums", "paths")
@@ -40,17 +40,17 @@ def bare(scratch: Scratch, values: list[bytes], **named: Any) -> Path:
 # -- the description of a packed set ---------------------------------------------------------------
 
 
-def described(scratch: Scratch, change: Any) -> Try:
+def described(scratch: Scratch, change: Any) -> Target:
     """A set packed by asyncreader with another description."""
     path = scratch.copy("raw.lmdb")
     with lmdb.open(str(path), max_dbs=8, map_size=1 << 28) as env:
         database = env.open_db(b"meta")
         with env.begin(write=True, db=database) as txn:
             facts = json.loads(txn.get(b"meta"))
-            facts["digests"].pop("meta", None)  # an attacker leaves it out
+            facts["digests"].pop("meta", None)  # an attacker would leave it out
             txn.put(b"meta", change(json.dumps(facts).encode()))
     (path / "lock.mdb").unlink(missing_ok=True)
-    return Try(path)
+    return Target(path)
 
 
 def _with(**fields: Any) -> Any:
@@ -104,21 +104,21 @@ _DESCRIPTIONS: dict[str, tuple[Any, str]] = {
 }
 for _name, (_change, _says) in _DESCRIPTIONS.items():
 
-    def _described(scratch: Scratch, change: Any = _change) -> Try:
+    def _described(scratch: Scratch, change: Any = _change) -> Target:
         return described(scratch, change)
 
     _described.__doc__ = f"Our description: {_name}."
     attack(SET, _says, SET, name=f"meta_{_name}")(_described)
 
 
-@attack(NONE, entrances=SET)
-def meta_duplicate_keys(scratch: Scratch) -> Try:
+@attack(NONE, ways=SET)
+def meta_duplicate_keys(scratch: Scratch) -> Target:
     """Served: the last of two counts, which must be right, is the one that counts."""
     return described(scratch, lambda text: b'{"count": 99, ' + text[1:])
 
 
-@attack(NONE, entrances=SET)
-def meta_escapes_in_classes(scratch: Scratch) -> Try:
+@attack(NONE, ways=SET)
+def meta_escapes_in_classes(scratch: Scratch) -> Target:
     """Served: class names that would wipe a terminal are shown escaped."""
     return described(scratch, _with(classes=["\x1b[2J\x1b]0;owned\x07", "b\n\r\u202e\u2028"]))
 
@@ -129,19 +129,19 @@ def meta_escapes_in_classes(scratch: Scratch) -> Try:
 def _paged(name: str, says: str, refused: tuple[str, ...] = SET) -> Any:
     """Register a change to the bytes of a bare set of pictures with two levels of pages."""
 
-    def note(change: Any) -> Any:
-        def make(scratch: Scratch) -> Try:
+    def register(change: Any) -> Any:
+        def make(scratch: Scratch) -> Target:
             path = bare(scratch, [jpeg(i % COUNT) for i in range(40)])
             file = path / "data.mdb"
             raw = bytearray(file.read_bytes())
             change(raw)
             file.write_bytes(raw)
-            return Try(path, {"size": [8, 8]})
+            return Target(path, {"size": [8, 8]})
 
         make.__doc__ = change.__doc__
         return attack(refused, says, SET, name=f"lmdb_{name}")(make)
 
-    return note
+    return register
 
 
 def newest(raw: bytearray) -> int:
@@ -189,7 +189,7 @@ def _(raw: bytearray) -> None:
 
 @_paged("root_out_of_range", "out of range")
 def _(raw: bytearray) -> None:
-    """A root page far behind the end."""
+    """A root page beyond the end of the file."""
     struct.pack_into("<Q", raw, tree(raw) + 40, 1 << 50)
 
 
@@ -263,9 +263,9 @@ def _(raw: bytearray) -> None:
     struct.pack_into("<HH", raw, nodes(raw, _first_leaf(raw))[0], 0xFFFF, 0x7FFF)
 
 
-@_paged("value_on_a_page_far_away", "outside the file")
+@_paged("value_on_a_page_outside_the_file", "outside the file")
 def _(raw: bytearray) -> None:
-    """A value on overflow pages behind the end of the file."""
+    """A value on overflow pages beyond the end of the file."""
     node = nodes(raw, _first_leaf(raw))[0]
     key = struct.unpack_from("<H", raw, node + 6)[0]
     struct.pack_into("<H", raw, node + 4, 1)
@@ -309,8 +309,8 @@ def _(raw: bytearray) -> None:
         struct.pack_into("<H", raw, node + 4, 4)
 
 
-@attack(says="depth out of range|damaged", entrances=SET)
-def lmdb_description_in_circles(scratch: Scratch) -> Try:
+@attack(says="depth out of range|damaged", ways=SET)
+def lmdb_description_in_circles(scratch: Scratch) -> Target:
     """Only the tree of our description leads to itself: it is searched before any other."""
     path = scratch.copy("raw.lmdb")
     file = path / "data.mdb"
@@ -329,11 +329,11 @@ def lmdb_description_in_circles(scratch: Scratch) -> Try:
             for child in nodes(raw, inner):
                 struct.pack_into("<HHH", raw, child, inner // PAGE, 0, 0)
     file.write_bytes(raw)
-    return Try(path)
+    return Target(path)
 
 
 @attack(SET, "not read|damaged", SET)
-def lmdb_many_databases(scratch: Scratch) -> Try:
+def lmdb_many_databases(scratch: Scratch) -> Target:
     """5,000 named databases."""
     path = scratch.folder / "set"
     settings: Any = {"map_size": 1 << 28, "max_dbs": 5001, "sync": False}
@@ -341,11 +341,11 @@ def lmdb_many_databases(scratch: Scratch) -> Try:
         for number in range(5000):
             env.open_db(b"d%d" % number, txn)
     (path / "lock.mdb").unlink()
-    return Try(path)
+    return Target(path)
 
 
-@attack(says="not read|damaged|unexpected", entrances=SET)
-def lmdb_dupfixed_data(scratch: Scratch) -> Try:
+@attack(says="not read|damaged|unexpected", ways=SET)
+def lmdb_dupfixed_data(scratch: Scratch) -> Target:
     """Our names, with a data database of duplicates of fixed size."""
     path = scratch.copy("raw.lmdb")
     with lmdb.open(str(path), max_dbs=8, map_size=1 << 28) as env:
@@ -358,18 +358,18 @@ def lmdb_dupfixed_data(scratch: Scratch) -> Try:
     file = path / "data.mdb"
     file.write_bytes(file.read_bytes().replace(b"data2", b"data\0"))
     (path / "lock.mdb").unlink(missing_ok=True)
-    return Try(path)
+    return Target(path)
 
 
 # -- what data.mdb is ------------------------------------------------------------------------------
 
 
 def _is(name: str, make_file: Any, says: str) -> None:
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         folder = scratch.folder / "set"
         folder.mkdir()
         make_file(folder / "data.mdb", scratch)
-        return Try(folder, {"pyxis": True})
+        return Target(folder, {"pyxis": True})
 
     make.__doc__ = f"data.mdb is {name}."
     attack(("read", "info", "verify", "convert", "drop_in"), says, name=f"data_mdb_is_{name}")(make)
@@ -399,10 +399,10 @@ _is(
 
 
 @attack(("read", "info", "verify", "convert", "drop_in"), "not a regular file|no LMDB")
-def lmdb_path_is_a_pipe(scratch: Scratch) -> Try:
+def lmdb_path_is_a_pipe(scratch: Scratch) -> Target:
     """The path itself is one."""
     os.mkfifo(scratch.folder / "set")
-    return Try(scratch.folder / "set", {"pyxis": True})
+    return Target(scratch.folder / "set", {"pyxis": True})
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ class _Bomb:
     """Touches a file when it is unpickled."""
 
     def __init__(self, scratch: Scratch) -> None:
-        self.target = str(scratch.home.touched)
+        self.target = str(scratch.corpus.touched)
 
     def __reduce__(self) -> Any:
         return open, (self.target, "w")
@@ -422,38 +422,40 @@ def _pickled(scratch: Scratch) -> bytes:
     return pickle.dumps([_Bomb(scratch), 1], protocol=4)
 
 
-@attack(says="pickles, which can run any code", entrances=SET)
-def pickle_values(scratch: Scratch) -> Try:
+@attack(says="pickles, which can run any code", ways=SET)
+def pickle_values(scratch: Scratch) -> Target:
     """Pickles as values (folder2lmdb, tensorpack)."""
-    return Try(bare(scratch, [_pickled(scratch)] * 4))
+    return Target(bare(scratch, [_pickled(scratch)] * 4))
 
 
-@attack(says="pickles, which can run any code", entrances=SET)
-def pickle_values_with_keys(scratch: Scratch) -> Try:
+@attack(says="pickles, which can run any code", ways=SET)
+def pickle_values_with_keys(scratch: Scratch) -> Target:
     """With the keys in a pickle of their own."""
     path = bare(scratch, [_pickled(scratch)] * 4)
-    return Try(
+    return Target(
         environment(path, {None: {b"__keys__": _pickled(scratch), b"__len__": _pickled(scratch)}})
     )
 
 
 @attack(
     says="names builtins.open|names io.open|not allowed",
-    entrances=("convert",),
+    ways=("convert",),
     refused=("convert",),
 )
-def pickle_values_allowed(scratch: Scratch) -> Try:
+def pickle_values_allowed(scratch: Scratch) -> Target:
     """Even where pickles are let in, this one names what is not."""
-    return Try(
+    return Target(
         bare(scratch, [_pickled(scratch)] * 4), options={"allow_pickle": True, "no_labels": True}
     )
 
 
-@attack(says="neither msgpack nor pickle", entrances=SET)
-def pyarrow_values(scratch: Scratch) -> Try:
+@attack(says="neither msgpack nor pickle", ways=SET)
+def pyarrow_values(scratch: Scratch) -> Target:
     """pyarrow.serialize, whose payload may hold pickles."""
     body = b"\x00\x00\x00\x00\xff\xff\xff\xff" + _pickled(scratch)
-    return Try(environment(scratch.folder / "set", {None: {b"0": body, b"__keys__": b"\x91\xa10"}}))
+    return Target(
+        environment(scratch.folder / "set", {None: {b"0": body, b"__keys__": b"\x91\xa10"}})
+    )
 
 
 def _tensorpack(scratch: Scratch, point: Any) -> Path:
@@ -482,8 +484,8 @@ _POINTS: dict[str, tuple[Any, str]] = {
 }
 for _name, (_point, _says) in _POINTS.items():
 
-    def _pointed(scratch: Scratch, point: Any = _point) -> Try:
-        return Try(_tensorpack(scratch, point(scratch)))
+    def _pointed(scratch: Scratch, point: Any = _point) -> Target:
+        return Target(_tensorpack(scratch, point(scratch)))
 
     _pointed.__doc__ = f"tensorpack's msgpack: {_name}."
     _refused = NONE if _name == "pickle_as_picture" else SET
@@ -519,57 +521,57 @@ _ARRAYS: dict[str, dict[str, Any]] = {
 }
 for _name, _fields in _ARRAYS.items():
 
-    def _arrayed(scratch: Scratch, fields: Any = _fields) -> Try:
-        return Try(_pyxis(scratch, **fields), {"pyxis": True})
+    def _arrayed(scratch: Scratch, fields: Any = _fields) -> Target:
+        return Target(_pyxis(scratch, **fields), {"pyxis": True})
 
     _arrayed.__doc__ = f"ml-pyxis' arrays: {_name}."
     attack((*SET, "drop_in"), "", name=f"pyxis_{_name}")(_arrayed)
 
 
 @attack(SET, "not a number", SET)
-def pyxis_count_of_30_digits(scratch: Scratch) -> Try:
+def pyxis_count_of_30_digits(scratch: Scratch) -> Target:
     """As many samples as can be written in 30 digits."""
     path = _pyxis(scratch)
-    return Try(environment(path, {b"meta_db": {b"nb_samples": b"9" * 30}}), {"pyxis": True})
+    return Target(environment(path, {b"meta_db": {b"nb_samples": b"9" * 30}}), {"pyxis": True})
 
 
-@attack(NONE, entrances=SET)
-def ocr_escapes(scratch: Scratch) -> Try:
+@attack(NONE, ways=SET)
+def ocr_escapes(scratch: Scratch) -> Target:
     """Served: texts that would wipe a terminal, shown escaped."""
     entries = {b"num-samples": b"4"}
     for number in range(1, 5):
         entries[b"image-%09d" % number] = jpeg(number)
         entries[b"label-%09d" % number] = b"\x1b[2J\x1b]0;owned\x07\r\n%d" % number
-    return Try(environment(scratch.folder / "set", {None: entries}))
+    return Target(environment(scratch.folder / "set", {None: entries}))
 
 
 @attack(SAMPLE, "key 0x|damaged|not an image", SET)
-def escapes_in_keys(scratch: Scratch) -> Try:
+def escapes_in_keys(scratch: Scratch) -> Target:
     """Keys that would do so, of pictures that are damaged."""
     entries = {b"\x1b[2J%d" % i: jpeg(i)[:100] for i in range(4)}
-    return Try(environment(scratch.folder / "set", {None: entries}), {"size": [8, 8]})
+    return Target(environment(scratch.folder / "set", {None: entries}), {"size": [8, 8]})
 
 
 @attack(SET, "", SET)
-def basicsr_list_is_a_bomb(scratch: Scratch) -> Try:
+def basicsr_list_is_a_bomb(scratch: Scratch) -> Target:
     """meta_info.txt: one line of 30 MB."""
     path = bare(scratch, [jpeg(i) for i in range(4)])
     (path / "meta_info.txt").write_bytes(b"x" * (30 << 20))
-    return Try(path)
+    return Target(path)
 
 
 @attack(NONE, "", SET)
-def basicsr_list_is_a_pipe(scratch: Scratch) -> Try:
+def basicsr_list_is_a_pipe(scratch: Scratch) -> Target:
     """meta_info.txt is a pipe: it is not looked at."""
     path = bare(scratch, [jpeg(i) for i in range(4)])
     os.mkfifo(path / "meta_info.txt")
-    return Try(path)
+    return Target(path)
 
 
 @attack(SET, "", SET)
-def npy_of_objects(scratch: Scratch) -> Try:
+def npy_of_objects(scratch: Scratch) -> Target:
     """An array file of pickled objects, by a packed set's name."""
     path = scratch.folder / "set.h5"
     with open(path, "wb") as file:
         np.save(file, np.array([_Bomb(scratch)], dtype=object), allow_pickle=True)
-    return Try(path)
+    return Target(path)

@@ -14,14 +14,14 @@ if __name__ == "__main__":  # run as a file: by the same names as in pytest
     sys.path.insert(1, str(Path(__file__).resolve().parents[3]))
 
 from faults.hostile import all_attacks
-from faults.hostile.corpus import Home
+from faults.hostile.corpus import Corpus
 
 
 def main(folder: str) -> int:
     """Make all of it; 0 when done."""
-    home = Home(Path(folder))
+    corpus = Corpus(Path(folder))
     for attack in all_attacks().values():
-        made, made_in = home.prepare(attack)
+        made, made_in = corpus.prepare(attack)
         made_in.rename(made_in.with_name(attack.name))
         said = " ".join((attack.make.__doc__ or "").split())
         print(f"{attack.name}: {said} [{Path(made.path).name}]")

@@ -20,7 +20,7 @@ TAGS = set(
 _GOES = {"src", "href", "srcset", "data", "action", "formaction", "poster", "background"}
 
 
-class _Looking(HTMLParser):
+class _PageParser(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
@@ -53,19 +53,19 @@ class _Looking(HTMLParser):
             self.found.append(f"control characters: {data[:100]!r}")
 
 
-def broken_into(page: str) -> list[str]:
+def injected(page: str) -> list[str]:
     """What is in a page that asyncreader did not write; must be empty."""
-    looking = _Looking()
-    looking.feed(page)
-    looking.close()
-    found = looking.found
+    parser = _PageParser()
+    parser.feed(page)
+    parser.close()
+    found = parser.found
     if "<!--" in page:  # one without an end is text to Python's parser
         found.append("a comment")
-    if len(looking.policies) != 1:
-        return [*found, f"{len(looking.policies)} policies"]
-    for kind, texts in looking.sources.items():
+    if len(parser.policies) != 1:
+        return [*found, f"{len(parser.policies)} policies"]
+    for kind, texts in parser.sources.items():
         digests = [base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in texts]
-        allowed = re.findall(rf"{kind}-src 'sha256-([^']*)'", looking.policies[0])
+        allowed = re.findall(rf"{kind}-src 'sha256-([^']*)'", parser.policies[0])
         if digests != allowed or len(digests) != 1:
             found.append(f"{len(digests)} of <{kind}>, not the one that the policy allows")
     return found

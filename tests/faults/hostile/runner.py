@@ -1,4 +1,4 @@
-"""Runs attacks in a child process; reports what became of it, of the canaries and of the files."""
+"""Runs attacks in a child process; checks the process, the canaries and the files afterwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .corpus import Attack, Home
+from .corpus import Attack, Corpus
 
 TESTS = Path(__file__).resolve().parents[2]
 #: Seconds after which the child process is taken to hang.
@@ -25,9 +25,9 @@ HANG = 60.0
 
 @dataclass(frozen=True)
 class Result:
-    """Of one attack through one entrance. ``outcome``: "served", "refused", or what must not be."""
+    """Of one attack in one way. ``outcome``: "served", "refused", or what must not be."""
 
-    entrance: str
+    way: str
     outcome: str
     said: str
     seconds: float
@@ -36,29 +36,29 @@ class Result:
 class AttackRunner:
     """Runs the child process that opens attacks, and a new one when it dies. A context manager."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus = corpus
         self._process: subprocess.Popen[str] | None = None
-        self._log = home.root / "child.log"
+        self._log = corpus.root / "child.log"
 
     def __enter__(self) -> AttackRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end()
-        self._home.close()
+        self._corpus.close()
 
     def _start(self) -> subprocess.Popen[str]:
         folders = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(folders),
-            "HDF5_PLUGIN_PATH": str(self._home.plugins),
+            "HDF5_PLUGIN_PATH": str(self._corpus.plugins),
             "MALLOC_ARENA_MAX": "2",  # each reserves addresses, which are what is limited
             "OPENBLAS_NUM_THREADS": "1",
             "COLUMNS": "200",
-            "TMPDIR": str(self._home.temporary),
-            "XDG_CACHE_HOME": str(self._home.cache),
+            "TMPDIR": str(self._corpus.temporary),
+            "XDG_CACHE_HOME": str(self._corpus.cache),
         }
         with open(self._log, "a", encoding="utf-8") as log:
             self._process = subprocess.Popen(
@@ -69,10 +69,10 @@ class AttackRunner:
                 env=environment,
                 text=True,
             )
-        for entrance in ("read", "info", "verify", "convert", "drop_in"):
-            out = self._home.root / "warm"
+        for way in ("read", "info", "verify", "convert", "drop_in"):
+            out = self._corpus.root / "warm"
             out.mkdir()
-            warm = self._ask(entrance, str(self._home.base("raw.h5")), {}, {"out": str(out)})
+            warm = self._ask(way, str(self._corpus.base("raw.h5")), {}, {"out": str(out)})
             shutil.rmtree(out)
             assert warm["outcome"] == "served", warm
         assert self._ask("limit", "", {}, {})["outcome"] == "limited"
@@ -89,13 +89,13 @@ class AttackRunner:
             process.stdout.close()
 
     def _ask(
-        self, entrance: str, path: str, params: dict[str, Any], options: dict[str, Any]
+        self, way: str, path: str, params: dict[str, Any], options: dict[str, Any]
     ) -> dict[str, Any]:
         process = self._process
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
-        request = {"entrance": entrance, "path": path, "params": params, "options": options}
+        request = {"way": way, "path": path, "params": params, "options": options}
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
         ready, _, _ = select.select([process.stdout], [], [], HANG)
@@ -121,35 +121,35 @@ class AttackRunner:
         said: str = self._ask("settings", "", {}, {})["outcome"]
         return said
 
-    def run(self, attack: Attack, entrances: tuple[str, ...]) -> Iterator[Result]:
-        """Make an attack, open it through each entrance, and check what must not be touched."""
-        made, folder = self._home.prepare(attack)
-        before = [snapshot(self._home.outside), snapshot(folder)]
-        for entrance in entrances:
+    def run(self, attack: Attack, ways: tuple[str, ...]) -> Iterator[Result]:
+        """Make an attack, open it in each way, and check what must not be touched."""
+        made, folder = self._corpus.prepare(attack)
+        before = [snapshot(self._corpus.outside), snapshot(folder)]
+        for way in ways:
             if self._process is None:
                 self._start()
-            out = self._home.root / "out"
+            out = self._corpus.root / "out"
             out.mkdir()
             path = str(made.path)
             options = {**made.options, "out": str(out)}
-            found = self._ask(entrance, path, dict(made.params), options)
+            found = self._ask(way, path, dict(made.params), options)
             outcome, said = found["outcome"], found["said"]
             left = sorted(entry.name for entry in out.iterdir())
             if outcome == "refused" and left:
                 outcome, said = "left behind", str(left)
             shutil.rmtree(out)
-            if temporary := sorted(os.listdir(self._home.temporary)):
+            if temporary := sorted(os.listdir(self._corpus.temporary)):
                 outcome, said = "left behind", f"temporary files: {temporary}"
-                remove(self._home.temporary)
-                self._home.temporary.mkdir()
-            if self._home.touched.exists():
-                self._home.touched.unlink()
+                remove(self._corpus.temporary)
+                self._corpus.temporary.mkdir()
+            if self._corpus.touched.exists():
+                self._corpus.touched.unlink()
                 self._end()
                 outcome, said = "plugin loaded", said
-            if [snapshot(self._home.outside), snapshot(folder)] != before:
+            if [snapshot(self._corpus.outside), snapshot(folder)] != before:
                 outcome, said = "files changed", said
-                before = [snapshot(self._home.outside), snapshot(folder)]
-            yield Result(entrance, outcome, said, found["seconds"])
+                before = [snapshot(self._corpus.outside), snapshot(folder)]
+            yield Result(way, outcome, said, found["seconds"])
         remove(folder)
 
 
@@ -177,5 +177,5 @@ def snapshot(folder: Path) -> dict[str, tuple[Any, ...]]:
 
 
 def remove(folder: Path) -> None:
-    """Away with an attack, however deep it lies."""
+    """Remove an attack's folder, however deep it is."""
     subprocess.run(["rm", "-rf", "--", str(folder)], check=True)

@@ -13,35 +13,35 @@ import h5py
 import numpy as np
 from PIL import Image
 
-from .corpus import CANARY, NONE, SET, Scratch, Try, attack, jpeg
+from .corpus import CANARY, NONE, SET, Scratch, Target, attack, jpeg
 from .hdf5.tools import ROWS, N, closed, external, filtered, packed_set, plain
 from .images import png
 
 #: Masks (N, H, W) of the pictures of :func:`plain`.
 MASKS = ROWS[:3]
-#: The entrances that are told of the field; ``verify`` of others' sets looks at the data alone.
+#: The ways that are given the field; ``verify`` of others' sets checks the data alone.
 ASKED = ("read", "info", "convert")
 
 
 def field(
-    name: str, spoil: Callable[[Any, Scratch], Any], says: str = "", harmless: bool = False
+    name: str, change: Callable[[Any, Scratch], Any], says: str = "", harmless: bool = False
 ) -> None:
-    """Register a foreign HDF5 file whose field ``mask`` is what ``spoil`` makes of it."""
+    """Register a foreign HDF5 file whose field ``mask`` is what ``change`` makes of it."""
 
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         file = plain(scratch)
-        spoil(file, scratch)
-        return Try(closed(file), {"data_field": ["data", "mask"]})
+        change(file, scratch)
+        return Target(closed(file), {"data_field": ["data", "mask"]})
 
     make.__doc__ = f"A second field: {name.replace('_', ' ')}."
     attack(NONE if harmless else ASKED, says, SET, name=f"field_{name}")(make)
 
 
 def _linked(target: str, inside: str) -> Callable[[Any, Scratch], None]:
-    def spoil(file: Any, scratch: Scratch) -> None:
+    def change(file: Any, scratch: Scratch) -> None:
         file["mask"] = h5py.ExternalLink(getattr(scratch, target), inside)
 
-    return spoil
+    return change
 
 
 def _virtual(file: Any, scratch: Scratch) -> None:
@@ -51,12 +51,12 @@ def _virtual(file: Any, scratch: Scratch) -> None:
 
 
 def _made(*shape: int, kind: Any = "u1", **settings: Any) -> Callable[[Any, Scratch], None]:
-    def spoil(file: Any, scratch: Scratch) -> None:
+    def change(file: Any, scratch: Scratch) -> None:
         file.create_dataset("mask", shape, kind, **settings)
         if "chunks" not in settings:
             file["mask"][:1] = np.zeros((1, *shape[1:]), kind)
 
-    return spoil
+    return change
 
 
 field("external_storage", lambda f, p: external(f, "mask", MASKS, "u1", p), "outside the file")
@@ -87,8 +87,8 @@ def _opaque(file: Any) -> None:
 
 
 def _named(name: str, fields: Any, says: str = "") -> None:
-    def make(scratch: Scratch) -> Try:
-        return Try(closed(plain(scratch)), {"data_field": fields})
+    def make(scratch: Scratch) -> Target:
+        return Target(closed(plain(scratch)), {"data_field": fields})
 
     make.__doc__ = f"Fields that are asked for: {name.replace('_', ' ')}."
     attack(ASKED, says, SET, name=f"fields_{name}")(make)
@@ -101,11 +101,11 @@ _named("with_nul", ["data", "a\0b"])
 
 def _masked(scratch: Scratch) -> Path:
     """A set packed by asyncreader with masks."""
-    path = scratch.home.root / "bases" / "masked.h5"
+    path = scratch.corpus.root / "bases" / "masked.h5"
     if not path.exists():
         from converters import convert
 
-        folder = scratch.home.root / "masked"
+        folder = scratch.corpus.root / "masked"
         for number in range(4):
             (folder / "p").mkdir(parents=True, exist_ok=True)
             (folder / "m").mkdir(exist_ok=True)
@@ -118,15 +118,15 @@ def _masked(scratch: Scratch) -> Path:
     return scratch.copy("masked.h5")
 
 
-def _replaced(name: str, spoil: Callable[[Any, Scratch, Any], Any], says: str) -> None:
-    def make(scratch: Scratch) -> Try:
+def _replaced(name: str, change: Callable[[Any, Scratch, Any], Any], says: str) -> None:
+    def make(scratch: Scratch) -> Target:
         _masked(scratch)
         file = packed_set(scratch, "masked.h5")
         old = file["mask"]
         shape, kind = old.shape, old.dtype
         del file["mask"]
-        spoil(file, scratch, (shape, kind))
-        return Try(closed(file), {"data_field": ["data", "mask"]})
+        change(file, scratch, (shape, kind))
+        return Target(closed(file), {"data_field": ["data", "mask"]})
 
     make.__doc__ = f"Our set's masks: {name.replace('_', ' ')}."
     # the page shows the pictures alone
@@ -154,14 +154,14 @@ CONVERT = ("convert",)
 
 def folder(
     what: str,
-    spoil: Callable[[Path, Scratch], Any],
+    change: Callable[[Path, Scratch], Any],
     says: str,
     harmless: bool = False,
     field: str = "mask",
 ) -> None:
-    """Register pictures packed with a folder of masks that ``spoil`` changes."""
+    """Register pictures packed with a folder of masks that is then changed."""
 
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         pictures, masks = scratch.folder / "pictures", scratch.folder / "masks"
         for number in range(4):
             for where in (pictures / "a", masks / "a"):
@@ -169,9 +169,9 @@ def folder(
             (pictures / "a" / f"{number}.jpg").write_bytes(jpeg(number))
             mask = Image.fromarray(np.full((16, 12), number, np.uint8))
             mask.save(masks / "a" / f"{number}.png")
-        spoil(masks, scratch)
+        change(masks, scratch)
         options = {"field": f"{field}={masks}"}
-        return Try(pictures, {"size": [8, 8]}, options)
+        return Target(pictures, {"size": [8, 8]}, options)
 
     make.__doc__ = f"A folder of masks: {what.replace('_', ' ')}."
     attack(NONE if harmless else CONVERT, says, CONVERT, name=f"mask_{what}")(make)
@@ -180,22 +180,22 @@ def folder(
 def _instead(how: Callable[[Path, Scratch], Any]) -> Callable[[Path, Scratch], Any]:
     """Something else instead of one mask."""
 
-    def spoil(masks: Path, scratch: Scratch) -> None:
+    def change(masks: Path, scratch: Scratch) -> None:
         path = masks / "a" / "2.png"
         path.unlink()
         how(path, scratch)
 
-    return spoil
+    return change
 
 
 def _whole(how: Callable[[Path, Scratch], Any]) -> Callable[[Path, Scratch], Any]:
     """Something else instead of the folder."""
 
-    def spoil(masks: Path, scratch: Scratch) -> None:
+    def change(masks: Path, scratch: Scratch) -> None:
         masks.rename(masks.with_name("moved"))
         how(masks, scratch)
 
-    return spoil
+    return change
 
 
 def _written(data: Callable[[], bytes]) -> Callable[[Path, Scratch], Any]:

@@ -10,16 +10,16 @@ from typing import Any
 
 from asyncreader.formats.manifest import NAME
 
-from .corpus import SET, Scratch, Try, attack
+from .corpus import SET, Scratch, Target, attack
 
 
-def shards(name: str, spoil: Callable[[Path, Scratch], Any], says: str) -> None:
-    """Register what ``spoil`` does to the folder of a set of three shards."""
+def shards(name: str, change: Callable[[Path, Scratch], Any], says: str) -> None:
+    """Register what ``change`` does to the folder of a set of three shards."""
 
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         folder = scratch.copy("shards")
-        spoil(folder, scratch)
-        return Try(folder)
+        change(folder, scratch)
+        return Target(folder)
 
     make.__doc__ = f"A sharded set: {name.replace('_', ' ')}."
     attack(SET, says, SET, name=f"shards_{name}")(make)
@@ -28,12 +28,12 @@ def shards(name: str, spoil: Callable[[Path, Scratch], Any], says: str) -> None:
 def named(value: Any) -> Callable[[Path, Scratch], Any]:
     """Another name for the first shard."""
 
-    def spoil(folder: Path, scratch: Scratch) -> None:
+    def change(folder: Path, scratch: Scratch) -> None:
         manifest = json.loads((folder / NAME).read_text())
         manifest["shards"][0][0] = value(scratch) if callable(value) else value
         (folder / NAME).write_text(json.dumps(manifest))
 
-    return spoil
+    return change
 
 
 def written(text: Callable[[bytes], bytes]) -> Callable[[Path, Scratch], Any]:
@@ -46,12 +46,12 @@ def replaced(
 ) -> Callable[[Path, Scratch], Any]:
     """Something else instead of the first shard, or of the manifest."""
 
-    def spoil(folder: Path, scratch: Scratch) -> None:
+    def change(folder: Path, scratch: Scratch) -> None:
         first = sorted(folder.glob(what))[0]
         first.unlink()
         how(first, scratch)
 
-    return spoil
+    return change
 
 
 _NAME = "makes no sense: its name is not a plain name of a file next to the manifest"

@@ -7,7 +7,7 @@ import os
 import h5py
 import numpy as np
 
-from .corpus import NONE, SET, Scratch, Try, attack, jpeg
+from .corpus import NONE, SET, Scratch, Target, attack, jpeg
 from .hdf5.tools import N, closed, plain
 
 SHOWN = ("page", "preview", "batch", *SET)
@@ -39,7 +39,7 @@ NAMES = {
 def _packed(name: str, container: str) -> None:
     text = NAMES[name]
 
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         from converters import convert
 
         folder = scratch.folder / "pictures"
@@ -50,7 +50,7 @@ def _packed(name: str, container: str) -> None:
             path = of_class / f"{number}{text[:60]}.jpg"
             path.write_bytes(jpeg(number % 2))
         convert(folder, scratch.folder / f"set.{container}", encoding="jpeg", jobs=1)
-        return Try(scratch.folder / f"set.{container}")
+        return Target(scratch.folder / f"set.{container}")
 
     make.__doc__ = f"Classes and paths of a set in {container}: {name.replace('_', ' ')}."
     attack(NONE, "", SHOWN, name=f"names_{name}_{container}")(make)
@@ -61,13 +61,13 @@ for _number, _name in enumerate(NAMES):
 
 
 def _classes(name: str, text: bytes) -> None:
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         # a foreign layout that keeps its classes in a data set: no digest is in the way
         file = plain(scratch, data=False, labels=False)
         file["train_set_x"] = np.zeros((N, 8, 8, 3), np.uint8)
         file["train_set_y"] = np.arange(N) % 2
         file["list_classes"] = np.array([text + b"0", text + b"1"])
-        return Try(closed(file))
+        return Target(closed(file))
 
     make.__doc__ = f"Classes that no folder could have: {name.replace('_', ' ')}."
     attack(NONE, "", SHOWN, name=f"classes_of_{name}")(make)
@@ -81,9 +81,9 @@ _classes("surrogates", "\ud83d".encode("utf-8", "surrogatepass"))
 
 
 @attack(NONE, "", SHOWN)
-def file_of_markup(scratch: Scratch) -> Try:
+def file_of_markup(scratch: Scratch) -> Target:
     """The file's own name and the data set's are markup."""
     name = "<img src=x onerror=alert(1)>\x1b[2J.h5"
     with h5py.File(os.fsencode(scratch.folder / name), "w") as file:
         file["<b onclick=x>"] = np.zeros((N, 8, 8, 3), np.uint8)
-    return Try(scratch.folder / name, {"data_field": "<b onclick=x>"})
+    return Target(scratch.folder / name, {"data_field": "<b onclick=x>"})

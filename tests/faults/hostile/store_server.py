@@ -1,4 +1,4 @@
-"""A store on this machine that answers as an attack wants it: HTTP by hand, a thread a request."""
+"""A store on this machine whose answers an attack chooses: HTTP by hand, a thread a request."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _RANGE = re.compile(rb"^range: *bytes=(\d+)-(\d+)", re.I | re.M)
 
 @dataclass(frozen=True)
 class Asked:
-    """One request: ``key`` behind the attack's name; ``span``: first byte and the one behind."""
+    """One request: ``key`` after the attack's name; ``span``: first byte and end."""
 
     method: str
     key: str
     span: tuple[int, int] | None
 
 
-#: What is sent, piece by piece; the connection is closed behind it.
+#: What is sent, piece by piece; then the connection is closed.
 Answer = Callable[[Asked], Iterable[bytes]]
 
 

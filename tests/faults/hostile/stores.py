@@ -16,10 +16,10 @@ from typing import Any
 
 from asyncreader.formats.manifest import NAME
 
-from .corpus import ATTACKS, CANARY, NONE, Scratch, Try, attack
+from .corpus import ATTACKS, CANARY, NONE, Scratch, Target, attack
 from .store_server import Answer, Asked, head, honest, whole
 
-#: Entrances that take a URL; convert and the drop-in replacements do not.
+#: Ways that take a URL; convert and the drop-in replacements do not.
 REMOTE = ("read", "info", "preview", "page", "bench")
 OPENED = ("read", "info")
 
@@ -33,11 +33,11 @@ def store(
 ) -> None:
     """Register a store that serves a good set with its honest answers changed by ``change``."""
 
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         scratch.copy(base)
         answer = change(honest(scratch.folder), scratch)
-        url = scratch.home.store.serve(scratch.folder.name, answer)
-        return Try(f"{url}/{base}")
+        url = scratch.corpus.store.serve(scratch.folder.name, answer)
+        return Target(f"{url}/{base}")
 
     make.__doc__ = f"A store: {name.replace('_', ' ')}."
     attack(refused, says, REMOTE, name=f"store_{name}")(make)
@@ -194,14 +194,14 @@ for _what, _key in (("manifest", NAME), ("shard", ".h5")):
 # -- hostile files by URL ------------------------------------------------------------------------
 
 
-def _far(name: str, says: str) -> None:
+def _by_url(name: str, says: str) -> None:
     """The attack of that name, as an object of an honest store."""
     known = ATTACKS[name]
 
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         made = known.make(scratch)
-        url = scratch.home.store.serve(scratch.folder.name, honest(scratch.folder))
-        return Try(f"{url}/{Path(made.path).name}", made.params)
+        url = scratch.corpus.store.serve(scratch.folder.name, honest(scratch.folder))
+        return Target(f"{url}/{Path(made.path).name}", made.params)
 
     make.__doc__ = f"By URL: {name.replace('_', ' ')}."
     attack(OPENED, says, REMOTE, name=f"store_{name}")(make)
@@ -216,4 +216,4 @@ def register() -> None:
         *("field_external_link", "field_external_storage"),
         *("header_in_circles", "chunk_index_in_circles", "group_index_in_circles"),
     ):
-        _far(name, "")
+        _by_url(name, "")

@@ -41,9 +41,9 @@ def problems(end: End, code: int, said: str) -> list[str]:
     """Each promise that this trial broke."""
     found = []
     if end.hung:
-        found.append(f"hang: {end.said[-1500:]}")
+        found.append(f"hang: {end.output[-1500:]}")
     elif end.code != code:
-        found.append(f"{end.how} instead of {code}: {end.said[-600:]}")
+        found.append(f"{end.how} instead of {code}: {end.output[-600:]}")
     if end.left:
         found.append(f"left behind: {', '.join(end.left)}")
     if end.seconds >= LIMIT:
@@ -52,9 +52,9 @@ def problems(end: End, code: int, said: str) -> list[str]:
         found.append(f"not as before: {end.report['wrong']}")
     if end.report.get("unexpected"):
         found.append(end.report["unexpected"])
-    last = end.said.strip().rpartition("\n")[2]
+    last = end.output.strip().rpartition("\n")[2]
     if code >= 0 and (last != said if not said else not last.startswith(said)):
-        found.append(f"said {end.said[-600:]!r}")
+        found.append(f"said {end.output[-600:]!r}")
     return found
 
 
@@ -146,7 +146,7 @@ def _interrupts(
         plan = {"signal": signal.SIGINT, "after": moment, "group": True}
         end, also = in_time(partial(programs[which], plan))
         phase = end.report.get("phase", "start")
-        if end.code == 0 and "Exception ignored" in end.said:
+        if end.code == 0 and "Exception ignored" in end.output:
             # inside a weak reference's callback or a __del__ Python prints Ctrl-C, and goes on
             yield Outcome("ignored by Python", also=also)
             continue
@@ -174,15 +174,15 @@ def interrupted(end: End, phase: str) -> list[str]:
     # in other imports, and as the interpreter starts or ends, they decide what Ctrl-C does
     in_asyncreader = phase in ("open", "loop", "close")
     fine = (0, -signal.SIGINT, 130) if in_asyncreader else (0, -signal.SIGINT, 130, 1)
-    found = problems(end, end.code, end.said.strip().rpartition("\n")[2])
+    found = problems(end, end.code, end.output.strip().rpartition("\n")[2])
     if end.code not in fine:
-        found.append(f"{end.how}: {end.said[-900:]}")
+        found.append(f"{end.how}: {end.output[-900:]}")
     if (
         in_asyncreader
         and end.code
-        and end.said.count("Traceback") > 1 + end.said.count("During handling")
+        and end.output.count("Traceback") > 1 + end.output.count("During handling")
     ):
-        found.append(f"more than one traceback: {end.said[-1500:]}")
+        found.append(f"more than one traceback: {end.output[-1500:]}")
     return found
 
 

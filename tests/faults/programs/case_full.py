@@ -27,12 +27,12 @@ MOST_DISKS = 60
 def trouble(packer: Packer, end: End) -> str | None:
     """The promise that this conversion broke."""
     if end.hung or end.left or end.code != 1:
-        return f"{end.how}: {end.said[-600:]}"
-    if "Traceback" in end.said:
-        return f"a traceback: {end.said[-900:]}"
-    last = end.said.strip().rpartition("\n")[2]
+        return f"{end.how}: {end.output[-600:]}"
+    if "Traceback" in end.output:
+        return f"a traceback: {end.output[-900:]}"
+    last = end.output.strip().rpartition("\n")[2]
     if not ("error: " in last and "bytes free" in last and "more" in last):
-        return f"no line with needed and free bytes: {end.said[-300:]}"
+        return f"no line with needed and free bytes: {end.output[-300:]}"
     kept = "finished shards are kept" in last
     if ("nothing was left behind" in last) == kept:
         return f"the message must say either that nothing was left or that shards were kept: {last}"
@@ -162,7 +162,7 @@ def outcomes(
             verdict, left = "packed whole", listed(packer.folder)
             problem = None if left == [packer.target.name] else f"left {left}"
         else:
-            verdict = "disk full, exit code 1" if "bytes free" in end.said else end.how
+            verdict = "disk full, exit code 1" if "bytes free" in end.output else end.how
             problem = trouble(packer, end)
         broken = () if problem is None else (f"{' '.join(options)}: {said}: {problem}",)
         yield Outcome(verdict, broken)

@@ -174,9 +174,9 @@ class Kill:
                 said = f"after {after:.4f} s"
                 end = packer.run({"signal": 9, "after": after}, overwrite=overwrite)
             else:
-                at, behind = 1 + number * calls // rounds, bool(rng.getrandbits(1))
-                end = packer.run({}, overwrite=overwrite, kill_at=at, behind=behind)
-                said = f"{'behind' if behind else 'before'} call {at}, {end.report.get('at')}"
+                at, after_it = 1 + number * calls // rounds, bool(rng.getrandbits(1))
+                end = packer.run({}, overwrite=overwrite, kill_at=at, after_it=after_it)
+                said = f"{'after' if after_it else 'before'} call {at}, {end.report.get('at')}"
             if end.code == 0:
                 said += " (it had ended)"
             found, problem = self._found(packer, end, overwrite)
@@ -195,7 +195,7 @@ class Kill:
         kind = names.get(digest, "neither")
         others = [name for name in listed(packer.folder) if name != packer.target.name]
         if end.code not in (0, -9) or end.hung or end.left:
-            return kind, f"{end.how}: {end.said[-300:]} {end.left}"
+            return kind, f"{end.how}: {end.output[-300:]} {end.left}"
         # a folder cannot be renamed over another: for a moment there is none, and the next run puts
         # the old one back
         held = packer.folder / packer.workspace / "old"
@@ -220,11 +220,11 @@ class Kill:
         if half.is_dir() and (problem := readable(packer, half)) is not None:
             return problem
         end = packer.run({}, overwrite=there, more=["--resume"] if at_once else [])
-        if packer.sharded and end.code == 1 and "pass resume (--resume)" in end.said:
+        if packer.sharded and end.code == 1 and "pass resume (--resume)" in end.output:
             also.append("finished shards kept, resumed")
             end = packer.run({}, overwrite=there, more=["--resume"])
         if end.code != 0:
-            return f"the next run: {end.how}, {end.said[-300:]}"
+            return f"the next run: {end.how}, {end.output[-300:]}"
         if bytes_of(packer.target) != packer.new:
             return "the next run made another set"
         if listed(packer.folder) != [packer.target.name]:
@@ -253,20 +253,20 @@ def refused(packer: Packer) -> str | None:
     """What is wrong with a conversion to a target that another one writes: it must be refused."""
     packer.empty()
     ends: list[End] = []
-    gate = packer.temporary.with_name("gate")
-    os.mkfifo(gate)
+    fifo = packer.temporary.with_name("fifo")
+    os.mkfifo(fifo)
     given = {
         "arguments": [str(packer.source), str(packer.target), *packer.always],
         "temporary": str(packer.temporary),
         "wait_at": 60,
-        "gate": str(gate),
+        "fifo": str(fifo),
     }
     with child_runner("faults.programs.conversions") as other:
         first = threading.Thread(target=lambda: ends.append(other.run({}, **given)))
         first.start()
         while first.is_alive():
             try:
-                held = os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+                held = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
                 break
             except OSError:  # it is not there yet
                 time.sleep(0.01)
@@ -274,13 +274,13 @@ def refused(packer: Packer) -> str | None:
         between = listed(packer.folder)
         os.close(held)
         first.join()
-    gate.unlink()
-    if second.code != 1 or "another run is writing this target" not in second.said:
-        return f"next to a running one: {second.how}, {second.said[-300:]}"
+    fifo.unlink()
+    if second.code != 1 or "another run is writing this target" not in second.output:
+        return f"next to a running one: {second.how}, {second.output[-300:]}"
     if between != [packer.workspace]:
         return f"the refused one left {between}"
     if ends[0].code != 0 or bytes_of(packer.target) is None:
-        return f"the first one: {ends[0].how}, {ends[0].said[-300:]}"
+        return f"the first one: {ends[0].how}, {ends[0].output[-300:]}"
     return None
 
 

@@ -55,7 +55,7 @@ class LongUse:
                 end = runner.run({"patience": one.patience}, **one.arguments, rounds=one.rounds)
                 broken = list(end.report.get("found", ()))
                 if end.code or end.left:
-                    broken.append(f"{end.how}, left {end.left}: {end.said[-2500:]}")
+                    broken.append(f"{end.how}, left {end.left}: {end.output[-2500:]}")
                 counts = end.report.get("counts", {"broken": 1})
                 note = end.report.get("note", "")
                 yield Figures(one.line, one.rounds, counts, tuple(broken), note=note)

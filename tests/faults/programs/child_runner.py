@@ -28,10 +28,10 @@ ROOT = Path(__file__).resolve().parents[3]
 #: Seconds after which a trial hangs.
 PATIENCE = 300.0
 
-#: Seconds that processes may outlive their trial; they count in its time.
+#: Seconds for which processes may outlive their trial; they count as part of its time.
 OUTLIVE = 60.0
 
-#: Where a child tells when it began to leave, and what it found.
+#: The descriptor on which a child reports facts: when its end began, what it found.
 _REPORT = 198
 
 
@@ -42,13 +42,13 @@ class End:
     code: int
     """Exit code, or minus the signal."""
     seconds: float
-    """From the signal, or the child's leaving(), until it and all its processes were gone."""
+    """From the signal, or the child's start_clock(), until it and all its processes were gone."""
     lived: float
     """From its start."""
-    said: str
+    output: str
     """Its standard error."""
     report: Mapping[str, Any]
-    """What it told."""
+    """The facts that it reported with tell()."""
     left: tuple[str, ...] = ()
     """Processes that outlived it by OUTLIVE; they are killed then."""
     hung: bool = False
@@ -64,9 +64,9 @@ class End:
 # -- in a trial ----------------------------------------------------------------------------------
 
 
-def leaving() -> None:
+def start_clock() -> None:
     """From now on the trial's time counts."""
-    tell(leaving=time.monotonic())
+    tell(ending=time.monotonic())
 
 
 def tell(**facts: Any) -> None:
@@ -151,7 +151,7 @@ def watched(pid: int, report: int, said: int, plan: Mapping[str, Any]) -> End:
     facts: dict[str, Any] = {}
     for line in held.splitlines():
         facts.update(json.loads(line))
-    since = facts.get("leaving", began)
+    since = facts.get("ending", began)
     if plan.get("signal"):
         since = done if signalled is None else signalled  # it had ended before the signal
     return End(

@@ -51,11 +51,11 @@ def warm() -> None:
 class Counter:
     """Counts calls of C from WRITERS, and acts at the k-th: before it, or when it has returned."""
 
-    def __init__(self, at: int, act: Callable[[], None], behind: bool) -> None:
+    def __init__(self, at: int, act: Callable[[], None], after_it: bool) -> None:
         self.calls = 0
         self._at = at
         self._act = act
-        self._event = "c_return" if behind else "c_call"
+        self._event = "c_return" if after_it else "c_call"
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == self._event and frame.f_globals.get("__name__") in WRITERS:
@@ -67,7 +67,7 @@ class Counter:
 
 
 def full_from_now_on() -> None:
-    """No file may grow any more, whoever writes: the system says so (EFBIG), in libraries too."""
+    """No file can grow from now on: writes fail with EFBIG, in libraries too."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
@@ -100,16 +100,16 @@ def trial(
     temporary: str,
     kill_at: int = 0,
     wait_at: int = 0,
-    gate: str = "",
+    fifo: str = "",
     full_at: int = 0,
     fail_at: int = 0,
-    behind: bool = False,
+    after_it: bool = False,
     for_good: bool = True,
 ) -> int:
     """Run ``asyncreader convert`` with these arguments; its exit code.
 
     At most one of: ``kill_at``: kill -9 at that call; ``wait_at``: wait there until another
-    process has opened the FIFO ``gate`` and closed it; ``full_at``: the disk is full from there on;
+    process has opened the FIFO ``fifo`` and closed it; ``full_at``: the disk is full from there on;
     ``fail_at``: the converter's write of that number fails, and ``for_good`` those after it that
     need free space.
     """
@@ -123,12 +123,12 @@ def trial(
     if kill_at:
         act = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
     elif wait_at:
-        act = lambda: Path(gate).read_bytes() and None  # noqa: E731
+        act = lambda: Path(fifo).read_bytes() and None  # noqa: E731
     elif full_at:
         act = full_from_now_on
     elif fail_at:
         writes = fail_write(fail_at, for_good)
-    counter = Counter(kill_at or wait_at or full_at, act, behind)
+    counter = Counter(kill_at or wait_at or full_at, act, after_it)
     sys.setprofile(counter)
     try:
         main(["convert", *arguments])

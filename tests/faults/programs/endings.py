@@ -1,6 +1,6 @@
 """Ways to end a program that has a reader open. child_runner.py runs each in its own process.
 
-Each calls ``leaving()`` when the end begins. If the program goes on, it reports which threads,
+Each calls ``start_clock()`` when the end begins. If the program goes on, it reports which threads,
 descriptors, child processes and shared memory are left.
 """
 
@@ -24,7 +24,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from faults.programs.child_runner import leaving, tell
+from faults.programs.child_runner import start_clock, tell
 
 
 def warm() -> None:
@@ -108,7 +108,7 @@ def read_on(reader: Any) -> None:
 
 
 def slow(data: Any, labels: Any) -> None:
-    """A little work that gives way to others."""
+    """A little work that lets others run."""
     time.sleep(0.002)
 
 
@@ -157,7 +157,7 @@ def normal(trial: Trial) -> int:
     with trial.open() as reader:
         for batch in reader:
             assert len(batch) == 4
-        leaving()
+        start_clock()
     del reader, batch
     trial.check()
     return 0
@@ -166,14 +166,14 @@ def normal(trial: Trial) -> int:
 def exception(trial: Trial) -> int:
     with trial.open() as reader:
         for _ in reader:
-            leaving()
+            start_clock()
             raise KeyError("mine")
     return 0
 
 
 def exception_without_with(trial: Trial) -> int:
     for _ in trial.open(postprocess=slow):
-        leaving()
+        start_clock()
         raise KeyError("mine")
     return 0
 
@@ -183,7 +183,7 @@ def forgotten(trial: Trial) -> int:
     reader.fetchData()
     batch = reader.getNextBatch()
     reader.fetchData()
-    leaving()
+    start_clock()
     del reader
     assert batch.data.sum() > 0
     del batch
@@ -194,7 +194,7 @@ def forgotten(trial: Trial) -> int:
 def forgotten_loop(trial: Trial) -> int:
     batches = iter(trial.open())
     next(batches)
-    leaving()
+    start_clock()
     del batches
     trial.check()
     return 0
@@ -207,7 +207,7 @@ def in_a_cycle(trial: Trial) -> int:
     holder = Holder()
     holder.me, holder.reader = holder, trial.open()  # type: ignore[attr-defined]
     holder.reader.fetchData()  # type: ignore[attr-defined]
-    leaving()
+    start_clock()
     del holder
     trial.check()
     return 0
@@ -216,7 +216,7 @@ def in_a_cycle(trial: Trial) -> int:
 def double_close(trial: Trial) -> int:
     reader = trial.open()
     reader.fetchData()
-    leaving()
+    start_clock()
     reader.close()
     reader.close()
     trial.raises("ReaderClosedError", reader.getNextBatch)
@@ -235,7 +235,7 @@ def close_elsewhere(trial: Trial) -> int:
     def close() -> None:
         while not reader._ring._waiting:
             os.sched_yield()
-        leaving()
+        start_clock()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             reader.close()
@@ -258,7 +258,7 @@ def no_close(trial: Trial) -> int:
     reader.fetchData()
     reader.fetchData()
     KEPT = reader, batch
-    leaving()
+    start_clock()
     return 0
 
 
@@ -267,13 +267,13 @@ KEPT: Any = None
 
 def exit_code(trial: Trial) -> int:
     for _ in trial.open(postprocess=slow):
-        leaving()
+        start_clock()
         sys.exit(7)
     return 0
 
 
 def thread_reads_on(trial: Trial) -> int:
-    """The main thread ends while another one is in the midst of reading."""
+    """The main thread ends while another one reads."""
     from asyncreader import ReaderClosedError
 
     reader = trial.open(postprocess=slow)
@@ -288,11 +288,11 @@ def thread_reads_on(trial: Trial) -> int:
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
     begun.wait()
-    leaving()
+    start_clock()
     return 0
 
 
-def until_told(trial: Trial) -> int:
+def until_signal(trial: Trial) -> int:
     """Reads until a signal from outside ends it."""
     reader = trial.open(postprocess=slow)
     tell(reads=True)
@@ -301,7 +301,7 @@ def until_told(trial: Trial) -> int:
             pass
 
 
-def stuck_until_told(trial: Trial) -> int:
+def stuck_until_signal(trial: Trial) -> int:
     """Waits for a stuck worker until a signal from outside ends it."""
     reader = trial.open(postprocess=stuck)
     for _ in range(2):
@@ -332,7 +332,7 @@ def after_fork(trial: Trial) -> int:
         tell(unexpected=f"the forked child ended with {code}")
     if [batch.indices.tolist() for batch in reader] != whole:
         tell(unexpected="the parent reads something else")
-    leaving()
+    start_clock()
     reader.close()
     del reader
     trial.check()
@@ -358,7 +358,7 @@ def after_multiprocessing_fork(trial: Trial) -> int:
         tell(unexpected=f"the forked child ended with {child.exitcode}")
     child.close()
     assert len(reader.getNextBatch()) == 4
-    leaving()
+    start_clock()
     reader.close()
     del reader, child
     trial.check()
@@ -372,7 +372,7 @@ def pickled(trial: Trial) -> int:
     first = [batch.indices.tolist() for batch in reader]
     if [batch.indices.tolist() for batch in other] != first:
         tell(unexpected="the pickled reader reads something else")
-    leaving()
+    start_clock()
     reader.close()
     other.close()
     del reader, other
@@ -380,12 +380,12 @@ def pickled(trial: Trial) -> int:
     return 0
 
 
-def _meets(trial: Trial, error: str, **params: Any) -> int:
+def _gets_error(trial: Trial, error: str, **params: Any) -> int:
     """The error comes with its batch, and the reader can be closed."""
     reader = trial.open(**params)
     reader.fetchData()
     trial.raises(error, read_on, reader)
-    leaving()
+    start_clock()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         reader.close()
@@ -396,36 +396,36 @@ def _meets(trial: Trial, error: str, **params: Any) -> int:
 
 
 def worker_raises(trial: Trial) -> int:
-    return _meets(trial, "WorkerError", postprocess=raises)
+    return _gets_error(trial, "WorkerError", postprocess=raises)
 
 
 def worker_returns_wrong_shape(trial: Trial) -> int:
-    return _meets(trial, "WorkerError", postprocess=wrong_shape)
+    return _gets_error(trial, "WorkerError", postprocess=wrong_shape)
 
 
 def worker_killed(trial: Trial) -> int:
-    return _meets(trial, "WorkerError", postprocess=kills_itself)
+    return _gets_error(trial, "WorkerError", postprocess=kills_itself)
 
 
 def worker_crashes(trial: Trial) -> int:
-    return _meets(trial, "WorkerError", postprocess=crashes)
+    return _gets_error(trial, "WorkerError", postprocess=crashes)
 
 
 def worker_stuck(trial: Trial) -> int:
-    return _meets(trial, "ReaderTimeoutError", postprocess=stuck, timeout=0.2)
+    return _gets_error(trial, "ReaderTimeoutError", postprocess=stuck, timeout=0.2)
 
 
 def worker_stuck_in_c(trial: Trial) -> int:
-    return _meets(trial, "ReaderTimeoutError", postprocess=calls_c, timeout=0.2)
+    return _gets_error(trial, "ReaderTimeoutError", postprocess=calls_c, timeout=0.2)
 
 
 def worker_stopped(trial: Trial) -> int:
-    """A worker process stopped from outside, in the midst of anything."""
+    """A worker process stopped from outside, whatever it does."""
     reader = trial.open(timeout=0.2, postprocess=slow)
     reader.fetchData()
     os.kill(trial.worker(), signal.SIGSTOP)
     trial.raises("ReaderTimeoutError", read_on, reader)
-    leaving()
+    start_clock()
     reader.close()
     del reader
     trial.check()
@@ -439,12 +439,12 @@ def stuck_without_close(trial: Trial) -> int:
     for _ in range(2):
         reader.fetchData()
     trial.raises("ReaderTimeoutError", read_on, reader)
-    leaving()
+    start_clock()
     return 0
 
 
 def fails_to_open(trial: Trial) -> int:
-    leaving()
+    start_clock()
     trial.raises("WorkerError", lambda: trial.open(postprocess=fails_at_once))
     trial.raises("ParamsError", lambda: trial.open(batch_size=10**6))
     trial.check()
@@ -461,7 +461,7 @@ def children_reaped_by_others(trial: Trial) -> int:
     reader = trial.open()
     for batch in reader:
         assert len(batch) == 4
-    leaving()
+    start_clock()
     reader.close()
     del reader, batch
     trial.check()
@@ -564,11 +564,11 @@ OF_PROCESSES: dict[str, tuple[Callable[[Trial], int], int, str]] = {
     )
 }
 BY_SIGNAL: dict[str, tuple[Callable[[Trial], int], dict[str, Any], int]] = {
-    "SIGTERM": (until_told, {"signal": 15}, -15),
-    "SIGKILL": (until_told, {"signal": 9}, -9),
-    "SIGTERM, a worker stuck": (stuck_until_told, {"signal": 15}, -15),
-    "SIGKILL, a worker stuck": (stuck_until_told, {"signal": 9}, -9),
-    "Ctrl-C, a worker stuck": (stuck_until_told, {"signal": 2, "group": True}, -2),
+    "SIGTERM": (until_signal, {"signal": 15}, -15),
+    "SIGKILL": (until_signal, {"signal": 9}, -9),
+    "SIGTERM, a worker stuck": (stuck_until_signal, {"signal": 15}, -15),
+    "SIGKILL, a worker stuck": (stuck_until_signal, {"signal": 9}, -9),
+    "Ctrl-C, a worker stuck": (stuck_until_signal, {"signal": 2, "group": True}, -2),
 }
 _FUNCTIONS = {
     **{name: way for name, (way, _, _) in {**WAYS, **OF_PROCESSES}.items()},

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from observed import private_bytes
 
-from faults.programs.child_runner import leaving, tell
+from faults.programs.child_runner import start_clock, tell
 
 #: Private bytes that a process may gain in 100 epochs, or in 100 readers.
 GROWTH = 1_000_000
@@ -47,7 +47,7 @@ def painted(count: int) -> np.ndarray[Any, Any]:
 
 
 def jittered(data: Any, labels: Any, rng: Any) -> None:
-    """Gives way to others now and then, for a random time."""
+    """Lets others run now and then, for a random time."""
     draw = rng.integers(0, 64)
     if draw == 0:
         time.sleep(float(rng.random()) * 0.002)
@@ -88,16 +88,16 @@ def stress(path: str, workers: str, rounds: int, seed: int) -> None:
     ) as reader:
         expected = painted(reader.count)
         seen = np.zeros(reader.count, np.int64)
-        flying, kept = 0, None
+        in_flight, kept = 0, None
         for number in range(rounds):
-            while flying < 3 - (kept is not None):
+            while in_flight < 3 - (kept is not None):
                 reader.fetchData()
-                flying += 1
+                in_flight += 1
             batch = reader.getNextBatch()
-            flying -= 1
-            if flying < 3 - (kept is not None):
+            in_flight -= 1
+            if in_flight < 3 - (kept is not None):
                 reader.fetchData()
-                flying += 1
+                in_flight += 1
             seen[batch.indices] += 1
             problems = [mixed(batch, expected)]
             draw = rng.random()
@@ -204,9 +204,9 @@ def drop_ins(path: str, workers: str, rounds: int, seed: int) -> None:
 
 
 def left_over(before: dict[str, int]) -> list[str]:
-    """What this process has more of than before, a minute at most after it was told to end."""
+    """Threads and descriptors that this process has more of than before, after at most a minute."""
     # a thread that has ended is counted until the system has removed it
-    after = level_again(before)
+    after = usage_as_before(before)
     return [
         f"{name}: {before[name]} before, {after[name]} after: {_files()}"
         for name in ("threads", "descriptors")
@@ -337,9 +337,9 @@ def children() -> list[int]:
     return found
 
 
-def level_again(level: dict[str, int]) -> dict[str, int]:
-    """The usage once it is as in ``level`` again, or after a minute: threads and processes that
-    were told to end have so long to do it."""
+def usage_as_before(level: dict[str, int]) -> dict[str, int]:
+    """The usage when it is as in ``level`` again, or after a minute: threads and processes take
+    time to end."""
     until = time.monotonic() + 60
     while True:
         found = usage()
@@ -375,7 +375,7 @@ def epochs(path: str, workers: str, rounds: int) -> None:
                 points.append(usage(of_all=True)["private"])
         last = usage()
     del reader, _
-    found = differences("before the first epoch", before, "after closing", level_again(before))
+    found = differences("before the first epoch", before, "after closing", usage_as_before(before))
     found += differences("first", first, "last", last)
     tell_growth(found, slope(points), rounds)
 
@@ -396,10 +396,10 @@ def openings(path: str, workers: str, rounds: int) -> None:
         del reader, batch
         if number == rounds // 10 + 1:
             gc.collect()
-            first = level_again({**usage(), "children": 0, "shared memory": 0})
+            first = usage_as_before({**usage(), "children": 0, "shared memory": 0})
         if number > rounds // 10 and number % every == 0:
             points.append(usage()["private"])
-    last = level_again(first)
+    last = usage_as_before(first)
     found = differences("expected", {"children": 0, "shared memory": 0}, "at the end", last)
     found += differences("first", first, "last", last)
     tell_growth(found, slope(points) / every, rounds)
@@ -426,7 +426,7 @@ def trial(what: str, **given: Any) -> int:
     """Run one of these functions."""
     functions = (stress, epochs, openings, interrupts, drop_ins)
     {function.__name__: function for function in functions}[what](**given)
-    leaving()
+    start_clock()
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..corpus import CANARY, NONE, SET, Scratch, Try, attack
+from ..corpus import CANARY, NONE, SET, Scratch, Target, attack
 from .tools import (
     ROWS,
     N,
@@ -21,7 +21,7 @@ from .tools import (
 
 
 @attack(says="lacks some|too small")
-def shape_bomb_chunked(scratch: Scratch) -> Try:
+def shape_bomb_chunked(scratch: Scratch) -> Target:
     """2^60 rows of which none is stored."""
     file = plain(scratch, data=False, labels=False)
     file.create_dataset("data", (1 << 60, 4), "u1", chunks=(1 << 20, 4))
@@ -29,7 +29,7 @@ def shape_bomb_chunked(scratch: Scratch) -> Try:
 
 
 @attack(says="stores none")
-def shape_bomb_contiguous(scratch: Scratch) -> Try:
+def shape_bomb_contiguous(scratch: Scratch) -> Target:
     """2^50 rows, never written."""
     file = plain(scratch, data=False, labels=False)
     file.create_dataset("data", (1 << 50, 4), "u1")
@@ -37,7 +37,7 @@ def shape_bomb_contiguous(scratch: Scratch) -> Try:
 
 
 @attack(says="lacks some|too small")
-def fill_value_bomb(scratch: Scratch) -> Try:
+def fill_value_bomb(scratch: Scratch) -> Target:
     """A fill value, a count, and one chunk."""
     file = plain(scratch, data=False, labels=False)
     made = file.create_dataset("data", (1 << 40, 4), "u1", chunks=(64, 4), fillvalue=67)
@@ -45,16 +45,16 @@ def fill_value_bomb(scratch: Scratch) -> Try:
     return done(file)
 
 
-@attack(says="another number of rows|lacks some|stores none", entrances=SET)
-def labels_bomb(scratch: Scratch) -> Try:
+@attack(says="another number of rows|lacks some|stores none", ways=SET)
+def labels_bomb(scratch: Scratch) -> Target:
     """As many labels as no memory holds, all of them the fill value."""
     file = plain(scratch, labels=False)
     file.create_dataset("labels", (N, 1 << 45), "i8", chunks=(N, 1 << 20), fillvalue=1)
     return done(file)
 
 
-@attack(says="declares far more than it stores", entrances=SET)
-def labels_gzip_bomb(scratch: Scratch) -> Try:
+@attack(says="declares far more than it stores", ways=SET)
+def labels_gzip_bomb(scratch: Scratch) -> Target:
     """Labels of 1.9 GB in 2 MB."""
     file = plain(scratch, labels=False)
     body = zlib.compressobj(9)
@@ -65,7 +65,7 @@ def labels_gzip_bomb(scratch: Scratch) -> Try:
 
 
 @attack(says="declares far more than it stores")
-def chunk_gzip_bomb(scratch: Scratch) -> Try:
+def chunk_gzip_bomb(scratch: Scratch) -> Target:
     """A chunk of 300 MB in 300 kB."""
     file = plain(scratch, data=False, labels=False)
     body = zlib.compressobj(9)
@@ -76,7 +76,7 @@ def chunk_gzip_bomb(scratch: Scratch) -> Try:
 
 
 @attack(says="declares far more than it stores")
-def chunk_declares_gigabytes(scratch: Scratch) -> Try:
+def chunk_declares_gigabytes(scratch: Scratch) -> Target:
     """A chunk of 4 GB, ten bytes of it stored."""
     file = plain(scratch, data=False, labels=False)
     shape = (1 << 12, (1 << 20) - 1)
@@ -85,7 +85,7 @@ def chunk_declares_gigabytes(scratch: Scratch) -> Try:
 
 
 def _chunk(code: int, stored: bytes, says: str, name: str, **settings: Any) -> None:
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         file = plain(scratch, data=False)
         filtered(file, "data", ROWS, "u1", (code,), (1, *ROWS[1:]), stored, **settings)
         return done(file)
@@ -149,7 +149,7 @@ _chunk(32000, b"\xff" * 40, "lzf|size", "lzf_of_garbage")
 
 
 @attack(says="a chunk has the wrong size")
-def chunk_shorter_than_declared(scratch: Scratch) -> Try:
+def chunk_shorter_than_declared(scratch: Scratch) -> Target:
     """An unfiltered chunk of five bytes: what follows it would be served."""
     file = plain(scratch, data=False)
     made = file.create_dataset("data", ROWS, "u1", chunks=(1, *ROWS[1:]))
@@ -159,23 +159,23 @@ def chunk_shorter_than_declared(scratch: Scratch) -> Try:
 
 
 @attack(says="no samples")
-def no_rows(scratch: Scratch) -> Try:
+def no_rows(scratch: Scratch) -> Target:
     """A set without a sample."""
     file = plain(scratch, data=False, labels=False)
     file["data"] = np.zeros((0, 4, 4, 3), np.uint8)
     return done(file)
 
 
-@attack(says="another number of rows", entrances=SET)
-def labels_without_values(scratch: Scratch) -> Try:
+@attack(says="another number of rows", ways=SET)
+def labels_without_values(scratch: Scratch) -> Target:
     """Labels of shape (N, 0)."""
     file = plain(scratch, labels=False)
     file["labels"] = np.zeros((N, 0), np.int64)
     return done(file)
 
 
-@attack(NONE, entrances=SET)
-def labels_far_away(scratch: Scratch) -> Try:
+@attack(NONE, ways=SET)
+def huge_class_numbers(scratch: Scratch) -> Target:
     """Class names, and labels of 2^61: counting from 0 would need all memory."""
     file = plain(scratch, data=False, labels=False)
     file["train_set_x"] = np.zeros(ROWS, np.uint8)
@@ -184,8 +184,8 @@ def labels_far_away(scratch: Scratch) -> Try:
     return done(file)
 
 
-@attack(NONE, entrances=SET)
-def sparse_terabyte(scratch: Scratch) -> Try:
+@attack(NONE, ways=SET)
+def sparse_terabyte(scratch: Scratch) -> Target:
     """A file of 4 TiB that takes none of the disk."""
     file = plain(scratch, data=False, labels=False)
     made = file.create_dataset("data", (1 << 12, 1 << 30), "u1")

@@ -1,4 +1,4 @@
-"""Hostile HDF5: data sets inside object headers (compact layout), and headers that lie of them."""
+"""Hostile HDF5: data sets inside object headers (compact layout), described falsely."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 
 from asyncreader.formats import packed as fmt
 
-from ..corpus import NONE, SET, Scratch, Try, attack
+from ..corpus import NONE, SET, Scratch, Target, attack
 from .tools import ROWS, N, closed, packed_set, patched, plain, space
 
 
 def compact(file: Any, name: str, values: Any, kind: Any = None) -> Any:
-    """Add a data set that lies in its object header; ``kind``: HDF5's type, if it is an odd one."""
+    """Add a data set stored in its object header; ``kind``: HDF5's type, if it is an odd one."""
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_layout(h5py.h5d.COMPACT)
     values = np.ascontiguousarray(values)
@@ -53,12 +53,12 @@ _LIES: dict[str, Callable[[Any], tuple[bytes, bytes]]] = {
 
 
 def _lying(table: str, values: np.ndarray[Any, Any], how: str) -> None:
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         file = plain(scratch, data=table != "data", labels=table != "labels")
         compact(file, table, values)
         path = closed(file)
         patched(path, *_LIES[how](values))
-        return Try(path)
+        return Target(path)
 
     make.__doc__ = f"Compact {table} whose header says {how.replace('_', ' ')}."
     attack(SET, "", name=f"compact_{table}_{how}")(make)
@@ -70,28 +70,28 @@ for _how in _LIES:
 
 
 @attack(NONE)
-def compact_tables(scratch: Scratch) -> Try:
+def compact_tables(scratch: Scratch) -> Target:
     """Served: data and labels of a foreign file, both in their headers."""
     file = plain(scratch, data=False, labels=False)
     compact(file, "data", PIXELS)
     compact(file, "labels", np.arange(N))
-    return Try(closed(file))
+    return Target(closed(file))
 
 
-def _ours(table: str, base: str, spoil: bool) -> None:
-    def make(scratch: Scratch) -> Try:
+def _ours(table: str, base: str, change: bool) -> None:
+    def make(scratch: Scratch) -> Target:
         file = packed_set(scratch, base)
         values = file[table][()]
         del file[table]
-        if spoil:
+        if change:
             values = values[::-1] if table != fmt.OFFSETS else values * (1 << 40)
         compact(file, table, values)
-        return Try(closed(file))
+        return Target(closed(file))
 
-    words = "and other values" if spoil else "and the same values"
+    words = "and other values" if change else "and the same values"
     make.__doc__ = f"Our set's {table} in its header, {words}."
-    name = f"compact_ours_{table}{'_spoilt' if spoil else ''}"
-    attack(("read", "verify", "convert") if spoil else NONE, "", SET, name=name)(make)
+    name = f"compact_ours_{table}{'_changed' if change else ''}"
+    attack(("read", "verify", "convert") if change else NONE, "", SET, name=name)(make)
 
 
 for _table, _base in (("labels", "raw.h5"), ("checksums", "raw.h5"), ("offsets", "jpeg.h5")):
@@ -100,10 +100,10 @@ for _table, _base in (("labels", "raw.h5"), ("checksums", "raw.h5"), ("offsets",
 
 
 def _typed(name: str, make_kind: Callable[[], Any], table: str) -> None:
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         file = plain(scratch, data=table != "data", labels=table != "labels")
         compact(file, table, np.zeros(N, np.uint8), make_kind())
-        return Try(closed(file))
+        return Target(closed(file))
 
     make.__doc__ = f"Compact {table} of an odd type: {name}."
     attack(SET, "", SET, name=f"compact_{table}_of_{name}")(make)
@@ -121,8 +121,8 @@ for _table in ("data", "labels"):
     _typed("references", lambda: h5py.h5t.STD_REF_OBJ, _table)
 
 
-@attack(NONE, entrances=SET)
-def compact_text_of_garbage(scratch: Scratch) -> Try:
+@attack(NONE, ways=SET)
+def compact_text_of_garbage(scratch: Scratch) -> Target:
     """Pictures of variable length, compact: pointers into a heap that is not there."""
     file = plain(scratch, data=False)
     kind = h5py.h5t.py_create(h5py.vlen_dtype(np.dtype("u1")), logical=True)
@@ -133,4 +133,4 @@ def compact_text_of_garbage(scratch: Scratch) -> Try:
     at = raw.index(struct.pack("<BBH", 3, 0, 16 * N)) + 4
     raw[at : at + 16 * N] = struct.pack("<IQI", 1 << 31, 1 << 50, 1) * N
     path.write_bytes(raw)
-    return Try(path)
+    return Target(path)

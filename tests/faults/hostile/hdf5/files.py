@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..corpus import NONE, SET, Scratch, Try, attack
+from ..corpus import NONE, SET, Scratch, Target, attack
 from .tools import (
     ROWS,
     done,
@@ -19,7 +19,7 @@ from .tools import (
 
 
 @attack(NONE)
-def user_block(scratch: Scratch) -> Try:
+def user_block(scratch: Scratch) -> Target:
     """Served: a script before the HDF5, at byte 512."""
     made = done(plain(scratch, userblock_size=512))
     with open(made.path, "r+b") as file:
@@ -28,13 +28,13 @@ def user_block(scratch: Scratch) -> Try:
 
 
 @attack(NONE)
-def oldest_superblock(scratch: Scratch) -> Try:
+def oldest_superblock(scratch: Scratch) -> Target:
     """Served: version 0, symbol tables, no checksums."""
     return done(plain(scratch, libver="earliest"))
 
 
-@attack(NONE, entrances=SET)
-def chunk_index_in_circles(scratch: Scratch) -> Try:
+@attack(NONE, ways=SET)
+def chunk_index_in_circles(scratch: Scratch) -> Target:
     """A chunk B-tree whose node is its own child."""
     file = plain(scratch, data=False)
     file.create_dataset("data", data=np.zeros((400, 4), np.uint8), chunks=(1, 4))
@@ -57,8 +57,8 @@ def chunk_index_in_circles(scratch: Scratch) -> Try:
     return made
 
 
-@attack(NONE, entrances=SET)
-def group_index_in_circles(scratch: Scratch) -> Try:
+@attack(NONE, ways=SET)
+def group_index_in_circles(scratch: Scratch) -> Target:
     """A group's B-tree whose node is its own child."""
     file = plain(scratch)
     for number in range(40):
@@ -73,7 +73,7 @@ def group_index_in_circles(scratch: Scratch) -> Try:
 
 
 @attack(says="HDF5 cannot read it|lacks some|wrong")
-def header_in_circles(scratch: Scratch) -> Try:
+def header_in_circles(scratch: Scratch) -> Target:
     """An object header whose continuation is itself."""
     file = plain(scratch, data=False, labels=False)
     made_set = file.create_dataset("data", data=np.zeros(ROWS, np.uint8))
@@ -90,7 +90,7 @@ def header_in_circles(scratch: Scratch) -> Try:
 
 
 @attack(says="cannot read it|outside the file|truncated|stores none|cannot be mapped")
-def address_far_away(scratch: Scratch) -> Try:
+def address_outside_the_file(scratch: Scratch) -> Target:
     """Pixels at an address beyond the file."""
     file = plain(scratch, data=False, labels=False)
     made_set = file.create_dataset("data", data=np.zeros(ROWS, np.uint8))
@@ -105,39 +105,39 @@ def address_far_away(scratch: Scratch) -> Try:
 
 
 @attack(("read", "info", "verify", "convert", "drop_in"), "neither HDF5 nor LMDB")
-def list_in_disguise(scratch: Scratch) -> Try:
+def list_in_disguise(scratch: Scratch) -> Target:
     """A text that names another file and goes by the name of an HDF5 file."""
     path = scratch.folder / "set.h5"
     path.write_text(f"{scratch.secret_h5}\n")
-    return Try(path)
+    return Target(path)
 
 
-@attack(says="not a regular file|not HDF5", entrances=SET)
-def list_of_pipes(scratch: Scratch) -> Try:
+@attack(says="not a regular file|not HDF5", ways=SET)
+def list_of_pipes(scratch: Scratch) -> Target:
     """A list of files, one of which is a pipe."""
     pipe = scratch.folder / "pipe.h5"
     os.mkfifo(pipe)
     path = scratch.folder / "set.txt"
     path.write_text("pipe.h5\n")
-    return Try(path)
+    return Target(path)
 
 
-@attack(says="neither HDF5", entrances=SET)
-def list_of_itself(scratch: Scratch) -> Try:
+@attack(says="neither HDF5", ways=SET)
+def list_of_itself(scratch: Scratch) -> Target:
     """A list of lists of itself."""
     path = scratch.folder / "set.txt"
     path.write_text("deeper.h5\n" * 1000)
     (scratch.folder / "deeper.h5").write_text("set.txt\n")
-    return Try(path)
+    return Target(path)
 
 
-def _path_is(name: str, make_path: Any, says: str, entrances: tuple[str, ...] = SET) -> None:
-    def make(scratch: Scratch) -> Try:
+def _path_is(name: str, make_path: Any, says: str, ways: tuple[str, ...] = SET) -> None:
+    def make(scratch: Scratch) -> Target:
         path = scratch.folder / "set.h5"
-        return Try(make_path(path, scratch) or path)
+        return Target(make_path(path, scratch) or path)
 
     make.__doc__ = f"The path is {name}."
-    attack(entrances, says, entrances, name=f"path_is_{name}")(make)
+    attack(ways, says, ways, name=f"path_is_{name}")(make)
 
 
 def _sparse(path: Path, scratch: Scratch) -> None:

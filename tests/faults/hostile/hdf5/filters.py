@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..corpus import NONE, SET, Scratch, Try, attack
+from ..corpus import NONE, SET, Scratch, Target, attack
 from .tools import (
     ROWS,
     N,
@@ -24,15 +24,15 @@ from .tools import (
 
 
 @attack(says="filter 32099")
-def plugin_data(scratch: Scratch) -> Try:
+def plugin_data(scratch: Scratch) -> Target:
     """Pixels behind a filter that HDF5 would look for in HDF5_PLUGIN_PATH."""
     file = plain(scratch, data=False)
     filtered(file, "data", ROWS, "u1", optional=True)
     return done(file)
 
 
-@attack(says="filter 32099", entrances=SET)
-def plugin_labels(scratch: Scratch) -> Try:
+@attack(says="filter 32099", ways=SET)
+def plugin_labels(scratch: Scratch) -> Target:
     """Labels behind one: a small table is read by the HDF5 library."""
     file = plain(scratch, labels=False)
     filtered(file, "labels", (N,), "i8")
@@ -40,7 +40,7 @@ def plugin_labels(scratch: Scratch) -> Try:
 
 
 @attack(says="filters that are not read together")
-def plugin_beside_a_built_in(scratch: Scratch) -> Try:
+def plugin_with_a_built_in(scratch: Scratch) -> Target:
     """nbit, which HDF5 must undo, and blosc, which is known but not by HDF5."""
     file = plain(scratch, data=False)
     filtered(file, "data", ROWS, "u1", codes=(2, 32001), optional=True)
@@ -54,8 +54,8 @@ def plugin_beside_a_built_in(scratch: Scratch) -> Try:
     return made
 
 
-@attack(says="is not read|needs a filter", entrances=SET)
-def plugin_blosc_labels(scratch: Scratch) -> Try:
+@attack(says="is not read|needs a filter", ways=SET)
+def plugin_blosc_labels(scratch: Scratch) -> Target:
     """A known filter on a table that only the HDF5 library reads."""
     file = plain(scratch, labels=False)
     filtered(file, "labels", (N,), "i8", codes=(32001,))
@@ -63,7 +63,7 @@ def plugin_blosc_labels(scratch: Scratch) -> Try:
 
 
 @attack(says="filter that is not read")
-def plugin_vlen(scratch: Scratch) -> Try:
+def plugin_vlen(scratch: Scratch) -> Target:
     """Pictures of variable length behind one."""
     file = plain(scratch, data=False)
     kind = h5py.h5t.py_create(h5py.vlen_dtype(np.dtype("u1")), logical=True)
@@ -71,7 +71,7 @@ def plugin_vlen(scratch: Scratch) -> Try:
     return done(file)
 
 
-def _labels_file(scratch: Scratch, how: str) -> Try:
+def _labels_file(scratch: Scratch, how: str) -> Target:
     file = plain(scratch, labels=False)
     other = h5py.File(scratch.folder / "labels.h5", "w")
     if how == "plugin":
@@ -87,7 +87,7 @@ def _labels_file(scratch: Scratch, how: str) -> Try:
         layout[:] = h5py.VirtualSource(scratch.secret_h5, "labels", (N,), "i8")
         other.create_virtual_dataset("labels", layout)
     path = closed(other)
-    return Try(closed(file), {"labels_path": str(path)})
+    return Target(closed(file), {"labels_path": str(path)})
 
 
 def _labels_files() -> None:
@@ -100,35 +100,35 @@ def _labels_files() -> None:
     }
     for how, message in says.items():
 
-        def make(scratch: Scratch, how: str = how) -> Try:
+        def make(scratch: Scratch, how: str = how) -> Target:
             return _labels_file(scratch, how)
 
-        entrances = ("read", "info", "convert")
-        attack(entrances, message, entrances, name=f"labels_path_{how}")(make)
+        ways = ("read", "info", "convert")
+        attack(ways, message, ways, name=f"labels_path_{how}")(make)
 
 
 _labels_files()
 
 
 @attack(("read", "info", "convert"), "no such labels file", ("read", "info", "convert"))
-def labels_path_pipe(scratch: Scratch) -> Try:
+def labels_path_pipe(scratch: Scratch) -> Target:
     """The labels' file is a pipe."""
-    return Try(closed(plain(scratch, labels=False)), {"labels_path": scratch.pipe})
+    return Target(closed(plain(scratch, labels=False)), {"labels_path": scratch.pipe})
 
 
 @attack(("read", "info", "convert"), "no such labels file", ("read", "info", "convert"))
-def labels_path_device(scratch: Scratch) -> Try:
+def labels_path_device(scratch: Scratch) -> Target:
     """The labels' file is endless."""
-    return Try(closed(plain(scratch, labels=False)), {"labels_path": "/dev/zero"})
+    return Target(closed(plain(scratch, labels=False)), {"labels_path": "/dev/zero"})
 
 
-@attack(entrances=SET, says="no field 'data'")
-def sidecar_is_a_pipe(scratch: Scratch) -> Try:
+@attack(ways=SET, says="no field 'data'")
+def sidecar_is_a_pipe(scratch: Scratch) -> Target:
     """PCam's labels lie in a second file: here it is a pipe."""
     os.mkfifo(scratch.folder / "set_y.h5")
     with h5py.File(scratch.folder / "set_x.h5", "w") as file:
         file["x"] = np.zeros(ROWS, np.uint8)
-    return Try(scratch.folder / "set_x.h5")
+    return Target(scratch.folder / "set_x.h5")
 
 
 def _fuel(file: Any, start: int, indices: Any) -> None:
@@ -150,8 +150,8 @@ def _fuel(file: Any, start: int, indices: Any) -> None:
     file.attrs["split"] = table
 
 
-@attack(says="filter 32099|found filter", entrances=SET)
-def fuel_indices_plugin(scratch: Scratch) -> Try:
+@attack(says="filter 32099|found filter", ways=SET)
+def fuel_indices_plugin(scratch: Scratch) -> Target:
     """A split's records behind a filter."""
     file = plain(scratch)
     filtered(file, "rows", (N,), "i8")
@@ -159,8 +159,8 @@ def fuel_indices_plugin(scratch: Scratch) -> Try:
     return done(file)
 
 
-@attack(says="outside the file", entrances=SET)
-def fuel_indices_storage(scratch: Scratch) -> Try:
+@attack(says="outside the file", ways=SET)
+def fuel_indices_storage(scratch: Scratch) -> Target:
     """A split's records are another file's bytes."""
     file = plain(scratch)
     external(file, "rows", (N,), "i8", scratch)
@@ -168,16 +168,16 @@ def fuel_indices_storage(scratch: Scratch) -> Try:
     return done(file)
 
 
-@attack(says="is not a data set", entrances=SET)
-def fuel_indices_group(scratch: Scratch) -> Try:
+@attack(says="is not a data set", ways=SET)
+def fuel_indices_group(scratch: Scratch) -> Target:
     """A reference to a group."""
     file = plain(scratch)
     _fuel(file, 0, file.create_group("g").ref)
     return done(file)
 
 
-@attack(NONE, entrances=SET)
-def fuel_reference_to_garbage(scratch: Scratch) -> Try:
+@attack(NONE, ways=SET)
+def fuel_reference_to_garbage(scratch: Scratch) -> Target:
     """A reference to an address in the middle of pixels."""
     file = plain(scratch)
     group = file.create_group("g")
@@ -191,8 +191,8 @@ def fuel_reference_to_garbage(scratch: Scratch) -> Try:
     return made
 
 
-@attack(says="virtual|shape", entrances=SET, refused=NONE)
-def fuel_shapes_virtual(scratch: Scratch) -> Try:
+@attack(says="virtual|shape", ways=SET, refused=NONE)
+def fuel_shapes_virtual(scratch: Scratch) -> Target:
     """A dimension scale whose shape opens a pipe."""
     file = virtually(scratch, scratch.pipe, True)
     file["shapes"] = file["data"]

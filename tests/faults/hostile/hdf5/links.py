@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from ...damage.reseal import lookup3
-from ..corpus import NONE, SET, Scratch, Try, attack
+from ..corpus import NONE, SET, Scratch, Target, attack
 from .tools import (
     ROWS,
     N,
@@ -25,15 +25,15 @@ from .tools import (
 
 
 @attack(says="keeps its bytes outside the file")
-def external_storage_data(scratch: Scratch) -> Try:
+def external_storage_data(scratch: Scratch) -> Target:
     """The pixels are another file's bytes."""
     file = plain(scratch, data=False)
     external(file, "data", ROWS, "u1", scratch)
     return done(file)
 
 
-@attack(says="keeps its bytes outside the file", entrances=SET)
-def external_storage_labels(scratch: Scratch) -> Try:
+@attack(says="keeps its bytes outside the file", ways=SET)
+def external_storage_labels(scratch: Scratch) -> Target:
     """So are the labels."""
     file = plain(scratch, labels=False)
     external(file, "labels", (N,), "i8", scratch)
@@ -41,7 +41,7 @@ def external_storage_labels(scratch: Scratch) -> Try:
 
 
 @attack(says="keeps its bytes outside the file")
-def external_storage_in_a_group(scratch: Scratch) -> Try:
+def external_storage_in_a_group(scratch: Scratch) -> Target:
     """Behind a soft link, two groups down."""
     file = plain(scratch, data=False)
     external(file.create_group("a/b"), "x", ROWS, "u1", scratch)
@@ -49,7 +49,7 @@ def external_storage_in_a_group(scratch: Scratch) -> Try:
     return done(file)
 
 
-def _replaced(scratch: Scratch, table: str, how: str, base: str = "raw.h5") -> Try:
+def _replaced(scratch: Scratch, table: str, how: str, base: str = "raw.h5") -> Target:
     """A set packed by asyncreader one of whose tables is in another file."""
     file = packed_set(scratch, base)
     old = file[table]
@@ -86,7 +86,7 @@ def _tables(table: str, base: str, refused: tuple[str, ...] = SET) -> None:
     }
     for how, message in says.items():
 
-        def make(scratch: Scratch, how: str = how) -> Try:
+        def make(scratch: Scratch, how: str = how) -> Target:
             return _replaced(scratch, table, how, base)
 
         make.__doc__ = f"Our set's {table}: {how}."
@@ -100,15 +100,15 @@ _tables("paths", "raw.h5", ("verify", "convert"))
 
 
 @attack(says="link into another file")
-def external_link_data(scratch: Scratch) -> Try:
+def external_link_data(scratch: Scratch) -> Target:
     """The data are a link to another file's data."""
     file = plain(scratch, data=False)
     file["data"] = h5py.ExternalLink(scratch.secret_h5, "data")
     return done(file)
 
 
-@attack(says="link into another file", entrances=SET)
-def external_link_labels(scratch: Scratch) -> Try:
+@attack(says="link into another file", ways=SET)
+def external_link_labels(scratch: Scratch) -> Target:
     """The labels are a link to another file's labels."""
     file = plain(scratch, labels=False)
     file["labels"] = h5py.ExternalLink(scratch.secret_h5, "labels")
@@ -116,7 +116,7 @@ def external_link_labels(scratch: Scratch) -> Try:
 
 
 @attack(says="link into another file")
-def external_link_to_a_pipe(scratch: Scratch) -> Try:
+def external_link_to_a_pipe(scratch: Scratch) -> Target:
     """Whoever follows it waits for ever."""
     file = plain(scratch, data=False)
     file["data"] = h5py.ExternalLink(scratch.pipe, "data")
@@ -124,7 +124,7 @@ def external_link_to_a_pipe(scratch: Scratch) -> Try:
 
 
 @attack(says="link into another file")
-def external_link_behind_soft_link(scratch: Scratch) -> Try:
+def external_link_behind_soft_link(scratch: Scratch) -> Target:
     """A soft link inside the file, to a link out of it, to a pipe."""
     file = plain(scratch, data=False)
     file["way"] = h5py.ExternalLink(scratch.pipe, "data")
@@ -133,15 +133,15 @@ def external_link_behind_soft_link(scratch: Scratch) -> Try:
 
 
 @attack(says="link into another file")
-def external_link_as_a_group(scratch: Scratch) -> Try:
+def external_link_as_a_group(scratch: Scratch) -> Target:
     """The group that the data lie in is another file's."""
     file = plain(scratch, data=False)
     file["way"] = h5py.ExternalLink(scratch.pipe, "/")
     return done(file, data_field="way/data")
 
 
-@attack(says="link into another file", entrances=SET)
-def external_link_labels_to_a_pipe(scratch: Scratch) -> Try:
+@attack(says="link into another file", ways=SET)
+def external_link_labels_to_a_pipe(scratch: Scratch) -> Target:
     """Labels by the names that are tried: each of them a pipe."""
     file = plain(scratch, labels=False)
     for name in ("labels", "label", "targets", "target"):
@@ -150,7 +150,7 @@ def external_link_labels_to_a_pipe(scratch: Scratch) -> Try:
 
 
 @attack(says="no field 'data'|link into another file")
-def external_link_in_all_known_names(scratch: Scratch) -> Try:
+def external_link_in_all_known_names(scratch: Scratch) -> Target:
     """Every name that a known layout has, each a pipe."""
     file = plain(scratch, data=False, labels=False)
     names = "train_set_x test_set_x features image_features encoded_images images image jpegs x y"
@@ -160,7 +160,7 @@ def external_link_in_all_known_names(scratch: Scratch) -> Try:
 
 
 @attack(says="link into another file")
-def user_defined_link(scratch: Scratch) -> Try:
+def user_defined_link(scratch: Scratch) -> Target:
     """A link of a kind that some program would have to register."""
     file = plain(scratch, data=False)
     file["data"] = h5py.ExternalLink(scratch.secret_h5, "data")
@@ -172,7 +172,7 @@ def user_defined_link(scratch: Scratch) -> Try:
 
 
 @attack(says="leads in circles|soft link")
-def soft_link_cycle(scratch: Scratch) -> Try:
+def soft_link_cycle(scratch: Scratch) -> Target:
     """Soft links that lead to each other."""
     file = plain(scratch, data=False)
     file["data"] = h5py.SoftLink("/other")
@@ -181,7 +181,7 @@ def soft_link_cycle(scratch: Scratch) -> Try:
 
 
 @attack(says="leads in circles|soft link")
-def soft_link_that_grows(scratch: Scratch) -> Try:
+def soft_link_that_grows(scratch: Scratch) -> Target:
     """A soft link through itself, longer with each step."""
     file = plain(scratch, data=False)
     file["data"] = h5py.SoftLink("/data/" + "a/" * 2000)
@@ -189,15 +189,15 @@ def soft_link_that_grows(scratch: Scratch) -> Try:
 
 
 @attack(says="no field 'data'")
-def soft_link_to_nothing(scratch: Scratch) -> Try:
+def soft_link_to_nothing(scratch: Scratch) -> Target:
     """A soft link that tries a file system's path."""
     file = plain(scratch, data=False)
     file["data"] = h5py.SoftLink("/../../../../etc/passwd")
     return done(file)
 
 
-@attack(says="no field 'data'", entrances=SET)
-def groups_in_circles(scratch: Scratch) -> Try:
+@attack(says="no field 'data'", ways=SET)
+def groups_in_circles(scratch: Scratch) -> Target:
     """A group that holds itself, and the root."""
     file = plain(scratch, data=False)
     group = file.create_group("g")
@@ -207,33 +207,33 @@ def groups_in_circles(scratch: Scratch) -> Try:
 
 
 @attack(NONE)
-def data_behind_circles(scratch: Scratch) -> Try:
+def data_behind_circles(scratch: Scratch) -> Target:
     """Served: many steps round a circle of groups are still this file's data."""
     file = plain(scratch)
     file["me"] = file["/"]
-    return Try(closed(file), {"data_field": "me/" * 50 + "data"})
+    return Target(closed(file), {"data_field": "me/" * 50 + "data"})
 
 
 @attack(says="virtual data set.*pass those files as a list")
-def virtual(scratch: Scratch) -> Try:
+def virtual(scratch: Scratch) -> Target:
     """Pixels mapped from another file."""
     return done(virtually(scratch, scratch.secret_h5, False))
 
 
 @attack(says="virtual data set")
-def virtual_to_a_pipe(scratch: Scratch) -> Try:
+def virtual_to_a_pipe(scratch: Scratch) -> Target:
     """Asking for its shape opens the file: a pipe."""
     return done(virtually(scratch, scratch.pipe, True))
 
 
 @attack(says="virtual data set")
-def virtual_of_itself(scratch: Scratch) -> Try:
+def virtual_of_itself(scratch: Scratch) -> Target:
     """Mapped from itself."""
     return done(virtually(scratch, ".", False))
 
 
-@attack(says="no field|virtual", entrances=SET)
-def virtual_by_known_names(scratch: Scratch) -> Try:
+@attack(says="no field|virtual", ways=SET)
+def virtual_by_known_names(scratch: Scratch) -> Target:
     """Names that are only tried must not be asked for their shape either."""
     file = virtually(scratch, scratch.pipe, True)
     for name in ("x", "images", "encoded_images", "label", "labels2", "data_shapes"):
@@ -242,8 +242,8 @@ def virtual_by_known_names(scratch: Scratch) -> Try:
     return done(file)
 
 
-@attack(says="virtual data set", entrances=SET)
-def virtual_labels_to_a_pipe(scratch: Scratch) -> Try:
+@attack(says="virtual data set", ways=SET)
+def virtual_labels_to_a_pipe(scratch: Scratch) -> Target:
     """The labels' shape opens a pipe."""
     file = virtually(scratch, scratch.pipe, True)
     file.move("data", "other")
@@ -253,7 +253,7 @@ def virtual_labels_to_a_pipe(scratch: Scratch) -> Try:
     return done(file)
 
 
-# -- virtual layouts whose list of sources lies --------------------------------------------------
+# -- virtual layouts with a false list of sources --------------------------------------------------
 
 
 def listed(scratch: Scratch, table: str) -> tuple[Path, int, int]:
@@ -276,7 +276,7 @@ def listed(scratch: Scratch, table: str) -> tuple[Path, int, int]:
     return path, begin, begin + int.from_bytes(raw[begin - 8 : begin], "little")
 
 
-def forged(scratch: Scratch, table: str, change: Callable[[bytearray], None]) -> Try:
+def forged(scratch: Scratch, table: str, change: Callable[[bytearray], None]) -> Target:
     """``change`` done to the list of sources, and its checksum made good."""
     path, begin, end = listed(scratch, table)
     raw = bytearray(path.read_bytes())
@@ -285,7 +285,7 @@ def forged(scratch: Scratch, table: str, change: Callable[[bytearray], None]) ->
     sealed = np.array(block)
     raw[begin:end] = bytes(block) + struct.pack("<I", int(lookup3(sealed, sealed.size)))
     path.write_bytes(raw)
-    return Try(path)
+    return Target(path)
 
 
 def _counted(count: int) -> Callable[[bytearray], None]:
@@ -323,7 +323,7 @@ _LISTS: dict[str, Callable[[bytearray], None]] = {
 
 
 def _lists(table: str, how: str) -> None:
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         return forged(scratch, table, _LISTS[how])
 
     make.__doc__ = f"A virtual data set {table} whose list of sources is {how.replace('_', ' ')}."

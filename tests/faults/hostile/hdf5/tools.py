@@ -10,7 +10,7 @@ import numpy as np
 
 from asyncreader.formats import packed as fmt
 
-from ..corpus import CANARY, COUNT, Scratch, Try
+from ..corpus import CANARY, COUNT, Scratch, Target
 
 N = COUNT
 ROWS = (N, 16, 4, 3)
@@ -29,11 +29,11 @@ def plain(
     return file
 
 
-def done(file: Any, **params: Any) -> Try:
+def done(file: Any, **params: Any) -> Target:
     """Close it: it is opened by its path."""
     path = Path(file.filename)
     file.close()
-    return Try(path, params)
+    return Target(path, params)
 
 
 def patched(path: Path, old: bytes, new: bytes, count: int = 1) -> None:

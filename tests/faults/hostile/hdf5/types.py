@@ -10,7 +10,7 @@ import numpy as np
 
 from asyncreader.formats import packed as fmt
 
-from ..corpus import NONE, SET, Scratch, Try, attack
+from ..corpus import NONE, SET, Scratch, Target, attack
 from .tools import (
     ROWS,
     N,
@@ -24,7 +24,7 @@ from .tools import (
 def _typed(
     name: str, kind: Any, says: str = "plain numbers", refused: tuple[str, ...] = SET
 ) -> None:
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         file = plain(scratch, data=False)
         h5py.h5d.create(file.id, b"data", kind(), space((N,)))
         return done(file)
@@ -70,7 +70,7 @@ _typed(
 
 
 @attack(NONE)
-def committed_type(scratch: Scratch) -> Try:
+def committed_type(scratch: Scratch) -> Target:
     """Served: a named type of plain numbers."""
     file = plain(scratch, data=False)
     file["kind"] = np.dtype("u1")
@@ -79,13 +79,13 @@ def committed_type(scratch: Scratch) -> Try:
 
 
 def _attributed(name: str, make_attribute: Any, base: str | None = None) -> None:
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         file = plain(scratch) if base is None else packed_set(scratch, base)
         make_attribute(file)
         return done(file)
 
     make.__doc__ = f"An odd attribute: {name}."
-    attack(NONE, entrances=SET, name=f"attribute_{name}")(make)
+    attack(NONE, ways=SET, name=f"attribute_{name}")(make)
 
 
 def _raw_attribute(name: bytes, kind: Any, count: int = 2) -> Any:
@@ -121,8 +121,8 @@ def _huge_attribute(file: Any) -> None:
 _attributed("huge", _huge_attribute, "raw.h5")
 
 
-@attack(NONE, entrances=SET)
-def attributes_by_the_thousand(scratch: Scratch) -> Try:
+@attack(NONE, ways=SET)
+def attributes_by_the_thousand(scratch: Scratch) -> Target:
     """5,000 attributes of the root group."""
     file = plain(scratch, libver="latest")
     for number in range(5000):
@@ -133,7 +133,7 @@ def attributes_by_the_thousand(scratch: Scratch) -> Try:
 def _described(
     name: str, field: str, value: Any, refused: tuple[str, ...] = SET, says: str = ""
 ) -> None:
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         file = packed_set(scratch)
         file.attrs[field] = value
         return done(file)
@@ -158,8 +158,8 @@ _described("floats", "label_dtype", np.bytes_(b"|O8"), says="wrong 'label_dtype'
 ESCAPES = b"\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\x7f"
 
 
-@attack(says="no field 'data'", entrances=SET)
-def escapes_in_names(scratch: Scratch) -> Try:
+@attack(says="no field 'data'", ways=SET)
+def escapes_in_names(scratch: Scratch) -> Target:
     """Names that would retitle a terminal and wipe it: listed where data is not found."""
     file = plain(scratch, data=False, labels=False)
     file[ESCAPES.decode("latin-1")] = np.zeros(ROWS)
@@ -167,8 +167,8 @@ def escapes_in_names(scratch: Scratch) -> Try:
     return done(file)
 
 
-@attack(NONE, entrances=SET)
-def escapes_in_classes(scratch: Scratch) -> Try:
+@attack(NONE, ways=SET)
+def escapes_in_classes(scratch: Scratch) -> Target:
     """Class names of another's set that would do so: shown, escaped."""
     file = plain(scratch, data=False, labels=False)
     file["train_set_x"] = np.zeros(ROWS, np.uint8)
@@ -177,8 +177,8 @@ def escapes_in_classes(scratch: Scratch) -> Try:
     return done(file)
 
 
-@attack(("read", "verify", "convert"), "packed from", entrances=("read", "verify", "convert"))
-def escapes_in_paths(scratch: Scratch) -> Try:
+@attack(("read", "verify", "convert"), "packed from", ways=("read", "verify", "convert"))
+def escapes_in_paths(scratch: Scratch) -> Target:
     """Recorded paths that would do so, of samples that are damaged: named in the errors."""
     with packed_set(scratch) as file:
         path = Path(file.filename)
@@ -192,11 +192,11 @@ def escapes_in_paths(scratch: Scratch) -> Try:
     with open(path, "r+b") as raw:
         raw.seek(offset)
         raw.write(bytes(64))
-    return Try(path)
+    return Target(path)
 
 
-@attack(NONE, entrances=SET)
-def paths_out_of_the_folder(scratch: Scratch) -> Try:
+@attack(NONE, ways=SET)
+def paths_out_of_the_folder(scratch: Scratch) -> Target:
     """Recorded paths that lead elsewhere are words: nothing is opened or written there."""
     with packed_set(scratch) as file:
         path = Path(file.filename)
@@ -206,18 +206,18 @@ def paths_out_of_the_folder(scratch: Scratch) -> Try:
         file.attrs[f"digest_{fmt.PATHS}"] = np.bytes_(
             fmt.names_digest(bytes(p) for p in paths).encode()
         )
-    return Try(path)
+    return Target(path)
 
 
 def _offsets(name: str, change: Any, says: str) -> None:
-    def make(scratch: Scratch) -> Try:
+    def make(scratch: Scratch) -> Target:
         with packed_set(scratch, "jpeg.h5") as file:
             path = Path(file.filename)
             offsets = file["offsets"][()]
             change(offsets)
             file["offsets"][...] = offsets
             file.attrs[f"digest_{fmt.OFFSETS}"] = np.bytes_(fmt.digest(offsets).encode())
-        return Try(path)
+        return Target(path)
 
     make.__doc__ = f"Our offsets {name}, their digest right."
     attack(SET, says, SET, name=f"offsets_{name}")(make)
