@@ -1,4 +1,4 @@
-"""Whether a packed set is whole: structure, count, every checksum, and if asked every picture."""
+"""Verifies a packed set: structure, count, every checksum, and on request every picture."""
 
 from __future__ import annotations
 
@@ -144,13 +144,13 @@ def _verify_url(
     jobs: int,
     progress: Callable[[int, int], None] | None,
 ) -> VerifyReport:
-    """What is in a store: shards are fetched one after the other. A store that cannot be reached is
-    an error, and says nothing of the set."""
+    """Verify a set in a store: its shards are fetched one after the other. A store that cannot be
+    reached is an error, not a problem of the set."""
     from .sources.remote.open import fetched_shards
 
     try:
         with fetched_shards(path) as each:
-            if each is not None:  # what is fetched was held against the manifest already
+            if each is not None:  # each shard was compared with the manifest when it was fetched
                 return _verify_set(path, path, each, lambda _: True, decode, jobs, progress)
         with contextlib.closing(open_whole(path, fields)) as source:
             return _verify(path, source, decode, jobs, progress)
@@ -173,30 +173,30 @@ def _verify_set(
     checked = decoded = bad = before = 0
     problems: list[str] = []
 
-    def told(done: int, _: int) -> None:
+    def shard_progress(done: int, _: int) -> None:
         if progress is not None:
             progress(before + done, manifest.count)
 
     for number in range(len(manifest)):
-        row, place = manifest.shard(number), each.path(number)
+        row, shown = manifest.shard(number), each.path(number)
         try:
             with each.open(number) as parts:
                 shard = FieldsSource(parts, named=len(parts) > 1)
-                found = _verify(place, shard, decode, jobs, told)
+                found = _verify(shown, shard, decode, jobs, shard_progress)
                 digests.add(parts)
         except SourceError as exc:
             if is_url(path) and not isinstance(exc, SourceNotFoundError | FormatError):
                 raise  # the store, not the shard
-            found = VerifyReport(place, "", 0, 0, 0, 0, (str(exc),))
+            found = VerifyReport(shown, "", 0, 0, 0, 0, (str(exc),))
         checked, decoded, bad = checked + found.checked, decoded + found.decoded, bad + found.bad
         problems.extend(found.problems)
         if found.ok and not same(number):
             problems.append(
-                f"{place}: the bytes outside its samples are not those that were packed"
+                f"{shown}: the bytes outside its samples are not those that were packed"
             )
         del problems[LISTED:]
         before += row.count
-        told(0, 0)
+        shard_progress(0, 0)
     if not problems and digests.found() != manifest.digests:
         problems.append(f"{name}: its digests are not those of its shards' samples")
     container = CONTAINERS[manifest.common.container]
@@ -297,7 +297,7 @@ def _decode(source: Source, index: int, data: bytes) -> None:
 
 
 def check_paths(source: Source) -> str | None:
-    """The digest of the recorded paths, which opening leaves out: a problem, or None."""
+    """Check the digest of the recorded paths, which opening does not: the problem, or None."""
     spec = source.spec
     expected = None if spec.meta is None else spec.meta.digests.get(fmt.PATHS)
     if expected is None:

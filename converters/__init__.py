@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ConvertReport", "convert"]
 
-#: Names whose modules take the image libraries along: they are loaded when first asked for, so that
-#: ``asyncreader convert --help`` answers at once (PEP 562).
+#: Names whose modules import the image libraries. They are imported on first use (PEP 562), so that
+#: ``asyncreader convert --help`` starts fast.
 _LATE = {"ConvertReport": "report", "convert": "pack"}
 
 

@@ -179,11 +179,11 @@ def with_restarts(data: bytes) -> bytes | None:
     """A JPEG with restart markers, of the same pixels (see ``kernels.add_restarts_numpy``); None
     where it cannot get any."""
     size = len(data)
-    room = size + size // 4 + 8192
-    memory = SCRATCH.take("restarts", size + 1024 + room)
+    longest = size + size // 4 + 8192
+    memory = SCRATCH.take("restarts", size + 1024 + longest)
     result = np.zeros(2, np.int64)
     scratch, source = memory.ctypes.data, np.frombuffer(data, np.uint8)
-    kernels.add_restarts(source.ctypes.data, size, scratch, scratch + size + 1024, room, result)
+    kernels.add_restarts(source.ctypes.data, size, scratch, scratch + size + 1024, longest, result)
     start, end = (size + 1024 + result).tolist()
     return memory[start:end].tobytes() if end > start else None
 

@@ -46,7 +46,7 @@ class Pictures(Protocol):
         """A path below their folder, of a name that may be absolute."""
 
     def exists(self, path: bytes) -> bool:
-        """Whether there is a file of this name: asked of the first row only, to know a header."""
+        """Whether there is a file of this name; called for the first row, which may be a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +168,8 @@ class _Table:
             _wrong(self.path, number, "a row without a path", repr(cells[0]), hint=hint)
         if len(cells) < 2:
             marks = [mark for mark in ";\t|" if mark in cells[0]]
-            mend = f"its cells look separated by {marks[0]!r}: write commas" if marks else None
-            _wrong(self.path, number, "a row without a label", repr(cells[0]), "path,label", mend)
+            repair = f"its cells look separated by {marks[0]!r}: write commas" if marks else None
+            _wrong(self.path, number, "a row without a label", repr(cells[0]), "path,label", repair)
         path = self._relative(raw)
         if path.startswith((b"/", b"../")) or path in (b"..", b"."):
             _wrong(self.path, number, "a path out of the folder", repr(cells[0]))

@@ -252,7 +252,7 @@ class Tree:
     def read(self, path: bytes, hold: Callable[[int], None], stamp: bytes = b"") -> bytes:
         """A picture's whole file; SampleError if it is not regular, SourceError if it changes.
 
-        ``hold`` is told the file's size before it is read.
+        ``hold`` is called with the file's size before it is read.
         """
         try:
             file = self._open(path)

@@ -1,7 +1,7 @@
 """Other fields of the samples: masks in a folder of their own, or fields of a packed set.
 
 A mask goes with the picture of the same path without its suffix: ``masks/cat/1.png`` with
-``cat/1.jpg``. What is packed are its values (asyncreader/pixels/masks.py), cut and resized as the
+``cat/1.jpg``. Its values are packed (asyncreader/pixels/masks.py), cut and resized as the
 picture is, by nearest neighbour.
 """
 

@@ -59,7 +59,7 @@ class StoreFolder:
         self.folders: list[bytes] = []
         self._nested = False
         self._lock = threading.Lock()
-        self._asked: dict[bytes, tuple[_Answer, int]] = {}
+        self._requested: dict[bytes, tuple[_Answer, int]] = {}
         self._bytes = 0
 
     @property
@@ -141,11 +141,11 @@ class StoreFolder:
         if size > AHEAD_BYTES // 4:
             return True  # fetched when it is read, and its memory is counted there
         with self._lock:
-            if path in self._asked:
+            if path in self._requested:
                 return True
-            if len(self._asked) >= self.ahead or self._bytes + size > AHEAD_BYTES:
+            if len(self._requested) >= self.ahead or self._bytes + size > AHEAD_BYTES:
                 return False
-            self._asked[path] = self._objects.begin_whole(self._at(path)), size
+            self._requested[path] = self._objects.begin_whole(self._at(path)), size
             self._bytes += size
         return True
 
@@ -154,7 +154,7 @@ class StoreFolder:
         check_file_size(listed.size)
         hold(listed.size)
         with self._lock:
-            answer, size = self._asked.pop(path, (None, 0))
+            answer, size = self._requested.pop(path, (None, 0))
         try:
             data, version = (answer or self._objects.begin_whole(self._at(path)))()
         except SourceError as exc:
@@ -179,7 +179,7 @@ class StoreFolder:
     def close(self) -> None:
         self._objects.close()
         with self._lock:
-            self._asked.clear()
+            self._requested.clear()
 
 
 def _is_text(path: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""The samples of a set that is packed already: as they are, unless something else is asked for."""
+"""The samples of a packed set: copied as they are stored, unless the options change them."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from .object_store import holds_set
 Int64: TypeAlias = npt.NDArray[np.int64]
 
 
-class _Asked(threading.local):
+class _Prefetched(threading.local):
     """The samples of a packed set that this thread has prefetched."""
 
     numbers = range(0)
 
 
 class PackedSamples:
-    """The samples of a packed set: as they are, unless something else is asked for."""
+    """The samples of a packed set, by number."""
 
     ahead = 0
 
@@ -80,11 +80,11 @@ class PackedSamples:
         changed = asked or self.channels != (1 if grey else spec.channels)
         if self.encoding == "original":
             check_original(options, spec.stored.encoded)
-            # pictures in a set that others packed may be damaged, or of any size: check each
+            # in a set that others packed, pictures may be damaged or differ in size: check each
             changed = spec.meta is None or bool(options.restarts)
         check_encoding(options, self.encoding)
         self._recipe = make_recipe(options, self.encoding, self.channels) if changed else None
-        if self._recipe is None and options.restarts:  # JPEGs that are not encoded anew
+        if self._recipe is None and options.restarts:  # JPEGs that are not encoded again
             self._recipe = make_recipe(options, "original", self.channels)
         self._check_decode = options.check_decode and spec.stored.encoded
         recipe = make_recipe(options, self.encoding, self.channels)
@@ -105,7 +105,7 @@ class PackedSamples:
         light = self._recipe is None or self._recipe.encoding == "original"
         light = light and not self._check_decode
         self.run = RUN if light or self._remote else 1
-        self._asked = _Asked()
+        self._prefetched = _Prefetched()
 
     @property
     def identity(self) -> str:
@@ -120,16 +120,16 @@ class PackedSamples:
     def _path_of(self, paths: Strings | None) -> PathOf | None:
         return None if paths is None else lambda number: paths[self._record(number)]
 
-    def _ask(self, number: int) -> None:
+    def _prefetch(self, number: int) -> None:
         """Prefetch the run of samples that this thread fetches next."""
-        if number not in self._asked.numbers:
-            self._asked.numbers = range(number, min(number + RUN, self.count))
-            self._source.prefetch(np.array([self._record(n) for n in self._asked.numbers]))
+        if number not in self._prefetched.numbers:
+            self._prefetched.numbers = range(number, min(number + RUN, self.count))
+            self._source.prefetch(np.array([self._record(n) for n in self._prefetched.numbers]))
 
     def fetch(self, number: int, hold: Hold) -> Sample:
         record = self._record(number)
         if self._remote:
-            self._ask(number)
+            self._prefetch(number)
         try:
             picture = self._picture(record, hold)
             if not self._others:

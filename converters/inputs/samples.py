@@ -1,4 +1,4 @@
-"""What is packed: a folder's pictures, or the samples of a set that is packed already."""
+"""What is packed: a folder's pictures, or the samples of a packed set."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Hdf5File:
 
     def open(self, alignment: bool = False) -> Any:
         """HDF5's handle, opened. The file must be as long as its contents: HDF5 takes all of it
-        as used, and does not notice what is reserved later."""
+        as used, and ignores bytes that are reserved later."""
         self._h5 = h5f.open(self._path, h5f.ACC_RDWR, fapl=_access(alignment))
         self.reserve(0)
         return self._h5
@@ -173,7 +173,7 @@ class Hdf5File:
         head = self.extent.read(0, 36)
         if head[8] not in (2, 3) or head[9] != 8:
             raise SourceError(
-                "this HDF5 library wrote another superblock than was asked for",
+                "this HDF5 library wrote a superblock of an unexpected version",
                 path=self.target,
                 found=f"version {head[8]}",
                 expected="version 2 or 3",
@@ -352,7 +352,7 @@ class ChunkedData:
     def _write(self) -> None:
         end, future = self._pending.popleft()
         data = result_of(future)
-        # Never beyond the last sample: HDF5 would compress a cut chunk anew.
+        # Never beyond the last sample: HDF5 would cut and compress the chunk again.
         self._dataset.set_extent((end, *self._row))
         self._file.chunk(self._dataset, (self._written, *(0 for _ in self._row)), data)
         self._written = end

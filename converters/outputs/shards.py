@@ -228,7 +228,7 @@ class _Run:
             if number not in records:
                 samples = self._view(plan, number)
                 records[number] = pack_shard(
-                    self._options, plan, number, samples, self._workspace, self._told(done)
+                    self._options, plan, number, samples, self._workspace, self._progress(done)
                 )
                 self._target.keep |= records[number].shard is not None
                 done += samples.count
@@ -236,7 +236,7 @@ class _Run:
     def _pack_on_ray(self, plan: Plan, records: dict[int, ShardRecord]) -> None:
         from .ray import RayEngine, tasks_of
 
-        told = self._told(self._before)
+        progress = self._progress(self._before)
         kept = sum(len(plan.span(number)) for number in records)
 
         def done(number: int, record: ShardRecord) -> None:
@@ -244,7 +244,7 @@ class _Run:
             records[number] = record
             self._target.keep |= record.shard is not None
             kept += len(plan.span(number))
-            told(kept)
+            progress(kept)
 
         missing = (number for number in range(plan.shards) if number not in records)
         wanted = ((number, self._numbers(plan, number)) for number in list(missing))
@@ -252,7 +252,8 @@ class _Run:
         with RayEngine(self._options.address) as engine:
             engine.run(tasks_of(self._options, plan, self._samples, root, wanted), done)
 
-    def _told(self, before: int) -> Callable[[int], None]:
+    def _progress(self, before: int) -> Callable[[int], None]:
+        """Progress of a shard, counted from its first sample, as progress of the whole set."""
         total = self._before + self._samples.count
 
         def done(count: int) -> None:

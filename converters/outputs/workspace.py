@@ -1,8 +1,8 @@
 """Where a sharded set is written: its plan, its finished shards and a record of each.
 
 Any machine that sees the folder can write a shard. In it: ``plan.json``; ``set/``, where a shard
-appears by rename when it is complete, verified and on the disk; ``receipts/``, one small file for
-each finished shard, written after it (its record); ``attempts/``, where shards are written, each
+appears by rename when it is complete, verified and on the disk; ``records/``, one small file for
+each finished shard, written after it; ``attempts/``, where shards are written, each
 under its own name.
 """
 
@@ -106,7 +106,7 @@ class Workspace:
     def prepare(self) -> None:
         """Make the folders, and remove unfinished attempts."""
         shutil.rmtree(self._path("attempts"), ignore_errors=True)
-        for name in ("set", "receipts", "attempts"):
+        for name in ("set", "records", "attempts"):
             os.makedirs(self._path(name), exist_ok=True)
 
     def _path(self, *names: str) -> str:
@@ -144,10 +144,10 @@ class Workspace:
         if record.shard is not None:
             os.rename(data_file(attempt, self.kind), os.path.join(self.set, record.shard.name))
             sync(self.set)
-        self._write(os.path.join("receipts", f"{number:05d}.json"), record.to_json())
+        self._write(os.path.join("records", f"{number:05d}.json"), record.to_json())
 
     def seal(self, manifest: Manifest) -> None:
-        """Remove what is no part of the set, and write the manifest, the last file."""
+        """Remove files that do not belong to the set, then write the manifest."""
         known = {manifest.name(number) for number in range(len(manifest))}
         for entry in os.listdir(self.set):
             if entry not in known:
@@ -163,7 +163,7 @@ class Workspace:
     def record(self, number: int) -> ShardRecord | None:
         """The record of shard ``number``; None if it is not finished, or its record is damaged."""
         try:
-            with open(self._path("receipts", f"{number:05d}.json"), encoding="ascii") as file:
+            with open(self._path("records", f"{number:05d}.json"), encoding="ascii") as file:
                 return ShardRecord.from_json(file.read())
         except (OSError, ValueError, KeyError, TypeError):
             return None

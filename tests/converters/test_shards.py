@@ -371,7 +371,7 @@ def test_a_damaged_shard_is_packed_again(photos: Path, cut: Path, tmp_path: Path
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
-    (cut / "receipts" / "00000.json").write_text("{")
+    (cut / "records" / "00000.json").write_text("{")
     (cut / "attempts" / "00002.x.h5").write_text("half")
     (cut / "set" / "lock.mdb").write_text("")
     assert convert(photos, tmp_path / "set", shards=4, resume=True).kept == 0
