@@ -25,6 +25,7 @@ from asyncreader.checks import (
     worked_out,
 )
 from asyncreader.errors import ParamsError
+from asyncreader.formats.packed import Encoding
 from asyncreader.params import ReaderParams, parse_params, snake_case
 from asyncreader.system.limits import usable_cores
 
@@ -33,7 +34,6 @@ PathLike: TypeAlias = str | os.PathLike[str]
 Size: TypeAlias = tuple[int, int] | int | str
 
 # The values that some options have: their check and Tab take them from these types.
-Encoding: TypeAlias = Literal["raw", "jpeg", "png", "original"]
 Resize: TypeAlias = Literal["crop", "pad", "squeeze"]
 Channels: TypeAlias = Literal[1, 3]
 Compression: TypeAlias = Literal["gzip"]

@@ -23,7 +23,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, TypeAlias, TypeGuard
+from typing import Any, Final, Literal, TypeAlias, TypeGuard, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,8 @@ FORMAT_NAME: Final = "asyncreader"
 FORMAT_VERSION: Final = 1
 
 #: Stored image bytes: pixels, one codec for all, or each file's own bytes.
-ENCODINGS: Final = ("raw", "jpeg", "png", "original")
+Encoding: TypeAlias = Literal["raw", "jpeg", "png", "original"]
+ENCODINGS: Final[tuple[str, ...]] = get_args(Encoding)
 
 #: What a row of ``labels`` is: the number of a name in ``classes``, values, or there is none.
 LABEL_KINDS: Final = ("class", "values", "none")
