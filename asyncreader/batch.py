@@ -40,7 +40,7 @@ class Batch(Generic[D, L]):
     zeroed rows; ``epoch``; ``step``: its number in the epoch; ``last``:
     whether it is the last of its epoch. ``data`` and ``labels`` are the
     caller's, to read and write, until the next successful ``getNextBatch()`` (or loop step),
-    unless :meth:`keep` was called or the reader was opened with ``copy=True``. With ``cuda`` they
+    unless ``keep()`` was called or the reader was opened with ``copy=True``. With ``cuda`` they
     are torch tensors on the device, valid until then in the order of the stream current then.
 
     ``D`` and ``L`` are the types of ``data`` and ``labels``: arrays, unless the reader was
@@ -120,7 +120,7 @@ class Batch(Generic[D, L]):
         self._ring.release(self._slot, self._generation)
 
     def keep(self) -> Self:
-        """Hold the batch until :meth:`release`; at most ``njob - 1`` can be kept.
+        """Hold the batch until ``release()``; at most ``njob - 1`` can be kept.
 
         Raises QueueFullError when no more can be kept or the batch was given back already. With
         ``copy=True`` this does nothing: such a batch always stays the caller's.

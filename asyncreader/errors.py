@@ -1,21 +1,19 @@
 """What can go wrong, as types: one tree; each error says what, where, found and what to do.
 
-::
-
-    AsyncReaderError
-    ├── ParamsError (ValueError)            the caller asked for something that cannot be
-    ├── SourceError (OSError)               the data set, not the caller
-    │   ├── SourceNotFoundError (FileNotFoundError)
-    │   ├── FormatError                     the file is not what it claims to be, or not for us
-    │   └── SampleError                     one sample is bad; on_error decides what happens
-    │       ├── ChecksumError               its bytes are not the bytes that were packed
-    │       └── DecodeError                 its bytes are not a picture we can decode
-    ├── QueueFullError (RuntimeError)       fetchData() or keep() with every slot in use
-    ├── NothingQueuedError (RuntimeError)   getNextBatch() without a fetchData() before it
-    ├── FinishedError (RuntimeError)        a fetch past the last epoch
-    ├── ReaderClosedError (RuntimeError)    a call after close(), or in a forked child
-    ├── ReaderTimeoutError (TimeoutError)   no batch within ``timeout`` seconds
-    └── WorkerError (RuntimeError)          postprocess raised, or a worker died
+AsyncReaderError
+├── ParamsError (ValueError)            the caller asked for something that cannot be
+├── SourceError (OSError)               the data set, not the caller
+│   ├── SourceNotFoundError (FileNotFoundError)
+│   ├── FormatError                     the file is not what it claims to be, or not for us
+│   └── SampleError                     one sample is bad; on_error decides what happens
+│       ├── ChecksumError               its bytes are not the bytes that were packed
+│       └── DecodeError                 its bytes are not a picture we can decode
+├── QueueFullError (RuntimeError)       fetchData() or keep() with every slot in use
+├── NothingQueuedError (RuntimeError)   getNextBatch() without a fetchData() before it
+├── FinishedError (RuntimeError)        a fetch past the last epoch
+├── ReaderClosedError (RuntimeError)    a call after close(), or in a forked child
+├── ReaderTimeoutError (TimeoutError)   no batch within timeout seconds
+└── WorkerError (RuntimeError)          postprocess raised, or a worker died
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class ReaderParams:
         0,
         or_auto(whole(0, 1 << 31)),
         'number of this process among `world_size`; `"auto"` asks Ray Train\'s context, else reads '
-        "RANK/WORLD_SIZE, OMPI_*, SLURM_*",
+        "`RANK` and `WORLD_SIZE`, `OMPI_*` or `SLURM_*`",
     )
     world_size: int | Auto = parameter(
         1, or_auto(whole(1, 1 << 31)), 'processes that share an epoch; `"auto"` as for `rank`'

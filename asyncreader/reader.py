@@ -281,7 +281,7 @@ class AsyncReader(Generic[D, L]):
     def cursor(self) -> Cursor:
         """The cursor after the batch handed out last; after an epoch's last batch, its end.
 
-        For :meth:`go_to`. It is not a state: it does not name the data set or the order.
+        For ``go_to()``. It is not a state: it does not name the data set or the order.
         """
         left = self._ring.left
         if left is None or left.after.epoch == left.epoch:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class ConvertReport:
-    """The outcome of :func:`converters.convert`.
+    """The outcome of ``converters.convert()``.
 
     ``count``: samples packed; ``skipped``: (path, reason) of each bad source, in path order, so
     that count + len(skipped) is what was found; ``ignored``: files that were not candidates, by

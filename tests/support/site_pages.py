@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Files outside docs/ that are pages of the site.
 PAGES = {"README.md": "index.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
 
+_CODE = re.compile(r"`[^`\n]+`")
 _LINK = re.compile(r"(\]\()([\w./-]+)((?:#[\w-]*)?\))")
 
 
@@ -35,7 +36,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Turns links that leave docs/ into links to the pages and files that were added."""
+    """Turns links that leave docs/ into links to the pages and files that were added. A code host
+    needs the bars of code in tables escaped; the site would show the escape.
+    """
 
     def inside(found: re.Match[str]) -> str:
         before, target, after = found.groups()
@@ -45,4 +48,5 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             name = f"files/{name}"
         return before + name + after
 
-    return _LINK.sub(inside, markdown)
+    plain = _CODE.sub(lambda code: code[0].replace("\\|", "|"), markdown)
+    return _LINK.sub(inside, plain)
