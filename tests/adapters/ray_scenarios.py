@@ -186,12 +186,14 @@ def reading(folder: Path) -> dict[str, Any]:
 
 def train(config: dict[str, Any]) -> None:
     """A worker of Ray Train: two epochs, every index written down."""
+    from ray.train import get_context
+
     with AsyncReader(
         path=config["path"], batch_size=BATCH, shuffle="block", seed=7, nthread="auto", epochs=2,
         rank="auto", world_size="auto", last_batch="pad",
     ) as reader:  # fmt: skip
         rows = [batch.indices.tolist() for _ in range(2) for batch in reader]
-        place = Path(config["folder"]) / f"rank{reader._rank}.json"
+        place = Path(config["folder"]) / f"rank{get_context().get_world_rank()}.json"
         place.write_text(json.dumps(rows))
 
 

@@ -5,6 +5,7 @@ test_cuda_gpu.py does the same on a real one.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import pickle
 import threading
@@ -16,7 +17,7 @@ import pytest
 from fake_device import FakeDevice
 from fakes import MemorySource, open_fake
 from frameworks import IMAGES, LABELS, SMALL, STEPS, check, expected, is_whole_epoch
-from observed import until
+from observed import slot_states, until, waits
 
 from asyncreader import (
     AsyncReader,
@@ -163,11 +164,11 @@ def test_upload_ahead(on: Opener) -> None:
         reader.getNextBatch()
         reader.fetchData()
         until(lambda: device.uploads == 3)
-    with on(FakeDevice("late"), njob=3) as reader:
-        device = reader._batches_from._device
+    device = FakeDevice("late")
+    with on(device, njob=3) as reader:
         for _ in range(3):
             reader.fetchData()
-        until(lambda: reader._ring.counts()["ready"] == 3)
+        until(lambda: slot_states(reader)["ready"] == 3)
         assert device.uploads == 1
         reader.getNextBatch()
         assert device.uploads == 2
@@ -206,7 +207,7 @@ def test_release(on: Opener, pace: str | int) -> None:
             consumer.use(batch.data, batch.labels)
             batch.release()
             batch.release()
-            assert reader._ring.counts()["held"] == 0
+            assert slot_states(reader)["held"] == 0
             with pytest.raises(ReaderClosedError, match="copy=True"):
                 _ = batch.data
         assert consumer.records() == expected(1)
@@ -295,8 +296,9 @@ def test_bad_batch(monkeypatch: pytest.MonkeyPatch, pace: str | int) -> None:
     with open_fake(monkeypatch, source, cuda=True, batch_size=4, njob=2, debug=True) as reader:
         seen = []
         for step in range(STEPS):
-            while reader._ring.can_begin():
-                reader.fetchData()
+            with contextlib.suppress(QueueFullError):
+                while True:
+                    reader.fetchData()
             if step == 2:
                 with pytest.raises(ChecksumError):
                     reader.getNextBatch()
@@ -384,7 +386,7 @@ def test_close_from_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
     thread = threading.Thread(target=consume)
     thread.start()
-    until(lambda: reader._ring._waiting == 1)
+    until(lambda: waits(thread))
     threading.Timer(0.05, gate.set).start()
     reader.close()
     thread.join()

@@ -36,7 +36,7 @@ except AttributeError:  # an older jax
 import jax.numpy as jnp  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
-from asyncreader import ParamsError  # noqa: E402
+from asyncreader import AsyncReader, ParamsError  # noqa: E402
 from asyncreader.adapters.jax import JaxReader  # noqa: E402
 from asyncreader.pipeline.slots import POISON  # noqa: E402
 
@@ -78,9 +78,9 @@ def test_no_aliasing() -> None:
 
 def test_plain_device_put_would_alias() -> None:
     """What the copy is for: jax.device_put on the CPU aliases a slot's aligned memory."""
-    with JaxReader(SMALL) as loader:
-        slot = loader.reader._ring.slots[0]
-        assert np.shares_memory(np.asarray(jax.device_put(slot.rows[0])), slot.rows[0])
+    with AsyncReader(SMALL, layout="NHWC") as reader:
+        rows = next(iter(reader)).data
+        assert np.shares_memory(np.asarray(jax.device_put(rows)), rows)
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,7 @@ def test_a_slot_waits_after_an_early_end() -> None:
     with LateReader(SMALL, debug=True) as loader:
         left = iter(loader)
         next(left)
-        assert loader._sent is not None
-        ahead = loader._sent
+        ahead: Any = loader._sent
         second = [check(data, labels, nchw=True) for data, labels in landed(loader, 1)]
         assert is_whole_epoch(second)
         check(ahead[0].land(), ahead[1].land(), nchw=True)

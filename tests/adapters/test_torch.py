@@ -38,7 +38,7 @@ from frameworks import (
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[torch]'")
 
-from asyncreader import AsyncReader, NothingQueuedError, ParamsError  # noqa: E402
+from asyncreader import AsyncReader, NothingQueuedError, ParamsError, ReaderClosedError  # noqa: E402
 from asyncreader.adapters.torch import TorchReader  # noqa: E402
 
 __all__ = ["sample_sets"]  # a fixture
@@ -368,8 +368,9 @@ def test_pickle_and_copy(duplicate: Any) -> None:
         twin = pickle.loads(made) if isinstance(made, bytes) else made
         with twin:
             assert twin.reader is not loader.reader
-            assert twin._zero_copy
             assert checked(twin) == checked(loop)
+            with pytest.raises(ReaderClosedError, match="still held"):  # it copies nothing
+                list(twin)
 
 
 # -- training ------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def _params(spec: dict[str, Any]) -> dict[str, Any]:
     return {"shuffle": True, **given, **spec["params"]}
 
 
-def _reader(spec: dict[str, Any]) -> type[Any]:
+def reader_of(spec: dict[str, Any]) -> type[Any]:
     """AsyncReader, which must come from the tree that is to be measured."""
     import asyncreader
 
@@ -63,7 +63,7 @@ def _reader(spec: dict[str, Any]) -> type[Any]:
 
 
 def ours(spec: dict[str, Any]) -> Batches:
-    reader = _reader(spec)(_params(spec))
+    reader = reader_of(spec)(_params(spec))
     if spec["mode"] == "epochs":
         while True:
             for batch in reader:
@@ -83,12 +83,12 @@ class FirstEpochs:
     """
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        self.spec, self.reader = spec, _reader(spec)
+        self.spec, self.reader = spec, reader_of(spec)
         self.take(0, 0)
 
     def take(self, seconds: float, samples: int) -> tuple[int, float]:
         taken, spent = 0, 0.0
-        while not _enough(seconds, samples, taken, spent):
+        while not enough(seconds, samples, taken, spent):
             with self.reader(_params(self.spec), epochs=1) as reader:
                 batches = iter(reader)
                 for _ in itertools.islice(batches, AHEAD + 2):
@@ -129,7 +129,7 @@ class Bare:
         while True:
             pause.wait(0.01)
             taken, spent = sum(self.done) - before, time.perf_counter() - started
-            if _enough(seconds, samples, taken, spent):
+            if enough(seconds, samples, taken, spent):
                 self.open.clear()
                 return taken, spent
 
@@ -214,7 +214,7 @@ KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
 }  # fmt: skip
 
 
-def _enough(seconds: float, samples: int, taken: int, spent: float) -> bool:
+def enough(seconds: float, samples: int, taken: int, spent: float) -> bool:
     return spent >= seconds or (0 < samples <= taken and spent >= seconds / 5)
 
 
@@ -264,7 +264,7 @@ class Loop:
             if self.summed:
                 read_once(data)
             spent = time.perf_counter() - started
-            if _enough(seconds, samples, taken, spent):
+            if enough(seconds, samples, taken, spent):
                 return taken, spent
 
 

@@ -95,7 +95,7 @@ def decode_into(data: Any, out: np.ndarray, rng: Any) -> None:
 # -- torch DataLoader ----------------------------------------------------------------------------
 
 
-def _torch(spec: dict[str, Any], dataset: Any) -> Batches:
+def torch_batches(spec: dict[str, Any], dataset: Any) -> Batches:
     """A data set that has ``dataset[i]`` and, for whole batches, ``dataset.rows(numbers, out)``."""
     import torch
     from torch.utils.data import DataLoader
@@ -236,15 +236,15 @@ class Pictures:
 
 
 def torch_h5py(spec: dict[str, Any]) -> Batches:
-    return _torch(spec, _Sized(H5Rows(spec), spec))
+    return torch_batches(spec, _Sized(H5Rows(spec), spec))
 
 
 def torch_lmdb(spec: dict[str, Any]) -> Batches:
-    return _torch(spec, _Sized(LmdbRows(spec), spec))
+    return torch_batches(spec, _Sized(LmdbRows(spec), spec))
 
 
 def torch_folder(spec: dict[str, Any]) -> Batches:
-    return _torch(spec, Pictures(spec))
+    return torch_batches(spec, Pictures(spec))
 
 
 class _Sized:

@@ -85,7 +85,7 @@ def test_ratios_are_of_the_same_round_and_of_the_better_modes(bench: SimpleNames
 
 def test_a_window_ends_by_samples_or_seconds(bench: SimpleNamespace) -> None:
     """It holds the samples asked for and a fifth of the seconds, or all of the seconds."""
-    enough = bench.players._enough
+    enough = bench.players.enough
     assert enough(5.0, 1000, 1000, 1.0)
     assert not enough(5.0, 1000, 1000, 0.9)
     assert not enough(5.0, 1000, 999, 4.9)
@@ -160,7 +160,7 @@ def test_a_dataloader_keeps_its_workers(bench: SimpleNamespace, mode: str) -> No
             return np.zeros(len(numbers), np.int64)
 
     spec = {"mode": mode, "batch": 2, "count": 8, "workers": 1}
-    batches = bench.rivals._torch(spec, Rows())
+    batches = bench.rivals.torch_batches(spec, Rows())
     assert len({int(row) for _ in range(12) for row in next(batches)[:, 0]}) == 1
     batches.close()
 
@@ -182,7 +182,7 @@ def test_another_revision_runs_from_a_tree_of_its_own(
     (goal,) = bench.run.told(pair)["goals"]
     assert (goal["ours"], goal["other"]) == ("ours", "ours at HEAD")
     with pytest.raises(RuntimeError, match="asyncreader came from"):
-        bench.players._reader({"tree": str(tmp_path)})
+        bench.players.reader_of({"tree": str(tmp_path)})
 
 
 def test_scale_in_miniature() -> None:

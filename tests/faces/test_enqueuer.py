@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from child_processes import run
 from face_sources import Odd
-from observed import HANG, until
+from observed import HANG, until, waits
 
 from asyncreader import (
     AsyncReader,
@@ -62,12 +62,14 @@ def everything(enqueuer: Any, workers: int = 2, depth: int = 10) -> list[Any]:
         return found
 
 
-def threads() -> list[str]:
-    return [
-        t.name
-        for t in threading.enumerate()
-        if t.name.startswith(("asyncreader-enqueue", "asyncreader-dispatch"))
-    ]
+def threads() -> list[threading.Thread]:
+    ours = ("asyncreader-enqueue", "asyncreader-dispatch")
+    return [thread for thread in threading.enumerate() if thread.name.startswith(ours)]
+
+
+def idle() -> bool:
+    """Whether all threads of enqueuers wait: for a task, or for a free slot."""
+    return all(map(waits, threads()))
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +123,7 @@ def test_K3_bounded_prefetch() -> None:
         enqueuer.start(workers=4, max_queue_size=5)
         items = enqueuer.get()
         for taken in range(10):
-            until(lambda: enqueuer._run.ring.counts()["ready"] == 5)
+            until(lambda taken=taken: given >= 5 + taken and idle())
             assert given == 5 + taken
             assert next(items) == taken + 1
 
@@ -137,7 +139,7 @@ def test_K3_bounded_prefetch() -> None:
     counted = Counting()
     with OrderedEnqueuer(counted) as ordered:
         ordered.start(workers=4, max_queue_size=3)
-        until(lambda: ordered._run.ring.counts()["ready"] == 3)
+        until(lambda: counted.made >= 3 and idle())
         assert counted.made == 3
 
 
@@ -642,7 +644,7 @@ def test_bug_no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
         got: list[int] = []
         consumer = threading.Thread(target=lambda: got.extend(enqueuer.get()))
         consumer.start()
-        until(lambda: enqueuer._run.ring._waiting == 2)  # it, and who waits for a free slot
+        until(lambda: waits(consumer))
         gate.set()
         consumer.join(HANG)
         assert got == [1]
@@ -699,7 +701,7 @@ def test_bug_stop_while_a_consumer_waits() -> None:
     got: list[Any] = []
     consumer = threading.Thread(target=lambda: got.append(list(enqueuer.get())))
     consumer.start()
-    until(lambda: enqueuer._run.ring._waiting == 2)  # it, and who waits for a free slot
+    until(lambda: waits(consumer))
     gate.set()
     enqueuer.stop()
     consumer.join(HANG)

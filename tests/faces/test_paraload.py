@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from child_processes import run
 from face_sources import Odd
-from observed import HANG, until
+from observed import HANG, until, waits
 
 from asyncreader import NothingQueuedError, ParamsError, ReaderClosedError
 from asyncreader.faces import ParaLoad
@@ -57,8 +57,13 @@ def drain(loader: ParaLoad) -> list[int]:
     return found
 
 
-def loaders() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("asyncreader-load")]
+def loaders() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("asyncreader-load")]
+
+
+def idle() -> bool:
+    """Whether all loaders wait for a free slot."""
+    return all(map(waits, loaders()))
 
 
 # -- features ------------------------------------------------------------------------------------
@@ -76,22 +81,20 @@ def test_P1_any_number_of_preallocated_slots(slots: int) -> None:
         assert all(a is b for a, b in zip(loader.buffer, made, strict=True))
 
 
-@pytest.mark.parametrize("count", [1, 3, 8])
-def test_P2_configurable_loader_threads(count: int) -> None:
+@pytest.mark.parametrize("asked", [1, 3, 8, None])
+def test_P2_configurable_loader_threads(asked: int | None) -> None:
     """As many callbacks run at once as loaders were asked for; the default is two."""
+    count = asked or 2
     together = threading.Barrier(count, timeout=HANG)
 
     def callback(batch: list[int]) -> None:
         together.wait()
 
     with ParaLoad([[] for _ in range(2 * count)], callback) as loader:
-        loader.start_loaders(num_loaders=count)
+        loader.start_loaders(**({} if asked is None else {"num_loaders": asked}))
         for _ in range(2 * count):
             assert loader.get_available_data_index() >= 0
         assert len(loaders()) == count
-    with ParaLoad(buffer(1), Numbers(1)) as loader:
-        loader.start_loaders()
-        assert len(loader._threads) == 2
 
 
 def test_P3_callback_fills_the_slot_in_place() -> None:
@@ -126,7 +129,7 @@ def test_P4_consumer_waits_for_a_filled_slot(monkeypatch: pytest.MonkeyPatch) ->
         loader.start_loaders(1)
         consumer = threading.Thread(target=lambda: got.append(loader.get_available_data_index()))
         consumer.start()
-        until(lambda: loader._ring._waiting == 1)
+        until(lambda: waits(consumer))
         assert got == []
         gate.set()
         consumer.join(HANG)
@@ -154,13 +157,13 @@ def test_P6_loaders_wait_without_a_free_slot() -> None:
     callback = Numbers(1000)
     with ParaLoad(buffer(3), callback) as loader:
         loader.start_loaders(4)
-        until(lambda: loader._ring.counts()["ready"] == 3)
+        until(lambda: callback.given >= 3 and idle())
         assert callback.given == 3
         for more in range(1, 5):
             index = loader.get_available_data_index()
             assert callback.given == 2 + more
             loader.return_back_for_refill(index)
-            until(lambda: loader._ring.counts()["ready"] == 3)
+            until(lambda more=more: callback.given >= 3 + more and idle())
             assert callback.given == 3 + more
 
 
@@ -266,12 +269,12 @@ def test_bug_2_stop_after_an_early_break() -> None:
     loader.start_loaders(1)
     consumer = threading.Thread(target=lambda: got.append(loader.get_available_data_index()))
     consumer.start()
-    until(lambda: loader._ring._waiting == 1)
-    loader._ring.close()
+    until(lambda: waits(consumer))
+    with pytest.warns(RuntimeWarning, match="did not|still|stuck|left"):
+        loader.stop()
     consumer.join(HANG)
     assert got == [-1]
     gate.set()
-    loader.stop()
 
 
 def test_bug_2_a_forgotten_loader_is_collected() -> None:
@@ -339,15 +342,12 @@ def test_bug_3_a_callback_that_always_fails_does_not_hang() -> None:
 
 @pytest.mark.parametrize("end", [False, 0, np.False_, np.int64(0), 0.0])
 def test_bug_4_one_false_ends_all(end: Any) -> None:
-    """One False (or what equals it) ends all loaders, and its slot is free again."""
+    """One False (or what equals it) ends all loaders."""
     callback = Numbers(5, end)
     with ParaLoad(buffer(3), callback) as loader:
         loader.start_loaders(6)
         assert sorted(drain(loader)) == list(range(5))
-        for thread in loader._threads:
-            thread.join(HANG)
-            assert not thread.is_alive()
-        assert loader._ring.counts()["free"] == 3
+        until(lambda: not loaders())
 
 
 @pytest.mark.parametrize("result", [None, True, 1, "", [], np.zeros(4), np.zeros(1)])
@@ -439,17 +439,18 @@ def test_a_batch_may_be_returned_by_another_thread_and_after_stop() -> None:
     loader.return_back_for_refill(index)
 
 
-def test_starting() -> None:
+def test_starting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it waiting is an error; twice adds loaders; after the end it does nothing."""
+    before = loaders()
     loader = ParaLoad(buffer(2), Numbers(3))
     with pytest.raises(NothingQueuedError, match="start_loaders"):
         loader.get_available_data_index()
     loader.start_loaders(1)
     loader.start_loaders(2)
-    assert len(loader._threads) == 3
+    assert len(loaders()) == len(before) + 3
     assert sorted(drain(loader)) == [0, 1, 2]
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("started"))
     loader.start_loaders(5)
-    assert len(loader._threads) == 3
     loader.stop()
     with pytest.raises(ReaderClosedError):
         loader.start_loaders()
@@ -469,20 +470,22 @@ def test_what_is_refused() -> None:
 
 def test_a_stuck_callback_is_left_behind() -> None:
     """stop() waits a second for user code, warns with its stack, and returns."""
-    gate = threading.Event()
+    inside, gate, before = threading.Event(), threading.Event(), loaders()
 
     def stuck_here(batch: Any) -> None:
+        inside.set()
         gate.wait(HANG)
 
     loader = ParaLoad([None], stuck_here)
     loader.start_loaders(1)
-    until(lambda: loader._ring.counts()["filling"] == 1)
+    assert inside.wait(HANG)
+    (thread,) = set(loaders()) - set(before)
     started = time.monotonic()
     with pytest.warns(RuntimeWarning, match="stuck_here"):
         loader.stop()
     assert time.monotonic() - started > 0.9
     gate.set()
-    loader._threads[0].join(HANG)
+    thread.join(HANG)
 
 
 def test_importing_the_faces_is_cheap() -> None:

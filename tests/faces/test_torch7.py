@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 import pytest
 from fake_device import FakeDevice
-from observed import HANG, until
+from observed import HANG, slot_states, until
 
 from asyncreader import (
     AsyncReader,
@@ -106,7 +106,7 @@ def test_T3_batch_is_not_touched_by_the_fetch_in_flight(path: str) -> None:
         for step in range(12):
             data, labels = reader.getNextBatch()
             reader.fetchData()
-            until(lambda: reader._ring.counts()["ready"] == 1)
+            until(lambda: slot_states(reader)["ready"] == 1)
             first = step % 5 * 4
             assert (data == nchw(slice(first, first + 4))).all()
             data[...], labels[...] = 255, -1

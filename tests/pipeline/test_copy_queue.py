@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from observed import HANG, until
+from observed import HANG, until, waits
 
 from asyncreader import AsyncReader
 from asyncreader.pipeline import copy_queue
@@ -63,6 +63,11 @@ class Jobs:
             assert (labels[: numbers.size] == self.labels[numbers]).all()
 
 
+def queue_of(reader: AsyncReader) -> CopyQueue | None:
+    """The copy queue of a reader, which nothing public shows."""
+    return reader._ring.copies
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("starts", [False, True])
 @pytest.mark.parametrize("width", [0, 1, 2, 5])
@@ -77,10 +82,11 @@ def test_kernel_and_twin_copy_the_same(
         rng = np.random.default_rng(2)
         for slot, size in enumerate((ROWS, 5, 1)):
             jobs.publish(slot, rng.integers(0, COUNT, size), generation=slot + 7)
-        function(*jobs.queue._arguments, 2, 0)
+        arguments = jobs.queue._arguments
+        function(*arguments, 2, 0)
         assert list(jobs.queue.marks) == [7, 8, 0]
         assert jobs.queue.waiting()
-        function(*jobs.queue._arguments, 5, 0)
+        function(*arguments, 5, 0)
         assert list(jobs.queue.marks) == [7, 8, 9]
         assert not jobs.queue.waiting()
         for slot in range(3):
@@ -145,7 +151,7 @@ def test_batches_are_right_whatever_is_done_with_them(nthread: int, njob: int) -
     with AsyncReader(
         data=DATA, labels=labels, batch_size=ROWS, shuffle=True, nthread=nthread, njob=njob
     ) as reader:
-        assert reader._ring.copies is not None
+        assert queue_of(reader) is not None
         kept = []
         queued = 0
         for _ in range(3000):
@@ -173,9 +179,7 @@ def test_batches_are_right_whatever_is_done_with_them(nthread: int, njob: int) -
 def test_the_consumer_copies_what_no_worker_has_begun() -> None:
     """A batch that is wanted at once is there without a worker."""
     with AsyncReader(data=DATA, batch_size=ROWS) as reader:
-        for thread in reader._workers._threads:
-            assert thread.is_alive()
-        copies = reader._ring.copies
+        copies = queue_of(reader)
         assert copies is not None
         copies.servers = 0  # no worker may serve
         for step, batch in zip(range(5), reader, strict=False):
@@ -184,32 +188,33 @@ def test_the_consumer_copies_what_no_worker_has_begun() -> None:
 
 def test_an_interrupted_copy_wakes_who_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C behind a copy in getNextBatch(): a seek() in another thread that waits goes on."""
-    begun, waits = threading.Event(), threading.Event()
+    begun, moved = threading.Event(), threading.Event()
 
     def interrupted(queue: CopyQueue) -> None:
         # claimed, and whole only when the other thread waits for it
         number = queue.queue[queue.control[CLAIMED] % 3]
         queue.control[CLAIMED] += 1
         begun.set()
-        until(lambda: reader._ring._waiting == 1)
+        until(lambda: waits(thread))
         queue.marks[number] = queue.jobs[number, 5]
         raise KeyboardInterrupt
 
     def seek() -> None:
         begun.wait()
         reader.seek(1)
-        waits.set()
+        moved.set()
 
     monkeypatch.setattr(CopyQueue, "copy_one", interrupted)
     with AsyncReader(data=DATA, batch_size=ROWS, njob=2) as reader:
-        assert reader._ring.copies is not None
-        reader._ring.copies.servers = 0
+        copies = queue_of(reader)
+        assert copies is not None
+        copies.servers = 0
         reader.fetchData()
         thread = threading.Thread(target=seek)
         thread.start()
         with pytest.raises(KeyboardInterrupt):
             reader.getNextBatch()
-        woken = waits.wait(HANG)
+        woken = moved.wait(HANG)
         reader.close()
         thread.join()
         assert woken
@@ -230,7 +235,7 @@ def test_samples_are_checked_before_they_are_only_copied(tmp_path: Path) -> None
     """With verify="first" the first epoch is checked sample by sample, the next ones are copied."""
     path = packed(tmp_path)
     with AsyncReader(path=str(path), batch_size=8, shuffle=True, njob=2) as reader:
-        copies = reader._ring.copies
+        copies = queue_of(reader)
         assert copies is not None
         for _ in reader:
             pass
@@ -240,7 +245,7 @@ def test_samples_are_checked_before_they_are_only_copied(tmp_path: Path) -> None
             pass
         assert copies.control[PUBLISHED] - checked >= 4
     with AsyncReader(path=str(path), batch_size=8, verify="always") as reader:
-        assert reader._ring.copies is None
+        assert queue_of(reader) is None
 
 
 def test_files_of_a_list_are_only_copied(tmp_path: Path) -> None:
@@ -253,7 +258,7 @@ def test_files_of_a_list_are_only_copied(tmp_path: Path) -> None:
         with h5py.File(names[-1], "w") as file:
             file["data"], file["labels"] = part, part[:, 0, 0, :1].astype(np.int64)
     with AsyncReader(path=names, batch_size=8, shuffle=True, njob=2, layout="NHWC") as reader:
-        copies = reader._ring.copies
+        copies = queue_of(reader)
         assert copies is not None
         for _ in range(3):
             for batch in reader:
@@ -281,7 +286,7 @@ def test_files_of_a_list_that_are_cold(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(bytestore, "cached_share", share)
     monkeypatch.setattr(bytestore, "_LOOK_AGAIN_BYTES", 1)
     with AsyncReader(path=names, batch_size=8, shuffle=True, layout="NHWC") as reader:
-        copies = reader._ring.copies
+        copies = queue_of(reader)
         assert copies is not None
         for cold_now, low, high in (({"1"}, 0, 2), (set(), 1, 8), ({"3"}, 0, 8)):
             cold.clear()
@@ -308,11 +313,13 @@ def test_a_set_that_comes_into_memory_later(
     ) as reader:
         for copied in (False, True, False, True):
             share[0] = float(copied)
-            before = 0 if reader._ring.copies is None else reader._ring.copies.control[PUBLISHED]
+            queue = queue_of(reader)
+            before = 0 if queue is None else queue.control[PUBLISHED]
             for batch in reader:
                 assert (batch.data == data[batch.indices]).all()
-            assert reader._ring.copies is not None
-            published = reader._ring.copies.control[PUBLISHED] - before
+            queue = queue_of(reader)
+            assert queue is not None
+            published = queue.control[PUBLISHED] - before
             # it is looked at again after an eighth of the file
             assert (published >= 4) if copied else (published <= 4)
 
@@ -333,5 +340,5 @@ def test_what_is_not_a_copy_goes_another_way(params: dict[str, object], tmp_path
     if "workers" in params:
         params = {"workers": "process"}
     with AsyncReader({"path": str(packed(tmp_path)), "batch_size": 8, **params}) as reader:
-        assert reader._ring.copies is None
+        assert queue_of(reader) is None
         assert sum(1 for _ in reader) == 8

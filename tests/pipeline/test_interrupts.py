@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ctrl_c import elsewhere, moments
-from observed import HANG, until
+from observed import HANG, until, waits
 from project import ROOT
 
 from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, ParaLoad
@@ -94,21 +94,20 @@ def test_the_error_of_a_batch_outlives_ctrl_c() -> None:
 
     def case() -> Iterator[Callable[[], Any]]:
         ring = rings(False, None)
-        for step in range(2):
-            ring.begin(plan(step))
-        waits = threading.Thread(target=lambda: seen.append(ring.take()), daemon=True)
+        slot, _ = [ring.begin(plan(step)) for step in range(2)]
+        error = ValueError("row 0")
+        other = threading.Thread(target=lambda: seen.append(ring.take()), daemon=True)
         seen: list[Any] = []
-        waits.start()
-        until(lambda: ring._waiting == 1)
+        other.start()
+        until(lambda: waits(other))
         with ring._lock:  # the thread that waits looks when this one has taken the first batch
-            slot, error = ring._queue[0], ValueError("row 0")
             task = ring.next_task()
             assert task is not None
             assert ring.part_done(slot, 0, error)
             ring.ready(slot)
             yield ring.take
         fill(ring)
-        waits.join(HANG)
+        other.join(HANG)
         assert seen
         left = [seen[0]] if not ring.in_flight_now() else [seen[0], ring.take(HANG)]
         assert [found for taken, found in left if taken is slot] in ([], [error])

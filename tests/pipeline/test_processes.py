@@ -32,8 +32,9 @@ from process_functions import (
 )
 from project import ROOT
 
-from asyncreader import AsyncReader, ParamsError, SourceError, WorkerError
-from asyncreader.pipeline.shared_memory import Arena, pages
+from asyncreader import AsyncReader, ChecksumError, ParamsError, SourceError, WorkerError
+from asyncreader.pipeline.processes import ProcessWorkers
+from asyncreader.pipeline.shared_memory import Arena
 
 COUNT = 60
 
@@ -186,23 +187,21 @@ def test_where_no_process_may_be_started(
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_a_file_that_vanished_is_an_error_at_construction(packed: str, tmp_path: Path) -> None:
+def test_a_file_that_vanished_is_an_error_at_construction(
+    packed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker that cannot open the set says so while the reader is constructed."""
-    from asyncreader import reader
-    from asyncreader.pipeline import processes
-
     link = tmp_path / "set.h5"
     link.symlink_to(packed)
-    parsed = reader.parse_params({"path": str(link), "workers": "process"}, {})
-    with AsyncReader(path=str(link), workers="process") as opened:
-        recipe = opened._workers._recipe  # type: ignore[union-attr]
+    start = ProcessWorkers.start
+
+    def without_the_file(workers: ProcessWorkers) -> None:
         link.unlink()
-        arena = Arena(pages(1 << 20))
-        broken = processes.Recipe(parsed, 0, 1, recipe.layout, arena, recipe.build)
-        index = opened._source.index  # type: ignore[union-attr]
-        workers = processes.ProcessWorkers(1, opened._ring, broken, index, 0, 1)
-        with pytest.raises(SourceError, match="no such file"):
-            workers.start()
+        start(workers)
+
+    monkeypatch.setattr(ProcessWorkers, "start", without_the_file)
+    with pytest.raises(SourceError, match="no such file"):
+        AsyncReader(path=str(link), workers="process")
 
 
 def test_bad_samples_and_padding_cross_over(tmp_path: Path) -> None:
@@ -224,13 +223,24 @@ def test_bad_samples_and_padding_cross_over(tmp_path: Path) -> None:
 
 
 def test_verified_once_for_all_workers(tmp_path: Path) -> None:
-    """verify="first" marks what passed in one map for all processes."""
-    path = write_hdf5(tmp_path / "good.h5", pack(paint(12, (4, 4, 3))))
-    with AsyncReader(path=str(path), batch_size=4, workers="process", nthread=2) as reader:
+    """verify="first" marks what passed in one map for all processes: what is damaged later is
+    served, whichever process checked it."""
+    content = pack(paint(12, (4, 4, 3)))
+    path = write_hdf5(tmp_path / "good.h5", content)
+    params = {"path": str(path), "batch_size": 4, "workers": "process", "nthread": 2}
+    with AsyncReader(params, shuffle=True) as reader:
         for _ in reader:
             pass
-        seen = reader._workers._recipe.arena.start(12)
-        assert seen.all()
+        held = Path(path).read_bytes()
+        with open(path, "r+b") as file:
+            for sample in content.samples:
+                file.seek(held.index(sample))
+                file.write(bytes(len(sample)))
+        for _ in range(5):
+            for batch in reader:
+                assert batch.mask.all()
+    with AsyncReader(params) as reader, pytest.raises(ChecksumError):
+        next(iter(reader))
 
 
 def test_exit_without_close(packed: str, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from observed import HANG
+from observed import HANG, until, waits
 
 from asyncreader import (
     DecodeError,
@@ -298,16 +298,6 @@ def fill(slot: Slot, ring: SlotRing) -> None:
         ring.ready(slot)
 
 
-def waiting_consumer(ring: SlotRing) -> None:
-    """Return when a thread waits inside take()."""
-    with ring._cond:
-        pass
-    while True:
-        with ring._cond:
-            if ring._waiting:
-                return
-
-
 def test_close_wakes_a_waiting_consumer(started: Callable[..., threading.Thread]) -> None:
     """A consumer inside take() gets ReaderClosedError as soon as the ring closes."""
     ring = make_ring()
@@ -321,7 +311,7 @@ def test_close_wakes_a_waiting_consumer(started: Callable[..., threading.Thread]
             seen.append(exc)
 
     thread = started(consume)
-    waiting_consumer(ring)
+    until(lambda: waits(thread))
     ring.close()
     thread.join(HANG)
     assert len(seen) == 1
@@ -356,7 +346,7 @@ def test_close_with_a_failure_raises_it(started: Callable[..., threading.Thread]
             seen.append(exc)
 
     thread = started(consume)
-    waiting_consumer(ring)
+    until(lambda: waits(thread))
     failure = WorkerError("a worker died")
     ring.close(failure)
     ring.close()
@@ -384,9 +374,9 @@ def test_a_batch_that_becomes_ready_wakes_the_consumer(
             taken.append(slot.plan.step)
 
     thread = started(consume)
-    waiting_consumer(ring)
+    until(lambda: waits(thread))
     fill(two[0], ring)  # the younger one first: the consumer must not take it
-    waiting_consumer(ring)
+    until(lambda: waits(thread))
     assert taken == []
     fill(one[0], ring)
     thread.join(HANG)
@@ -457,7 +447,7 @@ def test_drop_waits_for_busy_workers(started: Callable[..., threading.Thread]) -
         dropped.set()
 
     thread = started(drop)
-    waiting_consumer(ring)
+    until(lambda: waits(thread))
     for slot, lo, hi in busy:
         assert not dropped.is_set()
         assert slot.state is SlotState.FILLING
@@ -491,9 +481,7 @@ def test_a_waiting_consumer_is_told_that_nothing_is_left(
             seen.append(type(exc))
 
     threads = [started(consume) for _ in range(2)]
-    while ring._waiting < 2:
-        with ring._cond:
-            pass
+    until(lambda: all(map(waits, threads)))
     if how == "dropped":
         with ring._cond:  # the consumers look when the batch is gone
             fill(slot, ring)

@@ -60,10 +60,10 @@ def test_parts_of_files_with_several_damages() -> None:
             continue
         data = cut_jpegs.damaged(data, rng)
         header, undamaged = header_of(data), header_of(source)
-        if header[:4] != undamaged[:4] or cut_jpegs._decoded(data, header, None, None) is not None:
+        if header[:4] != undamaged[:4] or cut_jpegs.decoded(data, header, None, None) is not None:
             continue
         part = cut_jpegs.drawn_part(rng, header, 0.5)
-        found = cut_jpegs._decoded(data, header, part, None)
+        found = cut_jpegs.decoded(data, header, part, None)
         if found is not None:
             pixels = cut_jpegs.pixels_of(found, header, part)
             whole = codec.decode_part(source, 3, header=undamaged, part=None)

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import pytest
 from fakes import MemorySource, open_fake, packed, paint, pictures, write_hdf5, write_lmdb
-from observed import HANG, until
+from observed import HANG, slot_states, until
 from painted import COUNT, IMAGES, LABELS, open_reader
 
 from asyncreader import (
@@ -37,7 +37,7 @@ from asyncreader.pipeline.slots import POISON
 
 def all_ready(reader: AsyncReader) -> bool:
     """Whether everything in flight is ready."""
-    return reader._ring.counts()["filling"] == 0
+    return slot_states(reader)["filling"] == 0
 
 
 def indices_of(batches: Iterator[Batch]) -> list[list[int]]:
@@ -167,7 +167,7 @@ def test_batches_come_in_order_whatever_the_threads_do(monkeypatch: pytest.Monke
     with open_fake(monkeypatch, source, batch_size=4, nthread=4, njob=4) as reader:
         for _ in range(4):
             reader.fetchData()
-        until(lambda: reader._ring.counts()["ready"] == 3)
+        until(lambda: slot_states(reader)["ready"] == 3)
         gate.set()
         assert [reader.getNextBatch().step for _ in range(4)] == [0, 1, 2, 3]
 

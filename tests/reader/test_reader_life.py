@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import xxhash
 from fakes import MemorySource, open_fake, packed, pictures, write_hdf5, write_lmdb
-from observed import HANG, descriptors, private_bytes, until
+from observed import HANG, descriptors, private_bytes, until, waits
 from painted import COUNT, IMAGES, LABELS, open_reader
 from shard_sets import write_set
 
@@ -128,7 +128,7 @@ def test_close_while_another_thread_waits(monkeypatch: pytest.MonkeyPatch) -> No
 
     thread = threading.Thread(target=consume)
     thread.start()
-    until(lambda: reader._ring._waiting > 0)
+    until(lambda: waits(thread))
     closer = threading.Thread(target=reader.close)
     closer.start()
     thread.join(HANG)

@@ -161,15 +161,15 @@ def compare_damaged(files: int, seed: int = 0) -> Counter[str]:
         min_size = least(rng, header)
         for _ in range(4):
             part = drawn_part(rng, header, 0.5)
-            whole = _decoded(data, header, None, min_size)
-            found = _decoded(data, header, part, min_size)
+            whole = decoded(data, header, None, min_size)
+            found = decoded(data, header, part, min_size)
             if found is None:
                 assert whole is None, (seed, number, part)
                 counts["error"] += 1
                 continue
             what = "both" if whole is not None else "elsewhere"
             if whole is None:
-                whole = _decoded(source, codec.read_header(source), None, min_size)
+                whole = decoded(source, codec.read_header(source), None, min_size)
             assert whole is not None
             np.testing.assert_array_equal(
                 pixels_of(found, header, part), pixels_of(whole, header, part), str((seed, number))
@@ -178,7 +178,7 @@ def compare_damaged(files: int, seed: int = 0) -> Counter[str]:
     return counts
 
 
-def _decoded(
+def decoded(
     data: bytes,
     header: codec.ImageHeader,
     part: tuple[int, int, int, int] | None,

@@ -1,4 +1,4 @@
-"""What tests observe of their process: waiting for other threads, descriptors, memory.
+"""What tests observe of their process: waiting threads, slots, descriptors, memory.
 
 Light on purpose: worker processes import this module too.
 """
@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import sys
+import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -20,6 +24,18 @@ def until(condition: Callable[[], bool]) -> None:
     """Wait for other threads to make it true (a hang ends in faulthandler's timeout)."""
     while not condition():
         os.sched_yield()
+
+
+def waits(thread: threading.Thread) -> bool:
+    """Whether a thread waits on a condition: it is inside threading.Condition.wait."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code is threading.Condition.wait.__code__
+
+
+def slot_states(reader: object) -> Counter[str]:
+    """How many slots of a reader are free, filling, ready and held, as its repr says."""
+    found = re.findall(r"(\d+) (free|filling|ready|held)", repr(reader).rpartition("slots")[2])
+    return Counter({state: int(number) for number, state in found})
 
 
 def descriptors() -> int:

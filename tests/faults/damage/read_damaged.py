@@ -146,11 +146,11 @@ def _read(
             served.append(batch.indices.copy())
     if error:
         return Outcome(error, said)
-    whole = _complete(served, len(expected.data), epochs)
+    whole = complete(served, len(expected.data), epochs)
     return Outcome(OTHER_SET) if others and whole.verdict == "right" else whole
 
 
-def _complete(served: Sequence[npt.NDArray[np.int64]], count: int, epochs: int) -> Outcome:
+def complete(served: Sequence[npt.NDArray[np.int64]], count: int, epochs: int) -> Outcome:
     """Without an error, every record came once an epoch."""
     times = np.bincount(np.concatenate(served), minlength=count)
     if times.size != count or (times != epochs).any():

@@ -71,9 +71,9 @@ def test_wrong_samples_are_seen(known: KnownSet, scratch: Path) -> None:
 
 def test_an_epoch_that_lacks_a_record_is_seen() -> None:
     """A record that never came, or came twice, is not right."""
-    assert read_damaged._complete([np.array([0, 1]), np.array([2])], 3, 1).verdict == "right"
-    assert read_damaged._complete([np.array([0, 1])], 3, 1).verdict == "short"
-    assert read_damaged._complete([np.array([0, 1, 1])], 2, 1).verdict == "short"
+    assert read_damaged.complete([np.array([0, 1]), np.array([2])], 3, 1).verdict == "right"
+    assert read_damaged.complete([np.array([0, 1])], 3, 1).verdict == "short"
+    assert read_damaged.complete([np.array([0, 1, 1])], 2, 1).verdict == "short"
 
 
 CHILD = """
