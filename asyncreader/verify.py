@@ -26,7 +26,6 @@ from .pixels import codec
 from .pixels.masks import check_values, decode_values
 from .sources import (
     FieldsSource,
-    Hdf5Fields,
     Source,
     container_of,
     expand_paths,
@@ -84,7 +83,6 @@ class VerifyReport:
 
 def verify_file(
     path: str,
-    fields: Hdf5Fields | None = None,
     *,
     decode: bool = False,
     jobs: int | None = None,
@@ -96,18 +94,18 @@ def verify_file(
     compared with the table, and with ``decode`` every image is decoded, in other fields too. The
     shards of a sharded set are checked one after the other, and their bytes are compared with the
     manifest; a missing or wrong shard is one of the problems. ``progress(done, total)`` is called
-    now and then. ``fields``: names and axes in a file that asyncreader did not pack. Raises
-    SourceNotFoundError if there is no such file, ParamsError if its axes are not clear.
+    now and then. Raises SourceNotFoundError if there is no such file, ParamsError if its axes are
+    not clear.
     """
     names = expand_paths(path)
     if is_url(names[0]):
-        return _verify_url(path, fields, decode, jobs or usable_cores(), progress)
+        return _verify_url(path, decode, jobs or usable_cores(), progress)
     manifest = manifest_path(names[0])
     if manifest is not None and len(names) == 1:
         return _verify_local_set(path, manifest, decode, jobs or usable_cores(), progress)
     container = container_of(names[0])
     try:
-        source = open_whole(path, fields)
+        source = open_whole(path)
     except SourceError as exc:
         return VerifyReport(path, container, 0, 0, 0, 0, (str(exc),))
     try:
@@ -139,7 +137,6 @@ def _verify_local_set(
 
 def _verify_url(
     path: str,
-    fields: Hdf5Fields | None,
     decode: bool,
     jobs: int,
     progress: Callable[[int, int], None] | None,
@@ -152,7 +149,7 @@ def _verify_url(
         with fetched_shards(path) as each:
             if each is not None:  # each shard was compared with the manifest when it was fetched
                 return _verify_set(path, path, each, lambda _: True, decode, jobs, progress)
-        with contextlib.closing(open_whole(path, fields)) as source:
+        with contextlib.closing(open_whole(path)) as source:
             return _verify(path, source, decode, jobs, progress)
     except FormatError as exc:
         return VerifyReport(path, "?", 0, 0, 0, 0, (str(exc),))

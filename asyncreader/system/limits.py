@@ -43,10 +43,10 @@ def available_memory(proc: str = "/proc", mounted: str = "/sys/fs/cgroup") -> in
 
 
 @lru_cache(maxsize=1)
-def last_level_cache(folder: str = "/sys/devices/system/cpu/cpu0/cache") -> int:
+def last_level_cache() -> int:
     """Bytes of the largest cache of the first core; 32 MiB where the system does not tell."""
     sizes = []
-    for path in glob.glob(f"{folder}/index*/size"):
+    for path in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*/size"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             text = _read(path).strip()  # 107520K
             sizes.append(int(text[:-1]) << {"K": 10, "M": 20}[text[-1]])

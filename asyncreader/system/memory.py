@@ -143,11 +143,12 @@ def cached_pages(mapped: UInt8) -> UInt8 | None:
     return held
 
 
-def cached_share(mapped: UInt8, samples: int = 128) -> float:
-    """Part of a mapped file's pages in the page cache, 0 to 1, by evenly spread ones.
+def cached_share(mapped: UInt8) -> float:
+    """Part of a mapped file's pages in the page cache, 0 to 1, by 128 evenly spread ones.
 
     By mincore(2), some 0.1 ms; 1.0 where the system does not tell.
     """
+    samples = 128
     address, known, held = mapped.ctypes.data, ctypes.create_string_buffer(1), 0
     for number in np.linspace(0, (mapped.size - 1) // PAGE, samples).astype(np.int64).tolist():
         if _libc.mincore(address + number * PAGE, PAGE, known) != 0:

@@ -87,38 +87,35 @@ class BenchReport:
 def run_bench(
     params: Mapping[str, Any],
     *,
-    nthreads: Sequence[int] = (1, 2, 4),
+    nthreads: Sequence[int],
     seconds: float = 2.0,
-    rounds: int = ROUNDS,
     consumer_seconds: float = 0.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> BenchReport:
     """Measure ``params`` (as for AsyncReader) with each number of threads in ``nthreads``.
 
-    Each is measured for ``seconds`` in all, in ``rounds`` turns of at least one batch, each after a
+    Each is measured for ``seconds`` in all, in ROUNDS turns of at least one batch, each after a
     warm-up in which every slot is filled once. Each turn opens the set anew, so with
     ``verify="first"`` it checks checksums as a first epoch does. ``last_batch`` is "wrap" unless
     given, so that small sets do too. ``progress(done, total)`` counts turns. Raises what
     AsyncReader raises.
     """
-    if not nthreads or not seconds > 0 or rounds < 1 or not consumer_seconds >= 0:
-        raise ParamsError(
-            "nothing to measure", found=f"nthreads {nthreads}, {seconds} s, {rounds} rounds"
-        )
+    if not nthreads or not seconds > 0 or not consumer_seconds >= 0:
+        raise ParamsError("nothing to measure", found=f"nthreads {nthreads}, {seconds} s")
     params = {"last_batch": "wrap", **params}
     chosen = tuple(dict.fromkeys(nthreads))
     turns: dict[int, list[Turn]] = {nthread: [] for nthread in chosen}
     facts: dict[str, Any] = {}
-    for number in range(rounds):
+    for number in range(ROUNDS):
         for nthread in chosen if number % 2 == 0 else reversed(chosen):
             with AsyncReader(params, nthread=nthread) as reader:
                 # each turn another epoch: the samples of the turn before are in memory now
                 reader.seek(epoch=sum(map(len, turns.values())))
-                _touch_slots(reader, seconds / rounds)
-                turns[nthread].append(serve(reader, seconds / rounds, consumer_seconds))
+                _touch_slots(reader, seconds / ROUNDS)
+                turns[nthread].append(serve(reader, seconds / ROUNDS, consumer_seconds))
                 facts = facts or _facts(reader)
             if progress is not None:
-                progress(sum(map(len, turns.values())), rounds * len(chosen))
+                progress(sum(map(len, turns.values())), ROUNDS * len(chosen))
     return BenchReport(
         **facts,
         params=params,

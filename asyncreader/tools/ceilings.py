@@ -46,10 +46,11 @@ class Decoding:
     """Samples/s with reading, resizing and converting."""
 
 
-def copy_ceiling(batch_bytes: int, threads: int, seconds: float, slots: int = 5) -> float:
+def copy_ceiling(batch_bytes: int, threads: int, seconds: float) -> float:
     """Batches per second that ``threads`` can copy from memory that stays in their caches to
-    ``slots`` batches in turn.
+    five batches in turn.
     """
+    slots = 5
     size = max(1, min(batch_bytes, _COPIED))
     sources = [aligned_empty((size,), np.uint8) for _ in range(threads)]
     targets = [[aligned_empty((size,), np.uint8) for _ in range(slots)] for _ in range(threads)]
@@ -99,9 +100,7 @@ def decode_ceiling(
     return Decoding(sum(decoding) or None, sum(rate for _, rate in rates))
 
 
-def read_ceiling(
-    path: str, piece: int, seconds: float, readers: int = READERS, random: bool = True
-) -> float | None:
+def read_ceiling(path: str, piece: int, seconds: float, random: bool = True) -> float | None:
     """Bytes per second that the disk gives, past the page cache (O_DIRECT), None where that cannot
     be had (tmpfs, some network file systems) or the file is too small.
 
@@ -115,7 +114,7 @@ def read_ceiling(
 
     def work(number: int, until: float) -> int:
         draw = np.random.default_rng(number)
-        at = positions * number // readers
+        at = positions * number // READERS
         done = 0
         fd = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
         try:
@@ -129,7 +128,7 @@ def read_ceiling(
         return done
 
     try:
-        return sum(rate for _, rate in _together(work, readers, seconds)) or None
+        return sum(rate for _, rate in _together(work, READERS, seconds)) or None
     except OSError:
         return None
 

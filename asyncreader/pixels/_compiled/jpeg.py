@@ -483,14 +483,7 @@ def _end_segment(out: Any, held: Any, count: Any) -> Any:
     """Write the bits in ``held``, filled up with ones; returns where the next byte goes."""
     filled = -count & 7
     held = (held << np.uint64(filled)) | ((np.uint64(1) << np.uint64(filled)) - np.uint64(1))
-    count += filled
-    while count:
-        count -= 8
-        byte = (held >> np.uint64(count)) & np.uint64(0xFF)
-        _store_u8(out, byte)
-        _store_u8(out + 1, np.uint64(0))
-        out += 2 if byte == np.uint64(0xFF) else 1
-    return out
+    return _put_bytes(out, held, (count + filled) >> 3)
 
 
 @njit

@@ -313,9 +313,9 @@ class LmdbFile:
             at += count
         return starts, sizes
 
-    def check_numbered(self, tree: Tree, digits: int = 10) -> None:
-        """FormatError unless the keys are exactly 0, 1, 2 ... as ``digits`` ASCII digits."""
-        at = 0
+    def check_numbered(self, tree: Tree) -> None:
+        """FormatError unless the keys are exactly 0, 1, 2 ... as 10 ASCII digits."""
+        at, digits = 0, 10
         powers = 10 ** np.arange(digits - 1, -1, -1, dtype=np.int64)
         for nodes in self.walk(tree):
             if (nodes.key_sizes != digits).any():
