@@ -1,6 +1,7 @@
-"""Writes the figures of a long run into docs/reliability.md: ``publish.py FIGURES``.
+"""Writes the figures of a long run into docs/reliability.md: ``publish.py FIGURES...``.
 
-FIGURES is what ``run.py --long --json`` wrote: all cases, whole. A sentence and a table replace
+FIGURES is what ``run.py --long --json`` wrote: all cases, whole, in one file, or in several that
+``--only`` made on the same machine. A sentence and a table replace
 what is between the page's two marks. Figures with a broken promise are refused.
 """
 
@@ -127,6 +128,19 @@ def sentence(record: Mapping[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def together(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The records of runs that had different cases, as one. ValueError if a case is there twice, or
+    if they differ in anything else than their cases."""
+    found = {case["name"]: case for record in records for case in record["cases"]}
+    others = [{**record, "cases": []} for record in records]
+    if len(found) < sum(len(record["cases"]) for record in records):
+        raise ValueError("a case is in two records")
+    if any(other != others[0] for other in others):
+        raise ValueError("the records differ in their machine, versions, date, form or seed")
+    order = [case.name for case in cases() if case.name in found]
+    return {**others[0], "cases": [found[name] for name in order]}
+
+
 def problems(record: Mapping[str, Any]) -> list[str]:
     """Why a record is not one of a whole long run that kept all promises."""
     found = [] if record["form"] == "long" else ["it is the short form"]
@@ -143,10 +157,10 @@ def problems(record: Mapping[str, Any]) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """0 when the figures stand where they are shown."""
-    if len(arguments) != 1:
+    if not arguments:
         print(__doc__)
         return 2
-    record = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    record = together([json.loads(Path(one).read_text(encoding="utf-8")) for one in arguments])
     wrong = problems(record)
     if wrong:
         print("not published:", *wrong, sep="\n  ")

@@ -16,6 +16,7 @@ from faults.publish import (
     sentence,
     table,
     things,
+    together,
 )
 from faults.run import cases
 
@@ -54,6 +55,19 @@ def test_a_line_for_each_case() -> None:
     assert "4,800 damaged" not in sentence(made)
     assert "7,200 damaged files and 2,400 truncated ones" in " ".join(sentence(made).split())
     assert max(map(len, sentence(made).splitlines())) <= 100
+
+
+def test_runs_of_some_cases_are_put_together() -> None:
+    """Records of parts of the cases are the record of all; twice a case, or another machine, is an
+    error."""
+    whole = record()
+    first = {**whole, "cases": whole["cases"][3:]}
+    second = {**whole, "cases": whole["cases"][:3]}
+    assert together([first, second]) == together([whole]) == whole
+    with pytest.raises(ValueError, match="a case is in two records"):
+        together([whole, second])
+    with pytest.raises(ValueError, match="differ in their machine"):
+        together([first, {**second, "machine": {}}])
 
 
 def test_things_and_notes() -> None:
