@@ -28,7 +28,7 @@ from .pipeline.shared_memory import Arena
 from .pipeline.slots import SlotRing
 from .pipeline.threads import ThreadWorkers
 from .pipeline.trace import Trace
-from .sources import FieldsSource, fingerprint
+from .sources import OpenSet, fingerprint
 from .stats import ReaderStats, Totals, html_table
 from .system.limits import usable_cores
 from .system.memory import aligned_empty
@@ -69,7 +69,7 @@ class AsyncReader(Generic[D, L]):
         self._nthread, self._cores = worker_count(p), usable_cores()
         device = None if p.cuda is False else open_device(p.cuda)
         source = build.open_set(p)
-        self._source: FieldsSource | None = source
+        self._source: OpenSet | None = source
         self._spec = source.spec
         arena: Arena | None = None
         on_device: DeviceRing | None = None
@@ -525,7 +525,7 @@ def _shut_down(
     pid: int,
     ring: SlotRing,
     workers: ThreadWorkers | ProcessWorkers,
-    source: FieldsSource,
+    source: OpenSet,
     on_device: DeviceRing | None,
     trace: Trace | None,
 ) -> None:

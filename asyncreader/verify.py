@@ -25,7 +25,7 @@ from .formats.manifest import CONTAINERS, file_digest, manifest_path, read_manif
 from .pixels import codec
 from .pixels.masks import check_values, decode_values
 from .sources import (
-    FieldsSource,
+    OpenSet,
     Source,
     container_of,
     expand_paths,
@@ -178,7 +178,7 @@ def _verify_set(
         row, shown = manifest.shard(number), each.path(number)
         try:
             with each.open(number) as parts:
-                shard = FieldsSource(parts, named=len(parts) > 1)
+                shard = OpenSet(parts, named=len(parts) > 1)
                 found = _verify(shown, shard, decode, jobs, shard_progress)
                 digests.add(parts)
         except SourceError as exc:
@@ -202,7 +202,7 @@ def _verify_set(
 
 def _verify(
     path: str,
-    source: FieldsSource,
+    source: OpenSet,
     decode: bool,
     jobs: int,
     progress: Callable[[int, int], None] | None,
@@ -244,7 +244,7 @@ def _verify(
     )
 
 
-def _check_run(source: FieldsSource, decode: bool, stop: threading.Event, run: range) -> Found:
+def _check_run(source: OpenSet, decode: bool, stop: threading.Event, run: range) -> Found:
     """How many samples of a run are bad, and why."""
     bad, found = 0, list[str]()
     ahead = _ahead(source.first)

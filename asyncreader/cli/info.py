@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ..sources import FieldsSource, Source
+    from ..sources import OpenSet, Source
 
 #: Classes that are shown one by one; --json has them all.
 CLASSES_SHOWN: Final = 20
@@ -48,7 +48,7 @@ def info(path: str, params: dict[str, Any], as_json: bool) -> None:
 
 
 def _describe(
-    source: FieldsSource, subset: slice | npt.NDArray[np.int64] | None = None
+    source: OpenSet, subset: slice | npt.NDArray[np.int64] | None = None
 ) -> dict[str, Any]:
     """Facts of the set; ``subset``: the records whose labels are shown, None for all."""
     from ..order import subset_count
@@ -80,7 +80,7 @@ def _describe(
     }
 
 
-def _describe_fields(source: FieldsSource) -> list[dict[str, Any]]:
+def _describe_fields(source: OpenSet) -> list[dict[str, Any]]:
     """The other fields: those that were asked for, else those that the set lists."""
     if not source.named:
         return [asdict(field) for field in source.spec.fields]

@@ -17,7 +17,7 @@ from ..params import PARAMETERS, parse_params, snake_case
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from ..sources import FieldsSource
+    from ..sources import OpenSet
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -214,7 +214,7 @@ def number(name: str, low: float, default: float, text: str) -> Callable[[F], F]
     return click.option(name, type=kind, metavar="N", default=default, show_default=True, help=text)
 
 
-def open_set(params: dict[str, Any]) -> FieldsSource:
+def open_set(params: dict[str, Any]) -> OpenSet:
     """The set that a reader with these parameters reads."""
     from ..sources import open_reader_source
 

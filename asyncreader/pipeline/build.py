@@ -18,7 +18,7 @@ from ..order import Cursor, EpochOrder, subset_count
 from ..params import PATHS, WINDOW_BYTES, ReaderParams
 from ..pixels.transform import Fill
 from ..sources import (
-    FieldsSource,
+    OpenSet,
     RowPlan,
     SetIndex,
     absolute,
@@ -50,7 +50,7 @@ def rooted(p: ReaderParams) -> ReaderParams:
     return replace(p, **found)
 
 
-def make_filler(p: ReaderParams, source: FieldsSource, rank: int, world_size: int) -> BatchFiller:
+def make_filler(p: ReaderParams, source: OpenSet, rank: int, world_size: int) -> BatchFiller:
     """The filler of a source, with its order. ParamsError if source and parameters do not fit."""
     spec, fills = source.spec, source.fills(p.wanted)
     subset = resolve_subset(p.subset, source.first)
@@ -221,7 +221,7 @@ def build_worker(
     return filler, attach_slots(filler, layout, p, arena)
 
 
-def open_set(p: ReaderParams) -> FieldsSource:
+def open_set(p: ReaderParams) -> OpenSet:
     """Open the set that the parameters name. Tests replace this function by a fake."""
     return open_reader_source(p)
 
@@ -230,7 +230,7 @@ def _order(
     p: ReaderParams,
     rank: int,
     world_size: int,
-    source: FieldsSource,
+    source: OpenSet,
     fills: tuple[Fill, ...],
     subset: slice | npt.NDArray[np.int64] | None,
     count: int,

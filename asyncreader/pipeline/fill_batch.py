@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..errors import AsyncReaderError, SampleError, SourceError, WorkerError
 from ..order import BatchPlan, EpochOrder
 from ..pixels.transform import Fill
-from ..sources import FieldsSource, RowError, RowPlan
+from ..sources import OpenSet, RowError, RowPlan
 from ..stats import Meter
 from .copy_queue import CopyQueue
 from .slots import Array, Data, Slot
@@ -58,7 +58,7 @@ class BatchFiller:
 
     def __init__(
         self,
-        source: FieldsSource,
+        source: OpenSet,
         fills: tuple[Fill, ...],
         order: EpochOrder,
         *,

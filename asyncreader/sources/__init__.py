@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from .base import RowError, RowPlan, Source, SourceSpec
-from .fields import FieldsSource, SetIndex, fingerprint
+from .fields import OpenSet, SetIndex, fingerprint
 from .open import expand_paths, fields_of, open_reader_source, open_source, open_whole
 from .request import Hdf5Fields
 from .sniff import container_of, sniff
 from .urls import absolute, absolute_pattern
 
 __all__ = [
-    "FieldsSource",
     "Hdf5Fields",
+    "OpenSet",
     "RowError",
     "RowPlan",
     "SetIndex",

@@ -1,4 +1,4 @@
-"""Several fields of a data set, such as image and mask, with the same crop for each sample.
+"""An open data set: its fields, such as image and mask, with the same crop for each sample.
 
 Each field is a source over the same file, read with the same plan: records, rows and random keys.
 This module compares their counts, uses the first one's crop for all, and reports a sample as bad if
@@ -31,27 +31,27 @@ class SetIndex:
     """All that was found out of a set when it was opened: its fields by name, the first one first.
 
     Frozen and picklable. A worker process gets it, and neither looks for the set nor parses it
-    again. ``named``: see :class:`FieldsSource`.
+    again. ``named``: see :class:`OpenSet`.
     """
 
     fields: Mapping[str, FieldIndex]
     named: bool
 
-    def open(self) -> FieldsSource:
+    def open(self) -> OpenSet:
         """The set, open. Nothing stays open if a field fails: FormatError if a file was replaced
         or changed."""
         parts: dict[str, Source] = {}
         try:
             for name, field in self.fields.items():
                 parts[name] = field.open()
-            return FieldsSource(parts, self.named)
+            return OpenSet(parts, self.named)
         except BaseException:
             for part in parts.values():
                 part.close()
             raise
 
 
-class FieldsSource:
+class OpenSet:
     """A set that is open: ``parts``, each a source of one field.
 
     ``named``: the caller named the fields, so that errors name them, and a batch's data is a tuple.
@@ -94,9 +94,9 @@ class FieldsSource:
         return SetIndex({name: part.index for name, part in parts}, self.named)
 
     @classmethod
-    def of(cls, source: Source | FieldsSource) -> FieldsSource:
+    def of(cls, source: Source | OpenSet) -> OpenSet:
         """``source`` as the only field of its set, if it is not the fields already."""
-        if isinstance(source, FieldsSource):
+        if isinstance(source, OpenSet):
             return source
         return cls({fmt.DATA: source}, named=False)
 
@@ -173,9 +173,9 @@ class FieldsSource:
             part.close()
 
 
-def fingerprint(source: Source | FieldsSource) -> str:
+def fingerprint(source: Source | OpenSet) -> str:
     """What identifies this data set: the first field's fingerprint, and those of the others."""
-    fields = FieldsSource.of(source)
+    fields = OpenSet.of(source)
     first = _fingerprint(fields.first)
     others = [_fingerprint(part, labels=False) for part in fields.parts[1:]]
     if not others:

@@ -19,7 +19,7 @@ from ..params import ReaderParams
 from .arrays import index_arrays, label_array
 from .base import FieldIndex, Fields, Source, open_fields
 from .bytestore import OpenFile
-from .fields import FieldsSource
+from .fields import OpenSet
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.open_lmdb import index_lmdb
 from .request import Hdf5Fields
@@ -71,15 +71,15 @@ def open_source(
     return _open_fields(path, fields, io, expect)[fields.data]
 
 
-def open_whole(path: Paths, fields: Hdf5Fields | None = None, *, io: str = "auto") -> FieldsSource:
+def open_whole(path: Paths, fields: Hdf5Fields | None = None, *, io: str = "auto") -> OpenSet:
     """As :func:`open_source`, with the other fields of a set packed by asyncreader."""
     found = _open_fields(path, replace(fields or Hdf5Fields(), others=None), io)
-    return _fields_source(found, named=len(found) > 1)
+    return _open_set(found, named=len(found) > 1)
 
 
-def _fields_source(found: Fields, named: bool = True) -> FieldsSource:
+def _open_set(found: Fields, named: bool = True) -> OpenSet:
     with _all_or_none(found.values()):
-        return FieldsSource(found, named) if named else FieldsSource.of(*found.values())
+        return OpenSet(found, named) if named else OpenSet.of(*found.values())
 
 
 @contextlib.contextmanager
@@ -250,7 +250,7 @@ def _check_family(names: Sequence[str]) -> None:
         _warn_if_some(os.path.join(folder, base), len(numbers), int(total))
 
 
-def open_reader_source(p: ReaderParams) -> FieldsSource:
+def open_reader_source(p: ReaderParams) -> OpenSet:
     """What a reader's parameters name: fields of a path's set, or arrays.
 
     Raises SourceNotFoundError, FormatError or ParamsError; nothing stays open then.
@@ -259,16 +259,16 @@ def open_reader_source(p: ReaderParams) -> FieldsSource:
     if p.data is None:
         expect = "HDF5" if p.hdf5_path is not None else "LMDB" if p.lmdb_path is not None else None
         fields = replace(fields, others=() if names is None else names[1:])
-        return _fields_source(_open_fields(p.given_path, fields, p.io, expect), names is not None)
+        return _open_set(_open_fields(p.given_path, fields, p.io, expect), names is not None)
     if names is None or not isinstance(p.data, dict):
-        return FieldsSource.of(_open_array(p, p.data, p.labels, fields))
+        return OpenSet.of(_open_array(p, p.data, p.labels, fields))
     found: dict[str, Source] = {}
     with _all_or_none(found.values()):
         for name in names:
             labels = p.labels if not found else None
             found[name] = _open_array(p, p.data[name], labels, fields)
             fields = fields.other(name, found[names[0]].spec.stored)
-    return _fields_source(found)
+    return _open_set(found)
 
 
 def _open_array(p: ReaderParams, array: Any, labels: Any, fields: Hdf5Fields) -> Source:

@@ -16,7 +16,7 @@ from ..batch import Batch
 from ..errors import ParamsError, SampleError
 from ..params import ReaderParams, parse_params
 from ..reader import AsyncReader
-from ..sources import FieldsSource, Source, open_reader_source
+from ..sources import OpenSet, Source, open_reader_source
 from ..sources.subset import resolve_subset
 from ..text import some
 from .contact_sheet import Tile, draw_sheet, undrawn
@@ -235,7 +235,7 @@ def _scale(looker: Looker, records: Sequence[int]) -> Scale:
     return scale_of(pictures())
 
 
-def _mask_of(source: FieldsSource, record: int) -> Array | None:
+def _mask_of(source: OpenSet, record: int) -> Array | None:
     """A sample's first field that is a mask, where several fields were named."""
     found = (stored_mask(part, record) for part in source.parts[1:])
     return next((mask for mask in found if mask is not None), None)

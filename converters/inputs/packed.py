@@ -18,7 +18,7 @@ from asyncreader.formats.packed import ENCODINGS, digest, is_field_name
 from asyncreader.pixels import codec
 from asyncreader.pixels.masks import decode_values
 from asyncreader.sources import (
-    FieldsSource,
+    OpenSet,
     Source,
     expand_paths,
     fields_of,
@@ -55,7 +55,7 @@ class PackedSamples:
         check_packed(options)
         read = options.params
         self._src = options.src
-        self._source: FieldsSource
+        self._source: OpenSet
         if read is not None and read.field_names is not None:
             self._source = open_reader_source(read)
         else:
@@ -237,7 +237,7 @@ class _Other:
         return stored_values(self.name, values, full, self.recipe)
 
 
-def _others(source: FieldsSource, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
+def _others(source: OpenSet, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
     """The other fields of ``source``; FormatError where one holds no pictures. ``same``: the
     pictures are packed as they are, and values that asyncreader packed, too."""
     found: list[_Other] = []

@@ -27,7 +27,7 @@ from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import Common, Manifest, Shard
 from asyncreader.order import Cursor, EpochOrder
 from asyncreader.pipeline import build
-from asyncreader.sources import FieldsSource, Hdf5Fields
+from asyncreader.sources import Hdf5Fields, OpenSet
 from asyncreader.sources.sets.joined import JoinedSource
 from asyncreader.sources.sets.shards import sharded as sharded_set
 
@@ -112,7 +112,7 @@ def virtual_source(count: int, shards: int) -> JoinedSource:
 def open_virtual(count: int, shards: int, **params: Any) -> AsyncReader:
     """A reader over virtual shards."""
     source = virtual_source(count, shards)
-    real, build.open_set = build.open_set, lambda _: FieldsSource.of(source)
+    real, build.open_set = build.open_set, lambda _: OpenSet.of(source)
     try:
         return AsyncReader({"path": "virtual", **params})
     finally:

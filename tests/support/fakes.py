@@ -26,7 +26,7 @@ from PIL import Image
 from asyncreader import AsyncReader, ChecksumError, DecodeError
 from asyncreader.formats import packed as fmt
 from asyncreader.pixels.transform import Fill, Stored
-from asyncreader.sources import FieldsSource, RowError, RowPlan, SourceSpec
+from asyncreader.sources import OpenSet, RowError, RowPlan, SourceSpec
 from asyncreader.sources.base import FieldIndex
 from asyncreader.stats import Meter
 
@@ -191,7 +191,7 @@ class MemorySource:
 
 def open_fake(patch: pytest.MonkeyPatch, source: MemorySource, **params: Any) -> AsyncReader:
     """A reader over ``source``."""
-    patch.setattr("asyncreader.pipeline.build.open_set", lambda _: FieldsSource.of(source))
+    patch.setattr("asyncreader.pipeline.build.open_set", lambda _: OpenSet.of(source))
     return AsyncReader({"path": "memory", **params})
 
 
