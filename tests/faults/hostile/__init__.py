@@ -18,9 +18,9 @@ def all_attacks() -> dict[str, Attack]:
         several_fields,
         shard_files,
         shown_names,
-        stores,
     )
     from .hdf5 import bombs, compact, files, filters, links, types  # noqa: F401
+    from .stores import attacks as stores
 
     if "store_virtual" not in ATTACKS:
         stores.register()

@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 import simplejpeg
 
-from .store_server import Store
+from .stores.server import Store
 
 COUNT = 6
 SHAPE = (16, 12, 3)

@@ -16,8 +16,8 @@ from typing import Any
 
 from asyncreader.formats.manifest import NAME
 
-from .corpus import ATTACKS, CANARY, NONE, Scratch, Target, attack
-from .store_server import Answer, Asked, head, honest, whole
+from ..corpus import ATTACKS, CANARY, NONE, Scratch, Target, attack
+from .server import Answer, Asked, head, honest, whole
 
 #: Ways that take a URL; convert and the drop-in replacements do not.
 REMOTE = ("read", "info", "preview", "page", "bench")

@@ -1,0 +1,1 @@
+"""Hostile stores: a server on this machine, and what it answers."""
