@@ -281,17 +281,18 @@ def test_restarts_without_the_kernel(
     if source == "set":
         src = tmp_path / "set.h5"
         convert(folder, src, encoding="original", no_labels=True)
+    state = kernels._state
     if missing == "numba":
-        monkeypatch.setattr(kernels._state, "module", None)
-        monkeypatch.setattr(kernels._state, "tried", True)
+        monkeypatch.setattr(state, "module", None)
+        monkeypatch.setattr(state, "tried", True)
     else:
 
         def fails(*_: object) -> None:
             raise RuntimeError("no compiler")
 
         monkeypatch.setattr(kernels._module(), "load", fails)
-    monkeypatch.setattr(kernels._state, "reason", "numba is not installed")
-    monkeypatch.setattr(kernels._state, "told", True)
+    monkeypatch.setattr(state, "reason", "numba is not installed")
+    monkeypatch.setattr(state, "told", True)
     monkeypatch.delitem(vars(kernels), "add_restarts", raising=False)
     for encoding in ("original", "jpeg"):
         with pytest.raises(ParamsError, match=r"restarts needs numba.*"):

@@ -7,7 +7,8 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -132,12 +133,7 @@ class Corpus:
     @cached_property
     def pictures(self) -> Path:
         """A folder of two classes, three JPEGs each."""
-        folder = self.root / "pictures"
-        for number in range(COUNT):
-            path = folder / "ab"[number % 2] / f"{number}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(jpeg(number))
-        return folder
+        return class_folders(self.root / "pictures", COUNT)
 
     def base(self, name: str) -> Path:
         """A good set: "raw.h5", "jpeg.h5", "raw.lmdb", "jpeg.lmdb", or "shards"."""
@@ -201,6 +197,23 @@ class Scratch:
         else:
             shutil.copy(source, target)
         return target
+
+
+@contextmanager
+def edited(path: Path) -> Iterator[bytearray]:
+    """The bytes of a file, to be changed in the block; they are written back after it."""
+    raw = bytearray(path.read_bytes())
+    yield raw
+    path.write_bytes(raw)
+
+
+def class_folders(folder: Path, count: int) -> Path:
+    """Make a folder of two classes, with so many JPEGs."""
+    for number in range(count):
+        path = folder / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(number))
+    return folder
 
 
 def put_socket(path: Path) -> None:

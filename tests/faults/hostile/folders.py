@@ -6,23 +6,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .corpus import NONE, Scratch, Target, attack, jpeg, put_socket
+from .corpus import NONE, Scratch, Target, attack, class_folders, jpeg, put_socket
 
 CONVERT = ("convert",)
 
 
-def _folder(scratch: Scratch) -> Path:
-    folder = scratch.folder / "pictures"
-    for number in range(4):
-        path = folder / "ab"[number % 2] / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(jpeg(number))
-    return folder
-
-
 def _holding(name: str, change: Any, says: str, harmless: bool = False, **options: Any) -> None:
     def make(scratch: Scratch) -> Target:
-        folder = _folder(scratch)
+        folder = class_folders(scratch.folder / "pictures", 4)
         change(folder / "a", scratch)
         return Target(folder, {"size": [8, 8]}, options)
 
@@ -129,7 +120,8 @@ _holding("a_sparse_picture", _sparse, "too large to be a picture")
 
 def _labelled(name: str, text: bytes | None, says: str, make_file: Any = None) -> None:
     def make(scratch: Scratch) -> Target:
-        folder, csv = _folder(scratch), scratch.folder / "labels.csv"
+        folder = class_folders(scratch.folder / "pictures", 4)
+        csv = scratch.folder / "labels.csv"
         if text is None:
             make_file(csv, scratch)
         else:
@@ -157,7 +149,8 @@ _labelled("a_device", None, "not a regular file", lambda csv, scratch: csv.symli
 
 def _classed(name: str, make_file: Any, says: str) -> None:
     def make(scratch: Scratch) -> Target:
-        folder, classes = _folder(scratch), scratch.folder / "classes"
+        folder = class_folders(scratch.folder / "pictures", 4)
+        classes = scratch.folder / "classes"
         make_file(classes, scratch)
         return Target(folder, {"size": [8, 8]}, {"classes": str(classes)})
 

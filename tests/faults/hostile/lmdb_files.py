@@ -13,7 +13,7 @@ import lmdb
 import msgpack
 import numpy as np
 
-from .corpus import COUNT, NONE, SAMPLE, SET, Scratch, Target, attack, jpeg, put_socket
+from .corpus import COUNT, NONE, SAMPLE, SET, Scratch, Target, attack, edited, jpeg, put_socket
 
 PAGE = 4096
 DBS = ("data", "meta", "labels", "checksums", "paths")
@@ -132,10 +132,8 @@ def _paged(name: str, says: str, refused: tuple[str, ...] = SET) -> Any:
     def register(change: Any) -> Any:
         def make(scratch: Scratch) -> Target:
             path = bare(scratch, [jpeg(i % COUNT) for i in range(40)])
-            file = path / "data.mdb"
-            raw = bytearray(file.read_bytes())
-            change(raw)
-            file.write_bytes(raw)
+            with edited(path / "data.mdb") as raw:
+                change(raw)
             return Target(path, {"size": [8, 8]})
 
         make.__doc__ = change.__doc__
@@ -167,24 +165,25 @@ def nodes(raw: bytearray, page: int) -> list[int]:
     return [page + at for at in struct.unpack_from(f"<{(lower - 16) // 2}H", raw, page + 16)]
 
 
-@_paged("root_is_its_own_child", "reached twice|not what it should be|damaged")
-def _(raw: bytearray) -> None:
-    """A branch page whose children are itself, forty levels deep."""
-    page = root(raw)
-    struct.pack_into("<H", raw, tree(raw) + 6, 40)
+def in_circles(raw: bytearray, record: int, depth: int) -> None:
+    """Make the root page of the tree whose record that is a branch whose children are itself."""
+    struct.pack_into("<H", raw, record + 6, depth)
+    page = struct.unpack_from("<Q", raw, record + 40)[0] * PAGE
     struct.pack_into("<H", raw, page + 10, 1)
     for node in nodes(raw, page):
         struct.pack_into("<HHH", raw, node, page // PAGE, 0, 0)
+
+
+@_paged("root_is_its_own_child", "reached twice|not what it should be|damaged")
+def _(raw: bytearray) -> None:
+    """A branch page whose children are itself, forty levels deep."""
+    in_circles(raw, tree(raw), 40)
 
 
 @_paged("depth_65535", "depth out of range")
 def _(raw: bytearray) -> None:
     """The same, as deep as can be said."""
-    page = root(raw)
-    struct.pack_into("<H", raw, tree(raw) + 6, 65535)
-    struct.pack_into("<H", raw, page + 10, 1)
-    for node in nodes(raw, page):
-        struct.pack_into("<HHH", raw, node, page // PAGE, 0, 0)
+    in_circles(raw, tree(raw), 65535)
 
 
 @_paged("root_out_of_range", "out of range")
@@ -313,22 +312,11 @@ def _(raw: bytearray) -> None:
 def lmdb_description_in_circles(scratch: Scratch) -> Target:
     """Only the tree of our description leads to itself: it is searched before any other."""
     path = scratch.copy("raw.lmdb")
-    file = path / "data.mdb"
-    raw = bytearray(file.read_bytes())
-    page = root(raw)
-    for node in nodes(raw, page):
-        size, key = (
-            struct.unpack_from("<H", raw, node)[0],
-            struct.unpack_from("<H", raw, node + 6)[0],
-        )
-        if bytes(raw[node + 8 : node + 8 + key]) == b"meta" and size == 48:
-            at = node + 8 + key
-            inner = struct.unpack_from("<Q", raw, at + 40)[0] * PAGE
-            struct.pack_into("<H", raw, at + 6, 65535)
-            struct.pack_into("<H", raw, inner + 10, 1)
-            for child in nodes(raw, inner):
-                struct.pack_into("<HHH", raw, child, inner // PAGE, 0, 0)
-    file.write_bytes(raw)
+    with edited(path / "data.mdb") as raw:
+        for node in nodes(raw, root(raw)):
+            size, key = (struct.unpack_from("<H", raw, node + at)[0] for at in (0, 6))
+            if bytes(raw[node + 8 : node + 8 + key]) == b"meta" and size == 48:
+                in_circles(raw, node + 8 + key, 65535)
     return Target(path)
 
 

@@ -24,6 +24,8 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
+from observed import until, waits
+
 from faults.programs.child_runner import start_clock, tell
 
 
@@ -233,8 +235,7 @@ def close_elsewhere(trial: Trial) -> int:
     reader.fetchData()
 
     def close() -> None:
-        while not reader._ring._waiting:
-            os.sched_yield()
+        until(lambda: waits(threading.main_thread()))
         start_clock()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

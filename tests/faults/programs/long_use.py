@@ -157,7 +157,7 @@ def interrupts(path: str, workers: str, rounds: int, seed: int, trace: str | Non
             counts["interrupted"] += 1
         reader = batch = None
         for left in box:
-            if not left._ring.closed:
+            if not repr(left).endswith(" closed>"):
                 left.state_dict()
                 left.seek(0)
                 if [batch.indices.tolist() for batch in left] != whole:

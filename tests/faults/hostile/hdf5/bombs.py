@@ -53,14 +53,18 @@ def labels_bomb(scratch: Scratch) -> Target:
     return done(file)
 
 
+def _zeros(mib: int) -> bytes:
+    """So many MiB of zeros, compressed a piece at a time."""
+    body = zlib.compressobj(9)
+    piece = bytes(1 << 20)
+    return b"".join(body.compress(piece) for _ in range(mib)) + body.flush()
+
+
 @attack(says="declares far more than it stores", ways=SET)
 def labels_gzip_bomb(scratch: Scratch) -> Target:
     """Labels of 1.9 GB in 2 MB."""
     file = plain(scratch, labels=False)
-    body = zlib.compressobj(9)
-    piece = bytes(1 << 20)
-    stored = b"".join(body.compress(piece) for _ in range(300)) + body.flush()
-    filtered(file, "labels", (N, 300 << 17), "i8", (1,), (1, 300 << 17), stored, values=(9,))
+    filtered(file, "labels", (N, 300 << 17), "i8", (1,), (1, 300 << 17), _zeros(300), values=(9,))
     return done(file)
 
 
@@ -68,10 +72,7 @@ def labels_gzip_bomb(scratch: Scratch) -> Target:
 def chunk_gzip_bomb(scratch: Scratch) -> Target:
     """A chunk of 300 MB in 300 kB."""
     file = plain(scratch, data=False, labels=False)
-    body = zlib.compressobj(9)
-    piece = bytes(1 << 20)
-    stored = b"".join(body.compress(piece) for _ in range(300)) + body.flush()
-    filtered(file, "data", (300, 1 << 20), "u1", (1,), (300, 1 << 20), stored, values=(9,))
+    filtered(file, "data", (300, 1 << 20), "u1", (1,), (300, 1 << 20), _zeros(300), values=(9,))
     return done(file)
 
 

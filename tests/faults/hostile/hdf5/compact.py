@@ -12,7 +12,7 @@ import numpy as np
 
 from asyncreader.formats import packed as fmt
 
-from ..corpus import NONE, SET, Scratch, Target, attack
+from ..corpus import NONE, SET, Scratch, Target, attack, edited
 from .tools import ROWS, N, closed, packed_set, patched, plain, space
 
 
@@ -128,9 +128,8 @@ def compact_text_of_garbage(scratch: Scratch) -> Target:
     kind = h5py.h5t.py_create(h5py.vlen_dtype(np.dtype("u1")), logical=True)
     compact(file, "data", np.zeros(N, np.uint8), kind)
     path = Path(closed(file))
-    # each element: length (4), address of a heap (8), index in it (4); unwritten they are zero
-    raw = bytearray(path.read_bytes())
-    at = raw.index(struct.pack("<BBH", 3, 0, 16 * N)) + 4
-    raw[at : at + 16 * N] = struct.pack("<IQI", 1 << 31, 1 << 50, 1) * N
-    path.write_bytes(raw)
+    with edited(path) as raw:
+        # each element: length (4), address of a heap (8), index in it (4); unwritten they are zero
+        at = raw.index(struct.pack("<BBH", 3, 0, 16 * N)) + 4
+        raw[at : at + 16 * N] = struct.pack("<IQI", 1 << 31, 1 << 50, 1) * N
     return Target(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..corpus import NONE, SET, Scratch, Target, attack
-from .tools import (
-    ROWS,
-    done,
-    plain,
-)
+from ..corpus import NONE, SET, Scratch, Target, attack, edited
+from .tools import ROWS, done, patched, plain
 
 
 @attack(NONE)
@@ -40,20 +37,15 @@ def chunk_index_in_circles(scratch: Scratch) -> Target:
     file.create_dataset("data", data=np.zeros((400, 4), np.uint8), chunks=(1, 4))
     del file["labels"]
     made = done(file)
-    raw = bytearray(Path(made.path).read_bytes())
-    at = raw.find(b"TREE\x01")
-    found = []
-    while at >= 0:
-        found.append(at)
-        at = raw.find(b"TREE\x01", at + 1)
-    assert found
-    for at in found:
-        raw[at + 5] = 1  # a level above the leaves
-        key = 8 + 3 * 8  # size and mask, offsets of two axes and of the element
-        for child in range(2):
-            place_of = at + 24 + key + child * (key + 8)
-            raw[place_of : place_of + 8] = struct.pack("<Q", at)
-    Path(made.path).write_bytes(raw)
+    with edited(Path(made.path)) as raw:
+        found = [match.start() for match in re.finditer(b"TREE\x01", raw)]
+        assert found
+        for at in found:
+            raw[at + 5] = 1  # a level above the leaves
+            key = 8 + 3 * 8  # size and mask, offsets of two axes and of the element
+            for child in range(2):
+                address = at + 24 + key + child * (key + 8)
+                raw[address : address + 8] = struct.pack("<Q", at)
     return made
 
 
@@ -64,11 +56,10 @@ def group_index_in_circles(scratch: Scratch) -> Target:
     for number in range(40):
         file[f"x{number}"] = number
     made = done(file)
-    raw = bytearray(Path(made.path).read_bytes())
-    at = raw.index(b"TREE\x00")
-    raw[at + 5] = 3
-    raw[at + 24 + 8 : at + 24 + 16] = struct.pack("<Q", at)
-    Path(made.path).write_bytes(raw)
+    with edited(Path(made.path)) as raw:
+        at = raw.index(b"TREE\x00")
+        raw[at + 5] = 3
+        raw[at + 24 + 8 : at + 24 + 16] = struct.pack("<Q", at)
     return made
 
 
@@ -81,11 +72,10 @@ def header_in_circles(scratch: Scratch) -> Target:
         made_set.attrs[f"a{number}"] = np.zeros(20)
     address = h5py.h5o.get_info(made_set.id).addr
     made = done(file)
-    raw = bytearray(Path(made.path).read_bytes())
-    at = raw.find(b"\x10\x00\x10\x00", address)  # continuation message of 16 bytes
-    assert at > 0
-    raw[at + 8 : at + 16] = struct.pack("<Q", address + 16)
-    Path(made.path).write_bytes(raw)
+    with edited(Path(made.path)) as raw:
+        at = raw.find(b"\x10\x00\x10\x00", address)  # continuation message of 16 bytes
+        assert at > 0
+        raw[at + 8 : at + 16] = struct.pack("<Q", address + 16)
     return made
 
 
@@ -94,12 +84,10 @@ def address_outside_the_file(scratch: Scratch) -> Target:
     """Pixels at an address beyond the file."""
     file = plain(scratch, data=False, labels=False)
     made_set = file.create_dataset("data", data=np.zeros(ROWS, np.uint8))
-    offset = made_set.id.get_offset()
+    offset, size = made_set.id.get_offset(), int(np.prod(ROWS))
     made = done(file)
-    raw = Path(made.path).read_bytes()
-    size = struct.pack("<Q", int(np.prod(ROWS)))
-    Path(made.path).write_bytes(
-        raw.replace(struct.pack("<Q", offset) + size, struct.pack("<Q", 1 << 62) + size)
+    patched(
+        Path(made.path), struct.pack("<QQ", offset, size), struct.pack("<QQ", 1 << 62, size), -1
     )
     return made
 

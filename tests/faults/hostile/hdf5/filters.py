@@ -18,6 +18,7 @@ from .tools import (
     done,
     external,
     filtered,
+    patched,
     plain,
     virtually,
 )
@@ -184,10 +185,7 @@ def fuel_reference_to_garbage(scratch: Scratch) -> Target:
     _fuel(file, 0, group.ref)
     address = h5py.h5o.get_info(group.id).addr
     made = done(file)
-    raw = Path(made.path).read_bytes()
-    old = struct.pack("<QQ", N, address)
-    assert old in raw
-    Path(made.path).write_bytes(raw.replace(old, struct.pack("<QQ", N, 1 << 60)))
+    patched(Path(made.path), struct.pack("<QQ", N, address), struct.pack("<QQ", N, 1 << 60), -1)
     return made
 
 

@@ -177,18 +177,20 @@ def escapes_in_classes(scratch: Scratch) -> Target:
     return done(file)
 
 
+def _with_paths(file: Any, paths: list[bytes]) -> None:
+    """Give a set packed by asyncreader other paths, and their digest."""
+    del file["paths"]
+    file["paths"] = np.array(paths)
+    file.attrs[f"digest_{fmt.PATHS}"] = np.bytes_(fmt.names_digest(paths).encode())
+
+
 @attack(("read", "verify", "convert"), "packed from", ways=("read", "verify", "convert"))
 def escapes_in_paths(scratch: Scratch) -> Target:
     """Recorded paths that would do so, of samples that are damaged: named in the errors."""
     with packed_set(scratch) as file:
         path = Path(file.filename)
         offset = file["data"].id.get_offset()
-        paths = np.array([b"../../" + ESCAPES + b"%d" % i for i in range(N)])
-        del file["paths"]
-        file["paths"] = paths
-        file.attrs[f"digest_{fmt.PATHS}"] = np.bytes_(
-            fmt.names_digest(bytes(p) for p in paths).encode()
-        )
+        _with_paths(file, [b"../../" + ESCAPES + b"%d" % i for i in range(N)])
     with open(path, "r+b") as raw:
         raw.seek(offset)
         raw.write(bytes(64))
@@ -200,12 +202,7 @@ def paths_out_of_the_folder(scratch: Scratch) -> Target:
     """Recorded paths that lead elsewhere are words: nothing is opened or written there."""
     with packed_set(scratch) as file:
         path = Path(file.filename)
-        paths = np.array([(b"../" * 9 + b"tmp/%d" % i) for i in range(N - 1)] + [b"/etc/passwd"])
-        del file["paths"]
-        file["paths"] = paths
-        file.attrs[f"digest_{fmt.PATHS}"] = np.bytes_(
-            fmt.names_digest(bytes(p) for p in paths).encode()
-        )
+        _with_paths(file, [*(b"../" * 9 + b"tmp/%d" % i for i in range(N - 1)), b"/etc/passwd"])
     return Target(path)
 
 
