@@ -52,7 +52,7 @@ class _Convert(click.Command):
 @quiet_option
 def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> int:
     """Pack the pictures in folder SRC into DST. SRC may also be a packed set, written by
-    asyncreader or another program. SRC and DST may be URLs of an object store.
+    asyncreader or another program. SRC may be a URL of an object store. DST is on a disk.
 
     DST ends in .h5, .hdf5 or .lmdb, or is a folder for shards, and appears when it is complete and
     verified. A class is a first-level folder, unless --labels or --no-labels is given.
