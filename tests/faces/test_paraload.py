@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,14 @@ def loaders() -> list[threading.Thread]:
 def idle() -> bool:
     """Whether all loaders wait for a free slot."""
     return all(map(waits, loaders()))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """No test leaves a loader that another one would count."""
+    yield
+    gc.collect()
+    until(lambda: not loaders())
 
 
 # -- features ------------------------------------------------------------------------------------

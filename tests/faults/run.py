@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -87,6 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scratch", type=Path, help="a folder to work in (default: a temporary)")
     asked = parser.parse_args(arguments)
 
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started with & by a script
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     chosen = cases()
     if asked.list:
         for case in chosen:

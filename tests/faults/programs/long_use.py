@@ -166,7 +166,7 @@ def interrupts(path: str, workers: str, rounds: int, seed: int, trace: str | Non
             left.close()
         left = None
         box.clear()
-    tell(found=found + left_over(before), counts=dict(counts))
+    tell_interrupts(found + left_over(before), counts)
 
 
 def drop_ins(path: str, workers: str, rounds: int, seed: int) -> None:
@@ -200,7 +200,14 @@ def drop_ins(path: str, workers: str, rounds: int, seed: int) -> None:
             found.append(f"round {number}: {got}")
         box.clear()
         left = None
-    tell(found=found + left_over(before), counts=dict(counts))
+    tell_interrupts(found + left_over(before), counts)
+
+
+def tell_interrupts(found: list[str], counts: Counter[str]) -> None:
+    """Report it. Rounds in which no Ctrl-C came prove nothing."""
+    if not counts["interrupted"]:
+        found = [*found, "no round was interrupted"]
+    tell(found=found, counts=dict(counts))
 
 
 def left_over(before: dict[str, int]) -> list[str]:
