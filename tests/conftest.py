@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
+from observed import take_ctrl_c
 
 from asyncreader.sources.remote import client
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited by a command that a script
-    # started with &: tests of Ctrl-C, and their child processes, need it
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+take_ctrl_c()
 
 
 @pytest.fixture

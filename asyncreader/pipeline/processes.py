@@ -284,12 +284,13 @@ class Shared(Generic[T]):
         raw = [part.raw() for part in parts]
         self._ends = np.cumsum([_line(one.nbytes) for one in raw], dtype=np.int64).tolist()
         self._sizes = [one.nbytes for one in raw]
-        self._arena = Arena(max([1, *self._ends[-1:]]))
+        self._bytes = max([1, *self._ends])  # of no arrays, too, there is a piece of memory
+        self._arena = Arena(self._bytes)
         for piece, one in zip(self._pieces(), raw, strict=True):
             piece[:] = np.frombuffer(one, np.uint8)
 
     def _pieces(self) -> list[npt.NDArray[np.uint8]]:
-        whole = self._arena.start(max([1, *self._ends[-1:]]))
+        whole = self._arena.start(self._bytes)
         return [
             whole[end - _line(size) :][:size]
             for end, size in zip(self._ends, self._sizes, strict=True)

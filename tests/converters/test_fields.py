@@ -263,7 +263,7 @@ def test_pictures_of_many_sizes(tmp_path: Path, suffix: str) -> None:
     convert(tmp_path / "photos", path, fields=fields, encoding="original", no_labels=True)
     source = open_whole(path)
     for number in range(5):
-        found = decode_values(source.parts[1].sample_bytes(number))  # type: ignore[attr-defined]
+        found = decode_values(source.parts[1].sample_bytes(number))
         size = 30 + 4 * number, 60 - 5 * number
         np.testing.assert_array_equal(found[:, :, 0], classes(number, *size))
     source.close()

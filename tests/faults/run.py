@@ -12,7 +12,6 @@ import importlib
 import json
 import os
 import platform
-import signal
 import sys
 import tempfile
 import time
@@ -26,7 +25,8 @@ HERE = Path(__file__).resolve().parent
 if str(HERE.parent) not in sys.path:  # run as a file: faults.* by the same name as in pytest
     sys.path.insert(0, str(HERE.parent))
 
-from faults.case import Case, Figures  # noqa: E402
+from faults.case import Case, Figures  # isort: skip  # noqa: E402 - it makes observed known
+from observed import take_ctrl_c  # noqa: E402
 
 SEED = 20261121
 
@@ -88,8 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scratch", type=Path, help="a folder to work in (default: a temporary)")
     asked = parser.parse_args(arguments)
 
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started with & by a script
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    take_ctrl_c()
     chosen = cases()
     if asked.list:
         for case in chosen:

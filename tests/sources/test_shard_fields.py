@@ -364,7 +364,7 @@ def test_mask_paths_are_bound(folders: tuple[Path, Path], tmp_path: Path, suffix
         file.rename(file.with_suffix(".PNG"))
     convert(folders[0], path, fields={"mask": masks}, encoding="original")
     source = open_whole(path)
-    first, mask = source.parts  # type: ignore[attr-defined]
+    first, mask = source.parts
     assert list(first.all_paths())[10] == b"dog/10.png"
     assert list(mask.all_paths())[10] == mask.source_path(10) == b"dog/10.PNG"
     source.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import sys
 import threading
 from collections import Counter
@@ -18,6 +19,13 @@ from typing import Final
 #: Seconds after which a wait counts as a hang. No test measures time by it: a loaded machine can
 #: stop a process for a minute.
 HANG: Final = 300.0
+
+
+def take_ctrl_c() -> None:
+    """Ctrl-C raises KeyboardInterrupt in this process and its children. A command that a script
+    started with & inherits that it is ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def until(condition: Callable[[], bool]) -> None:
