@@ -20,7 +20,6 @@ from ..pixels.transform import Fill, Stored, Wanted
 from ..stats import Meter
 from . import base
 from .base import Array, FieldIndex, RowError, RowPlan, Source
-from .sets.joined import JoinedSource
 
 #: At most so many samples are tried to find one that can be decoded.
 _LOOKED_AT = 16
@@ -83,9 +82,6 @@ class OpenSet:
                     found=part.spec.count,
                     expected=first.spec.count,
                 )
-        for part in self.parts:
-            if isinstance(part, JoinedSource):
-                part.divide_limit(len(self.parts))
 
     @property
     def index(self) -> SetIndex:

@@ -23,7 +23,6 @@ from .fields import OpenSet
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.open_lmdb import index_lmdb
 from .request import Hdf5Fields
-from .sets.joined import JoinedSource
 from .sets.lists import join, join_packed
 from .sets.open_cache import open_limit
 from .sets.shards import open_shards
@@ -130,29 +129,17 @@ def _open_many(
         return None  # only sets that others packed have these
     if any(is_url(name) or manifest_path(name) is not None for name in names):
         return None
-
-    def joined(one: Hdf5Fields) -> JoinedSource | None:
-        return join_packed(names, partial(_open_one_of, fields=one, io=io, expect=expect))
-
-    first = joined(replace(fields, others=()))
-    if first is None:
-        return None
-    found: dict[str, Source] = {fields.data: first}
-    for other in fields.also(first.spec.stored, [field.name for field in first.spec.fields]):
-        source = joined(other)
-        if source is None:
-            return None
-        found[other.data] = source
-    return found
+    return join_packed(names, partial(_open_one_of, io=io, expect=expect), fields)
 
 
-def _open_one_of(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> Source | None:
-    """The one source of a name; None if it means several files."""
-    found = [one[fields.data] for one in _open_named(name, fields, io, expect)]
+def _open_one_of(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> Fields | None:
+    """The file of a name; None if it means several files."""
+    found = list(_open_named(name, fields, io, expect))
     if len(found) == 1:
         return found[0]
-    for source in found:
-        source.close()
+    for file in found:
+        for source in file.values():
+            source.close()
     return None
 
 

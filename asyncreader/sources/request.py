@@ -33,13 +33,16 @@ class Hdf5Fields:
     #: More fields of the same samples; None: all that asyncreader packed.
     others: tuple[str, ...] | None = ()
 
+    def other_names(self, packed: Sequence[str]) -> tuple[str, ...]:
+        """Names of the ``others``. ``packed``: the set's other fields, if asyncreader packed it."""
+        if self.others is not None:
+            return self.others
+        return tuple(packed) if self.data == fmt.DATA else ()
+
     def also(self, stored: Stored, packed: Sequence[str]) -> list[Hdf5Fields]:
-        """Each of the ``others`` for itself. ``stored``: the first field's samples; ``packed``: the
-        set's other fields, if asyncreader packed it."""
-        names = self.others
-        if names is None:
-            names = tuple(packed) if self.data == fmt.DATA else ()
-        return [self.other(name, stored) for name in names]
+        """Each of the ``others`` for itself. ``stored``: the first field's samples; ``packed``: as
+        for :meth:`other_names`."""
+        return [self.other(name, stored) for name in self.other_names(packed)]
 
     def other(self, name: str, stored: Stored) -> Hdf5Fields:
         """The field ``name`` of the set whose first field's samples are ``stored``."""

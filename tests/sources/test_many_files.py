@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -19,6 +20,7 @@ from shard_sets import cut
 
 from asyncreader import AsyncReader, FormatError
 from asyncreader.sources import fingerprint, open_source, open_whole
+from asyncreader.sources.sniff import Sniffed, sniff
 from asyncreader.verify import verify_file
 
 #: Files, of a few samples each; and how many may be open.
@@ -58,7 +60,11 @@ def names(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only so many files may be open."""
-    for module in ("asyncreader.sources.open", "asyncreader.sources.sets.joined"):
+    limit_open_files(monkeypatch)
+
+
+def limit_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("asyncreader.sources.open", "asyncreader.sources.sets.lists"):
         monkeypatch.setattr(f"{module}.open_limit", lambda: OPEN)
 
 
@@ -96,8 +102,7 @@ def test_many_files_serve_what_few_serve(names: list[str], monkeypatch: pytest.M
         state = reader.state_dict()
     held = open_whole(names)
     assert open_now(held) == FILES
-    for module in ("asyncreader.sources.open", "asyncreader.sources.sets.joined"):
-        monkeypatch.setattr(f"{module}.open_limit", lambda: OPEN)
+    limit_open_files(monkeypatch)
     assert [digest(names, **way) for way in WAYS] == expected
     source = open_whole(names)
     assert open_now(source) <= OPEN
@@ -107,6 +112,24 @@ def test_many_files_serve_what_few_serve(names: list[str], monkeypatch: pytest.M
         reader.load_state_dict(json.loads(json.dumps(state)))
     source.close()
     held.close()
+
+
+def test_each_file_is_looked_at_once(
+    tmp_path: Path, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a set of two fields opens each of its files once, not once for each field, and the
+    fields share the limit of open files."""
+    names = write(tmp_path / "set", contents())
+    seen: list[str] = []
+
+    def counted(name: str, io: str) -> Sniffed:
+        seen.append(name)
+        return sniff(name, io)
+
+    monkeypatch.setattr("asyncreader.sources.open.sniff", counted)
+    with contextlib.closing(open_whole(names)) as source:
+        assert seen == [str(name) for name in names]
+        assert [part.open_files.limit for part in source.parts] == [OPEN // 2] * 2  # type: ignore[attr-defined]
 
 
 def test_the_fingerprint_is_that_of_one_file(tmp_path: Path, few: None) -> None:

@@ -395,7 +395,7 @@ def test_compressed_chunks_are_decoded_once(tmp_path: Path, monkeypatch: Any) ->
 def test_many_shards_and_a_full_shuffle_warn(tmp_path: Path, monkeypatch: Any) -> None:
     """A full shuffle over more shards than can be open says what it costs and what to do."""
     path = write_set(tmp_path / "set", paint(40), [2] * 20)
-    monkeypatch.setattr("asyncreader.sources.sets.joined.open_limit", lambda: 4)
+    monkeypatch.setattr("asyncreader.sources.sets.shards.open_limit", lambda: 4)
     with pytest.warns(UserWarning, match="block"):
         AsyncReader(path=path, shuffle=True).close()
     AsyncReader(path=path, shuffle="block").close()

@@ -33,7 +33,7 @@ from ..base import (
 )
 from ..bytestore import ByteFile
 from .digests import WholeDigests
-from .open_cache import OpenFileCache, open_limit
+from .open_cache import OpenFileCache
 
 #: The hint of an error about a missing or wrong file.
 RESTORE: Final = "restore it, or convert the set again"
@@ -92,7 +92,7 @@ class Joined:
     files: Files | tuple[FieldIndex, ...]
     stated: Mapping[str, UInt64 | None] = field(default_factory=dict)
     labels: tuple[int, str] | None = None
-    limit: int | None = None
+    limit: int = 0
     remote: bool = False
 
     def serve(self, index: FieldIndex, file: ByteFile | None) -> JoinedSource:
@@ -126,8 +126,7 @@ class JoinedSource:
         self._in_memory: RowsInMemory | None = None
         self._not_in_memory = set[int]()
         self._looked_at = 0
-        limit = len(held) or joined.limit or open_limit()
-        self.open_files = OpenFileCache(self._open_one, limit, held)
+        self.open_files = OpenFileCache(self._open_one, len(held) or joined.limit, held)
         in_files = joined.labels
         self.labels: Any = index.labels if in_files is None else JoinedLabels(self, *in_files)
 
@@ -326,11 +325,6 @@ class JoinedSource:
         else:
             self._not_in_memory.discard(number)
         return None if self._not_in_memory else self._in_memory
-
-    def divide_limit(self, parts: int) -> None:
-        """Keep fewer files open: ``parts`` fields of the set share the limit."""
-        if not self._held:
-            self.open_files.limit = max(1, self.open_files.limit // parts)
 
     def reserve(self, samples: int) -> None:
         self._window = samples

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from ...errors import FormatError
 from ...formats import packed as fmt
 from ..base import Array, FieldIndex, Fields, Int64, Source, SourceSpec
+from ..request import Hdf5Fields
 from .digests import WholeDigests
 from .joined import Joined, JoinedSource
+from .open_cache import open_limit
 
 
 def join(files: Sequence[Fields]) -> Fields:
@@ -142,92 +145,123 @@ def _kind(spec: SourceSpec) -> str:
 # -- more files than may be open -----------------------------------------------------------------
 
 
+#: Opens the fields of a file by its name; None if the name means several files.
+Opener: TypeAlias = Callable[[str, Hdf5Fields], Fields | None]
+
+
 @dataclass(frozen=True)
 class PackedFiles:
-    """Files by name. ``opener`` opens one field of a file; None if its name means several files."""
+    """Files by name, of which one field is read."""
 
     names: Sequence[str]
-    opener: Callable[[str], Source | None]
+    opener: Opener
+    fields: Hdf5Fields
 
     def open(self, number: int) -> Source:
         """Open a file."""
-        source = self.opener(self.names[number])
-        if source is None:
+        found = self.opener(self.names[number], self.fields)
+        if found is None:
             raise FormatError("the file is no longer a packed file", path=self.names[number])
-        return source
+        return found[self.fields.data]
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def join_packed(
-    names: Sequence[str], opener: Callable[[str], Source | None]
-) -> JoinedSource | None:
+def join_packed(names: Sequence[str], opener: Opener, fields: Hdf5Fields) -> Fields | None:
     """The files ``names`` as one set, with few open at a time; None unless asyncreader packed all
     of them, of one kind.
 
-    ``opener``: see :class:`PackedFiles`. Each file is opened once, for its counts and digests, and
-    closed. The set serves the same samples in the same orders under the same fingerprint as
-    :func:`join` of the files. Raises what ``opener`` raises.
+    Each file is opened once, for its counts and digests, and closed. The set serves the same
+    samples in the same orders under the same fingerprint as :func:`join` of the files. Raises what
+    ``opener`` raises.
     """
-    first: SourceSpec | None = None
-    rows: list[tuple[int, int, int, int]] = []
-    shapes = set()
+    columns: dict[str, _Column] = {}
     for name in names:
-        source = opener(name)
-        if source is None:
+        found = opener(name, fields)
+        if found is None:
             return None
-        with contextlib.closing(source):
-            spec, table = source.spec, source.labels
-            labels = None if table is None else (int(table.shape[1]), table.dtype.str)
-            if spec.meta is None or spec.ends is not None or not spec.checksums:
+        with contextlib.ExitStack() as opened:
+            for source in found.values():
+                opened.callback(source.close)
+            if any(one.spec.meta is None or one.spec.ends is not None for one in found.values()):
                 return None
-            if first is None:
-                first, like = spec, (_shared(spec), labels)
-                digests = WholeDigests([fmt.CHECKSUMS, *([fmt.LABELS] * (labels is not None))])
-            if (_shared(spec), labels) != like:
+            columns = columns or {field: _Column(source) for field, source in found.items()}
+            if found.keys() != columns.keys():
                 return None
-            digests.add({fmt.DATA: source})
-            stated = [int(spec.meta.digests.get(n, "0"), 16) for n in (fmt.CHECKSUMS, fmt.LABELS)]
-            rows.append((spec.count, spec.size_on_disk, stated[0], stated[1]))
-            shapes.add(spec.meta.shape)
-    assert first is not None
-    assert first.meta is not None
-    counts, sizes, checksums, label_digests = np.array(rows, np.uint64).T
-    ends = np.cumsum(counts.astype(np.int64))
-    shape = shapes.pop() if len(shapes) == 1 else None
+            if not all(columns[field].add(source) for field, source in found.items()):
+                return None
+    limit = max(1, open_limit() // len(columns))
+    first = columns[fields.data].first
+    requests = [replace(fields, others=()), *fields.also(first.stored, list(columns)[1:])]
+    return {one.data: columns[one.data].joined(names, opener, one, limit) for one in requests}
 
-    joined = Joined(
-        PackedFiles(names, opener),
-        stated={
-            fmt.CHECKSUMS: checksums,
-            fmt.LABELS: None if first.meta.label_kind == "none" else label_digests,
-        },
-        labels=labels,
-    )
-    index = FieldIndex(
-        replace(
+
+class _Column:
+    """One field of many files: counts, sizes and digests."""
+
+    def __init__(self, source: Source) -> None:
+        self.first = source.spec
+        self._like = _kind_of(source)
+        _, self._labels = self._like
+        tables = [fmt.CHECKSUMS, *([fmt.LABELS] * (self._labels is not None))]
+        self._digests = WholeDigests(tables)
+        self._rows: list[tuple[int, int, int, int]] = []
+        self._shapes = set[tuple[int, int, int] | None]()
+
+    def add(self, source: Source) -> bool:
+        """Whether the file goes with the first one, and has checksums."""
+        spec = source.spec
+        if not spec.checksums or _kind_of(source) != self._like:
+            return False
+        assert spec.meta is not None
+        self._digests.add({fmt.DATA: source})
+        stated = [int(spec.meta.digests.get(n, "0"), 16) for n in (fmt.CHECKSUMS, fmt.LABELS)]
+        self._rows.append((spec.count, spec.size_on_disk, stated[0], stated[1]))
+        self._shapes.add(spec.meta.shape)
+        return True
+
+    def joined(
+        self, names: Sequence[str], opener: Opener, fields: Hdf5Fields, limit: int
+    ) -> JoinedSource:
+        """The field of all files added."""
+        first, meta = self.first, self.first.meta
+        assert meta is not None
+        counts, sizes, checksums, label_digests = np.array(self._rows, np.uint64).T
+        ends = np.cumsum(counts.astype(np.int64))
+        count = int(ends[-1])
+        shape = next(iter(self._shapes)) if len(self._shapes) == 1 else None
+        joined = Joined(
+            PackedFiles(names, opener, fields),
+            stated={
+                fmt.CHECKSUMS: checksums,
+                fmt.LABELS: None if meta.label_kind == "none" else label_digests,
+            },
+            labels=self._labels,
+            limit=limit,
+        )
+        spec = replace(
             first,
             path=f"{first.path} and {len(names) - 1} more",
             layout=f"asyncreader, {len(names)} files",
-            count=int(ends[-1]),
+            count=count,
             stored=replace(first.stored, shape=shape),
-            meta=replace(first.meta, count=int(ends[-1]), shape=shape, digests=digests.found()),
+            meta=replace(meta, count=count, shape=shape, digests=self._digests.found()),
             size_on_disk=int(sizes.sum()),
             ends=ends,
-            fields=like[0].fields,
-        ),
-        joined,
-    )
-    return JoinedSource(index, joined)
+            fields=self._like[0].fields,
+        )
+        return JoinedSource(FieldIndex(spec, joined), joined)
 
 
-def _shared(spec: SourceSpec) -> SourceSpec:
-    """What all files must share. Encoded pictures may differ in size."""
+def _kind_of(source: Source) -> tuple[SourceSpec, tuple[int, str] | None]:
+    """What one field of all files must share, and the labels' width and dtype. Encoded pictures may
+    differ in size."""
+    spec, table = source.spec, source.labels
     assert spec.meta is not None
     raw = spec.encoding == "raw"
     meta = replace(spec.meta, count=0, digests={}, fields=())
-    return replace(
+    shared = replace(
         spec,
         path="",
         layout="",
@@ -241,3 +275,4 @@ def _shared(spec: SourceSpec) -> SourceSpec:
             one if one.encoding == "raw" else replace(one, shape=None) for one in spec.fields
         ),
     )
+    return shared, None if table is None else (int(table.shape[1]), table.dtype.str)

@@ -35,6 +35,7 @@ from ..lmdb.file import open_data_file
 from ..request import Hdf5Fields, no_field
 from .digests import WholeDigests
 from .joined import RESTORE, Joined, JoinedSource
+from .open_cache import open_limit
 
 #: At most so many shard sizes are checked when a set is opened.
 ALL_LOOKED_AT: Final = 4096
@@ -79,17 +80,18 @@ def sharded(
     limit: int | None = None,
 ) -> dict[str, JoinedSource]:
     """The fields of the set of ``manifest``. ``path``: its name for messages; ``limit``: shards
-    open at most."""
+    open at most, by all fields together."""
+    packed = [field.name for field in manifest.common.fields]
+    limit = max(1, (limit or open_limit()) // (1 + len(fields.other_names(packed))))
     first = _sharded(manifest, shards, fields, path, io, limit)
-    others = fields.also(first.spec.stored, [field.name for field in manifest.common.fields])
     found = {fields.data: first}
-    for one in others:
+    for one in fields.also(first.spec.stored, packed):
         found[one.data] = _sharded(manifest, shards, one, path, io, limit)
     return found
 
 
 def _sharded(
-    manifest: Manifest, shards: Shards, fields: Hdf5Fields, path: str, io: str, limit: int | None
+    manifest: Manifest, shards: Shards, fields: Hdf5Fields, path: str, io: str, limit: int
 ) -> JoinedSource:
     fields = _checked_fields(path, fields, manifest)
     common, column = manifest.common, None
