@@ -178,7 +178,7 @@ def _print_advice(found: Diagnosis) -> None:
     advised = found.advised
     if advised is None:
         suited = ", ".join(f"{name}={value!r}" for name, value in found.suited.items())
-        _say("Keep the set as it is." + ("" if found.keeps_up else _nothing(found)))
+        _say(_nothing(found))
         _say(f"Parameters that suit it: {suited}")
         return
     _say(_gain(advised))
@@ -212,11 +212,18 @@ def _gain(change: Tried) -> str:
 
 
 def _nothing(found: Diagnosis) -> str:
-    if found.limit == "disk":
-        return " More memory or a faster disk is what would help."
+    """What to do where no change is advised."""
+    if found.keeps_up:
+        return "Keep the set as it is."
     if any(change.failure is not None for change in found.tried):
-        return " What might help could not be tried; the reason is above."
-    return " Nothing that was tried gains a quarter or more." if found.tried else ""
+        return "Keep the set as it is. What might help could not be tried; the reason is above."
+    tried = " Nothing that was tried gains a quarter or more." if found.tried else ""
+    if found.limit == "disk":
+        return f"Keep the set as it is.{tried} More memory or a faster disk would help."
+    if found.keeps_up is None:
+        return f"Keep the set as it is.{tried}"
+    cores = "" if found.limit == "memory" else " More cores would help."
+    return f"No change is advised, but training will wait.{tried}{cores}"
 
 
 def _heading(text: str) -> None:

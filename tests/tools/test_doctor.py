@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import converters
 from asyncreader import ParamsError
 from asyncreader.cli import main as cli
 from asyncreader.params import parse_params
+from asyncreader.pixels import codec
 from asyncreader.pixels.transform import Fill
 from asyncreader.sources import RowPlan, open_source
 from asyncreader.stats import Meter
@@ -42,6 +44,7 @@ RAW = Facts(
     chunk=1,
     shape=(224, 224, 3),
     picture=(224, 224),
+    unmarked=False,
     packable=True,
     sample_bytes=150_528,
     stored_bytes=150_528,
@@ -74,6 +77,7 @@ TINY = replace(RAW, container="LMDB", ours=True, shape=(32, 32, 3), picture=(32,
 JPEGS = replace(
     RAW, encoding="original", encoded=True, shape=None, picture=(3000, 4000), stored_bytes=4e6
 )
+UNMARKED = replace(JPEGS, picture=(300, 400), unmarked=True)
 HUGE = replace(RAW, memory=GIB)
 
 
@@ -91,6 +95,8 @@ HUGE = replace(RAW, memory=GIB)
         (replace(TINY, ours=False), {}, ["raw"]),
         (JPEGS, {"size": (224, 224)}, ["raw", "jpeg"]),
         (JPEGS, {"size": (224, 224), "crop": "random-resized"}, ["jpeg"]),
+        (UNMARKED, {"size": (224, 224), "crop": "random-resized"}, ["restarts"]),
+        (UNMARKED, {"size": (224, 224)}, ["raw"]),
         (RAW, {"size": (112, 112)}, ["raw"]),
         (replace(GZIP1, packable=False), {}, []),
     ],
@@ -324,6 +330,30 @@ def test_advice_can_be_followed(chunked: Path) -> None:
     with h5py.File(chunked.with_name("my set-raw.h5")) as new, h5py.File(chunked) as old:
         assert (new["data"][()] == old["x"][()]).all()
         assert (new["labels"][:, 0] == old["y"][()]).all()
+
+
+def test_restart_markers_are_tried(tmp_path: Path) -> None:
+    """For random crops of plain JPEGs they are tried; the command that is named adds them without
+    changing a pixel, and is not named again for the set that has them."""
+    (tmp_path / "in").mkdir()
+    for number, picture in enumerate(paint(8)):
+        large = Image.fromarray(picture).resize((640, 480), Image.Resampling.BICUBIC)
+        large.save(tmp_path / "in" / f"{number}.jpg")
+    old, new = tmp_path / "set.h5", tmp_path / "set-restarts.h5"
+    converters.convert(tmp_path / "in", old, encoding="original", no_labels=True)
+    crop = {"size": (224, 224), "crop": "random-resized", "batch_size": 4}
+    found = diagnose({"path": str(old), **crop}, seconds=1)
+    (tried,) = [change for change in found.tried if change.name == "restarts"]
+    assert tried.factor is not None
+    assert tried.command == shlex.join(["asyncreader", "convert", str(old), str(new), "--restarts"])
+    arguments = shlex.split(tried.command)[1:]
+    assert CliRunner().invoke(cli.cli, [*arguments, "--quiet"]).exit_code == 0
+    with closing(open_source(old)) as before, closing(open_source(new)) as after:
+        assert not facts.look(after, str(new)).unmarked
+        for record in range(8):
+            first, second = before.sample_bytes(record), after.sample_bytes(record)
+            assert first != second
+            assert (codec.decode(first, 3) == codec.decode(second, 3)).all()
 
 
 def test_several_fields_are_diagnosed(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def propose(facts: Facts, p: ReaderParams) -> list[Proposal]:
 
 
 def _encoded(facts: Facts, p: ReaderParams) -> list[Proposal]:
-    """Pictures that are decoded each time: smaller ones, or pixels."""
+    """Pictures that are decoded each time: smaller ones, pixels, or JPEGs decoded in part."""
     found = []
     random = p.size is not None and p.crop in ("random", "random-resized")
     size = p.size or (None if facts.shape is None else facts.picture)
@@ -146,6 +146,9 @@ def _encoded(facts: Facts, p: ReaderParams) -> list[Proposal]:
                     {"encoding": "jpeg", "size": side},
                 )
             )
+    if random and facts.unmarked:
+        words = "pack the same JPEGs with restart markers"
+        found.append(Proposal("restarts", words, "", {}, {"restarts": True}))
     return found
 
 
@@ -203,8 +206,9 @@ def command(src: str, dst: str, how: Mapping[str, Any], read: Mapping[str, Any])
     """The ``asyncreader convert`` that does it. ``read``: how ``src`` is read."""
     words = ["asyncreader", "convert", src, dst]
     for name, value in how.items():
-        text = f"{value[0]}x{value[1]}" if isinstance(value, tuple) else str(value)
-        words += [f"--{name.replace('_', '-')}", text]
+        words.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            words.append(f"{value[0]}x{value[1]}" if isinstance(value, tuple) else str(value))
     words += _as_options(read)
     return shlex.join(words)
 

@@ -41,6 +41,8 @@ class Facts:
     """Of a stored sample; None where they differ."""
     picture: tuple[int, int] | None
     """(H, W) of a usual picture; None where samples are no pictures."""
+    unmarked: bool
+    """Whether most samples are baseline JPEGs without restart markers: those can be added."""
     packable: bool
     """Whether ``asyncreader convert`` takes such samples."""
     sample_bytes: float
@@ -76,9 +78,9 @@ def look(source: Source, path: str | tuple[str, ...], memory: int | None = None)
     files = tuple(file for name in expand_paths(path) for file in _files(name))
     size = sum(os.path.getsize(file) for file in files)
     kind = file_system(files[0])
-    picture = None
+    picture, unmarked = None, False
     if stored.axes is not None or stored.encoded:
-        picture = _usual_size(source)
+        picture, unmarked = _usual_picture(source)
     if stored.shape is not None:
         sample = float(row_size(stored.shape, stored.dtype))
     else:
@@ -97,6 +99,7 @@ def look(source: Source, path: str | tuple[str, ...], memory: int | None = None)
         chunk=(spec.chunk or 1) if spec.compression else 1,
         shape=stored.shape,
         picture=picture,
+        unmarked=unmarked,
         packable=stored.encoded
         or (stored.dtype == np.uint8 and (grey or picture is not None) and spec.channels in (1, 3)),
         sample_bytes=sample,
@@ -132,18 +135,22 @@ def cached(files: tuple[str, ...]) -> float:
     return in_memory / size if size else 1.0
 
 
-def _usual_size(source: Source) -> tuple[int, int] | None:
-    """(H, W) of the picture in the middle, by area, of some that are looked at."""
+def _usual_picture(source: Source) -> tuple[tuple[int, int] | None, bool]:
+    """Of some pictures that are looked at: (H, W) of the one in the middle, by area, and whether
+    most are baseline JPEGs without restart markers."""
     stored = source.spec.stored
     high, wide, _ = stored.image_shape()
-    if high is not None and wide is not None:
-        return high, wide
-    found = []
+    if high is not None and wide is not None and not stored.encoded:
+        return (high, wide), False
+    found, unmarked = [], 0
     last = source.spec.count - 1
     for record in np.unique(np.linspace(0, last, _LOOKED_AT).astype(np.int64)).tolist():
         try:
             if stored.encoded:
-                header = codec.read_header(source.sample_bytes(record))
+                data = source.sample_bytes(record)
+                plain = codec.read_plain_header(data)
+                unmarked += plain is not None and plain.facts is None
+                header = plain or codec.read_header(data)
                 found.append((header.height, header.width))
             else:
                 shape = source.sample_pixels(record).shape
@@ -151,4 +158,7 @@ def _usual_size(source: Source) -> tuple[int, int] | None:
                 found.append((shape[stored.axes.index("H")], shape[stored.axes.index("W")]))
         except (SampleError, DecodeError):
             continue
-    return sorted(found, key=lambda size: size[0] * size[1])[len(found) // 2] if found else None
+    if not found:
+        return None, False
+    middle = sorted(found, key=lambda size: size[0] * size[1])[len(found) // 2]
+    return middle, 2 * unmarked > len(found)
