@@ -174,8 +174,11 @@ def interrupted(end: End, phase: str) -> list[str]:
     # in other imports, and as the interpreter starts or ends, they decide what Ctrl-C does
     in_asyncreader = phase in ("open", "loop", "close")
     fine = (0, -signal.SIGINT, 130) if in_asyncreader else (0, -signal.SIGINT, 130, 1)
-    found = problems(end, end.code, end.output.strip().rpartition("\n")[2])
-    if end.code not in fine:
+    last = end.output.strip().rpartition("\n")[2]
+    found = problems(end, end.code, last)
+    # Python says 1 instead of the signal if code was made of text (exec, eval: numba does that when
+    # it loads a kernel) in any thread after the main one ended with KeyboardInterrupt.
+    if end.code not in fine and (end.code, last) != (1, "KeyboardInterrupt"):
         found.append(f"{end.how}: {end.output[-900:]}")
     if (
         in_asyncreader

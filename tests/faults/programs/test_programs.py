@@ -10,7 +10,7 @@ from child_processes import run
 
 from faults.case import Case
 from faults.programs import case_exits, case_full, case_kill, case_long_use
-from faults.programs.child_runner import environment
+from faults.programs.child_runner import environment, started
 from faults.run import SEED
 
 CASES: tuple[Case, ...] = (
@@ -43,3 +43,24 @@ print(sorted(set(kernels._TWINS) - set(vars(kernels))))
 """
     done = run([sys.executable, "-c", code], env=environment())
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_python_itself_says_1_after_ctrl_c(tmp_path: Path) -> None:
+    """A program that ends by Ctrl-C has exit code 1 if another thread evaluates text afterwards, by
+    Python's doing: no promise is broken. With any other error, one is."""
+    (tmp_path / "program.py").write_text("""
+import os, signal, threading
+def evaluate():
+    threading.main_thread().join()
+    eval("1 + 1")
+threading.Thread(target=evaluate).start()
+os.kill(os.getpid(), signal.SIGINT)
+threading.Event().wait()
+""")
+    end = started([sys.executable, str(tmp_path / "program.py")], {})
+    assert end.code == 1
+    assert case_exits.interrupted(end, "loop") == []
+    (tmp_path / "other.py").write_text("raise SystemError")
+    end = started([sys.executable, str(tmp_path / "other.py")], {})
+    (problem,) = case_exits.interrupted(end, "loop")
+    assert "exit code 1" in problem
