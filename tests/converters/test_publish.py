@@ -198,7 +198,9 @@ def test_ctrl_c_is_one_keyboard_interrupt(folder: Path, tmp_path: Path, suffix: 
         "convert(sys.argv[1], sys.argv[2], progress=stop, size=500, jobs=4)\n"
     )
     done = child_processes.run([sys.executable, "-c", code, folder, target])
-    assert done.returncode == -signal.SIGINT
+    # 1: Python's own doing, where a worker still loads a kernel (faults/programs/case_exits.py)
+    assert done.returncode in (-signal.SIGINT, 1)
+    assert done.stderr.endswith("\nKeyboardInterrupt\n")
     assert done.stderr.count("Traceback") == 1
     assert listed(tmp_path) == []
 
