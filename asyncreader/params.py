@@ -142,7 +142,9 @@ class ReaderParams:
         "labels", optional(checks.TEXT), "name of the labels in the file; None: no labels"
     )
     labels_path: str | None = parameter(
-        None, optional(checks.FILE), "another HDF5 file, which holds the labels"
+        None,
+        optional(checks.FILE),
+        "another file, which holds the labels: HDF5, or an LMDB for one of Caffe's Datums",
     )
     subset: slice | npt.NDArray[np.int64] | str | None = parameter(
         None,
@@ -192,7 +194,8 @@ class ReaderParams:
     num_dim: int | None = parameter(
         None,
         _AXIS,
-        "number of the sample axis of stored 4-D data, from 1; the four are a permutation",
+        "number of the sample axis of stored 4-D data, from 1; the four are a permutation. Where "
+        "the data may be NCHW, they must be named",
         shown="from the file, else 1",
     )
     h_dim: int | None = parameter(
@@ -240,11 +243,13 @@ class ReaderParams:
     crop: Crop = parameter(
         "center",
         one_of(Crop),
-        'part of the largest rectangle of that shape: `"center"`, `"random"`, `"random-resized"`, '
-        'or `"none"` (squeeze)',
+        '`"center"`, `"random"`: a part of the largest rectangle of the shape of `size`; '
+        '`"random-resized"`: 0.08 to 1 of the area; `"none"`: all of it, squeezed',
     )
     crop_ratio: float = parameter(
-        1.0, checks.number(0, 1), "size of that part; 0.875 is the usual crop for evaluation"
+        1.0,
+        checks.number(0, 1),
+        "part of that rectangle's sides; 0.875 is the usual crop for evaluation",
     )
     interpolation: Interpolation = parameter(
         "bilinear",
@@ -257,7 +262,7 @@ class ReaderParams:
         None,
         optional(checks.FUNCTION),
         "`f(data, labels)` or `f(data, labels, rng)` for each batch, in the workers; it returns "
-        "both, or None if it worked in place",
+        "both, the data alone, or None if it worked in place",
     )
     on_error: OnError = parameter(
         "raise",
@@ -488,7 +493,7 @@ def _check_source(given: Mapping[str, object]) -> None:
         )
     if given.get("labels_path") is not None:
         if named != ["path"] and named != ["hdf5_path"]:
-            raise ParamsError("labels_path goes with an HDF5 file", found=f"{named[0]}=")
+            raise ParamsError("labels_path goes with path= or hdf5_path=", found=f"{named[0]}=")
         if "labels_field" in given and given["labels_field"] is None:
             raise ParamsError("labels_path is given, but labels_field=None asks for no labels")
 

@@ -326,8 +326,8 @@ class AsyncReader(Generic[D, L]):
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go where ``state`` says. ParamsError, and nothing changed, if it is of other training.
 
-        Everything must match but world_size x batch_size: with another one the next batch starts
-        at the next position of the same global order.
+        The order and the data set must match, but not world_size x batch_size: with another one
+        the next batch starts at the next position of the same global order.
         """
         self._check_process()
         if not isinstance(state, Mapping):

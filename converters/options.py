@@ -231,7 +231,7 @@ class Options:
         one_of(bool | None),
         "put restart markers into JPEGs, so that a part of a picture can be decoded without the "
         "rest. With encoding `original`, baseline JPEGs get them without loss. Other files are "
-        "stored as they are, and the report says how many",
+        "stored as they are; the report says how many got markers",
         shown="True with encoding `jpeg`",
     )
     labels: str | None = parameter(
@@ -263,7 +263,7 @@ class Options:
         "class names, from number 0 on: a packed set that has them, or a text file with a name on "
         "each line",
         metavar="SET_OR_FILE",
-        shown="the sorted names of the folders",
+        shown="the sorted names of the folders, or of the text columns of `labels`",
     )
     classes_from_folders: bool = parameter(
         False,
@@ -274,7 +274,9 @@ class Options:
         False, checks.FLAG, "also follow links that lead out of the folder"
     )
     jobs: int = worked_out(
-        whole(1, 1025), "threads. The files do not depend on it", shown="usable cores"
+        whole(1, 1025),
+        "threads. The files do not depend on it",
+        shown="usable cores; 1 with engine `ray`",
     )
     skip_bad: bool = parameter(
         False, checks.FLAG, "leave bad pictures out and list them (exit code 3)"
@@ -292,8 +294,8 @@ class Options:
     )
     format: Format = worked_out(
         one_of(Format),
-        "what is written, if DST does not end in .h5, .hdf5 or .lmdb",
-        shown="by the suffix of DST",
+        "what is written, whatever the suffix of DST",
+        shown="by the suffix of DST; for shards hdf5",
     )
     shards: int | None = parameter(
         None,
@@ -315,7 +317,8 @@ class Options:
     engine: Engine = parameter(
         "local",
         one_of(Engine),
-        "what packs the shards. With `ray`, all machines must see SRC and DST under the same paths",
+        "what packs the shards. With `ray`, all machines must see DST, and an SRC that is no URL, "
+        "under the same paths",
     )
     address: str | None = parameter(
         None,

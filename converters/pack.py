@@ -27,7 +27,7 @@ def convert(src: PathLike, dst: PathLike, **keywords: Unpack[ConvertKeywords]) -
     what need not be listed); pictures on a web server are named by ``labels``.
 
     The target appears under its name when it is complete, verified and on the disk; on any error
-    nothing is left under it (finished shards are kept next to it, for ``resume``). Raises
+    it is as it was (finished shards are kept next to it, for ``resume``). Raises
     ParamsError for bad arguments, SampleError (such as DecodeError, with ``source_path``) for a bad
     picture, SourceError for source or target. The options:
     """

@@ -82,7 +82,9 @@ def index_lmdb(path: str, file: OpenFile, fields: Hdf5Fields) -> dict[str, Field
 def _check_fields(path: str, fields: Hdf5Fields, meta: fmt.Meta) -> None:
     """ParamsError for options of HDF5 sets and unknown fields: the caller would get other data."""
     if fields.labels_path is not None:
-        raise ParamsError("labels_path goes with an HDF5 file", path=path, found="LMDB")
+        raise ParamsError(
+            "labels_path goes with sets that others packed", path=path, found="LMDB of asyncreader"
+        )
     data = (fmt.DATA, *(field.name for field in meta.fields))
     for name, own in ((fields.data, data), (fields.labels, (fmt.LABELS,))):
         if name is not None and name not in own:
