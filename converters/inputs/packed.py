@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,13 +21,15 @@ from asyncreader.pixels.masks import decode_values
 from asyncreader.sources import (
     OpenSet,
     Source,
-    expand_paths,
     fields_of,
     fingerprint,
     open_reader_source,
     open_whole,
 )
+from asyncreader.sources.base import FieldIndex
+from asyncreader.sources.bytestore import FileRef, LocalFile
 from asyncreader.sources.lmdb.file import lmdb_data_file
+from asyncreader.sources.sets.joined import Joined
 from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url
 
@@ -54,7 +57,6 @@ class PackedSamples:
     def __init__(self, options: Options) -> None:
         check_packed(options)
         read = options.params
-        self._src = options.src
         self._source: OpenSet
         if read is not None and read.field_names is not None:
             self._source = open_reader_source(read)
@@ -192,7 +194,7 @@ class PackedSamples:
 
     def sources(self, numbers: Int64) -> str:
         """Empty for a set packed by asyncreader: ``identity`` has the digest of its checksums."""
-        return "" if self._source.spec.meta is not None else files_digest(self._src)
+        return "" if self._source.spec.meta is not None else files_digest(self._source.first.index)
 
     def part(self, numbers: Int64) -> None:
         """None: any machine opens the packed set itself."""
@@ -292,16 +294,26 @@ def check_original(options: Options, encoded: bool) -> None:
     )
 
 
-def files_digest(path: str) -> str:
-    """Of names, sizes and times of the files that a path to a packed set names."""
+def files_digest(index: FieldIndex) -> str:
+    """Of names, sizes and times of the files that a set lies in, as they are now; of objects in a
+    store, as they were when it was opened."""
     state = xxhash.xxh3_128()
-    for name in expand_paths(path):
-        file = lmdb_data_file(name) or name
-        state.update(os.fsencode(name) + b"\0")
-        if not is_url(file):
-            facts = os.stat(file)
+    for ref in _files(index):
+        if isinstance(ref, LocalFile):
+            facts = os.stat(ref.path)
+            state.update(os.fsencode(ref.path) + b"\0")
             state.update(f"{facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}".encode())
+        else:
+            state.update(f"{ref!r}\0".encode("utf-8", "surrogateescape"))
     return state.hexdigest()
+
+
+def _files(index: FieldIndex) -> Iterator[FileRef]:
+    if index.where is not None:
+        yield index.where
+    if isinstance(index.storage, Joined) and isinstance(index.storage.files, tuple):
+        for one in index.storage.files:
+            yield from _files(one)
 
 
 def _numbers(chosen: slice | Int64, count: int) -> Int64:

@@ -109,9 +109,14 @@ class Target:
         return self
 
     def _put_back(self) -> None:
-        """Restore the old set, if a run was killed after it had moved it away."""
+        """Restore the old set, if a run was killed after it had moved it away; remove it, if that
+        run had put the new one in its place."""
         old = os.path.join(self._workspace, _OLD)
-        if os.path.isdir(old) and not os.path.lexists(self.path):
+        if not os.path.isdir(old):
+            return
+        if os.path.lexists(self.path):
+            shutil.rmtree(old)
+        else:
             os.rename(old, self.path)
             self._check()
 

@@ -27,7 +27,7 @@ from asyncreader.sources.sets.shards import whole_digests
 
 from ..encode import Kind, Sample, kinds_of, sample_bytes
 from ..inputs.samples import Samples, View
-from ..options import Options
+from ..options import READ_BY, Options
 from ..report import ConvertReport
 from .disk import check_space, full_disk_reported, is_full, no_temporary_space
 from .one_file import Order, all_bad, check_skippable, reason
@@ -109,6 +109,9 @@ def _source_digest(options: Options, samples: Samples) -> str:
     }
     head = [__version__, samples.identity, samples.encoding, samples.channels, samples.label_kind]
     head += samples.fields
+    if options.params is not None:  # of those, identity tells the subset
+        read = {name: getattr(options.params, name) for name in READ_BY if name != "subset"}
+        shaping["params"] = read
     paths = [path for path in samples.paths if path is not None]
     state.update(json.dumps([head, shaping, samples.classes], sort_keys=True).encode("ascii"))
     for start in range(0, samples.count, _BLOCK):

@@ -460,6 +460,66 @@ def test_an_edited_packed_source_is_packed_again(tmp_path: Path) -> None:
     assert files(tmp_path / "set") == files(tmp_path / "whole")
 
 
+def test_an_edited_file_of_a_list_is_packed_again(tmp_path: Path) -> None:
+    """Of a list of files of others, it is the files' times that count, not the list's."""
+    pixels = np.random.default_rng(0).integers(0, 255, (400, 4, 5, 3), dtype=np.uint8)
+    for name, part in (("a.h5", pixels[:300]), ("b.h5", pixels[300:])):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["data"], file["label"] = part, np.zeros(len(part))
+    (tmp_path / "list.txt").write_text("a.h5\nb.h5\n")
+    how: dict[str, Any] = {
+        "shards": 4,
+        "params": {"num_dim": 1, "h_dim": 2, "w_dim": 3, "cha_dim": 4},
+    }
+
+    def stop(done: int, _: int) -> None:
+        if done == 250:
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        convert(tmp_path / "list.txt", tmp_path / "set", progress=stop, **how)
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["data"][7] = 0  # not among the samples that make the fingerprint
+    report = convert(tmp_path / "list.txt", tmp_path / "set", resume=True, **how)
+    assert report.kept == 0
+    convert(tmp_path / "list.txt", tmp_path / "whole", **how)
+    assert files(tmp_path / "set") == files(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("resumed", [{"h_dim": 3, "w_dim": 2}, {}], ids=["turned", "left out"])
+def test_a_set_read_in_another_way_is_not_resumed(tmp_path: Path, resumed: dict[str, int]) -> None:
+    """Shards of pictures that are read with other axes are not mixed: it is an error."""
+    axes = {"num_dim": 1, "h_dim": 2, "w_dim": 3, "cha_dim": 4}
+    with h5py.File(tmp_path / "theirs.h5", "w") as file:
+        file["data"] = np.arange(400 * 48, dtype=np.uint32).reshape(400, 4, 4, 3).astype(np.uint8)
+
+    def stop(done: int, _: int) -> None:
+        if done == 250:
+            raise _Stop
+
+    how: dict[str, Any] = {"shards": 4, "encoding": "png"}
+    with pytest.raises(_Stop):
+        convert(tmp_path / "theirs.h5", tmp_path / "set", progress=stop, params=axes, **how)
+    other = {**axes, **resumed} if resumed else None
+    with pytest.raises(SourceError, match="other sources or options"):
+        convert(tmp_path / "theirs.h5", tmp_path / "set", resume=True, params=other, **how)
+    again = convert(tmp_path / "theirs.h5", tmp_path / "set", resume=True, params=axes, **how)
+    assert again.kept == 2
+
+
+def test_a_replaced_set_that_was_left_is_no_obstacle(photos: Path, tmp_path: Path) -> None:
+    """A run that was killed while it removed the set that it had replaced: the next one, resumed,
+    removes it and replaces the set again."""
+    convert(photos, tmp_path / "set", shards=2)
+    before = files(tmp_path / "set")
+    left = tmp_path / ".set.asyncreader-tmp" / "old"
+    left.mkdir(parents=True)
+    (left / "shard").write_bytes(b"x")
+    convert(photos, tmp_path / "set", shards=3, overwrite=True, resume=True)
+    assert files(tmp_path / "set") != before
+    assert listed(tmp_path) == ["set"]
+
+
 def test_nothing_to_resume(photos: Path, tmp_path: Path) -> None:
     """Where nothing was begun, resume begins; a finished set is not touched."""
     assert convert(photos, tmp_path / "set", shards=3, resume=True).kept == 0
