@@ -52,6 +52,7 @@ from asyncreader.sources.bytestore import (
     PreadStore,
     file_system,
 )
+from asyncreader.sources.lmdb.btree import LmdbFile
 
 COUNT = 23
 LABELS = (np.arange(COUNT, dtype=np.int64) % 5)[:, None]
@@ -844,6 +845,26 @@ def test_lmdb_of_many_pages(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, images[records])
     assert source.source_path(4321) == b"photos/4321.png"
     source.close()
+
+
+def test_paths_whose_tree_is_damaged(tmp_path: Path) -> None:
+    """A bad sample is replaced also where its path cannot be looked up for the message: the root
+    page of the paths has no child."""
+    images = paint(300, (4, 4, 3))
+    path = write_lmdb(tmp_path / "deep.lmdb", packed(images))
+    file = data_file(path)
+    held = bytearray(file.read_bytes())
+    tree = LmdbFile(np.frombuffer(bytes(held), np.uint8), path)
+    paths = tree.named()[b"paths"]
+    assert paths.depth >= 2
+    at = paths.root * tree.page_size
+    held[at + 12 : at + 14] = (16).to_bytes(2, "little")
+    file.write_bytes(held)
+    damage(path, images[7].tobytes())
+    with AsyncReader(path=path, batch_size=300, on_error="skip") as reader:
+        batch = next(iter(reader))
+        assert 7 not in batch.indices
+        assert reader.stats().bad_samples == 1
 
 
 def test_foreign_lmdb_is_named(tmp_path: Path) -> None:

@@ -196,6 +196,10 @@ class LmdbFile:
         if wrong.any():
             raise self._bad("a page's bounds make no sense", int(pages[np.argmax(wrong)]))
         counts: Int64 = (lower - _HEADER) >> 1
+        if kind == _BRANCH and (counts < 2).any():
+            raise self._bad(
+                "a branch page with fewer than two children", int(pages[np.argmax(counts < 2)])
+            )
         # nodes lie behind one another: a page cannot name one of them a thousand times
         wrong = counts * _NODE > self.page_size - upper
         if wrong.any():
@@ -231,8 +235,6 @@ class LmdbFile:
         level = np.array([tree.root], np.int64)
         for _ in range(tree.depth - 1):
             counts = self._open_pages(level, _BRANCH)
-            if (counts < 2).any():
-                raise self._bad("a branch page with fewer than two children")
             nodes, _ends = self._nodes(level, counts)
             level = self._field(nodes, 0) | self._field(nodes, 1) << 16
             level |= self._field(nodes, 2) << 32

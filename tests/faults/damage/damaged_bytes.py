@@ -213,6 +213,16 @@ def page_field(mutant: Mutant, rng: Rng) -> str:
     return "page header " + _put_int(mutant, rng, at + offset, width)
 
 
+def empty_page(mutant: Mutant, rng: Rng) -> str:
+    """A branch or leaf page has no nodes any more."""
+    kind = "branch" if mutant.parts.pages["branch"] and rng.random() < 0.5 else "leaf"
+    at = _page(mutant, rng, kind)
+    if at is None:
+        return integer(mutant, rng)
+    mutant.data[at + 12 : at + 14] = (16).to_bytes(2, "little")
+    return f"no nodes on the page at {at}"
+
+
 def _nodes(mutant: Mutant, at: int) -> list[int]:
     """Where the nodes of a page are."""
     data = mutant.data
@@ -275,7 +285,8 @@ ANY: tuple[Change, ...] = (
 )
 HDF5_ONLY: tuple[Change, ...] = (resealed,) * 8
 LMDB_ONLY: tuple[Change, ...] = (
-    *(meta_field, meta_field, page_field, node_field, node_field, swap_nodes, child_page),
+    *(meta_field, meta_field, page_field, empty_page, node_field, node_field, swap_nodes),
+    child_page,
 )
 
 

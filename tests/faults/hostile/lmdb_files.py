@@ -308,16 +308,47 @@ def _(raw: bytearray) -> None:
         struct.pack_into("<H", raw, node + 4, 4)
 
 
+def _record(raw: bytearray, name: bytes) -> int:
+    """Where the record of one of our databases is."""
+    for node in nodes(raw, root(raw)):
+        size, key = (struct.unpack_from("<H", raw, node + at)[0] for at in (0, 6))
+        if bytes(raw[node + 8 : node + 8 + key]) == name and size == 48:
+            return node + 8 + key
+    raise AssertionError(name)
+
+
 @attack(says="depth out of range|damaged", ways=SET)
 def lmdb_description_in_circles(scratch: Scratch) -> Target:
     """Only the tree of our description leads to itself: it is searched before any other."""
     path = scratch.copy("raw.lmdb")
     with edited(path / "data.mdb") as raw:
-        for node in nodes(raw, root(raw)):
-            size, key = (struct.unpack_from("<H", raw, node + at)[0] for at in (0, 6))
-            if bytes(raw[node + 8 : node + 8 + key]) == b"meta" and size == 48:
-                in_circles(raw, node + 8 + key, 65535)
+        in_circles(raw, _record(raw, b"meta"), 65535)
     return Target(path)
+
+
+def _without_children(name: bytes) -> Any:
+    def make(scratch: Scratch) -> Target:
+        path = scratch.copy("raw.lmdb")
+        with edited(path / "data.mdb") as raw:
+            record = _record(raw, name)
+            struct.pack_into("<H", raw, record + 6, 2)
+            page = struct.unpack_from("<Q", raw, record + 40)[0] * PAGE
+            struct.pack_into("<H", raw, page + 10, 1)
+            struct.pack_into("<H", raw, page + 12, 16)
+        return Target(path)
+
+    make.__doc__ = f"The root page of our {name.decode()} is a branch page that has no child."
+    return make
+
+
+for _name in DBS:
+    # the paths are looked up for messages alone, and all of them by verify and convert
+    attack(
+        ("verify", "convert") if _name == "paths" else SET,
+        "fewer than two children",
+        SET,
+        name=f"lmdb_{_name}_without_children",
+    )(_without_children(_name.encode()))
 
 
 @attack(SET, "not read|damaged", SET)
