@@ -28,6 +28,8 @@ def resolve_subset(subset: Any, source: Source) -> slice | npt.NDArray[np.int64]
         # below 0 a stop of range() is not one of slice()
         return slice(start, None if stop < 0 else stop, step)
     chosen: npt.NDArray[np.int64] = subset
+    if not chosen.size:
+        raise ParamsError("subset selects nothing", found=f"no record of {total} samples")
     low, high = int(chosen.min()), int(chosen.max())
     if low < 0 or high >= total:
         raise ParamsError(

@@ -68,6 +68,18 @@ def both(split: str, start: int, stop: int, indices: str | None = None) -> list[
     return [(split, name, start, stop, indices, True) for name in ("features", "targets")]
 
 
+@pytest.mark.parametrize("files", [1, 2])
+@pytest.mark.parametrize("listed", [False, True])
+def test_an_empty_split_is_refused(tmp_path: Path, files: int, listed: bool) -> None:
+    """A split without samples, a range or a list of records, of one file or of several joined,
+    selects nothing."""
+    rows = [*both("train", 0, 8), *both("test", 0, 0, "none" if listed else None)]
+    none = np.empty(0, np.int64)
+    paths = [write_fuel(tmp_path / f"{n}.hdf5", rows, none=none) for n in range(files)]
+    with pytest.raises(ParamsError, match="subset selects nothing"):
+        AsyncReader(path=paths, subset="test", batch_size=2)
+
+
 def test_fuel_splits(tmp_path: Path) -> None:
     """subset names a split: a range, or the data set of indices that it refers to, sorted."""
     rows = [*both("train", 0, 8), *both("test", 8, 12), *both("odd", 0, 0, "chosen")]
