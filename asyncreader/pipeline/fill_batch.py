@@ -124,17 +124,22 @@ class BatchFiller:
         """Whether a batch needs no more than a copy: no padding, no checks, all rows in memory."""
         return (
             not plan.padded
-            and self.all_seen(plan.step)
+            and self.all_seen(plan)
             and self.source.first.in_memory(self._slot_bytes) is not None
         )
 
-    def all_seen(self, step: int) -> bool:
-        """Whether every sample was checked. It is found out in steps 1, 2, 4, 8 ... only."""
+    def all_seen(self, plan: BatchPlan) -> bool:
+        """Whether every sample of a batch was checked.
+
+        Whether those of all batches were is found out in steps 1, 2, 4, 8 ... only. It may never be
+        true: a rank, or a reader that drops the last batch, can read the same part in each epoch.
+        """
         if self.seen is None:
             return True
-        if not self._all_seen and step & (step - 1) == 0:
-            self._all_seen = bool(self.seen.all())
-        return self._all_seen
+        if not self._all_seen and plan.step & (plan.step - 1) == 0:
+            subset = self.order.subset
+            self._all_seen = bool((self.seen if subset is None else self.seen[subset]).all())
+        return self._all_seen or bool(self.seen[plan.indices].all())
 
     # -- rows ------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from observed import HANG, until, waits
 
-from asyncreader import AsyncReader
+from asyncreader import AsyncReader, ChecksumError
 from asyncreader.pipeline import copy_queue
 from asyncreader.pipeline.copy_queue import CLAIMED, PUBLISHED, STOPPED, CopyQueue
 from asyncreader.pixels import kernels
@@ -246,6 +246,58 @@ def test_samples_are_checked_before_they_are_only_copied(tmp_path: Path) -> None
         assert copies.control[PUBLISHED] - checked >= 4
     with AsyncReader(path=str(path), batch_size=8, verify="always") as reader:
         assert queue_of(reader) is None
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"subset": slice(3, 35)},
+        {"subset": slice(40, 8, -1)},
+        {"subset": [*range(5, 40), 5, 6, 7, 8, 9]},
+        {"shuffle": False, "rank": 1, "world_size": 2},
+        {"shuffle": False, "subset": slice(0, 61)},
+    ],
+    ids=["slice", "backwards", "array", "rank", "tail left out"],
+)
+def test_samples_that_are_never_read_need_no_check(
+    tmp_path: Path, params: dict[str, object]
+) -> None:
+    """From the second epoch on batches are only copied, too, where the reader reads but a part of
+    the set."""
+    given = {"path": str(packed(tmp_path)), "batch_size": 8, "shuffle": True, "layout": "NHWC"}
+    with h5py.File(given["path"]) as file:
+        data = file["data"][:]
+    with AsyncReader({**given, **params, "njob": 2}) as reader:
+        copies = queue_of(reader)
+        assert copies is not None
+        for _ in reader:
+            pass
+        checked = copies.control[PUBLISHED]
+        assert checked <= 2
+        for batch in reader:
+            assert (batch.data == data[batch.indices]).all()
+        assert copies.control[PUBLISHED] - checked >= 2
+
+
+def test_no_sample_is_only_copied_before_its_check(tmp_path: Path) -> None:
+    """A reader that goes on elsewhere after it has read some of the set checks what is new there,
+    and copies what it has checked."""
+    path = packed(tmp_path)
+    with h5py.File(path, "r+") as file:
+        file["data"][40] ^= 1
+    with AsyncReader(path=str(path), batch_size=8, shuffle=False, njob=1) as reader:
+        copies = queue_of(reader)
+        assert copies is not None
+        for _ in range(2):
+            reader.seek(0)
+            for _ in range(4):
+                reader.fetchData()
+                reader.getNextBatch()
+        assert copies.control[PUBLISHED] >= 3
+        reader.seek(0, 5)
+        reader.fetchData()
+        with pytest.raises(ChecksumError):
+            reader.getNextBatch()
 
 
 def test_files_of_a_list_are_only_copied(tmp_path: Path) -> None:
