@@ -28,7 +28,9 @@ from asyncreader import (
 )
 from asyncreader.cli.main import cli
 from asyncreader.formats.manifest import NAME, read_manifest
-from asyncreader.sources import fingerprint, open_whole
+from asyncreader.sources import Hdf5Fields, fingerprint, open_whole
+from asyncreader.sources.base import Fields
+from asyncreader.sources.sets.shards import LocalShards, sharded
 from asyncreader.verify import verify_file
 from converters import convert
 from converters.inputs.samples import open_samples
@@ -496,3 +498,28 @@ def test_commands(folders: tuple[Path, Path], tmp_path: Path) -> None:
     short = ("--seconds", "0.01", "--nthread", "1", "--batch-size", "2")
     assert "2 x 1 x 20 x 28" in run("bench", path, *both, *short)
     run("doctor", path, *both, "--seconds", "1")
+
+
+def test_a_shard_is_indexed_for_the_field_that_is_read(raw: Path) -> None:
+    """Opening a shard for one field finds that field alone in it, whichever of the fields it is,
+    and however the fields were asked for."""
+    manifest = read_manifest(str(raw / NAME))
+    found: list[list[str]] = []
+
+    class Noted(LocalShards):
+        """Notes the fields that were found in each shard that was opened."""
+
+        def open(self, number: int, fields: Hdf5Fields) -> Fields:
+            parts = super().open(number, fields)
+            found.append(list(parts))
+            return parts
+
+    for others in (("mask",), None):
+        shards = Noted(str(raw), manifest)
+        parts = sharded(manifest, shards, Hdf5Fields(others=others), path="set", io="auto")
+        assert list(parts) == ["data", "mask"]
+        for name, part in parts.items():
+            found.clear()
+            part.sample_bytes(0)
+            part.close()
+            assert found == [[name]]

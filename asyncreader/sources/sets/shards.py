@@ -83,7 +83,8 @@ def sharded(
     open at most, by all fields together."""
     packed = [field.name for field in manifest.common.fields]
     limit = max(1, (limit or open_limit()) // (1 + len(fields.other_names(packed))))
-    first = _sharded(manifest, shards, fields, path, io, limit)
+    # a shard that is opened for one field is not indexed for the others
+    first = _sharded(manifest, shards, replace(fields, others=()), path, io, limit)
     found = {fields.data: first}
     for one in fields.also(first.spec.stored, packed):
         found[one.data] = _sharded(manifest, shards, one, path, io, limit)
