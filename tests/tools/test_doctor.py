@@ -273,7 +273,6 @@ def test_cold_records(chunked: Path) -> None:
     source.close()
     assert below is not None
     assert 0 < below.size < 2000
-    assert measure.run_of(np.array([9, 1, 5, 7, 3]), 3).tolist() == [3, 5, 7]
 
 
 def test_ceilings(tmp_path: Path) -> None:
@@ -462,6 +461,54 @@ def test_a_set_larger_than_memory(
         assert len(random) == 3
         assert sum(map(len, random)) == len(set.union(*random))
         assert all(p["io"] == "pread" for p in opened)
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "block"])
+def test_trials_in_order_read_what_no_other_trial_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool | str
+) -> None:
+    """Of a set larger than memory each trial in order reads a run of its own of the file: what one
+    trial brought into the page cache is measured by no other."""
+    path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(600, (16, 16, 3)))))
+    pages = -(-path.stat().st_size // 4096)
+    monkeypatch.setattr(measure, "cached_pages", lambda _: np.zeros(pages, np.uint8))
+    opened: list[Any] = []
+    trial = measure.Trial
+
+    def noted(params: Any, *rest: Any) -> Any:
+        opened.append(params)
+        return trial(params, *rest)
+
+    monkeypatch.setattr(measure, "Trial", noted)
+    given = {"path": str(path), "batch_size": 8, "nthread": 2, "shuffle": shuffle}
+    diagnose(given, seconds=1, memory=200_000)
+    assert len(opened) >= 3
+    every = np.concatenate([params["subset"] for params in opened])
+    assert every.size == 600
+    assert np.unique(every).size == every.size
+    in_order = [p["subset"] for p in opened if p["shuffle"] is not True]
+    assert in_order
+    assert all((np.diff(part) == 1).all() for part in in_order)
+
+
+def test_a_subset_is_repacked_at_the_size_of_its_samples(
+    chunked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the disk allows a repacked subset is worked out from the bytes of a repacked sample: the
+    size told for the subset, by its number of samples."""
+    asked: list[float] = []
+    expected_rate = measure.expected_rate
+
+    def noted(warm: float, stored_bytes: float, *rest: Any) -> float:
+        asked.append(stored_bytes)
+        return expected_rate(warm, stored_bytes, *rest)
+
+    monkeypatch.setattr(measure, "expected_rate", noted)
+    given = {"path": str(chunked), "data_field": "x", "labels_field": None, "batch_size": 8}
+    found = diagnose({**given, "subset": slice(0, 200), "nthread": 1}, seconds=1, memory=1000)
+    (raw,) = (change for change in found.tried if change.command is not None)
+    assert asked == [pytest.approx(raw.size / 200)]
+    assert asked[0] >= 16 * 16 * 3
 
 
 def test_several_fields(tmp_path: Path) -> None:

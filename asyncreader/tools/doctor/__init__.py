@@ -9,7 +9,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -238,18 +238,17 @@ class _Visit:
                 self._notes.append("too little of it is out of memory to measure the disk by it")
         return given
 
-    def _part(self, number: int, parts: int, in_order: bool) -> dict[str, Any]:
-        """Cold records for one of several trials: no trial brings in what another reads."""
+    def _cold_parts(self, in_order: Sequence[bool]) -> list[dict[str, Any]]:
+        """Cold records for each trial, by whether it reads in order: no trial brings in what
+        another reads.
+        """
         if self._cold is None:
-            return {}
-        mine = self._cold[
-            number * self._cold.size // parts : (number + 1) * self._cold.size // parts
+            return [{} for _ in in_order]
+        io = self._given.get("io", "auto")
+        return [
+            {"subset": part, "io": "pread" if io == "auto" else io}
+            for part in measure.share_out(self._cold, in_order)
         ]
-        if in_order:
-            wanted = max(1, int((512 << 20) / self._facts.stored_bytes))
-            mine = measure.run_of(self._cold, min(wanted, self._cold.size))
-        auto = self._given.get("io", "auto") == "auto"
-        return {"subset": mine, "io": "pread" if auto else self._given["io"]}
 
     def _in_training(self, rate: float, in_order: bool, tops: Ceilings) -> float:
         """The rate of later epochs, from that of the records measured, which were cold if the set
@@ -312,12 +311,12 @@ class _Visit:
                 wanted[proposal.name] = {**here, **batch, **proposal.params}
         left = max(self._seconds * 0.3, self._seconds - (time.perf_counter() - self._began))
         with measure.Trials() as trials:
-            for number, (name, params) in enumerate(wanted.items()):
-                in_order = params.get("shuffle", True) is not True
+            in_order = [params.get("shuffle", True) is not True for params in wanted.values()]
+            parts = self._cold_parts(in_order)
+            for (name, params), part in zip(wanted.items(), parts, strict=True):
                 # decoded chunks are remembered: their cache is as full then as in training
                 warm_up = _WARM_UP * self._seconds if facts.chunk > 1 else 0.0
-                params = {**params, **self._part(number, len(wanted), in_order)}
-                trials.add(name, params, warm_up)
+                trials.add(name, {**params, **part}, warm_up)
             for proposal in proposals:
                 found = packed.get(proposal.name)
                 if isinstance(found, PackedSample):
@@ -364,7 +363,8 @@ class _Visit:
         tops: Ceilings,
     ) -> Tried:
         facts = self._facts
-        size, command, rate, measured = float(facts.size), None, None, facts.fits
+        size, each = float(facts.size), facts.stored_bytes
+        command, rate, measured = None, None, facts.fits
         in_order = self._in_order
         if proposal.convert is not None:
             read = self._read()
@@ -375,7 +375,8 @@ class _Visit:
             found = packed[proposal.name]
             if not isinstance(found, AsyncReaderError):
                 count = facts.count if self._records is None else self._records.size
-                size = found.bytes_each * count
+                each = found.bytes_each
+                size = each * count
         factor = None
         if proposal.name in rates:
             found_rate = rates[proposal.name]
@@ -386,7 +387,7 @@ class _Visit:
             else:
                 hit = measure.hit_share(facts, in_order, size)
                 disk = tops.disk_in_order if in_order else tops.disk_random
-                rate = measure.expected_rate(warm, size / facts.count, hit, disk)
+                rate = measure.expected_rate(warm, each, hit, disk)
                 measured = hit >= 1
                 factor = gained if measured and facts.fits else rate / served
         failure = failures.get(proposal.name)

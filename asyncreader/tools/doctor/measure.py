@@ -195,11 +195,15 @@ def cold_records(source: Source, facts: Facts, seed: int) -> Int64 | None:
     return np.random.default_rng(seed).permutation(cold)
 
 
-def run_of(records: Int64, wanted: int) -> Int64:
-    """The middle ``wanted`` of records, in order: the densest guess at a run in the file."""
-    ordered = np.sort(records)
-    start = max(0, (ordered.size - wanted) // 2)
-    return ordered[start : start + wanted]
+def share_out(records: Int64, in_order: Sequence[bool]) -> list[Int64]:
+    """Some of ``records``, which are in random order, for each trial. A trial that reads in order
+    gets a run of the file, the others get what is left, drawn from all of the file.
+    """
+    runs = np.array_split(np.sort(records), len(in_order))
+    taken = [run for run, ordered in zip(runs, in_order, strict=True) if ordered]
+    left = records[~np.isin(records, np.concatenate(taken))] if taken else records
+    drawn = iter(np.array_split(left, max(1, in_order.count(False))))
+    return [run if ordered else next(drawn) for run, ordered in zip(runs, in_order, strict=True)]
 
 
 def expected_rate(warm: float, stored_bytes: float, hit: float, disk: float | None) -> float:
