@@ -286,6 +286,9 @@ class Source(Protocol):
     def reserve(self, samples: int) -> None:
         """Keep chunks for that many samples: shuffle="block" mixes them and reads them soon."""
 
+    def release(self) -> None:
+        """Give back the memory of decoded chunks, unless a thread uses it: none is read soon."""
+
     def close(self) -> None:
         """Close the file. Memory that a thread can still reach stays mapped."""
 
@@ -351,6 +354,9 @@ class BaseSource:
         return None
 
     def reserve(self, samples: int) -> None:
+        pass
+
+    def release(self) -> None:
         pass
 
     def close(self) -> None:

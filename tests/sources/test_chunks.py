@@ -282,6 +282,18 @@ def test_a_pinned_chunk_stays() -> None:
     assert (cache.pin(np.array([1, 2]))[0] == 0).all()
 
 
+def test_memory_is_given_back_unless_it_is_in_use() -> None:
+    """While a chunk is pinned, releasing keeps it; after that, its chunk is decoded anew."""
+    cache = ChunkCache(limit=2 * 4096, chunks=9, chunk_bytes=4096)
+    chunk = got(cache, 3)
+    cache.release()
+    assert cache.pin(np.array([3]))[0].tolist() == [chunk.entry]
+    cache.unpin([chunk.entry, chunk.entry])
+    cache.release()
+    assert cache.pin(np.array([3]))[0].tolist() == [0]
+    assert (got(cache, 3).pixels == 3).all()
+
+
 def test_the_chunk_used_longest_ago_goes_first() -> None:
     """Of three chunks in two entries the one goes that was not used lately."""
     cache = ChunkCache(limit=2 * 4096, chunks=9, chunk_bytes=4096)
@@ -357,7 +369,7 @@ def test_a_chunk_that_cannot_be_decoded_is_tried_again(alone: bool) -> None:
 
 @pytest.mark.parametrize("capacity", [1, 3, 40])
 def test_many_threads_over_one_cache(capacity: int) -> None:
-    """Whatever eight threads pin, decode, fail to decode and let go, none ever sees another
+    """Whatever eight threads pin, decode, fail to decode and release, none ever sees another
     chunk's pixels under a number, and nothing stays pinned."""
     cache = ChunkCache(limit=capacity * 256, chunks=50, chunk_bytes=256)
     wrong: list[int] = []
@@ -377,6 +389,8 @@ def test_many_threads_over_one_cache(capacity: int) -> None:
                 if address and (kernels.bytes_at(address, 256) != number).any():
                     wrong.append(number)
             cache.unpin(entries)
+            if not rng.integers(8):
+                cache.release()
             number = int(numbers[0])
             try:
                 chunk = cache.get(number, decode, alone=bool(rng.integers(2)))

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from fakes import Packed, damage, packed, paint, write_hdf5, write_lmdb
@@ -20,6 +21,8 @@ from shard_sets import cut
 
 from asyncreader import AsyncReader, FormatError
 from asyncreader.sources import fingerprint, open_source, open_whole
+from asyncreader.sources.hdf5 import chunks
+from asyncreader.sources.hdf5.chunk_cache import ChunkCache
 from asyncreader.sources.sniff import Sniffed, sniff
 from asyncreader.verify import verify_file
 
@@ -254,3 +257,41 @@ def test_too_many_foreign_files(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr.decode()
     assert "ulimit -n" in done.stdout.decode()
+
+
+def test_compressed_files_share_the_memory_for_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With block shuffle over many compressed files of others each chunk is decoded once an epoch,
+    and the decoded chunks that are kept are those of a few windows, however many the files."""
+    files, count, chunk, window = 60, 100, 5, 400
+    names = []
+    for number in range(files):
+        names.append(str(tmp_path / f"{number:03d}.h5"))
+        pixels = np.full((count, 4, 4, 3), number, np.uint8)
+        with h5py.File(names[-1], "w") as file:
+            file.create_dataset("data", data=pixels, chunks=(chunk, 4, 4, 3), compression="gzip")
+            file["labels"] = np.arange(count)
+    decoded: list[int] = []
+    caches: list[ChunkCache] = []
+    real, made = chunks.ChunkSource._decode, ChunkCache.__init__
+
+    def counted(self: Any, number: int, *rest: Any) -> Any:
+        decoded.append(number)
+        return real(self, number, *rest)
+
+    def noted(self: ChunkCache, *rest: Any) -> None:
+        made(self, *rest)
+        caches.append(self)
+
+    monkeypatch.setattr(chunks.ChunkSource, "_decode", counted)
+    monkeypatch.setattr(ChunkCache, "__init__", noted)
+    given = {"shuffle": "block", "shuffle_window": window, "layout": "NHWC"}
+    kept, descriptors = [], len(os.listdir("/proc/self/fd"))
+    with AsyncReader(path=names, **given, batch_size=16, nthread=2, last_batch="pad") as reader:
+        for batch in reader:
+            assert (batch.data[batch.mask, 0, 0, 0] == batch.indices[batch.mask] // count).all()
+            kept.append(sum(0 if one._memory is None else one._memory.nbytes for one in caches))
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert len(decoded) <= files * count // chunk * 1.1
+    assert max(kept) <= 5 * window * 4 * 4 * 3

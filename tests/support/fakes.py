@@ -185,6 +185,9 @@ class MemorySource:
     def reserve(self, samples: int) -> None:
         pass
 
+    def release(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed += 1
 

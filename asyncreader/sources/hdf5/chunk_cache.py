@@ -61,9 +61,13 @@ class ChunkCache:
 
     def resize(self, limit: int) -> None:
         """Hold as much from now on: nothing is kept. To be called before threads read."""
+        self._limit = limit
+        self.release()
+
+    def release(self) -> None:
+        """Drop all chunks and give the memory back, unless a thread has pinned one."""
         with self._lock:
-            self._limit = limit
-            if self._memory is not None:
+            if self._memory is not None and not self._pins[1:].any():
                 self._entries[:] = 0
                 self._memory = None
 

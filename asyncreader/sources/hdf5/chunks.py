@@ -120,6 +120,9 @@ class ChunkSource(BaseSource):
         across = math.prod(n for i, n in enumerate(self._grid.grid) if i != self._axis)
         self.cache.resize((chunks + chunks // 32 + 2) * across * self._grid.chunk_bytes)
 
+    def release(self) -> None:
+        self.cache.release()
+
     def _decode(self, number: int, meter: Meter, out: UInt8 | None = None) -> UInt8:
         """A decoded chunk, in memory of its own (or in ``out``)."""
         if self._library is not None:

@@ -329,10 +329,13 @@ class JoinedSource:
     def reserve(self, samples: int) -> None:
         self._window = samples
         for file in self._held:
-            file.reserve(samples)
-        if self.spec.compression is not None and not self._held:
-            # each open file caches decoded chunks: keep at most two groups of files open
+            file.reserve(self._share(file.spec.count))
+        if any(spec.compression is not None for spec in (self.spec, *(f.spec for f in self._held))):
+            # each file in use caches decoded chunks: those of at most two groups of files are kept
             self.open_files.limit = min(self.open_files.limit, 2 * self._together())
+
+    def release(self) -> None:
+        self.open_files.release()
 
     def _together(self) -> int:
         return files_together(self._ends.size, self.spec.count, self._window)

@@ -37,8 +37,8 @@ class _Entry:
 
 
 class OpenFileCache:
-    """Sources by number, opened by ``open_one`` and shared by threads. ``held``: the first of them,
-    open already.
+    """Sources by number, opened by ``open_one`` and shared by threads. ``held``: all of them, open
+    already. They stay open; beyond ``limit`` they give back the memory of decoded chunks instead.
 
     At most ``limit`` are open, or more if more are in use: a source that a thread is reading is not
     closed. Two threads that need the same source open it once. If opening fails, all threads that
@@ -49,7 +49,8 @@ class OpenFileCache:
         self, open_one: Callable[[int], Source], limit: int, held: Sequence[Source] = ()
     ) -> None:
         self.limit = limit
-        self._open_one = open_one
+        self._open_one = held.__getitem__ if held else open_one
+        self._held = held
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
         for number, source in enumerate(held):
             self._entries[number] = entry = _Entry()
@@ -82,8 +83,8 @@ class OpenFileCache:
             else:
                 self._entries.move_to_end(number)
             entry.users += 1
-            unused = self._over_limit()
-        _close(unused)
+            unused = self._over_limit(self.limit)
+        self._drop(unused)
         return entry, first
 
     def _fill(self, number: int, entry: _Entry) -> None:
@@ -97,27 +98,40 @@ class OpenFileCache:
     def _give(self, entry: _Entry) -> None:
         with self._lock:
             entry.users -= 1
-            unused = self._over_limit()
-        _close(unused)
+            unused = self._over_limit(0 if self._closed else self.limit)
+        self._drop(unused)
 
-    def _over_limit(self) -> list[_Entry]:
-        """Remove and return the entries to close; under the lock."""
-        over = len(self._entries) - (0 if self._closed else self.limit)
+    def _over_limit(self, limit: int) -> list[_Entry]:
+        """Remove and return the entries to drop; under the lock."""
+        over = len(self._entries) - limit
         if over <= 0:
             return []
         idle = (number for number, entry in self._entries.items() if not entry.users)
         chosen = [number for number, _ in zip(idle, range(over), strict=False)]
         return [self._entries.pop(number) for number in chosen]
 
+    def _drop(self, entries: list[_Entry]) -> None:
+        """Close sources that are no longer used, or release those that are held open."""
+        for entry in entries:
+            if entry.source.exception() is None:
+                source = result_of(entry.source)
+                if self._held and not self._closed:
+                    source.release()
+                else:
+                    source.close()
+
+    def release(self) -> None:
+        """Drop the sources that no thread uses: they are not needed soon."""
+        with self._lock:
+            unused = self._over_limit(0)
+        self._drop(unused)
+
     def close(self) -> None:
         """Close the unused sources now, and the others when their last user is done."""
         with self._lock:
             self._closed = True
-            unused = self._over_limit()
-        _close(unused)
-
-
-def _close(entries: list[_Entry]) -> None:
-    for entry in entries:
-        if entry.source.exception() is None:
-            result_of(entry.source).close()
+            released = [one for number, one in enumerate(self._held) if number not in self._entries]
+            unused = self._over_limit(0)
+        for source in released:
+            source.close()
+        self._drop(unused)
