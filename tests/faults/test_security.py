@@ -9,7 +9,7 @@ import sys
 from project import ROOT
 
 from asyncreader.pixels import codec
-from asyncreader.sources.hdf5 import checks, structure
+from asyncreader.sources.hdf5 import checks
 from faults.hostile import all_attacks
 from faults.publish import PAGE
 from faults.run import cases
@@ -24,7 +24,6 @@ def test_numbers() -> None:
     assert f"may have {codec.MAX_SCANS} scans" in TEXT
     assert f"larger than {checks.BOMB_BYTES >> 20} MiB" in TEXT
     assert f"1/{checks.BOMB_RATIO} of a table" in TEXT
-    assert f"first {structure.OBJECTS:,} objects" in TEXT
     kinds = {"WEBP": "WebP"}
     assert ", ".join(kinds.get(kind, kind) for kind in codec.PILLOW_FORMATS) in TEXT
     stated = re.search(r"makes some (\d+) attacks", FIGURES)
