@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -29,6 +30,7 @@ from asyncreader import (
     SourceError,
     SourceNotFoundError,
 )
+from asyncreader.formats.manifest import Manifest, Shard
 from asyncreader.sources.remote import client as objects_module
 from asyncreader.sources.remote.cache import ShardCache, parse_bytes
 from asyncreader.sources.remote.client import merged
@@ -166,6 +168,13 @@ def test_the_cache_gives_the_same_bytes(root: Path, cache: Path, kind: str) -> N
     assert len([path for path in cache.iterdir() if path.name != "lock"]) == 4
 
 
+def shards(folder: Path) -> list[Shard]:
+    """The rows of a set's manifest."""
+    text = (folder / "asyncreader.json").read_bytes()
+    manifest = Manifest.from_json(text, str(folder))
+    return [manifest.shard(number) for number in range(len(manifest.sizes))]
+
+
 def held(cache: Path) -> int:
     total = 0
     for path in cache.iterdir():
@@ -194,6 +203,70 @@ def test_the_cache_keeps_its_bound(
     assert 0 < most <= limit
 
 
+@pytest.mark.parametrize("kind", ["raw", "lmdb"])
+def test_more_threads_than_shards_fit(
+    root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """With room for two shards four threads that fetch at once wait for one another: epochs are
+    whole, and the bound is kept."""
+    limit = 2 * max(shard.bytes for shard in shards(root / kind)) + 100
+    monkeypatch.setenv("ASYNCREADER_CACHE_BYTES", str(limit))
+    params = {"batch_size": 2, "shuffle": True, "nthread": 4, "njob": 4, "size": (16, 16)}
+    most = 0
+    with serving(root, latency=0.02) as url:
+        with pytest.warns(UserWarning, match="1 stay open"):
+            reader = AsyncReader({"path": f"{url}/{kind}", "last_batch": "short", **params})
+        with reader:
+            for _ in range(2):
+                found = []
+                for batch in reader:
+                    found += batch.indices.tolist()
+                    most = max(most, held(cache))
+                assert sorted(found) == list(range(37))
+    assert 0 < most <= limit
+
+
+def test_more_processes_than_shards_fit(
+    root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks of a machine wait for one another, too."""
+    limit = 2 * max(shard.bytes for shard in shards(root / "raw")) + 100
+    monkeypatch.setenv("ASYNCREADER_CACHE_BYTES", str(limit))
+    program = (
+        "import sys; from asyncreader import AsyncReader\n"
+        "params = dict(batch_size=3, shuffle=True, seed=int(sys.argv[2]), nthread=2, njob=2)\n"
+        "with AsyncReader(path=sys.argv[1], **params) as reader: print(len(list(reader)))"
+    )
+    with serving(root, latency=0.02) as url, contextlib.ExitStack() as children:
+        words = [sys.executable, "-c", program, f"{url}/raw"]
+        ranks = [children.enter_context(child([*words, str(seed)], stdout=-1)) for seed in range(2)]
+        assert [ended(process)[0] for process in ranks] == [b"12\n"] * 2
+    assert held(cache) <= limit
+    assert not list(cache.glob("*.part"))
+
+
+def test_a_cache_full_of_what_cannot_be_removed(
+    root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for files that stay: the error says how much they are."""
+    limit = 2 * max(shard.bytes for shard in shards(root / "raw"))
+    monkeypatch.setenv("ASYNCREADER_CACHE_BYTES", str(limit))
+    cache.mkdir()
+    (cache / f"{'0' * 16}-{limit}.h5").write_bytes(b"x" * limit)
+
+    def refuse(self: ShardCache, path: str) -> None:
+        raise PermissionError("another user's")
+
+    monkeypatch.setattr(ShardCache, "_remove", refuse)
+    with (
+        serving(root) as url,
+        AsyncReader(path=f"{url}/raw", batch_size=4) as reader,
+        pytest.raises(SourceError, match=rf"cannot be removed.*found {limit} of {limit} bytes"),
+    ):
+        next(iter(reader))
+    assert not list(cache.glob("*.part"))
+
+
 def test_a_cache_that_is_too_small(
     root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +288,63 @@ def test_what_a_killed_process_left(root: Path, cache: Path) -> None:
         os.truncate(shard, 1000)
         assert digest(f"{url}/raw") == digest(root / "raw")
         assert shard.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("fetched", [False, True])
+def test_two_threads_find_one_truncated_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetched: bool
+) -> None:
+    """One of them removes it. The other neither fails nor removes the file fetched after that."""
+    cache = ShardCache(str(tmp_path), 1000)
+    path = tmp_path / f"{'0' * 16}-100.h5"
+    path.write_bytes(b"cut")
+    found, other_is_on = threading.Event(), threading.Event()
+    fstat, flock = os.fstat, fcntl.flock
+    first = threading.get_ident()
+
+    def looked(file: int) -> os.stat_result:
+        facts = fstat(file)
+        if threading.get_ident() == first and not found.is_set():
+            found.set()
+            assert other_is_on.wait(HANG)
+        return facts
+
+    def locked(file: int, kind: int) -> None:
+        if kind == fcntl.LOCK_EX and threading.get_ident() != first:
+            other_is_on.set()  # it waits for the first one's lock
+        flock(file, kind)
+
+    def other() -> None:
+        assert found.wait(HANG)
+        assert cache._locked(str(path), 100) == -1
+        if fetched:
+            path.write_bytes(b"x" * 100)
+        other_is_on.set()
+
+    monkeypatch.setattr(os, "fstat", looked)
+    monkeypatch.setattr(fcntl, "flock", locked)
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert cache._locked(str(path), 100) == -1
+    thread.join(HANG)
+    assert path.exists() == fetched
+
+
+def test_a_forked_process_keeps_no_lock(tmp_path: Path) -> None:
+    """A process that is forked while a shard is opened does not keep others from removing it."""
+    program = (
+        "import fcntl, os, sys; from types import SimpleNamespace as Row\n"
+        "from asyncreader.sources.remote.cache import ShardCache\n"
+        "name = os.path.join(sys.argv[1], '0' * 16 + '-3.h5')\n"
+        "open(name, 'wb').write(b'abc')\n"
+        "ours, theirs = os.pipe()\n"
+        "with ShardCache(sys.argv[1], 10).hold(None, None, Row(xxh3='0' * 16, bytes=3), 'h5'):\n"
+        "    if os.fork() == 0:\n"
+        "        os.close(theirs); os.read(ours, 1); os._exit(0)\n"
+        "fcntl.flock(open(name), fcntl.LOCK_EX | fcntl.LOCK_NB); print('free')"
+    )
+    with child([sys.executable, "-c", program, str(tmp_path)], stdout=-1) as process:
+        assert ended(process)[0] == b"free\n"
 
 
 def test_two_processes_fetch_a_shard_once(root: Path, cache: Path) -> None:

@@ -98,13 +98,16 @@ class ShardCache:
         """The shard's file, downloaded if necessary; it stays while the context lasts."""
         name = f"{row.xxh3}-{row.bytes}.{suffix}"
         path = os.path.join(self.folder, name)
-        while (file := self._locked(path, row.bytes)) < 0:
-            self._fetch(objects, location, row, path)
+        file = -1
+        while file < 0:
+            file = self._locked(path, row.bytes)
+            if file < 0:
+                file = self._fetch(objects, location, row, path)
         try:
             os.utime(file)  # used now
             yield path
         finally:
-            os.close(file)
+            _close(file)
 
     def _locked(self, path: str, size: int) -> int:
         """The file, locked against removal; -1 if it is missing, or was truncated and removed."""
@@ -112,33 +115,41 @@ class ShardCache:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return -1
+        return self._shared(file, path, size)
+
+    def _shared(self, file: int, path: str, size: int) -> int:
+        """The same of a file that is open."""
         fcntl.flock(file, fcntl.LOCK_SH)
         facts = os.fstat(file)
         if facts.st_nlink and facts.st_size == size:
             return file
         if facts.st_nlink:  # truncated by a crash or by another program
-            os.unlink(path)
-        os.close(file)
+            fcntl.flock(file, fcntl.LOCK_EX)  # others that open it see that, too
+            _unlink(path, file)
+        _close(file)
         return -1
 
-    def _fetch(self, objects: Objects, location: Location, row: Shard, path: str) -> None:
+    def _fetch(self, objects: Objects, location: Location, row: Shard, path: str) -> int:
+        """Download a shard: its file, locked against removal. -1 after waiting for another thread
+        or process that downloaded it, or for space."""
         part = f"{path}.part"
-        file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)  # wait for another process that downloads it
+        with contextlib.ExitStack() as undo:
+            file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            undo.callback(_close, file)
+            fcntl.flock(file, fcntl.LOCK_EX)  # wait for another that downloads it
+            undo.callback(_unlink, part, file)
             if os.fstat(file).st_nlink == 0 or os.path.exists(path):
-                return  # another process downloaded it
-            self._free_space(row.bytes, part)
-            try:
-                os.ftruncate(file, row.bytes)  # other processes count this space from now on
+                return -1  # another downloaded it
+            busy = self._take_space(file, row.bytes)
+            if busy is None:
                 self._copy(objects, location, row, file)
                 os.fsync(file)
-            except BaseException:
-                os.unlink(part)
-                raise
-            os.rename(part, path)
-        finally:
-            os.close(file)
+                os.rename(part, path)
+                undo.pop_all()
+                return self._shared(file, path, row.bytes)
+        # holding no lock: nobody waits for this thread
+        self._wait_for(busy)
+        return -1
 
     def _copy(self, objects: Objects, location: Location, row: Shard, file: int) -> None:
         state = xxhash.xxh3_64()
@@ -184,47 +195,78 @@ class ShardCache:
                     found.append((facts.st_mtime, facts.st_size, entry.name))
         return sorted(found)
 
-    def _free_space(self, needed: int, but: str) -> None:
-        """Remove part files of dead processes and the least recently used until ``needed`` fits."""
+    def _take_space(self, file: int, needed: int) -> str | None:
+        """Give ``file`` its size of ``needed`` bytes, after removing part files of dead processes
+        and the least recently used shards. If other threads and processes fetch or open too much
+        for that, the path of a file to wait for."""
         lock = os.open(
             os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
+        busy = None
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            files = [each for each in self._files() if each[2] != os.path.basename(but)]
+            fcntl.flock(lock, fcntl.LOCK_EX)  # no two take the same space
+            os.ftruncate(file, 0)  # a dead process may have left it
+            files = self._files()
             held = sum(size for _, size, _ in files)
-            # part files first: a dead process leaves them unlocked
+            # part files first: a dead process leaves them unlocked. The last that is busy is waited
+            # for, if possible a shard: it is only being opened
             for _, size, name in sorted(files, key=lambda each: not each[2].endswith(".part")):
-                stale = name.endswith(".part")
-                if (held + needed > self.limit or stale) and self._remove(name):
-                    held -= size
-            if held + needed > self.limit:
-                raise SourceError(
-                    "the cache is full of shards that are being fetched or opened",
-                    path=self.folder,
-                    found=f"{held} of {self.limit} bytes",
-                    expected=f"{needed} free",
-                    hint=f"raise {BYTES_VARIABLE}",
-                )
-            with open(but, "r+b") as part:
-                part.truncate(
-                    needed
-                )  # under the lock, so that no two processes take the same space
+                if held + needed > self.limit or name.endswith(".part"):
+                    path = os.path.join(self.folder, name)
+                    try:
+                        self._remove(path)
+                    except BlockingIOError:
+                        busy = path if size else busy
+                    except OSError:
+                        continue  # another user's
+                    else:
+                        held -= size
+            if held + needed <= self.limit:
+                os.ftruncate(file, needed)
+                return None
         finally:
-            os.close(lock)
+            _close(lock)
+        if busy is None:
+            raise SourceError(
+                "the cache is full of files that cannot be removed",
+                path=self.folder,
+                found=f"{held} of {self.limit} bytes",
+                expected=f"{needed} free",
+                hint=f"remove them, or set {DIR_VARIABLE} to another folder",
+            )
+        return busy
 
-    def _remove(self, name: str) -> bool:
-        """Whether the file could be removed: not while a process downloads or opens it."""
-        path = os.path.join(self.folder, name)
+    def _remove(self, path: str) -> None:
+        """Remove a file. BlockingIOError while a thread or process downloads or opens it."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return not os.path.lexists(path)
+        except FileNotFoundError:
+            return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(path)
-        except OSError:
-            return False
+            _unlink(path, file)
         finally:
-            os.close(file)
-        return True
+            _close(file)
+
+    def _wait_for(self, path: str) -> None:
+        """Wait until nobody downloads or opens a file. That ends: requests have deadlines, and the
+        lock of a process that dies is released."""
+        with contextlib.suppress(FileNotFoundError):
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            finally:
+                _close(file)
+
+
+def _unlink(path: str, file: int) -> None:
+    """Remove ``path`` if it still is ``file``, for which this thread has the exclusive lock."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(file)):
+            os.unlink(path)
+
+
+def _close(file: int) -> None:
+    """Unlock and close a file. A process forked meanwhile has it open, and would keep the lock."""
+    fcntl.flock(file, fcntl.LOCK_UN)
+    os.close(file)
