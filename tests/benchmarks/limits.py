@@ -3,7 +3,7 @@
 ``python tests/benchmarks/limits.py DIR`` uses the inputs of run.py in DIR (and builds what more it
 needs, about 12 GB), prints each figure with its bar where there is one, and writes
 DIR/limits.json. ``--only NAME`` runs some of: growth, threads, open, memory, consumer, cold,
-postprocess, convert.
+postprocess, jpeg, convert.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from inputs import build, pack_lmdb
 from asyncreader import AsyncReader
 
 BATCH = 128
+#: Pictures of the parts of decoding.
+PICTURES = 500
 #: Alternations of the slow comparisons (--rounds).
 ROUNDS = 3
 
@@ -262,6 +265,72 @@ def postprocess(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
         yield row
 
 
+def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Where the time of a random-resized crop goes, us a picture in one thread, without and with
+    restart markers, in turns; and how much of the picture is wanted."""
+    import simplejpeg
+
+    from asyncreader.pixels import kernels
+    from asyncreader.pixels.transform import Fill, Wanted
+    from asyncreader.sources import open_source
+    from asyncreader.stats import Meter
+
+    spent: dict[str, float] = {}
+
+    def timed(module: Any, name: str) -> None:
+        call = getattr(module, name)
+
+        def measured(*arguments: Any, **keywords: Any) -> Any:
+            started = time.perf_counter()
+            found = call(*arguments, **keywords)
+            spent[name] = spent.get(name, 0.0) + time.perf_counter() - started
+            return found
+
+        setattr(module, name, measured)
+
+    rng = np.random.default_rng(1)
+    records = rng.integers(0, inputs.JPEGS * inputs.TIMES, PICTURES).tolist()
+    keys = rng.integers(0, 2**63, PICTURES).astype(np.uint64)
+    out = np.empty((224, 224, 3), np.uint8)
+    kept = [(module, name, getattr(module, name)) for module, name in (
+        (simplejpeg, "decode_jpeg"), (kernels, "cut_jpeg"), (kernels, "resize_u8"),
+    )]  # fmt: skip
+    samples, rounds = {}, {}
+    for name in ("jpeg.h5", "jpeg.restarts"):
+        source = open_source(made[name])
+        samples[name] = [source.sample_bytes(record) for record in records]
+        fill = Fill(
+            source.spec.stored, Wanted(size=(224, 224), crop="random-resized", flip=True), name
+        )
+        rounds[name] = list[dict[str, float]]()
+        source.close()
+    crops, flips = fill.draws(keys)
+    assert crops is not None
+    assert flips is not None
+    try:
+        for module, name, _ in kept:
+            timed(module, name)
+        for _ in range(1 + ROUNDS):
+            for name, pictures in samples.items():
+                spent.clear()
+                started = time.perf_counter()
+                for data, crop, flip in zip(pictures, crops, flips.tolist(), strict=True):
+                    fill.put_encoded(data, crop, flip, out, Meter())
+                rounds[name].append({**spent, "whole": time.perf_counter() - started})
+    finally:
+        for module, name, call in kept:
+            setattr(module, name, call)
+    for name, found in rounds.items():
+        us = {
+            part: statistics.median(one.get(part, 0.0) for one in found[1:]) / PICTURES * 1e6
+            for part in ("decode_jpeg", "cut_jpeg", "resize_u8", "whole")
+        }
+        rest = 2 * us["whole"] - sum(us.values())
+        yield {"set": name, **{part: round(one) for part, one in us.items()}, "rest": round(rest)}
+    whole = [statistics.median(one["whole"] for one in found[1:]) for found in rounds.values()]
+    yield {"without / with markers": round(whole[0] / whole[1], 2)}
+
+
 def convert_speed(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Packing 10,000 JPEGs against the bare work in as many threads, or ``cp -r`` and ``sync``."""
     from converters import convert
@@ -327,6 +396,9 @@ def convert_speed(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]
         (f"original, {suffix}", {"encoding": "original", "suffix": suffix}, copied, 0.4)
         for suffix in (".h5", ".lmdb")
     ]
+    restarts = {"encoding": "original", "restarts": True, "suffix": ".h5"}
+    plain = partial(ours, folder / "plain.h5", encoding="original")
+    cases.append(("original with restart markers, against without", restarts, plain, 0.5))
     for name, options, other, bar in cases:
         ratios, rates = [], []
         suffix = options.pop("suffix")
@@ -350,6 +422,7 @@ PARTS: dict[str, Callable[[Path, dict[str, str]], Iterator[dict[str, Any]]]] = {
     "consumer": consumer,
     "cold": cold,
     "postprocess": postprocess,
+    "jpeg": jpeg_parts,
     "convert": convert_speed,
 }
 
