@@ -288,16 +288,22 @@ class _Stop(Exception):
     """What a test interrupts a run with."""
 
 
+def stop_at(number: int, src: Path, dst: Path, **options: Any) -> _Stop:
+    """Pack until that sample, where ``progress`` raises; its error."""
+
+    def stop(done: int, _: int) -> None:
+        if done == number:
+            raise _Stop
+
+    with pytest.raises(_Stop) as caught:
+        convert(src, dst, progress=stop, **options)
+    return caught.value
+
+
 @pytest.fixture
 def cut(photos: Path, tmp_path: Path) -> Path:
     """A workspace with two of four shards finished."""
-
-    def stop(done: int, _: int) -> None:
-        if done == 13:
-            raise _Stop
-
-    with pytest.raises(_Stop):
-        convert(photos, tmp_path / "set", shards=4, progress=stop)
+    stop_at(13, photos, tmp_path / "set", shards=4)
     return tmp_path / ".set.asyncreader-tmp"
 
 
@@ -337,14 +343,7 @@ def test_ctrl_c_says_which_shards_are_kept(photos: Path, tmp_path: Path) -> None
 
 def test_any_interruption_says_what_is_kept(photos: Path, tmp_path: Path) -> None:
     """An exception that is not ours, from the caller's progress, carries the words as a note."""
-
-    def stop(done: int, _: int) -> None:
-        if done == 13:
-            raise _Stop
-
-    with pytest.raises(_Stop) as caught:
-        convert(photos, tmp_path / "set", shards=4, progress=stop)
-    (note,) = caught.value.__notes__
+    (note,) = stop_at(13, photos, tmp_path / "set", shards=4).__notes__
     assert note.startswith("finished shards are kept (2): resume (--resume) goes on")
 
 
@@ -445,13 +444,7 @@ def test_an_edited_packed_source_is_packed_again(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (400, 4, 5, 3), dtype=np.uint8)
     with h5py.File(tmp_path / "theirs.h5", "w") as file:
         file["data"] = pixels
-
-    def stop(done: int, _: int) -> None:
-        if done == 250:
-            raise _Stop
-
-    with pytest.raises(_Stop):
-        convert(tmp_path / "theirs.h5", tmp_path / "set", shards=4, progress=stop)
+    stop_at(250, tmp_path / "theirs.h5", tmp_path / "set", shards=4)
     with h5py.File(tmp_path / "theirs.h5", "r+") as file:
         file["data"][7] = 0  # not among the samples that make the fingerprint
     report = convert(tmp_path / "theirs.h5", tmp_path / "set", shards=4, resume=True)
@@ -471,13 +464,7 @@ def test_an_edited_file_of_a_list_is_packed_again(tmp_path: Path) -> None:
         "shards": 4,
         "params": {"num_dim": 1, "h_dim": 2, "w_dim": 3, "cha_dim": 4},
     }
-
-    def stop(done: int, _: int) -> None:
-        if done == 250:
-            raise _Stop
-
-    with pytest.raises(_Stop):
-        convert(tmp_path / "list.txt", tmp_path / "set", progress=stop, **how)
+    stop_at(250, tmp_path / "list.txt", tmp_path / "set", **how)
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         file["data"][7] = 0  # not among the samples that make the fingerprint
     report = convert(tmp_path / "list.txt", tmp_path / "set", resume=True, **how)
@@ -492,14 +479,8 @@ def test_a_set_read_in_another_way_is_not_resumed(tmp_path: Path, resumed: dict[
     axes = {"num_dim": 1, "h_dim": 2, "w_dim": 3, "cha_dim": 4}
     with h5py.File(tmp_path / "theirs.h5", "w") as file:
         file["data"] = np.arange(400 * 48, dtype=np.uint32).reshape(400, 4, 4, 3).astype(np.uint8)
-
-    def stop(done: int, _: int) -> None:
-        if done == 250:
-            raise _Stop
-
     how: dict[str, Any] = {"shards": 4, "encoding": "png"}
-    with pytest.raises(_Stop):
-        convert(tmp_path / "theirs.h5", tmp_path / "set", progress=stop, params=axes, **how)
+    stop_at(250, tmp_path / "theirs.h5", tmp_path / "set", params=axes, **how)
     other = {**axes, **resumed} if resumed else None
     with pytest.raises(SourceError, match="other sources or options"):
         convert(tmp_path / "theirs.h5", tmp_path / "set", resume=True, params=other, **how)

@@ -427,16 +427,8 @@ def test_params_are_checked_first(tmp_path: Path) -> None:
         diagnose({"path": str(tmp_path), "nonsense": 1})
 
 
-@pytest.mark.parametrize("cold", [False, True])
-def test_a_set_larger_than_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool
-) -> None:
-    """Trials read records that are not in memory, each trial its own; where there are none, that
-    is told. What the page cache would hold is added by calculation, and said to be so."""
-    path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(600, (16, 16, 3)))))
-    if cold:
-        pages = -(-path.stat().st_size // 4096)
-        monkeypatch.setattr(measure, "cached_pages", lambda _: np.zeros(pages, np.uint8))
+def noted_trials(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The parameters of each trial, from now on."""
     opened: list[Any] = []
     trial = measure.Trial
 
@@ -445,6 +437,25 @@ def test_a_set_larger_than_memory(
         return trial(params, *rest)
 
     monkeypatch.setattr(measure, "Trial", noted)
+    return opened
+
+
+def all_cold(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    """No page of the file is in the page cache."""
+    pages = -(-path.stat().st_size // 4096)
+    monkeypatch.setattr(measure, "cached_pages", lambda _: np.zeros(pages, np.uint8))
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_set_larger_than_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool
+) -> None:
+    """Trials read records that are not in memory, each trial its own; where there are none, that
+    is told. What the page cache would hold is added by calculation, and said to be so."""
+    path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(600, (16, 16, 3)))))
+    if cold:
+        all_cold(monkeypatch, path)
+    opened = noted_trials(monkeypatch)
     found = diagnose({"path": str(path), "batch_size": 8, "nthread": 2}, seconds=1, memory=200_000)
     assert not found.measured
     assert {change.name for change in found.tried} == {"block", "many"}
@@ -470,16 +481,8 @@ def test_trials_in_order_read_what_no_other_trial_reads(
     """Of a set larger than memory each trial in order reads a run of its own of the file: what one
     trial brought into the page cache is measured by no other."""
     path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(600, (16, 16, 3)))))
-    pages = -(-path.stat().st_size // 4096)
-    monkeypatch.setattr(measure, "cached_pages", lambda _: np.zeros(pages, np.uint8))
-    opened: list[Any] = []
-    trial = measure.Trial
-
-    def noted(params: Any, *rest: Any) -> Any:
-        opened.append(params)
-        return trial(params, *rest)
-
-    monkeypatch.setattr(measure, "Trial", noted)
+    all_cold(monkeypatch, path)
+    opened = noted_trials(monkeypatch)
     given = {"path": str(path), "batch_size": 8, "nthread": 2, "shuffle": shuffle}
     diagnose(given, seconds=1, memory=200_000)
     assert len(opened) >= 3
