@@ -114,6 +114,11 @@ class AsyncReaderError(Exception):
             "hint": self.hint,
         }
 
+    def shift_record(self, first: int) -> None:
+        """Name the record by its number in a set, of a part that begins with record ``first``."""
+        if self.index is not None:
+            self.index += first
+
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.what, self.fields())
 

@@ -179,11 +179,12 @@ def _verify_set(
         try:
             with each.open(number) as parts:
                 shard = OpenSet(parts, named=len(parts) > 1)
-                found = _verify(shown, shard, decode, jobs, shard_progress)
+                found = _verify(shown, shard, decode, jobs, shard_progress, before)
                 digests.add(parts)
         except SourceError as exc:
             if is_url(path) and not isinstance(exc, SourceNotFoundError | FormatError):
                 raise  # the store, not the shard
+            exc.shift_record(before)
             found = VerifyReport(shown, "", 0, 0, 0, 0, (str(exc),))
         checked, decoded, bad = checked + found.checked, decoded + found.decoded, bad + found.bad
         problems.extend(found.problems)
@@ -206,7 +207,9 @@ def _verify(
     decode: bool,
     jobs: int,
     progress: Callable[[int, int], None] | None,
+    first: int = 0,
 ) -> VerifyReport:
+    """``first``: the record number of its first sample, where it is a part of a set."""
     spec = source.spec
     problems: list[str] = []
     bad = 0
@@ -222,7 +225,9 @@ def _verify(
         done = 0
         try:
             # a sparse file may state 2^50 samples: only some runs wait at any time
-            checked = in_order(pool, partial(_check_run, source, decode, stop), runs, _AHEAD * jobs)
+            checked = in_order(
+                pool, partial(_check_run, source, decode, stop, first), runs, _AHEAD * jobs
+            )
             for run, (failed, found) in checked:
                 done += len(run)
                 bad += failed
@@ -244,7 +249,9 @@ def _verify(
     )
 
 
-def _check_run(source: OpenSet, decode: bool, stop: threading.Event, run: range) -> Found:
+def _check_run(
+    source: OpenSet, decode: bool, stop: threading.Event, first: int, run: range
+) -> Found:
     """How many samples of a run are bad, and why."""
     bad, found = 0, list[str]()
     ahead = _ahead(source.first)
@@ -260,6 +267,7 @@ def _check_run(source: OpenSet, decode: bool, stop: threading.Event, run: range)
                 if decode and part.spec.stored.encoded:
                     _decode(part, index, data)
             except SampleError as exc:
+                exc.shift_record(first)
                 found.append(f"field {name!r}: {exc}" if source.named else str(exc))
         bad += len(found) > before
     return bad, found

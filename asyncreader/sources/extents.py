@@ -108,7 +108,10 @@ class ExtentSource(BaseSource):
         if self.spec.stored.shape is not None:
             return super().picture_size(index)
         offset = int(self.offsets(np.array([index], np.int64))[0])
-        header = codec.read_header(self.store.view(offset, self.length(index)))
+        try:
+            header = codec.read_header(self.store.view(offset, self.length(index)))
+        except DecodeError as exc:
+            raise self.located(exc, index) from exc.__cause__
         return header.height, header.width
 
     def sample_bytes(self, index: int) -> bytes:

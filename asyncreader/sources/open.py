@@ -12,7 +12,13 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from ..checks import DatasetPath
-from ..errors import FormatError, ParamsError, SourceError, SourceNotFoundError
+from ..errors import (
+    AsyncReaderError,
+    FormatError,
+    ParamsError,
+    SourceError,
+    SourceNotFoundError,
+)
 from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..params import ReaderParams
@@ -111,10 +117,14 @@ def _open_fields(path: Paths, fields: Hdf5Fields, io: str, expect: str | None = 
     opened: list[Source] = []
     with _all_or_none(opened):
         files: list[Fields] = []
-        for name in names:
-            for found in _open_named(name, fields, io, expect):
-                opened.extend(found.values())
-                files.append(found)
+        try:
+            for name in names:
+                for found in _open_named(name, fields, io, expect):
+                    opened.extend(found.values())
+                    files.append(found)
+        except AsyncReaderError as exc:
+            exc.shift_record(sum(file[fields.data].spec.count for file in files))
+            raise
         if not files:
             raise SourceNotFoundError("no files were named", path=str(path))
         return files[0] if len(files) == 1 else join(files)

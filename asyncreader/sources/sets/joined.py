@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import FormatError, SampleError
+from ...errors import AsyncReaderError, FormatError, ParamsError
 from ...formats import packed as fmt
 from ...order import files_together
 from ...pixels.transform import Fill
@@ -62,7 +62,7 @@ class JoinedLabels:
             records = np.arange(*records.indices(len(self)), dtype=np.int64)
         out: Array = np.empty((records.size, self.shape[1]), self.dtype)
         for number, rows, local in self._source.split(records):
-            with self._source.open_files.use(number) as file:
+            with self._source.file(number) as file:
                 assert file.labels is not None
                 out[rows] = file.labels[local]
         return out
@@ -135,7 +135,8 @@ class JoinedSource:
     def _open_one(self, number: int) -> Source:
         """File ``number``, opened and compared with what is known of it."""
         assert self._files is not None  # others are open already
-        file = self._files.open(number)
+        with self._numbering(number):
+            file = self._files.open(number)
         try:
             self.check(file, number)
         except BaseException:
@@ -144,6 +145,26 @@ class JoinedSource:
         if self._window:
             file.reserve(self._share(file.spec.count))
         return file
+
+    @contextlib.contextmanager
+    def file(self, number: int) -> Iterator[Source]:
+        """File ``number``, open; an error that reading it raises names the record in the set."""
+        # _open_one() numbers its errors itself: several threads may get the same one
+        with self.open_files.use(number) as file, self._numbering(number):
+            try:
+                yield file
+            except ParamsError as exc:  # of a value that does not fit: it knows the set alone
+                if exc.path == self.spec.path:
+                    exc.path = file.spec.path
+                raise
+
+    @contextlib.contextmanager
+    def _numbering(self, number: int) -> Iterator[None]:
+        try:
+            yield
+        except AsyncReaderError as exc:
+            exc.shift_record(self._start(number))
+            raise
 
     @cached_property
     def _classes(self) -> str | None:
@@ -204,21 +225,12 @@ class JoinedSource:
     def _start(self, number: int) -> int:
         return int(self._ends[number - 1]) if number else 0
 
-    def _renumber(self, error: SampleError, number: int) -> None:
-        """The error names the file, and the record number in the whole set."""
-        if error.index is not None:
-            error.index += self._start(number)
-
     @contextlib.contextmanager
     def _holding(self, index: int) -> Iterator[tuple[Source, int]]:
-        """The open file of a sample and its number in it; errors get the number in the set."""
+        """The open file of a sample, and its number in it."""
         number = int(np.searchsorted(self._ends, index, side="right"))
-        try:
-            with self.open_files.use(number) as file:
-                yield file, index - self._start(number)
-        except SampleError as exc:
-            self._renumber(exc, number)
-            raise
+        with self.file(number) as file:
+            yield file, index - self._start(number)
 
     # -- samples -----------------------------------------------------------------------------
 
@@ -230,10 +242,10 @@ class JoinedSource:
         self._prefetch(parts, least=2)
         for number, positions, local in parts:
             part = plan.pick(positions)._replace(records=local)
-            with self.open_files.use(number) as file:
+            with self.file(number) as file:
                 found = file.read_into(part, fill, out, meter)
             for bad in found:
-                self._renumber(bad.error, number)
+                bad.error.shift_record(self._start(number))
                 errors.append(bad)
         return tuple(errors)
 
@@ -244,7 +256,7 @@ class JoinedSource:
         """Of a remote set, request the rows of all files before waiting for the first."""
         if self.remote and len(parts) >= least:
             for number, _, local in parts:
-                with self.open_files.use(number) as file:
+                with self.file(number) as file:
                     file.prefetch(local)
 
     def sample_bytes(self, index: int) -> bytes:
@@ -269,7 +281,7 @@ class JoinedSource:
 
     def all_paths(self) -> Iterator[bytes | None]:
         for number in range(self._ends.size):
-            with self.open_files.use(number) as file:
+            with self.file(number) as file:
                 yield from file.all_paths()
 
     def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
@@ -277,7 +289,7 @@ class JoinedSource:
             return None
         out = np.empty(stop - start, np.uint64)
         for number, positions, local in self.split(np.arange(start, stop, dtype=np.int64)):
-            with self.open_files.use(number) as file:
+            with self.file(number) as file:
                 rows = file.checksum_rows(int(local[0]), int(local[-1]) + 1)
                 assert rows is not None
                 out[positions] = rows

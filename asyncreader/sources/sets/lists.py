@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ...errors import FormatError
+from ...errors import AsyncReaderError, FormatError
 from ...formats import packed as fmt
 from ..base import Array, FieldIndex, Fields, Int64, Source, SourceSpec
 from ..request import Hdf5Fields
@@ -178,7 +178,11 @@ def join_packed(names: Sequence[str], opener: Opener, fields: Hdf5Fields) -> Fie
     """
     columns: dict[str, _Column] = {}
     for name in names:
-        found = opener(name, fields)
+        try:
+            found = opener(name, fields)
+        except AsyncReaderError as exc:
+            exc.shift_record(columns[fields.data].count if columns else 0)
+            raise
         if found is None:
             return None
         with contextlib.ExitStack() as opened:
@@ -209,6 +213,11 @@ class _Column:
         self._rows: list[tuple[int, int, int, int]] = []
         self._shapes = set[tuple[int, int, int] | None]()
 
+    @property
+    def count(self) -> int:
+        """Samples of the files added."""
+        return sum(count for count, *_ in self._rows)
+
     def add(self, source: Source) -> bool:
         """Whether the file goes with the first one, and has checksums."""
         spec = source.spec
@@ -229,7 +238,6 @@ class _Column:
         assert meta is not None
         counts, sizes, checksums, label_digests = np.array(self._rows, np.uint64).T
         ends = np.cumsum(counts.astype(np.int64))
-        count = int(ends[-1])
         shape = next(iter(self._shapes)) if len(self._shapes) == 1 else None
         joined = Joined(
             PackedFiles(names, opener, fields),
@@ -244,9 +252,9 @@ class _Column:
             first,
             path=f"{first.path} and {len(names) - 1} more",
             layout=f"asyncreader, {len(names)} files",
-            count=count,
+            count=self.count,
             stored=replace(first.stored, shape=shape),
-            meta=replace(meta, count=count, shape=shape, digests=self._digests.found()),
+            meta=replace(meta, count=self.count, shape=shape, digests=self._digests.found()),
             size_on_disk=int(sizes.sum()),
             ends=ends,
             fields=self._like[0].fields,
