@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -72,13 +73,24 @@ def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> i
         raise
     for note in report.notes:
         say(f"note: {shown(note)}")
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        for path, reason in report.skipped:
-            say(f"skipped {shown(path)}: {shown(reason)}")
-        if not quiet:
-            _print_packed(report)
+    try:
+        if as_json:
+            print_json(report.to_dict())
+        else:
+            for path, reason in report.skipped:
+                say(f"skipped {shown(path)}: {shown(reason)}")
+            if not quiet:
+                _print_packed(report)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        raise AsyncReaderError(
+            "the set is packed, but the report cannot be printed",
+            path=report.target,
+            found=exc.strerror,
+        ) from exc
     return SOME_SKIPPED if report.skipped else OK
 
 

@@ -20,7 +20,7 @@ from .demo import demo
 from .doctor import doctor
 from .info import info
 from .preview import preview
-from .terminal import USAGE, Cli, say
+from .terminal import USAGE, Cli, open_standard_streams, say
 from .verify import verify
 
 
@@ -85,6 +85,7 @@ for command in (convert, info, preview, verify, bench, doctor, demo):
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run the command with ``argv`` (this process's arguments) and exit with its code."""
+    open_standard_streams()  # before any file is opened
     if "_ASYNCREADER_COMPLETE" in os.environ:
         from . import completion  # noqa: F401 - makes bash's known to click
     cli.main(args=argv, prog_name="asyncreader")

@@ -44,13 +44,28 @@ def check_converters() -> None:
         )
 
 
+def open_standard_streams() -> None:
+    """Open /dev/null as each of stdin, stdout and stderr that is closed, as daemons have them.
+
+    The next file that is opened would get that descriptor, and hold what a library prints there.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # the lowest free descriptor is this one; child processes get it, too
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
 def say(text: str) -> None:
     """Print a line on stderr. A closed stderr is no error.
 
     On a terminal a long line is wrapped between words.
     """
     try:
-        if sys.stderr.isatty():
+        if sys.stderr is not None and sys.stderr.isatty():
             text = "\n".join(_folded(line) for line in text.split("\n"))
         click.echo(text, err=True)
     except OSError:
@@ -214,7 +229,8 @@ class Status:
 
 def on_terminal() -> bool:
     """Whether progress can be drawn: stderr is a terminal that moves its cursor."""
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    there = sys.stderr is not None and sys.stderr.isatty()
+    return there and os.environ.get("TERM") != "dumb"
 
 
 def width() -> int:

@@ -855,6 +855,85 @@ def test_no_room_for_the_output(packed: Path, unbuffered: str) -> None:
             assert re.fullmatch(r"error: .*No space left on device\n", done.stderr)
 
 
+#: Commands that say something on either stream, and their exit codes.
+CODES = {
+    "convert {photos} {out} --skip-bad": 3,
+    "convert {photos} {out} --resume --shards no": 2,
+    "verify {packed} --decode": 0,
+    "verify {bad}": 1,
+    "info {packed}": 0,
+    "bench {packed} --seconds 0.1": 0,
+}
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_nothing(
+    closed: str, photos: Path, packed: Path, tmp_path: Path
+) -> None:
+    """With stdin, stdout and stderr closed (a daemon, a cron job), alone or together, a command
+    does its work, and its exit code is the documented one."""
+    shutil.copytree(photos, tmp_path / "photos")
+    (tmp_path / "photos" / "cat" / "bad.jpg").write_text("text")
+    names = {
+        "photos": tmp_path / "photos",
+        "out": tmp_path / "out.h5",
+        "packed": packed,
+        "bad": damaged(packed, tmp_path / "bad.h5", 3),
+    }
+    for words, code in CODES.items():
+        whole = command(*words.format(**names).split())
+        done = child_processes.run(["sh", "-c", f'exec "$@" {closed}', "sh", *whole])
+        assert (words, done.returncode) == (words, code)
+        if code != 2 and closed in ("<&-", "2>&-"):
+            assert done.stdout
+    assert run("verify", names["out"]).exit_code == 0
+
+
+def test_no_file_gets_the_descriptor_of_a_closed_stream(tmp_path: Path) -> None:
+    """What a library prints on a closed stderr goes into no file that the command has open; so in
+    its child processes."""
+    code = (
+        "import os, subprocess, sys\n"
+        "from asyncreader.cli.terminal import open_standard_streams\n"
+        "open_standard_streams()\n"
+        "file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)\n"
+        "print('words'), print('words', file=sys.stderr), sys.stdin.read()\n"
+        "[os.write(number, b'words') for number in (1, 2)]\n"
+        "there = 'import os; [os.fstat(number) for number in range(3)]'\n"
+        "subprocess.run([sys.executable, '-c', there], check=True)\n"
+        "os.write(file, b'data')\n"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "file")]
+    done = child_processes.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words])
+    assert done.returncode == 0
+    assert (tmp_path / "file").read_bytes() == b"data"
+
+
+def test_convert_without_stderr(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that has no sys.stdout and sys.stderr packs, with and without progress."""
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    converters.convert(photos, tmp_path / "a.h5")
+    with terminal.Progress("packing", quiet=False) as progress, terminal.Status(False) as status:
+        status("packing")
+        converters.convert(photos, tmp_path / "b.h5", progress=progress)
+    terminal.say("done")
+    assert (tmp_path / "b.h5").exists()
+
+
+def test_no_room_for_the_report(photos: Path, tmp_path: Path) -> None:
+    """Where the disk under stdout is full, convert ends with 1 and says that the set is packed."""
+    with open("/dev/full", "w") as full:
+        for words in ([], ["--json"]):
+            target = tmp_path / f"{len(words)}.h5"
+            done = child_processes.run(command("convert", photos, target, *words), stdout=full)
+            assert done.returncode == 1
+            assert "the set is packed, but the report cannot be printed" in done.stderr
+            assert run("verify", target).exit_code == 0
+
+
 def test_ctrl_c_while_packing(photos: Path, tmp_path: Path) -> None:
     """Ctrl-C ends a conversion with 130 and one line, and leaves nothing behind."""
     patch = (
@@ -978,7 +1057,7 @@ def test_tab_completes_in_bash(tmp_path: Path) -> None:
     """bash completes commands, options and their values, files, parameters and their values."""
     (tmp_path / "train.h5").write_text("")
     for line, found in {
-        "asyncreader ": COMMANDS,
+        "asyncreader ": CODES,
         "asyncreader ver": ["verify"],
         "asyncreader convert a b --enc": ["--encoding"],
         "asyncreader convert a b --encoding j": ["jpeg"],
@@ -1034,7 +1113,7 @@ def test_public_names_are_all_there() -> None:
 
 def test_commands_are_those_of_the_contract() -> None:
     """The commands that exist today; each is a plain click command."""
-    assert COMMANDS == ["bench", "convert", "demo", "doctor", "info", "preview", "verify"]
+    assert CODES == ["bench", "convert", "demo", "doctor", "info", "preview", "verify"]
     assert all(isinstance(command, click.Command) for command in cli.cli.commands.values())
 
 
