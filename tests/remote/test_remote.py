@@ -8,16 +8,18 @@ import hashlib
 import json
 import os
 import pickle
+import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+import xxhash
 from child_processes import child, ended
 from fakes import encoded, pictures
 from observed import HANG
@@ -32,9 +34,10 @@ from asyncreader import (
 )
 from asyncreader.formats.manifest import Manifest, Shard
 from asyncreader.sources.remote import client as objects_module
+from asyncreader.sources.remote import open as open_module
 from asyncreader.sources.remote.cache import ShardCache, parse_bytes
 from asyncreader.sources.remote.client import merged
-from asyncreader.sources.urls import without_secrets
+from asyncreader.sources.urls import Location, without_secrets
 from converters import convert
 
 pytest.importorskip("obstore", reason="obstore is not installed")
@@ -165,7 +168,7 @@ def test_the_cache_gives_the_same_bytes(root: Path, cache: Path, kind: str) -> N
         assert digest(f"{url}/{kind}", io="mmap") == digest(root / kind)
         assert server_stats(url)["requests"] - before == 2
     assert len(list(cache.glob("*.part"))) == 0
-    assert len([path for path in cache.iterdir() if path.name != "lock"]) == 4
+    assert len(list(cache.iterdir())) == 4
 
 
 def shards(folder: Path) -> list[Shard]:
@@ -176,11 +179,18 @@ def shards(folder: Path) -> list[Shard]:
 
 
 def held(cache: Path) -> int:
-    total = 0
-    for path in cache.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # removed at this moment
-            total += path.stat().st_size
-    return total
+    """Bytes in the cache. Nothing grows while its lock is held: without it, a file that is removed
+    and one that takes its space meanwhile would both be counted."""
+    folder = os.open(cache, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        total = 0
+        for path in cache.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # removed at this moment
+                total += path.stat().st_size
+        return total
+    finally:
+        os.close(folder)
 
 
 def test_the_cache_keeps_its_bound(
@@ -243,6 +253,159 @@ def test_more_processes_than_shards_fit(
         assert [ended(process)[0] for process in ranks] == [b"12\n"] * 2
     assert held(cache) <= limit
     assert not list(cache.glob("*.part"))
+
+
+class Store:
+    """Shards of 100 bytes in a store. ``before`` is called with a shard's letter when its bytes are
+    asked for, by which time the cache has given the file its size."""
+
+    def __init__(self) -> None:
+        self.before: dict[str, Callable[[], object]] = {}
+
+    @staticmethod
+    def row(letter: str) -> Shard:
+        data = letter.encode() * 100
+        return Shard(f"{letter}.h5", 1, 100, xxhash.xxh3_64_hexdigest(data), "", None)
+
+    def read_ranges(self, location: Location, ranges: list[tuple[int, int]]) -> list[memoryview]:
+        self.before.get(location.key, lambda: None)()
+        data = location.key.encode() * 100
+        return [memoryview(data[lo:hi]) for lo, hi in ranges]
+
+    def read(self, cache: ShardCache, letter: str) -> bytes:
+        """The shard's bytes, through the cache."""
+        objects: Any = self
+        with cache.hold(objects, Location("s3://x", letter), self.row(letter), "h5") as path:
+            return Path(path).read_bytes()
+
+
+@pytest.mark.parametrize("moment", ["listed", "opened"])
+def test_a_shard_that_is_complete_while_another_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """A part file that gets its final name while another thread lists the files, or is about to
+    remove it, is counted: both do not take the same space."""
+    cache, store = ShardCache(str(tmp_path), 250), Store()
+    assert store.read(cache, "a") == b"a" * 100
+    asked, go, done = threading.Event(), threading.Event(), threading.Event()
+    main, totals = threading.get_ident(), []
+    scandir, remove, rename, flock = os.scandir, ShardCache._remove, os.rename, fcntl.flock
+
+    def other_completes() -> None:
+        go.set()
+        assert done.wait(HANG)
+
+    def first_asked() -> None:
+        asked.set()
+        assert go.wait(HANG)
+
+    def listed(folder: str) -> Any:
+        entries = list(scandir(folder))
+        if moment == "listed" and threading.get_ident() == main:
+            other_completes()
+        return entries
+
+    def removed(self: ShardCache, path: str) -> None:
+        if moment == "opened" and path.endswith(".part") and threading.get_ident() == main:
+            other_completes()
+        remove(self, path)
+
+    def renamed(source: str, target: str) -> None:
+        rename(source, target)
+        done.set()
+
+    def locked(file: int, kind: int) -> None:
+        if go.is_set() and threading.get_ident() != main and kind == fcntl.LOCK_EX:
+            done.set()  # it waits until the space is taken
+        flock(file, kind)
+
+    store.before = {"x": first_asked, "y": lambda: totals.append(held(tmp_path))}
+    thread = threading.Thread(target=store.read, args=(cache, "x"))
+    thread.start()
+    assert asked.wait(HANG)
+    monkeypatch.setattr(os, "scandir", listed)
+    monkeypatch.setattr(ShardCache, "_remove", removed)
+    monkeypatch.setattr(os, "rename", renamed)
+    monkeypatch.setattr(fcntl, "flock", locked)
+    assert store.read(cache, "y") == b"y" * 100
+    thread.join(HANG)
+    assert totals == [200]
+    assert held(tmp_path) <= 250
+
+
+@pytest.mark.parametrize("what", ["part", "folder"])
+def test_a_cleaner_deletes_what_is_fetched(tmp_path: Path, what: str) -> None:
+    """A part file that is deleted (rm, tmpwatch) while it is fetched, alone or with its folder, is
+    fetched again."""
+    folder = tmp_path / "cache"
+    cache, store, asked = ShardCache(str(folder), 250), Store(), 0
+
+    def clean() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1 and what == "folder":
+            shutil.rmtree(folder)
+        elif asked == 1:
+            next(folder.glob("*.part")).unlink()
+
+    store.before["x"] = clean
+    assert store.read(cache, "x") == b"x" * 100
+    assert asked == 2
+    assert [path.name for path in folder.glob("*.part")] == []
+    assert held(folder) == 100
+
+
+def test_a_part_file_that_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread whose part file was deleted does not give the final name to the part file of
+    another thread, which is not complete."""
+    cache, store, read = ShardCache(str(tmp_path), 250), Store(), list[bytes]()
+    asked, go, early = threading.Event(), threading.Event(), list[list[Path]]()
+    main, flock = threading.get_ident(), fcntl.flock
+
+    def first_asks() -> None:
+        next(tmp_path.glob("*.part")).unlink()
+        second.start()
+        assert asked.wait(HANG)
+
+    def second_asks() -> None:
+        asked.set()
+        assert go.wait(HANG)
+
+    def locked(file: int, kind: int) -> None:
+        waits = asked.is_set() and kind != fcntl.LOCK_UN and not os.path.isdir(f"/dev/fd/{file}")
+        if threading.get_ident() == main and waits:  # the first is done; the second has the lock
+            early.append(list(tmp_path.glob("*.h5")))
+            go.set()
+        flock(file, kind)
+
+    hooks = [first_asks, second_asks]
+    store.before["x"] = lambda: hooks.pop(0)()
+    second = threading.Thread(target=lambda: read.append(store.read(cache, "x")))
+    monkeypatch.setattr(fcntl, "flock", locked)
+    read.append(store.read(cache, "x"))
+    second.join(HANG)
+    assert read == [b"x" * 100] * 2
+    assert early[0] == []
+
+
+def test_a_cleaner_deletes_a_shard_that_is_opened(
+    root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard that is deleted between its download and its opening is fetched again."""
+    opened = open_module.open_shard
+    expected = digest(root / "raw")
+    lost = list[str]()
+
+    def deleted(path: str, *rest: Any) -> Any:
+        if path not in lost:
+            lost.append(path)
+            os.unlink(path)
+        return opened(path, *rest)
+
+    monkeypatch.setattr(open_module, "open_shard", deleted)
+    with serving(root) as url:
+        assert digest(f"{url}/raw") == expected
+    assert len(lost) == 4
 
 
 def test_a_cache_full_of_what_cannot_be_removed(

@@ -134,7 +134,8 @@ class ShardCache:
         or process that downloaded it, or for space."""
         part = f"{path}.part"
         with contextlib.ExitStack() as undo:
-            file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with self._alone():
+                file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             undo.callback(_close, file)
             fcntl.flock(file, fcntl.LOCK_EX)  # wait for another that downloads it
             undo.callback(_unlink, part, file)
@@ -144,7 +145,10 @@ class ShardCache:
             if busy is None:
                 self._copy(objects, location, row, file)
                 os.fsync(file)
-                os.rename(part, path)
+                # a cleaner may have deleted it, and another thread may fetch it again
+                with self._alone(), contextlib.suppress(FileNotFoundError):
+                    if _is_at(part, file):
+                        os.rename(part, path)
                 undo.pop_all()
                 return self._shared(file, path, row.bytes)
         # holding no lock: nobody waits for this thread
@@ -185,6 +189,19 @@ class ShardCache:
 
     # -- space -------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Only one thread of all processes at a time makes files, enlarges them or renames them:
+        none escapes another thread that counts them, and no two take the same space. The lock is
+        the folder's: a cleaner would delete a file of its own."""
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            _close(folder)
+
     def _files(self) -> list[tuple[float, int, str]]:
         """(last use, bytes, name) of the cache's files, the least recently used first."""
         found = []
@@ -199,12 +216,8 @@ class ShardCache:
         """Give ``file`` its size of ``needed`` bytes, after removing part files of dead processes
         and the least recently used shards. If other threads and processes fetch or open too much
         for that, the path of a file to wait for."""
-        lock = os.open(
-            os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
         busy = None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # no two take the same space
+        with self._alone():
             os.ftruncate(file, 0)  # a dead process may have left it
             files = self._files()
             held = sum(size for _, size, _ in files)
@@ -224,8 +237,6 @@ class ShardCache:
             if held + needed <= self.limit:
                 os.ftruncate(file, needed)
                 return None
-        finally:
-            _close(lock)
         if busy is None:
             raise SourceError(
                 "the cache is full of files that cannot be removed",
@@ -262,8 +273,13 @@ class ShardCache:
 def _unlink(path: str, file: int) -> None:
     """Remove ``path`` if it still is ``file``, for which this thread has the exclusive lock."""
     with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(file)):
+        if _is_at(path, file):
             os.unlink(path)
+
+
+def _is_at(path: str, file: int) -> bool:
+    """Whether ``path`` is ``file``. FileNotFoundError."""
+    return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(file))
 
 
 def _close(file: int) -> None:

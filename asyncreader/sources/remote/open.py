@@ -21,6 +21,8 @@ from .cache import ShardCache, cache_folder
 from .client import Objects
 from .ranges import RemoteFile
 
+#: Times that a shard is fetched where a cleaner (tmpwatch, rm) deletes it before it is opened.
+_TRIES: Final = 3
 #: Suffixes of single packed files.
 _FILES: Final = (".h5", ".hdf5")
 
@@ -46,10 +48,17 @@ class RemoteShards:
         location = self._location.sibling(row.name)
         if self._cache is None:
             return _opened(RemoteFile(self._objects, location, row.bytes), fields)
-        lmdb = self._manifest.common.container == "lmdb"
-        with self._cache.hold(self._objects, location, row, "lmdb" if lmdb else "h5") as path:
-            # mapped: an open shard stays readable after the cache removes its file
-            return open_shard(path, self._manifest.common.container, fields, "mmap")
+        container = self._manifest.common.container
+        suffix = "lmdb" if container == "lmdb" else "h5"
+        for left in reversed(range(_TRIES)):
+            with self._cache.hold(self._objects, location, row, suffix) as path:
+                try:
+                    # mapped: an open shard stays readable after the cache removes its file
+                    return open_shard(path, container, fields, "mmap")
+                except OSError:
+                    if os.path.exists(path) or not left:
+                        raise
+        raise AssertionError
 
     def close(self) -> None:
         """Close the requests to the store."""
