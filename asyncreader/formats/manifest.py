@@ -27,6 +27,7 @@ import numpy.typing as npt
 import xxhash
 
 from ..errors import FormatError, SourceError, SourceNotFoundError
+from ..system.memory import read_at_most
 from . import packed as fmt
 from .checked_json import DIGESTS, JsonText, Rules, each, is_digest, one_of, optional, whole
 
@@ -386,8 +387,7 @@ def read_manifest(path: str) -> Manifest:
     try:
         if not os.path.isfile(path) and os.path.lexists(path):  # a pipe would be waited for
             raise FormatError("the manifest is not a regular file", path=path)
-        with open(path, "rb") as file:
-            text = file.read(MOST_BYTES + 1)
+        text = read_at_most(path, MOST_BYTES)
     except FileNotFoundError as exc:
         raise SourceNotFoundError("there is no manifest", path=path) from exc
     except OSError as exc:

@@ -20,6 +20,8 @@ import numpy.typing as npt
 UInt8: TypeAlias = npt.NDArray[np.uint8]
 
 PAGE: Final = mmap.PAGESIZE
+#: Bytes that read_at_most() asks for at once.
+_PIECE: Final = 1 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -118,6 +120,19 @@ def read_into(fd: int, buffer: Any, offset: int) -> int:
     data = os.pread(fd, len(view), offset)
     view[: len(data)] = data
     return len(data)
+
+
+def read_at_most(path: str, most: int) -> bytes:
+    """The bytes of a file; of one that is longer than ``most`` its first ``most`` + 1.
+
+    Memory grows with what is there: file.read(most) takes all of ``most`` first.
+    """
+    parts, left = list[bytes](), most + 1
+    with open(path, "rb") as file:
+        while left and (part := file.read(min(left, _PIECE))):
+            parts.append(part)
+            left -= len(part)
+    return b"".join(parts)
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

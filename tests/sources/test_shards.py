@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import threading
+import tracemalloc
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,10 +29,11 @@ from asyncreader import (
     SourceError,
     SourceNotFoundError,
 )
-from asyncreader.formats.manifest import MOST, NAME, Manifest, manifest_path
+from asyncreader.formats.manifest import MOST, NAME, Manifest, manifest_path, read_manifest
 from asyncreader.params import parse_params
 from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import Hdf5Fields, fingerprint, open_source
+from asyncreader.sources.layouts.hdf5_list import listed_files
 from asyncreader.sources.sets.open_cache import OpenFileCache
 from asyncreader.sources.sets.shards import open_shards
 from asyncreader.tools.doctor.advice import _about_decoding
@@ -696,6 +698,20 @@ def test_a_manifest_too_long_is_not_parsed(folder: Path, monkeypatch: Any) -> No
     monkeypatch.setattr("asyncreader.formats.manifest.MOST_BYTES", 100)
     with pytest.raises(FormatError, match="too long"):
         open_source(folder)
+
+
+def test_a_text_takes_the_memory_of_its_size(folder: Path, tmp_path: Path) -> None:
+    """A manifest or a list of a few lines is read without the memory of the longest one allowed:
+    where that is limited (ulimit -v), it could not be had."""
+    names = [write_hdf5(tmp_path / f"{n}.h5", packed(pictures(3))) for n in range(2)]
+    (tmp_path / "list.txt").write_text("\n".join(names))
+    tracemalloc.start()
+    try:
+        read_manifest(str(folder / NAME))
+        assert listed_files(str(tmp_path / "list.txt")) == names
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_manifest_that_is_a_pipe(folder: Path) -> None:

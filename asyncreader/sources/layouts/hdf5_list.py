@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import FormatError, SourceNotFoundError
+from ...system.memory import read_at_most
 from ..urls import absolute
 
 _SUFFIXES: Final = (".h5", ".hdf5", ".hdf", ".he5")
@@ -36,8 +37,7 @@ def _encoded(suffixes: tuple[str, ...]) -> tuple[bytes, ...]:
 def listed_files(path: str) -> list[str]:
     """The files that a list names, in its order: relative to the list, else to the current
     folder."""
-    with open(path, "rb") as file:
-        text = file.read(_MOST + 1)
+    text = read_at_most(path, _MOST)
     if len(text) > _MOST or b"\0" in text:
         raise FormatError(
             "not a list of HDF5 files: too long, or not text",
