@@ -212,6 +212,7 @@ class BatchFiller:
         if self._on_error == "raise":
             raise bad.error
         row = bad.row
+        bad.error.hint = None  # it is left out: advice to do so would end each line
         slot.bad.append((row, int(plan.indices[row]), str(bad.error)))
         if self._on_error == "zero":
             self._blank(slot, np.array([row]))

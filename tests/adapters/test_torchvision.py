@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
+import sys
+import warnings
+from pathlib import Path
 
-pytest.importorskip("torchvision")
+import pytest
 from torchvision_pixels import WAYS, differences
+
+
+def need_torchvision() -> None:
+    """Skip the test that runs where torchvision is missing, or cannot be imported: one that was
+    built for another torch raises RuntimeError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import torchvision  # noqa: F401
+    except Exception as exc:
+        pytest.skip(f"torchvision cannot be imported: {type(exc).__name__}: {exc}")
 
 
 def test_a_model_sees_what_torchvision_shows_it() -> None:
@@ -13,6 +26,7 @@ def test_a_model_sees_what_torchvision_shows_it() -> None:
     (bicubic: two) and in the mean to 0.05 (0.2 where Pillow resizes, which may take another order);
     evaluation's centre crop, whose box is rounded to other pixels, to 4 levels in the mean; JPEGs
     that are decoded at a smaller scale to 1 level in the mean."""
+    need_torchvision()
     found = differences()
     decoded, bilinear, bicubic, image, centre, large = (found[way] for way in WAYS)
     assert decoded[2] == 0
@@ -24,3 +38,14 @@ def test_a_model_sees_what_torchvision_shows_it() -> None:
     assert image[2] <= 1
     assert centre[0] < 4
     assert large[0] < 1
+
+
+def test_a_torchvision_for_another_torch_is_a_skip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it raises when it is imported is the reason of the skip, not the end of all tests."""
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator nms does not exist')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="RuntimeError: operator nms does not exist"):
+        need_torchvision()

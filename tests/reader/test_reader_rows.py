@@ -510,6 +510,22 @@ def test_a_surprise_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         assert reader.getNextBatch().step == 2
 
 
+@pytest.mark.parametrize("on_error", ["skip", "zero"])
+def test_bad_list_does_not_advise_what_is_done(
+    spoilt: str, undecodable: str, on_error: str
+) -> None:
+    """The reason of a sample that was left out says what and where, not how to leave it out."""
+    for path in (spoilt, undecodable):
+        with AsyncReader(path=path, batch_size=4, on_error=on_error, epochs=1) as reader:
+            list(reader)
+            stats = reader.stats()
+        assert stats.bad_samples == 2
+        for record, reason in stats.bad_list:
+            assert f"record {record}" in reason
+            assert "on_error" not in reason
+        assert "on_error" not in repr(stats)
+
+
 def test_bad_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of bad samples stops at 1,000; the count goes on."""
     source = MemorySource(IMAGES, LABELS, undecodable=range(COUNT))
