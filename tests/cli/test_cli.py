@@ -859,14 +859,12 @@ def test_no_room_for_the_output(packed: Path, unbuffered: str) -> None:
 CODES = {
     "convert {photos} {out} --skip-bad": 3,
     "convert {photos} {out} --resume --shards no": 2,
-    "verify {packed} --decode": 0,
     "verify {bad}": 1,
-    "info {packed}": 0,
     "bench {packed} --seconds 0.1": 0,
 }
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_nothing(
     closed: str, photos: Path, packed: Path, tmp_path: Path
 ) -> None:
@@ -1057,7 +1055,7 @@ def test_tab_completes_in_bash(tmp_path: Path) -> None:
     """bash completes commands, options and their values, files, parameters and their values."""
     (tmp_path / "train.h5").write_text("")
     for line, found in {
-        "asyncreader ": CODES,
+        "asyncreader ": COMMANDS,
         "asyncreader ver": ["verify"],
         "asyncreader convert a b --enc": ["--encoding"],
         "asyncreader convert a b --encoding j": ["jpeg"],
@@ -1113,7 +1111,7 @@ def test_public_names_are_all_there() -> None:
 
 def test_commands_are_those_of_the_contract() -> None:
     """The commands that exist today; each is a plain click command."""
-    assert CODES == ["bench", "convert", "demo", "doctor", "info", "preview", "verify"]
+    assert COMMANDS == ["bench", "convert", "demo", "doctor", "info", "preview", "verify"]
     assert all(isinstance(command, click.Command) for command in cli.cli.commands.values())
 
 
