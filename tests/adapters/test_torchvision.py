@@ -23,12 +23,13 @@ def need_torchvision() -> None:
 
 def test_a_model_sees_what_torchvision_shows_it() -> None:
     """The same files, decoded and resized from the same boxes, are torchvision's pixels to a level
-    (bicubic: two) and in the mean to 0.05 (0.2 where Pillow resizes, which may take another order);
-    evaluation's centre crop, whose box is rounded to other pixels, to 4 levels in the mean; JPEGs
-    that are decoded at a smaller scale to 1 level in the mean."""
+    (bicubic: two) and in the mean to 0.05. Where Pillow resizes, which may resize down first, the
+    mean is 0.2, and a few pixels of bicubic are up to 8 levels off. Evaluation's centre crop,
+    whose box is rounded to other pixels, is equal to 4 levels in the mean, and JPEGs that are
+    decoded at a smaller scale to 1 level in the mean."""
     need_torchvision()
     found = differences()
-    decoded, bilinear, bicubic, image, centre, large = (found[way] for way in WAYS)
+    decoded, bilinear, bicubic, image, image_bicubic, centre, large = (found[way] for way in WAYS)
     assert decoded[2] == 0
     assert bilinear[0] < 0.05
     assert bilinear[2] <= 1
@@ -36,6 +37,9 @@ def test_a_model_sees_what_torchvision_shows_it() -> None:
     assert bicubic[2] <= 2
     assert image[0] < 0.2
     assert image[2] <= 1
+    assert image_bicubic[0] < 0.2
+    assert image_bicubic[1] <= 1
+    assert image_bicubic[2] <= 8
     assert centre[0] < 4
     assert large[0] < 1
 

@@ -29,6 +29,7 @@ WAYS = (
     "`RandomResizedCrop`, same box, bilinear",
     "`RandomResizedCrop`, same box, bicubic",
     "the same on a PIL image, bilinear",
+    "the same on a PIL image, bicubic",
     "`Resize(256)`, `CenterCrop(224)`",
     "`Resize((224, 224))` of JPEGs of 872 to 1,411 pixels",
 )
@@ -70,6 +71,7 @@ def pairs() -> Iterator[tuple[str, Any, Any]]:
                     (WAYS[1], "bilinear", decoded),
                     (WAYS[2], "bicubic", decoded),
                     (WAYS[3], "bilinear", picture),
+                    (WAYS[4], "bicubic", picture),
                 ):
                     wanted = resized_crop(
                         *(source, rect.top, rect.left, rect.height, rect.width, SIZE),
@@ -80,12 +82,12 @@ def pairs() -> Iterator[tuple[str, Any, Any]]:
                     options = {"crop": "random-resized", "interpolation": mode}
                     yield way, ours(data, SIZE, draws, **options), channels_last(wanted)
             found = ours(data, SIZE, crop="center", crop_ratio=0.875)
-            yield WAYS[4], found, channels_last(centre(decoded))
+            yield WAYS[5], found, channels_last(centre(decoded))
     squeeze = v2.Resize(SIZE, antialias=True)
     for name in LARGE:
         data = files("skimage.data").joinpath(name).read_bytes()
         decoded = pil_to_tensor(Image.open(io.BytesIO(data)).convert("RGB"))
-        yield WAYS[5], ours(data, SIZE, crop="none"), channels_last(squeeze(decoded))
+        yield WAYS[6], ours(data, SIZE, crop="none"), channels_last(squeeze(decoded))
 
 
 def channels_last(picture: Any) -> Any:
