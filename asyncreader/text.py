@@ -1,4 +1,4 @@
-"""Numbers as people read them: sizes, times, shapes, counts."""
+"""Numbers as people read them (sizes, times, shapes, counts), and names as people mistype them."""
 
 from __future__ import annotations
 
@@ -31,3 +31,40 @@ def some(count: int, noun: str) -> str:
     """ "1 class", "2,000 classes"."""
     plural = "" if count == 1 else "es" if noun.endswith("s") else "s"
     return f"{count:,} {noun}{plural}"
+
+
+#: Letters of a name that may have two slips of the keyboard, and of one so short that other words
+#: are as near as a slip: there only letters may be swapped.
+_LONG, _SHORT = 10, 3
+
+
+def slip(typed: str, names: Iterable[str]) -> str | None:
+    """The one of ``names`` that ``typed`` is but for a slip of the keyboard: a letter too many, too
+    few or wrong, or two swapped; of long names two of these. Case and punctuation do not count."""
+    found, least, near = plain_name(typed), 3, None
+    for name in names:
+        meant = plain_name(name)
+        if abs(len(meant) - len(found)) < least:  # else there are at least as many slips
+            slips = _slips(found, meant)
+            if len(meant) <= _SHORT and sorted(found) != sorted(meant):
+                continue
+            if slips < least and slips <= 1 + (len(meant) >= _LONG):
+                least, near = slips, name
+    return near
+
+
+def plain_name(name: str) -> str:
+    """Letters and digits of a name, in lower case."""
+    return "".join(filter(str.isalnum, name.lower()))
+
+
+def _slips(a: str, b: str) -> int:
+    """Damerau and Levenshtein's distance, where no part is edited twice."""
+    before, last, row = [0], [0], list(range(len(b) + 1))
+    for i, letter in enumerate(a, 1):
+        before, last, row = last, row, [i]
+        for j, other in enumerate(b, 1):
+            row.append(min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (letter != other)))
+            if i > 1 < j and letter == b[j - 2] and a[i - 2] == other:
+                row[j] = min(row[j], before[j - 2] + 1)
+    return row[-1]

@@ -6,7 +6,6 @@ Options. The command line, Tab, ``help()`` and the table of options follow from 
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -28,6 +27,7 @@ from asyncreader.errors import ParamsError
 from asyncreader.formats.packed import Encoding
 from asyncreader.params import ReaderParams, parse_params, snake_case
 from asyncreader.system.limits import usable_cores
+from asyncreader.text import plain_name, slip
 
 PathLike: TypeAlias = str | os.PathLike[str]
 #: (H, W); or the shorter side's length; or either as text, "224x224" or "256".
@@ -359,13 +359,41 @@ class Options:
 OPTIONS: Final = declared(Options)
 
 
+#: What other programs call options of ``convert``, without punctuation.
+_HABITS: Final[dict[str, str]] = {
+    **dict.fromkeys(("workers", "numworkers", "nworkers", "threads", "numthreads"), "jobs"),
+    **dict.fromkeys(("nthread", "njobs", "processes", "numproc"), "jobs"),
+    **dict.fromkeys(("imagesize", "imgsize", "targetsize", "resolution", "imgsz"), "size"),
+    **dict.fromkeys(("grayscale", "greyscale", "gray", "grey"), "channels=1"),
+    **dict.fromkeys(("force", "existok", "replace"), "overwrite"),
+    **dict.fromkeys(("skiperrors", "ignoreerrors"), "skip_bad"),
+    **dict.fromkeys(("seed", "shuffleseed"), "shuffle"),
+    **dict.fromkeys(("csv", "labelsfile", "labelscsv", "annotations"), "labels"),
+    **dict.fromkeys(("codec", "imageformat", "writemode"), "encoding"),
+    **dict.fromkeys(("numshards", "nshards"), "shards"),
+    **dict.fromkeys(("maxsize", "shardbytes"), "shard_size"),
+    **dict.fromkeys(("masks", "mask"), "fields={'mask': folder}"),
+    **dict.fromkeys(("classnames", "labelnames"), "classes"),
+}
+
+
+def _instead(name: str) -> str:
+    """What to write instead of an unknown option; a guess only at a slip of the keyboard."""
+    if (habit := _HABITS.get(plain_name(name))) is not None:
+        return f"write {habit}" if "=" in habit else f"write {habit}="
+    if (read := snake_case(name)) in READ_BY:
+        return f"write params={{{read!r}: ...}}, if SRC is a packed set"
+    near = slip(name, OPTIONS)
+    return (
+        f"did you mean {near!r}?" if near else "docs/convert.md and help(convert) list all options"
+    )
+
+
 def check(src: PathLike, dst: PathLike, **given: Unpack[ConvertKeywords]) -> Options:
     """The options as one frozen value; ParamsError for wrong ones."""
     for name in given:
         if name not in OPTIONS:
-            near = difflib.get_close_matches(name, OPTIONS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(OPTIONS)}"
-            raise ParamsError(f"unknown option {name!r}", hint=hint)
+            raise ParamsError(f"unknown option {name!r}", hint=_instead(name))
     kept = {name: OPTIONS[name].check(name, value) for name, value in given.items()}
     if kept.get("chunk") is not None and kept.get("compression") is None:
         raise ParamsError(

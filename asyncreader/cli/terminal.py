@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from ..errors import AsyncReaderError, ParamsError, shown
-from ..text import in_time
+from ..text import in_time, slip
 
 #: Exit codes: the first four are the contract's, the last two what a shell gives for the signals.
 OK: Final = 0
@@ -100,7 +100,7 @@ class Cli(click.Group):
         except click.ClickException as exc:
             context = getattr(exc, "ctx", None)
             command = "asyncreader" if context is None else context.command_path
-            say(f"error: {shown(exc.format_message().rstrip('.'))}; see '{command} --help'")
+            say(f"error: {shown(_usage(exc).rstrip('.'))}; see '{command} --help'")
             code = exc.exit_code
         except (click.Abort, KeyboardInterrupt):
             code = INTERRUPTED
@@ -138,6 +138,14 @@ class Cli(click.Group):
                     say("\n".join(map(shown, traceback.format_exc().rstrip().split("\n"))))
                 say(f"error: {shown(exc)}")
                 return USAGE if isinstance(exc, ParamsError) else FAILED
+
+
+def _usage(exc: click.ClickException) -> str:
+    """What is wrong with a command line. click suggests options that are only a little alike."""
+    if not isinstance(exc, click.NoSuchOption):
+        return exc.format_message()
+    near = slip(exc.option_name, exc.possibilities or ())
+    return exc.message if near is None else f"{exc.message} Did you mean {near!r}?"
 
 
 def _warning(message: object, whole: bool) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ParamsError
+from ..text import slip
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -110,12 +110,12 @@ def _label_of(word: str, column: Int64, names: Sequence[str]) -> int:
     try:
         label = int(word)
     except ValueError:
-        close = difflib.get_close_matches(word, names, 1, 0.5)
+        near = slip(word, names)
         listed = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
         raise ParamsError(
             f"no class {word!r}",
             expected=listed or "a label number: the set has no class names",
-            hint=f"did you mean {close[0]!r}?" if close else None,
+            hint=None if near is None else f"did you mean {near!r}?",
         ) from None
     if abs(label) >= 1 << 63 or not (column == label).any():
         raise ParamsError(

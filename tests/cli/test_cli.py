@@ -691,6 +691,27 @@ def test_bench_refuses_what_cannot_be(packed: Path) -> None:
         assert re.fullmatch(r"error: [^\n]+\n", result.stderr)
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["convert", "--batchsize", "4"], None),
+        (["convert", "--recursive", "4"], None),
+        (["bench", "--threads", "4"], None),
+        (["bench", "--nthreads", "4"], "Did you mean '--nthread'?"),
+        (["convert", "--qualit", "4"], "Did you mean '--quality'?"),
+        (["bench", "-p", "rotate=10"], "write postprocess=f"),
+        (["bench", "-p", "mode=eval"], "write path="),
+        (["info", "-p", "xyzzy=1"], "docs/parameters.md"),
+    ],
+)
+def test_only_slips_of_the_keyboard_are_guessed(words: list[str], says: str | None) -> None:
+    """An option that is unknown, and no slip of the keyboard, is answered without a guess."""
+    result = run(words[0], "photos", *(["x.h5"] if words[0] == "convert" else []), *words[1:])
+    assert result.exit_code == 2
+    assert re.fullmatch(r"error: [^\n]+\n", result.stderr)
+    assert says in result.stderr if says else "mean" not in result.stderr
+
+
 # -- demo ----------------------------------------------------------------------------------------
 
 

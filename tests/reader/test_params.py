@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import os
@@ -13,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import packed, paint, write_hdf5, write_lmdb
+from fakes import CLASSES, packed, paint, write_hdf5, write_lmdb
 from project import ROOT
 
 from asyncreader import AsyncReader, ParamsError, SourceNotFoundError
 from asyncreader.params import (
     _HABITS,
+    PARAMETERS,
     ReaderKeywords,
     ReaderParams,
     parse_params,
@@ -26,6 +28,7 @@ from asyncreader.params import (
 )
 from asyncreader.pipeline import distributed
 from asyncreader.pipeline.distributed import rank_and_world, worker_count
+from asyncreader.text import plain_name, slip
 
 HEAVY = {"numba", "llvmlite", "cv2", "h5py", "lmdb", "PIL", "simplejpeg", "imagecodecs", "asyncio"}
 
@@ -383,6 +386,11 @@ def test_frozen() -> None:
         ("worldsize", "world_size"),
         ("lables", "labels"),
         ("hdf5path", "hdf5_path"),
+        ("hdf5-path", "hdf5_path"),
+        ("BatchSize", "batch_size"),
+        ("paht", "path"),
+        ("crop_rato", "crop_ratio"),
+        ("interpollatoin", "interpolation"),
     ],
 )
 def test_unknown_name_suggests(wrong: str, meant: str) -> None:
@@ -391,11 +399,25 @@ def test_unknown_name_suggests(wrong: str, meant: str) -> None:
         parse(**{wrong: 1})
 
 
-def test_unknown_name_without_a_near_one() -> None:
-    """Where nothing is near, all names are listed; a name that is no text is named too."""
-    with pytest.raises(ParamsError, match="batch_size") as caught:
-        parse(xyzzy=1)
-    assert "xyzzy" in str(caught.value)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "xyzzy",
+        "no",
+        "frobnicate",
+        "depth",
+        "rotten",
+        "pathology",
+        "seeding",
+        "order_by",
+    ],
+)
+def test_unknown_name_without_a_near_one(name: str) -> None:
+    """A name that is neither known from elsewhere nor a slip of the keyboard gets no guess, but
+    the two places that list all parameters; a name that is no text is named too."""
+    with pytest.raises(ParamsError, match=name) as caught:
+        parse(**{name: 1})
+    assert caught.value.hint == "docs/parameters.md and help(AsyncReader) list all parameters"
     with pytest.raises(ParamsError, match="5"):
         parse_params({"path": "a", 5: 1}, {})
     with pytest.raises(ParamsError, match="must be a dict or a path"):
@@ -436,6 +458,26 @@ def test_unknown_name_without_a_near_one() -> None:
         ("repeat", 2, "epochs=2"),
         ("to_tensor", True, 'dtype="float32", scale=1/255'),
         ("image_shape", (3, 32, 32), "size=(H, W)"),
+        ("rotate", 10, "postprocess=f"),
+        ("random_erasing", True, "postprocess=f"),
+        ("num_classes", 10, "reader.classes"),
+        ("grayscale", True, "--channels 1"),
+        ("vflip", True, "postprocess=f"),
+        ("crop_scale", (0.2, 1), 'crop="random-resized"'),
+        ("repeat", True, "epochs=... to end"),
+        ("label_smoothing", 0.1, "CrossEntropyLoss(label_smoothing=0.1)"),
+        ("padding", 4, "postprocess=f"),
+        ("mixup", 0.2, "docs/augmentation.md"),
+        ("mixUp", 0.2, "docs/augmentation.md"),
+        ("weights", [1, 2], "docs/splits-and-balance.md"),
+        ("numWorkers", 0, "nthread=1"),
+        ("prefetch_factor", None, "njob=..."),
+        ("bs", "many", "batch_size=..."),
+        ("clip", 1.0, "postprocess=f"),
+        ("drop", True, 'last_batch="drop"'),
+        ("RandAugment", True, "postprocess=f"),
+        ("window", 8, "sliding_window_view"),
+        ("classes", ["a"], "reader.classes"),
     ],
 )
 def test_habits_from_elsewhere(name: str, value: Any, line: str) -> None:
@@ -449,9 +491,30 @@ def test_habits_from_elsewhere(name: str, value: Any, line: str) -> None:
 def test_lines_of_habits_are_right() -> None:
     """Every parameter that an answer names exists, and no habit hides one."""
     for name, line in _HABITS.items():
-        assert name not in DEFAULTS
-        for written in re.findall(r"(\w+)=", line):
+        assert name == plain_name(name) not in map(plain_name, DEFAULTS)
+        for written, value in re.findall(r'(?<![\w.(])(\w+)=("[^"]*"|True|False|\d+\b|)', line):
             assert written in DEFAULTS, line
+            if value:
+                PARAMETERS[written].check(written, ast.literal_eval(value))
+
+
+def test_what_answers_to_habits_say_is_so(tmp_path: Path) -> None:
+    """What the answers say of vertical flips, classes and windows of rows is what the reader
+    does."""
+    images = paint(8)
+    file = write_hdf5(tmp_path / "a.h5", packed(images))
+
+    def upside_down(data: Any, labels: Any) -> None:
+        data[:] = data[:, :, ::-1].copy()
+
+    with AsyncReader(path=file, batch_size=8, postprocess=upside_down, contiguous=True) as reader:
+        batch = next(iter(reader))
+        np.testing.assert_array_equal(batch.data, images[:, ::-1].transpose(0, 3, 1, 2))
+        assert reader.classes == tuple(CLASSES)
+    rows = np.arange(40, dtype=np.float32).reshape(10, 4)
+    windows = np.moveaxis(np.lib.stride_tricks.sliding_window_view(rows, 3, 0), -1, 1)
+    with AsyncReader(data=windows, batch_size=8) as reader:
+        np.testing.assert_array_equal(next(iter(reader)).data[5], rows[5:8])
 
 
 def test_a_path_stands_for_the_dict(tmp_path: Path) -> None:
@@ -720,3 +783,25 @@ def test_nothing_starts_before_the_check(monkeypatch: pytest.MonkeyPatch) -> Non
     ):
         with pytest.raises(ParamsError):
             AsyncReader(given)
+
+
+@pytest.mark.parametrize(
+    ("typed", "names", "meant"),
+    [
+        ("dgo", ["cat", "dog"], "dog"),
+        ("dig", ["cat", "dog"], None),
+        ("Flip", ["flip"], "flip"),
+        ("flap", ["clip", "flip"], "flip"),
+        ("interpolaion", ["interpolation"], "interpolation"),
+        ("intrpolaion", ["interpolation"], "interpolation"),
+        ("suze", ["size"], "size"),
+        ("suzi", ["size"], None),
+        ("seeding", ["seed"], None),
+        ("", ["seed"], None),
+        ("labels_pahts", ["labels_field", "labels_path"], "labels_path"),
+    ],
+)
+def test_slips_of_the_keyboard(typed: str, names: list[str], meant: str | None) -> None:
+    """A letter too many, too few, wrong or swapped is a slip; in names of ten letters two are, in
+    names of three only swapped ones. The nearest name is meant."""
+    assert slip(typed, names) == meant
