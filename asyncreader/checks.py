@@ -288,14 +288,35 @@ def _text(value: Any) -> str:
 
 
 TEXT: Final = Check("text", _text, "text")
+
+#: What makes a path a URL rather than the name of a file.
+URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+def path_text(value: Any) -> str:
+    """``value`` as text that the system takes as a path, or a URL, which is checked when it is
+    opened. A ``~`` in front is the home folder, as in a shell, but where a file has that name."""
+    path = _text(value)
+    if URL.match(path):
+        return path
+    if "\0" in path:
+        raise Wrong("a path without null characters", path)
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        encoding = sys.getfilesystemencoding()
+        raise Wrong(f"a path of letters that {encoding} has", path) from None
+    return os.path.expanduser(path) if path[0] == "~" and not os.path.lexists(path) else path
+
+
 #: The path of one file.
-FILE: Final = Check("text", _text, "file")
+FILE: Final = Check("text", path_text, "file")
 
 
 def _paths(value: Any) -> str | tuple[str, ...]:
     if isinstance(value, str | os.PathLike):
-        return _text(value)
-    if isinstance(value, bytes) or not (several := tuple(map(_text, value))):
+        return path_text(value)
+    if isinstance(value, bytes) or not (several := tuple(map(path_text, value))):
         raise ValueError
     return several
 

@@ -102,9 +102,12 @@ class ReaderKeywords(TypedDict, total=False):
 _AXIS: Final = optional(whole(1, 5))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ReaderParams:
-    """Checked parameters of a reader: what AsyncReader keeps of its keywords."""
+    """Checked parameters of a reader: what AsyncReader keeps of its keywords.
+
+    Equal ones have equal values. Arrays of numpy are compared row by row; other arrays are equal
+    where they are the same object."""
 
     path: str | tuple[str, ...] | None = parameter(
         None,
@@ -300,6 +303,16 @@ class ReaderParams:
     copy: bool = parameter(False, checks.FLAG, "batches are private copies, which stay valid")
     debug: bool = parameter(False, checks.FLAG, "overwrite batches that were given back")
 
+    # -- equality --------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ReaderParams):
+            return NotImplemented
+        return all(_equal(getattr(self, name), getattr(other, name)) for name in PARAMETERS)
+
+    def __hash__(self) -> int:
+        return hash(tuple(getattr(self, name) for name in PARAMETERS if name not in _UNHASHED))
+
     # -- derived ---------------------------------------------------------------------------
 
     @property
@@ -350,6 +363,25 @@ class ReaderParams:
 
 #: The declarations, by name.
 PARAMETERS: Final = declared(ReaderParams)
+
+#: Parameters whose values may have no hash; equal ones of the others have equal hashes.
+_UNHASHED: Final = ("data", "labels", "subset", "postprocess")
+
+
+def _equal(a: object, b: object) -> bool:
+    """Whether two values of a parameter are the same."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict) and isinstance(b, dict):
+        return list(a) == list(b) and all(_equal(a[name], b[name]) for name in a)
+    import numpy as np
+
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        alike = a.dtype == b.dtype and a.shape == b.shape
+        return alike and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
+    return not hasattr(a, "shape") and bool(a == b)
 
 
 def snake_case(name: str) -> str:

@@ -61,10 +61,7 @@ QUALITY: Final = 90
 
 
 def _path(value: Any) -> str:
-    path: str = os.fsdecode(os.fspath(value))  # bytes are allowed: a path need not be text
-    if not path or "\0" in path:
-        raise ValueError
-    return path
+    return checks.path_text(os.fsdecode(os.fspath(value)))  # bytes: a path need not be text
 
 
 def _path_or_url(value: Any) -> str:

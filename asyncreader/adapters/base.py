@@ -42,7 +42,7 @@ def flat_labels(labels: Array | None) -> Array | None:
     return labels[:, 0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Taken:
     """The rows that a batch handed out was made of.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from ..checks import Form, Parameter
+from ..checks import Form, Parameter, path_text
 from ..params import PARAMETERS, parse_params, snake_case
 
 if TYPE_CHECKING:
@@ -121,8 +121,19 @@ def folders_of(_: click.Context, _option: click.Parameter, words: Iterable[str])
     return folders
 
 
-#: An unreadable path is not a usage error: opening it reports that.
-PATH = click.Path(readable=False)
+class _Path(click.Path):
+    """A path. One that the system cannot take, such as one with a null character, is wrong usage;
+    an unreadable one is not: opening it reports that."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            path_text(value)
+            return super().convert(value, param, ctx)
+        except ValueError as exc:
+            self.fail(f"{value!r} is not {exc}", param, ctx)
+
+
+PATH = _Path(readable=False)
 
 
 def _complete_param(

@@ -9,6 +9,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import FILE
 from ..errors import ParamsError, ReaderClosedError
 from ..pixels.transform import Fill, Wanted
 from ..sources import Hdf5Fields, RowPlan, Source, absolute, open_source
@@ -35,7 +36,7 @@ class HDF5Matrix:
         end: int | None = None,
         normalizer: Callable[[Array], Array] | None = None,
     ) -> None:
-        self._given = (absolute(os.fspath(datapath)), dataset, start, end, normalizer)
+        self._given = (absolute(FILE("datapath", datapath)), dataset, start, end, normalizer)
         # axes as stored: nothing here asks which of them are height and width
         fields = Hdf5Fields(data=dataset, labels=None, dims=(1, 2, 3, 4))
         source = open_source(datapath, fields, expect="HDF5")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from ..checks import FILE
 from ..sources import absolute
 from .pyxis_batches import (
     DataIterator,
@@ -48,7 +49,7 @@ class TorchDataset:
     """Samples as dicts of torch tensors, for torch's DataLoader with any number of workers."""
 
     def __init__(self, dirpath: str | os.PathLike[str]) -> None:
-        self.dirpath = absolute(os.fspath(dirpath))
+        self.dirpath = absolute(FILE("dirpath", dirpath))
         self.db = Reader(self.dirpath, lock=False)
 
     def __len__(self) -> int:

@@ -10,6 +10,7 @@ from typing import TypeAlias, TypedDict, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import FILE
 from ..errors import FormatError, ReaderClosedError, SampleError, SourceNotFoundError
 from ..sources import absolute
 from ..sources.lmdb.file import lmdb_data_file
@@ -38,7 +39,7 @@ class Reader:
     """
 
     def __init__(self, dirpath: str | os.PathLike[str], lock: bool = True) -> None:
-        self.dirpath = absolute(os.fspath(dirpath))
+        self.dirpath = absolute(FILE("dirpath", dirpath))
         self.lock = lock
         if lmdb_data_file(self.dirpath) is None:
             raise SourceNotFoundError(

@@ -10,6 +10,7 @@ import lmdb
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import FILE
 from ..errors import FormatError, ParamsError, ReaderClosedError, SourceError
 from ..sources import absolute
 from ..sources.lmdb.file import lmdb_data_file
@@ -35,7 +36,7 @@ class Writer:
         map_size_limit: float = 64,
         ram_gb_limit: float = 2,
     ) -> None:
-        self.dirpath = absolute(os.fspath(dirpath))
+        self.dirpath = absolute(FILE("dirpath", dirpath))
         if not map_size_limit > 0 or not ram_gb_limit > 0:
             raise ParamsError(
                 "map_size_limit (MiB) and ram_gb_limit (GB) must be above 0",

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from ..checks import DatasetPath
+from ..checks import FILE, DatasetPath
 from ..errors import (
     AsyncReaderError,
     FormatError,
@@ -56,7 +56,7 @@ def expand_paths(path: Paths) -> list[str]:
     since some are opened later."""
     if not isinstance(path, str | os.PathLike):
         return [found for entry in path for found in expand_paths(entry)]
-    text = os.fspath(path)
+    text = FILE("path", path)
     if is_url(text):
         local = local_path(text)
         return [text] if local is None else expand_paths(local)

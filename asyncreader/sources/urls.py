@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
+from ..checks import URL
 from ..errors import ParamsError, shown
 
 SCHEMES: Final = ("s3", "gs", "https", "http", "file")
-_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _USERINFO: Final = re.compile(r"(?<=://)[^/@\s]*@")
 _QUERY: Final = re.compile(r"\?[^\s)\"']*")
 
@@ -45,7 +45,7 @@ class Location:
 
 def is_url(path: str) -> bool:
     """Whether a path is a URL rather than the name of a file."""
-    return _URL.match(path) is not None
+    return URL.match(path) is not None
 
 
 def absolute(path: str) -> str:

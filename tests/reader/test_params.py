@@ -9,15 +9,20 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from fakes import CLASSES, packed, paint, write_hdf5, write_lmdb
 from project import ROOT
 
-from asyncreader import AsyncReader, ParamsError, SourceNotFoundError
+from asyncreader import AsyncReader, AsyncReaderError, ParamsError, SourceNotFoundError
+from asyncreader.cli.main import cli
+from asyncreader.faces import pyxis
+from asyncreader.faces.hdf5matrix import HDF5Matrix
 from asyncreader.params import (
     _HABITS,
     PARAMETERS,
@@ -29,6 +34,8 @@ from asyncreader.params import (
 from asyncreader.pipeline import distributed
 from asyncreader.pipeline.distributed import rank_and_world, worker_count
 from asyncreader.text import plain_name, slip
+from asyncreader.verify import verify_file
+from converters import convert
 
 HEAVY = {"numba", "llvmlite", "cv2", "h5py", "lmdb", "PIL", "simplejpeg", "imagecodecs", "asyncio"}
 
@@ -805,3 +812,111 @@ def test_slips_of_the_keyboard(typed: str, names: list[str], meant: str | None) 
     """A letter too many, too few, wrong or swapped is a slip; in names of ten letters two are, in
     names of three only swapped ones. The nearest name is meant."""
     assert slip(typed, names) == meant
+
+
+@pytest.mark.parametrize(
+    "name", ["a\0b", "a\ud800b", "a\0*.h5", "dir\ud8ff/x.h5", "s3://b/\0", "\0"]
+)
+def test_paths_that_no_system_takes(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """A null character or half a surrogate pair in a path is a ParamsError that shows it, wherever
+    a path is given: readers, lists, labels_path, trace, converters, verify and commands."""
+    monkeypatch.chdir(tmp_path)
+    file = write_hdf5(tmp_path / "a.h5", packed(paint(8)))
+    entries: dict[str, Callable[[], object]] = {
+        "path": lambda: AsyncReader(path=name),
+        "hdf5_path": lambda: AsyncReader(hdf5_path=name),
+        "lmdb_path": lambda: AsyncReader(lmdb_path=name),
+        "alone": lambda: AsyncReader(name),
+        "list": lambda: AsyncReader([file, name]),
+        "labels_path": lambda: AsyncReader(path=file, labels_path=name),
+        "src": lambda: convert(name, "out.h5"),
+        "dst": lambda: convert(file, f"{name}.h5"),
+        "labels": lambda: convert(tmp_path, "out.h5", labels=name),
+        "classes": lambda: convert(tmp_path, "out.h5", classes=name),
+        "fields": lambda: convert(tmp_path, "out.h5", fields={"mask": name}),
+        "params": lambda: convert(file, "out.h5", params={"labels_path": name}),
+        "verify": lambda: verify_file(name),
+        "HDF5Matrix": lambda: HDF5Matrix(name, "data"),
+        "pyxis.Reader": lambda: pyxis.Reader(name),
+        "pyxis.Writer": lambda: pyxis.Writer(name),
+        "trace": lambda: AsyncReader(path=file, trace=name),
+    }
+    # of a URL, where none is read, there is no such file
+    error = AsyncReaderError if "://" in name else ParamsError
+    for where, enter in entries.items():
+        with pytest.raises(error) as caught:
+            enter()
+        assert str(caught.value).isprintable(), where
+    for words in (["info", name], ["verify", name], ["bench", name], ["doctor", name]):
+        result = CliRunner().invoke(cli, words)
+        assert (result.exit_code, result.stdout) == (2, ""), words
+        assert re.fullmatch(r"error: [^\n]+\n", result.stderr)
+    drawn = CliRunner().invoke(cli, ["preview", file, "--output", f"{name}.png"])
+    assert drawn.exit_code == 2 or name.startswith("s3")
+    assert os.listdir(tmp_path) == ["a.h5"]
+
+
+def test_the_home_folder_in_a_path(tmp_path: Path, monkeypatch: Any) -> None:
+    """A ~ in front of a path, a pattern or a target is the home folder, as in a shell; a file that
+    has the name itself is meant by it."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    for folder in (home, here / "~"):
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    write_hdf5(home / "a.h5", packed(paint(8)))
+    for given in ("~/a.h5", Path("~/a.h5"), "~/*.h5", ["~/a.h5"]):
+        with AsyncReader(path=given, trace="~/t.json") as reader:
+            assert reader.count == 8
+    assert (home / "t.json").exists()
+    assert verify_file("~/a.h5").ok
+    convert("~/a.h5", "~/b.h5", params={"labels_path": None})
+    assert (home / "b.h5").exists()
+    write_hdf5(here / "~" / "a.h5", packed(paint(4)))
+    with AsyncReader(path="~/a.h5") as reader:
+        assert reader.count == 4
+
+
+def test_parameters_with_arrays_can_be_compared() -> None:
+    """Parameters are equal where their values are, arrays too, and equal ones have equal hashes."""
+
+    def several(**more: Any) -> ReaderParams:
+        given: dict[str, Any] = {"data": {"a": np.eye(4), "b": np.zeros((4, 2))}, "subset": [2, 1]}
+        return parse_params({**given, "labels": np.arange(4), **more}, {})
+
+    one = several()
+    assert one == several() == one
+    assert hash(one) == hash(several())
+    assert len({one, several(), parse(), parse()}) == 2
+    for other in (
+        several(subset=[1, 2]),
+        several(subset=slice(1, 2)),
+        several(labels=np.arange(4.0)),
+        several(data={"b": np.zeros((4, 2)), "a": np.eye(4)}),
+        several(data={"a": np.eye(4), "b": np.ones((4, 2))}),
+        several(batch_size=2),
+        several(seed=1),
+        parse(),
+        None,
+        (),
+    ):
+        assert one != other
+    nan = {"data": np.full((4, 1), np.nan)}
+    assert parse_params(nan, {}) == parse_params({"data": nan["data"].copy()}, {})
+    assert parse(subset=slice(3)) == parse(subset=slice(3))
+    assert hash(parse(subset=slice(3))) == hash(parse(subset=slice(3)))
+    rows = Rows()
+    assert parse_params({"data": rows}, {}) == parse_params({"data": rows}, {})
+    assert parse_params({"data": rows}, {}) != parse_params({"data": Rows()}, {})
+
+
+class Rows:
+    """Rows that cannot be compared."""
+
+    shape, dtype = (4, 2), np.dtype("u1")
+
+    def __getitem__(self, index: int) -> Any:
+        return np.zeros(2, np.uint8)
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
