@@ -406,13 +406,26 @@ def _rows(value: Any) -> Rows:
 
     name = (value if isinstance(value, type) else type(value)).__name__
     try:
-        if isinstance(value, list | tuple):
+        if isinstance(value, list | tuple) or _in_memory(value):
             value = np.asarray(value)
         if not isinstance(value, DatasetPath):
             _ = [int(n) for n in value.shape], np.dtype(value.dtype), value.__getitem__
-    except (AttributeError, TypeError, ValueError):  # or rows of several lengths
-        raise Wrong("an array: numpy, memmap, h5py data set, zarr", name) from None
+    # rows of several lengths, or a tensor on a GPU or with a gradient
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        kinds = "numpy, memmap, h5py data set, zarr, or a tensor as tensor.detach().cpu()"
+        raise Wrong(f"an array: {kinds}", name) from None
     return value
+
+
+def _in_memory(value: Any) -> bool:
+    """Whether numpy can look at ``value`` where it lies, such as a tensor of torch: its rows are
+    numbered by labels (pandas), or it has a dtype of its own. zarr's arrays, which numpy would read
+    as a whole, have numpy's dtypes."""
+    import numpy as np
+
+    if isinstance(value, np.ndarray | type) or not hasattr(value, "__array__"):
+        return False
+    return hasattr(value, "iloc") or not isinstance(getattr(value, "dtype", None), np.dtype)
 
 
 def _opened(value: Any) -> Any:

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 PATHS: Final = ("path", "hdf5_path", "lmdb_path")
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
+#: Parameters that say which part of a packed set is meant.
+READ_BY: Final = (
+    *("data_field", "labels_field", "labels_path", "subset", "channel_order"),
+    *("num_dim", "h_dim", "w_dim", "cha_dim"),
+)
+
 #: What a reader is opened with: a dict of parameters, or what ``path`` takes.
 Given: TypeAlias = Mapping[str, object] | Paths
 
@@ -113,7 +119,7 @@ class ReaderParams:
         None,
         optional(checks.PATHS),
         "packed file(s): a path, a glob, a URL or a list (one data set, in that order); the format "
-        "is recognised by content",
+        "is recognised by content; numpy's `.npy` is read, too",
         shown="one of these",
     )
     hdf5_path: str | tuple[str, ...] | None = parameter(
@@ -131,7 +137,8 @@ class ReaderParams:
     data: object = parameter(
         None,
         optional(checks.DATA),
-        "an array instead of a path: numpy, memmap, zarr, h5py data set (reopened by its path); "
+        "an array instead of a path: numpy, memmap, zarr, a tensor of torch (not copied), "
+        "h5py data set (reopened by its path); "
         "`data={name: array, ...}`: several fields",
         shown="one of these",
     )
@@ -397,6 +404,21 @@ def parse_params(params: Given | None, overrides: Mapping[str, object]) -> Reade
     result = ReaderParams(**checked)  # type: ignore[arg-type]
     _check_together(result)
     return result
+
+
+def reading_params(
+    path: str, given: Mapping[str, object], allowed: Sequence[str] = READ_BY
+) -> ReaderParams:
+    """``given`` checked, of which only those ``allowed`` say how the set at ``path`` is read."""
+    read = parse_params({**given, "path": path}, {})
+    unknown = sorted(name for name in given if snake_case(name) not in allowed)
+    if unknown:
+        raise ParamsError(
+            "params say how a packed set is read",
+            found=", ".join(unknown),
+            expected=", ".join(allowed),
+        )
+    return read
 
 
 def given_params(params: Given | None, overrides: Mapping[str, object]) -> dict[str, object]:

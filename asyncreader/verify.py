@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -16,12 +16,14 @@ import numpy as np
 from .errors import (
     DecodeError,
     FormatError,
+    ParamsError,
     SampleError,
     SourceError,
     SourceNotFoundError,
 )
 from .formats import packed as fmt
 from .formats.manifest import CONTAINERS, file_digest, manifest_path, read_manifest
+from .params import READ_BY, reading_params
 from .pixels import codec
 from .pixels.masks import check_values, decode_values
 from .sources import (
@@ -29,6 +31,7 @@ from .sources import (
     Source,
     container_of,
     expand_paths,
+    open_reader_source,
     open_whole,
 )
 from .sources.sets.digests import WholeDigests
@@ -87,6 +90,7 @@ def verify_file(
     decode: bool = False,
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    params: Mapping[str, object] | None = None,
 ) -> VerifyReport:
     """Check a packed file, or a sharded set, in full. Damage is reported, not raised.
 
@@ -94,10 +98,13 @@ def verify_file(
     compared with the table, and with ``decode`` every image is decoded, in other fields too. The
     shards of a sharded set are checked one after the other, and their bytes are compared with the
     manifest; a missing or wrong shard is one of the problems. ``progress(done, total)`` is called
-    now and then. Raises SourceNotFoundError if there is no such file, ParamsError if its axes are
-    not clear.
+    now and then. ``params``: how a set that others wrote is read, such as ``{"data_field": "x"}``;
+    of the fields that these name, all are checked. Raises SourceNotFoundError if there is no such
+    file, ParamsError if its fields or axes are not clear.
     """
     names = expand_paths(path)
+    if params:
+        return _verify_read(path, names, params, decode, jobs or usable_cores(), progress)
     if is_url(names[0]):
         return _verify_url(path, decode, jobs or usable_cores(), progress)
     manifest = manifest_path(names[0])
@@ -112,6 +119,36 @@ def verify_file(
         return _verify(path, source, decode, jobs or usable_cores(), progress)
     finally:
         source.close()
+
+
+#: Parameters that say how a set is read: all of it.
+_READ_BY: Final = tuple(name for name in READ_BY if name != "subset")
+
+
+def _verify_read(
+    path: str,
+    names: list[str],
+    params: Mapping[str, object],
+    decode: bool,
+    jobs: int,
+    progress: Callable[[int, int], None] | None,
+) -> VerifyReport:
+    """Verify what ``params`` name of a set of files that others wrote."""
+    read = reading_params(path, params, _READ_BY)
+    if is_url(names[0]) or manifest_path(names[0]) is not None:
+        raise ParamsError(
+            "params say how a file that others wrote is read; a sharded set, or one in a store, "
+            "is checked in full without them",
+            path=names[0],
+            found=", ".join(params),
+        )
+    container = container_of(names[0])
+    try:
+        source = open_reader_source(read)
+    except SourceError as exc:
+        return VerifyReport(path, container, 0, 0, 0, 0, (str(exc),))
+    with contextlib.closing(source):
+        return _verify(path, source, decode, jobs, progress)
 
 
 def _verify_local_set(

@@ -25,7 +25,7 @@ from asyncreader.checks import (
 )
 from asyncreader.errors import ParamsError
 from asyncreader.formats.packed import Encoding
-from asyncreader.params import ReaderParams, parse_params, snake_case
+from asyncreader.params import READ_BY, ReaderParams, reading_params, snake_case
 from asyncreader.system.limits import usable_cores
 from asyncreader.text import plain_name, slip
 
@@ -43,12 +43,6 @@ Engine: TypeAlias = Literal["local", "ray"]
 #: Threads for each file: of Ray one, since it runs as many tasks as there are cores.
 _JOBS_OF_RAY: Final = 1
 _SUFFIXES: Final[dict[str, Format]] = {".h5": "hdf5", ".hdf5": "hdf5", ".lmdb": "lmdb"}
-
-#: Parameters of a reader that say which part of a packed set is meant.
-READ_BY: Final = (
-    *("data_field", "labels_field", "labels_path", "subset", "channel_order"),
-    *("num_dim", "h_dim", "w_dim", "cha_dim"),
-)
 
 #: Shards of a set: a manifest of that many is 100 MB.
 MOST_SHARDS: Final = 1_000_000
@@ -119,15 +113,7 @@ def _read(value: Any) -> ReaderParams | None:
     """The parameters of a packed source, checked as a reader checks them."""
     if not value:
         return None
-    read = parse_params({**value, "path": os.curdir}, {})
-    unknown = sorted(name for name in value if snake_case(name) not in READ_BY)
-    if unknown:
-        raise ParamsError(
-            "params say how a packed set is read",
-            found=", ".join(unknown),
-            expected=", ".join(READ_BY),
-        )
-    return read
+    return reading_params(os.curdir, value)
 
 
 def _fields(value: Any) -> tuple[tuple[str, str], ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import shown
 from ..text import some
-from .options import PATH, jobs_option, json_option, quiet_option
+from .options import PATH, jobs_option, json_option, params_option, quiet_option
 from .terminal import FAILED, OK, Progress, print_json
 
 if TYPE_CHECKING:
@@ -18,10 +18,18 @@ if TYPE_CHECKING:
 @click.command(epilog="\b\nExample:\n  asyncreader verify train.h5 --decode")
 @click.argument("path", type=PATH)
 @click.option("--decode", is_flag=True, help="Decode every picture, too.")
+@params_option("How a set that others wrote is read, such as data_field=images.")
 @jobs_option
 @json_option
 @quiet_option
-def verify(path: str, decode: bool, jobs: int | None, as_json: bool, quiet: bool) -> int:
+def verify(
+    path: str,
+    decode: bool,
+    params: dict[str, Any],
+    jobs: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
     """Check that PATH is whole: structure, count and every checksum.
 
     Prints a line for each problem. Exit codes: 0 nothing is wrong, 1 something is.
@@ -29,7 +37,7 @@ def verify(path: str, decode: bool, jobs: int | None, as_json: bool, quiet: bool
     from ..verify import verify_file
 
     with Progress("checking", quiet) as progress:
-        report = verify_file(path, decode=decode, jobs=jobs, progress=progress)
+        report = verify_file(path, decode=decode, jobs=jobs, progress=progress, params=params)
     if as_json:
         print_json(report.to_dict())
     else:

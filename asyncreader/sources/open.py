@@ -27,6 +27,7 @@ from .base import FieldIndex, Fields, Source, open_fields
 from .bytestore import OpenFile
 from .fields import OpenSet
 from .layouts.hdf5_layouts import index_hdf5
+from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
 from .request import Hdf5Fields
 from .sets.lists import join, join_packed
@@ -218,6 +219,8 @@ def _expect(expect: str | None, found: str, path: str) -> None:
 def _open_sniffed(found: Sniffed, file: OpenFile, fields: Hdf5Fields) -> Fields:
     if found.container == "LMDB":
         return open_fields(file, lambda file: index_lmdb(found.path, file, fields))
+    if found.container == "NPY":
+        return open_fields(file, lambda file: {fields.data: index_npy(file, fields)})
     return open_fields(file, lambda file: index_hdf5(file, fields))
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
+import shlex
 import stat
+import zipfile
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +17,8 @@ from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifes
 from ..formats.manifest import NAME as MANIFEST
 from .bytestore import OpenFile
 from .hdf5.structure import signature_at
+from .images import image_kind
+from .layouts import npy
 from .layouts.hdf5_list import is_list, listed_files
 from .lmdb.file import bears_magic, data_file_in
 
@@ -23,7 +28,7 @@ FAMILY: Final = re.compile(r"-(\d{5,})-of-(\d{5,})(?=\.)")
 
 @dataclass(frozen=True)
 class Sniffed:
-    """What a path is. ``container``: "HDF5" or "LMDB".
+    """What a path is. ``container``: "HDF5", "LMDB" or "NPY".
 
     It has one of these: ``file``, open; ``manifest``, with the file that it was read from;
     ``listed``, the files of a list.
@@ -50,7 +55,7 @@ class Sniffed:
 
 def sniff(path: str, io: str = "auto") -> Sniffed:
     """Open and recognise ``path``. SourceNotFoundError, SourceError, or FormatError if it is
-    neither HDF5 nor LMDB. ``io``: how samples will be read (bytestore.OpenFile)."""
+    none of these. ``io``: how samples will be read (bytestore.OpenFile)."""
     try:
         mode = os.stat(path).st_mode
     except OSError as exc:
@@ -77,22 +82,101 @@ def sniff(path: str, io: str = "auto") -> Sniffed:
             found = Sniffed(path, "LMDB", file)
         elif signature_at(data) is not None:
             found = Sniffed(path, "HDF5", file)
+        elif data[: len(npy.MAGIC)].tobytes() == npy.MAGIC:
+            found = Sniffed(path, "NPY", file)
         elif is_list(path, data):
             return Sniffed(path, "HDF5", listed=tuple(listed_files(path)))
         else:
-            raise FormatError(
-                "neither HDF5 nor LMDB by its content",
-                path=path,
-                hint="is it complete? pack pictures with: asyncreader convert FOLDER out.h5",
-            )
+            raise _no_set(path, data[:_HEAD].tobytes())
         failed.pop_all()
     return found
 
 
 def container_of(path: str) -> str:
-    """ "HDF5" or "LMDB", by content. The errors of :func:`sniff`."""
+    """ "HDF5", "LMDB" or "NPY", by content. The errors of :func:`sniff`."""
     with contextlib.closing(sniff(path)) as found:
         return found.container
+
+
+#: The part of a file by which it is told what it is instead of a set.
+_HEAD: Final = 512
+
+_UNPACK: Final = (
+    "unpack it with {how} {path}, and pack its pictures with: asyncreader convert FOLDER out.h5"
+)
+
+#: What people point to that is no set: first bytes and where they lie, or suffixes; what it is; and
+#: what to write. ``{path}`` is quoted for a shell, ``{name}`` for Python.
+_OTHERS: Final[tuple[tuple[bytes, int, str, str, str], ...]] = (
+    (b"ustar", 257, "", "a tar archive", _UNPACK.replace("{how}", "tar -xf")),
+    (
+        *(b"\x1f\x8b", 0, "", "a gzip file"),
+        "unpack it first: gunzip -k {path}, or tar -xf {path} if it is a .tar.gz",
+    ),
+    (b"PAR1", 0, "", "a Parquet table", "data=pandas.read_parquet({name}).to_numpy()"),
+    (
+        *(b"MATLAB 5.0", 0, "", "a MAT-file of version 5"),
+        "data=scipy.io.loadmat({name})[VARIABLE], or save it with '-v7.3', which is HDF5",
+    ),
+    (
+        *(b"", 0, ".tfrecord .tfrecords", "a TFRecord file"),
+        "save its pictures as files, in a folder for each class, with tf.data.TFRecordDataset, and "
+        "pack them with: asyncreader convert FOLDER out.h5",
+    ),
+    (
+        *(b"", 0, ".csv .tsv", "a table of text"),
+        "asyncreader convert FOLDER out.h5 --labels {path} for the pictures that it lists, or "
+        "data=np.loadtxt({name}, delimiter=',', skiprows=1) for numbers",
+    ),
+    (
+        *(b"", 0, ".pkl .pickle", "a pickle"),
+        "data=pickle.load(open({name}, 'rb')), if you trust whoever wrote it",
+    ),
+)
+
+
+def _no_set(path: str, head: bytes) -> FormatError:
+    """The error for a file that is no set: what it is, and what to write instead."""
+    suffix = os.path.splitext(path)[1].lower().split("-")[0]  # .tfrecord-00000-of-00010
+    what, hint = None, "is it complete? pack pictures with: asyncreader convert FOLDER out.h5"
+    if head.startswith(b"PK\3\4"):
+        what, hint = _of_zip(path)
+    elif suffix in (".pt", ".pth"):
+        what, hint = _TORCH
+    else:
+        if image_kind(head) is not None:
+            what = "a picture"
+            hint = "pack the folder that it lies in: asyncreader convert {folder} out.h5"
+        for magic, at, suffixes, name, write in _OTHERS:
+            if head[at:].startswith(magic) if magic else suffix in suffixes.split():
+                what, hint = name, write
+                break
+    if hint.startswith(("data=", "asyncreader ")):
+        hint = "write " + hint
+    folder = shlex.quote(os.path.dirname(path) or os.curdir)
+    for word, text in (("{path}", shlex.quote(path)), ("{name}", repr(path)), ("{folder}", folder)):
+        hint = hint.replace(word, text)
+    return FormatError("neither HDF5 nor LMDB by its content", path=path, found=what, hint=hint)
+
+
+_TORCH: Final = ("a file of torch.save", "data=torch.load({name}, weights_only=True)")
+
+
+def _of_zip(path: str) -> tuple[str, str]:
+    """What a zip file is: .npz, torch.save's, or an archive. Its names are shown, nothing more."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return "a zip file that cannot be read", "copy it again"
+    if any(name.endswith("/data.pkl") for name in names):
+        return _TORCH
+    arrays = [name.removesuffix(".npy") for name in names if name.endswith(".npy")]
+    if not arrays:
+        return "a zip archive", _UNPACK.replace("{how}", "unzip")
+    listed = ", ".join(arrays[:8]) + (", ..." if len(arrays) > 8 else "")
+    data = next((name for name in arrays if name in ("data", "images", "x", "X")), arrays[0])
+    return f"arrays (.npz): {listed}", f"data=np.load({{name}})[{data!r}]"
 
 
 def _no_set_in(path: str) -> FormatError:
@@ -102,8 +186,10 @@ def _no_set_in(path: str) -> FormatError:
             path=path,
             hint="copy it again, or convert again (--resume goes on with a run that was cut)",
         )
-    return FormatError(
-        "a folder without an LMDB data file in it",
-        path=path,
-        hint="pack a folder of pictures with: asyncreader convert FOLDER out.h5",
-    )
+    hint = f"pack a folder of pictures with: asyncreader convert {shlex.quote(path)} out.h5"
+    if any(os.path.lexists(os.path.join(path, name)) for name in (".zarray", "zarr.json")):
+        hint = f"write data=zarr.open({path!r}, mode='r')"
+    elif files := glob.glob("*.h5", root_dir=path) or glob.glob("*.hdf5", root_dir=path):
+        pattern = os.path.join(path, "*" + os.path.splitext(files[0])[1])
+        hint = f"write path={pattern!r} for all of its files as one set"
+    return FormatError("a folder without an LMDB data file in it", path=path, hint=hint)

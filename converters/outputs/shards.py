@@ -23,11 +23,12 @@ from asyncreader import __version__
 from asyncreader.errors import AsyncReaderError, ParamsError, SampleError, SourceError
 from asyncreader.formats.manifest import Common, Manifest
 from asyncreader.formats.packed import FieldMeta
+from asyncreader.params import READ_BY
 from asyncreader.sources.sets.shards import whole_digests
 
 from ..encode import Kind, Sample, kinds_of, sample_bytes
 from ..inputs.samples import Samples, View
-from ..options import READ_BY, Options
+from ..options import Options
 from ..report import ConvertReport
 from .disk import check_space, full_disk_reported, is_full, no_temporary_space
 from .one_file import Order, all_bad, check_skippable, reason

@@ -244,6 +244,16 @@ def caffe_data(folder: Path) -> Built:
     return built(str(folder / "train.h5"), images, stored, labels)
 
 
+def npy(side: int, io: str = "auto", dtype: str = "uint8") -> Any:
+    def build(folder: Path) -> Built:
+        images = paint(COUNT, (side, side + 2, 3), dtype)
+        np.save(folder / "rows.npy", images)
+        values = [image.tobytes() for image in images]
+        return built(str(folder / "rows.npy"), images, values, None, io=io)
+
+    return build
+
+
 CASES: list[tuple[str, Callable[[Path], Built]]] = [
     ("Caffe", caffe(8)),
     ("Caffe large", caffe(40)),
@@ -280,6 +290,9 @@ CASES: list[tuple[str, Callable[[Path], Built]]] = [
     ("PCam", pcam),
     ("HDF5Data list", caffe_list),
     ("data/label", caffe_data),
+    ("npy", npy(8)),
+    ("npy pread", npy(40, "pread")),
+    ("npy floats big-endian", npy(6, dtype=">f4")),
 ]
 
 
@@ -299,6 +312,7 @@ WORDS = {
     "PCam": "PCam",
     "HDF5Data": "Caffe HDF5Data list",
     "data/label": "Caffe HDF5Data",
+    "npy": "numpy array (.npy)",
 }
 
 

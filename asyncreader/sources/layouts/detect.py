@@ -12,7 +12,7 @@ from ..bytestore import OpenFile
 from ..lmdb.btree import LmdbFile, Tree
 from ..lmdb.entries import Entries
 from ..request import Hdf5Fields
-from . import caffe, image_files, msgpack
+from . import caffe, image_files, msgpack, npy
 from .base import ForeignSet, in_order, is_pickle, records, unknown
 from .hdf5_layouts import LAYOUTS as HDF5_LAYOUTS
 
@@ -84,6 +84,7 @@ def table() -> str:
     """The table of docs/layouts.md, in Markdown."""
     known = [(layout.name, layout.row) for layout in LAYOUTS]
     known += [(layout.name, layout.row) for layout in HDF5_LAYOUTS]
+    known.append((npy.NAME, npy.ROW))
     rows = [f"| `{name}` | {row} |" for name, row in known if row]
     head = ("| as `info` calls it | known by | served | give |", "|---|---|---|---|")
     return "\n".join((*head, *rows))

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import AsyncReaderError, ParamsError
-from ...params import ReaderParams, parse_params, snake_case
+from ...params import READ_BY, ReaderParams, parse_params, snake_case
 from ...pixels.transform import Fill
 from ...sources import Source, expand_paths, fields_of, open_source
 from ...sources.subset import resolve_subset
@@ -332,8 +332,6 @@ class _Visit:
 
     def _on_packed(self, path: str, count: int) -> dict[str, Any]:
         """The parameters of training, on a packed sample."""
-        from converters.options import READ_BY
-
         kept = {name: value for name, value in self._given.items() if name not in READ_BY}
         kept |= {"path": path}
         kept.pop("hdf5_path", None)
@@ -345,8 +343,6 @@ class _Visit:
 
     def _read(self) -> dict[str, Any]:
         """How the set is read; ``convert`` needs the same parameters."""
-        from converters.options import READ_BY
-
         return {
             name: value
             for name, value in self._given.items()

@@ -1,0 +1,103 @@
+"""numpy's .npy files: an array in one file, its first axis the samples."""
+
+from __future__ import annotations
+
+import ast
+import math
+import struct
+from typing import Any, Final
+
+import numpy as np
+
+from ...errors import FormatError, ParamsError
+from ...formats import packed as fmt
+from ..arrays import FileRows
+from ..base import FieldIndex, SourceSpec, Storage, default_block, row_size
+from ..bytestore import OpenFile
+from ..extents import Extents
+from ..request import Hdf5Fields, image_axes, no_field, stored_rows
+
+#: The first bytes (numpy.lib.format); ``info`` calls such a file by the name.
+MAGIC: Final = b"\x93NUMPY"
+NAME: Final = "numpy array (.npy)"
+ROW: Final = "numpy's `.npy` | the array, without labels | the axes: `num_dim` ..."
+
+#: The longest header that is read. numpy pads headers to 64 bytes.
+_MOST: Final = 1 << 16
+
+
+def index_npy(file: OpenFile, fields: Hdf5Fields) -> FieldIndex:
+    """The index of a .npy file. FormatError if it is damaged or holds no plain numbers."""
+    for name in (fields.data, *(fields.others or ())):
+        if name != fmt.DATA:
+            raise no_field(name, [fmt.DATA], file.path)
+    if fields.labels is not None and fields.labels_required:
+        raise ParamsError(
+            "a .npy file has no labels",
+            path=file.path,
+            hint=f"write data=np.load({file.path!r}, mmap_mode='r'), labels=np.load(...)",
+        )
+    shape, dtype, start = _header(file)
+    axis, axes = image_axes(shape, fields.dims, None, file.path, fields.image_size)
+    rows = tuple(n for i, n in enumerate(shape) if i != axis)
+    size = row_size(rows, dtype)
+    storage: Storage = FileRows(start, shape, dtype, axis)
+    if axis == 0:
+        storage = Extents((start, size), size)
+    spec = SourceSpec(
+        path=file.path,
+        container="NPY",
+        layout=NAME,
+        count=shape[axis],
+        stored=stored_rows(rows, dtype, axes),
+        encoding="raw",
+        block=default_block(size),
+        meta=None,
+        classes=None,
+        checksums=False,
+        io=file.io,
+        size_on_disk=file.size,
+    )
+    return FieldIndex(spec, storage, file.where)
+
+
+def _header(file: OpenFile) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Shape, dtype, and where the numbers begin. Nothing in it is trusted."""
+    head = bytes(file.mapped.bytes[:_MOST])
+    try:
+        long = head[6] > 1  # the version: 1 states the header's length in 16 bits, 2 and 3 in 32
+        (length,) = struct.unpack_from("<I" if long else "<H", head, 8)
+        start = (12 if long else 10) + length
+        said = ast.literal_eval(head[start - length : start].decode("utf-8" if long else "latin-1"))
+        shape, fortran = said["shape"], said["fortran_order"]
+        dtype = np.lib.format.descr_to_dtype(said["descr"])
+        good = head[6] in (1, 2, 3) and start <= len(head) and type(fortran) is bool
+        good = good and type(shape) is tuple and all(type(n) is int and n >= 0 for n in shape)
+    except Exception as exc:  # whatever a damaged text makes of a parser
+        raise _damaged(file, f"a header that cannot be read ({type(exc).__name__})") from exc
+    if not good:
+        raise _damaged(file, "a header that cannot be read")
+    if dtype.kind not in "buif" or dtype.itemsize > 8 or dtype.shape:
+        raise FormatError(
+            "the array does not hold plain numbers",
+            path=file.path,
+            found=f"dtype {dtype}",
+            expected="integers or floats of at most 64 bits",
+        )
+    if not shape or 0 in shape:
+        raise FormatError("the array has no samples", path=file.path, found=f"shape {shape}")
+    if start + math.prod(shape) * dtype.itemsize > file.size:
+        raise _damaged(file, f"{file.size} bytes for an array of shape {shape}, {dtype}")
+    if fortran and len(shape) > 1:
+        raise FormatError(
+            "the array lies in the file column by column (Fortran's order)",
+            path=file.path,
+            hint=f"write np.save({file.path!r}, np.ascontiguousarray(np.load({file.path!r})))",
+        )
+    return shape, dtype, start
+
+
+def _damaged(file: OpenFile, found: str) -> FormatError:
+    return FormatError(
+        "not a whole .npy file", path=file.path, found=found, hint="copy it again, or save it again"
+    )
