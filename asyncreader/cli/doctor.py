@@ -138,18 +138,23 @@ def _print_facts(found: Diagnosis) -> None:
         found.params["shuffle"], f"shuffle={found.params['shuffle']}"
     )
     rows["loader"] = (
-        f"{found.samples_per_second:,.0f} samples/s {order}, batch "
+        f"{found.samples_per_second:,.0f} samples/s ({_spread(found, now.nthread)}) {order}, batch "
         f"{found.params['batch_size']}, nthread {now.nthread}, njob {found.params['njob']}"
         + ("" if found.measured else " (from its rate out of the disk)")
     )
     others = [
-        f"{rate:,.0f} with {count}"
+        f"{rate:,.0f} with {count} ({_spread(found, count)})"
         for count, rate in found.by_nthread.items()
         if count != now.nthread
     ]
     if others:
         rows["by nthread"] = ", ".join(others)
     print_table((name, text) for name, text in rows.items())
+
+
+def _spread(found: Diagnosis, nthread: int) -> str:
+    """The slowest and the fastest turn of a trial, in samples/s."""
+    return "{:,.0f} to {:,.0f} in its turns".format(*found.spread[nthread])
 
 
 def _print_tried(found: Diagnosis) -> None:

@@ -17,9 +17,11 @@ from observed import HANG
 
 from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError
 from asyncreader.pixels import kernels
-from asyncreader.sources import Hdf5Fields, open_source
+from asyncreader.pixels.transform import Fill, Wanted
+from asyncreader.sources import Hdf5Fields, RowPlan, open_source
 from asyncreader.sources.hdf5 import checks, chunk_cache, chunks
 from asyncreader.sources.hdf5.chunk_cache import Chunk, ChunkCache
+from asyncreader.stats import Meter
 from converters import convert
 
 PIXELS = np.random.default_rng(0).integers(0, 40, (37, 12, 9, 3)).astype(np.uint8)
@@ -518,3 +520,58 @@ def test_a_damaged_chunk_fails_its_batches_only(tmp_path: Path) -> None:
             np.testing.assert_array_equal(batch.mask, ~mine)
             np.testing.assert_array_equal(batch.data[~mine], pixels[batch.indices[~mine]])
             assert not batch.data[mine].any()
+
+
+def test_what_the_library_decodes_counts_as_decoding(tmp_path: Path) -> None:
+    """The time of chunks that only the HDF5 library can decode is time of decoding."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("data", data=np.zeros((8, 9), "u1"), chunks=(4, 9), scaleoffset=3)
+    with pytest.warns(UserWarning, match="can only be decoded by the HDF5 library"):
+        reader = AsyncReader(path=tmp_path / "a.h5", batch_size=8)
+    with reader:
+        next(iter(reader))
+        assert reader.stats().decode_seconds > 0
+
+
+@pytest.mark.parametrize("high", [32, 64], ids=["of whole samples", "larger than a sample"])
+def test_waiting_for_another_thread_to_decode_counts_as_decoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, high: int
+) -> None:
+    """Two threads want one chunk: the one that waits until the other has decoded it counts that
+    time as decoding, not as reading."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        pixels = np.zeros((4, 32, 32, 3), "u1")
+        form = {"chunks": (4, high, 32, 3), "maxshape": (4, None, 32, 3)}
+        file.create_dataset("data", data=pixels, compression="gzip", **form)
+    source = open_source(tmp_path / "a.h5")
+    begun, waited = threading.Event(), threading.Event()
+    decode, wait = chunks.decode_chunk, ChunkCache.wait
+
+    def slow(*given: Any) -> Any:
+        begun.set()
+        assert waited.wait(HANG)
+        return decode(*given)
+
+    def noted(self: ChunkCache, number: int) -> None:
+        waited.set()
+        wait(self, number)
+
+    monkeypatch.setattr(chunks, "decode_chunk", slow)
+    monkeypatch.setattr(ChunkCache, "wait", noted)
+    fill = Fill(source.spec.stored, Wanted(layout="NHWC"), source.spec.path)
+    meters = [Meter(), Meter()]
+
+    def read(record: int) -> None:
+        plan = RowPlan(np.array([record]), np.zeros(1, np.int64), np.zeros(1, np.uint64))
+        out = np.empty((1, 32, 32, 3), np.uint8)
+        assert not source.read_into(plan, fill, out, meters[record])
+
+    threads = [threading.Thread(target=read, args=(record,)) for record in (0, 1)]
+    threads[0].start()
+    assert begun.wait(HANG)
+    threads[1].start()
+    for thread in threads:
+        thread.join(HANG)
+    source.close()
+    assert waited.is_set()
+    assert meters[1].decode > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from contextlib import closing
 from dataclasses import replace
@@ -146,6 +147,31 @@ def test_what_limits() -> None:
     assert "100 times" in words[0]
 
 
+def test_the_work_is_named_with_its_shares() -> None:
+    """Work that is no more than half decoding names undoing the chunks, too, with the share of each
+    in the threads' time, and only what the parameters ask for."""
+    decoding = replace(TOPS, decode_one=500.0, decode_all=1000.0)
+
+    def words(found: Facts, now: Rate, **params: Any) -> str:
+        kind, said = limit(found, now, decoding, **params)
+        assert kind == "work"
+        return str(said[0])
+
+    half = rate(900, decode=4e-4, read=6e-4)
+    cut = words(GZIP1, half, size=(64, 64), flip=True, dtype="float32")
+    assert "cutting, resizing, mirroring and converting (60% of the threads' time), " in cut
+    assert "undoing gzip (40% of the threads' time)" in cut
+    plain = words(GZIP1, half)
+    assert "copying (60% of the threads' time), undoing gzip (40%" in plain
+    assert "cutting" not in plain
+    assert "undoing" not in words(RAW, rate(900), size=(64, 64))
+    assert "decoding the images (original) (40%" in words(JPEGS, half, size=(64, 64))
+    slow = replace(half, postprocess_seconds=1e-3)
+    assert words(GZIP1, slow).startswith("The work on each sample: postprocess (50% of the")
+    kind, said = limit(GZIP64, rate(900, decode=1e-3), TOPS)
+    assert (kind, said[0][:12]) == ("decode", "Undoing gzip")
+
+
 def test_keeping_up() -> None:
     """A step of 35 ms with batch 128 needs 3,657 samples/s."""
     assert advice.keeps_up(8000, 128, 0.035)[0] is True
@@ -171,8 +197,30 @@ def test_what_is_advised() -> None:
 
 def test_threads_are_not_wasted() -> None:
     """The fewest threads within a tenth of the fastest."""
-    assert advice.threads([rate(1000, 8), rate(950, 1)]) == 1
-    assert advice.threads([rate(1000, 8), rate(600, 1)]) == 8
+    assert advice.threads([rate(1000, 8), rate(950, 1)]) == (1, None)
+    assert advice.threads([rate(1000, 8), rate(600, 1)]) == (8, None)
+    assert advice.threads([rate(1000, 8)]) == (8, None)
+
+
+def test_threads_are_not_advised_for_noise() -> None:
+    """Where the turns of a trial differ more than the rates do, the number of threads stays what it
+    was, whichever was faster, and a sentence gives both differences. A difference beyond the spread
+    is one."""
+
+    def turns(nthread: int, *rates: float) -> Rate:
+        return replace(rate(sorted(rates)[1], nthread), rates=rates)
+
+    for one in (turns(1, 4900, 5000, 5100), turns(1, 4400, 4500, 4600)):
+        number, words = advice.threads([turns(2, 4673, 4777, 7532), one])
+        assert number == 2
+        assert words is not None
+        assert "1 and 2 threads differ by" in words
+        assert "the turns of one trial by up to 60%" in words
+        assert "nthread stays 2" in words
+    steady = [turns(2, 960, 1000, 1010), turns(1, 970, 990, 1020)]
+    assert advice.threads(steady) == (1, None)
+    assert advice.threads([turns(2, 900, 1000, 1300), turns(1, 290, 300, 310)]) == (2, None)
+    assert advice.threads([turns(2, 290, 300, 350), turns(1, 900, 1000, 1100)]) == (1, None)
 
 
 def test_commands_are_fit_for_a_shell() -> None:
@@ -320,6 +368,8 @@ def test_advice_can_be_followed(chunked: Path) -> None:
     assert found["limit"] in {"decode", "work"}
     assert found["facts"]["chunk"] == 50
     assert found["now"]["samples_per_second"] > 0
+    for nthread, median in found["by_nthread"].items():
+        assert found["spread"][nthread][0] <= median <= found["spread"][nthread][1]
     assert {change["name"] for change in found["tried"]} == {"raw", "block"}
     assert all(change["factor"] > 0 and change["measured"] for change in found["tried"])
     (command,) = [change["command"] for change in found["tried"] if change["command"]]
@@ -377,6 +427,7 @@ def test_doctor_prints_for_people(chunked: Path) -> None:
     for head in ("What limits it", "What was tried", "What to do"):
         assert f"\n{head}\n" in result.stdout
     assert "The loader " in result.stdout
+    assert re.search(r"\nloader +[\d,]+ samples/s\s+\([\d,]+\s+to\s+[\d,]+\s+in", result.stdout)
     lines = [line for line in result.stdout.splitlines() if "asyncreader convert" not in line]
     assert max(map(len, lines)) <= 80
     assert result.stderr == ""

@@ -85,6 +85,16 @@ class Chunks:
         return ChunkSource(index, file, self, library)
 
 
+@contextmanager
+def _decoding(meter: Meter) -> Iterator[None]:
+    """The time of what is done inside counts as decoding, also where it fails."""
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        meter.decode += time.perf_counter() - started
+
+
 class ChunkSource(BaseSource):
     """Reads samples inside chunks: decoded in the calling thread, a bounded number remembered."""
 
@@ -126,15 +136,15 @@ class ChunkSource(BaseSource):
     def _decode(self, number: int, meter: Meter, out: UInt8 | None = None) -> UInt8:
         """A decoded chunk, in memory of its own (or in ``out``)."""
         if self._library is not None:
-            return self._library.read(number)
+            with _decoding(meter):  # and reading, which the library does along with it
+                return self._library.read(number)
         grid = self._grid
         stored = self.store.view(int(grid.offsets[number]), int(grid.sizes[number]))
-        started = time.perf_counter()
         mask, size = int(grid.masks[number]), grid.chunk_bytes
-        pixels = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize, out)
-        if np.may_share_memory(pixels, stored):
-            pixels = pixels.copy()  # nothing was to be undone
-        meter.decode += time.perf_counter() - started
+        with _decoding(meter):
+            pixels = decode_chunk(stored, grid.filters, mask, size, grid.dtype.itemsize, out)
+            if np.may_share_memory(pixels, stored):
+                pixels = pixels.copy()  # nothing was to be undone
         return pixels
 
     def _decoder(self, meter: Meter) -> Decode:
@@ -152,7 +162,8 @@ class ChunkSource(BaseSource):
         """A decoded chunk, for as long as the context lasts."""
         decode = self._decoder(meter)
         while (found := self.cache.get(number, decode, alone=True)) is None:
-            self.cache.wait(number)
+            with _decoding(meter):  # which another thread does
+                self.cache.wait(number)
         try:
             yield found.pixels
         finally:
@@ -260,7 +271,8 @@ class ChunkSource(BaseSource):
                 passed += 1
                 if passed >= len(todo):
                     gather()
-                    self.cache.wait(number)
+                    with _decoding(meter):
+                        self.cache.wait(number)
                     passed = 0
             gather()
         finally:

@@ -57,6 +57,8 @@ class Diagnosis:
     measured: bool
     """False: worked out from a part of the set and the disk's speed."""
     by_nthread: Mapping[int, float]
+    spread: Mapping[int, tuple[float, float]]
+    """By nthread, the slowest and the fastest turn."""
     ceilings: Ceilings
     limit: str
     """"decode", "disk", "memory" or "work"."""
@@ -179,11 +181,17 @@ class _Visit:
             rates, failures = self._trials(here, proposals, packed)
         now = rates["now"]
         served = self._in_training(now.samples_per_second, self._in_order, tops)
-        by_nthread = {
-            rate.nthread: self._in_training(rate.samples_per_second, self._in_order, tops)
-            for name, rate in rates.items()
-            if name in ("now", "one")
-        }
+        counts = sorted(
+            (rate for name, rate in rates.items() if name in ("now", "one")),
+            key=lambda rate: rate.nthread,
+        )
+        by_nthread, spread = dict[int, float](), dict[int, tuple[float, float]]()
+        for rate in counts:
+            low, median, high = (
+                self._in_training(one, self._in_order, tops)
+                for one in (rate.spread[0], rate.samples_per_second, rate.spread[1])
+            )
+            by_nthread[rate.nthread], spread[rate.nthread] = median, (low, high)
         tried = [
             self._tried(proposal, rates, failures, packed, served, tops) for proposal in proposals
         ]
@@ -193,14 +201,17 @@ class _Visit:
             keeps, words = advice.keeps_up(served, p.batch_size, consumer_seconds)
         copied = self._fill.mode == "copy" and facts.compression is None
         kind, about = advice.limit(facts, p, now, tops, copied)
-        threads = advice.threads([r for n, r in rates.items() if n in ("now", "one")])
+        threads, unsure = advice.threads(counts)
+        if unsure is not None:
+            self._notes.append(unsure)
         return Diagnosis(
             facts=facts,
             params={k: v for k, v in self._given.items() if k not in ("last_batch", "verify")},
             now=now,
             samples_per_second=served,
             measured=facts.fits,
-            by_nthread=dict(sorted(by_nthread.items())),
+            by_nthread=by_nthread,
+            spread=spread,
             ceilings=tops,
             limit=kind,
             words=tuple(about),

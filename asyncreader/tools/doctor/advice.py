@@ -24,6 +24,9 @@ READERS_PER_CORE: Final = 4
 #: What must at least be gained before anything is advised.
 WORTH: Final = 1.25
 
+#: Turns of one trial that differ by less are taken to be the same.
+_STEADY: Final = 0.1
+
 #: A set of pictures that many times the pixels of what training sees is worth cutting down.
 _MUCH_LARGER: Final = 2.0
 
@@ -247,7 +250,7 @@ def limit(
         needed = served * facts.stored_bytes * facts.chunk
         if now.decode_share < 0.5 and needed > 0.1 * tops.disk_random:
             return "disk", _about_disk(facts, tops)
-    if tops.decode_all is not None and now.decode_share > 0.5:
+    if (facts.encoded or facts.compression) and now.decode_share > 0.5:
         return "decode", _about_decoding(facts, p, now, tops)
     if copied:
         words = [
@@ -259,9 +262,35 @@ def limit(
             words.append("Batches are small: the fixed cost of each one shows.")
         return "memory", words
     return "work", [
-        "The work on each sample: cutting, resizing, converting. As many threads could copy "
+        f"The work on each sample: {_parts(facts, p, now)}. As many threads could copy "
         f"{tops.copy / served:,.0f} times as many samples."
     ]
+
+
+def _parts(facts: Facts, p: ReaderParams, now: Rate) -> str:
+    """What the workers do, the longest first, each with its share of their time where it is more
+    than one thing."""
+    done = []
+    if p.size is not None:
+        done += ["cutting", "resizing"]
+    if p.flip:
+        done.append("mirroring")
+    if p.contiguous or any(one is not None for one in (p.dtype, p.scale, p.mean, p.std)):
+        done.append("converting")
+    own = " and ".join(filter(None, (", ".join(done[:-1]), *done[-1:]))) or "copying"
+    shares = {_undoing(facts): now.decode_share, "postprocess": now.postprocess_share}
+    shares[own] = 1 - sum(shares.values())
+    said = sorted(((part, name) for name, part in shares.items() if part >= 0.01), reverse=True)
+    if len(said) == 1:
+        return said[0][1]
+    return ", ".join(f"{name} ({part:.0%} of the threads' time)" for part, name in said)
+
+
+def _undoing(facts: Facts) -> str:
+    """What decoding is for this set."""
+    if facts.encoded:
+        return f"decoding the images ({facts.encoding})"
+    return f"undoing {facts.compression}"
 
 
 def _about_disk(facts: Facts, tops: Ceilings) -> list[str]:
@@ -281,11 +310,9 @@ def _about_disk(facts: Facts, tops: Ceilings) -> list[str]:
 
 
 def _about_decoding(facts: Facts, p: ReaderParams, now: Rate, tops: Ceilings) -> list[str]:
-    assert tops.decode_all is not None
+    undoing = _undoing(facts)
+    words = [f"{undoing[0].upper()}{undoing[1:]}: {now.decode_share:.0%} of the threads' time."]
     if facts.encoded:
-        words = [
-            f"Decoding the images ({facts.encoding}): {now.decode_share:.0%} of the threads' time."
-        ]
         if p.size is not None and facts.picture is not None:
             part = p.size[0] * p.size[1] / (facts.picture[0] * facts.picture[1])
             if part < 0.5:
@@ -294,7 +321,6 @@ def _about_decoding(facts: Facts, p: ReaderParams, now: Rate, tops: Ceilings) ->
                     f"sees {p.size[0]} x {p.size[1]}: {part:.1%}."
                 )
     else:
-        words = [f"Undoing {facts.compression}: {now.decode_share:.0%} of the threads' time."]
         if facts.chunk > 1 and p.shuffle is True:
             words.append(
                 f"{facts.chunk} samples ({in_bytes(facts.chunk_bytes)}) are compressed together; "
@@ -306,10 +332,11 @@ def _about_decoding(facts: Facts, p: ReaderParams, now: Rate, tops: Ceilings) ->
                 f"Every rank decodes each chunk of {facts.chunk} that has one of its samples, and "
                 "many ranks nearly all chunks: for several ranks pack a set one sample a chunk."
             )
-    words.append(
-        f"As plain pixels they could be copied {tops.copy / tops.decode_all:,.0f} times as fast as "
-        "they are decoded."
-    )
+    if tops.decode_all is not None:
+        words.append(
+            f"As plain pixels they could be copied {tops.copy / tops.decode_all:,.0f} times as "
+            "fast as they are decoded."
+        )
     return words
 
 
@@ -328,11 +355,23 @@ def keeps_up(rate: float, batch_size: int, consumer_seconds: float) -> tuple[boo
     )
 
 
-def threads(rates: Sequence[Rate]) -> int:
-    """The fewest threads that are within a tenth of the fastest."""
-    best = max(rate.samples_per_second for rate in rates)
-    good = [rate.nthread for rate in rates if rate.samples_per_second >= 0.9 * best]
-    return min(good)
+def threads(rates: Sequence[Rate]) -> tuple[int, str | None]:
+    """The fewest threads that are within a tenth of the fastest, and None. Where the rates differ
+    by less than the turns of a trial: the most that were tried, and a sentence that says so."""
+    fastest = max(rates, key=lambda rate: rate.samples_per_second)
+    slowest = min(rates, key=lambda rate: rate.samples_per_second)
+    apart = 1 - slowest.samples_per_second / fastest.samples_per_second
+    noise = max((rate.spread[1] - rate.spread[0]) / rate.samples_per_second for rate in rates)
+    if len(rates) > 1 and apart < noise and noise > _STEADY:
+        most = max(rate.nthread for rate in rates)
+        numbers = " and ".join(str(number) for number in sorted(rate.nthread for rate in rates))
+        return most, (
+            f"the rates with {numbers} threads differ by {apart:.0%}, and the turns of one trial "
+            f"by up to {noise:.0%}: this does not tell which number suits the set, and nthread "
+            f"stays {most}"
+        )
+    near = [rate for rate in rates if rate.samples_per_second >= 0.9 * fastest.samples_per_second]
+    return min(rate.nthread for rate in near), None
 
 
 def suited(facts: Facts, p: ReaderParams, nthread: int) -> dict[str, Any]:

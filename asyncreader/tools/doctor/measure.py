@@ -43,12 +43,27 @@ class Rate:
     nthread: int
     rates: tuple[float, ...]
     """Of each turn, samples/s."""
+    postprocess_seconds: float = 0.0
+    """Of a worker for one sample: ``postprocess``."""
 
     @property
     def decode_share(self) -> float:
         """Part of the workers' time that goes into decoding, 0 to 1."""
-        work = self.read_seconds + self.decode_seconds
-        return self.decode_seconds / work if work else 0.0
+        return self._share(self.decode_seconds)
+
+    @property
+    def postprocess_share(self) -> float:
+        """Part of the workers' time that goes into ``postprocess``, 0 to 1."""
+        return self._share(self.postprocess_seconds)
+
+    def _share(self, seconds: float) -> float:
+        work = self.read_seconds + self.decode_seconds + self.postprocess_seconds
+        return seconds / work if work else 0.0
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The slowest and the fastest turn, samples/s."""
+        return min(self.rates), max(self.rates)
 
     def against(self, other: Rate) -> float:
         """How many times as fast as ``other``: the median over their common turns, so that what
@@ -84,6 +99,7 @@ class Trial:
             batch_size=reader.params.batch_size,
             nthread=stats.nthread,
             rates=tuple(turn.samples_per_second for turn in self._turns),
+            postprocess_seconds=stats.postprocess_seconds / done,
         )
 
     def close(self) -> None:
