@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +13,14 @@ import numpy.typing as npt
 from ..batch import Array, Batch
 from ..errors import NothingQueuedError, ParamsError
 from ..order import Cursor
-from ..params import Given, ReaderKeywords
+from ..params import Given, ReaderKeywords, ReaderParams
 from ..reader import AsyncReader, State, cursor_of
 
 #: What one step of a loop gives.
 Item = TypeVar("Item")
+
+#: The integer label of rows that are not valid: torch's cross_entropy ignores it.
+IGNORED: Final = -100
 
 
 def need(module: str, extra: str) -> Any:
@@ -42,6 +45,37 @@ def flat_labels(labels: Array | None) -> Array | None:
     return labels[:, 0]
 
 
+def can_be_invalid(p: ReaderParams) -> bool:
+    """Whether a batch can have rows that are not valid: padded or zeroed ones."""
+    return p.last_batch == "pad" or p.on_error == "zero"
+
+
+def marked(labels: Array, mask: npt.NDArray[np.bool_]) -> Array:
+    """Labels with IGNORED in the rows that are not valid; unsigned ones, which have no room for
+    it, as int64.
+
+    The rows are written in place. Labels that are no integers stay as they are, and so do those
+    that a postprocess made without a row for each sample.
+    """
+    if labels.dtype.kind == "u":
+        labels = labels.astype(np.int64)
+        check_signed(bool((labels < 0).any()))
+    if labels.dtype.kind == "i" and len(labels) == mask.size:
+        labels[~mask] = IGNORED
+    return labels
+
+
+def check_signed(wrapped: bool) -> None:
+    """ParamsError if a label does not fit in int64."""
+    if wrapped:
+        raise ParamsError(
+            f"uint64 labels do not fit in int64, which has room for {IGNORED}, the label of rows "
+            "that are not valid",
+            found=f"a label of {1 << 63} or more",
+            hint='leave out last_batch="pad" and on_error="zero", or store smaller labels',
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Taken:
     """The rows that a batch handed out was made of.
@@ -61,7 +95,8 @@ class Taken:
 class Loader(Generic[Item]):
     """An AsyncReader as a framework sees it: every loop over it is a whole epoch.
 
-    ``params``, ``overrides``: as AsyncReader takes them, and with its errors. ``reader`` is the
+    ``params``, ``overrides``: as AsyncReader takes them, and with its errors. ``with_mask`` and
+    ``with_indices``: what a step gives beside data and labels. ``reader`` is the
     AsyncReader behind; taking batches from it directly makes the cursor wrong. ``last``: what the
     batch handed out last was made of, None before the first. Pickles and copies as its parameters
     and its cursor.
@@ -70,8 +105,16 @@ class Loader(Generic[Item]):
     #: whether this adapter takes numpy arrays, and so no ``cuda``
     _host = True
 
-    def __init__(self, params: Given | None, overrides: ReaderKeywords) -> None:
+    def __init__(
+        self,
+        params: Given | None,
+        overrides: ReaderKeywords,
+        with_mask: bool = False,
+        with_indices: bool = False,
+    ) -> None:
         self.reader = AsyncReader(params, **overrides)
+        self._beside = {"with_mask": with_mask, "with_indices": with_indices}
+        self._invalid = can_be_invalid(self.reader.params)
         if self._host and self.reader.params.cuda is not False:
             self.reader.close()
             raise ParamsError(
@@ -121,6 +164,11 @@ class Loader(Generic[Item]):
     def _convert(self, batch: Batch) -> Item:
         """``batch`` as the framework wants it."""
         raise NotImplementedError
+
+    def _more(self, batch: Batch) -> list[Any]:
+        """What was asked for beside data and labels: the mask, the indices, or both; copies."""
+        both = zip((batch.mask, batch.indices), self._beside.values(), strict=True)
+        return [array.copy() for array, asked in both if asked]
 
     def _check_loop(self, loop: int) -> None:
         if self._loop != loop:

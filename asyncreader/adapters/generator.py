@@ -8,6 +8,7 @@ from typing import TypeAlias, Unpack
 from ..batch import Array
 from ..params import Given, ReaderKeywords
 from ..reader import AsyncReader
+from .base import can_be_invalid, marked
 
 #: ``(data, labels)``; data of several fields is a tuple.
 Step: TypeAlias = tuple[Array | tuple[Array, ...], Array | None]
@@ -24,7 +25,9 @@ def endless(
 
     The reader is opened at once, and raises what AsyncReader raises; it is closed when the
     generator is. Arrays are private copies, since such loops look ahead; with ``zero_copy=True``
-    they are the reader's own memory, valid until the next step.
+    they are the reader's own memory, valid until the next step. Where rows can be padded or zeroed
+    (``last_batch="pad"``, ``on_error="zero"``), integer labels of rows that are not valid are -100,
+    and unsigned labels come as int64; other labels are 0 there.
     """
     if not zero_copy:
         overrides["copy"] = True
@@ -33,9 +36,13 @@ def endless(
 
 def _endless(reader: AsyncReader[Array | tuple[Array, ...], Array | None]) -> Iterator[Step]:
     with reader:
+        invalid = can_be_invalid(reader.params)
         more = True
         while more:
             more = False
             for batch in reader:
                 more = True
-                yield batch.data, batch.labels
+                labels = batch.labels
+                if labels is not None and invalid:
+                    labels = marked(labels, batch.mask)
+                yield batch.data, labels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, Unpack, overload
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ..batch import Array, Batch
 from ..errors import ParamsError
 from ..order import Cursor
 from ..params import Given, ReaderKeywords
-from .base import Loader, Taken, flat_labels, need, of_each, taken
+from .base import Loader, Taken, flat_labels, marked, need, of_each, taken
 
 if TYPE_CHECKING:
     import jax
@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 
     D = _WithDefault("D", default=jax.Array)
     L = _WithDefault("L", default=jax.Array)
+    S = _WithDefault("S", default=tuple[D, L])
 else:
     D = TypeVar("D")
     L = TypeVar("L")
+    S = TypeVar("S")
 
 #: What jax makes of 64-bit numbers unless ``jax_enable_x64`` is set.
 _NARROW: Final = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
 
 
-class JaxReader(Loader[tuple[D, L]], Generic[D, L]):
+class JaxReader(Loader[S], Generic[D, L, S]):
     """Shuffled minibatches as jax arrays: ``for data, labels in JaxReader(params)`` is one epoch.
 
     ``data``: (B, C, H, W) or as ``layout`` says, with several fields a tuple of such; ``labels``:
@@ -38,6 +40,12 @@ class JaxReader(Loader[tuple[D, L]], Generic[D, L]):
     Sharding or device for both, or a pair of them for (data, labels); None: jax's default device.
     With a sharding over several processes each process's reader (``rank``, ``world_size``) gives
     its own part of the global batch.
+
+    Where rows can be padded or zeroed (``last_batch="pad"``, ``on_error="zero"``), integer labels
+    of rows that are not valid are -100, and unsigned labels come as signed ones; other labels are 0
+    there. ``with_mask=True`` appends the mask to the tuple, bool (B,), False for such rows;
+    ``with_indices=True`` (behind it) the record numbers, (B,), -1 where padded. Both go where the
+    labels do.
 
     64-bit numbers come out as 32-bit ones (int64 labels as int32) unless ``jax_enable_x64`` is set:
     by this adapter, which raises ParamsError for a whole number that does not fit.
@@ -47,14 +55,57 @@ class JaxReader(Loader[tuple[D, L]], Generic[D, L]):
     Raises what AsyncReader raises, and ImportError without jax.
 
     ``D`` and ``L`` are the types of data and labels: jax arrays, unless it is annotated otherwise,
-    as ``JaxReader[tuple[jax.Array, jax.Array], None]``.
+    as ``JaxReader[tuple[jax.Array, jax.Array], None]``; ``S``, which follows from them, is the type
+    of a step.
     """
 
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, kinds: Any) -> Any:
+            """D and L alone do, too: before Python 3.13 a TypeVar has no default."""
+            return super().__class_getitem__((*kinds, S)[:3])
+
+    @overload
+    def __init__(
+        self: JaxReader[D, L, tuple[D, L]],
+        params: Given | None = None,
+        /,
+        sharding: Target | tuple[Target, Target] = None,
+        *,
+        with_mask: Literal[False] = False,
+        with_indices: Literal[False] = False,
+        **overrides: Unpack[ReaderKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: JaxReader[D, L, tuple[D, L, jax.Array, jax.Array]],
+        params: Given | None = None,
+        /,
+        sharding: Target | tuple[Target, Target] = None,
+        *,
+        with_mask: Literal[True],
+        with_indices: Literal[True],
+        **overrides: Unpack[ReaderKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: JaxReader[D, L, tuple[D, L, jax.Array]],
+        params: Given | None = None,
+        /,
+        sharding: Target | tuple[Target, Target] = None,
+        *,
+        with_mask: bool = False,
+        with_indices: bool = False,
+        **overrides: Unpack[ReaderKeywords],
+    ) -> None: ...
     def __init__(
         self,
         params: Given | None = None,
         /,
         sharding: Target | tuple[Target, Target] = None,
+        *,
+        with_mask: bool = False,
+        with_indices: bool = False,
         **overrides: Unpack[ReaderKeywords],
     ) -> None:
         self._jax = need("jax", "jax")
@@ -65,14 +116,14 @@ class JaxReader(Loader[tuple[D, L]], Generic[D, L]):
                 "sharding is one for both, or a pair for (data, labels)", found=repr(sharding)
             )
         self._sent: Any = None
-        super().__init__(params, overrides)
+        super().__init__(params, overrides, with_mask, with_indices)
 
     def _options(self) -> dict[str, Any]:
-        return {"sharding": self._sharding}
+        return {"sharding": self._sharding, **self._beside}
 
     # -- loops -----------------------------------------------------------------------------
 
-    def _batches(self, loop: int) -> Iterator[tuple[D, L]]:
+    def _batches(self, loop: int) -> Iterator[S]:
         batches = iter(self.reader)
         coming = self._send(batches)
         while coming is not None:
@@ -83,7 +134,7 @@ class JaxReader(Loader[tuple[D, L]], Generic[D, L]):
             self._check_loop(loop)
         self._pass_end()
 
-    def _send(self, batches: Iterator[Batch]) -> tuple[tuple[D, L], Taken, Cursor] | None:
+    def _send(self, batches: Iterator[Batch]) -> tuple[S, Taken, Cursor] | None:
         """Start the next batch's transfer; None at the epoch's end."""
         if self._sent is not None:
             self._wait(self._sent)  # the step below gives that slot back
@@ -100,14 +151,30 @@ class JaxReader(Loader[tuple[D, L]], Generic[D, L]):
 
     # -- arrays ----------------------------------------------------------------------------
 
-    def _convert(self, batch: Batch[Any, Any]) -> tuple[Any, Any]:
-        labels = flat_labels(batch.labels)
+    def _convert(self, batch: Batch[Any, Any]) -> Any:
         data = of_each(
             batch.data, lambda array: self._put(self._narrow(array, "data"), self._pair[0])
         )
-        if labels is None:
-            return data, None
-        return data, self._put(self._narrow(labels, "labels"), self._pair[1])
+        labels, target = flat_labels(batch.labels), self._pair[1]
+        if labels is not None:
+            labels = marked(labels, batch.mask) if self._invalid else labels
+            labels = self._put(self._narrow(labels, "labels"), target)
+        return (
+            data,
+            labels,
+            *(
+                self._put(self._narrow(array, "indices"), self._of_rows(target))
+                for array in self._more(batch)
+            ),
+        )
+
+    def _of_rows(self, target: Any) -> Any:
+        """``target`` for one number a row; labels may have more axes."""
+        sharding = self._jax.sharding
+        if not isinstance(target, sharding.NamedSharding):
+            return target
+        spec = sharding.PartitionSpec(*target.spec[:1])
+        return sharding.NamedSharding(target.mesh, spec, memory_kind=target.memory_kind)
 
     def _narrow(self, array: Array, name: str) -> Array:
         narrow = _NARROW.get(array.dtype.name)

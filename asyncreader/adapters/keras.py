@@ -62,8 +62,6 @@ class ReaderDataset(Loader[Step], PyDataset):
         if "layout" not in given_params(params, overrides):
             overrides["layout"] = "NHWC"
         Loader.__init__(self, params, overrides)
-        checked = self.reader.params
-        self._weights = checked.last_batch == "pad" or checked.on_error == "zero"
         self._steps: int | None = None  # batches in the first epoch of this fit, 0: none ended yet
         self._count_from_here()
 
@@ -74,7 +72,7 @@ class ReaderDataset(Loader[Step], PyDataset):
         labels = flat_labels(batch.labels)
         if labels is None:
             return (batch.data,)
-        if self._weights:
+        if self._invalid:
             return batch.data, labels, batch.mask.astype(np.float32)
         return batch.data, labels
 

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import ParamsError
 from ..params import PATHS, Given, ReaderKeywords, given_params
 from ..reader import AsyncReader, Shape
-from .base import flat_labels, need
+from .base import can_be_invalid, flat_labels, marked, need
 
 if TYPE_CHECKING:
     from ray.data import Datasource
@@ -36,7 +36,8 @@ def packed_datasource(
     ``params``, ``overrides``: as AsyncReader takes them, but for the order and the like, which are
     Ray Data's; ``batch_size``: rows in a block (256). Each row has ``data`` (as ``layout`` says,
     "NHWC" unless given), ``labels`` where there are any (integers of one number as scalars), and
-    ``index``, int64, the record number. A read task serves a run of records; all machines must see
+    ``index``, int64, the record number. With ``on_error="zero"`` they have ``mask``, False for a
+    zeroed row, whose integer labels are -100 (unsigned labels come as int64). A read task serves a run of records; all machines must see
     the set under its path. Rows come in record order only with
     ``ray.data.DataContext.get_current().execution_options.preserve_order = True``.
 
@@ -106,6 +107,9 @@ def _blocks(params: Mapping[str, Any], start: int, stop: int) -> Iterator[Any]:
         for batch in reader:
             rows = {"data": np.ascontiguousarray(batch.data), "index": batch.indices}
             labels = flat_labels(batch.labels)
+            if can_be_invalid(reader.params):
+                rows["mask"] = batch.mask
+                labels = None if labels is None else marked(labels, batch.mask)
             if labels is not None:
                 rows["labels"] = np.ascontiguousarray(labels)
             yield BlockAccessor.batch_to_block(rows)

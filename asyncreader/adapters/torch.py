@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
 from ..batch import Batch
 from ..errors import ParamsError
 from ..params import Given, ReaderKeywords
-from .base import Loader, need, of_each
+from .base import IGNORED, Loader, check_signed, need, of_each
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
     D = _WithDefault("D", default=Tensor)
     L = _WithDefault("L", default=Tensor)
+    S = _WithDefault("S", default=tuple[D, L])
 else:
     D = TypeVar("D")
     L = TypeVar("L")
+    S = TypeVar("S")
 
 
 class Samples:
@@ -33,7 +35,7 @@ class Samples:
         return self._count
 
 
-class TorchReader(Loader[tuple[D, L]], Generic[D, L]):
+class TorchReader(Loader[S], Generic[D, L, S]):
     """Shuffled minibatches as tensors: ``for data, labels in TorchReader(params)`` is one epoch.
 
     ``data``: (B, C, H, W) or as ``layout`` says, in the memory order of the set: images stored
@@ -43,36 +45,83 @@ class TorchReader(Loader[tuple[D, L]], Generic[D, L]):
     reader's own memory, valid until the next step of the loop. With ``cuda`` they are on the
     device.
 
+    Where rows can be padded or zeroed (``last_batch="pad"``, ``on_error="zero"``), integer labels
+    of rows that are not valid are -100, which ``cross_entropy`` ignores, and unsigned labels come
+    as int64; other labels are 0 there. ``with_mask=True`` appends the mask to the tuple, bool (B,),
+    False for such rows; ``with_indices=True`` (behind it) the record numbers, int64 (B,), -1 where
+    padded.
+
     Every loop is a whole epoch, but for the one after ``load_state_dict()``, which is the rest of
     that epoch. Raises what AsyncReader raises, and ImportError without torch.
 
     ``D`` and ``L`` are the types of data and labels: tensors, unless it is annotated otherwise, as
-    ``TorchReader[tuple[Tensor, Tensor], None]``.
+    ``TorchReader[tuple[Tensor, Tensor], None]``; ``S``, which follows from them, is a step's type.
     """
 
     _host = False
 
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, kinds: Any) -> Any:
+            """D and L alone do, too: before Python 3.13 a TypeVar has no default."""
+            return super().__class_getitem__((*kinds, S)[:3])
+
+    @overload
+    def __init__(
+        self: TorchReader[D, L, tuple[D, L]],
+        params: Given | None = None,
+        /,
+        *,
+        zero_copy: bool = False,
+        with_mask: Literal[False] = False,
+        with_indices: Literal[False] = False,
+        **overrides: Unpack[ReaderKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: TorchReader[D, L, tuple[D, L, Tensor, Tensor]],
+        params: Given | None = None,
+        /,
+        *,
+        zero_copy: bool = False,
+        with_mask: Literal[True],
+        with_indices: Literal[True],
+        **overrides: Unpack[ReaderKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: TorchReader[D, L, tuple[D, L, Tensor]],
+        params: Given | None = None,
+        /,
+        *,
+        zero_copy: bool = False,
+        with_mask: bool = False,
+        with_indices: bool = False,
+        **overrides: Unpack[ReaderKeywords],
+    ) -> None: ...
     def __init__(
         self,
         params: Given | None = None,
         /,
         *,
         zero_copy: bool = False,
+        with_mask: bool = False,
+        with_indices: bool = False,
         **overrides: Unpack[ReaderKeywords],
     ) -> None:
         self._torch = torch = need("torch", "torch")
         if not zero_copy:
             overrides["copy"] = True
-        super().__init__(params, overrides)
+        super().__init__(params, overrides, with_mask, with_indices)
         self._zero_copy = zero_copy
         # DataLoader(reader, batch_size=None), as Accelerate wants it, must see an iterable set;
         # inheriting would need torch where this module is imported
         torch.utils.data.IterableDataset.register(type(self))
 
     def _options(self) -> dict[str, Any]:
-        return {"zero_copy": self._zero_copy}
+        return {"zero_copy": self._zero_copy, **self._beside}
 
-    def __iter__(self) -> Iterator[tuple[D, L]]:
+    def __iter__(self) -> Iterator[S]:
         worker = self._torch.utils.data.get_worker_info()
         if worker is not None:  # each worker would serve every sample
             raise ParamsError(
@@ -82,15 +131,25 @@ class TorchReader(Loader[tuple[D, L]], Generic[D, L]):
             )
         return super().__iter__()
 
-    def _convert(self, batch: Batch[Any, Any]) -> tuple[Any, Any]:
+    def _convert(self, batch: Batch[Any, Any]) -> Any:
         data = of_each(batch.data, self._tensor)
-        if batch.labels is None:
-            return data, None
-        labels = self._tensor(batch.labels)
-        floats = labels.is_floating_point() or labels.dtype is self._torch.bool
-        if labels.shape[1:] == (1,) and not floats:
-            labels = labels[:, 0]
-        return data, labels
+        labels = None if batch.labels is None else self._labels(batch)
+        device = (data[0] if isinstance(data, tuple) else data).device
+        more = (self._torch.from_numpy(array).to(device) for array in self._more(batch))
+        return data, labels, *more
+
+    def _labels(self, batch: Batch[Any, Any]) -> Any:
+        torch, labels = self._torch, self._tensor(batch.labels)
+        if labels.is_floating_point() or labels.dtype is torch.bool:
+            return labels
+        if self._invalid:
+            if not labels.dtype.is_signed:
+                wide = labels.to(torch.int64)
+                check_signed(labels.dtype is torch.uint64 and bool((wide < 0).any()))
+                labels = wide
+            if not batch.mask.all() and len(labels) == batch.mask.size:
+                labels[torch.from_numpy(~batch.mask)] = IGNORED
+        return labels[:, 0] if labels.shape[1:] == (1,) else labels
 
     def _tensor(self, array: Any) -> Any:
         return array if isinstance(array, self._torch.Tensor) else self._torch.from_numpy(array)

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
-from frameworks import SMALL, STEPS, check, is_whole_epoch
+from frameworks import LABELS, SMALL, STEPS, check, is_whole_epoch
 
 from asyncreader import AsyncReader, ParamsError
 from asyncreader.adapters.generator import endless
@@ -45,6 +46,22 @@ def test_endless_ends_with_epochs() -> None:
     assert len(batches) == 2 * STEPS
     assert {labels.shape for _, labels in batches} == {(4, 1)}
     assert next(endless(SMALL, labels=None))[1] is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "dtype"), [(LABELS, np.int64), (LABELS.astype(np.uint8), np.int64)]
+)
+def test_endless_marks_padded_rows(labels: np.ndarray, dtype: type) -> None:
+    """Integer labels of padded rows are -100, in the dtype of all batches; AsyncReader's, whose
+    batches have a mask, stay 0."""
+    params = {**SMALL, "labels": labels, "last_batch": "pad", "shuffle": False, "epochs": 1}
+    for zero_copy in (False, True):
+        *_, last = (labels.copy() for _, labels in endless(params, zero_copy=zero_copy))
+        assert last.dtype == dtype
+        assert last.tolist() == [[40], [41], [-100], [-100]]
+    with AsyncReader(params) as reader:
+        *_, batch = reader
+        assert batch.labels.tolist() == [[40], [41], [0], [0]]
 
 
 def test_endless_closes(monkeypatch: pytest.MonkeyPatch) -> None:

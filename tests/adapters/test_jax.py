@@ -135,6 +135,56 @@ def test_no_labels() -> None:
         assert {labels.shape for _, labels in loader} == {(4, 3)}
 
 
+# -- rows that are not valid ---------------------------------------------------------------------
+
+#: 42 samples in steps of 4: the last batch has two samples and two padded rows.
+PADDED: dict[str, Any] = {**SMALL, "last_batch": "pad", "shuffle": False}
+
+
+@pytest.mark.parametrize(
+    ("labels", "dtype"),
+    [
+        (LABELS, "int32"),
+        (LABELS.astype(np.uint8), "int32"),
+        (LABELS[:, 0].astype(np.int8), "int8"),
+        (np.repeat(LABELS, 2, axis=1), "int32"),
+        (LABELS.astype(np.float32), "float32"),
+    ],
+)
+def test_padded_rows_have_no_class(labels: np.ndarray, dtype: str) -> None:
+    """Integer labels of padded rows are -100, unsigned ones in a dtype that holds it, in all
+    batches; floats are 0 there."""
+    with JaxReader(PADDED, labels=labels) as loader:
+        for _ in range(2):
+            steps = [given for _, given in loader]
+    assert {str(given.dtype) for given in steps} == {dtype}
+    last = np.asarray(steps[-1]).reshape(4, -1)
+    assert last[:, 0].tolist() == [40, 41, *([0, 0] if dtype == "float32" else [-100, -100])]
+    assert (last == last[:, :1]).all()
+    np.testing.assert_array_equal(
+        np.concatenate(steps[:-1]), labels[:40].reshape(-1, *steps[0].shape[1:])
+    )
+
+
+def test_mask_and_indices() -> None:
+    """with_mask and with_indices append both to the tuple, and where labels go they go; a pickled
+    loader gives them too."""
+    second = jax.devices()[1]
+    with JaxReader(PADDED, sharding=(None, second), with_mask=True, with_indices=True) as loader:
+        steps = list(loader)
+        assert all(mask.devices() == rows.devices() == {second} for _, _, mask, rows in steps)
+    assert np.concatenate([mask for _, _, mask, _ in steps]).tolist() == [True] * 42 + [False] * 2
+    assert np.concatenate([rows for *_, rows in steps]).tolist() == [*range(42), -1, -1]
+    both = NamedSharding(mesh(), PartitionSpec("batch", None))
+    labels = np.repeat(LABELS, 2, axis=1)
+    with JaxReader(PADDED, labels=labels, sharding=(None, both), with_mask=True) as loader:
+        for _, given, mask in loader:
+            assert given.sharding == both
+            assert {shard.data.shape for shard in mask.addressable_shards} == {(2,)}
+    with JaxReader(PADDED, with_indices=True) as loader, copy.copy(loader) as twin:
+        assert [len(step) for step in twin] == [3] * 11
+
+
 # -- shardings -----------------------------------------------------------------------------------
 
 

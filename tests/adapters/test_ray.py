@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 from converter_corpus import listed, write_small
+from fakes import packed, paint, write_hdf5
 
 import asyncreader.pipeline.distributed
 from asyncreader import AsyncReader, ParamsError
@@ -171,6 +173,25 @@ def test_auto_asks_ray_train_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (rank_and_world(auto), worker_count(auto)) == ((0, 9), 8)
     fixed = parse_params({"path": "x", "rank": 1, "world_size": 2}, {})
     assert rank_and_world(fixed) == (1, 2)
+
+
+def test_zeroed_rows_of_a_datasource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With on_error="zero" rows have a mask, and a zeroed one no class: its label is -100."""
+    from asyncreader.adapters import ray as adapter
+
+    block = type(sys)("ray.data.block")
+    block.BlockAccessor = type("Accessor", (), {"batch_to_block": staticmethod(dict)})  # type: ignore[attr-defined]
+    for name, module in (("ray", type(sys)("ray")), ("ray.data.block", block)):
+        monkeypatch.setitem(sys.modules, name, module)
+    path = write_hdf5(tmp_path / "bad.h5", packed(paint(10, (4, 4, 3))))
+    with h5py.File(path, "r+") as file:
+        file["data"][5] = 255 - file["data"][5]
+        stored = file["labels"][:, 0].tolist()
+    params = {"path": path, "batch_size": 4, "on_error": "zero"}
+    _, rows, _ = adapter._blocks(params, 0, 10)
+    assert rows["mask"].tolist() == [True, False, True, True]
+    assert rows["labels"].tolist() == [stored[4], -100, *stored[6:8]]
+    assert all("mask" not in rows for rows in adapter._blocks({**params, "on_error": "skip"}, 0, 4))
 
 
 def test_a_datasource_has_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,13 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from fake_device import FakeDevice
+from fakes import packed, write_hdf5
 from frameworks import (
     COUNT,
     EPOCHS,
     GOOD,
+    IMAGES,
     LABELS,
     LEARNING_RATE,
     SMALL,
@@ -143,6 +146,135 @@ def test_short_batch() -> None:
     with TorchReader(SMALL, last_batch="short", shuffle=False) as loader:
         sizes = [(len(data), len(labels)) for data, labels in loader]
     assert sizes == [(4, 4)] * 10 + [(2, 2)]
+
+
+# -- rows that are not valid ---------------------------------------------------------------------
+
+#: 42 samples in steps of 4: the last batch has two samples and two padded rows.
+PADDED: dict[str, Any] = {**SMALL, "last_batch": "pad", "shuffle": False}
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+@pytest.mark.parametrize(
+    ("labels", "dtype"),
+    [
+        (LABELS, torch.int64),
+        (LABELS[:, 0].astype(np.int8), torch.int8),
+        (LABELS.astype(np.uint8), torch.int64),
+        (LABELS.astype(np.uint32), torch.int64),
+        (np.repeat(LABELS, 2, axis=1).astype(np.int32), torch.int32),
+    ],
+)
+def test_padded_rows_have_no_class(labels: np.ndarray, dtype: torch.dtype, zero_copy: bool) -> None:
+    """Integer labels of padded rows are -100, which torch's losses ignore, in the dtype of all
+    batches: unsigned ones, which have no room for it, are int64. Labels of samples are as stored."""
+    with TorchReader(PADDED, labels=labels, zero_copy=zero_copy) as loader:
+        for _ in range(2):
+            for step, (_, given) in enumerate(loader):
+                stored = labels[4 * step : 4 * step + 4].astype(np.int64)
+                padded = np.full((4 - len(stored), *stored.shape[1:]), -100)
+                expected = np.concatenate([stored, padded]).reshape(tuple(given.shape))
+                assert given.dtype is dtype
+                np.testing.assert_array_equal(given.numpy(), expected)
+        assert given.tolist()[2:] == [given.tolist()[2]] * 2
+
+
+def test_padded_rows_add_nothing_to_the_loss() -> None:
+    """cross_entropy over a padded batch is that of its samples alone."""
+    with TorchReader(PADDED, dtype="float32") as loader:
+        *_, (data, labels) = loader
+    scores = data.flatten(1)[:, :COUNT]
+    loss = torch.nn.functional.cross_entropy
+    assert torch.equal(loss(scores, labels), loss(scores[:2], torch.tensor([40, 41])))
+
+
+@pytest.mark.parametrize("labels", [LABELS.astype(np.float32), LABELS > 7, None])
+def test_labels_without_a_class_number(labels: np.ndarray | None) -> None:
+    """Labels that are no whole numbers are zeros in padded rows; with_mask tells them apart."""
+    with TorchReader(PADDED, labels=labels, with_mask=True) as loader:
+        *_, (_, given, mask) = loader
+    assert mask.tolist() == [True, True, False, False]
+    if labels is None:
+        assert given is None
+    else:
+        assert given.tolist() == [*labels[40:].tolist(), [0], [0]]
+
+
+def test_postprocess_sees_zeros_and_its_labels_are_marked() -> None:
+    """postprocess gets labels of 0 for padded rows, which it may use as indices; what it returns
+    has -100 there, (B, H, W) masks too. Labels without a row for each sample stay what it made."""
+    seen: list[list[int]] = []
+
+    def masks(data: np.ndarray, labels: np.ndarray) -> Any:
+        seen.append(labels[:, 0].tolist())
+        return data, np.repeat(labels, 6, axis=1).reshape(-1, 2, 3)
+
+    with TorchReader(PADDED, postprocess=masks, nthread=1) as loader:
+        *_, (_, given) = loader
+    assert [40, 41, 0, 0] in seen
+    assert given.shape == (4, 2, 3)
+    assert given.flatten(1).unique(dim=1)[:, 0].tolist() == [40, 41, -100, -100]
+    with TorchReader(PADDED, postprocess=lambda data, labels: (data, labels[:1])) as loader:
+        *_, (_, given) = loader
+    assert given.tolist() == [40]
+
+
+def test_zeroed_samples_have_no_class(tmp_path: Path) -> None:
+    """A bad sample that on_error="zero" zeroes has the label -100 and the mask False."""
+    path = write_hdf5(tmp_path / "bad.h5", packed(IMAGES[:8]))
+    with h5py.File(path, "r+") as file:
+        file["data"][5] = 255 - file["data"][5]
+        stored = file["labels"][:, 0].tolist()
+    with TorchReader(path=path, batch_size=4, on_error="zero", with_mask=True) as loader:
+        (_, first, whole), (data, second, mask) = loader
+    assert whole.all()
+    assert not data[1].any()
+    assert mask.tolist() == [True, False, True, True]
+    assert [*first.tolist(), *second.tolist()] == [*stored[:5], -100, *stored[6:]]
+
+
+def test_unsigned_labels_of_64_bits() -> None:
+    """uint64 labels are int64 where rows can be padded or zeroed, and one that does not fit is an
+    error, not another number; where no row can be, unsigned labels stay as stored."""
+    labels = LABELS.astype(np.uint64)
+    for given in ({"last_batch": "pad"}, {"on_error": "zero"}):
+        with TorchReader(SMALL, labels=labels, **given) as loader:
+            assert {labels.dtype for _, labels in loader} == {torch.int64}
+    labels[1] = 1 << 63
+    with TorchReader(PADDED, labels=labels) as loader, pytest.raises(ParamsError, match="-100"):
+        next(iter(loader))
+    with TorchReader(SMALL, labels=labels) as loader:
+        assert next(iter(loader))[1].dtype is torch.uint64
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+def test_mask_and_indices(zero_copy: bool) -> None:
+    """with_mask and with_indices append both to the tuple, in this order, each alone if only one
+    was asked for; both are the consumer's own, and a pickled loader gives them too."""
+    both = {"with_mask": True, "with_indices": True, "zero_copy": zero_copy}
+    with TorchReader(PADDED, **both) as loader, pickle.loads(pickle.dumps(loader)) as twin:
+        held = [(mask, indices) for _, _, mask, indices in loader]
+        assert all(len(step) == 4 for step in twin)
+    assert {(mask.dtype, indices.dtype) for mask, indices in held} == {(torch.bool, torch.int64)}
+    assert torch.cat([indices for _, indices in held]).tolist() == [*range(COUNT), -1, -1]
+    assert torch.cat([mask for mask, _ in held]).tolist() == [True] * COUNT + [False] * 2
+    held[0][0].fill_(False)
+    assert held[1][0].all()
+    for name, dtype in (("with_mask", torch.bool), ("with_indices", torch.int64)):
+        with TorchReader(PADDED, **{name: True}) as loader:
+            assert {step[2].dtype for step in loader if len(step) == 3} == {dtype}
+
+
+def test_padded_rows_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With cuda, labels of padded rows are -100 and the mask is where the data are."""
+    monkeypatch.setattr("asyncreader.reader.open_device", lambda _: FakeDevice("eager"))
+    for given in ({}, {"labels": LABELS.astype(np.uint8)}, {"zero_copy": True}):
+        with TorchReader(PADDED, cuda=True, with_mask=True, **given) as loader:
+            for _ in range(2):
+                *_, (data, labels, mask) = loader
+                assert labels.tolist() == [40, 41, -100, -100]
+                assert (labels.dtype, mask.device) == (torch.int64, data.device)
+                assert mask.tolist() == [True, True, False, False]
 
 
 # -- where a DataLoader stands -------------------------------------------------------------------
