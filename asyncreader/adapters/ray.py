@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import ParamsError
 from ..params import PATHS, Given, ReaderKeywords, given_params
@@ -37,9 +38,9 @@ def packed_datasource(
     Ray Data's; ``batch_size``: rows in a block (256). Each row has ``data`` (as ``layout`` says,
     "NHWC" unless given), ``labels`` where there are any (integers of one number as scalars), and
     ``index``, int64, the record number. With ``on_error="zero"`` they have ``mask``, False for a
-    zeroed row, whose integer labels are -100 (unsigned labels come as int64). A read task serves a run of records; all machines must see
-    the set under its path. Rows come in record order only with
-    ``ray.data.DataContext.get_current().execution_options.preserve_order = True``.
+    zeroed row, whose integer labels are -100 (unsigned labels come as int64). A read task serves a
+    run of records; all machines must see the set under its path. Rows come in record order only
+    with ``ray.data.DataContext.get_current().execution_options.preserve_order = True``.
 
     Raises what AsyncReader raises, ParamsError for a parameter of the order, and ImportError
     without Ray. A bad sample fails its task, or is left to ``on_error``.
@@ -105,6 +106,7 @@ def _blocks(params: Mapping[str, Any], start: int, stop: int) -> Iterator[Any]:
         params, subset=slice(start, stop), last_batch="short", epochs=1, copy=True
     ) as reader:
         for batch in reader:
+            rows: dict[str, npt.NDArray[Any]]
             rows = {"data": np.ascontiguousarray(batch.data), "index": batch.indices}
             labels = flat_labels(batch.labels)
             if can_be_invalid(reader.params):

@@ -167,7 +167,7 @@ PADDED: dict[str, Any] = {**SMALL, "last_batch": "pad", "shuffle": False}
 )
 def test_padded_rows_have_no_class(labels: np.ndarray, dtype: torch.dtype, zero_copy: bool) -> None:
     """Integer labels of padded rows are -100, which torch's losses ignore, in the dtype of all
-    batches: unsigned ones, which have no room for it, are int64. Labels of samples are as stored."""
+    batches: unsigned ones, without room for it, are int64. Labels of samples are as stored."""
     with TorchReader(PADDED, labels=labels, zero_copy=zero_copy) as loader:
         for _ in range(2):
             for step, (_, given) in enumerate(loader):
