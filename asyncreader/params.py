@@ -199,7 +199,10 @@ class ReaderParams:
         "`RANK` and `WORLD_SIZE`, `OMPI_*` or `SLURM_*`",
     )
     world_size: int | Auto = parameter(
-        1, or_auto(whole(1, 1 << 31)), 'processes that share an epoch; `"auto"` as for `rank`'
+        1,
+        or_auto(whole(1, 1 << 31)),
+        'processes that share an epoch; `"auto"` as for `rank`. Left out where a launcher started '
+        "several, it is a warning",
     )
     num_dim: int | None = parameter(
         None,

@@ -19,10 +19,17 @@ from .batch import Batch, D, L
 from .checks import documented
 from .errors import FinishedError, ParamsError, ReaderClosedError
 from .order import ORDER_VERSION, Cursor, PlanAhead
-from .params import PARAMETERS, Given, ReaderKeywords, ReaderParams, parse_params
+from .params import (
+    PARAMETERS,
+    Given,
+    ReaderKeywords,
+    ReaderParams,
+    given_params,
+    parse_params,
+)
 from .pipeline import build
 from .pipeline.cuda import DeviceRing, open_device
-from .pipeline.distributed import rank_and_world, worker_count
+from .pipeline.distributed import rank_and_world, warn_of_ranks_left_out, worker_count
 from .pipeline.processes import ProcessWorkers, Recipe
 from .pipeline.shared_memory import Arena
 from .pipeline.slots import SlotRing
@@ -65,6 +72,8 @@ class AsyncReader(Generic[D, L]):
     @documented(PARAMETERS)
     def __init__(self, params: Given | None = None, /, **overrides: Unpack[ReaderKeywords]) -> None:
         self._params = p = build.rooted(parse_params(params, overrides))
+        if p.rank != "auto" and "world_size" not in given_params(params, overrides):
+            warn_of_ranks_left_out()
         self._rank, world_size = rank_and_world(p)
         self._nthread, self._cores = worker_count(p), usable_cores()
         device = None if p.cuda is False else open_device(p.cuda)
@@ -497,7 +506,7 @@ class AsyncReader(Generic[D, L]):
             name: getattr(p, name)
             for name in p.__dataclass_fields__
             if getattr(p, name) is not p.__dataclass_fields__[name].default
-        }
+        } | {"world_size": p.world_size}  # said: the copy does not warn
         return _reopen, (given, self.state_dict())
 
     def _check_process(self) -> None:

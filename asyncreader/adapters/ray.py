@@ -55,7 +55,7 @@ def packed_datasource(
             raise ParamsError(
                 f"{name} is not for a datasource", hint="order, shares and epochs are Ray Data's"
             )
-    with AsyncReader(given, last_batch="pad") as reader:
+    with AsyncReader(given, last_batch="pad", world_size=1) as reader:
         if reader.params.field_names is not None:
             raise ParamsError("a datasource serves one field", found=reader.params.data_field)
         # absolute: a worker of Ray Data has a folder of its own
@@ -103,7 +103,12 @@ def _blocks(params: Mapping[str, Any], start: int, stop: int) -> Iterator[Any]:
     from ray.data.block import BlockAccessor
 
     with AsyncReader(
-        params, subset=slice(start, stop), last_batch="short", epochs=1, copy=True
+        params,
+        subset=slice(start, stop),
+        last_batch="short",
+        epochs=1,
+        copy=True,
+        world_size=1,
     ) as reader:
         for batch in reader:
             rows: dict[str, npt.NDArray[Any]]

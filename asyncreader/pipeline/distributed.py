@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from typing import Any, Final
 
 from ..errors import ParamsError
@@ -65,6 +66,40 @@ def rank_and_world(p: ReaderParams) -> tuple[int, int]:
             expected=", ".join(" and ".join(pair) for pair in _RANK_VARIABLES),
         )
     return rank, world
+
+
+#: Whether this process was told that it left ``world_size`` out.
+_warned = False
+
+
+def warn_of_ranks_left_out() -> None:
+    """Warn, once in this process, if a launcher started several: without ``world_size`` each
+    serves every batch. For the reader's constructor."""
+    global _warned
+    found = None if _warned else _several_ranks()
+    if found is not None:
+        warnings.warn(
+            f"{found}, but world_size is left out: each rank serves all batches. Write "
+            'rank="auto", world_size="auto" for its share, or world_size=1 if all are meant',
+            stacklevel=3,
+        )
+        _warned = True
+
+
+def _several_ranks() -> str | None:
+    """What says that there are several ranks, where "auto" would look; None for one process."""
+    context = _ray_context()
+    if context is not None:
+        world = int(context.get_world_size())
+        return f"Ray Train's world size is {world}" if world > 1 else None
+    for rank_name, size_name in _RANK_VARIABLES:
+        size, ranked = os.environ.get(size_name), rank_name in os.environ
+        # SLURM's number of tasks alone is that of a shell of salloc
+        if size is not None and (ranked or not rank_name.startswith("SLURM")):
+            several = size.isdecimal() and int(size) > 1
+            if several or ranked:
+                return f"{size_name}={size}" if several else None
+    return None
 
 
 def _refuse_half_a_launcher() -> None:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import ParamsError
+from ..params import given_params
 from ..pipeline.slots import arrays_of
 from ..reader import AsyncReader
 
@@ -102,7 +103,7 @@ def run_bench(
     """
     if not nthreads or not seconds > 0 or not consumer_seconds >= 0:
         raise ParamsError("nothing to measure", found=f"nthreads {nthreads}, {seconds} s")
-    params = {"last_batch": "wrap", **params}
+    params = {"last_batch": "wrap", "world_size": 1, **given_params(params, {})}
     chosen = tuple(dict.fromkeys(nthreads))
     turns: dict[int, list[Turn]] = {nthread: [] for nthread in chosen}
     facts: dict[str, Any] = {}

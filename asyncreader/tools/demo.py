@@ -240,6 +240,7 @@ def run_demo(sample_data: Path, echo: Callable[[str], None]) -> float:
             common: dict[str, Any] = {
                 "batchSize": BATCH_SIZE,
                 "nthread": 2,
+                "world_size": 1,
                 "seed": 0,
                 "layout": "NHWC",
             }

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..batch import Batch
 from ..errors import ParamsError, SampleError
-from ..params import ReaderParams, parse_params
+from ..params import ReaderParams, given_params, parse_params
 from ..reader import AsyncReader
 from ..sources import OpenSet, Source, open_reader_source
 from ..sources.subset import resolve_subset
@@ -131,9 +131,8 @@ def preview_batch(
         total = source.spec.count if chosen is None else len(np.arange(source.spec.count)[chosen])
         title, facts = _title(source.first), _facts(source.first)
         names = source.spec.classes
-    if "batch_size" not in params and "batchSize" not in params:
-        params = {**params, "batch_size": min(count, total)}
-    with AsyncReader(params) as reader:
+    first = {"batch_size": min(count, total), "world_size": 1, **given_params(params, {})}
+    with AsyncReader(first) as reader:
         reader.fetchData()
         batch = reader.getNextBatch()
         fields = batch.data if isinstance(batch.data, tuple) else (batch.data,)

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -34,6 +36,9 @@ from asyncreader.params import (
 from asyncreader.pipeline import distributed
 from asyncreader.pipeline.distributed import rank_and_world, worker_count
 from asyncreader.text import plain_name, slip
+from asyncreader.tools.bench import run_bench
+from asyncreader.tools.doctor.measure import Trial
+from asyncreader.tools.preview import preview_batch
 from asyncreader.verify import verify_file
 from converters import convert
 
@@ -738,6 +743,63 @@ def test_short_batches_and_auto_ranks(no_launcher: pytest.MonkeyPatch) -> None:
     no_launcher.setenv("WORLD_SIZE", "2")
     with pytest.raises(ParamsError, match="short"):
         AsyncReader(data=paint(9), last_batch="short", rank="auto", world_size="auto")
+
+
+@pytest.mark.parametrize(
+    ("set_by", "found"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "WORLD_SIZE=2"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2"),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"}, "OMPI_COMM_WORLD_SIZE=3"),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, "SLURM_NTASKS=4"),
+    ],
+)
+def test_ranks_left_out(
+    set_by: dict[str, str], found: str, no_launcher: pytest.MonkeyPatch
+) -> None:
+    """Where a launcher says that there are several ranks, a reader without world_size, which serves
+    every batch to each of them, warns once in a process, and says what to write."""
+    for name, value in set_by.items():
+        no_launcher.setenv(name, value)
+    no_launcher.setattr(distributed, "_warned", False)
+    with pytest.warns(UserWarning, match=f'{found}.*rank="auto", world_size="auto"'):
+        AsyncReader(data=paint(9)).close()
+    AsyncReader(data=paint(9), rank=0).close()  # a warning would be an error
+
+
+@pytest.mark.parametrize(
+    "set_by",
+    [
+        {"RANK": "0", "WORLD_SIZE": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"},
+        {"RANK": "0"},
+        {"SLURM_NTASKS": "4"},
+        {"WORLD_SIZE": "x"},
+    ],
+)
+def test_no_ranks_to_leave_out(set_by: dict[str, str], no_launcher: pytest.MonkeyPatch) -> None:
+    """One process of torchrun inside a SLURM job, rank 0 alone and a shell of salloc are single
+    processes: nothing is said."""
+    no_launcher.setattr(distributed, "_warned", False)
+    for name, value in set_by.items():
+        no_launcher.setenv(name, value)
+    AsyncReader(data=paint(9)).close()
+
+
+def test_ranks_said(no_launcher: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whoever names world_size or asks for "auto" is not warned, a pickled reader's copy is not,
+    and neither are bench, doctor and preview, which are no training."""
+    no_launcher.setattr(distributed, "_warned", False)
+    no_launcher.setenv("RANK", "1")
+    no_launcher.setenv("WORLD_SIZE", "2")
+    for given in ({"worldSize": 1}, {"rank": "auto"}, {"world_size": "auto"}):
+        with AsyncReader({"data": paint(9), **given}) as reader:
+            pickle.loads(pickle.dumps(reader)).close()
+    with h5py.File(tmp_path / "set.h5", "w") as file:
+        file["data"] = paint(9)
+    params = {"path": str(tmp_path / "set.h5")}
+    run_bench(params, nthreads=[1], seconds=0.01)
+    Trial(params).close()
+    preview_batch(params, count=4)
 
 
 # -- threads -------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import AsyncReaderError
+from ...params import given_params
 from ...reader import AsyncReader
 from ...sources import Source
 from ...system.memory import PAGE, cached_pages, map_file
@@ -76,7 +77,7 @@ class Trial:
     """A reader that is kept open between its turns. Raises what AsyncReader raises."""
 
     def __init__(self, params: Params, warm_up: float = 0.0) -> None:
-        self._reader = AsyncReader(params)
+        self._reader = AsyncReader({"world_size": 1, **given_params(params, {})})
         self._warm_up = warm_up
         self._turns: list[Turn] = []
 
