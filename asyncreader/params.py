@@ -275,7 +275,9 @@ class ReaderParams:
         None,
         optional(checks.FUNCTION),
         "`f(data, labels)` or `f(data, labels, rng)` for each batch, in the workers; it returns "
-        "both, the data alone, or None if it worked in place",
+        "both, the data alone, or None if it worked in place. What it draws from `rng` is "
+        "reproducible; what it draws from the generators of `random`, numpy and torch is so in "
+        "worker processes only",
     )
     on_error: OnError = parameter(
         "raise",

@@ -13,7 +13,9 @@ import io
 import multiprocessing
 import os
 import pickle
+import random
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -483,13 +485,26 @@ def _main(pipe: Connection, recipe: Recipe, index: Shared[SetIndex]) -> None:
     meter = Meter()
     try:
         for number, cursor, lo, hi, whole in _tasks(pipe):
-            slot = slots[number]
-            error, changed = _one(filler, slot, filler.order.plan(cursor), lo, hi, whole, meter)
+            slot, plan = slots[number], filler.order.plan(cursor)
+            if whole and recipe.params.postprocess is not None:
+                _seed_generators(plan.rng_key)
+            error, changed = _one(filler, slot, plan, lo, hi, whole, meter)
             _send_error(pipe, error, number, lo, whole, meter, changed)
             if meter.spans:
                 meter.spans.clear()  # they are the parent's now
     except OSError:
         return  # the parent has ended
+
+
+def _seed_generators(key: int) -> None:
+    """Seed what a postprocess may draw from besides its rng: the global generators of ``random``,
+    numpy and, where it is imported, torch. This process has no other thread that draws."""
+    words = [key & 0xFFFFFFFF, key >> 32]
+    random.seed(key)
+    np.random.seed([*words, 1])  # of the same words alone both would draw the same numbers
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(key)
 
 
 def _tasks(pipe: Connection) -> Iterator[_Task]:

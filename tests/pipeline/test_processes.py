@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ from child_processes import child
 from face_sources import Odd
 from fakes import packed as pack
 from fakes import paint, write_hdf5
+from global_draws import from_global_generators
 from observed import descriptors
 from process_functions import (
     dies_at_20,
@@ -68,6 +70,28 @@ def test_same_bytes_as_threads(packed: str, postprocess: Any) -> None:
             packed, postprocess=postprocess, workers="process", nthread=nthread, njob=njob
         )
         assert found == expected
+
+
+def test_global_generators_follow_from_the_batch(packed: str) -> None:
+    """In worker processes what postprocess draws from the global generators of random, numpy and
+    torch is the same with 1, 2 and 3 of them, and after resuming; no two batches, and no two
+    generators, draw the same."""
+    params: dict[str, Any] = {"batch_size": 8, "shuffle": True, "workers": "process"}
+    params |= {"path": packed, "postprocess": from_global_generators}
+    first: list[np.ndarray] = []
+    states: list[Any] = []
+    with AsyncReader(params) as reader:
+        for batch in itertools.chain(reader, reader):
+            first.append(batch.data.copy())
+            states.append(reader.state_dict())
+    draws = np.ravel(first)
+    assert np.unique(draws[draws > 0]).size == np.count_nonzero(draws) >= 2 * draws.size / 3
+    for nthread, njob in ((2, 3), (3, 4)):
+        with AsyncReader(params, nthread=nthread, njob=njob) as reader:
+            found = [batch.data.copy() for batch in itertools.chain(reader, reader)]
+            np.testing.assert_array_equal(found, first)
+            reader.load_state_dict(states[8])
+            np.testing.assert_array_equal([batch.data.copy() for batch in reader], first[9:])
 
 
 def test_slots_are_shared_and_few(packed: str) -> None:
