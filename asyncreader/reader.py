@@ -11,7 +11,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, Self, TypeAlias, Unpack
+from typing import Any, Generic, NoReturn, Self, TypeAlias, Unpack
 
 import numpy as np
 
@@ -240,6 +240,14 @@ class AsyncReader(Generic[D, L]):
     def __len__(self) -> int:
         """Batches in a whole epoch on this rank."""
         return self._order.steps
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise ParamsError(
+            "an AsyncReader serves whole batches in its own order, not samples by number",
+            found=f"number {index!r}"[:80],
+            hint="loop over it. In the place of a torch DataLoader use "
+            "asyncreader.adapters.torch.TorchReader",
+        )
 
     # -- cursor ----------------------------------------------------------------------------
 

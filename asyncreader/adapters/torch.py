@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
@@ -128,6 +129,14 @@ class TorchReader(Loader[S], Generic[D, L, S]):
                 "TorchReader reads with threads of its own, not in a DataLoader's worker processes",
                 found=f"worker {worker.id} of {worker.num_workers}",
                 hint="pass num_workers=0 to DataLoader, and nthread= to the reader",
+            )
+        # only the DataLoader's part that asks knows whether it joins what it gets
+        asks = sys._getframe(1)
+        fetching = asks.f_globals.get("__name__") == "torch.utils.data._utils.fetch"
+        if fetching and asks.f_locals["self"].auto_collation:
+            raise ParamsError(
+                "TorchReader serves whole batches, which DataLoader would join to batches of them",
+                hint="pass batch_size=None to DataLoader, and batch_size= to the reader",
             )
         return super().__iter__()
 

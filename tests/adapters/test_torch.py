@@ -562,6 +562,27 @@ def test_in_a_data_loader() -> None:
         assert is_whole_epoch(checked(wrapped))
 
 
+@pytest.mark.parametrize("options", [{}, {"batch_size": 16}, {"batch_size": 2, "drop_last": True}])
+def test_batches_of_batches(options: dict[str, Any]) -> None:
+    """A DataLoader that would join batches to batches of batches is an error that says
+    batch_size=None; a loop by hand in the same place goes on."""
+    with TorchReader(SMALL) as loader:
+        wrapped = torch.utils.data.DataLoader(loader, **options)
+        with pytest.raises(ParamsError, match="batch_size=None"):
+            next(iter(wrapped))
+        assert is_whole_epoch(checked(loader))
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 16}, {"batch_size": None}])
+def test_an_async_reader_in_a_data_loader(options: dict[str, Any]) -> None:
+    """An AsyncReader in a DataLoader, which asks it for samples by number, is an error that names
+    TorchReader."""
+    with AsyncReader(SMALL) as reader:
+        wrapped = torch.utils.data.DataLoader(reader, **options)  # type: ignore[arg-type]
+        with pytest.raises(ParamsError, match="TorchReader"):
+            next(iter(wrapped))
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_in_workers_of_a_data_loader(context: str) -> None:
