@@ -1,4 +1,4 @@
-"""What the adapters share: whole epochs, and a cursor that counts what the consumer took."""
+"""What the adapters share: a loop an epoch, and a cursor that counts what the consumer took."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Taken:
 
 
 class Loader(Generic[Item]):
-    """An AsyncReader as a framework sees it: every loop over it is a whole epoch.
+    """An AsyncReader as a framework sees it: a loop over it serves the current epoch to its end.
 
     ``params``, ``overrides``: as AsyncReader takes them, and with its errors. ``with_mask`` and
     ``with_indices``: what a step gives beside data and labels. ``reader`` is the
@@ -133,7 +133,7 @@ class Loader(Generic[Item]):
     # -- loops -----------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Item]:
-        """A whole epoch, or the rest of one whose state was just loaded.
+        """The current epoch to its end (the rest of it after a resume or an early break).
 
         Which one is decided when the first batch is asked for, as in torch; a loop that was begun
         before ends in NothingQueuedError then.
@@ -144,11 +144,8 @@ class Loader(Generic[Item]):
             yield from self._batches(loop)
 
     def _begin(self) -> int:
-        """Go where a new loop starts: an epoch's start, or the chosen cursor."""
-        start = self._next_cursor
-        if start.position and not self._chosen:
-            start = Cursor(start.epoch + 1)  # that epoch was left early
-        self._go(start)
+        """Go where a new loop starts: behind the batch that was taken last."""
+        self._go(self._next_cursor)
         self._chosen = False
         self._loop += 1
         return self._loop
@@ -198,8 +195,8 @@ class Loader(Generic[Item]):
         self._moved()
 
     def set_epoch(self, epoch: int) -> None:
-        """The next loop is ``epoch``, from its start; a state loaded just before it stays, unless
-        it is of the end of the epoch before."""
+        """The next loop is ``epoch``, from its start, as with torch's DistributedSampler; a state
+        loaded just before it stays, unless it is of the end of the epoch before."""
         start = self._next_cursor
         if self._chosen and (not self._ended or start.epoch != epoch):
             return
@@ -207,6 +204,7 @@ class Loader(Generic[Item]):
             self._pass_end()
         else:
             self.seek(epoch)
+        self._chosen = False
 
     def state_dict(self) -> State:
         """As AsyncReader's, counting the batches that the consumer took from this adapter."""

@@ -52,8 +52,9 @@ class TorchReader(Loader[S], Generic[D, L, S]):
     False for such rows; ``with_indices=True`` (behind it) the record numbers, int64 (B,), -1 where
     padded.
 
-    Every loop is a whole epoch, but for the one after ``load_state_dict()``, which is the rest of
-    that epoch. Raises what AsyncReader raises, and ImportError without torch.
+    A loop serves the current epoch to its end: after ``load_state_dict()`` or an early ``break``
+    the rest of it. ``set_epoch()`` begins an epoch from its start. Raises what AsyncReader raises,
+    and ImportError without torch.
 
     ``D`` and ``L`` are the types of data and labels: tensors, unless it is annotated otherwise, as
     ``TorchReader[tuple[Tensor, Tensor], None]``; ``S``, which follows from them, is a step's type.

@@ -275,10 +275,11 @@ def test_a_slot_waits_after_an_early_end() -> None:
     """What an abandoned loop left under way is waited for before its slot is refilled."""
     with LateReader(SMALL, debug=True) as loader:
         left = iter(loader)
-        next(left)
+        data, labels = next(left)
+        first = check(data.land(), labels.land(), nchw=True)
         ahead: Any = loader._sent
-        second = [check(data, labels, nchw=True) for data, labels in landed(loader, 1)]
-        assert is_whole_epoch(second)
+        rest = [check(data, labels, nchw=True) for data, labels in landed(loader, 1)]
+        assert is_whole_epoch([first, *rest])
         check(ahead[0].land(), ahead[1].land(), nchw=True)
 
 
@@ -300,12 +301,16 @@ def test_the_next_transfer_is_started_before_a_batch_is_used() -> None:
 # -- place ---------------------------------------------------------------------------------------
 
 
-def test_every_loop_is_a_whole_epoch() -> None:
-    """A loop after an early break serves the next epoch from its start."""
+def test_a_loop_serves_the_epoch_to_its_end() -> None:
+    """A loop after an early break serves the rest of that epoch, the batch on its way to the device
+    too; the next loop is the next epoch, and set_epoch() begins one from its start."""
     with JaxReader(SMALL) as loader, JaxReader(SMALL) as other:
         first, second, third = (checked(other) for _ in range(3))
         assert checked(loader, 3) == first[:3]
-        assert checked(loader) == second
+        assert checked(loader) == first[3:]
+        assert checked(loader, STEPS) == second
+        assert checked(loader, 1) == third[:1]
+        loader.set_epoch(2)
         assert checked(loader) == third
 
 

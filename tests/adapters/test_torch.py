@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import json
 import os
 import pickle
@@ -294,13 +295,23 @@ def test_what_loops_ask() -> None:
         assert "TorchReader" in repr(loader)
 
 
-def test_every_loop_is_a_whole_epoch() -> None:
-    """A loop after an early break serves the next epoch from its start; so does every other."""
-    with TorchReader(SMALL) as loader, TorchReader(SMALL) as other:
-        first, second, third = (checked(other) for _ in range(3))
+def test_a_loop_serves_the_epoch_to_its_end() -> None:
+    """A loop after an early break serves the rest of that epoch, and the next loop is the next
+    epoch, as AsyncReader's are; after a break at an epoch's last batch it is the next one."""
+    with TorchReader(SMALL) as loader, AsyncReader(SMALL) as reader:
+        first, second, third, fourth = (
+            [batch.indices.tolist() for batch in reader] for _ in range(4)
+        )
+        reader.seek(0)
+        for count in (3, 2, None, STEPS, None, 0, None):
+            batches = itertools.islice(reader, count)
+            assert checked(loader, count) == [batch.indices.tolist() for batch in batches]
+        loader.seek(0)
         assert checked(loader, 3) == first[:3]
-        assert checked(loader) == second
-        assert checked(loader, STEPS) == third
+        assert checked(loader) == first[3:]
+        assert checked(loader, STEPS) == second
+        assert checked(loader) == third
+        assert checked(loader) == fourth
         assert all(is_whole_epoch(epoch) for epoch in (first, second, third))
         assert first != second
 
@@ -324,12 +335,29 @@ def test_an_older_loop_ends() -> None:
     """A loop goes on no more once another one began: no batch goes to the wrong one."""
     with TorchReader(SMALL) as loader:
         old = iter(loader)
-        next(old)
+        seen = checked(old, 1)
         new = iter(loader)
-        first = checked(new, 1)
+        seen += checked(new, 1)
         with pytest.raises(NothingQueuedError, match="another loop"):
             next(old)
-        assert is_whole_epoch([*first, *checked(new)])
+        assert is_whole_epoch([*seen, *checked(new)])
+
+
+def test_set_epoch_is_a_distributed_samplers() -> None:
+    """set_epoch() begins that epoch from its start, whatever was served of it or of another before,
+    and the last of several calls counts: as DistributedSampler's users loop."""
+    with TorchReader(SMALL) as loader, TorchReader(SMALL) as other:
+        epochs = [checked(other) for _ in range(4)]
+        for epoch in range(4):  # training on a few batches of each
+            loader.set_epoch(epoch)
+            assert checked(loader, 2) == epochs[epoch][:2]
+        for _ in range(2):  # a look at the first batches, and then all
+            loader.set_epoch(1)
+            assert checked(loader, 2) == epochs[1][:2]
+        for epochs_said in ((1,), (3, 0), (0, 3), (2, 2)):
+            for epoch in epochs_said:
+                loader.set_epoch(epoch)
+            assert checked(loader) == epochs[epochs_said[-1]]
 
 
 def test_set_epoch_and_seek() -> None:
@@ -533,6 +561,7 @@ def test_training(sample_sets: dict[str, str]) -> None:
     heldout = {**heldout_params(sample_sets), "postprocess": nchw(plain_maps)}
     with TorchReader(train) as loader, TorchReader(heldout) as others:
         model(next(iter(others))[0])  # the lazy layer's size
+        others.set_epoch(0)
         optimizer = torch.optim.Adam(model.parameters(), LEARNING_RATE, betas=(0.9, 0.99))
         steps = EPOCHS * len(loader)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
