@@ -42,9 +42,11 @@ MAX_SIDE: Final = 65_535
 class Wrong(ValueError):
     """A wrong value, with more to say than its check's ``expected``."""
 
-    def __init__(self, expected: str, found: object = None, part: str = "") -> None:
+    def __init__(
+        self, expected: str, found: object = None, part: str = "", hint: str | None = None
+    ) -> None:
         super().__init__(expected)
-        self.expected, self.found, self.part = expected, found, part
+        self.expected, self.found, self.part, self.hint = expected, found, part, hint
 
 
 @dataclass(frozen=True)
@@ -68,16 +70,16 @@ class Check(Generic[T_co]):
             return self.take(value)
         except Wrong as exc:
             found = value if exc.found is None else exc.found
-            raise invalid(name + exc.part, found, exc.expected) from None
+            raise invalid(name + exc.part, found, exc.expected, exc.hint) from None
         except ParamsError:
             raise
         except Exception:  # an odd object may raise anything when it is looked at
             raise invalid(name, value, self.expected) from None
 
 
-def invalid(name: str, found: object, expected: str) -> ParamsError:
+def invalid(name: str, found: object, expected: str, hint: str | None = None) -> ParamsError:
     """The error of a wrong value."""
-    return ParamsError(f"{name} is not valid", found=written(found), expected=expected)
+    return ParamsError(f"{name} is not valid", found=written(found), expected=expected, hint=hint)
 
 
 def written(value: object) -> str:
@@ -401,9 +403,22 @@ class DatasetPath:
 Rows: TypeAlias = Any
 
 
+#: The hint of an error about a masked array.
+FILL_MASKED: Final = "say what stands in the place of the masked values: array.filled(0)"
+
+
+def _check_unmasked(value: object) -> None:
+    from numpy.ma import MaskedArray
+
+    rows = value if isinstance(value, list | tuple) else (value,)
+    if any(isinstance(one, MaskedArray) for one in rows):
+        raise Wrong("an array without a mask, which would be lost", "masked array", "", FILL_MASKED)
+
+
 def _rows(value: Any) -> Rows:
     import numpy as np
 
+    _check_unmasked(value)
     name = (value if isinstance(value, type) else type(value)).__name__
     try:
         if isinstance(value, list | tuple) or _in_memory(value):
@@ -458,7 +473,7 @@ def _data(value: Any) -> Rows | dict[str, Rows]:
             arrays[key] = _array(one)
         except Wrong as exc:
             expected = "an array under each name" if one is None else exc.expected
-            raise Wrong(expected, exc.found, f"[{key!r}]") from None
+            raise Wrong(expected, exc.found, f"[{key!r}]", exc.hint) from None
     return arrays
 
 
@@ -477,6 +492,7 @@ def _subset(value: Any) -> str | slice | npt.NDArray[np.int64]:
         except (TypeError, ValueError):
             raise Wrong("a slice of whole numbers, with a step other than 0") from None
         return value
+    _check_unmasked(value)
     chosen = np.asarray(value)
     if chosen.dtype == np.bool_:
         raise Wrong("a slice, an int64 array (np.flatnonzero) or a name", "a bool array")

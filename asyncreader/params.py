@@ -207,8 +207,8 @@ class ReaderParams:
     num_dim: int | None = parameter(
         None,
         _AXIS,
-        "number of the sample axis of stored 4-D data, from 1; the four are a permutation. Where "
-        "the data may be NCHW, they must be named",
+        "number of the sample axis of stored 4-D data, from 1; the four are a permutation. Data "
+        "that may be NCHW, and more than 4 channels, are pictures only where the axes are named",
         shown="from the file, else 1",
     )
     h_dim: int | None = parameter(

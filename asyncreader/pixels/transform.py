@@ -36,10 +36,10 @@ class Stored:
     """What a source holds of one sample.
 
     ``shape``: of a stored row, in stored axis order; None where encoded images differ in size.
-    ``axes``: for 4-D raw data the order of the letters H, W, C in a row; "HWC" for encoded images;
-    None for data of another rank, which is served as it is. ``flat``: the one channel is no axis
-    of its own in storage, nor in what is handed out. ``values``: encoded numbers, not colours
-    (masks.py).
+    ``axes``: for raw pictures the order of the letters H, W, C in a row; "HWC" for encoded images;
+    None for data that are no pictures, which are served as they are. ``flat``: the one channel is
+    no axis of its own in storage, nor in what is handed out. ``values``: encoded numbers, not
+    colours (masks.py). ``as_stored``: handed out in the stored order of axes, whatever the layout.
     """
 
     shape: tuple[int, ...] | None
@@ -49,6 +49,7 @@ class Stored:
     channels: int = 3
     flat: bool = False
     values: bool = False
+    as_stored: bool = False
 
     def image_shape(self) -> tuple[int | None, int | None, int]:
         """(H, W, C), None where samples differ."""
@@ -164,7 +165,7 @@ class Fill:
     # -- what the slots look like ----------------------------------------------------------
 
     def _plan_other(self, wanted: Wanted) -> None:
-        """Data that is not 4-D: served as stored, cast or scaled at most."""
+        """Data that are no pictures: served as stored, cast or scaled at most."""
         shape = self.stored.shape
         assert shape is not None
         asked = [
@@ -173,9 +174,13 @@ class Fill:
             if value not in (None, False)
         ]
         if asked or len(wanted.mean) > 1 or len(wanted.std) > 1:
+            need = "needs" if len(asked) == 1 else "need"
             raise ParamsError(
-                f"{' and '.join(asked) or 'per-channel mean and std'} need 4-D image data",
-                found=f"samples of shape {shape}",
+                f"{' and '.join(asked) or 'mean and std of each channel'} {need} pictures",
+                path=self._path,
+                found=f"samples of shape {shape}, {self.stored.dtype}",
+                hint="pictures are (N, H, W, C), grey ones also (N, H, W, 1), or (N, H, W) of "
+                "uint8; num_dim, h_dim, w_dim and cha_dim name the axes of 4-D data",
             )
         self.row_shape = shape
         self.view_axes: tuple[int, ...] = tuple(range(len(shape) + 1))
@@ -211,7 +216,7 @@ class Fill:
                 path=path,
                 hint="pass size=(H, W)",
             )
-        goal = wanted.layout[1:]  # "CHW" or "HWC"
+        goal = stored.axes if stored.as_stored else wanted.layout[1:]  # "CHW" or "HWC"
         if wanted.contiguous:
             memory = goal
         elif stored.encoded or self.geometry:

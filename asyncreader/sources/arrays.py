@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import FILL_MASKED
 from ..errors import ParamsError
 from ..pixels.transform import Fill
 from ..stats import Meter
@@ -24,7 +25,7 @@ from .base import (
 )
 from .bytestore import ByteFile, MemoryStore
 from .extents import Extents, ExtentSource
-from .request import image_axes, stored_rows
+from .request import Hdf5Fields, check_labels, stored_samples
 
 #: What to do with labels that are names.
 TEXT_LABELS: Final = (
@@ -86,8 +87,18 @@ class ArraySource(BaseSource):
         super().__init__(index, file, MemoryStore())
         self._array = array
 
+    def _row(self, record: int) -> Array:
+        row = self._array[record]
+        if np.ma.is_masked(row):  # what netCDF4 gives, for one
+            raise ParamsError(
+                "a row has masked values, and would be served without its mask",
+                index=record,
+                hint=FILL_MASKED,
+            )
+        return np.asarray(row)
+
     def sample_bytes(self, index: int) -> bytes:
-        data = np.ascontiguousarray(self._array[index]).tobytes()
+        data = np.ascontiguousarray(self._row(index)).tobytes()
         return self.verified(data, index)
 
     def read_into(
@@ -100,7 +111,7 @@ class ArraySource(BaseSource):
         # ascending: storage behind the array reads forwards
         for i in np.argsort(plan.records, kind="stable").tolist():
             record, row = int(plan.records[i]), int(plan.rows[i])
-            sample = np.asarray(self._array[record]).reshape(shape)
+            sample = self._row(record).reshape(shape)
             if self.checksums is not None and plan.check is not None and plan.check[i]:
                 sample = sample.copy(order="C")  # what is hashed is what is served
                 bad = self.checked(sample.reshape(-1).view(np.uint8).data, record)
@@ -123,31 +134,25 @@ class ArraySource(BaseSource):
         return tuple(errors)
 
 
-def index_arrays(
-    data: Any,
-    labels: Any,
-    dims: tuple[int, int, int, int] | None,
-    image_size: tuple[int | None, int | None] | None = None,
-) -> FieldIndex:
-    """The index of ``data`` (N, ...) and ``labels`` (N, ...) or None.
-
-    ``image_size``: see request.py.
-    """
+def index_arrays(data: Any, labels: Any, asked: Hdf5Fields) -> FieldIndex:
+    """The index of ``data`` (N, ...) and ``labels`` (N, ...) or None."""
     shape = tuple(int(n) for n in data.shape)
     dtype = np.dtype(data.dtype)
     if not shape or 0 in shape:
         raise ParamsError("data has no samples", found=f"shape {shape}")
     if dtype.kind not in "buif":
         raise ParamsError("data must hold plain numbers", found=f"dtype {dtype}")
-    axis, axes = image_axes(shape, dims, None, "data", image_size)
+    axis, stored = stored_samples(shape, dtype, asked, "data")
     rows = tuple(n for i, n in enumerate(shape) if i != axis)
     table = None if labels is None else label_array(labels, shape[axis])
+    if table is not None:
+        check_labels(table.shape, stored, asked, "data", in_file=False)
     spec = SourceSpec(
         path="data",
         container="arrays",
         layout=type(data).__name__,
         count=shape[axis],
-        stored=stored_rows(rows, dtype, axes),
+        stored=stored,
         encoding="raw",
         block=default_block(row_size(rows, dtype)),
         meta=None,
@@ -165,7 +170,12 @@ def index_arrays(
 
 def label_array(labels: Any, count: int) -> npt.NDArray[Any]:
     """Labels as a native-endian array of ``count`` rows."""
-    table: npt.NDArray[Any] = np.asarray(labels)
+    given = np.asanyarray(labels)
+    if np.ma.is_masked(given):
+        raise ParamsError(
+            "labels have masked values, and would be served without their mask", hint=FILL_MASKED
+        )
+    table: npt.NDArray[Any] = np.asarray(given)
     if table.ndim == 0 or table.shape[0] != count:
         raise ParamsError(
             "labels has another number of rows than data",

@@ -29,7 +29,7 @@ from .fields import OpenSet
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
-from .request import Hdf5Fields
+from .request import Hdf5Fields, check_labels
 from .sets.lists import join, join_packed
 from .sets.open_cache import open_limit
 from .sets.shards import open_shards
@@ -49,6 +49,7 @@ def fields_of(p: ReaderParams) -> Hdf5Fields:
         dims=p.dims,
         labels_required=p.labels_field != "labels" or p.labels_path is not None,
         channel_order=p.channel_order,
+        moved=p.size is not None or p.flip,
     )
 
 
@@ -264,22 +265,24 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         return OpenSet.of(_open_array(p, p.data, p.labels, fields))
     found: dict[str, Source] = {}
     with _all_or_none(found.values()):
-        for name in names:
-            labels = p.labels if not found else None
-            found[name] = _open_array(p, p.data[name], labels, fields)
-            fields = fields.other(name, found[names[0]].spec.stored)
+        asked = replace(fields, data=names[0], others=names[1:])
+        found[names[0]] = _open_array(p, p.data[names[0]], p.labels, asked)
+        for one in asked.also(found[names[0]].spec.stored, ()):
+            found[one.data] = _open_array(p, p.data[one.data], None, one)
     return _open_set(found)
 
 
-def _open_array(p: ReaderParams, array: Any, labels: Any, fields: Hdf5Fields) -> Source:
+def _open_array(p: ReaderParams, array: Any, labels: Any, asked: Hdf5Fields) -> Source:
     """One array. An h5py data set is reopened by its path, off h5py's global lock."""
     if not isinstance(array, DatasetPath):
-        return index_arrays(array, labels, p.dims, fields.image_size).open()
-    named = Hdf5Fields(data=array.name, labels=None, dims=p.dims, image_size=fields.image_size)
+        return index_arrays(array, labels, asked).open()
+    named = replace(asked, data=array.name, labels=None, others=())
 
     def index(file: OpenFile) -> dict[str, FieldIndex]:
         found = index_hdf5(file, named)[named.data]
         table = None if labels is None else label_array(labels, found.spec.count)
+        if table is not None:
+            check_labels(table.shape, found.spec.stored, asked, array.path, in_file=False)
         return {named.data: replace(found, labels=table)}
 
     return open_fields(OpenFile(array.path, p.io), index)[named.data]

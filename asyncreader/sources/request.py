@@ -1,7 +1,10 @@
-"""Which fields of a set to read, and the order of the axes of 4-D data."""
+"""Which fields of a set to read, which of them are pictures, and the order of their axes."""
 
 from __future__ import annotations
 
+import itertools
+import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -27,9 +30,11 @@ class Hdf5Fields:
     channel_order: str = "RGB"
     #: The file comes from a list of Caffe's, whose blobs are N x C x H x W.
     listed: bool = False
-    #: (H, W) of the first field's pictures, each None if they differ; None: this is that field.
-    #: Data of that size, (N, H, W) or (N, C, H, W), are taken for pictures.
+    #: (H, W) of the first field's pictures, each None if they differ; None: this is that field, or
+    #: that one holds no pictures. Data of that size are cropped and mirrored with the pictures.
     image_size: tuple[int | None, int | None] | None = None
+    #: ``size``, ``crop`` or ``flip`` is asked for: what has no known height and width is an error.
+    moved: bool = False
     #: More fields of the same samples; None: all that asyncreader packed.
     others: tuple[str, ...] | None = ()
 
@@ -76,60 +81,153 @@ def no_field(name: str, names: Sequence[str], path: str, option: str = "") -> Pa
     )
 
 
-def image_axes(
-    shape: tuple[int, ...],
-    dims: tuple[int, int, int, int] | None,
-    meta: fmt.Meta | None,
-    path: str,
-    image_size: tuple[int | None, int | None] | None = None,
-) -> tuple[int, str | None]:
-    """(axis of the sample number, letters of a row's axes or None where it is not an image).
+#: Axes of at most so many numbers may be channels, or coordinates; longer ones may be sides.
+_MOST_CHANNELS: Final = 4
+#: What a caller passes where nothing says which axis is which.
+NAME_AXES: Final = (
+    "say which axis is which: num_dim=1, cha_dim=2, h_dim=3, w_dim=4 for NCHW, "
+    "or num_dim=1, h_dim=2, w_dim=3, cha_dim=4 for NHWC"
+)
 
-    ``image_size``: see :class:`Hdf5Fields`; with it a row's axes may lack C.
+
+def stored_samples(
+    shape: tuple[int, ...], dtype: np.dtype[Any], asked: Hdf5Fields, path: str
+) -> tuple[int, Stored]:
+    """(axis of the sample number, what a sample is) of raw data that others packed.
+
+    4-D data are pictures if the axes are named (``asked.dims``), or if the last axis is 1 to 4 and
+    the second is larger; or, beside pictures, if they have the pictures' height and width. Where
+    the second axis may be the channels, ParamsError asks for the axes. Other data are served as
+    stored; ParamsError if they would have to move with pictures. (N, H, W) uint8 is grey pictures
+    where pictures are asked for.
     """
-    if meta is None and image_size is not None:
-        found = _axes_of_size(shape, dims, image_size)
-        if found is not None:
-            return found
-    if len(shape) != 4:
-        return 0, None
-    if dims is None:
-        if meta is None and shape[1] <= 4 < shape[3]:
+    letters = _letters(shape, dtype, asked, path)
+    if letters is None:
+        if asked.moved and _has_size(f"field {asked.data!r}", shape, asked.image_size, path):
             raise ParamsError(
-                "the order of this set's axes is ambiguous: it may be NCHW",
+                f"field {asked.data!r} has the height and width of the pictures, but too many axes "
+                "to be cropped and mirrored with them",
                 path=path,
                 found=f"shape {shape}",
-                hint="say which axis is which: num_dim=1, cha_dim=2, h_dim=3, w_dim=4 for NCHW, "
-                "or num_dim=1, h_dim=2, w_dim=3, cha_dim=4 for NHWC",
+                expected="(N, H, W), (N, H, W, C) or (N, C, H, W)",
+                hint="give it a reader of its own: with the same seed it has the same order",
             )
-        dims = (1, 2, 3, 4)
-    number, height, width, channel = dims
-    letters = {height: "H", width: "W", channel: "C"}
-    return number - 1, "".join(letters[i] for i in range(1, 5) if i != number)
+        return 0, Stored(shape[1:], dtype, None)
+    number = letters.index("N")
+    rows, axes = shape[:number] + shape[number + 1 :], letters.replace("N", "")
+    if "C" not in axes:
+        return number, grey_rows(rows, dtype, axes)
+    few = asked.dims is not None or min(shape[1], shape[3]) <= _MOST_CHANNELS
+    return number, Stored(rows, dtype, axes, as_stored=not few)
 
 
-def _axes_of_size(
+def grey_rows(shape: tuple[int, ...], dtype: np.dtype[Any], axes: str = "HW") -> Stored:
+    """Raw pictures of one channel, which is no axis of theirs."""
+    return Stored((*shape, 1), dtype, axes + "C", channels=1, flat=True)
+
+
+def _letters(
+    shape: tuple[int, ...], dtype: np.dtype[Any], asked: Hdf5Fields, path: str
+) -> str | None:
+    """The axes of all samples, such as "NHWC" or "NHW"; None where they are no pictures."""
+    named = None
+    if asked.dims is not None:
+        named = "".join(letter for _, letter in sorted(zip(asked.dims, "NHWC", strict=True)))
+    fits = _orders_of_size(shape, named, asked.image_size)
+    if len(fits) == 1 or (fits and fits[0] == named):
+        return fits[0]
+    if asked.image_size is None and asked.moved and len(shape) == 3 and dtype == np.uint8:
+        return "NHW"
+    if len(shape) != 4 or named is not None:
+        return named if len(shape) == 4 else None
+    second, last = shape[1] <= _MOST_CHANNELS, shape[3] <= _MOST_CHANNELS
+    if last and not second:
+        return "NHWC"
+    if second:
+        what = "the order of this set's axes is ambiguous: it may be NCHW"
+    elif asked.moved:
+        what = "size, crop and flip need pictures, and nothing says that these data are pictures"
+    else:
+        return None
+    hint = NAME_AXES
+    if asked.image_size is not None:
+        what = f"field {asked.data!r}: {what}"
+        hint += "; or give it a reader of its own: with the same seed it has the same order"
+    raise ParamsError(what, path=path, found=f"shape {shape}", hint=hint)
+
+
+def _orders_of_size(
     shape: tuple[int, ...],
-    dims: tuple[int, int, int, int] | None,
-    image_size: tuple[int | None, int | None],
-) -> tuple[int, str] | None:
-    """The axes of pictures of a known size, in the order given or a usual one; None if no order
-    fits."""
-    named = "NHWC"
-    if dims is not None:
-        named = "".join(letter for _, letter in sorted(zip(dims, "NHWC", strict=True)))
-    for order in (named, "NHWC", "NCHW"):
-        letters = order if len(shape) == 4 else order.replace("C", "")
-        if len(letters) != len(shape):
-            return None
-        sizes = dict(zip(letters, shape, strict=True))
-        if (sizes["H"], sizes["W"]) == image_size:
-            return letters.index("N"), letters.replace("N", "")
-    return None
+    named: str | None,
+    image_size: tuple[int | None, int | None] | None,
+) -> list[str]:
+    """The orders in which data have the height and width of the pictures beside them: of the one
+    that is named and the usual ones."""
+    orders = [named, "NHWC", "NCHW"] if named is not None else ["NHWC", "NCHW"]
+    if len(shape) != 4:
+        orders = [order.replace("C", "") for order in orders]
+    fits = (
+        order
+        for order in orders
+        if image_size is not None
+        and len(order) == len(shape)
+        and (shape[order.index("H")], shape[order.index("W")]) == image_size
+    )
+    return list(dict.fromkeys(fits))
 
 
-def stored_rows(shape: tuple[int, ...], dtype: np.dtype[Any], axes: str | None) -> Stored:
-    """Raw samples of a shape, axes as :func:`image_axes` found them."""
-    if axes is not None and "C" not in axes:
-        return Stored((*shape, 1), dtype, axes + "C", channels=1, flat=True)
-    return Stored(shape, dtype, axes)
+def check_labels(
+    shape: tuple[int, ...], stored: Stored, asked: Hdf5Fields, path: str, *, in_file: bool = True
+) -> None:
+    """ParamsError where labels of a ``shape`` have the height and width of pictures that are moved:
+    labels are served as stored, and would no longer show what their picture shows.
+
+    ``in_file``: they lie in the set's file, where they can be named as a field.
+    """
+    if not asked.moved or stored.axes is None:
+        return
+    name = asked.labels or fmt.LABELS
+    arrays = not in_file and asked.labels_path is None
+    size = stored.image_shape()[:2]
+    if not _has_size(f"labels {name!r}", shape, size, path):
+        return
+    fields = [asked.data, *(asked.others or ()), name]
+    listed = f"data_field=[{', '.join(json.dumps(field) for field in fields)}]"
+    if name == fmt.LABELS and in_file:
+        listed += ", labels_field=None"
+    if arrays:
+        listed = f"data={{{', '.join(f'{json.dumps(field)}: ...' for field in fields)}}}, {listed}"
+    elif not in_file:
+        listed += ", with all of them in one file"
+    raise ParamsError(
+        f"labels {name!r} have the height and width of the pictures, but size, crop and flip move "
+        "only the pictures",
+        path=path,
+        found=f"shape {shape}",
+        hint=f"name them as a field, which moves with its picture: {listed}",
+    )
+
+
+def _has_size(
+    what: str, shape: tuple[int, ...], image_size: tuple[int | None, int | None] | None, path: str
+) -> bool:
+    """Whether two axes beside each other, after the first, are the pictures' height and width.
+    Warns where they are these times a whole number, or divided by it."""
+    high, wide = image_size or (None, None)
+    if high is None or wide is None:
+        return False
+    sides = list(itertools.pairwise(shape[1:]))
+    if image_size in sides:
+        return True
+    for side in sides:
+        same_ratio = side[0] * wide == side[1] * high
+        whole = side[0] % high == 0 == side[1] % wide or high % side[0] == 0 == wide % side[1]
+        if same_ratio and whole and min(side) > _MOST_CHANNELS:
+            warnings.warn(
+                f"{path}: {what} of {side[0]} x {side[1]} are served as stored, while size, crop "
+                f"and flip move the pictures of {high} x {wide}: a field of shape "
+                f"(N, {side[0]}, {side[1]}, 1) moves with its picture",
+                stacklevel=2,
+            )
+            break
+    return False

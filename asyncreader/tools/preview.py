@@ -131,6 +131,8 @@ def preview_batch(
         total = source.spec.count if chosen is None else len(np.arange(source.spec.count)[chosen])
         title, facts = _title(source.first), _facts(source.first)
         names = source.spec.classes
+    if stored.axes is None and len(stored.shape or ()) == 3 and p.postprocess is None:
+        raise not_pictures(title, stored.shape or ())
     first = {"batch_size": min(count, total), "world_size": 1, **given_params(params, {})}
     with AsyncReader(first) as reader:
         reader.fetchData()

@@ -15,6 +15,7 @@ from ..errors import FormatError, SampleError
 from ..pixels import codec
 from ..pixels.masks import decode_values
 from ..sources import Source
+from ..sources.request import NAME_AXES
 
 Array = npt.NDArray[Any]
 UInt8 = npt.NDArray[np.uint8]
@@ -210,5 +211,5 @@ def not_pictures(path: str, shape: tuple[int, ...]) -> FormatError:
         found=f"samples of shape {shape}",
         expected="height x width, or height x width x channels",
         hint="name a field that holds pictures with -p data_field=NAME; 'asyncreader info' "
-        "describes any set",
+        "describes any set" + (f"; or {NAME_AXES}" if len(shape) == 3 else ""),
     )

@@ -29,6 +29,7 @@ from asyncreader.sources import (
 from asyncreader.sources.base import FieldIndex
 from asyncreader.sources.bytestore import FileRef, LocalFile
 from asyncreader.sources.lmdb.file import lmdb_data_file
+from asyncreader.sources.request import NAME_AXES
 from asyncreader.sources.sets.joined import Joined
 from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url
@@ -333,6 +334,7 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
         path=source.spec.path,
         found=f"samples of shape {stored.shape}, {stored.dtype}",
         expected="uint8, 1 or 3 channels",
+        hint=NAME_AXES if stored.axes is None and len(stored.shape or ()) == 3 else None,
     )
 
 

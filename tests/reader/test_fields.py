@@ -305,6 +305,88 @@ def test_labels_still_apply(tmp_path: Path) -> None:
         assert next(iter(reader)).labels is None
 
 
+LABEL_MAPS: dict[str, Callable[[], np.ndarray]] = {
+    "(N, H, W)": lambda: MASKS,
+    "(N, H, W, 1)": lambda: MASKS[..., None],
+    "(N, 2, H, W)": lambda: np.stack([MASKS, MASKS], 1),
+}
+
+
+@pytest.mark.parametrize("asked", [{"size": (20, 20)}, {"flip": True}])
+@pytest.mark.parametrize("kind", LABEL_MAPS)
+def test_masks_as_labels_are_refused_where_pictures_move(
+    tmp_path: Path, kind: str, asked: dict[str, Any]
+) -> None:
+    """Labels of the pictures' height and width would stay behind: the error says how to serve
+    them as a field, and that works."""
+    masks, path = LABEL_MAPS[kind](), tmp_path / "set.h5"
+    with h5py.File(path, "w") as file:
+        file["data"], file["mask"], file["ids"] = IMAGES, masks, IDS
+    with AsyncReader(path=path, labels_field="mask", batch_size=N) as reader:
+        np.testing.assert_array_equal(next(iter(reader)).labels, masks)
+    match = r"labels 'mask'.*data_field=\["
+    with pytest.raises(ParamsError, match=match + r'"data", "mask"\]'):
+        AsyncReader(path=path, labels_field="mask", **asked)
+    with pytest.raises(ParamsError, match=match + r'"data", "ids", "mask"\]'):
+        AsyncReader(path=path, labels_field="mask", data_field=["data", "ids"], **asked)
+    with AsyncReader(path=path, data_field=FIELDS, batch_size=N, **asked) as reader:
+        assert next(iter(reader)).labels is None
+    match = r'labels.*data=\{"data": \.\.\., "labels": \.\.\.\}'
+    with pytest.raises(ParamsError, match=match):
+        AsyncReader(data=IMAGES, labels=masks, **asked)
+    with h5py.File(path) as file, pytest.raises(ParamsError, match=match):
+        AsyncReader(data=file["data"], labels=masks, **asked)
+    named = {"data": IMAGES, "labels": masks}
+    with AsyncReader(data=named, data_field=["data", "labels"], **asked) as reader:
+        assert next(iter(reader)).labels is None
+
+
+@pytest.mark.parametrize("asked", [{"size": (20, 20)}, {"flip": True}])
+def test_masks_as_labels_of_every_layout_are_refused(tmp_path: Path, asked: dict[str, Any]) -> None:
+    """Under the usual name, in another file, found by a usual name, in a list of files, and in an
+    LMDB: the error names the data set that the labels are in."""
+    path = tmp_path / "usual.h5"
+    with h5py.File(path, "w") as file:
+        file["data"], file["labels"] = IMAGES, MASKS
+    match = r'"data", "labels"\], labels_field=None'
+    for several in (path, [path, path]):
+        with pytest.raises(ParamsError, match=match):
+            AsyncReader(path=several, **asked)
+    reader = AsyncReader(path=path, data_field=["data", "labels"], labels_field=None, **asked)
+    reader.close()
+    with h5py.File(tmp_path / "found.h5", "w") as file:
+        file["data"], file["target"] = IMAGES, MASKS
+    with pytest.raises(ParamsError, match=r'"data", "target"\]'):
+        AsyncReader(path=tmp_path / "found.h5", **asked)
+    with h5py.File(tmp_path / "images.h5", "w") as file:
+        file["data"] = IMAGES
+    elsewhere = {"labels_path": path, "labels_field": "labels"}
+    with pytest.raises(ParamsError, match="in one file"):
+        AsyncReader(path=tmp_path / "images.h5", **elsewhere, **asked)
+    rows = [{"image": image, "label": mask} for image, mask in zip(IMAGES, MASKS, strict=True)]
+    with pytest.raises(ParamsError, match=r'"image", "label"\]'):
+        AsyncReader(path=write_maps(tmp_path / "set.lmdb", rows), **asked)
+
+
+def test_maps_of_other_sides_are_warned_of() -> None:
+    """Labels and fields whose sides are the pictures' times a whole number, or divided by it, are
+    served as stored, with a warning; as fields with an axis of channels they move."""
+    half, twice = MASKS[:, ::2, ::2], MASKS.repeat(2, 1).repeat(2, 2)
+    for maps, sides in ((half, "24 x 28"), (twice, "96 x 112")):
+        for data, labels, named in (
+            (IMAGES, maps, "labels 'labels'"),
+            (IMAGES, maps[..., None], "labels 'labels'"),
+            ({"data": IMAGES, "mask": maps}, None, "field 'mask'"),
+        ):
+            with pytest.warns(UserWarning, match=f"{named} of {sides} are served as stored"):
+                AsyncReader(data=data, labels=labels, flip=True).close()
+            AsyncReader(data=data, labels=labels).close()
+        AsyncReader(data={"data": IMAGES, "mask": maps[..., None]}, flip=True).close()
+    # numbers and small matrices are no maps
+    for labels in (LABELS, np.zeros((N, 3, 3)), np.zeros((N, 1, 1, 1)), np.zeros((N, 24, 24))):
+        AsyncReader(data=IMAGES, labels=labels, flip=True).close()
+
+
 def test_arrays(tmp_path: Path) -> None:
     """Arrays by name: numpy in any axis order, memmap, h5py data sets; all, or those named."""
     with h5py.File(write_plain(tmp_path / "set.h5")) as file:

@@ -597,7 +597,7 @@ def test_contradictions(given: dict[str, Any], says: str) -> None:
 
 def test_contradictions_with_the_file(tmp_path: Path) -> None:
     """What does not go with the set that was opened is an error, not silently something else."""
-    images = paint(6, (4, 5, 3))
+    images = paint(6, (6, 5, 3))
     h5 = write_hdf5(tmp_path / "a.h5", packed(images))
     lm = write_lmdb(tmp_path / "a.lmdb", packed(images))
     for given, says in (
@@ -614,7 +614,7 @@ def test_contradictions_with_the_file(tmp_path: Path) -> None:
         ({"path": h5, "batch_size": 10**12, "last_batch": "pad"}, "memory"),
         ({"path": h5, "batch_size": 2**62, "last_batch": "pad"}, "memory"),
         ({"data": images, "verify": "always"}, "without checksums"),
-        ({"data": np.zeros((5, 3)), "size": (2, 2)}, "4-D"),
+        ({"data": np.zeros((5, 3)), "size": (2, 2)}, "size needs pictures"),
     ):
         with pytest.raises(ParamsError, match=says):
             AsyncReader(given)

@@ -466,6 +466,45 @@ def test_labels_that_do_not_fit_say_what_to_do(tmp_path: Path) -> None:
         AsyncReader(data=data, labels=text)
 
 
+@pytest.mark.parametrize("name", ["labels", "label", "targets", "target", "y"])
+@pytest.mark.parametrize("rows", [COUNT + 5, COUNT - 5])
+def test_labels_of_another_number_are_refused(tmp_path: Path, name: str, rows: int) -> None:
+    """More or fewer labels than samples: a FormatError, under every name, in every layout, and in
+    one file of a list; labels_field=None reads the set without them."""
+    contents: dict[str, dict[str, Any]] = {
+        "plain": {"data": IMAGES},
+        "field": {"images": IMAGES.repeat(2, 0), "val_images": IMAGES},
+        "encoded": {"images": None},
+        "course": {"train_set_x": IMAGES},
+        "gan": {"imgs": IMAGES.transpose(0, 3, 1, 2)},
+        "fuel": {"features": IMAGES},
+    }
+    for kind, fields in contents.items():
+        path, labels = tmp_path / f"{kind}.h5", name
+        with h5py.File(path, "w") as file:
+            for field, data in fields.items():
+                if data is None:
+                    foreign.vlen(file, field, foreign.files(IMAGES))
+                else:
+                    file[field] = data
+            if kind == "course":
+                labels = "train_set_y"
+            file[labels] = np.zeros(rows)
+            if kind == "fuel":
+                foreign.fuel_split(file, both("train", 0, 4))
+        if kind == "fuel" and rows < COUNT:
+            continue  # samples without labels stand behind the others there
+        params = {"path": str(path)}
+        if kind == "field":
+            params["data_field"] = "val_images"
+        if name == "y":
+            params["labels_field"] = labels
+        for one in (params, {**params, "path": [str(path)] * 2}):
+            with pytest.raises(FormatError, match=r"another number of rows.*labels_field=None"):
+                AsyncReader(one)
+        assert served(**{**params, "labels_field": None})[1] is None
+
+
 def test_any_names_in_convert(tmp_path: Path) -> None:
     """convert reads any names and axes by ``params``, and refuses what is not of reading."""
     with h5py.File(tmp_path / "set.h5", "w") as file:

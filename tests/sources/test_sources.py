@@ -153,7 +153,9 @@ def arrays(change: Callable[[np.ndarray, Path], Any], dtype: str = "uint8") -> A
         stored = [image.tobytes() for image in images]
         if np.dtype(data.dtype).byteorder == ">":
             stored = [image.astype(data.dtype).tobytes() for image in images]
-        return Built(lambda: index_arrays(data, LABELS, dims).open(), images, stored, LABELS)
+        return Built(
+            lambda: index_arrays(data, LABELS, Hdf5Fields(dims=dims)).open(), images, stored, LABELS
+        )
 
     return build
 
@@ -305,7 +307,7 @@ CASES = [
     ),
     Case("hdf5 bool", foreign("bool")),
     Case("hdf5 one channel", foreign(shape=(9, 6, 1))),
-    Case("hdf5 five channels", foreign(shape=(6, 9, 5))),
+    Case("hdf5 five channels", foreign(shape=(6, 9, 5), dims=(1, 2, 3, 4))),
     Case("hdf5 float16 gzip", foreign("float16", chunks=(4, 8, 7, 3), compression="gzip")),
     Case("hdf5 vectors", foreign("float32", shape=(11,))),
     Case("hdf5 numbers", foreign("float64", shape=())),
@@ -412,7 +414,7 @@ def test_wrong_fletcher32_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["r", "r+"])
 def test_file_that_is_open_in_h5py(tmp_path: Path, locking: Any, mode: str) -> None:
     """A file that this process has open in h5py, with any locking, is read; h5py's goes on."""
-    images = paint(9, (4, 5, 3))
+    images = paint(9, (6, 5, 3))
     path = tmp_path / "open.h5"
     with h5py.File(path, "w") as file:
         file["data"] = images
@@ -423,10 +425,10 @@ def test_file_that_is_open_in_h5py(tmp_path: Path, locking: Any, mode: str) -> N
         np.testing.assert_array_equal(file["data"][3], images[3])
 
 
-@pytest.mark.parametrize("storage", [{}, {"chunks": (2, 4, 5, 3), "compression": "gzip"}])
+@pytest.mark.parametrize("storage", [{}, {"chunks": (2, 6, 5, 3), "compression": "gzip"}])
 def test_h5py_dataset_just_written(tmp_path: Path, storage: dict[str, Any]) -> None:
     """A data set whose file is still open for writing is served with what was written to it."""
-    images = paint(9, (4, 5, 3))
+    images = paint(9, (6, 5, 3))
     with h5py.File(tmp_path / "written.h5", "w") as file:
         data = file.create_dataset("d", shape=images.shape, dtype=np.uint8, **storage)
         for i, image in enumerate(images):
@@ -441,7 +443,7 @@ def test_h5py_dataset_just_written(tmp_path: Path, storage: dict[str, Any]) -> N
 
 def test_h5py_dataset_in_memory() -> None:
     """A data set of a file without a place on disk is read through h5py itself."""
-    images = paint(9, (4, 5, 3))
+    images = paint(9, (6, 5, 3))
     with h5py.File("not on disk", "w", driver="core", backing_store=False) as file:
         file["d"] = images
         with AsyncReader(data=file["d"], batch_size=9, layout="NHWC") as reader:
@@ -468,7 +470,7 @@ def test_our_data_by_any_name(tmp_path: Path, name: str) -> None:
 
 def test_soft_link_and_group(tmp_path: Path) -> None:
     """Paths in the file and soft links inside it lead to the data."""
-    images = paint(5, (4, 5, 3))
+    images = paint(5, (6, 5, 3))
     path = tmp_path / "links.h5"
     with h5py.File(path, "w") as file:
         file["a/b/images"] = images
@@ -654,10 +656,6 @@ def test_unclear_axes_are_not_guessed(tmp_path: Path) -> None:
     with AsyncReader(path=path, cha_dim=2, h_dim=3, w_dim=4, batch_size=6) as reader:
         reader.fetchData()
         np.testing.assert_array_equal(reader.getNextBatch().data, images)
-    # neither a channel count nor a wide last axis: taken as (N, H, W, C)
-    for shape in ((5, 9, 8), (4, 9, 4)):
-        with AsyncReader(data=paint(6, shape)) as reader:
-            assert reader.data_shape == (1, shape[2], *shape[:2])
 
 
 def test_foreign_attribute_named_format(tmp_path: Path) -> None:
@@ -991,6 +989,51 @@ def test_arrays_that_are_not_served() -> None:
             AsyncReader(data=data, labels=labels)
 
 
+@pytest.mark.parametrize("hidden", [[False] * 6, [True] + [False] * 5])
+def test_masked_arrays_are_refused(hidden: list[bool]) -> None:
+    """A masked array would be served without its mask: ParamsError that names ``.filled(...)``, as
+    data, labels, one of several fields, in a list, and as record numbers."""
+    masked = np.ma.MaskedArray(np.arange(6), hidden)
+    plain = np.arange(6)
+    for params in (
+        {"data": masked},
+        {"data": plain, "labels": masked},
+        {"data": {"a": plain, "b": masked}},
+        {"data": [masked, masked]},
+        {"data": plain, "labels": list(np.ma.MaskedArray(np.ones((6, 1)), np.ones((6, 1))))},
+        {"data": plain, "subset": masked},
+    ):
+        with pytest.raises(ParamsError, match=r"masked.*\.filled\("):
+            AsyncReader(params)
+
+
+class _Variable:
+    """What netCDF4 gives: numbered rows, each a masked array, whether or not one is masked."""
+
+    dtype = np.dtype("float32")
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+        self.shape = rows.shape
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+
+def test_rows_that_are_masked_are_refused() -> None:
+    """Rows of an array-like are masked arrays: served while no value is masked, else an error of
+    the batch that names the record."""
+    rows = np.ma.MaskedArray(np.arange(12, dtype="float32").reshape(4, 3), np.zeros((4, 3)))
+    with AsyncReader(data=_Variable(rows), batch_size=4) as reader:
+        np.testing.assert_array_equal(next(iter(reader)).data, rows.data)
+    rows.mask[2, 1] = True
+    with (
+        AsyncReader(data=_Variable(rows), batch_size=4) as reader,
+        pytest.raises(ParamsError, match=r"masked.*record 2.*\.filled\("),
+    ):
+        next(iter(reader))
+
+
 def test_lists_are_arrays() -> None:
     """A plain list serves as data and labels."""
     with AsyncReader(data=[[1, 2], [3, 4], [5, 6]], labels=[7, 8, 9], batch_size=3) as reader:
@@ -1025,9 +1068,9 @@ def test_fingerprint_tells_sets_apart(tmp_path: Path) -> None:
         assert fingerprint(one) == fingerprint(two)
         found[name] = fingerprint(one)
     assert len(set(found.values())) == len(found)
-    plain = paint(9, (4, 4, 3))
+    plain = paint(9, (6, 4, 3))
     prints = {
-        fingerprint(index_arrays(array, None, None).open())
+        fingerprint(index_arrays(array, None, Hdf5Fields()).open())
         for array in (plain, plain[:8], plain.astype("uint16"), plain[::-1].copy())
     }
     assert len(prints) == 4

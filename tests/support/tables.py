@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import click
+import numpy as np
 from project import ROOT
 
 from asyncreader.checks import Parameter
 from asyncreader.cli.main import cli
+from asyncreader.errors import ParamsError
 from asyncreader.params import PARAMETERS
+from asyncreader.pixels.transform import Fill, Wanted
 from asyncreader.sources.layouts.detect import table as layout_table
+from asyncreader.sources.request import Hdf5Fields, stored_samples
 from converters.options import OPTIONS
 
 #: The parameters that README shows: those that most people need.
@@ -62,9 +67,83 @@ def _cell(text: str) -> str:
     return text.replace("|", r"\|")
 
 
+class Shape(NamedTuple):
+    """Data of some shape that another program stored: what they are, an example, and the axes
+    that the caller names, as (num_dim, h_dim, w_dim, cha_dim)."""
+
+    words: str
+    shape: tuple[int, ...]
+    dtype: str = "uint8"
+    dims: tuple[int, int, int, int] | None = None
+
+    @property
+    def example(self) -> str:
+        """The shape of the whole data set, its dtype, and what is named."""
+        text = (
+            f"({', '.join(('N', *map(str, self.shape)))}{'' if self.shape else ','}) {self.dtype}"
+        )
+        if self.dims is None:
+            return text
+        names = zip(("num_dim", "h_dim", "w_dim", "cha_dim"), self.dims, strict=True)
+        return text + ", `" + ", ".join(f"{name}={number}" for name, number in names) + "`"
+
+
+#: The examples of the table in docs/layouts.md.
+SHAPES = (
+    Shape("pictures, channels last", (64, 48, 3)),
+    Shape("one or two channels", (64, 48, 1), "uint16"),
+    Shape("one or two channels", (64, 48, 2), "float32"),
+    Shape("channels first", (3, 64, 48)),
+    Shape("channels first, named", (3, 64, 48), dims=(1, 3, 4, 2)),
+    Shape("very narrow pictures", (4, 48, 4)),
+    Shape("volumes", (16, 24, 24), "uint16"),
+    Shape("shallow volumes", (3, 24, 24), "float32"),
+    Shape("feature maps", (64, 7, 7), "float32"),
+    Shape("5 bands", (5, 64, 48), "uint16"),
+    Shape("12 bands", (64, 48, 12), "float32"),
+    Shape("12 bands, named", (64, 48, 12), "float32", (1, 2, 3, 4)),
+    Shape("grey pictures", (64, 48)),
+    Shape("matrices", (64, 48), "float32"),
+    Shape("vectors", (10,), "float32"),
+    Shape("numbers", (), "int64"),
+    Shape("volumes with channels, films", (1, 16, 24, 24), "float32"),
+)
+
+#: The size that the table's last column asks for.
+SIZE = (32, 32)
+
+
+def shape_table() -> str:
+    """What data of each shape are served as, by the rule that the reader follows."""
+    rows = [
+        f"| stored | example | served | with `size={SIZE}`, or `flip` |",
+        "|---|---|---|---|",
+    ]
+    for one in SHAPES:
+        cells = (one.words, one.example, _served(one), _served(one, SIZE))
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _served(one: Shape, size: tuple[int, int] | None = None) -> str:
+    asked = Hdf5Fields(dims=one.dims, moved=size is not None)
+    try:
+        _, stored = stored_samples((8, *one.shape), np.dtype(one.dtype), asked, "data")
+    except ParamsError:
+        return "asks for the axes"
+    try:
+        fill = Fill(stored, Wanted(size=size), "data")
+    except ParamsError:
+        return "refused: no pictures"
+    _, *shape = fill.handed_out(np.empty(fill.allocate_shape(1), fill.dtype)).shape
+    text = f"(B{''.join(f', {n}' for n in shape)}{'' if shape else ','})"
+    return f"as stored, {text}" if stored.axes is None else f"pictures, {text}"
+
+
 #: What else is made, between two marks of a page.
 TEXTS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/layouts.md", "layouts"): layout_table,
+    ("docs/layouts.md", "shapes"): shape_table,
     ("docs/commands.md", "commands"): command_help,
 }
 

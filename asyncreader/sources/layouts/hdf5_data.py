@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import DecodeError, FormatError
+from ...errors import DecodeError, FormatError, ParamsError
 from ...formats import packed as fmt
 from ...pixels.transform import Stored
 from ..arrays import FileRows, Rows
@@ -25,7 +26,7 @@ from ..hdf5.file import ThroughLibrary
 from ..hdf5.filters import NAMES, check_filters, decode_chunk
 from ..hdf5.vlen import ELEMENT, heap_extents
 from ..images import image_kind, same_size
-from ..request import image_axes, stored_rows
+from ..request import stored_samples
 from . import fuel
 from .hdf5_set import AGAIN, Hdf5Set, check_numeric
 
@@ -36,6 +37,10 @@ def index_data(found: Hdf5Set) -> FieldIndex:
 
     data = found.dataset(found.fields.data)
     meta = found.meta
+    if meta is not None and found.fields.dims not in (None, (1, 2, 3, 4)):
+        raise ParamsError(
+            "the axes of this set are known", path=found.path, found=found.fields.dims
+        )
     if meta is not None and meta.encoding != "raw":
         return _blob(found, data, meta)
     base = h5py.check_vlen_dtype(data.dtype)
@@ -95,8 +100,7 @@ def _raw(found: Hdf5Set, data: Dataset) -> FieldIndex:
         raise FormatError(
             f"data set {name!r} has no samples", path=found.path, found=f"shape {data.shape}"
         )
-    dims = found.fields.dims or found.axes(data.shape)
-    axis, axes = image_axes(data.shape, dims, found.meta, found.path, found.fields.image_size)
+    axis, stored = _samples(found, data)
     count = data.shape[axis]
     if found.meta is not None and count != found.meta.count:
         raise FormatError(
@@ -117,11 +121,17 @@ def _raw(found: Hdf5Set, data: Dataset) -> FieldIndex:
             expected=f"{found.meta.shape}, {found.meta.dtype}",
             hint=fmt.REPACK,
         )
-    shape = tuple(n for i, n in enumerate(data.shape) if i != axis)
-    stored = stored_rows(shape, data.dtype, axes)
     if data.chunks is None:
         return _contiguous(found, data, axis, stored)
     return _chunked(found, data, axis, stored)
+
+
+def _samples(found: Hdf5Set, data: Dataset) -> tuple[int, Stored]:
+    """(axis of the sample number, what a sample is)."""
+    if found.meta is not None:
+        return 0, Stored(data.shape[1:], data.dtype, "HWC")
+    asked = replace(found.fields, dims=found.fields.dims or found.axes(data.shape))
+    return stored_samples(data.shape, data.dtype, asked, found.path)
 
 
 def _contiguous(found: Hdf5Set, data: Dataset, axis: int, stored: Stored) -> FieldIndex:

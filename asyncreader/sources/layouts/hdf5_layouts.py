@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
+from ...formats import packed as fmt
 from ..base import FieldIndex, Layout, index_fields, index_of
 from ..bytestore import ByteFile
 from ..hdf5.file import Hdf5, read_meta, translated
@@ -29,16 +30,17 @@ _LABEL_NAMES: Final = ("label", "targets", "target")
 
 
 def _with_labels(found: Hdf5Set, data: str) -> Hdf5Fields:
-    """``data``, and the labels beside them that go by a usual name."""
+    """``data``, and the labels beside them that go by a usual name: the first of their number, else
+    the first, whose number is then an error."""
     fields = replace(found.fields, data=data)
     rows = found.samples(data) if found.labels_unnamed and "/" not in data else None
-    for name in _LABEL_NAMES if rows is not None else ():
-        labels = found.samples(name)
-        if rows is None or labels is None or labels.dtype.kind not in "buif":
-            continue
-        if found.unlabelled or labels.shape[0] == rows.shape[0]:
-            return replace(fields, labels=name)
-    return fields
+    if rows is None:
+        return fields
+    named = ((name, found.samples(name)) for name in _LABEL_NAMES)
+    there = [(name, one) for name, one in named if one is not None and one.dtype.kind in "buif"]
+    fit = [name for name, one in there if found.unlabelled or one.shape[0] == rows.shape[0]]
+    names = fit or [name for name, _ in there]
+    return replace(fields, labels=names[0]) if names else fields
 
 
 # -- DeepLearning.ai -----------------------------------------------------------------------------
@@ -99,8 +101,9 @@ def _index_encoded(found: Hdf5Set) -> FieldIndex:
 
 
 def _index_gan(found: Hdf5Set) -> FieldIndex:
-    fields = _with_labels(found, _GAN)
-    return index_data(replace(found.named("BigGAN-PyTorch", fields), axes=fuel.axis_order))
+    data = _GAN if found.unnamed else found.fields.data
+    named = found.named("BigGAN-PyTorch", _with_labels(found, data))
+    return index_data(replace(named, axes=fuel.axis_order) if data == _GAN else named)
 
 
 # -- PCam ----------------------------------------------------------------------------------------
@@ -177,7 +180,7 @@ LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
     ),
     Layout(
         "BigGAN-PyTorch",
-        lambda found: found.unnamed and _GAN in found.h5.names,
+        lambda found: _GAN in found.h5.names and fmt.DATA not in found.h5.names,
         _index_gan,
         "HDF5 `imgs`, N x C x H x W or N x H x W x C | `imgs` with `labels` | other axes: "
         "`num_dim` ...",

@@ -18,7 +18,7 @@ from ..base import Array, FieldIndex, Int64, SourceSpec, Storage, UInt64, kept
 from ..bytestore import ByteFile, OpenFile
 from ..hdf5.checks import Dataset, odd_bits
 from ..hdf5.file import Hdf5, TablePaths, translated
-from ..request import Hdf5Fields
+from ..request import Hdf5Fields, check_labels
 from . import fuel
 
 #: 1-based axes (number, height, width, channel).
@@ -168,7 +168,7 @@ class Hdf5Set:
         needed = fields.labels_required or packed is not None
         if not needed and self.h5.reach(fields.labels) is None:
             return None
-        labels = self.table(fields.labels, _TEXT_LABELS)[:count]
+        labels = self.table(fields.labels, _TEXT_LABELS)
         _check_labels(labels, count, self.path, fields.labels)
         if packed is None:
             return labels
@@ -229,6 +229,9 @@ class Hdf5Set:
         """The index of ``rows`` samples in ``storage``, with labels and all that goes with them.
         ``how`` they are stored, in words; ``block`` of them together."""
         labels = self._labels(rows)
+        if labels is not None:
+            in_file = self.fields.labels_path is None
+            check_labels(labels.shape, stored, self.fields, self.path, in_file=in_file)
         spec = SourceSpec(
             path=self.path,
             container="HDF5",

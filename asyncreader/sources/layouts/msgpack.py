@@ -18,7 +18,7 @@ from ..images import image_kind
 from ..lmdb import columns
 from ..lmdb.columns import ARRAY, BIN, MAP, STR, Bools, Int64, Span, gather
 from ..lmdb.entries import Entries
-from ..request import image_axes, no_field, stored_rows
+from ..request import check_labels, grey_rows, no_field, stored_samples
 from .base import ForeignSet, encoded_images, in_order, unknown
 from .image_files import check_count, stated_count, text_labels
 from .msgpack_values import ARRAYS, BINARY, REAL, TEXT, WHOLE, WORDS, Values, read_values
@@ -288,27 +288,26 @@ def _index(
     same = bool((data.shape == data.shape[0]).all())
     whole = data.first_shape()
     count = len(entries)
-    image_size = found.fields.image_size
-    axis, axes = image_axes((count, *whole), found.fields.dims, None, found.path, image_size)
-    if axes is None and not same and rank == 2 and image_size == (None, None):
-        axes = "HW"  # masks of pictures that differ in size as they do
+    axis, stored = stored_samples((count, *whole), dtype, found.fields, found.path)
+    if stored.axes is None and not same and rank == 2 and found.fields.image_size == (None, None):
+        stored = grey_rows(whole, dtype)  # masks of pictures that differ in size as they do
     if axis != 0:
         found.check_dims()
-    channels = whole[axes.index("C")] if axes is not None and "C" in axes else 1
+    if labels is not None:
+        asked = replace(found.fields, data=name, labels=label_name)
+        check_labels(labels.shape, stored, asked, found.path)
+    if not same and stored.axes is None:
+        _alike(
+            entries,
+            (data.shape == data.shape[0]).all(axis=1),
+            f"{name!r} is of another shape, and not an image that could be resized",
+            data.shape[:, :rank],
+        )
     if not same:
-        if axes is None:
-            _alike(
-                entries,
-                (data.shape == data.shape[0]).all(axis=1),
-                f"{name!r} is of another shape, and not an image that could be resized",
-                data.shape[:, :rank],
-            )
-        else:
-            if "C" in axes:
-                of_each = data.shape[:, axes.index("C")]
-                _alike(entries, of_each == channels, f"{name!r} has other channels", of_each)
-    stored = stored_rows(whole, dtype, axes)
-    if not same:
+        channels = stored.image_shape()[2]
+        if not stored.flat:
+            of_each = data.shape[:, (stored.axes or "").index("C")]
+            _alike(entries, of_each == channels, f"{name!r} has other channels", of_each)
         stored = replace(stored, shape=None, channels=channels)
     spec = found.spec(layout, count, stored, float(np.mean(data.size)), classes)
     if same:
