@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import FILL_MASKED
 from ..errors import AsyncReaderError, SampleError, SourceError, WorkerError
 from ..order import BatchPlan, EpochOrder
 from ..pixels.transform import Fill
@@ -337,6 +338,11 @@ class BatchFiller:
                 if made is not None:
                     raise WorkerError(f"postprocess returned {name}, but none in its trial call")
                 continue
+            if np.ma.is_masked(made):
+                raise WorkerError(
+                    f"postprocess returned {name} with masked values, whose mask would be lost",
+                    hint=FILL_MASKED,
+                )
             array = np.asarray(made)
             expected = (
                 (count, *out.shape[1:]) if out.shape[0] == slot.rows[0].shape[0] else out.shape

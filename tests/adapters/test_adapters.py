@@ -114,7 +114,7 @@ def test_frameworks_are_not_loaded() -> None:
         "import asyncreader.adapters.torch, asyncreader.adapters.jax\n"
         "from asyncreader import AsyncReader\n"
         "from asyncreader.adapters.generator import endless\n"
-        "next(endless(data=np.zeros((4, 2, 2, 3), np.uint8)))\n"
+        "next(endless(data=np.zeros((4, 6, 2, 3), np.uint8)))\n"
         "assert not {'torch', 'jax', 'keras'} & set(sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -129,7 +129,7 @@ def test_labels(labels: np.ndarray | None, shape: tuple[int, ...] | None) -> Non
 @pytest.mark.parametrize("dtype", [">i2", ">f4", ">i8", ">f8", "<u2", "<f2", "u1"])
 def test_any_byte_order(tmp_path: Path, dtype: str) -> None:
     """Big-endian sets, which torch refuses, arrive in native byte order with the same values."""
-    values = (np.arange(20 * 12).reshape(20, 2, 2, 3) % 99).astype(dtype)
+    values = (np.arange(20 * 36).reshape(20, 6, 2, 3) % 99).astype(dtype)
     with h5py.File(tmp_path / "set.h5", "w") as file:
         file["data"] = values
         file["labels"] = np.arange(20, dtype=">i4")

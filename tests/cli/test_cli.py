@@ -85,10 +85,10 @@ def packed(photos: Path) -> Path:
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
-    """An HDF5 set that is not ours: images (30, 4, 5, 3) int16, y (30,), boxes (30, 4)."""
+    """An HDF5 set that is not ours: images (30, 6, 5, 3) int16, y (30,), boxes (30, 4)."""
     path = tmp_path / "foreign.h5"
     with h5py.File(path, "w") as file:
-        file["images"] = np.zeros((30, 4, 5, 3), "<i2")
+        file["images"] = np.zeros((30, 6, 5, 3), "<i2")
         file["y"] = np.arange(30) % 3 - 1
         file["boxes"] = np.linspace(0, 1, 120).reshape(30, 4)
     return path

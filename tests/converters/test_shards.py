@@ -441,7 +441,7 @@ def test_edited_pictures_are_packed_again(
 
 def test_an_edited_packed_source_is_packed_again(tmp_path: Path) -> None:
     """Of a packed source of others, whose samples have no checksums, the file's time counts."""
-    pixels = np.random.default_rng(0).integers(0, 255, (400, 4, 5, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 255, (400, 6, 5, 3), dtype=np.uint8)
     with h5py.File(tmp_path / "theirs.h5", "w") as file:
         file["data"] = pixels
     stop_at(250, tmp_path / "theirs.h5", tmp_path / "set", shards=4)
@@ -455,7 +455,7 @@ def test_an_edited_packed_source_is_packed_again(tmp_path: Path) -> None:
 
 def test_an_edited_file_of_a_list_is_packed_again(tmp_path: Path) -> None:
     """Of a list of files of others, it is the files' times that count, not the list's."""
-    pixels = np.random.default_rng(0).integers(0, 255, (400, 4, 5, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 255, (400, 6, 5, 3), dtype=np.uint8)
     for name, part in (("a.h5", pixels[:300]), ("b.h5", pixels[300:])):
         with h5py.File(tmp_path / name, "w") as file:
             file["data"], file["label"] = part, np.zeros(len(part))
@@ -478,7 +478,7 @@ def test_a_set_read_in_another_way_is_not_resumed(tmp_path: Path, resumed: dict[
     """Shards of pictures that are read with other axes are not mixed: it is an error."""
     axes = {"num_dim": 1, "h_dim": 2, "w_dim": 3, "cha_dim": 4}
     with h5py.File(tmp_path / "theirs.h5", "w") as file:
-        file["data"] = np.arange(400 * 48, dtype=np.uint32).reshape(400, 4, 4, 3).astype(np.uint8)
+        file["data"] = np.arange(400 * 72, dtype=np.uint32).reshape(400, 6, 4, 3).astype(np.uint8)
     how: dict[str, Any] = {"shards": 4, "encoding": "png"}
     stop_at(250, tmp_path / "theirs.h5", tmp_path / "set", params=axes, **how)
     other = {**axes, **resumed} if resumed else None

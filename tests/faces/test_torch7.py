@@ -27,7 +27,7 @@ from asyncreader import (
 
 COUNT = 22
 #: (N, H, W, C), sample i is known by its looks.
-IMAGES = (np.arange(COUNT)[:, None, None, None] * 5 + np.arange(4 * 6 * 3).reshape(4, 6, 3)).astype(
+IMAGES = (np.arange(COUNT)[:, None, None, None] * 5 + np.arange(5 * 6 * 3).reshape(5, 6, 3)).astype(
     np.uint8
 )
 LABELS = np.stack([np.arange(COUNT), np.arange(COUNT) * 2], axis=1)
@@ -155,7 +155,7 @@ def test_T7_axis_order(tmp_path: Path, axes: str) -> None:
     names = {"N": "num_dim", "H": "h_dim", "W": "w_dim", "C": "cha_dim"}
     dims = {names[axis]: place + 1 for place, axis in enumerate(axes)}
     with opened(str(tmp_path / "set.h5"), shuffle=True, **dims) as reader:
-        assert reader.data_shape == (4, 3, 4, 6)
+        assert reader.data_shape == (4, 3, 5, 6)
         for batch in reader:
             assert (batch.data == nchw(batch.indices)).all()
             assert (batch.labels == LABELS[batch.indices]).all()

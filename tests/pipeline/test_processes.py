@@ -269,7 +269,7 @@ def test_verified_once_for_all_workers(tmp_path: Path) -> None:
 
 def test_a_set_without_tables(tmp_path: Path) -> None:
     """A file of data alone, without labels or checksums, is served by processes too."""
-    images = paint(8, (4, 4, 3))
+    images = paint(8, (6, 4, 3))
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["data"] = images
     with AsyncReader(

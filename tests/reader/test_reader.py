@@ -713,7 +713,7 @@ def test_resume_from_every_boundary(last_batch: str, shuffle: bool | str) -> Non
 @pytest.mark.parametrize("last_batch", ["drop", "pad"])
 def test_resume_with_other_ranks(world: int, batch: int, last_batch: str) -> None:
     """From each boundary of (1, 8), another world x batch serves exactly the remaining samples."""
-    images = paint(61, (2, 2, 3))
+    images = paint(61, (6, 2, 3))
     params = {"data": images, "shuffle": True, "seed": 3, "last_batch": last_batch}
     with AsyncReader(params, batch_size=61) as reader:
         reader.fetchData()

@@ -844,6 +844,7 @@ def _raise(data: np.ndarray, labels: np.ndarray) -> Any:
         (_raise, "KeyError"),
         (lambda d, la: (d[:, :3], la), "another shape"),
         (lambda d, la: (d[:2], la), "another shape"),
+        (lambda d, la: (np.ma.masked_equal(d, d.flat[0]), la), r"data with masked.*\.filled\("),
         (lambda d, la: (d * 2.0, la), "float64"),
         (lambda d, la: (d, la[:, 0]), "labels of another shape"),
         (lambda d, la: (d, None), "labels"),

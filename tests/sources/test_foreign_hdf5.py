@@ -440,7 +440,8 @@ def test_pcam_by_name(tmp_path: Path) -> None:
     given = {"labels_path": str(tmp_path / "elsewhere.h5")}
     np.testing.assert_array_equal(served(str(tmp_path / "p_x.h5"), **given)[1], labels)
     os.rename(tmp_path / "elsewhere.h5", tmp_path / "p_y.h5")
-    np.testing.assert_array_equal(served(str(tmp_path / "p_x.h5"))[1], labels)
+    for more in ({}, {"data_field": "x"}):
+        np.testing.assert_array_equal(served(str(tmp_path / "p_x.h5"), **more)[1], labels)
     convert(tmp_path / "p_x.h5", tmp_path / "out.h5")
     np.testing.assert_array_equal(served(str(tmp_path / "out.h5"))[1], LABELS)
     assert served(str(tmp_path / "p_x.h5"), labels_field=None)[1] is None

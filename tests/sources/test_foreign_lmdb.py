@@ -184,6 +184,17 @@ def test_caffe_colours_in_every_fill(tmp_path: Path, params: dict[str, Any]) -> 
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
 
 
+def test_caffe_masks_as_labels(tmp_path: Path) -> None:
+    """Masks in a second LMDB come as rows of values; with size or flip they would stay behind."""
+    path = foreign.write_lmdb(tmp_path / "data", foreign.caffe(IMAGES, range(COUNT)))
+    maps = foreign.write_lmdb(tmp_path / "maps", foreign.caffe(IMAGES[..., :1], range(COUNT)))
+    source = open_source(path, Hdf5Fields(labels_path=maps))
+    np.testing.assert_array_equal(source.labels, IMAGES[..., 0].reshape(COUNT, -1))
+    for asked in ({"flip": True}, {"size": (4, 4)}):
+        with pytest.raises(ParamsError, match="labels 'labels' have the height and width"):
+            AsyncReader(path=path, labels_path=maps, **asked)
+
+
 def test_caffe_labels_of_their_own(tmp_path: Path) -> None:
     """labels_path names a second LMDB of Datums in the same order: rows of labels."""
     path = foreign.write_lmdb(tmp_path / "data", foreign.caffe(IMAGES, range(COUNT)))

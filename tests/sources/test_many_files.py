@@ -245,7 +245,7 @@ def test_too_many_foreign_files(tmp_path: Path) -> None:
 
     for number in range(60):
         with h5py.File(tmp_path / f"{number:03d}.h5", "w") as file:
-            file["data"] = np.zeros((2, 4, 4, 3), np.uint8)
+            file["data"] = np.zeros((2, 6, 4, 3), np.uint8)
     script = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))\n"
         "from asyncreader import AsyncReader, SourceError\n"
@@ -268,9 +268,9 @@ def test_compressed_files_share_the_memory_for_chunks(
     names = []
     for number in range(files):
         names.append(str(tmp_path / f"{number:03d}.h5"))
-        pixels = np.full((count, 4, 4, 3), number, np.uint8)
+        pixels = np.full((count, 6, 4, 3), number, np.uint8)
         with h5py.File(names[-1], "w") as file:
-            file.create_dataset("data", data=pixels, chunks=(chunk, 4, 4, 3), compression="gzip")
+            file.create_dataset("data", data=pixels, chunks=(chunk, 6, 4, 3), compression="gzip")
             file["labels"] = np.arange(count)
     decoded: list[int] = []
     caches: list[ChunkCache] = []
@@ -294,4 +294,4 @@ def test_compressed_files_share_the_memory_for_chunks(
             kept.append(sum(0 if one._memory is None else one._memory.nbytes for one in caches))
     assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert len(decoded) <= files * count // chunk * 1.1
-    assert max(kept) <= 5 * window * 4 * 4 * 3
+    assert max(kept) <= 5 * window * 6 * 4 * 3

@@ -20,6 +20,7 @@ from ..extents import ImageExtents
 from ..images import image_kind
 from ..lmdb.columns import BLOCK, Bools, Int64, Span, UInt8, gather, varint
 from ..lmdb.entries import Entries
+from ..request import check_labels
 from .base import ForeignSet, encoded_images
 
 #: Fields of a message that are looked at; a Datum has seven.
@@ -228,6 +229,17 @@ def _need(good: Bools, what: str, entries: Entries, found: Any = None) -> None:
 
 def index_datum(found: ForeignSet) -> FieldIndex:
     """The index of Datums, in key order."""
+    index = _index_datum(found)
+    (high, wide, _), labels = index.spec.stored.image_shape(), index.labels
+    if labels is not None and labels.ndim == 2 and high is not None and wide is not None:
+        count, values = labels.shape  # a Datum's values in a row
+        maps = (count, values // (high * wide), high, wide)
+        if values % (high * wide) == 0:
+            check_labels(maps, index.spec.stored, found.fields, found.path, in_file=False)
+    return index
+
+
+def _index_datum(found: ForeignSet) -> FieldIndex:
     entries = found.records
     order = found.fields.channel_order
     labels_path = found.fields.labels_path

@@ -113,10 +113,7 @@ def _pcam(found: Hdf5Set) -> Hdf5Fields | None:
     """The images ``x``; their labels ``y`` are in ..._y.h5 next to ..._x.h5, or where the caller
     says."""
     fields = found.fields
-    if not found.unnamed:
-        named = (fields.data, fields.labels) == ("x", "y") and fields.labels_path is not None
-        return fields if named else None
-    if found.h5.names != {"x"}:
+    if found.h5.names != {"x"} or not (found.unnamed or fields.data == "x"):
         return None
     labels_path, neighbour = fields.labels_path, re.sub(r"_x(\.\w+)$", r"_y\1", found.path)
     if labels_path is None and fields.labels == "labels" and neighbour != found.path:

@@ -247,6 +247,17 @@ def _text(name: bytes) -> str:
 def _index(
     found: ForeignSet, entries: Entries, layout: str, fields: dict[str, Values]
 ) -> FieldIndex:
+    index = _index_field(found, entries, layout, fields)
+    if index.labels is not None:
+        name, label_name = fields
+        asked = replace(found.fields, data=name, labels=label_name)
+        check_labels(index.labels.shape, index.spec.stored, asked, found.path)
+    return index
+
+
+def _index_field(
+    found: ForeignSet, entries: Entries, layout: str, fields: dict[str, Values]
+) -> FieldIndex:
     (name, data), *rest = fields.items()
     labels: Array | None = None
     classes: tuple[str, ...] | None = None
@@ -293,9 +304,6 @@ def _index(
         stored = grey_rows(whole, dtype)  # masks of pictures that differ in size as they do
     if axis != 0:
         found.check_dims()
-    if labels is not None:
-        asked = replace(found.fields, data=name, labels=label_name)
-        check_labels(labels.shape, stored, asked, found.path)
     if not same and stored.axes is None:
         _alike(
             entries,

@@ -484,7 +484,7 @@ def _tensorpack(scratch: Scratch, point: Any) -> Path:
 
 
 def _array(**fields: Any) -> dict[bytes, Any]:
-    good = {"nd": True, "type": "|u1", "kind": b"", "shape": [2, 2, 3], "data": bytes(12)}
+    good = {"nd": True, "type": "|u1", "kind": b"", "shape": [6, 2, 3], "data": bytes(36)}
     return {k.encode(): v for k, v in {**good, **fields}.items()}
 
 
@@ -517,8 +517,8 @@ def _pyxis(scratch: Scratch, **fields: Any) -> Path:
         for k, v in {
             "type": 2,
             "dtype": "|u1",
-            "shape": [2, 2, 3],
-            "data": bytes(12),
+            "shape": [6, 2, 3],
+            "data": bytes(36),
             **fields,
         }.items()
     }
