@@ -15,7 +15,7 @@ from ..arrays import FileRows
 from ..base import FieldIndex, SourceSpec, Storage, default_block, row_size
 from ..bytestore import OpenFile
 from ..extents import Extents
-from ..request import Hdf5Fields, image_axes, no_field, stored_rows
+from ..request import Hdf5Fields, no_field, stored_samples
 
 #: The first bytes (numpy.lib.format); ``info`` calls such a file by the name.
 MAGIC: Final = b"\x93NUMPY"
@@ -38,7 +38,7 @@ def index_npy(file: OpenFile, fields: Hdf5Fields) -> FieldIndex:
             hint=f"write data=np.load({file.path!r}, mmap_mode='r'), labels=np.load(...)",
         )
     shape, dtype, start = _header(file)
-    axis, axes = image_axes(shape, fields.dims, None, file.path, fields.image_size)
+    axis, stored = stored_samples(shape, dtype, fields, file.path)
     rows = tuple(n for i, n in enumerate(shape) if i != axis)
     size = row_size(rows, dtype)
     storage: Storage = FileRows(start, shape, dtype, axis)
@@ -49,7 +49,7 @@ def index_npy(file: OpenFile, fields: Hdf5Fields) -> FieldIndex:
         container="NPY",
         layout=NAME,
         count=shape[axis],
-        stored=stored_rows(rows, dtype, axes),
+        stored=stored,
         encoding="raw",
         block=default_block(size),
         meta=None,
