@@ -149,9 +149,10 @@ def _letters(
         what = "size, crop and flip need pictures, and nothing says that these data are pictures"
     else:
         return None
+    if asked.data != fmt.DATA:
+        what = f"field {asked.data!r}: {what}"
     hint = NAME_AXES
     if asked.image_size is not None:
-        what = f"field {asked.data!r}: {what}"
         hint += "; or give it a reader of its own: with the same seed it has the same order"
     raise ParamsError(what, path=path, found=f"shape {shape}", hint=hint)
 

@@ -233,6 +233,8 @@ def test_volumes_and_their_labels_stay_aligned() -> None:
     found = served({"data": data})
     for name, one in zip(data, found, strict=True):
         np.testing.assert_array_equal(one, data[name])
+    with pytest.raises(ParamsError, match="field 'label': size, crop and flip need pictures"):
+        served({"data": data}, flip=True)
 
 
 def test_each_field_decides_for_itself() -> None:
