@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...errors import FormatError
+from ...pixels.transform import Stored
 from ..base import Array, FieldIndex, Layout, row_size
 from ..extents import Extents, ImageExtents
 from ..images import image_kind
@@ -304,19 +305,8 @@ def _index_field(
         stored = grey_rows(whole, dtype)  # masks of pictures that differ in size as they do
     if axis != 0:
         found.check_dims()
-    if not same and stored.axes is None:
-        _alike(
-            entries,
-            (data.shape == data.shape[0]).all(axis=1),
-            f"{name!r} is of another shape, and not an image that could be resized",
-            data.shape[:, :rank],
-        )
     if not same:
-        channels = stored.image_shape()[2]
-        if not stored.flat:
-            of_each = data.shape[:, (stored.axes or "").index("C")]
-            _alike(entries, of_each == channels, f"{name!r} has other channels", of_each)
-        stored = replace(stored, shape=None, channels=channels)
+        stored = _of_many_sizes(name, data, entries, stored)
     spec = found.spec(layout, count, stored, float(np.mean(data.size)), classes)
     if same:
         return found.index(spec, Extents(data.start, int(data.size[0])), labels, entries)
@@ -324,6 +314,23 @@ def _index_field(
     if stored.flat:
         shapes = np.pad(shapes, ((0, 0), (0, 1)), constant_values=1)
     return found.index(spec, ImageExtents(data.start, data.size, shapes), labels, entries)
+
+
+def _of_many_sizes(name: str, data: Values, entries: Entries, stored: Stored) -> Stored:
+    """What a sample is where they differ in shape: FormatError unless they are pictures with the
+    same number of channels. ``stored``: the first one."""
+    if stored.axes is None:
+        _alike(
+            entries,
+            (data.shape == data.shape[0]).all(axis=1),
+            f"{name!r} is of another shape, and not an image that could be resized",
+            data.shape[:, : int(data.rank[0])],
+        )
+    channels = stored.image_shape()[2]
+    if not stored.flat:
+        of_each = data.shape[:, (stored.axes or "").index("C")]
+        _alike(entries, of_each == channels, f"{name!r} has other channels", of_each)
+    return replace(stored, shape=None, channels=channels)
 
 
 def _labels(name: str, values: Values, entries: Entries) -> tuple[Array, tuple[str, ...] | None]:
