@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frameworks import SMALL, STEPS, check, is_whole_epoch
+from frameworks import LABELS, SMALL, STEPS, check, is_whole_epoch
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install '.[torch]'")
 if not torch.cuda.is_available():
@@ -65,6 +65,23 @@ def test_torch_reader_holds_twelve() -> None:
         held = [pair for _ in range(2) for pair in loader][:12]
     seen = [check(data.cpu(), labels.cpu(), nchw=True) for data, labels in held]
     assert is_whole_epoch(seen[:STEPS])
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "uint16", "uint64"])
+def test_padded_rows_have_no_class(dtype: str, zero_copy: bool) -> None:
+    """Labels of padded rows are -100 on the device, where the mask and the indices are, too."""
+    params = {**SMALL, "shuffle": False, "last_batch": "pad", "labels": LABELS.astype(dtype)}
+    beside = {"with_mask": True, "with_indices": True, "zero_copy": zero_copy}
+    with TorchReader(params, cuda=True, **beside) as loader:
+        for _ in range(2):
+            steps = [[array.clone() for array in step[1:]] for step in loader]
+    labels, mask, indices = (torch.cat(arrays) for arrays in zip(*steps, strict=True))
+    assert {array.device.type for array in (labels, mask, indices)} == {"cuda"}
+    assert labels.dtype is torch.int64
+    assert labels.tolist() == [*range(42), -100, -100]
+    assert mask.tolist() == [True] * 42 + [False] * 2
+    assert indices.tolist() == [*range(42), -1, -1]
 
 
 def test_speed() -> None:

@@ -49,6 +49,11 @@ def test_torch() -> None:
             assert image.is_contiguous(memory_format=torch.channels_last)
             assert labels.shape == (4,)
             check(image.numpy(), mask.numpy(), labels.numpy())
+    with TorchReader(PARAMS, batch_size=5, last_batch="pad", with_mask=True) as loader:
+        *_, ((image, mask), labels, valid) = loader
+        assert valid.tolist() == [True, True, False, False, False]
+        assert labels[2:].tolist() == [-100] * 3
+        check(image[valid].numpy(), mask.numpy()[:2], labels[valid].numpy())
 
 
 def test_jax() -> None:

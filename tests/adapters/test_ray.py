@@ -169,6 +169,9 @@ def test_auto_asks_ray_train_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (rank_and_world(auto), worker_count(auto)) == ((2, 4), 4)
     with pytest.raises(ParamsError, match="not what the launcher says"):
         rank_and_world(parse_params({**given, "world_size": 3}, {}))
+    monkeypatch.setattr(asyncreader.pipeline.distributed, "_warned", False)
+    with pytest.warns(UserWarning, match=r'world size is 4.*rank="auto", world_size="auto"'):
+        AsyncReader(data=paint(9)).close()
     monkeypatch.setitem(sys.modules, "ray.train", _Train(inside=False))
     assert (rank_and_world(auto), worker_count(auto)) == ((0, 9), 8)
     fixed = parse_params({"path": "x", "rank": 1, "world_size": 2}, {})

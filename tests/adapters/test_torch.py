@@ -248,6 +248,13 @@ def test_unsigned_labels_of_64_bits() -> None:
         assert next(iter(loader))[1].dtype is torch.uint64
 
 
+def test_types_of_a_step() -> None:
+    """Types of data and labels can be said alone, and with that of a whole step."""
+    tensor = torch.Tensor
+    assert TorchReader[tensor, None].__origin__ is TorchReader
+    assert TorchReader[tensor, tensor, tuple[tensor, tensor]].__origin__ is TorchReader
+
+
 @pytest.mark.parametrize("zero_copy", [False, True])
 def test_mask_and_indices(zero_copy: bool) -> None:
     """with_mask and with_indices append both to the tuple, in this order, each alone if only one

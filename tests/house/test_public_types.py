@@ -185,6 +185,8 @@ PROGRAM = """
 import numpy as np
 import numpy.typing as npt
 from asyncreader import AsyncReader
+from asyncreader.adapters.jax import JaxReader
+from asyncreader.adapters.torch import TorchReader
 from asyncreader.faces import GeneratorEnqueuer, iter_minibatches
 Array = npt.NDArray[np.number]
 with AsyncReader("train.h5", batch_size=32, shuffle=True) as reader:
@@ -199,6 +201,15 @@ reveal_type(mask)
 reveal_type(masks.getNextBatch().labels)
 reveal_type(next(GeneratorEnqueuer(iter([1, 2])).get()))
 reveal_type(next(iter_minibatches([np.zeros(3)], 2, [0])))
+for x, y in TorchReader("a.h5"):
+    x.mean()
+for x, y, valid in TorchReader("a.h5", with_mask=True):
+    x[valid]
+for x, y, valid, records in JaxReader("a.h5", with_mask=True, with_indices=True):
+    x[records]
+pairs: TorchReader[tuple[Array, Array], None] = TorchReader("a.h5")
+for _, nothing in pairs:
+    reveal_type(nothing)
 """
 
 
@@ -215,3 +226,4 @@ def test_a_type_checker_knows_what_a_loop_gives(tmp_path: Path) -> None:
     assert "number" in shown[1]
     assert shown[2:4] == ["None", "int"]
     assert "float64" in shown[4]
+    assert shown[5] == "None"
