@@ -22,7 +22,7 @@ from asyncreader.pixels.geometry import nearest_pixels, resize_into
 from asyncreader.pixels.masks import encode_values
 from asyncreader.pixels.transform import SCRATCH
 
-from .options import Options
+from .options import QUALITY, Options
 
 UInt8: TypeAlias = npt.NDArray[np.uint8]
 #: Called with the bytes that the next step needs; may wait until they are free.
@@ -97,7 +97,7 @@ class Recipe:
     channels: int
     size: tuple[int, int] | int | None = None
     resize: str = "crop"
-    quality: int = 90
+    quality: int = QUALITY
     check_decode: bool = False
     restarts: bool = False
 
@@ -198,7 +198,7 @@ def make_recipe(options: Options, encoding: str, channels: int) -> Recipe:
         channels=channels,
         size=options.size,
         resize=options.resize,
-        quality=options.quality,
+        quality=options.quality or QUALITY,
         check_decode=options.check_decode,
         restarts=restarts,
     )

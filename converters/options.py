@@ -47,7 +47,7 @@ _SUFFIXES: Final[dict[str, Format]] = {".h5": "hdf5", ".hdf5": "hdf5", ".lmdb": 
 #: Shards of a set: a manifest of that many is 100 MB.
 MOST_SHARDS: Final = 1_000_000
 
-#: Of JPEG, where the caller says nothing.
+#: Of JPEGs, where the caller says nothing.
 QUALITY: Final = 90
 
 
@@ -156,7 +156,7 @@ class ConvertKeywords(TypedDict, total=False):
     encoding: Encoding | None
     size: Size | None
     resize: Resize
-    quality: int
+    quality: int | None
     restarts: bool | None
     labels: PathLike | None
     no_labels: bool
@@ -208,7 +208,12 @@ class Options:
         "how HxW is reached: cut to as much as fits, centred (as PIL's ImageOps.fit), padded with "
         "black, or squeezed",
     )
-    quality: int = parameter(QUALITY, whole(1, 101), "of the JPEGs of encoding `jpeg`")
+    quality: int | None = parameter(
+        None,
+        optional(whole(1, 101)),
+        "of the JPEGs of encoding `jpeg`. Given for a packed set of JPEGs, it encodes them again",
+        shown=f"{QUALITY}; packed JPEGs are copied",
+    )
     restarts: bool | None = parameter(
         None,
         one_of(bool | None),
@@ -454,11 +459,13 @@ def _check_together(options: Options) -> None:
             "size does not apply to encoding 'original', which keeps the files' own bytes",
             hint="choose encoding 'jpeg', 'png' or 'raw', or leave size out",
         )
-    if isinstance(options.size, int) and options.resize != "crop":
+    if not isinstance(options.size, tuple) and options.resize != "crop":
         raise ParamsError(
             f"resize {options.resize!r} needs a fixed shape",
-            found=f"size {options.size}, the length of the shorter side",
-            expected="size HxW",
+            found="no size"
+            if options.size is None
+            else f"size {options.size}, the length of the shorter side",
+            expected="size HxW (height x width)",
         )
     if options.compression is not None and options.format == "lmdb":
         raise ParamsError(
@@ -485,7 +492,7 @@ def _check_fields(options: Options) -> None:
 def check_encoding(options: Options, encoding: str) -> None:
     """Raise ParamsError for options that do not apply to ``encoding``: compression of samples that
     are compressed already, a quality for anything but JPEG."""
-    if options.quality != QUALITY and encoding != "jpeg":
+    if options.quality is not None and encoding != "jpeg":
         raise ParamsError(
             f"quality applies only to encoding 'jpeg'; the samples are stored as {encoding!r}",
             hint="choose encoding 'jpeg' (--encoding jpeg), or leave quality out",

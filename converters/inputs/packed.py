@@ -79,12 +79,13 @@ class PackedSamples:
         grey = spec.stored.axes is None and not spec.stored.encoded
         self.channels = options.channels or (1 if grey else spec.channels)
         self.encoding = options.encoding or stored
-        asked = options.encoding is not None or options.size is not None
-        changed = asked or self.channels != (1 if grey else spec.channels)
+        other_channels = self.channels != (1 if grey else spec.channels)
+        asked = (options.encoding, options.size, options.quality)
+        changed = other_channels or any(option is not None for option in asked)
         if self.encoding == "original":
             check_original(options, spec.stored.encoded)
             # in a set that others packed, pictures may be damaged or differ in size: check each
-            changed = spec.meta is None or bool(options.restarts)
+            changed = spec.meta is None or bool(options.restarts) or other_channels
         check_encoding(options, self.encoding)
         self._recipe = make_recipe(options, self.encoding, self.channels) if changed else None
         if self._recipe is None and options.restarts:  # JPEGs that are not encoded again

@@ -8,6 +8,7 @@ its shard shorter and moves no other; a shard whose pictures are all bad is left
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -24,6 +25,8 @@ from asyncreader.errors import AsyncReaderError, ParamsError, SampleError, Sourc
 from asyncreader.formats.manifest import Common, Manifest
 from asyncreader.formats.packed import FieldMeta
 from asyncreader.params import READ_BY
+from asyncreader.sources import open_whole
+from asyncreader.sources.sets.joined import JoinedSource
 from asyncreader.sources.sets.shards import whole_digests
 
 from ..encode import Kind, Sample, kinds_of, sample_bytes
@@ -306,7 +309,22 @@ class _Run:
         manifest = replace(manifest, digests=whole_digests(self._workspace.set, manifest))
         with full_disk_reported(self._target.shown, self._workspace.root):
             self._workspace.seal(manifest)
+        self._read_back()
         return manifest, tuple((name, why) for _, name, why in sorted(skipped))
+
+    def _read_back(self) -> None:
+        """Open the set, and each of its shards, as a reader does: SourceError if that fails."""
+        try:
+            with contextlib.closing(open_whole(self._workspace.set)) as found:
+                for part in found.parts:
+                    assert isinstance(part, JoinedSource)
+                    part.open_each()
+        except AsyncReaderError as exc:
+            raise SourceError(
+                "the finished set cannot be opened, so it is not published",
+                path=self._target.shown,
+                found=str(exc),
+            ) from exc
 
 
 def _fields(shards: list[tuple[FieldMeta, ...]]) -> tuple[FieldMeta, ...]:

@@ -15,6 +15,7 @@ from converter_corpus import (
 )
 from fakes import data_file
 
+from asyncreader import AsyncReader
 from asyncreader.errors import (
     ChecksumError,
     DecodeError,
@@ -152,3 +153,37 @@ def test_errors_keep_their_cause_short(tmp_path: Path) -> None:
     (tmp_path / "c" / "a\nb.jpg").write_bytes(b"text")
     with pytest.raises(DecodeError, match=r"not an image.*a\\nb\.jpg.*b'text'.*--skip-bad"):
         convert(tmp_path, tmp_path / "x.h5")
+
+
+@pytest.mark.parametrize("target", ["b.h5", "b.lmdb", "b"])
+def test_channels_of_original_files_can_be_changed(
+    folder: Path, tmp_path: Path, target: str
+) -> None:
+    """Encoding "original" with other channels keeps the files' bytes, and the set serves them grey,
+    as the set that was packed so from the folder; from shards too."""
+    sharded = {"shards": 2} if target == "b" else {}
+    convert(folder, tmp_path / "a.h5", encoding="original")
+    convert(folder, tmp_path / f"direct{target}", encoding="original", channels=1, **sharded)
+    convert(tmp_path / "a.h5", tmp_path / target, channels=1, **sharded)
+    assert verify_file(str(tmp_path / target), decode=True).ok
+    with (
+        AsyncReader(path=tmp_path / target, batch_size=23) as one,
+        AsyncReader(path=tmp_path / f"direct{target}", batch_size=23) as other,
+    ):
+        assert one.data_shape == (23, 1, 20, 30)
+        (data, labels), (expected, numbers) = next(iter(one)), next(iter(other))
+        assert np.array_equal(data, expected)
+        assert np.array_equal(labels, numbers)
+
+
+def test_quality_of_packed_jpegs_can_be_changed(folder: Path, tmp_path: Path) -> None:
+    """A quality for a set of JPEGs encodes them again, also where it is the usual one; without it
+    their bytes are copied."""
+    convert(folder, tmp_path / "a.h5", encoding="jpeg", quality=95)
+    convert(tmp_path / "a.h5", tmp_path / "same.h5")
+    assert hash_of(tmp_path / "same.h5") == hash_of(tmp_path / "a.h5")
+    for quality in (90, 40):
+        convert(tmp_path / "a.h5", tmp_path / "less.h5", quality=quality, overwrite=True)
+        asked = tmp_path / "asked.h5"
+        convert(tmp_path / "a.h5", asked, encoding="jpeg", quality=quality, overwrite=True)
+        assert hash_of(tmp_path / "less.h5") == hash_of(asked) != hash_of(tmp_path / "a.h5")

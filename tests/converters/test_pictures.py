@@ -378,6 +378,8 @@ def test_shorter_side_cannot_blow_up(tmp_path: Path) -> None:
         {"chunk": 0, "compression": "gzip"},
         {"format": "zarr"},
         {"encoding": "original", "size": 5},
+        {"resize": "pad"},
+        {"resize": "squeeze", "size": 5},
         {"no_labels": True, "labels": "x.csv"},
         {"no_labels": True, "classes": "x.txt"},
         {"skip_bad": 1},

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from asyncreader.formats.packed import record_key
 from asyncreader.sources import open_source
 from asyncreader.verify import verify_file
 from converters import convert
-from converters.outputs.workspace import Plan
+from converters.outputs.workspace import Plan, Workspace
 
 COUNT = 23
 
@@ -525,6 +526,30 @@ def test_overwrite_replaces_a_set_only(photos: Path, tmp_path: Path) -> None:
         convert(photos, target, shards=2, overwrite=True)
     assert len(listed(target)) == 2
     assert listed(tmp_path) == ["set"]
+
+
+@pytest.mark.parametrize("broken", ["manifest", "shard"])
+def test_a_set_that_cannot_be_opened_is_not_published(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """The manifest is read back, and each shard opened, before overwrite replaces the old set: with
+    channels that contradict the shape, or a shard of another length, the old set stays."""
+    target = tmp_path / "set"
+    convert(photos, target, shards=2)
+    before = files(target)
+    write = Workspace.seal
+
+    def seal(self: Workspace, manifest: Manifest) -> None:
+        common = replace(manifest.common, channels=1)
+        write(self, replace(manifest, common=common) if broken == "manifest" else manifest)
+        if broken == "shard":
+            with open(Path(self.set, manifest.name(1)), "r+b") as file:
+                file.truncate(file.seek(0, 2) - 1)
+
+    monkeypatch.setattr(Workspace, "seal", seal)
+    with pytest.raises(SourceError, match=r"cannot be opened.*(shape|size)"):
+        convert(photos, target, shards=3, overwrite=True)
+    assert files(target) == before
 
 
 def test_a_set_taken_away_is_put_back(photos: Path, tmp_path: Path) -> None:

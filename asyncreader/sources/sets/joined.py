@@ -166,6 +166,12 @@ class JoinedSource:
             exc.shift_record(self._start(number))
             raise
 
+    def open_each(self) -> None:
+        """Open one file after the other, each compared with what is known of it: SourceError."""
+        for number in range(self._ends.size):
+            with self.open_files.use(number):
+                pass
+
     @cached_property
     def _classes(self) -> str | None:
         names = self.spec.classes
