@@ -24,8 +24,7 @@ from .errors import (
 from .formats import packed as fmt
 from .formats.manifest import CONTAINERS, file_digest, manifest_path, read_manifest
 from .params import READ_BY, reading_params
-from .pixels import codec
-from .pixels.masks import check_values, decode_values
+from .pixels.transform import decode_sample
 from .sources import (
     OpenSet,
     Source,
@@ -320,10 +319,7 @@ def _ahead(source: Source) -> int:
 def _decode(source: Source, index: int, data: bytes) -> None:
     spec = source.spec
     try:
-        if spec.stored.values:
-            pixels = check_values(decode_values(data), spec.stored.channels, spec.stored.dtype)
-        else:
-            pixels = codec.decode(data, spec.channels)
+        pixels = decode_sample(data, spec.stored)
     except DecodeError as exc:
         exc.path, exc.index = spec.path, index
         raise

@@ -16,10 +16,10 @@ import xxhash
 from PIL import Image
 
 from asyncreader.checks import MAX_SIDE
-from asyncreader.errors import DecodeError
+from asyncreader.errors import DecodeError, ParamsError
 from asyncreader.pixels import codec, kernels
 from asyncreader.pixels.geometry import nearest_pixels, resize_into
-from asyncreader.pixels.masks import encode_values
+from asyncreader.pixels.masks import decode_values, encode_values
 from asyncreader.pixels.transform import SCRATCH
 
 from .options import QUALITY, Options
@@ -53,6 +53,8 @@ class Packed:
     dtype: str = "uint8"
     #: Whether restart markers were put into it; None where that was not tried.
     rewritten: bool | None = None
+    #: Whether the picture has 16 bits, and is served with 8.
+    narrowed: bool = False
 
     def kind(self, raw: bool) -> Kind:
         """What must be equal in all samples of the field, as far as it is known."""
@@ -83,6 +85,13 @@ def packed(
     return Packed(data, shape, xxhash.xxh3_64_intdigest(data), dtype)
 
 
+def packed_pixels(pixels: npt.NDArray[Any]) -> Packed:
+    """Pixels (H, W, C) as they are stored raw: more than a byte little-endian."""
+    rows = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("<"))
+    shape = rows.shape[0], rows.shape[1], rows.shape[2]
+    return packed(rows.reshape(-1).view(np.uint8).data, shape, rows.dtype.name)
+
+
 def field_encoding(encoding: str) -> str:
     """How other fields are stored with pictures of an encoding: raw with raw pixels, else as PNG;
     always without loss."""
@@ -91,7 +100,8 @@ def field_encoding(encoding: str) -> str:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is done to each picture. ``size``: (H, W), the shorter side's length, or None."""
+    """What is done to each picture. ``size``: (H, W), the shorter side's length, or None;
+    ``bits``: what grey pictures of 16 bits become, None where that was not said."""
 
     encoding: str
     channels: int
@@ -100,23 +110,19 @@ class Recipe:
     quality: int = QUALITY
     check_decode: bool = False
     restarts: bool = False
+    bits: int | None = None
 
     def from_file(self, data: bytes, hold: Hold) -> Packed:
         """Pack an image file's bytes; DecodeError for a damaged one."""
         header = self._examined(data)
-        shape = (header.height, header.width, self.channels)
+        narrowed = self._narrows(header)
         if self.encoding == "original":
-            if self.check_decode:
-                hold(decoding_bytes(header))
-                codec.decode(data, self.channels, header=header)
-            if not self.restarts:
-                return packed(data, shape)
-            hold(3 * len(data))
-            plain = header.kind == "jpeg" and not header.loose
-            return _marked(data, with_restarts(data) if plain else None, shape)
+            return replace(self._original(data, header, hold), narrowed=narrowed)
         hold(decoding_bytes(header))
         full = header.height, header.width
         plan = None if self.size is None else _plan(full, self.size, self.resize)
+        if self.bits == 16:
+            return self._stored(decode_values(data), plan)
         pixels = codec.decode(
             data,
             self.channels,
@@ -124,24 +130,60 @@ class Recipe:
             min_size=None if plan is None else plan.enough(full),
             min_factor=2,
         )
-        return self._stored(pixels, plan, codec.reduction(header, pixels.shape))
+        stored = self._stored(pixels, plan, codec.reduction(header, pixels.shape))
+        return replace(stored, narrowed=narrowed)
 
-    def from_pixels(self, pixels: UInt8) -> Packed:
-        """Pack pixels (H, W, 1 or 3) that are decoded already."""
+    def from_pixels(self, pixels: npt.NDArray[Any]) -> Packed:
+        """Pack pixels (H, W, 1 or 3) that are decoded already; of uint16 with ``bits`` 8 the high
+        byte."""
         full = pixels.shape[0], pixels.shape[1]
         plan = None if self.size is None else _plan(full, self.size, self.resize)
-        return self._stored(_with_channels(pixels, self.channels), plan)
+        narrowed = pixels.dtype.itemsize == 2 and self.bits == 8
+        if narrowed:
+            pixels = (pixels >> 8).astype(np.uint8)
+        if self.bits != 16:
+            pixels = _with_channels(pixels, self.channels)
+        elif pixels.dtype.itemsize != 2:
+            raise _not_deep("8 bits")
+        return replace(self._stored(pixels, plan), narrowed=narrowed)
 
     def from_values(self, values: npt.NDArray[Any], full: tuple[int, int]) -> Packed:
         """Pack values (H, W, 1 or 3), uint8 or uint16, that go with a picture of size ``full``:
         cut and resized as it is, by nearest neighbour; padded with 0."""
         if self.size is not None:
             values = _plan(full, self.size, self.resize).picked(values)
+        if field_encoding(self.encoding) == "raw":
+            return packed_pixels(values)
         shape = values.shape[0], values.shape[1], values.shape[2]
-        if field_encoding(self.encoding) == "png":
-            return packed(encode_values(values), shape, values.dtype.name)
-        rows = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-        return packed(rows.reshape(-1).view(np.uint8).data, shape, values.dtype.name)
+        return packed(encode_values(values), shape, values.dtype.name)
+
+    def _narrows(self, header: codec.ImageHeader) -> bool:
+        """Whether the picture has 16 bits and becomes one of 8. ParamsError where it is grey, and
+        nothing says so; DecodeError where 16 bits are kept, and it has none."""
+        if self.bits == 16 and header.deep != "grey":
+            raise _not_deep("colour" if header.deep else "8 bits")
+        if self.bits is None and header.deep == "grey":
+            raise ParamsError(
+                "a grey picture of 16 bits: nothing says whether they are kept",
+                hint="pass bits 16 (--bits 16), which keeps them as uint16, or bits 8 (--bits 8), "
+                "which drops the lower 8 bits",
+            )
+        return self.bits != 16 and header.deep != ""
+
+    def _original(self, data: bytes, header: codec.ImageHeader, hold: Hold) -> Packed:
+        """The file's own bytes, or those with restart markers."""
+        shape = (header.height, header.width, self.channels)
+        if self.check_decode:
+            hold(decoding_bytes(header))
+            if self.bits == 16:
+                decode_values(data)
+            else:
+                codec.decode(data, self.channels, header=header)
+        if not self.restarts:
+            return packed(data, shape, "uint16" if self.bits == 16 else "uint8")
+        hold(3 * len(data))
+        plain = header.kind == "jpeg" and not header.loose
+        return _marked(data, with_restarts(data) if plain else None, shape)
 
     def _examined(self, data: bytes) -> codec.ImageHeader:
         kind = codec.sniff(data)
@@ -152,13 +194,16 @@ class Recipe:
         return codec.read_header(data)
 
     def _stored(
-        self, pixels: UInt8, plan: Plan | None, reduction: tuple[float, float, float] = _FULL
+        self,
+        pixels: npt.NDArray[Any],
+        plan: Plan | None,
+        reduction: tuple[float, float, float] = _FULL,
     ) -> Packed:
         if plan is not None:
             pixels = plan.resized(pixels, reduction)
-        shape = pixels.shape[0], pixels.shape[1], pixels.shape[2]
         if self.encoding == "raw":
-            return packed(np.ascontiguousarray(pixels).reshape(-1).data, shape)
+            return packed_pixels(pixels)
+        shape = pixels.shape[0], pixels.shape[1], pixels.shape[2]
         if self.encoding == "jpeg" and max(shape) > MAX_SIDE:
             raise DecodeError(
                 "too long for a JPEG",
@@ -167,7 +212,18 @@ class Recipe:
                 hint="choose encoding 'png', or a smaller size",
             )
         data = codec.encode(pixels, self.encoding, self.quality)
-        return _marked(data, with_restarts(data), shape) if self.restarts else packed(data, shape)
+        if self.restarts:
+            return _marked(data, with_restarts(data), shape)
+        return packed(data, shape, pixels.dtype.name)
+
+
+def _not_deep(found: str) -> DecodeError:
+    return DecodeError(
+        "not a grey picture of 16 bits, as all are to be with bits 16",
+        found=found,
+        hint="pass bits 8 (--bits 8) for pictures of 8 bits, or skip_bad (--skip-bad) to leave "
+        "such pictures out",
+    )
 
 
 def _marked(data: bytes, new: bytes | None, shape: tuple[int, int, int]) -> Packed:
@@ -188,7 +244,7 @@ def with_restarts(data: bytes) -> bytes | None:
     return memory[start:end].tobytes() if end > start else None
 
 
-def make_recipe(options: Options, encoding: str, channels: int) -> Recipe:
+def make_recipe(options: Options, encoding: str, channels: int, bits: int | None) -> Recipe:
     """What is done to each picture."""
     restarts = options.restarts
     if restarts is None:
@@ -196,6 +252,7 @@ def make_recipe(options: Options, encoding: str, channels: int) -> Recipe:
     return Recipe(
         encoding=encoding,
         channels=channels,
+        bits=bits,
         size=options.size,
         resize=options.resize,
         quality=options.quality or QUALITY,
@@ -238,7 +295,9 @@ class Plan:
             math.ceil(full[1] * REDUCE_ABOVE * wide / (right - left)),
         )
 
-    def resized(self, pixels: UInt8, reduction: tuple[float, float, float] = _FULL) -> UInt8:
+    def resized(
+        self, pixels: npt.NDArray[Any], reduction: tuple[float, float, float] = _FULL
+    ) -> npt.NDArray[Any]:
         """``pixels`` at their new size: the whole picture, decoded as ``codec.reduction`` says."""
         rows, columns = pixels.shape[:2]
         scale, y, x = reduction
@@ -248,7 +307,7 @@ class Plan:
         right, bottom = min(right, columns), min(bottom, rows)
         if (left, top, right, bottom) == (0, 0, columns, rows) and self.inner == (rows, columns):
             return self._framed(pixels)
-        new = np.empty((*self.inner, pixels.shape[2]), np.uint8)
+        new = np.empty((*self.inner, pixels.shape[2]), pixels.dtype.newbyteorder("="))
         resize_into(pixels, new, (top, left, bottom - top, right - left), "bicubic", outside=True)
         return self._framed(new)
 

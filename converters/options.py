@@ -36,6 +36,7 @@ Size: TypeAlias = tuple[int, int] | int | str
 # The values that some options have: their check and Tab take them from these types.
 Resize: TypeAlias = Literal["crop", "pad", "squeeze"]
 Channels: TypeAlias = Literal[1, 3]
+Bits: TypeAlias = Literal[8, 16]
 Compression: TypeAlias = Literal["gzip"]
 Format: TypeAlias = Literal["hdf5", "lmdb"]
 Engine: TypeAlias = Literal["local", "ray"]
@@ -161,6 +162,7 @@ class ConvertKeywords(TypedDict, total=False):
     labels: PathLike | None
     no_labels: bool
     channels: Channels | None
+    bits: Bits | None
     shuffle: int | None
     compression: Compression | None
     chunk: int | None
@@ -236,7 +238,19 @@ class Options:
         "pack without labels. Without this and `labels`, the class is the first folder level",
     )
     channels: Channels | None = parameter(
-        None, one_of(Channels | None), "1: grey, 3: RGB", shown="3; for a packed set: what it has"
+        None,
+        one_of(Channels | None),
+        "1: grey, 3: RGB",
+        shown="3, with bits 16: 1; for a packed set: what it has",
+    )
+    bits: Bits | None = parameter(
+        None,
+        one_of(Bits | None),
+        "of grey pictures of 16 bits, such as depth maps. 16 keeps them, as uint16; then all "
+        "pictures must have 16 bits, and the encoding is not `jpeg`. 8 drops the lower 8 bits. "
+        "One of them must be given where a folder has such pictures. Colours of 16 bits always "
+        "become 8. The report counts the pictures that lose bits",
+        shown="for a packed set: what it has",
     )
     shuffle: int | None = parameter(
         None, optional(whole()), "pack in random order, by this seed", metavar="SEED"
@@ -489,10 +503,23 @@ def _check_fields(options: Options) -> None:
             )
 
 
-def check_encoding(options: Options, encoding: str) -> None:
+def check_encoding(options: Options, encoding: str, channels: int, bits: int | None) -> None:
     """Raise ParamsError for options that do not apply to ``encoding``: compression of samples that
-    are compressed already, a quality for anything but JPEG."""
-    if options.quality is not None and encoding != "jpeg":
+    are compressed already, a quality for anything but JPEG, 16 ``bits`` of JPEGs or of colours."""
+    if bits == 16 and encoding == "jpeg":
+        raise ParamsError(
+            "a JPEG has 8 bits, so encoding 'jpeg' cannot keep 16",
+            hint="choose encoding 'png' or 'raw' (--encoding), or bits 8 (--bits 8), which drops "
+            "the lower 8 bits",
+        )
+    if bits == 16 and channels != 1:
+        raise ParamsError(
+            "bits 16 keeps grey pictures, which have one channel",
+            found=f"channels {channels}",
+            expected="channels 1",
+            hint="leave channels out, or choose bits 8 (--bits 8)",
+        )
+    if options.quality not in (None, QUALITY) and encoding != "jpeg":
         raise ParamsError(
             f"quality applies only to encoding 'jpeg'; the samples are stored as {encoding!r}",
             hint="choose encoding 'jpeg' (--encoding jpeg), or leave quality out",

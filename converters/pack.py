@@ -90,5 +90,6 @@ def _pack_one(options: Options, samples: Samples, target: Target) -> ConvertRepo
         bytes=size,
         seconds=time.perf_counter() - begun,
         rewritten=packed.rewritten,
+        narrowed=packed.narrowed,
         notes=samples.notes,
     )

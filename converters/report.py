@@ -15,8 +15,8 @@ class ConvertReport:
     kind ("hidden", "other suffix", "not in the CSV"); ``bytes``: size of the target on disk;
     ``shards``: files of a sharded set, None of one file; ``kept``: how many of them an
     interrupted run had finished; ``rewritten``: pictures that got restart markers, None where they
-    were not to get any; ``notes``: what a user may not expect, such as
-    folders inside classes, and classes without pictures.
+    were not to get any; ``narrowed``: pictures of 16 bits that became 8; ``notes``: what a user may
+    not expect, such as folders inside classes, and classes without pictures.
     Names that are not UTF-8 carry surrogate escapes, as everywhere in Python.
     """
 
@@ -32,6 +32,7 @@ class ConvertReport:
     shards: int | None = None
     kept: int = 0
     rewritten: int | None = None
+    narrowed: int = 0
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, object]:

@@ -27,7 +27,7 @@ SUPERSAMPLE = 4  # the mask is drawn this much larger, then reduced, for smooth 
 ODD_KINDS = {
     ("circle", 5): "grey",
     ("cross", 5): "cmyk",
-    ("square", 5): "grey16",
+    ("square", 5): "grey-alpha",
     ("triangle", 5): "palette",
     ("circle", 6): "rgba",
     ("cross", 6): "animated",
@@ -145,12 +145,11 @@ def save_odd(picture: Image.Image, stem: Path, kind: str, other: Image.Image) ->
         turned.save(f"{stem}_exif.jpg", quality=80, exif=tags)
 
     grey = picture.convert("L")
-    deep = Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)  # 0..65535
     frames = [p.quantize(24, dither=Image.Dither.NONE) for p in (picture, other)]
     writers: dict[str, Callable[[], None]] = {
         "grey": lambda: grey.save(f"{stem}_grey.jpg", quality=80),
         "cmyk": lambda: picture.convert("CMYK").save(f"{stem}_cmyk.jpg", quality=75),
-        "grey16": lambda: deep.save(f"{stem}_grey16.png", optimize=True),
+        "grey-alpha": lambda: grey.convert("LA").save(f"{stem}_grey_alpha.png", optimize=True),
         "palette": lambda: frames[0].save(f"{stem}_palette.png", optimize=True),
         "rgba": lambda: rgba().save(f"{stem}_rgba.png", optimize=True),
         "animated": lambda: frames[0].save(

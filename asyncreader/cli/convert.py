@@ -107,6 +107,8 @@ def _print_packed(report: ConvertReport) -> None:
     )
     if report.rewritten is not None:
         click.echo(f"restart markers: in {report.rewritten:,} of {some(report.count, 'sample')}")
+    if report.narrowed:
+        click.echo(f"16 bits became 8: in {report.narrowed:,} of {some(report.count, 'sample')}")
     ignored = ", ".join(f"{n:,} {shown(kind)}" for kind, n in report.ignored.items() if n)
     if ignored:
         click.echo(f"ignored: {ignored}")

@@ -6,7 +6,7 @@ a million shards opens without opening any. It is written last, with a digest of
 
 Version 2 adds ``digests``, those of the tables of all samples together, and other fields: their
 descriptions, and for each a column with the digest of its checksums. A set that has neither stays
-version 1.
+version 1. ``dtype`` is written where it is not uint8.
 
 Nothing in it is trusted: names are plain names of files in its folder, numbers are bounded, and
 the length of the text is limited before it is parsed.
@@ -99,6 +99,8 @@ class Common(fmt.Described):
         facts = super().facts()
         if not self.fields:
             del facts["field_bytes"]
+        if self.dtype == "uint8":
+            del facts["dtype"]
         return facts
 
     def tables(self) -> list[str]:
@@ -361,7 +363,7 @@ _RULES: Final[Rules] = {
 
 def _common(raw: dict[str, Any], source: JsonText) -> tuple[Common, dict[str, str]]:
     """What the shards share, and the digests of the tables of all samples: all or none."""
-    entries = fmt.read_samples(raw, _RULES, source)
+    entries = fmt.read_samples({"dtype": "uint8", **raw}, _RULES, source)
     digests = entries.pop("digests") or {}
     entries["field_bytes"] = entries["field_bytes"] or ()
     common = Common(**entries)

@@ -107,7 +107,8 @@ def described_digest(raw: Mapping[str, Any]) -> str:
 FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _TAKEN: Final = frozenset((DATA, OFFSETS, LABELS, PATHS, CLASSES, CHECKSUMS, META))
 
-#: dtypes of another field's values (more than a byte: little-endian).
+#: dtypes of a field's values (more than a byte: little-endian). Pictures are uint16 where they are
+#: grey and keep 16 bits.
 FIELD_DTYPES: Final = ("uint8", "uint16")
 
 
@@ -141,7 +142,12 @@ _RULES: Final[Rules] = {
     "label_dtype": one_of("<i8", "<f8"),
     "classes": optional(NAMES),
     "fields": optional(each(OBJECT, most=256)),
+    "dtype": one_of(*FIELD_DTYPES),
 }
+
+
+#: Channels and encodings of pictures that may have 16 bits.
+_DEEP: Final = ((1, "raw"), (1, "png"), (1, "original"))
 
 
 @dataclass(frozen=True)
@@ -191,6 +197,8 @@ class Described:
     classes: tuple[str, ...] | None
     #: The other fields, in the order in which they were packed.
     fields: tuple[FieldMeta, ...] = ()
+    #: One of FIELD_DTYPES; of pictures that are stored encoded, what they are served as.
+    dtype: str = "uint8"
 
     def facts(self) -> dict[str, Any]:
         """What is written; a set of one field has no entry for fields."""
@@ -203,6 +211,8 @@ class Described:
 def read_samples(raw: Mapping[str, Any], rules: Rules, text: JsonText) -> dict[str, Any]:
     """The entries of a :class:`Described`, and others by ``rules``; FormatError."""
     entries = _samples({"label_dtype": "<i8", **raw}, {**_RULES, **rules}, text)
+    if entries["dtype"] != "uint8" and (entries["channels"], entries["encoding"]) not in _DEEP:
+        raise text.wrong(raw, "dtype", "uint8, but of grey pictures that are no JPEGs")
     entries["fields"] = tuple(
         FieldMeta.read(one, text, f"fields[{number}].")
         for number, one in enumerate(entries["fields"] or ())
@@ -219,7 +229,6 @@ class Meta(Described):
     count: int
     digests: Mapping[str, str] = field(default_factory=dict)
     axes: str = "NHWC"
-    dtype: str = "uint8"
     format: str = FORMAT_NAME
     version: int = FORMAT_VERSION
 
@@ -274,7 +283,6 @@ _META_RULES: Final[Rules] = {
     "count": whole(1 << 62),
     "digests": DIGESTS,
     "axes": one_of("NHWC"),
-    "dtype": one_of("uint8"),
 }
 
 #: A description with a million class names is half as long.

@@ -3,9 +3,10 @@
 Every encoding decodes to the same picture: (H, W, 3) RGB or (H, W, 1) grey, uint8, turned as
 Pillow's ``ImageOps.exif_transpose`` turns it: by the orientation in EXIF (CIPA DC-008, tag 0x0112),
 in ImageMagick's profile fields of a PNG, or in XMP. Alpha is dropped, 16-bit samples keep their
-high byte, palettes are looked up, CMYK is converted as Pillow does, and of an animation the first
-frame is taken. Dimensions come from the header and are compared with ``MAX_PIXELS`` before any
-decoding, and decoders are strict: a damaged file is a DecodeError, never a partly grey picture.
+high byte (masks.py reads all 16 bits), palettes are looked up, CMYK is converted as Pillow does,
+and of an animation the first frame is taken. Dimensions come from the header and are compared with
+``MAX_PIXELS`` before any decoding, and decoders are strict: a damaged file is a
+DecodeError, never a partly grey picture.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ _PPM_HEADER: Final = re.compile(
     rb"P\d(?:\s|#[^\r\n]*[\r\n])+\d{1,9}(?:\s|#[^\r\n]*[\r\n])+\d{1,9}\s"
 )
 _PPM_LONGEST: Final = 1 << 14
+#: The same of a PGM or PPM with its largest value and the one byte behind that.
+_PPM_VALUES: Final = re.compile(_PPM_HEADER.pattern[:-2] + rb"(?:\s|#[^\r\n]*[\r\n])+(\d{1,5})\s")
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 
 
@@ -97,6 +100,8 @@ class ImageHeader(NamedTuple):
     loose: bool = False
     #: Of a JPEG that can be cut at its restart markers: see jpeg_cut.read_facts.
     facts: jpeg_cut.Int64 | None = None
+    #: "grey" or "colour" where a channel has more than 8 bits, else "".
+    deep: str = ""
 
 
 def sniff(data: Buffer) -> str:
@@ -143,11 +148,41 @@ def read_header(data: Buffer) -> ImageHeader:
             # Pillow turns a TIFF itself; the size that it states is that of the upright picture
             # only where the orientation is in a tag of its own.
             in_tag = kind == "tiff" and 0x0112 in image.tag_v2
+            deep = _deep_of(data, kind, image)
         if turned >= 5 and not in_tag:
             height, width = width, height
-        header = ImageHeader(kind, height, width, 1 if kind == "tiff" else turned, odd=True)
+        turned = 1 if kind == "tiff" else turned
+        header = ImageHeader(kind, height, width, turned, odd=True, deep=deep)
     _check_size(header.height, header.width)
     return header
+
+
+def _deep_of(data: Buffer, kind: str, image: Any) -> str:
+    """``deep`` of a header, for an image that Pillow has opened."""
+    if kind == "ppm":
+        letter = memoryview(data)[1]
+        found = _PPM_VALUES.match(bytes(memoryview(data)[:_PPM_LONGEST]))
+        if found is None or letter in b"14" or int(found[1]) < 256:
+            return ""
+        return "grey" if letter in b"25" else "colour"
+    if kind != "tiff" or image.mode in ("I", "F"):  # 32 bits are not read
+        return ""
+    with _damage("damaged image header"):
+        bits = image.tag_v2.get(258, (1,))
+        if max(bits if isinstance(bits, tuple) else (bits,)) <= 8:
+            return ""
+    return "grey" if image.mode.startswith("I;16") else "colour"
+
+
+def check_depth(header: ImageHeader) -> None:
+    """DecodeError for a grey picture of 16 bits, where nothing says that 8 of them are dropped."""
+    if header.deep == "grey":
+        raise DecodeError(
+            "a grey picture of 16 bits in a set that is served with 8",
+            expected="8 bits, or 16 in all of its pictures",
+            hint="convert the set with bits 8 (--bits 8), which drops the lower 8 bits, or leave "
+            "it out with on_error='skip'",
+        )
 
 
 def read_plain_header(data: Buffer) -> ImageHeader | None:
@@ -431,7 +466,8 @@ def _png_header(data: Buffer) -> ImageHeader:
             orientation = _pillow_orientation(image)
     if orientation >= 5:
         height, width = width, height
-    return ImageHeader("png", height, width, orientation, odd or orientation != 1)
+    deep = "" if depth != 16 else "grey" if colour in (0, 4) else "colour"
+    return ImageHeader("png", height, width, orientation, odd or orientation != 1, deep=deep)
 
 
 #: Text chunks of a PNG, and the keywords under which Pillow finds an orientation.
@@ -718,7 +754,16 @@ def _load(image: Any) -> None:
 
 def stored_pixels(data: Buffer, header: ImageHeader) -> Pixels:
     """What Pillow finds stored, not turned: (H, W, 1) palette indices or grey (uint16 above 8 bits,
-    0 and 1 of one bit), else (H, W, 3) RGB. DecodeError for what is damaged or beyond uint16."""
+    0 and 1 of one bit), else (H, W, 3) RGB. DecodeError for what is damaged or beyond uint16.
+
+    A PGM or PPM gives its numbers, which Pillow stretches to 255 or 65535."""
+    if header.kind == "ppm" and memoryview(data)[1] not in b"14":
+        return _ppm_values(data, header)
+    if header.deep == "colour":
+        raise DecodeError(
+            f"colours of 16 bits are not read from {header.kind.upper()}",
+            hint="convert it to PNG, or to 8 bits",
+        )
     with _damage(f"damaged {header.kind.upper()}"), _pillow_open(data) as image:
         _load(image)
         mode = image.mode
@@ -734,6 +779,27 @@ def stored_pixels(data: Buffer, header: ImageHeader) -> Pixels:
             raise DecodeError("numbers that uint16 cannot hold", found=f"mode {mode}")
         pixels = pixels.astype(np.uint16)
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def _ppm_values(data: Buffer, header: ImageHeader) -> Pixels:
+    """The numbers of a PGM or PPM: (H, W, 1 or 3), uint16 where the largest may be above 255."""
+    found = _PPM_VALUES.match(bytes(memoryview(data)[:_PPM_LONGEST]))
+    if found is None:
+        raise DecodeError("damaged PPM header")
+    letter, most = memoryview(data)[1], int(found[1])
+    channels = 1 if letter in b"25" else 3
+    dtype = np.dtype(np.uint8 if most < 256 else ">u2")
+    count = header.height * header.width * channels
+    with _damage("damaged PPM"):
+        if letter in b"56":
+            pixels: Pixels = np.frombuffer(data, dtype, count, found.end())
+        else:
+            words = re.sub(rb"#[^\r\n]*", b"", bytes(data)[found.end() :]).split(None, count)
+            pixels = np.array(words[:count]).astype(np.int64)
+        if pixels.size != count or not 0 <= int(pixels.min()) <= int(pixels.max()) <= most:
+            raise DecodeError("damaged PPM", expected=f"{count} numbers of at most {most}")
+        pixels = pixels.astype(dtype.newbyteorder("="))
+    return pixels.reshape(header.height, header.width, channels)
 
 
 def _grey_or_rgb(pixels: UInt8, channels: int) -> UInt8:
@@ -761,8 +827,8 @@ def upright(pixels: UInt8, orientation: int) -> UInt8:
     return np.ascontiguousarray(pixels)
 
 
-def encode(pixels: UInt8, encoding: str, quality: int = 90) -> bytes:
-    """Pixels (H, W, 1 or 3) uint8 as a "jpeg" (4:2:0) or "png" file's bytes."""
+def encode(pixels: Pixels, encoding: str, quality: int = 90) -> bytes:
+    """Pixels (H, W, 1 or 3) as a "jpeg" (uint8; 4:2:0) or "png" (uint8, uint16) file's bytes."""
     pixels = np.ascontiguousarray(pixels)
     grey = pixels.shape[2] == 1
     if encoding == "jpeg":

@@ -1,8 +1,9 @@
-"""Label maps, whose values are class numbers: decoded to them, resized by nearest neighbour.
+"""Pictures whose values are numbers: label maps, and grey pictures of 16 bits such as depth maps.
 
-A palette picture gives its palette indices (Pascal VOC's classes), not the colours; grey of 8 or 16
-bits is given as it is, 1 bit as 0 and 1; colours are three channels; alpha is dropped. Orientation
-is applied as everywhere (codec.py).
+They are decoded to those numbers; label maps are resized by nearest neighbour. A palette picture
+gives its palette indices (Pascal VOC's classes), not the colours; grey of 8 or 16 bits is given as
+it is, 1 bit as 0 and 1; colours are three channels, of 16 bits from PNG and PPM only; alpha is
+dropped. Orientation is applied as everywhere (codec.py).
 """
 
 from __future__ import annotations
@@ -39,18 +40,15 @@ def decode_values(data: codec.Buffer) -> Array:
 
 
 def _plain_png(data: codec.Buffer) -> int:
-    """Channels of a PNG whose values the fast decoder does not change (IHDR: 8 or 16 bits, grey or
-    RGB), else 0."""
+    """Channels without alpha of a PNG whose values the fast decoder does not change (IHDR: 8 or 16
+    bits, grey or RGB), else 0."""
     depth, colour = memoryview(data)[24:26]
-    return {0: 1, 2: 3}.get(colour, 0) if depth in (8, 16) else 0
+    return {0: 1, 2: 3, 4: 1, 6: 3}.get(colour, 0) if depth in (8, 16) else 0
 
 
 def encode_values(values: Array) -> bytes:
     """(H, W, 1 or 3) uint8 or uint16 as a PNG file's bytes: lossless."""
-    import imagecodecs
-
-    values = np.ascontiguousarray(values)
-    return bytes(imagecodecs.png_encode(values[:, :, 0] if values.shape[2] == 1 else values, 3))
+    return codec.encode(values, "png")
 
 
 def check_values(values: Array, channels: int, dtype: np.dtype[Any]) -> Array:

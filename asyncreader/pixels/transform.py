@@ -40,6 +40,8 @@ class Stored:
     None for data that are no pictures, which are served as they are. ``flat``: the one channel is
     no axis of its own in storage, nor in what is handed out. ``values``: encoded numbers, not
     colours (masks.py). ``as_stored``: handed out in the stored order of axes, whatever the layout.
+    ``narrow``: it is known that grey pictures of 16 bits are served with 8; where it is not, such a
+    picture is a DecodeError.
     """
 
     shape: tuple[int, ...] | None
@@ -50,6 +52,7 @@ class Stored:
     flat: bool = False
     values: bool = False
     as_stored: bool = False
+    narrow: bool = False
 
     def image_shape(self) -> tuple[int | None, int | None, int]:
         """(H, W, C), None where samples differ."""
@@ -101,6 +104,22 @@ class _Scratch(threading.local):
 
 
 SCRATCH: Final = _Scratch()
+
+
+def decode_sample(
+    data: codec.Buffer,
+    stored: Stored,
+    header: codec.ImageHeader | None = None,
+    min_size: tuple[int, int] | None = None,
+) -> Array:
+    """Upright pixels (H, W, C) of an encoded sample, with the dtype that its set declares. With
+    ``min_size``: see :func:`codec.decode`. DecodeError."""
+    if stored.values:
+        return check_values(decode_values(data), stored.channels, stored.dtype)
+    header = header or codec.read_header(data)
+    if not stored.narrow:
+        codec.check_depth(header)
+    return codec.decode(data, stored.channels, header=header, min_size=min_size)
 
 
 #: What fills whole batches, by mode; affine_rows is chosen by dtype.
@@ -381,8 +400,10 @@ class Fill:
         pixels: Array
         box = None if rect is None else rect.box()
         if stored.values:
-            pixels = check_values(decode_values(data), stored.channels, stored.dtype)
+            pixels = decode_sample(data, stored)
         else:
+            if not stored.narrow:
+                codec.check_depth(header)
             part = None if wanted.nearest else rect
             found = codec.decode_part(
                 data,

@@ -92,8 +92,8 @@ def packed_rows(meta: Meta, other_field: bool) -> Stored:
     """What a set packed by asyncreader stores; ``other_field``: in a field after the first."""
     encoded = meta.encoding != "raw"
     dtype = np.dtype(meta.dtype)
-    values = encoded and other_field
-    return Stored(meta.shape, dtype, "HWC", encoded, meta.channels, values=values)
+    values = encoded and (other_field or dtype != np.uint8)
+    return Stored(meta.shape, dtype, "HWC", encoded, meta.channels, values=values, narrow=True)
 
 
 @dataclass(frozen=True)

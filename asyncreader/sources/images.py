@@ -1,4 +1,4 @@
-"""Encoded images in foreign sets: their format, and whether all have one size."""
+"""Encoded images in foreign sets: their format, their depth, and whether all have one size."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import numpy.typing as npt
 
 from ..errors import DecodeError
 from ..pixels import codec
+from ..pixels.transform import Stored
 
 Int64 = npt.NDArray[np.int64]
 
-#: At most so many image headers are read to tell whether all pictures have one size.
+#: At most so many image headers are read to tell whether all pictures have one size; and where that
+#: is known, whether they have 16 bits.
 _HEADERS: Final = 512
+_OF_KNOWN_SIZE: Final = 16
 
 
 def image_kind(head: bytes) -> str | None:
@@ -27,21 +30,36 @@ def image_kind(head: bytes) -> str | None:
     return None
 
 
-def same_size(
-    data: npt.NDArray[np.uint8], starts: Int64, sizes: npt.NDArray[Any]
-) -> tuple[int, int] | None:
-    """(H, W) of encoded images if all headers read agree: every one up to 512, else 512 of them.
+def stored_images(
+    data: npt.NDArray[np.uint8],
+    starts: Int64,
+    sizes: npt.NDArray[Any],
+    shape: tuple[int, int, int] | None = None,
+    channels: int = 3,
+    look: bool = True,
+) -> Stored:
+    """What image files in ``data`` hold, by their headers: every one up to 512, else 512 of them.
 
-    Another image of another size is a DecodeError when it is read, never a wrong pixel.
+    Grey pictures of 16 bits, if all are, are uint16 numbers of one channel. ``look``: their shape,
+    too, if all have one; else it is ``shape``. A picture of another size or depth than this says is
+    a DecodeError when it is read, never a wrong pixel.
     """
-    which = np.unique(np.linspace(0, starts.size - 1, _HEADERS).astype(np.int64))
+    most = _HEADERS if look else _OF_KNOWN_SIZE
+    which = np.unique(np.linspace(0, starts.size - 1, most).astype(np.int64))
     found: set[tuple[int, int]] = set()
+    deep: set[bool] = set()
     for start, size in zip(starts[which].tolist(), sizes[which].tolist(), strict=True):
         try:
             header = codec.read_header(data[start : start + size])
         except DecodeError:
             continue  # reading the sample raises the error
         found.add((header.height, header.width))
-        if len(found) > 1:
-            return None
-    return next(iter(found), None)
+        deep.add(header.deep == "grey")
+        if len(found) > 1 and False in deep:
+            break
+    if deep == {True}:
+        channels, shape = 1, shape and (*shape[:2], 1)
+    if look and len(found) == 1:
+        shape = (*found.pop(), channels)
+    dtype = np.dtype(np.uint16 if deep == {True} else np.uint8)
+    return Stored(shape, dtype, "HWC", True, channels, values=deep == {True})

@@ -14,6 +14,7 @@ from xxhash import xxh3_64_intdigest
 from ..errors import FormatError, SampleError
 from ..pixels import codec
 from ..pixels.masks import decode_values
+from ..pixels.transform import decode_sample
 from ..sources import Source
 from ..sources.request import NAME_AXES
 
@@ -196,7 +197,7 @@ class Looker:
             header = codec.read_header(data)
             part = min(1.0, side / max(header.height, header.width))
             least = (math.ceil(header.height * part), math.ceil(header.width * part))
-            pixels = codec.decode(data, stored.channels, header=header, min_size=least)
+            pixels = decode_sample(data, stored, header, least)
         except SampleError as exc:
             exc.path, exc.index = source.spec.path, record
             raise

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from asyncreader.errors import FormatError, SampleError
+from asyncreader.errors import FormatError, ParamsError, SampleError
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import DATA
 from asyncreader.pixels import codec
@@ -81,9 +81,9 @@ class FolderSamples:
         masks: Sequence[MaskFolder] = (),
     ) -> None:
         self.encoding: str = options.encoding or "raw"
-        self.channels: int = options.channels or 3
-        check_encoding(options, self.encoding)
-        self._recipe = make_recipe(options, self.encoding, self.channels)
+        self.channels: int = options.channels or (1 if options.bits == 16 else 3)
+        check_encoding(options, self.encoding, self.channels, options.bits)
+        self._recipe = make_recipe(options, self.encoding, self.channels, options.bits)
         self._listing: Listing = listing or scan(
             options.src,
             labels=options.labels,
@@ -130,7 +130,7 @@ class FolderSamples:
             data = self._listing.tree.read(path, hold, self._listing.stamps[number])
             picture = self._recipe.from_file(data, hold)
             header = codec.read_header(data) if self._masks else None
-        except SampleError as exc:
+        except (SampleError, ParamsError) as exc:
             exc.source_path = self._listing.tree.shown(path)
             raise
         if header is None:

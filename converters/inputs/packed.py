@@ -16,8 +16,8 @@ from asyncreader.errors import FormatError, ParamsError, SampleError, SourceErro
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import ENCODINGS, digest, is_field_name
-from asyncreader.pixels import codec
 from asyncreader.pixels.masks import decode_values
+from asyncreader.pixels.transform import decode_sample
 from asyncreader.sources import (
     OpenSet,
     Source,
@@ -34,7 +34,7 @@ from asyncreader.sources.sets.joined import Joined
 from asyncreader.sources.subset import resolve_subset
 from asyncreader.sources.urls import is_url
 
-from ..encode import Hold, Packed, Recipe, Sample, make_recipe, notes, packed
+from ..encode import Hold, Packed, Recipe, Sample, make_recipe, notes, packed, packed_pixels
 from ..options import Options, check_encoding
 from ..ordered_pool import RUN
 from ..temp_tables import PathOf, Strings
@@ -77,21 +77,23 @@ class PackedSamples:
         stored = spec.encoding if spec.encoding in ENCODINGS else "original"
         self._axes = None if spec.stored.encoded else _pixel_axes(first)
         grey = spec.stored.axes is None and not spec.stored.encoded
-        self.channels = options.channels or (1 if grey else spec.channels)
+        mine = _bits_of(self._source)
+        bits = options.bits or mine
+        self.channels = options.channels or (1 if grey or bits == 16 else spec.channels)
         self.encoding = options.encoding or stored
         other_channels = self.channels != (1 if grey else spec.channels)
         asked = (options.encoding, options.size, options.quality)
-        changed = other_channels or any(option is not None for option in asked)
+        changed = other_channels or bits != mine or any(option is not None for option in asked)
         if self.encoding == "original":
             check_original(options, spec.stored.encoded)
             # in a set that others packed, pictures may be damaged or differ in size: check each
-            changed = spec.meta is None or bool(options.restarts) or other_channels
-        check_encoding(options, self.encoding)
-        self._recipe = make_recipe(options, self.encoding, self.channels) if changed else None
+            changed = spec.meta is None or bool(options.restarts) or other_channels or bits != mine
+        check_encoding(options, self.encoding, self.channels, bits)
+        recipe = make_recipe(options, self.encoding, self.channels, bits)
+        self._recipe = recipe if changed else None
         if self._recipe is None and options.restarts:  # JPEGs that are not encoded again
-            self._recipe = make_recipe(options, "original", self.channels)
+            self._recipe = make_recipe(options, "original", self.channels, bits)
         self._check_decode = options.check_decode and spec.stored.encoded
-        recipe = make_recipe(options, self.encoding, self.channels)
         self._others = _others(self._source, recipe, same=self._recipe is None)
         self.fields = (fmt.DATA, *(field.name for field in self._others))
         labels = None if options.no_labels else self._source.labels
@@ -140,7 +142,7 @@ class PackedSamples:
                 return (picture,)
             full = self._full(record)
             return (picture, *(field.fetch(record, full) for field in self._others))
-        except SampleError as exc:
+        except (SampleError, ParamsError) as exc:
             exc.path, exc.index = exc.path or self._source.spec.path, record
             exc.key = exc.key or self._source.first.key_of(record)
             raise
@@ -159,20 +161,19 @@ class PackedSamples:
         hold(len(data))
         if self._recipe is not None:
             return self._recipe.from_file(data, hold)
+        stored = self._source.spec.stored
         if self._check_decode:
-            codec.decode(data, self.channels)
-        shape = self._source.spec.stored.shape
-        return packed(data, None if shape is None else (shape[0], shape[1], shape[2]))
+            decode_sample(data, stored)
+        shape = (
+            None if stored.shape is None else (stored.shape[0], stored.shape[1], stored.channels)
+        )
+        return packed(data, shape, stored.dtype.name)
 
     def _from_pixels(self, stored: npt.NDArray[Any], axes: tuple[int, ...], hold: Hold) -> Packed:
         hold(stored.nbytes)
         # grey pictures may lack the axis of channels
         pixels = stored.transpose(axes) if stored.ndim == 3 else stored[:, :, None]
-        if self._recipe is not None:
-            return self._recipe.from_pixels(pixels)
-        rows = np.ascontiguousarray(pixels)
-        high, wide, channels = rows.shape
-        return packed(rows.reshape(-1).data, (high, wide, channels))
+        return packed_pixels(pixels) if self._recipe is None else self._recipe.from_pixels(pixels)
 
     def name(self, number: int) -> tuple[Any, str]:
         path = self.paths[0]
@@ -239,6 +240,14 @@ class _Other:
             order = tuple(stored.axes.index(letter) for letter in "HWC")
             values = self.part.sample_pixels(record).transpose(order)
         return stored_values(self.name, values, full, self.recipe)
+
+
+def _bits_of(source: OpenSet) -> int | None:
+    """Bits of the grey pictures in a packed set; None where their headers say it one by one."""
+    spec = source.spec
+    if spec.stored.dtype.itemsize == 2:
+        return 16
+    return None if spec.stored.encoded and not spec.stored.narrow else 8
 
 
 def _others(source: OpenSet, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
@@ -325,17 +334,19 @@ def _numbers(chosen: slice | Int64, count: int) -> Int64:
 def _pixel_axes(source: Source) -> tuple[int, int, int]:
     """How to transpose a stored row to (H, W, C)."""
     stored = source.spec.stored
-    if stored.axes is None and len(stored.shape or ()) == 2 and stored.dtype == np.uint8:
+    deep = stored.dtype.kind == "u" and stored.dtype.itemsize == 2
+    known = stored.dtype == np.uint8 or (deep and stored.image_shape()[2] == 1)
+    if stored.axes is None and len(stored.shape or ()) == 2 and (known or deep):
         return 0, 1, 2
-    if stored.axes is not None and stored.dtype == np.uint8 and stored.image_shape()[2] in (1, 3):
+    if stored.axes is not None and known and stored.image_shape()[2] in (1, 3):
         high, wide, channel = (stored.axes.index(letter) for letter in "HWC")
         return high, wide, channel
     raise FormatError(
-        "only sets of 8-bit grey or RGB pictures can be packed again",
+        "only sets of 8-bit grey or RGB, or 16-bit grey pictures can be packed again",
         path=source.spec.path,
         found=f"samples of shape {stored.shape}, {stored.dtype}",
-        expected="uint8, 1 or 3 channels",
         hint=NAME_AXES if stored.axes is None and len(stored.shape or ()) == 3 else None,
+        expected="uint8, 1 or 3 channels; or uint16, 1 channel",
     )
 
 

@@ -109,12 +109,15 @@ class PickledSamples:
         self._image, self._label = image, None if options.no_labels else label
         first = self._picture(0)
         raw = isinstance(first, np.ndarray)
-        self.channels = options.channels or (first.shape[2] if isinstance(first, np.ndarray) else 3)
+        usual = 1 if options.bits == 16 else 3
+        self.channels = options.channels or (
+            first.shape[2] if isinstance(first, np.ndarray) else usual
+        )
         self.encoding: str = options.encoding or ("raw" if raw else "original")
         if self.encoding == "original":
             check_original(options, encoded=not raw)
-        check_encoding(options, self.encoding)
-        self._recipe = make_recipe(options, self.encoding, self.channels)
+        check_encoding(options, self.encoding, self.channels, options.bits)
+        self._recipe = make_recipe(options, self.encoding, self.channels, options.bits)
         self._labels = None if self._label is None else _Labels(self._first_label(), self.count)
         self.notes = notes(options, self._recipe)
         self.label_kind = "none" if self._labels is None else self._labels.kind
@@ -204,7 +207,7 @@ class PickledSamples:
             if picture.shape[0] * picture.shape[1] > codec.MAX_PIXELS:
                 raise DecodeError("image dimensions out of range", found=picture.shape)
             return (self._recipe.from_pixels(np.ascontiguousarray(picture)),)
-        except SampleError as exc:
+        except (SampleError, ParamsError) as exc:
             exc.path, exc.index = self._found.path, number
             exc.key = self._found.entries.blame(number)["key"]
             raise

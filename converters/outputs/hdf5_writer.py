@@ -234,9 +234,11 @@ class ContiguousData:
         data = file.extent.read(START, size) if small else b""
         file.extent.truncate(START if small else file.extent.end)
         file.open(alignment=not small)
-        dataset = file.dataset(fmt.DATA, h5t.STD_U8LE, shape, written=not small)
+        values = np.dtype(dtype).newbyteorder("<")
+        kind = h5t.STD_U8LE if values == np.uint8 else h5t.py_create(values)
+        dataset = file.dataset(fmt.DATA, kind, shape, written=not small)
         if small:
-            dataset.write(h5s.ALL, h5s.ALL, np.frombuffer(data, np.uint8).reshape(shape))
+            dataset.write(h5s.ALL, h5s.ALL, np.frombuffer(data, values).reshape(shape))
         elif dataset.get_offset() != START:
             raise SourceError(
                 "this HDF5 library put the data set at another offset than its data",

@@ -43,7 +43,8 @@ class PackedFile:
 
     ``label_width``: labels of a sample; ``fields``: the description of each field; ``bytes``: of
     all samples of each, before any filter; ``skipped``: (number of the sample, what is wrong with
-    it); ``rewritten``: pictures that got restart markers, None where that was not tried.
+    it); ``rewritten``: pictures that got restart markers, None where that was not tried;
+    ``narrowed``: pictures of 16 bits that became 8.
     """
 
     meta: Meta | None
@@ -52,6 +53,7 @@ class PackedFile:
     bytes: tuple[int, ...]
     skipped: tuple[tuple[int, str], ...]
     rewritten: int | None
+    narrowed: int
 
 
 class Packing:
@@ -82,6 +84,7 @@ class Packing:
         self._records = PackedRecords(samples)
         self._skipped: list[tuple[int, str]] = []
         self._rewritten: int | None = None
+        self._narrowed = 0
         self._prefetched = 0  # positions below this are prefetched, or being fetched
         self._lock = threading.Lock()
 
@@ -107,6 +110,7 @@ class Packing:
             self._records.bytes,
             tuple(self._skipped),
             self._rewritten,
+            self._narrowed,
         )
 
     def _sink(self) -> Sink:
@@ -152,6 +156,7 @@ class Packing:
                 self._check_kinds(number, result)
                 self._records.add(number, result)
                 sink.append(result)
+                self._narrowed += result[0].narrowed
                 if result[0].rewritten is not None:
                     self._rewritten = (self._rewritten or 0) + result[0].rewritten
             if self._done is not None:

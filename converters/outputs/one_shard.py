@@ -56,6 +56,7 @@ def pack_shard(
             bytes=packed.bytes,
             skipped=packed.skipped,
             rewritten=packed.rewritten,
+            narrowed=packed.narrowed,
         )
         with full_disk_reported(shown, workspace.root):
             workspace.finish(number, attempt, record)

@@ -108,7 +108,7 @@ def _source_digest(options: Options, samples: Samples) -> str:
         name: getattr(options, name)
         for name in (
             *("format", "size", "resize", "quality", "shuffle", "compression", "chunk"),
-            *("follow_links", "skip_bad", "check_decode", "restarts"),
+            *("follow_links", "skip_bad", "check_decode", "restarts", "bits"),
         )
     }
     head = [__version__, samples.identity, samples.encoding, samples.channels, samples.label_kind]
@@ -183,6 +183,7 @@ class _Run:
             shards=len(manifest),
             kept=kept,
             rewritten=sum(rewritten) if rewritten else None,
+            narrowed=sum(record.narrowed for record in records.values()),
             notes=self._samples.notes,
         )
 
@@ -303,6 +304,7 @@ class _Run:
             compression=options.compression,
             data_bytes=data_bytes,
             fields=tuple(others),
+            dtype=first.dtype,
             field_bytes=tuple(field_bytes),
         )
         manifest = Manifest.of(common, [r.shard for r in good if r.shard is not None])

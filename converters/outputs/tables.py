@@ -187,6 +187,7 @@ class PackedRecords:
             label_dtype="<i8" if labels is None else labels.dtype.newbyteorder("<").str,
             classes=samples.classes,
             fields=tuple(others),
+            dtype=first.dtype,
             digests=digests,
         )
         return Tables(meta.sealed(), labels, fields)

@@ -58,7 +58,8 @@ class ShardRecord:
     read (:meth:`samples.Samples.sources`): the shard is packed again when it has changed;
     ``label_dtype``, ``label_width``: as in the manifest; ``fields``, ``bytes``: description of each
     field, and bytes of its samples; ``skipped``: (position in the shard, reason); ``rewritten``:
-    pictures that got restart markers, None where that was not tried.
+    pictures that got restart markers, None where that was not tried; ``narrowed``: pictures of 16
+    bits that became 8.
     """
 
     sources: str
@@ -69,6 +70,7 @@ class ShardRecord:
     bytes: tuple[int, ...]
     skipped: tuple[tuple[int, str], ...]
     rewritten: int | None
+    narrowed: int
 
     def to_json(self) -> str:
         """One line."""

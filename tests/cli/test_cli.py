@@ -288,7 +288,7 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(converters, "convert", fake)
     words = (
         "--encoding jpeg --size 256 --resize pad --quality 80 --restarts --labels l.csv "
-        "--no-labels --channels 1 --shuffle 7 --compression gzip --chunk 16 "
+        "--no-labels --channels 1 --bits 8 --shuffle 7 --compression gzip --chunk 16 "
         "--classes c.txt --follow-links "
         "--classes-from-folders "
         "--jobs 3 --skip-bad --overwrite --check-decode --format lmdb --allow-pickle "
@@ -307,6 +307,7 @@ def test_convert_hands_on_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         "labels": "l.csv",
         "no_labels": True,
         "channels": 1,
+        "bits": 8,
         "shuffle": 7,
         "compression": "gzip",
         "chunk": 16,

@@ -66,7 +66,7 @@ def test_png_holds_the_exact_pixels_of_every_kind(
     """Grey, CMYK, 16-bit, palette, alpha, animated, EXIF-turned, oddly named: as Pillow decodes."""
     folder, contents = corpus
     target = tmp_path / f"set.{suffix}"
-    report = convert(folder, target, encoding="png", channels=channels, jobs=3)
+    report = convert(folder, target, encoding="png", channels=channels, bits=8, jobs=3)
     stored = samples_of(target)
     assert report.count == len(stored) == len(GOOD)
     assert list(stored) == [b"all/" + name for name in sorted(contents)]
@@ -85,7 +85,7 @@ def test_raw_holds_the_exact_pixels(
     """Raw pixels of all kinds, cropped to one shape, are those of PIL's ImageOps.fit to a level."""
     folder, contents = corpus
     target = tmp_path / f"set.{suffix}"
-    convert(folder, target, size="30x42")
+    convert(folder, target, size="30x42", bits=8)
     stored = samples_of(target)
     for name, data in contents.items():
         if name == b"large.jpg":
@@ -102,7 +102,7 @@ def test_jpeg_holds_nearly_the_same_pixels(
     """Re-encoding changes pixels no more than Pillow's JPEG of the same quality does."""
     folder, contents = corpus
     target = tmp_path / f"set.{suffix}"
-    convert(folder, target, encoding="jpeg", quality=95)
+    convert(folder, target, encoding="jpeg", quality=95, bits=8)
     stored = samples_of(target)
     for name, data in contents.items():
         wanted = by_pillow(data)
@@ -121,7 +121,7 @@ def test_original_holds_the_very_files(
     """Encoding "original" stores each file's bytes untouched."""
     folder, contents = corpus
     target = tmp_path / f"set.{suffix}"
-    convert(folder, target, encoding="original", check_decode=check)
+    convert(folder, target, encoding="original", check_decode=check, bits=8)
     stored = samples_of(target)
     assert {name.removeprefix(b"all/"): data for name, data in stored.items()} == contents
 
@@ -178,6 +178,7 @@ def test_damaged_pictures_are_skipped_and_reported(
         tmp_path / f"out.{suffix}",
         encoding=encoding,
         size=size,
+        bits=8,
         skip_bad=True,
         check_decode=True,
     )
@@ -271,8 +272,8 @@ def test_packing_resizes_as_reading(
     the original files with interpolation="bicubic"."""
     folder, _ = corpus
     size = (30, 42)
-    convert(folder, tmp_path / "a.h5", size=size, resize="squeeze", channels=channels)
-    convert(folder, tmp_path / "b.h5", encoding="png", channels=channels)
+    convert(folder, tmp_path / "a.h5", size=size, resize="squeeze", channels=channels, bits=8)
+    convert(folder, tmp_path / "b.h5", encoding="png", channels=channels, bits=8)
     read: dict[str, Any] = {"size": size, "crop": "none", "interpolation": "bicubic"}
     with (
         AsyncReader(path=tmp_path / "a.h5", epochs=1) as packed,

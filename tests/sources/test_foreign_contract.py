@@ -351,7 +351,9 @@ def path_of(case: Case, source: Any) -> str:
 
 
 def packable(images: np.ndarray) -> bool:
-    """Whether convert can pack such samples: 8-bit grey or RGB pictures."""
+    """Whether convert can pack such samples: 8-bit grey or RGB pictures, or 16-bit grey ones."""
+    if images.dtype.kind == "u" and images.dtype.itemsize == 2:
+        return images.ndim == 3 or images.shape[3:] == (1,)
     return images.dtype == np.uint8 and (images.ndim == 3 or images.shape[3:] in ((1,), (3,)))
 
 

@@ -95,6 +95,7 @@ HUGE = replace(RAW, memory=GIB)
         (replace(TINY, memory=GIB), {}, ["block", "many"]),
         (replace(TINY, ours=False), {}, ["raw"]),
         (JPEGS, {"size": (224, 224)}, ["raw", "jpeg"]),
+        (replace(JPEGS, deep=True), {"size": (224, 224)}, ["raw"]),
         (JPEGS, {"size": (224, 224), "crop": "random-resized"}, ["jpeg"]),
         (UNMARKED, {"size": (224, 224), "crop": "random-resized"}, ["restarts"]),
         (UNMARKED, {"size": (224, 224)}, ["raw"]),

@@ -15,7 +15,7 @@ from ...pixels.transform import Stored
 from ..base import Array, FieldIndex, SourceSpec, default_block
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents
-from ..images import same_size
+from ..images import stored_images
 from ..lmdb.btree import LmdbFile, Tree
 from ..lmdb.entries import Entries, shown_key
 from ..request import Hdf5Fields, no_field
@@ -219,10 +219,7 @@ def encoded_images(
 ) -> FieldIndex:
     """The index of image files inside values. ``look``: read headers to see if all have one size;
     ``origin``: see :class:`EntryNames`."""
-    if shape is None and look:
-        size = same_size(found.tree.data, starts, sizes)
-        shape = None if size is None else (*size, channels)
-    stored = Stored(shape, np.dtype(np.uint8), "HWC", True, channels)
+    stored = stored_images(found.tree.data, starts, sizes, shape, channels, look)
     spec = found.spec(layout, starts.size, stored, float(np.mean(sizes)), classes)
     return found.index(spec, Extents(starts, sizes), labels, entries, origin)
 

@@ -25,7 +25,7 @@ from ..hdf5.chunks import ChunkGrid, Chunks
 from ..hdf5.file import ThroughLibrary
 from ..hdf5.filters import NAMES, check_filters, decode_chunk
 from ..hdf5.vlen import ELEMENT, heap_extents
-from ..images import image_kind, same_size
+from ..images import image_kind, stored_images
 from ..request import stored_samples
 from . import fuel
 from .hdf5_set import AGAIN, Hdf5Set, check_numeric
@@ -247,8 +247,7 @@ def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> FieldIndex:
             found=f"{base} beginning with {file[start : start + 8].tobytes().hex(' ')}",
             expected="JPEG, PNG or WebP files; or Fuel's dimension scale 'shapes'",
         )
-    size = same_size(file, starts, sizes)
-    stored = Stored(None if size is None else (*size, 3), np.dtype(np.uint8), "HWC", encoded=True)
+    stored = stored_images(file, starts, sizes)
     how = "encoded images of variable length"
     extents = Extents(starts, sizes)
     return found.index(extents, data.shape[0], stored, how, block, encoding="original")

@@ -39,7 +39,11 @@ def _join(files: Sequence[Source]) -> JoinedSource:
         first,
         path=f"{first.path} and {len(files) - 1} more",
         count=int(ends[-1]),
-        stored=first.stored if len(shapes) == 1 else replace(first.stored, shape=None),
+        stored=replace(
+            first.stored,
+            shape=first.stored.shape if len(shapes) == 1 else None,
+            narrow=all(file.spec.stored.narrow for file in files),
+        ),
         meta=None,
         classes=classes,
         checksums=all(file.spec.checksums for file in files),

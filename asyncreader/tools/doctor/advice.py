@@ -136,7 +136,7 @@ def _encoded(facts: Facts, p: ReaderParams) -> list[Proposal]:
                 how,
             )
         )
-    if p.size is not None and facts.picture is not None:
+    if p.size is not None and facts.picture is not None and not facts.deep:
         side = math.ceil(max(p.size) * (_MARGIN if random else 1 / p.crop_ratio))
         high, wide = facts.picture
         if min(high, wide) ** 2 > _MUCH_LARGER * side * side:
@@ -179,7 +179,8 @@ def _raw(facts: Facts, p: ReaderParams) -> list[Proposal]:
     slow_layout = facts.container == "LMDB" and not facts.ours
     if facts.compression or smaller or slow_layout:
         found.append(Proposal("raw", words, costs, {}, how))
-    if not facts.fits and facts.picture is not None and min(facts.picture) >= 64:
+    large = facts.picture is not None and min(facts.picture) >= 64
+    if not facts.fits and large and not facts.deep:
         found.append(
             Proposal(
                 "jpeg",

@@ -59,6 +59,8 @@ class Facts:
     memory: int
     """Bytes that the page cache may take."""
     cores: int
+    deep: bool = False
+    """Whether its pictures have more than 8 bits, so that they cannot be JPEGs."""
 
     @property
     def fits(self) -> bool:
@@ -85,7 +87,7 @@ def look(source: Source, path: str | tuple[str, ...], memory: int | None = None)
         sample = float(row_size(stored.shape, stored.dtype))
     else:
         high, wide = picture or (0, 0)
-        sample = float(high * wide * stored.channels)
+        sample = float(high * wide * stored.channels * stored.dtype.itemsize)
     grey = stored.axes is None and len(stored.shape or ()) == 2
     return Facts(
         path=spec.path,
@@ -101,7 +103,8 @@ def look(source: Source, path: str | tuple[str, ...], memory: int | None = None)
         picture=picture,
         unmarked=unmarked,
         packable=stored.encoded
-        or (stored.dtype == np.uint8 and (grey or picture is not None) and spec.channels in (1, 3)),
+        or (stored.dtype == np.uint8 and (grey or picture is not None) and spec.channels in (1, 3))
+        or (stored.dtype == np.uint16 and (grey or (picture is not None and spec.channels == 1))),
         sample_bytes=sample,
         stored_bytes=size / spec.count,
         files=files,
@@ -111,6 +114,7 @@ def look(source: Source, path: str | tuple[str, ...], memory: int | None = None)
         cached=cached(files),
         memory=available_memory() if memory is None else memory,
         cores=usable_cores(),
+        deep=stored.dtype != np.uint8,
     )
 
 
