@@ -27,6 +27,11 @@ def times(shape: Iterable[int]) -> str:
     return " x ".join(map(str, shape))
 
 
+def sides(height: int, width: int) -> str:
+    """ "40 x 56 (height x width)", "40 x 40"."""
+    return f"{height} x {width}" + (" (height x width)" if height != width else "")
+
+
 def some(count: int, noun: str) -> str:
     """ "1 class", "2,000 classes"."""
     plural = "" if count == 1 else "es" if noun.endswith("s") else "s"

@@ -21,6 +21,7 @@ from asyncreader.pixels import codec, kernels
 from asyncreader.pixels.geometry import nearest_pixels, resize_into
 from asyncreader.pixels.masks import decode_values, encode_values
 from asyncreader.pixels.transform import SCRATCH
+from asyncreader.text import sides
 
 from .options import QUALITY, Options
 
@@ -207,7 +208,7 @@ class Recipe:
         if self.encoding == "jpeg" and max(shape) > MAX_SIDE:
             raise DecodeError(
                 "too long for a JPEG",
-                found=f"{shape[0]} x {shape[1]} pixels",
+                found=f"{sides(*shape[:2])} pixels",
                 expected=f"sides of at most {MAX_SIDE}",
                 hint="choose encoding 'png', or a smaller size",
             )
@@ -367,7 +368,7 @@ def _shorter_side(height: int, width: int, side: int) -> tuple[int, int]:
     if new[0] * new[1] > codec.MAX_PIXELS:
         raise DecodeError(
             "its shape makes the resized picture too large",
-            found=f"{height} x {width} would become {new[0]} x {new[1]}",
+            found=f"{height} x {width} would become {sides(*new)}",
             expected=f"at most {codec.MAX_PIXELS} pixels",
         )
     return new

@@ -332,7 +332,8 @@ class Options:
     progress: Callable[[int, int], object] | None = parameter(
         None,
         optional(Check("a function f(done, total)", checks.FUNCTION.take, "object")),
-        "called as `progress(done, total)` after each sample, by the calling thread",
+        "called as `progress(done, total)` after each sample, by the calling thread; with `resume` "
+        "first with the samples that are kept",
     )
     params: ReaderParams | None = worked_out(
         Check("{name: value}", _read, "params"),

@@ -31,6 +31,7 @@ def convert(src: PathLike, dst: PathLike, **keywords: Unpack[ConvertKeywords]) -
     ParamsError for bad arguments, SampleError (such as DecodeError, with ``source_path``) for a bad
     picture, SourceError for source or target. The options:
     """
+    begun = time.perf_counter()  # compiling, which the first run on a machine waits for, counts
     options = check(src, dst, **keywords)
     if options.engine == "ray":
         from .outputs.ray import load_ray
@@ -42,8 +43,8 @@ def convert(src: PathLike, dst: PathLike, **keywords: Unpack[ConvertKeywords]) -
             contextlib.closing(open_samples(options, target.path)) as samples,
         ):
             if options.sharded:
-                return pack_shards(options, samples, target)
-            return _pack_one(options, samples, target)
+                return pack_shards(options, samples, target, begun)
+            return _pack_one(options, samples, target, begun)
     except OSError as exc:
         if isinstance(exc, AsyncReaderError):
             raise
@@ -57,8 +58,7 @@ def convert(src: PathLike, dst: PathLike, **keywords: Unpack[ConvertKeywords]) -
         ) from exc
 
 
-def _pack_one(options: Options, samples: Samples, target: Target) -> ConvertReport:
-    begun = time.perf_counter()
+def _pack_one(options: Options, samples: Samples, target: Target, begun: float) -> ConvertReport:
     before, total = len(samples.skipped), len(samples.skipped) + samples.count
 
     def done(count: int) -> None:

@@ -14,7 +14,8 @@ class ConvertReport:
     that count + len(skipped) is what was found; ``ignored``: files that were not candidates, by
     kind ("hidden", "other suffix", "not in the CSV"); ``bytes``: size of the target on disk;
     ``shards``: files of a sharded set, None of one file; ``kept``: how many of them an
-    interrupted run had finished; ``rewritten``: pictures that got restart markers, None where they
+    interrupted run had finished, ``kept_samples`` in all; ``seconds``: of the whole call;
+    ``rewritten``: pictures that got restart markers, None where they
     were not to get any; ``narrowed``: pictures of 16 bits that became 8; ``notes``: what a user may
     not expect, such as folders inside classes, and classes without pictures.
     Names that are not UTF-8 carry surrogate escapes, as everywhere in Python.
@@ -31,6 +32,7 @@ class ConvertReport:
     seconds: float
     shards: int | None = None
     kept: int = 0
+    kept_samples: int = 0
     rewritten: int | None = None
     narrowed: int = 0
     notes: tuple[str, ...] = ()

@@ -62,9 +62,14 @@ def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> i
     """
     import converters
 
+    from ..pixels import kernels
+
     given = {name: value for name, value in options.items() if value not in (None, {})}
     try:
-        with Progress("packing", quiet) as progress:
+        with (
+            Progress("packing", quiet, resumed=bool(given.get("resume"))) as progress,
+            kernels.compiling_told(progress.compiling),
+        ):
             report = converters.convert(src, dst, progress=progress, **given)
     except KeyboardInterrupt as exc:
         for note in getattr(exc, "__notes__", ()):  # which finished shards are kept
@@ -95,22 +100,25 @@ def convert(src: str, dst: str, as_json: bool, quiet: bool, **options: Any) -> i
 
 
 def _print_packed(report: ConvertReport) -> None:
+    from converters.inputs.local_tree import ignored_in_words
+
     classes = "" if report.classes is None else f" in {some(len(report.classes), 'class')}"
-    rate = report.count / max(report.seconds, 1e-9)
+    packed = report.count - report.kept_samples
+    rate = packed / max(report.seconds, 1e-9)
     click.echo(f"packed {some(report.count, 'sample')}{classes} into {shown(report.target)}")
     files = "" if report.shards is None else f"{some(report.shards, 'shard')}, "
     if report.kept:
-        files = f"{files[:-2]} ({report.kept:,} kept), "
+        files = f"{files[:-2]} ({report.kept:,} kept, with {some(report.kept_samples, 'sample')}), "
     click.echo(
         f"{report.format.upper()}, {report.encoding}, {files}{in_bytes(report.bytes)}; "
-        f"{report.seconds:.1f} s, {rate:,.0f} samples/s"
+        f"{report.seconds:.1f} s" + (f", {rate:,.0f} samples/s" if packed else "")
     )
     if report.rewritten is not None:
         click.echo(f"restart markers: in {report.rewritten:,} of {some(report.count, 'sample')}")
     if report.narrowed:
         click.echo(f"16 bits became 8: in {report.narrowed:,} of {some(report.count, 'sample')}")
-    ignored = ", ".join(f"{n:,} {shown(kind)}" for kind, n in report.ignored.items() if n)
+    ignored = ignored_in_words(report.ignored)
     if ignored:
-        click.echo(f"ignored: {ignored}")
+        click.echo(f"ignored: {shown(ignored)}")
     if report.skipped:
         click.echo(f"skipped: {some(len(report.skipped), 'bad picture')}, listed above")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import shown
-from ..text import in_bytes, some, times
+from ..text import in_bytes, sides, some, times
 from .options import (
     PATH,
     batch_size_option,
@@ -103,7 +103,7 @@ def _print_facts(found: Diagnosis) -> None:
     facts, tops, now = found.facts, found.ceilings, found.now
     shape = "different shapes" if facts.shape is None else times(facts.shape)
     if facts.shape is None and facts.picture is not None:
-        shape = f"different sizes, mostly {times(facts.picture)}"
+        shape = f"different sizes; about half are larger than {sides(*facts.picture)}"
     stored = f"{in_bytes(facts.sample_bytes)} as pixels, {in_bytes(facts.stored_bytes)} of file"
     if facts.chunk > 1:
         stored += f"; {facts.chunk} compressed together"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..sources import OpenSet, Source
+    from ..sources.base import FieldIndex
 
 #: Classes that are shown one by one; --json has them all.
 CLASSES_SHOWN: Final = 20
@@ -77,7 +78,32 @@ def _describe(
         "checksums": spec.checksums,
         "fingerprint": fingerprint(source),
         "bytes_on_disk": spec.size_on_disk,
+        "bytes_a_sample": _bytes_each(source.first.index),
     }
+
+
+def _bytes_each(index: FieldIndex) -> float | None:
+    """Mean bytes of a sample as it is stored: of this field alone, whatever else the file holds.
+    None where only opening each file would tell."""
+    import numpy as np
+
+    from ..sources.base import row_size
+    from ..sources.extents import Extents
+    from ..sources.hdf5.chunks import Chunks
+    from ..sources.sets.joined import Joined
+
+    storage, spec = index.storage, index.spec
+    if isinstance(storage, Extents):
+        return float(np.mean(storage.sizes))
+    if isinstance(storage, Chunks):
+        return float(storage.grid.sizes.sum() / spec.count)
+    if isinstance(storage, Joined):
+        if not isinstance(storage.files, tuple):
+            return None if spec.fields else spec.size_on_disk / spec.count
+        parts = [(_bytes_each(one), one.spec.count) for one in storage.files]
+        known = [size * count for size, count in parts if size is not None]
+        return sum(known) / spec.count if len(known) == len(parts) else None
+    return None if spec.stored.shape is None else row_size(spec.stored.shape, spec.stored.dtype)
 
 
 def _describe_fields(source: OpenSet) -> list[dict[str, Any]]:
@@ -158,7 +184,7 @@ def _restarts_in_words(found: dict[str, int] | None) -> str | None:
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
-    labels, count, stored = facts["labels"], facts["count"], facts["bytes_on_disk"]
+    labels, count, each = facts["labels"], facts["count"], facts["bytes_a_sample"]
     counts = None if labels is None else labels["counts"]
     chosen = facts["subset"]
     words = "read without labels"
@@ -197,7 +223,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
         if facts["checksums"]
         else "not recorded: served unverified",
         "fingerprint": facts["fingerprint"],
-        "on disk": f"{in_bytes(stored)}, {in_bytes(stored / count)} a sample",
+        "on disk": in_bytes(facts["bytes_on_disk"]),
+        "a sample": each and f"{in_bytes(each)} as stored",
     }
     print_table((name, value) for name, value in rows.items() if value)
     if not counts:

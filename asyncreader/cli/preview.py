@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from ..errors import SourceError, shown
-from ..text import in_bytes, some
+from ..text import in_bytes, sides, some
 from .bench import BENCH_SIZE
 from .options import PATH, json_option, number, open_set, param_option, quiet_option, reader_option
 from .terminal import Progress, print_json, say
@@ -133,7 +133,7 @@ def preview(
             wide, high = made.sheet.size
             click.echo(
                 f"{some(len(made.records), 'sample')} in {shown(target)} "
-                f"({wide} x {high}, {in_bytes(size)})"
+                f"({sides(high, wide)}, {in_bytes(size)})"
             )
     if html is not None:
         _refuse(options, "batch", "indices", "classes", "size", instead="--html shows all")

@@ -162,9 +162,12 @@ _LINES_APART: Final = (1.0, 60.0)
 
 
 class Progress:
-    """Called with (done, total): a bar on a terminal; elsewhere a line each 10 %, or a minute."""
+    """Called with (done, total): a bar on a terminal; elsewhere a line each 10 %, or a minute.
 
-    def __init__(self, doing: str, quiet: bool, plain: bool = True) -> None:
+    ``resumed``: the first call says how many were done before, which are no part of the rate.
+    """
+
+    def __init__(self, doing: str, quiet: bool, plain: bool = True, resumed: bool = False) -> None:
         self._doing = doing
         self._quiet = quiet
         self._plain = plain
@@ -172,6 +175,9 @@ class Progress:
         self._task: Any = None
         self._began = self._last = time.monotonic()
         self._tenths = 0
+        self._resumed = resumed
+        self._before = 0
+        self._compiling = False
 
     def __enter__(self) -> Progress:
         if not self._quiet and on_terminal():
@@ -195,7 +201,11 @@ class Progress:
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        rate = done / max(now - self._began, 1e-9)
+        if self._resumed:
+            self._resumed, self._before, self._began = False, done, now
+            self._tenths = done * 10 // total
+            return
+        rate = (done - self._before) / max(now - self._began, 1e-9)
         # what comes after the last one, such as reading all back, has no count of its own
         left = f"{in_time((total - done) / rate)} left" if done < total else "finishing"
         how = f"{rate:,.0f}/s, {left}" if rate >= 10 else f"{rate:.1f}/s, {left}"
@@ -209,6 +219,17 @@ class Progress:
             if now - self._last >= (least if tenths > self._tenths else most):
                 self._tenths, self._last = tenths, now
                 say(f"{self._doing}: {done:,} of {total:,} ({done * 100 // total} %), {how}")
+
+    def compiling(self) -> None:
+        """Say that code is compiled, which is kept for the next time. Called by any thread."""
+        if self._compiling or self._quiet:
+            return
+        self._compiling = True
+        words = "compiling, once on this machine"
+        if self._bar is not None:
+            self._bar.update(self._task, how=words)
+        elif self._plain:
+            say(f"{self._doing}: {words}")
 
 
 class Status:

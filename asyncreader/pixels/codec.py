@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DecodeError
+from ..text import sides
 from . import jpeg_cut
 
 UInt8: TypeAlias = npt.NDArray[np.uint8]
@@ -203,7 +204,7 @@ def _check_size(height: int, width: int) -> None:
     if height < 1 or width < 1 or height * width > MAX_PIXELS:
         raise DecodeError(
             "image dimensions out of range",
-            found=f"{height} x {width}",
+            found=sides(height, width),
             expected=f"1 to {MAX_PIXELS} pixels",
         )
 

@@ -29,7 +29,7 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
@@ -469,6 +469,8 @@ class _State:
         self.told = False
         #: How many times loading a kernel was begun, and ended. Loading one may compile it.
         self.begun = self.ended = 0
+        #: Called before a kernel is compiled, because no cache on disk has it.
+        self.compiling: Callable[[], None] = lambda: None
 
 
 _state: Final = _State()
@@ -499,7 +501,7 @@ def _load(name: str) -> Callable[..., None]:
     module = _module()
     if module is not None:
         try:
-            kernel: Callable[..., None] = module.load(name, _state.folder)
+            kernel: Callable[..., None] = module.load(name, _state.folder, _state.compiling)
             return kernel
         except Exception as exc:
             _state.reason = f"numba cannot compile {name} ({type(exc).__name__}: {exc})"
@@ -539,6 +541,16 @@ def _tell(name: str) -> None:
         RuntimeWarning,
         stacklevel=3,
     )
+
+
+@contextlib.contextmanager
+def compiling_told(tell: Callable[[], None]) -> Iterator[None]:
+    """Inside, ``tell`` is called before a kernel is compiled, by the thread that needs it."""
+    before, _state.compiling = _state.compiling, tell
+    try:
+        yield
+    finally:
+        _state.compiling = before
 
 
 def loads() -> tuple[int, int]:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from ..errors import DecodeError, ParamsError
 from ..keyed_random import uniforms
 from ..stats import Meter
+from ..text import sides
 from . import codec, geometry, jpeg_cut, kernels
 from .masks import check_values, decode_values, pick
 
@@ -393,7 +394,7 @@ class Fill:
         elif full != stored.image_shape()[:2]:
             raise DecodeError(
                 "image of another size than the set declares",
-                found=f"{full[0]} x {full[1]}",
+                found=sides(*full),
                 expected=" x ".join(str(n) for n in stored.image_shape()[:2]),
                 hint="pass size=(H, W), or leave it out with on_error='skip'",
             )

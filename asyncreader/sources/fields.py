@@ -18,6 +18,7 @@ from ..formats import packed as fmt
 from ..pixels.masks import decode_values
 from ..pixels.transform import Fill, Stored, Wanted
 from ..stats import Meter
+from ..text import sides
 from . import base
 from .base import Array, FieldIndex, RowError, RowPlan, Source
 
@@ -150,8 +151,8 @@ class OpenSet:
                     path=self.spec.path,
                     index=record,
                     key=part.key_of(record),
-                    found=f"{found[0]} x {found[1]}",
-                    expected=f"{expected[0]} x {expected[1]}",
+                    found=sides(*found),
+                    expected=sides(*expected),
                     hint='leave it out with on_error="skip", or squeeze all with crop="none"',
                 )
                 yield RowError(row, error)

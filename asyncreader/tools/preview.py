@@ -18,7 +18,7 @@ from ..params import ReaderParams, given_params, parse_params
 from ..reader import AsyncReader
 from ..sources import OpenSet, Source, open_reader_source
 from ..sources.subset import resolve_subset
-from ..text import some
+from ..text import sides, some
 from .contact_sheet import Tile, draw_sheet, undrawn
 from .label_stats import class_of, in_words, records_of, row_of
 from .thumbnails import (
@@ -98,7 +98,7 @@ def preview(
                 continue
             shapes.append((look.height, look.width, look.pixels.shape[2]))
             if source.spec.stored.shape is None:
-                note = f"{note}   {look.width} x {look.height}".strip()
+                note = f"{note}   {look.height} x {look.width}".strip()
             masks |= _values(mask)
             tiles.append(Tile(_picture(look.pixels, scale, mask), words, note))
         how = "chosen" if indices is not None else f"drawn at random (seed {seed})"
@@ -108,7 +108,9 @@ def preview(
         notes = _notes(scale, shapes[0][2] if shapes else 3, masks)
         if shapes and source.spec.stored.shape is not None:
             height, width, _ = shapes[0]
-            notes.insert(0, f"all {width} x {height} (width x height)")
+            notes.insert(0, f"all {sides(height, width)}")
+        elif shapes:
+            notes.insert(0, "sizes are height x width")
         named = source.labels is not None
         return _done(tiles, records, named, bad, columns, _title(first), subtitle, notes)
 

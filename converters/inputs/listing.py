@@ -22,7 +22,7 @@ from asyncreader.sources.urls import is_url
 from ..temp_tables import Numbers, Strings
 from .class_folders import ClassFolders, is_part
 from .labels_csv import Labels, Row, check_regular, read_labels
-from .local_tree import NOT_LISTED, Found, has_image_suffix, sort_key
+from .local_tree import NOT_LISTED, Found, has_image_suffix, ignored_in_words, sort_key
 from .origin import Origin, open_origin, text_file
 
 #: Missing files of a CSV that an error names.
@@ -242,7 +242,7 @@ class _Builder:
             raise SourceError(
                 "there are no pictures in the folder",
                 path=self.tree.name,
-                found=", ".join(f"{n} {kind}" for kind, n in self.tree.ignored.items()),
+                found=ignored_in_words(self.tree.ignored) or "no files",
             )
         if labels is not None:
             labels.rows()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +27,13 @@ MAX_FILE: Final = 1 << 30
 HIDDEN: Final = "hidden"
 OTHER_SUFFIX: Final = "other suffix"
 NOT_LISTED: Final = "not in the CSV"
+
+#: How a number of ignored files is said, of one and of more.
+_WORDS: Final = {
+    HIDDEN: ("hidden file", "hidden files"),
+    OTHER_SUFFIX: ("file that is no picture by its suffix", "files that are no pictures by suffix"),
+    NOT_LISTED: ("file not in the CSV", "files not in the CSV"),
+}
 
 _LOOP: Final = "a link loop"
 _MANY: Final = "a folder that too many links lead to"
@@ -48,6 +55,15 @@ class Found:
 def sort_key(path: bytes) -> bytes:
     """A key whose byte order is the paths' order by component: no name has a byte as low as NUL."""
     return path.replace(b"/", b"\0")
+
+
+def ignored_in_words(ignored: Mapping[str, int]) -> str:
+    """What was ignored, by kind: "1 hidden file, 2 files that are no pictures by suffix"."""
+    return ", ".join(
+        f"{count:,} {_WORDS.get(kind, (kind, kind))[count != 1]}"
+        for kind, count in ignored.items()
+        if count
+    )
 
 
 def check_file_size(size: int) -> None:

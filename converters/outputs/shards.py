@@ -133,16 +133,17 @@ def _source_digest(options: Options, samples: Samples) -> str:
 # -- all of them ---------------------------------------------------------------------------------
 
 
-def pack_shards(options: Options, samples: Samples, target: Target) -> ConvertReport:
-    """Pack ``samples`` into the folder ``target``; a resumed run keeps the finished shards."""
-    return _Run(options, samples, target).run()
+def pack_shards(options: Options, samples: Samples, target: Target, begun: float) -> ConvertReport:
+    """Pack ``samples`` into the folder ``target``; a resumed run keeps the finished shards.
+    ``begun``: when, by ``time.perf_counter()``."""
+    return _Run(options, samples, target, begun).run()
 
 
 class _Run:
     """One run over all shards of a set."""
 
-    def __init__(self, options: Options, samples: Samples, target: Target) -> None:
-        self._begun = time.perf_counter()
+    def __init__(self, options: Options, samples: Samples, target: Target, begun: float) -> None:
+        self._begun = begun
         self._options = options
         self._samples = samples
         self._target = target
@@ -159,8 +160,10 @@ class _Run:
             workspace.prepare()
             workspace.keep_plan(plan)
         records = self._kept(plan)
-        kept = sum(record.shard is not None for record in records.values())
-        target.keep = kept > 0
+        kept = [record.shard.count for record in records.values() if record.shard is not None]
+        target.keep = bool(kept)
+        if self._options.resume:
+            self._progress(self._before)(sum(len(plan.span(number)) for number in records))
         try:
             self._pack(plan, records)
             manifest, skipped = self._finish(plan, [records[n] for n in range(plan.shards)])
@@ -181,7 +184,8 @@ class _Run:
             bytes=int(manifest.sizes.sum()),
             seconds=time.perf_counter() - self._begun,
             shards=len(manifest),
-            kept=kept,
+            kept=len(kept),
+            kept_samples=sum(kept),
             rewritten=sum(rewritten) if rewritten else None,
             narrowed=sum(record.narrowed for record in records.values()),
             notes=self._samples.notes,

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import termios
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,9 @@ from asyncreader.cli import terminal
 from asyncreader.cli.completion import complete_param
 from asyncreader.cli.options import params_of
 from asyncreader.params import PARAMETERS, PATHS
+from asyncreader.pixels import kernels
 from asyncreader.sources import open_source
+from asyncreader.text import in_bytes
 from asyncreader.tools.bench import run_bench
 from converters import ConvertReport
 from converters.options import ConvertKeywords
@@ -223,6 +226,80 @@ def test_convert_json(photos: Path, tmp_path: Path) -> None:
     assert report["format"] == "hdf5"
 
 
+def test_convert_says_that_it_compiles(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first run on a machine waits for is said once, by --quiet not at all, and is part of
+    the seconds that the report gives."""
+    clock = [0.0]
+
+    def slow(name: str) -> bool:
+        kernels._state.compiling()
+        kernels._state.compiling()
+        clock[0] += 80
+        return True
+
+    monkeypatch.setattr("converters.encode.kernels.compiled", slow)
+    monkeypatch.setattr("converters.pack.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr(terminal, "_LINES_APART", (1000.0, 1000.0))
+    result = run("convert", photos, tmp_path / "a.h5", "--encoding", "jpeg")
+    assert result.stderr == "packing: compiling, once on this machine\n"
+    seconds, rate = re.findall(r"; ([\d.]+) s, ([\d.,]+) samples/s", result.stdout)[0]
+    assert 80 <= float(seconds) < 500
+    assert float(rate) < 1
+    assert run("convert", photos, tmp_path / "b.h5", "--encoding", "jpeg", "--quiet").stderr == ""
+
+
+def test_a_resumed_rate_is_of_new_samples(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples that --resume keeps count in no rate: neither in the progress nor in the report,
+    which says how many they are; where all were kept, there is none."""
+    monkeypatch.setattr(terminal, "_LINES_APART", (0.0, 0.0))
+    clock = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: clock[0])
+    call = terminal.Progress.__call__
+
+    def stop(self: terminal.Progress, done: int, total: int) -> None:
+        if done == 16:
+            raise KeyboardInterrupt
+        call(self, done, total)
+
+    words = ("convert", photos, tmp_path / "set", "--shards", "4", "--resume")
+    monkeypatch.setattr(terminal.Progress, "__call__", stop)
+    assert run(*words).exit_code == 130
+
+    def slow(self: terminal.Progress, done: int, total: int) -> None:
+        clock[0] += 0 if done == 15 else 1.0
+        call(self, done, total)
+
+    monkeypatch.setattr(terminal.Progress, "__call__", slow)
+    result = run(*words)
+    lines = result.stderr.splitlines()
+    assert lines[0] == "packing: 16 of 20 (80 %), 1.0/s, 4 s left"
+    assert lines[-1] == "packing: 20 of 20 (100 %), 1.0/s, finishing"
+    assert len(lines) == 5
+    assert "4 shards (3 kept, with 15 samples), " in result.stdout
+    report = ConvertReport("t", "hdf5", "raw", 20, (), {}, None, 1, 2.0, kept=4, kept_samples=20)
+    monkeypatch.setattr(converters, "convert", lambda *_, **__: replace(report, shards=4))
+    assert "samples/s" not in run(*words).stdout
+    half = replace(report, shards=4, kept=2, kept_samples=10)
+    monkeypatch.setattr(converters, "convert", lambda *_, **__: half)
+    assert "; 2.0 s, 5 samples/s\n" in run(*words).stdout
+
+
+def test_convert_says_what_it_ignored(photos: Path, tmp_path: Path) -> None:
+    """Files that are no pictures are counted in words."""
+    folder = tmp_path / "photos"
+    shutil.copytree(photos, folder)
+    for name in ("cat/a.txt", "cat/b.txt", "dog/.hidden.png"):
+        (folder / name).write_text("text")
+    result = run("convert", folder, tmp_path / "a.h5")
+    assert result.stdout.splitlines()[-1] == (
+        "ignored: 1 hidden file, 2 files that are no pictures by suffix"
+    )
+
+
 def test_convert_skips_and_lists(photos: Path, tmp_path: Path) -> None:
     """With --skip-bad a bad file is named on stderr, also when quiet, and the exit code is 3."""
     folder = tmp_path / "photos"
@@ -365,10 +442,46 @@ def test_info_of_a_packed_set(packed: Path) -> None:
 def test_info_has_no_line_for_what_a_set_lacks(packed: Path, foreign: Path) -> None:
     """No line of info says "none": chunks, compression and splits stand there if the set has them,
     and labels or checksums that it lacks are said in words."""
-    for words in ([packed], [foreign, "-p", "data_field=images", "-p", "labels_field="]):
+    for words in ([packed], [foreign, "-p", "data_field=images", "-p", "labels_field=null"]):
         printed = run("info", *words).stdout
         assert "none" not in printed
         assert not {"chunks", "compression", "splits"} & set(table(printed))
+
+
+def test_info_divides_by_the_samples_of_their_own_field(tmp_path: Path) -> None:
+    """Bytes of a sample are those of its field, whatever else the file holds: contiguous, in
+    compressed chunks, encoded, in a list of files, and in shards."""
+    path = tmp_path / "two.h5"
+    with h5py.File(path, "w") as file:
+        file["images"] = np.zeros((200, 8, 9, 3), np.uint8)
+        file["val_images"] = np.zeros((20, 8, 9, 3), np.uint8)
+        zipped = file.create_dataset(
+            "zipped", (40, 8, 9, 3), np.uint8, chunks=(10, 8, 9, 3), compression="gzip"
+        )
+        zipped[:] = 7
+        stored = zipped.id.get_storage_size() / 40
+
+    def each(*words: str | Path) -> float:
+        facts = json.loads(run("info", *words, "--json").stdout)
+        return float(facts["bytes_a_sample"])
+
+    for name, size in (("images", 216), ("val_images", 216), ("zipped", stored)):
+        words = (path, "-p", f"data_field={name}", "-p", "labels_field=null")
+        assert each(*words) == size
+        shown_size = table(run("info", *words).stdout)["a sample"]
+        assert shown_size == f"{in_bytes(size)} as stored"
+    shutil.copy(path, tmp_path / "two2.h5")
+    both = tmp_path / "two*.h5"
+    assert each(both, "-p", "data_field=val_images", "-p", "labels_field=null") == 216
+    for number in range(4):
+        place = tmp_path / "in" / "c" / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (10 + number, 9)).save(place)
+    sizes = [one.stat().st_size for one in (tmp_path / "in" / "c").iterdir()]
+    converters.convert(tmp_path / "in", tmp_path / "o.lmdb", encoding="original")
+    assert each(tmp_path / "o.lmdb") == sum(sizes) / 4
+    converters.convert(tmp_path / "in", tmp_path / "s", encoding="original", shards=2)
+    assert each(tmp_path / "s") > sum(sizes) / 4
 
 
 def test_info_json(packed: Path) -> None:

@@ -137,7 +137,7 @@ def test_no_pictures_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no pictures"):
         scan(str(tmp_path))
     tree(tmp_path, "c/a.txt")
-    with pytest.raises(SourceError, match="1 other suffix"):
+    with pytest.raises(SourceError, match="1 file that is no picture by its suffix"):
         scan(str(tmp_path))
     with pytest.raises(SourceNotFoundError):
         scan(str(tmp_path / "nowhere"))

@@ -298,6 +298,18 @@ def test_kept_code_is_of_the_sources(package: Path, tmp_path: Path) -> None:
         assert [hits(), hits()] == [0, 1]
 
 
+def test_compiling_is_told(package: Path, tmp_path: Path) -> None:
+    """Who asks is told before a kernel is compiled, and not when its code is on the disk."""
+    code = (
+        "from asyncreader.pixels import kernels\n"
+        "with kernels.compiling_told(lambda: print('compiling')):\n"
+        "    kernels.gather_rows\n"
+    )
+    folder = str(tmp_path / "cache")
+    told = [child(code, package, NUMBA_CACHE_DIR=folder).stdout for _ in range(2)]
+    assert told == ["compiling\n", ""]
+
+
 def test_a_full_disk_stops_no_kernel(package: Path, tmp_path: Path) -> None:
     """Where nothing can be written, as on a full disk or over a quota, kernels still compile."""
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"

@@ -137,7 +137,7 @@ def test_what_limits() -> None:
     assert "63 of 64" not in str(limit(GZIP64, rate(9, decode=1e-3), decoding, shuffle="block"))
     kind, words = limit(JPEGS, rate(20, decode=0.1), decoding, size=(224, 224))
     assert kind == "decode"
-    assert "3000 x 4000 pixels, of which training sees 224 x 224: 0.4%" in words[1]
+    assert "3000 x 4000 (height x width) pixels, of which training sees 224 x 224: 0.4%" in words[1]
     kind, words = limit(HUGE, rate(6000), TOPS)
     assert kind == "disk"
     assert "at least 93%" in words[0]

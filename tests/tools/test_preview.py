@@ -78,7 +78,7 @@ def test_chosen_samples_are_shown_as_they_are(packed: Path, images: np.ndarray) 
     assert made.labels == ("eel", "cat", "cat", "dog")
     for place, record in enumerate(made.records):
         np.testing.assert_array_equal(small(made.sheet, place, 4, 24, 20), images[record])
-    assert made.notes == ("all 20 x 24 (width x height)",)
+    assert made.notes == ("all 24 x 20 (height x width)",)
 
 
 def test_random_samples_depend_on_the_seed_only(packed: Path) -> None:
@@ -119,7 +119,7 @@ def test_pictures_of_different_sizes(tmp_path: Path) -> None:
         (160, 48),
         (160, 160),
     ]
-    assert made.notes == ()
+    assert made.notes == ("sizes are height x width",)
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,10 @@ def test_the_command_says_where(packed: Path, tmp_path: Path, monkeypatch: Any) 
     monkeypatch.chdir(tmp_path)
     result = run("preview", packed, "--count", "6", "--columns", "2")
     assert result.exit_code == 0, result.stderr
-    assert re.fullmatch(r"6 samples in pets-preview\.png \(\d+ x \d+, [\d.]+ kB\)\n", result.stdout)
+    assert re.fullmatch(
+        r"6 samples in pets-preview\.png \(\d+ x \d+ \(height x width\), [\d.]+ kB\)\n",
+        result.stdout,
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["pets-preview.png"]
     with Image.open("pets-preview.png") as sheet:
         assert (sheet.format, sheet.width) == ("PNG", 2 * 20 + 2 * SIDE + 12)

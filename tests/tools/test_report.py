@@ -116,9 +116,9 @@ def test_copies_are_counted_beyond_those_listed(tmp_path: Path) -> None:
 
 
 def test_sizes_and_bytes(set_of_pets: Path) -> None:
-    """Sizes are those of the pictures, bytes those that are stored."""
+    """Sizes are those of the pictures, height first; bytes are those that are stored."""
     facts = gather({"path": set_of_pets})
-    assert facts.sizes == [((40, 30), 18), ((30, 40), 6)]
+    assert facts.sizes == [((30, 40), 18), ((40, 30), 6)]
     with h5py.File(set_of_pets) as file:
         np.testing.assert_array_equal(facts.bytes_each, np.diff(file["offsets"][:]))
     assert ratios(facts.widths, facts.heights) == [("3:4", 6), ("4:3", 18)]
@@ -294,7 +294,7 @@ def test_shares_are_of_all_samples(tmp_path: Path) -> None:
         Image.new("RGB", (10 + number, 9)).save(path)
     converters.convert(tmp_path / "in", tmp_path / "s.h5", encoding="original", no_labels=True)
     made = page(gather({"path": tmp_path / "s.h5"}))
-    (table,) = re.findall("Width \u00d7 height.*?</table>", made, re.DOTALL)
+    (table,) = re.findall("Height \u00d7 width.*?</table>", made, re.DOTALL)
     assert re.findall(r"[\d.]+%", table) == ["1.0%"] * 50
 
 

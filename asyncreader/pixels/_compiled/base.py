@@ -55,7 +55,8 @@ class Caches:
     be read, as in a container, then ``folder``, which a parent process shares with its workers.
     """
 
-    def __init__(self, function: Any, folder: str | None) -> None:
+    def __init__(self, function: Any, folder: str | None, missing: Callable[[], None]) -> None:
+        self._missing = missing
         #: Whether the code lies in one of the folders.
         self.kept = False
         self._caches: list[Any] = []
@@ -66,7 +67,8 @@ class Caches:
                 self._caches.append(_cache_in(path, function))
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        """The compiled function from the first folder that has it whole, or None."""
+        """The compiled function from the first folder that has it whole, or None: numba compiles
+        it then, and ``missing`` is called before."""
         with contextlib.suppress(Exception):
             # All that loaded code needs of numba. cache.load_overload() would first import all that
             # compiling needs: half a second, and scipy.
@@ -77,6 +79,7 @@ class Caches:
                 if found is not None:
                     self.kept = True
                     return found
+        self._missing()
         return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
@@ -127,11 +130,11 @@ def _cache_in(folder: str, function: Any) -> Any:
     return Cache(function)
 
 
-def load(name: str, folder: str | None = None) -> Any:
+def load(name: str, folder: str | None = None, missing: Callable[[], None] = lambda: None) -> Any:
     """Kernel ``name``, from a cache on disk or compiled and kept there (see :class:`Caches`)."""
     function, signature = KERNELS[name]
     dispatcher = njit(nogil=True)(function)
-    dispatcher._cache = Caches(function, folder)
+    dispatcher._cache = Caches(function, folder, missing)
     dispatcher.compile(signature)
     dispatcher.disable_compile()
     return dispatcher

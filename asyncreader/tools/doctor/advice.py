@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...params import ReaderParams
-from ...text import in_bytes, some
+from ...text import in_bytes, sides, some
 from .facts import Facts
 from .measure import Rate
 
@@ -130,7 +130,7 @@ def _encoded(facts: Facts, p: ReaderParams) -> list[Proposal]:
         found.append(
             Proposal(
                 "raw",
-                f"pack pixels of {cut[0]} x {cut[1]}",
+                f"pack pixels of {sides(*cut)}",
                 "" if p.size is None else "the pictures are cut and scaled for good: keep SRC",
                 {},
                 how,
@@ -174,7 +174,7 @@ def _raw(facts: Facts, p: ReaderParams) -> list[Proposal]:
         smaller = facts.picture[0] * facts.picture[1] > cut[0] * cut[1]
         if smaller:
             how |= _sized(cut, facts, p)
-            words = f"pack pixels of {cut[0]} x {cut[1]}"
+            words = f"pack pixels of {sides(*cut)}"
             costs = "the pictures are cut and scaled for good: keep SRC"
     slow_layout = facts.container == "LMDB" and not facts.ours
     if facts.compression or smaller or slow_layout:
@@ -318,8 +318,8 @@ def _about_decoding(facts: Facts, p: ReaderParams, now: Rate, tops: Ceilings) ->
             part = p.size[0] * p.size[1] / (facts.picture[0] * facts.picture[1])
             if part < 0.5:
                 words.append(
-                    f"They have {facts.picture[0]} x {facts.picture[1]} pixels, of which training "
-                    f"sees {p.size[0]} x {p.size[1]}: {part:.1%}."
+                    f"They have {sides(*facts.picture)} pixels, of which training sees "
+                    f"{sides(*p.size)}: {part:.1%}."
                 )
     else:
         if facts.chunk > 1 and p.shuffle is True:

@@ -103,8 +103,8 @@ class Facts:
 
     @property
     def sizes(self) -> list[tuple[tuple[int, int], int]]:
-        """((width, height), samples), the most frequent first."""
-        both = zip(self.widths.tolist(), self.heights.tolist(), strict=True)
+        """((height, width), samples), the most frequent first."""
+        both = zip(self.heights.tolist(), self.widths.tolist(), strict=True)
         return sorted(Counter(both).items(), key=lambda item: (-item[1], item[0]))
 
     @property
@@ -134,7 +134,7 @@ class Facts:
                 if self.classed
             ],
             "sizes": [
-                {"width": w, "height": h, "samples": samples} for (w, h), samples in self.sizes
+                {"height": h, "width": w, "samples": samples} for (h, w), samples in self.sizes
             ],
             "bytes": _spread(self.bytes_each),
             "compared": self.compared,

@@ -19,7 +19,7 @@ import numpy as np
 
 from ... import __version__
 from ...errors import shown
-from ...text import in_bytes, some
+from ...text import in_bytes, sides, some
 from ..label_stats import LabelCount
 from .charts import Histogram, histogram, number, ratios
 from .facts import Facts, Row
@@ -94,7 +94,7 @@ def _hash(source: str) -> str:
 
 def _tiles(facts: Facts) -> list[tuple[str, str]]:
     sizes = facts.sizes
-    size = "none read" if not sizes else "{} \u00d7 {}".format(*sizes[0][0])
+    size = "none read" if not sizes else sides(*sizes[0][0]).replace("x", "\u00d7")
     if len(sizes) > 1:
         size = f"{len(sizes):,} different"
     each = int(facts.bytes_each.mean()) if facts.bytes_each.size else 0
