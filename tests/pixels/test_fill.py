@@ -215,7 +215,7 @@ def test_other_ranks() -> None:
         (stored(), Wanted(dtype=F4, std=(1.0, 2.0, 3.0, 4.0)), "std has one value"),
         (stored(None, "f4", (5,)), Wanted(size=(2, 2)), "size need"),
         (stored(None, "f4", (5,)), Wanted(flip=True), "flip need"),
-        (stored(None, "f4", (5,)), Wanted(mean=(1.0, 2.0)), "per-channel"),
+        (stored(None, "f4", (5,)), Wanted(mean=(1.0, 2.0)), "of each channel"),
         (Stored(None, U8, "HWC", True), Wanted(), "differ in size"),
     ],
 )
