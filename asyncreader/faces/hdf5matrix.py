@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..checks import FILE
 from ..errors import ParamsError, ReaderClosedError
 from ..pixels.transform import Fill, Wanted
-from ..sources import Hdf5Fields, RowPlan, Source, absolute, open_source
+from ..sources import Hdf5Fields, RowJob, Source, absolute, open_source, read_rows
 from ..stats import Meter
 from .jobs import whole
 
@@ -120,13 +120,13 @@ class HDF5Matrix:
         if rows.size and (int(rows.min()) < 0 or int(rows.max()) >= len(self)):
             raise IndexError(f"row out of range: this view has {len(self)} rows")
         out = np.empty((rows.size, *self._fill.row_shape), self._fill.dtype)
-        plan = RowPlan(
+        job = RowJob(
             rows + self.start,
             np.arange(rows.size, dtype=np.int64),
             np.zeros(rows.size, np.uint64),
         )
         if rows.size:
-            for bad in source.read_into(plan, self._fill, out, Meter()):
+            for bad in read_rows(source, job, self._fill, out, Meter()):
                 raise bad.error
         if single:
             out = out[0]

@@ -19,11 +19,12 @@ from ..params import PATHS, WINDOW_BYTES, ReaderParams
 from ..pixels.transform import Fill
 from ..sources import (
     OpenSet,
-    RowPlan,
+    RowJob,
     SetIndex,
     absolute,
     absolute_pattern,
     open_reader_source,
+    read_rows,
 )
 from ..sources.subset import resolve_subset
 from ..stats import Meter
@@ -97,7 +98,8 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
     out = aligned_empty((1, *fill.row_shape), fill.dtype)
     for record in order.records(0, positions):
         # a damaged sample is not the dtype's fault: it fails its batch later
-        filler.source.first.read_into(RowPlan(record.reshape(1), row, key), fill, out, Meter())
+        job = RowJob(record.reshape(1), row, key)
+        read_rows(filler.source.first, job, fill, out, Meter())
 
 
 def _warn_of_scale(p: ReaderParams, fill: Fill) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..pixels import kernels
-from ..sources.base import streams
+from ..pixels.rows import streams
 from ..stats import Meter
 from ..system.memory import address_of
 from .ring import RingSlot

@@ -15,7 +15,7 @@ from ..checks import FILL_MASKED
 from ..errors import AsyncReaderError, SampleError, SourceError, WorkerError
 from ..order import BatchPlan, EpochOrder
 from ..pixels.transform import Fill
-from ..sources import OpenSet, RowError, RowPlan
+from ..sources import OpenSet, RowError, RowJob
 from ..stats import Meter
 from .copy_queue import CopyQueue
 from .slots import Array, Data, Slot
@@ -196,7 +196,7 @@ class BatchFiller:
             unseen = self.seen[records] == 0
             check = unseen if unseen.any() else None
         try:
-            wanted = RowPlan(records, rows, keys, check)
+            wanted = RowJob(records, rows, keys, check)
             errors = self.source.read_fields(wanted, self.fills, slot.rows, meter)
         except AsyncReaderError:
             raise

@@ -286,7 +286,20 @@ class Fill:
 
     # -- filling ---------------------------------------------------------------------------
 
-    def draws(self, keys: npt.NDArray[np.uint64]) -> tuple[Array | None, Array | None]:
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of one raw sample."""
+        assert self.stored.shape is not None
+        return math.prod(self.stored.shape) * self.stored.dtype.itemsize
+
+    def as_stored(self, data: npt.NDArray[np.uint8]) -> Array:
+        """A raw sample in stored axis order, from its bytes."""
+        assert self.stored.shape is not None
+        return data.view(self.stored.dtype).reshape(self.stored.shape)
+
+    def draws(
+        self, keys: npt.NDArray[np.uint64]
+    ) -> tuple[Array | None, npt.NDArray[np.uint8] | None]:
         """Crop draws (B, 40) and flips (B,) uint8 of samples; None where nothing is random."""
         wanted = self.wanted
         draws = None
@@ -303,7 +316,7 @@ class Fill:
         address: int,
         offsets: Int64,
         rows: Int64,
-        keys: npt.NDArray[np.uint64],
+        flips: npt.NDArray[np.uint8] | None,
         out: Array,
     ) -> None:
         """Fill rows from raw samples at ``address + offsets``, in one compiled call."""
@@ -311,29 +324,15 @@ class Fill:
         assert height is not None
         assert width is not None
         if self.mode == "transpose":
+            size = self.dtype.itemsize
             kernels.transpose_rows(
-                address,
-                offsets,
-                height * width,
-                channels,
-                self.dtype.itemsize,
-                out.ctypes.data,
-                rows,
+                address, offsets, height * width, channels, size, out.ctypes.data, rows
             )
             return
-        flips = self.draws(keys)[1]
         if self.mode == "mirror":
             assert flips is not None
-            kernels.mirror_rows(
-                address,
-                offsets,
-                height,
-                width,
-                channels * self.dtype.itemsize,
-                flips,
-                out.ctypes.data,
-                rows,
-            )
+            size = channels * self.dtype.itemsize
+            kernels.mirror_rows(address, offsets, height, width, size, flips, out.ctypes.data, rows)
             return
         assert self._affine_rows is not None
         self._affine_rows(

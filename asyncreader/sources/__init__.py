@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .base import RowError, RowPlan, Source, SourceSpec
+from ..pixels.rows import RowError, RowJob
+from .base import Source, SourceSpec, read_rows
 from .fields import OpenSet, SetIndex, fingerprint
 from .open import expand_paths, fields_of, open_reader_source, open_source, open_whole
 from .request import Hdf5Fields
@@ -13,7 +14,7 @@ __all__ = [
     "Hdf5Fields",
     "OpenSet",
     "RowError",
-    "RowPlan",
+    "RowJob",
     "SetIndex",
     "Source",
     "SourceSpec",
@@ -26,5 +27,6 @@ __all__ = [
     "open_reader_source",
     "open_source",
     "open_whole",
+    "read_rows",
     "sniff",
 ]

@@ -10,14 +10,11 @@ import numpy.typing as npt
 
 from ..checks import FILL_MASKED
 from ..errors import ParamsError
-from ..pixels.transform import Fill
-from ..stats import Meter
+from ..pixels.rows import RowWriter
 from .base import (
     Array,
     BaseSource,
     FieldIndex,
-    RowError,
-    RowPlan,
     Source,
     SourceSpec,
     default_block,
@@ -101,37 +98,12 @@ class ArraySource(BaseSource):
         data = np.ascontiguousarray(self._row(index)).tobytes()
         return self.verified(data, index)
 
-    def read_into(
-        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
-    ) -> tuple[RowError, ...]:
-        errors: list[RowError] = []
-        crops, flips = fill.draws(plan.keys)
-        shape = self.spec.stored.shape
+    def read_into(self, writer: RowWriter) -> None:
+        records, shape = writer.job.records, self.spec.stored.shape
         assert shape is not None
         # ascending: storage behind the array reads forwards
-        for i in np.argsort(plan.records, kind="stable").tolist():
-            record, row = int(plan.records[i]), int(plan.rows[i])
-            sample = self._row(record).reshape(shape)
-            if self.checksums is not None and plan.check is not None and plan.check[i]:
-                sample = sample.copy(order="C")  # what is hashed is what is served
-                bad = self.checked(sample.reshape(-1).view(np.uint8).data, record)
-                if bad is not None:
-                    errors.append(RowError(row, bad))
-                    continue
-            if fill.mode == "copy":
-                np.copyto(out[row, ...], sample)
-                continue
-            try:
-                fill.put(
-                    sample,
-                    None if crops is None else crops[i],
-                    flips is not None and bool(flips[i]),
-                    out[row, ...],
-                )
-            except ParamsError as exc:
-                exc.index = record
-                raise
-        return tuple(errors)
+        for i in np.argsort(records, kind="stable").tolist():
+            writer.raw(i, self._row(int(records[i])).reshape(shape))
 
 
 def index_arrays(data: Any, labels: Any, asked: Hdf5Fields) -> FieldIndex:

@@ -12,13 +12,11 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from ..errors import ChecksumError, FormatError, ParamsError, SampleError
+from ..errors import FormatError, SampleError
 from ..formats.packed import FieldMeta, Meta
-from ..pixels import kernels
-from ..pixels.transform import SCRATCH, Fill, Stored
+from ..pixels.rows import E, Origin, RowError, RowJob, RowWriter, checksum_error
+from ..pixels.transform import Fill, Stored
 from ..stats import Meter
-from ..system.limits import last_level_cache
-from ..system.memory import address_of
 from .bytestore import ByteFile, ByteStore, FileRef
 from .request import Hdf5Fields
 
@@ -33,43 +31,6 @@ Found = TypeVar("Found")
 #: while it is read cannot change them. Larger ones are mapped: memory must not grow with the set.
 KEPT_BYTES: Final = 16 << 20
 
-#: Rows are copied, hashed and converted in groups of about this many bytes, so that the second
-#: look at a row finds it in the core's cache (L2 is 0.5 to 2 MiB on today's machines).
-GROUP_BYTES = 320 << 10
-
-#: Rows of at least this many bytes are written past the caches if the slot is larger than this part
-#: of the last-level cache: such a slot would be evicted before the consumer reads it. Measured with
-#: a consumer that sums each batch, one that copies it, and none.
-STREAMED_ROW: Final = 16 << 10
-STREAMED_PART: Final = 8
-
-
-def streams(row_bytes: int, batch_bytes: int) -> bool:
-    """Whether rows of a batch are copied past the caches, where they would not stay."""
-    return row_bytes >= STREAMED_ROW and batch_bytes >= last_level_cache() // STREAMED_PART
-
-
-#: The hint of an error about a bad sample (the converters have their own).
-SKIP_HINT: Final = "on_error='skip' leaves such samples out"
-
-
-class RowPlan(NamedTuple):
-    """Which samples to read into which rows.
-
-    ``records``: int64, in the source; ``rows``: int64, in the slot; ``keys``: uint64, for crop and
-    flip; ``check``: rows whose checksum is compared with the recorded one, or None for none.
-    """
-
-    records: Int64
-    rows: Int64
-    keys: UInt64
-    check: Bools | None = None
-
-    def pick(self, which: Int64 | Bools | slice) -> RowPlan:
-        """The same for some of the rows."""
-        check = None if self.check is None else self.check[which]
-        return RowPlan(self.records[which], self.rows[which], self.keys[which], check)
-
 
 class RowsInMemory(NamedTuple):
     """Where samples lie: at ``address + starts[r]``, or ``address + first + r * stride``."""
@@ -78,14 +39,6 @@ class RowsInMemory(NamedTuple):
     starts: Int64
     first: int
     stride: int
-
-
-@dataclass(frozen=True)
-class RowError:
-    """A sample that could not be served: its row in the slot, and why."""
-
-    row: int
-    error: SampleError
 
 
 def packed_rows(meta: Meta, other_field: bool) -> Stored:
@@ -223,7 +176,7 @@ def index_of(found: Found, layouts: Iterable[Layout[Found]]) -> FieldIndex:
     raise AssertionError(layouts)
 
 
-class Source(Protocol):
+class Source(Origin, Protocol):
     """Samples by record number. Thread-safe; opened in the process that uses it."""
 
     @property
@@ -237,10 +190,8 @@ class Source(Protocol):
     remote: bool
     """Each read is a round trip over a network."""
 
-    def read_into(
-        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
-    ) -> tuple[RowError, ...]:
-        """Fill rows of ``out`` (B, *fill.row_shape). Returns the bad samples; fills the others."""
+    def read_into(self, writer: RowWriter) -> None:
+        """Give the samples of ``writer.job`` to the writer, in any order."""
 
     def sample_bytes(self, index: int) -> bytes:
         """The stored bytes of one sample, checked against its checksum where there is one."""
@@ -363,138 +314,28 @@ class BaseSource:
         if self.file is not None:
             self.file.close()
 
-    def located(self, error: SampleError, record: int) -> SampleError:
-        """``error`` with this sample's file, record number, key, source path and a hint."""
-        error.hint = error.hint or SKIP_HINT
+    def located(self, error: E, record: int) -> E:
         error.path, error.index = self.spec.path, record
         error.key = self.key_of(record)
         error.source_path = shown_path(self.source_path(record))
         return error
 
-    def checked(self, data: Any, record: int) -> SampleError | None:
-        """None if the bytes have the recorded checksum, else the error."""
-        assert self.checksums is not None
-        found = xxh3_64_intdigest(data)
-        expected = int(self.checksums[record])
-        if found == expected:
-            return None
-        return self.located(
-            ChecksumError(
-                "the stored bytes of a sample are not the bytes that were packed",
-                found=f"XXH3-64 {found:016x}",
-                expected=f"{expected:016x}",
-                hint=f"convert the set again or restore it; {SKIP_HINT}",
-            ),
-            record,
-        )
-
     def verified(self, data: bytes, record: int) -> bytes:
         """``data``, the bytes of a sample; ChecksumError if they are not those that were packed."""
-        error = None if self.checksums is None else self.checked(data, record)
-        if error is not None:
-            raise error
+        if self.checksums is not None:
+            found, expected = xxh3_64_intdigest(data), int(self.checksums[record])
+            if found != expected:
+                raise self.located(checksum_error(found, expected), record)
         return data
 
-    def _read_rows(
-        self, store: ByteStore, offsets: Int64, plan: RowPlan, fill: Fill, out: Array
-    ) -> tuple[RowError, ...]:
-        """Read raw samples at byte offsets of a store into slot rows, in the cheapest way."""
-        row_bytes = self._row_bytes()
-        if plan.check is not None and self.checksums is not None:
-            return tuple(self._read_checked(store, offsets, plan, fill, out))
-        if fill.mode == "copy":
-            where = None
-            if streams(row_bytes, out.nbytes):
-                where = store.address(offsets.size * row_bytes)
-            if where is not None:
-                kernels.stream_rows(where, offsets, row_bytes, address_of(out), plan.rows)
-            else:
-                store.gather(offsets, row_bytes, address_of(out), plan.rows)
-        elif fill.mode == "each":
-            samples = (store.view(offset, row_bytes) for offset in offsets.tolist())
-            self._put_each(samples, plan, fill, out)
-        else:
-            address, starts = store.resident(offsets, row_bytes)
-            fill.bulk(address, starts, plan.rows, plan.keys, out)
-        return ()
 
-    def _bad_row(self, copy: Array, plan: RowPlan, i: int) -> RowError:
-        error = self.checked(copy.data, int(plan.records[i]))
-        assert error is not None
-        return RowError(int(plan.rows[i]), error)
-
-    def _row_bytes(self) -> int:
-        stored = self.spec.stored
-        assert stored.shape is not None
-        return row_size(stored.shape, stored.dtype)
-
-    def _put_each(
-        self, samples: Iterable[npt.NDArray[np.uint8]], plan: RowPlan, fill: Fill, out: Array
-    ) -> None:
-        """Fill rows one by one: samples to resize, or of an unusual dtype or axis order."""
-        shape, dtype = self.spec.stored.shape, self.spec.stored.dtype
-        assert shape is not None
-        crops, flips = fill.draws(plan.keys)
-        for i, (sample, row) in enumerate(zip(samples, plan.rows.tolist(), strict=True)):
-            pixels = sample.view(dtype).reshape(shape)
-            try:
-                fill.put(
-                    # numbers inside an LMDB value may be unaligned
-                    pixels if pixels.flags.aligned else pixels.copy(),
-                    None if crops is None else crops[i],
-                    flips is not None and bool(flips[i]),
-                    out[row, ...],
-                )
-            except ParamsError as exc:
-                exc.index = int(plan.records[i])
-                raise
-
-    def _read_checked(
-        self, store: ByteStore, offsets: Int64, plan: RowPlan, fill: Fill, out: Array
-    ) -> Iterator[RowError]:
-        """Copy rows, then hash and convert the copies: the bytes served are those checked."""
-        assert plan.check is not None
-        assert self.checksums is not None
-        row_bytes = self._row_bytes()
-        if fill.mode == "copy" and (row_bytes | address_of(out)) % kernels.CHECKED_ROW == 0:
-            where = store.address(offsets.size * row_bytes)
-            if where is not None:
-                found = np.empty(offsets.size, np.uint64)
-                kernels.checked_rows(where, offsets, row_bytes, address_of(out), plan.rows, found)
-                differ = plan.check & (found != self.checksums[plan.records])
-                for i in np.flatnonzero(differ).tolist():
-                    row = int(plan.rows[i])
-                    yield self._bad_row(out[row].reshape(-1).view(np.uint8), plan, i)
-                return
-        group = max(1, GROUP_BYTES // row_bytes)
-        in_place = fill.mode == "copy"
-        # once for the whole batch: this loop is the cost of verify="first"
-        expected = self.checksums[plan.records].tolist()
-        wanted = plan.check.tolist()
-        if in_place:
-            copies = out.reshape(out.shape[0], -1).view(np.uint8)
-            numbers = plan.rows
-        else:
-            copies = SCRATCH.take("checked", group * row_bytes).reshape(group, row_bytes)
-            numbers = np.arange(plan.records.size, dtype=np.int64) % group
-        address, at = copies.ctypes.data, numbers.tolist()
-        for lo in range(0, len(expected), group):
-            hi = min(lo + group, len(expected))
-            store.gather(offsets[lo:hi], row_bytes, address, numbers[lo:hi])
-            bad = [
-                i
-                for i in range(lo, hi)
-                if wanted[i] and xxh3_64_intdigest(copies[at[i]].data) != expected[i]
-            ]
-            for i in bad:
-                yield self._bad_row(copies[at[i]], plan, i)
-            if not in_place:
-                good = np.setdiff1d(np.arange(lo, hi), bad) if bad else np.arange(lo, hi)
-                part = plan.pick(good)
-                if fill.mode == "each":
-                    self._put_each((copies[i] for i in numbers[good]), part, fill, out)
-                else:
-                    fill.bulk(address, numbers[good] * row_bytes, part.rows, part.keys, out)
+def read_rows(
+    source: Source, job: RowJob, fill: Fill, out: Array, meter: Meter
+) -> tuple[RowError, ...]:
+    """Fill rows of ``out`` (B, *fill.row_shape). Returns the bad samples; fills the others."""
+    writer = RowWriter(source, job, fill, out, meter)
+    source.read_into(writer)
+    return tuple(writer.errors)
 
 
 def fingerprint(source: Source, digests: Mapping[str, str] | None) -> str:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DecodeError, ParamsError
 from ..pixels import codec
-from ..pixels.transform import SCRATCH, Fill
-from ..stats import Meter
+from ..pixels.rows import RowWriter
 from .base import (
     Array,
     BaseSource,
     FieldIndex,
     Int64,
-    RowError,
-    RowPlan,
     RowsInMemory,
     Source,
 )
@@ -119,49 +115,22 @@ class ExtentSource(BaseSource):
         data = self.store.view(offset, self.length(index)).tobytes()
         return self.verified(data, index)
 
-    def read_into(
-        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
-    ) -> tuple[RowError, ...]:
+    def read_into(self, writer: RowWriter) -> None:
+        records = writer.job.records
         if self.remote:
-            self.prefetch(plan.records)
+            self.prefetch(records)
+        offsets = self.offsets(records)
         if self.spec.stored.encoded:
-            return tuple(self._read_encoded(plan, fill, out, meter))
-        return self._read_rows(self.store, self.offsets(plan.records), plan, fill, out)
+            writer.encoded(range(records.size), self._views(offsets, records))
+        else:
+            writer.bulk(self.store, offsets)
 
-    def _read_encoded(
-        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
-    ) -> Iterator[RowError]:
-        crops, flips = fill.draws(plan.keys)
-        offsets = self.offsets(plan.records)
+    def _views(self, offsets: Int64, records: Int64) -> Iterator[UInt8]:
+        """The stored bytes of samples, one after the other."""
         if not isinstance(self._sizes, int):
-            self.store.will_need(offsets, self._sizes[plan.records])
-        for i, (offset, record, row) in enumerate(
-            zip(offsets.tolist(), plan.records.tolist(), plan.rows.tolist(), strict=True)
-        ):
-            if meter.stopped:
-                return
-            data = self.store.view(offset, self.length(record))
-            if self.checksums is not None and plan.check is not None and plan.check[i]:
-                copy = SCRATCH.take("encoded", data.size)
-                copy[:] = data  # another process may write to the file between hash and decode
-                data = copy
-                bad = self.checked(data, record)
-                if bad is not None:
-                    yield RowError(row, bad)
-                    continue
-            try:
-                fill.put_encoded(
-                    data,
-                    None if crops is None else crops[i],
-                    flips is not None and bool(flips[i]),
-                    out[row],
-                    meter,
-                )
-            except DecodeError as exc:
-                yield RowError(row, self.located(exc, record))
-            except ParamsError as exc:
-                exc.index = record
-                raise
+            self.store.will_need(offsets, self._sizes[records])
+        for offset, record in zip(offsets.tolist(), records.tolist(), strict=True):
+            yield self.store.view(offset, self.length(record))
 
 
 class RawImages(ExtentSource):
@@ -201,14 +170,14 @@ class RawImages(ExtentSource):
     def sample_pixels(self, index: int) -> Array:
         return self.values(np.frombuffer(self.sample_bytes(index), np.uint8), index)
 
-    def read_into(
-        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
-    ) -> tuple[RowError, ...]:
-        if fill.mode == "copy" and self._planes() > 1:
-            self._copy_planes(plan, out)
-        else:
-            self._put(plan, fill, out)
-        return ()
+    def read_into(self, writer: RowWriter) -> None:
+        records = writer.job.records
+        if writer.fill.mode == "copy" and self._planes() > 1:
+            self._copy_planes(writer)
+            return
+        offsets = self.offsets(records)
+        for i, data in enumerate(self._views(offsets, records)):
+            writer.raw(i, self.values(data, int(records[i])))
 
     def in_memory(self, size: int) -> None:
         return None  # rows may be turned about
@@ -220,31 +189,11 @@ class RawImages(ExtentSource):
             return 0
         return stored.shape[0]
 
-    def _copy_planes(self, plan: RowPlan, out: Array) -> None:
+    def _copy_planes(self, writer: RowWriter) -> None:
         """Rows as they are but for the order of their channel planes: still one gather."""
-        planes = self._planes()
-        size = self._row_bytes() // planes
+        planes, job = self._planes(), writer.job
+        size = writer.fill.stored_bytes // planes
         steps = np.arange(planes, dtype=np.int64)
-        offsets = self.offsets(plan.records)[:, None] + steps[::-1] * size
-        rows = plan.rows[:, None] * planes + steps
-        self.store.gather(offsets.reshape(-1), size, out.ctypes.data, rows.reshape(-1))
-
-    def _put(self, plan: RowPlan, fill: Fill, out: Array) -> None:
-        crops, flips = fill.draws(plan.keys)
-        offsets = self.offsets(plan.records)
-        sizes: Any = self._sizes
-        if not isinstance(sizes, int):
-            self.store.will_need(offsets, sizes[plan.records])
-        for i, (offset, record, row) in enumerate(
-            zip(offsets.tolist(), plan.records.tolist(), plan.rows.tolist(), strict=True)
-        ):
-            try:
-                fill.put(
-                    self.values(self.store.view(offset, self.length(record)), record),
-                    None if crops is None else crops[i],
-                    flips is not None and bool(flips[i]),
-                    out[row, ...],
-                )
-            except ParamsError as exc:
-                exc.index = record
-                raise
+        offsets = self.offsets(job.records)[:, None] + steps[::-1] * size
+        rows = job.rows[:, None] * planes + steps
+        self.store.gather(offsets.reshape(-1), size, writer.out.ctypes.data, rows.reshape(-1))

@@ -16,11 +16,12 @@ import numpy as np
 from ..errors import DecodeError, FormatError, ParamsError, SampleError
 from ..formats import packed as fmt
 from ..pixels.masks import decode_values
+from ..pixels.rows import RowError, RowJob
 from ..pixels.transform import Fill, Stored, Wanted
 from ..stats import Meter
 from ..text import sides
 from . import base
-from .base import Array, FieldIndex, RowError, RowPlan, Source
+from .base import Array, FieldIndex, Source, read_rows
 
 #: At most so many samples are tried to find one that can be decoded.
 _LOOKED_AT = 16
@@ -109,7 +110,7 @@ class OpenSet:
     # -- reading ---------------------------------------------------------------------------
 
     def read_fields(
-        self, plan: RowPlan, fills: Sequence[Fill], outs: Sequence[Array], meter: Meter
+        self, plan: RowJob, fills: Sequence[Fill], outs: Sequence[Array], meter: Meter
     ) -> tuple[RowError, ...]:
         """Fill rows of each field's memory. A sample is bad if one of its fields is."""
         errors: list[RowError] = []
@@ -121,7 +122,7 @@ class OpenSet:
             rest = _without(plan, errors)
             if rest.records.size == 0:
                 break
-            for bad in part.read_into(rest, fill, out, meter):
+            for bad in read_rows(part, rest, fill, out, meter):
                 if self.named:
                     bad.error.what = f"field {name!r}: {bad.error.what}"
                 if bad.error.source_path is None and bad.error.index is not None:
@@ -138,7 +139,7 @@ class OpenSet:
         cropped = other.geometry and other.wanted.crop != "none" and first.stored.axes is not None
         return cropped and (_size(first.stored) is None or _size(other.stored) is None)
 
-    def _other_sizes(self, plan: RowPlan, name: str, part: Source) -> Iterator[RowError]:
+    def _other_sizes(self, plan: RowJob, name: str, part: Source) -> Iterator[RowError]:
         for record, row in zip(plan.records.tolist(), plan.rows.tolist(), strict=True):
             try:
                 expected, found = self.first.picture_size(record), part.picture_size(record)
@@ -148,13 +149,12 @@ class OpenSet:
                 error = SampleError(
                     f"field {name!r} has another size than {self.names[0]!r}: one crop for both "
                     "would show different parts",
-                    path=self.spec.path,
-                    index=record,
-                    key=part.key_of(record),
                     found=sides(*found),
                     expected=sides(*expected),
                     hint='leave it out with on_error="skip", or squeeze all with crop="none"',
                 )
+                error = part.located(error, record)
+                error.source_path = None  # that of the picture
                 yield RowError(row, error)
 
     def prefetch(self, records: base.Int64) -> None:
@@ -189,7 +189,7 @@ def _fingerprint(part: Source, labels: bool = True) -> str:
     return base.fingerprint(part, digests)
 
 
-def _without(plan: RowPlan, errors: Sequence[RowError]) -> RowPlan:
+def _without(plan: RowJob, errors: Sequence[RowError]) -> RowJob:
     if not errors:
         return plan
     return plan.pick(~np.isin(plan.rows, np.array([bad.row for bad in errors], np.int64)))

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..pixels.transform import Fill
-from ..sources import RowPlan, Source
+from ..sources import RowJob, Source, read_rows
 from ..stats import Meter
 from ..system.memory import aligned_empty, read_into
 
@@ -79,8 +79,8 @@ def decode_ceiling(
 
     def rows(at: Int64, begin: int, meter: Meter, out: npt.NDArray[Any]) -> None:
         keys = np.arange(begin, begin + group, dtype=np.uint64)
-        plan = RowPlan(records[at % records.size], np.arange(group, dtype=np.int64), keys)
-        source.read_into(plan, fill, out, meter)
+        job = RowJob(records[at % records.size], np.arange(group, dtype=np.int64), keys)
+        read_rows(source, job, fill, out, meter)
 
     def work(number: int, until: float) -> int:
         out = np.zeros((group, *fill.row_shape), fill.dtype)

@@ -75,8 +75,8 @@ class VirtualShard:
             np.zeros((1, 1), np.int64), (row.count, 1), (0, 8)
         )
 
-    def read_into(self, *_: Any) -> tuple[()]:
-        return ()
+    def read_into(self, writer: Any) -> None:
+        pass
 
     def reserve(self, samples: int) -> None:
         pass

@@ -24,6 +24,7 @@ from asyncreader import (
     QueueFullError,
     ReaderClosedError,
 )
+from asyncreader.pixels.rows import RowWriter
 
 COUNT = 22
 #: (N, H, W, C), sample i is known by its looks.
@@ -290,9 +291,9 @@ def test_bug_4_shuffled_rows_are_not_read_one_by_one(
         source = reader._source.first
         real = source.read_into
 
-        def counted(plan: Any, *others: Any) -> Any:
-            calls.append(plan.rows.size)
-            return real(plan, *others)
+        def counted(writer: RowWriter) -> None:
+            calls.append(writer.job.rows.size)
+            real(writer)
 
         monkeypatch.setattr(source, "read_into", counted)
         monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *_: pytest.fail("HDF5 was asked"))

@@ -33,6 +33,7 @@ from asyncreader import (
 )
 from asyncreader.order import Cursor
 from asyncreader.pipeline.slots import POISON
+from asyncreader.pixels.rows import RowWriter
 
 
 def all_ready(reader: AsyncReader) -> bool:
@@ -158,10 +159,10 @@ def test_batches_come_in_order_whatever_the_threads_do(monkeypatch: pytest.Monke
     source = MemorySource(IMAGES, LABELS, checksums=False)
     read = source.read_into
 
-    def slow_first(plan: Any, *rest: Any) -> Any:
-        if 0 in plan.records:
+    def slow_first(writer: RowWriter) -> None:
+        if 0 in writer.job.records:
             assert gate.wait(HANG)
-        return read(plan, *rest)
+        read(writer)
 
     monkeypatch.setattr(source, "read_into", slow_first)
     with open_fake(monkeypatch, source, batch_size=4, nthread=4, njob=4) as reader:

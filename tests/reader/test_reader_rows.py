@@ -36,6 +36,7 @@ from asyncreader import (
     WorkerError,
 )
 from asyncreader.order import EpochOrder
+from asyncreader.pixels import kernels, rows
 
 
 def first(reader: AsyncReader) -> Batch:
@@ -616,16 +617,15 @@ def test_damage_is_found_while_rows_are_copied(
 ) -> None:
     """Rows of a multiple of 256 bytes are hashed while they are copied: the damaged one alone is
     bad, in the first pass and in the next."""
-    from asyncreader.sources import base
 
     images = np.random.default_rng(7).integers(0, 256, (40, 16, 16, 3), np.uint8)
     content = packed(images)
     path = write(tmp_path / "set", content)
     damage(path, content.samples[13])
     hashed: list[int] = []
-    kernel = base.kernels.checked_rows
+    kernel = kernels.checked_rows
     monkeypatch.setattr(
-        base.kernels, "checked_rows", lambda *args: (hashed.append(args[1].size), kernel(*args))
+        kernels, "checked_rows", lambda *args: (hashed.append(args[1].size), kernel(*args))
     )
     with AsyncReader(
         path=path, batch_size=8, shuffle=True, layout="NHWC", on_error="zero", epochs=3
@@ -940,14 +940,13 @@ def test_encoded_of_another_size_is_a_bad_sample(tmp_path: Path) -> None:
 
 def test_large_rows_go_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are streamed into large slots are the same pixels, whatever their alignment."""
-    from asyncreader.sources import base
 
-    monkeypatch.setattr(base, "STREAMED_ROW", 1)
-    monkeypatch.setattr(base, "STREAMED_PART", 1 << 40)
+    monkeypatch.setattr(rows, "STREAMED_ROW", 1)
+    monkeypatch.setattr(rows, "STREAMED_PART", 1 << 40)
     streamed = []
-    kernel = base.kernels.stream_rows
+    kernel = kernels.stream_rows
     monkeypatch.setattr(
-        base.kernels, "stream_rows", lambda *args: (streamed.append(args), kernel(*args))
+        kernels, "stream_rows", lambda *args: (streamed.append(args), kernel(*args))
     )
     images = np.random.default_rng(5).integers(0, 256, (40, 37, 41, 3), np.uint8)
     monkeypatch.setattr("asyncreader.reader.SPLIT_BYTES", 0)  # as large batches are

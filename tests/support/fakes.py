@@ -23,12 +23,12 @@ import xxhash
 from observed import HANG
 from PIL import Image
 
-from asyncreader import AsyncReader, ChecksumError, DecodeError
+from asyncreader import AsyncReader, DecodeError
 from asyncreader.formats import packed as fmt
-from asyncreader.pixels.transform import Fill, Stored
-from asyncreader.sources import OpenSet, RowError, RowPlan, SourceSpec
+from asyncreader.pixels.rows import E, RowWriter
+from asyncreader.pixels.transform import Stored
+from asyncreader.sources import OpenSet, SourceSpec
 from asyncreader.sources.base import FieldIndex
-from asyncreader.stats import Meter
 
 #: Classes of the packed files below.
 CLASSES = ("cat", "dog", "owl")
@@ -104,7 +104,11 @@ class MemorySource:
     ) -> None:
         self.images = images
         self.labels = labels
-        self.damaged = set(damaged)
+        self.checksums = None
+        if checksums:
+            sums = [xxhash.xxh3_64_intdigest(np.ascontiguousarray(image)) for image in images]
+            self.checksums = np.array(sums, np.uint64)
+            self.checksums[list(damaged)] ^= np.uint64(1)
         self.undecodable = set(undecodable)
         self.fail_calls = set(fail_calls)
         self.gate = gate
@@ -132,33 +136,27 @@ class MemorySource:
     def in_memory(self, size: int) -> None:
         return None
 
-    def read_into(
-        self, plan: RowPlan, fill: Fill, out: np.ndarray, meter: Meter
-    ) -> tuple[RowError, ...]:
+    def read_into(self, writer: RowWriter) -> None:
+        job = writer.job
         with self._lock:
             call = self.calls
             self.calls += 1
-            if plan.check is not None:
-                self.checked.extend(plan.records[plan.check].tolist())
+            if job.check is not None:
+                self.checked.extend(job.records[job.check].tolist())
         self.entered.release()
         if self.gate is not None:
             assert self.gate.wait(HANG)
         if call in self.fail_calls:
             raise OSError(5, "Input/output error (planned)")
-        errors = []
-        places, flips = fill.draws(plan.keys)
-        for i, (record, row) in enumerate(zip(plan.records.tolist(), plan.rows.tolist())):  # noqa: B905
-            where: dict[str, Any] = {"path": "memory", "index": record}
-            if plan.check is not None and plan.check[i] and record in self.damaged:
-                errors.append(RowError(row, ChecksumError("planned damage", **where)))
-            elif record in self.undecodable:
-                errors.append(RowError(row, DecodeError("planned damage", **where)))
+        for i, record in enumerate(job.records.tolist()):
+            if record in self.undecodable:
+                writer.fail(i, DecodeError("planned damage"))
             else:
-                place = None if places is None else places[i]
-                fill.put(
-                    self.images[record], place, flips is not None and bool(flips[i]), out[row, ...]
-                )
-        return tuple(errors)
+                writer.raw(i, self.images[record])
+
+    def located(self, error: E, record: int) -> E:
+        error.path, error.index = "memory", record
+        return error
 
     def sample_bytes(self, index: int) -> bytes:
         return self.images[index].tobytes()

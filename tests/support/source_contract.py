@@ -23,7 +23,7 @@ from asyncreader import ChecksumError
 from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels.geometry import choose_rect, resize_into
 from asyncreader.pixels.transform import FLIP_DRAW, Fill, Wanted
-from asyncreader.sources import RowPlan, Source
+from asyncreader.sources import RowJob, Source, read_rows
 from asyncreader.stats import Meter
 
 
@@ -140,8 +140,8 @@ def fill_rows(
     if rows is None:
         rows = np.arange(records.size, dtype=np.int64)
     out = np.full(fill.allocate_shape(batch or records.size), 77).astype(fill.dtype)
-    plan = RowPlan(records.astype(np.int64), rows, keys, check)
-    errors = source.read_into(plan, fill, out, Meter())
+    plan = RowJob(records.astype(np.int64), rows, keys, check)
+    errors = read_rows(source, plan, fill, out, Meter())
     return fill.handed_out(out), keys, errors
 
 

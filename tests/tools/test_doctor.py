@@ -22,9 +22,9 @@ from asyncreader import ParamsError
 from asyncreader.cli import main as cli
 from asyncreader.params import parse_params
 from asyncreader.pixels import codec
+from asyncreader.pixels.rows import RowWriter
 from asyncreader.pixels.transform import Fill
-from asyncreader.sources import RowPlan, open_source
-from asyncreader.stats import Meter
+from asyncreader.sources import open_source
 from asyncreader.tools.ceilings import copy_ceiling, decode_ceiling, read_ceiling
 from asyncreader.tools.doctor import Diagnosis, advice, diagnose, facts, measure
 from asyncreader.tools.doctor.advice import Ceilings, Proposal, Tried
@@ -342,9 +342,9 @@ def test_loading_kernels_is_not_decoding(tmp_path: Path, monkeypatch: pytest.Mon
     source = open_source(write_hdf5(tmp_path / "train.h5", content))
     read, delays = type(source).read_into, [1000.0]
 
-    def slow_at_first(self: Any, plan: RowPlan, fill: Fill, out: Any, meter: Meter) -> Any:
-        meter.decode += delays.pop() if delays else 0.0
-        return read(self, plan, fill, out, meter)
+    def slow_at_first(self: Any, writer: RowWriter) -> None:
+        writer.meter.decode += delays.pop() if delays else 0.0
+        read(self, writer)
 
     monkeypatch.setattr(type(source), "read_into", slow_at_first)
     fill = Fill(source.spec.stored, parse_params({"path": "train.h5"}, {}).wanted, source.spec.path)

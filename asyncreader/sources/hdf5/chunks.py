@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import DecodeError
-from ...pixels.transform import Fill
+from ...pixels.rows import SKIP_HINT, RowWriter
 from ...stats import Meter
 from ...system.memory import address_of
-from ..base import Array, BaseSource, FieldIndex, RowError, RowPlan, Source
+from ..base import Array, BaseSource, FieldIndex, Source, row_size
 from ..bytestore import ByteFile, MemoryStore
 from .chunk_cache import ChunkCache, Decode
 from .filters import Filter, decode_chunk
@@ -174,7 +174,7 @@ class ChunkSource(BaseSource):
         grid, axis = self._grid, self._axis
         along, inside = divmod(record, grid.chunk[axis])
         if self._whole:
-            size = self._row_bytes()
+            size = row_size(grid.shape[1:], grid.dtype)
             with self._chunk(along, meter) as chunk:
                 row = chunk[inside * size : (inside + 1) * size].copy()
             return row.view(grid.dtype).reshape(grid.shape[1:])
@@ -198,44 +198,39 @@ class ChunkSource(BaseSource):
         try:
             data = self._sample(index, Meter()).tobytes()
         except DecodeError as exc:
+            exc.hint = exc.hint or SKIP_HINT
             raise self.located(exc, index) from exc.__cause__
         return self.verified(data, index)
 
-    def read_into(
-        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
-    ) -> tuple[RowError, ...]:
-        if self._whole and self._grid.chunk[0] == 1 and fill.mode == "copy":
-            return self._read_straight(plan, out, meter)
+    def read_into(self, writer: RowWriter) -> None:
+        if self._whole and self._grid.chunk[0] == 1 and writer.fill.mode == "copy":
+            self._read_straight(writer)
+            return
         if not self._whole:
-            return self._read_cut(plan, fill, out, meter)
-        chunks, inside = np.divmod(plan.records, self._grid.chunk[0])
-        inside *= self._row_bytes()
+            self._read_cut(writer)
+            return
+        chunks, inside = np.divmod(writer.job.records, self._grid.chunk[0])
+        inside *= writer.fill.stored_bytes
         entries, addresses = self.cache.pin(chunks)
         there = entries != 0
         try:
             if there.all():
-                return self._read_rows(MEMORY, addresses + inside, plan, fill, out)
-            errors = list(
-                self._read_rows(MEMORY, (addresses + inside)[there], plan.pick(there), fill, out)
-            )
+                writer.bulk(MEMORY, addresses + inside)
+                return
+            writer.bulk(MEMORY, (addresses + inside)[there], there)
         finally:
             self.cache.unpin(entries)
-        away = ~there
-        errors += self._read_missing(chunks[away], inside[away], plan.pick(away), fill, out, meter)
-        return tuple(errors)
+        self._read_missing(chunks, inside, np.flatnonzero(~there), writer)
 
-    def _read_missing(
-        self, chunks: Int64, inside: Int64, plan: RowPlan, fill: Fill, out: Array, meter: Meter
-    ) -> list[RowError]:
-        """Rows at ``inside`` (bytes) of ``chunks`` that are not in memory.
+    def _read_missing(self, chunks: Int64, inside: Int64, places: Int64, writer: RowWriter) -> None:
+        """Rows ``places`` of the job, at ``inside`` (bytes) of ``chunks``, which are not in memory.
 
         A chunk that another thread is decoding is read last. A thread that waits has no pins, and a
         thread that decodes does not wait, so there is no deadlock.
         """
-        numbers, which = np.unique(chunks, return_inverse=True)
+        numbers, which = np.unique(chunks[places], return_inverse=True)
         if self.store.remote:
             self.store.will_need(self._grid.offsets[numbers], self._grid.sizes[numbers])
-        errors: list[RowError] = []
         starts = np.zeros(numbers.size, np.int64)
         held: list[int] = []
 
@@ -244,21 +239,21 @@ class ChunkSource(BaseSource):
             if held:
                 addresses = starts[which]
                 good = addresses != 0
-                addresses += inside
-                errors.extend(self._read_rows(MEMORY, addresses[good], plan.pick(good), fill, out))
+                addresses += inside[places]
+                writer.bulk(MEMORY, addresses[good], places[good])
                 self.cache.unpin(held)
                 held.clear()
                 starts[:] = 0
 
-        decode, passed = self._decoder(meter), 0
+        decode, passed = self._decoder(writer.meter), 0
         todo = deque(enumerate(numbers.tolist()))
         try:
-            while todo and not meter.stopped:
+            while todo and not writer.stopped:
                 i, number = todo.popleft()
                 try:
                     chunk = self.cache.get(number, decode, alone=not held)
                 except DecodeError as exc:
-                    errors.extend(self._failed(plan, np.flatnonzero(which == i), exc))
+                    writer.fail_all(places[which == i], exc)
                     continue
                 if chunk is not None:
                     held.append(chunk.entry)
@@ -277,55 +272,37 @@ class ChunkSource(BaseSource):
             gather()
         finally:
             self.cache.unpin(held)
-        return errors
 
-    def _read_cut(
-        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
-    ) -> tuple[RowError, ...]:
+    def _read_cut(self, writer: RowWriter) -> None:
         """Rows of samples that are cut over several chunks, or lie across them."""
-        errors: list[RowError] = []
+        records = writer.job.records
         held: list[Array] = []  # what the addresses point into
-        chunks = plan.records // self._grid.chunk[self._axis]
-        addresses = np.zeros(plan.records.size, np.int64)
+        chunks = records // self._grid.chunk[self._axis]
+        addresses = np.zeros(records.size, np.int64)
         # samples of one chunk together, so that it is decoded once even if soon dropped
         for i in np.argsort(chunks, kind="stable").tolist():
             try:
-                held.append(self._sample(int(plan.records[i]), meter))
+                held.append(self._sample(int(records[i]), writer.meter))
                 addresses[i] = held[-1].ctypes.data
             except DecodeError as exc:
-                errors.extend(self._failed(plan, np.array([i]), exc))
+                writer.fail_all(np.array([i]), exc)
         good = addresses != 0
-        rest = plan if good.all() else plan.pick(good)
-        errors.extend(self._read_rows(MEMORY, addresses[good], rest, fill, out))
-        return tuple(errors)
+        writer.bulk(MEMORY, addresses[good], None if good.all() else good)
 
-    def _read_straight(self, plan: RowPlan, out: Array, meter: Meter) -> tuple[RowError, ...]:
+    def _read_straight(self, writer: RowWriter) -> None:
         """One sample a chunk and nothing to convert: decoded where it is wanted."""
-        errors: list[RowError] = []
+        records = writer.job.records
         if self.store.remote:
-            self.store.will_need(self._grid.offsets[plan.records], self._grid.sizes[plan.records])
-        flat = out.reshape(out.shape[0], -1).view(np.uint8)
-        for i, (record, row) in enumerate(
-            zip(plan.records.tolist(), plan.rows.tolist(), strict=True)
-        ):
-            if meter.stopped:
+            self.store.will_need(self._grid.offsets[records], self._grid.sizes[records])
+        for i, record in enumerate(records.tolist()):
+            if writer.stopped:
                 break
-            target = flat[row]
+            target = writer.memory(i)
             try:
-                pixels = self._decode(record, meter, target)
+                pixels = self._decode(record, writer.meter, target)
             except DecodeError as exc:
-                errors.append(RowError(row, self.located(exc, record)))
+                writer.fail(i, exc)
                 continue
             if pixels.ctypes.data != target.ctypes.data:
                 target[:] = pixels
-            if self.checksums is not None and plan.check is not None and plan.check[i]:
-                bad = self.checked(target.data, record)
-                if bad is not None:
-                    errors.append(RowError(row, bad))
-        return tuple(errors)
-
-    def _failed(self, plan: RowPlan, rows: Int64, exc: DecodeError) -> Iterator[RowError]:
-        for i in rows.tolist():
-            error = DecodeError(exc.what, found=exc.found, expected=exc.expected, hint=exc.hint)
-            error.__cause__ = exc.__cause__
-            yield RowError(int(plan.rows[i]), self.located(error, int(plan.records[i])))
+            writer.placed(i)

@@ -16,17 +16,14 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import AsyncReaderError, FormatError, ParamsError
+from ...errors import AsyncReaderError, FormatError
 from ...formats import packed as fmt
 from ...order import files_together
-from ...pixels.transform import Fill
-from ...stats import Meter
+from ...pixels.rows import E, RowWriter
 from ..base import (
     Array,
     FieldIndex,
     Int64,
-    RowError,
-    RowPlan,
     RowsInMemory,
     Source,
     UInt64,
@@ -112,6 +109,9 @@ class Joined:
 class JoinedSource:
     """Reads the files of ``joined``. ``held``: all of them, open already, if they stay open."""
 
+    #: of each file by itself
+    checksums = None
+
     def __init__(self, index: FieldIndex, joined: Joined, held: Sequence[Source] = ()) -> None:
         assert index.spec.ends is not None
         self.index = index
@@ -151,12 +151,7 @@ class JoinedSource:
         """File ``number``, open; an error that reading it raises names the record in the set."""
         # _open_one() numbers its errors itself: several threads may get the same one
         with self.open_files.use(number) as file, self._numbering(number):
-            try:
-                yield file
-            except ParamsError as exc:  # of a value that does not fit: it knows the set alone
-                if exc.path == self.spec.path:
-                    exc.path = file.spec.path
-                raise
+            yield file
 
     @contextlib.contextmanager
     def _numbering(self, number: int) -> Iterator[None]:
@@ -240,20 +235,18 @@ class JoinedSource:
 
     # -- samples -----------------------------------------------------------------------------
 
-    def read_into(
-        self, plan: RowPlan, fill: Fill, out: Array, meter: Meter
-    ) -> tuple[RowError, ...]:
-        errors: list[RowError] = []
-        parts = list(self.split(plan.records))
+    def read_into(self, writer: RowWriter) -> None:
+        parts = list(self.split(writer.job.records))
         self._prefetch(parts, least=2)
         for number, positions, local in parts:
-            part = plan.pick(positions)._replace(records=local)
             with self.file(number) as file:
-                found = file.read_into(part, fill, out, meter)
-            for bad in found:
-                bad.error.shift_record(self._start(number))
-                errors.append(bad)
-        return tuple(errors)
+                file.read_into(writer.of_file(file, self._start(number), positions, local))
+
+    def located(self, error: E, record: int) -> E:
+        with self._holding(record) as (file, inside):
+            located = file.located(error, inside)
+        located.index = record
+        return located
 
     def prefetch(self, records: Int64) -> None:
         self._prefetch(list(self.split(records)), least=1)
