@@ -73,8 +73,7 @@ class Batch(Generic[D, L]):
         data, labels = ring.hand_out(slot, copy)
         self._data = cast(D, data)
         self._labels = cast(L, labels)
-        self.indices = plan.indices
-        self.mask = plan.valid
+        self.indices, self.mask = slot.served()
         self.epoch = plan.epoch
         self.step = plan.step
         self.last = plan.last

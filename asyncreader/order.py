@@ -337,7 +337,7 @@ class PlanAhead:
         order = self._order
         # what Ctrl-C stops from here on is planned anew: its row may have been taken
         expected, self._next = self._next, _NOWHERE
-        # a row of a block is handed out once: on_error may write into it
+        # a row of a block is handed out once: the caller may write into it
         known = next(self._ahead, None) if cursor == expected else None
         if known is None:
             self._ahead = self._block(cursor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Bad samples listed one by one in a snapshot; more are only counted.
 LISTED_BAD = 1000
@@ -24,6 +24,16 @@ class Meter:
     """What it did when, in a reader with ``trace`` (see pipeline/trace.py)."""
 
 
+class BadRow(NamedTuple):
+    """A bad sample of a batch: its row, its record number, what is wrong with it, and the record
+    served in its place (None: zeros)."""
+
+    row: int
+    record: int
+    reason: str
+    replacement: int | None
+
+
 @dataclass
 class Totals:
     """What the consumer's side has seen so far."""
@@ -36,12 +46,12 @@ class Totals:
     bad: int = 0
     bad_listed: list[tuple[int, str]] = field(default_factory=list)
 
-    def note_bad(self, bad: list[tuple[int, int, str]]) -> None:
-        """Count bad samples (row, record number, reason) of a delivered batch."""
+    def note_bad(self, bad: list[BadRow]) -> None:
+        """Count the bad samples of a delivered batch."""
         self.bad += len(bad)
         # workers add them as they meet them
-        for _, index, reason in sorted(bad)[: LISTED_BAD - len(self.bad_listed)]:
-            self.bad_listed.append((index, reason))
+        for one in sorted(bad)[: LISTED_BAD - len(self.bad_listed)]:
+            self.bad_listed.append((one.record, one.reason))
 
 
 @dataclass(frozen=True, repr=False)

@@ -16,7 +16,7 @@ from ..errors import AsyncReaderError, SampleError, SourceError, WorkerError
 from ..order import BatchPlan, EpochOrder
 from ..pixels.transform import Fill
 from ..sources import OpenSet, RowError, RowJob
-from ..stats import Meter
+from ..stats import BadRow, Meter
 from .copy_queue import CopyQueue
 from .slots import Array, Data, Slot
 from .trace import named_by, note
@@ -214,10 +214,10 @@ class BatchFiller:
             raise bad.error
         row = bad.row
         bad.error.hint = None  # it is left out: advice to do so would end each line
-        slot.bad.append((row, int(plan.indices[row]), str(bad.error)))
+        what = row, int(plan.indices[row]), str(bad.error)
         if self._on_error == "zero":
             self._blank(slot, np.array([row]))
-            plan.valid[row] = False
+            slot.bad.append(BadRow(*what, None))
             return
         last: SampleError = bad.error
         for record in self.order.replacements(plan.epoch, plan.start + row, ATTEMPTS).tolist():
@@ -229,7 +229,7 @@ class BatchFiller:
                 meter,
             )
             if not errors:
-                plan.indices[row] = record
+                slot.bad.append(BadRow(*what, record))
                 return
             last = errors[0].error
         raise SampleError(
@@ -253,8 +253,9 @@ class BatchFiller:
             # the method: np.take() takes 2 us longer
             table.take(plan.indices[lo:hi], 0, slot.labels[lo:hi], "clip")
             return
-        rows = np.flatnonzero(plan.valid[lo:hi]) + lo
-        slot.labels[rows] = table[plan.indices[rows]]
+        records, mask = slot.served()
+        rows = np.flatnonzero(mask[lo:hi]) + lo
+        slot.labels[rows] = table[records[rows]]
 
     # -- the whole batch -------------------------------------------------------------------
 

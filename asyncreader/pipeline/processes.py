@@ -33,7 +33,7 @@ from ..order import BatchPlan, Cursor
 from ..params import ReaderParams
 from ..pixels import kernels
 from ..sources import SetIndex
-from ..stats import Meter
+from ..stats import BadRow, Meter
 from ..system.signals import after_this, disown, end_with_parent, start_child
 from .fill_batch import BatchFiller
 from .ring import Ring
@@ -402,7 +402,7 @@ class ProcessWorkers(ProcessGroup):
         lo: int,
         whole: bool,
         meter: Meter,
-        changed: tuple[Any, ...] | None,
+        bad: list[BadRow],
         error: AsyncReaderError | None,
     ) -> None:
         with self._lock:
@@ -412,13 +412,7 @@ class ProcessWorkers(ProcessGroup):
         if meter.spans:
             note(mine, meter.spans)
         slot = self._ring.slots[slot_number]
-        plan = slot.plan
-        assert plan is not None
-        if changed is not None:
-            bad, first, indices, valid = changed
-            slot.bad.extend(bad)
-            plan.indices[first : first + indices.size] = indices
-            plan.valid[first : first + valid.size] = valid
+        slot.bad.extend(bad)
         if whole or lo < 0:
             slot.error = slot.error or error
         elif not self._ring.part_done(slot, lo, error):
@@ -488,8 +482,8 @@ def _main(pipe: Connection, recipe: Recipe, index: Shared[SetIndex]) -> None:
             slot, plan = slots[number], filler.order.plan(cursor)
             if whole and recipe.params.postprocess is not None:
                 _seed_generators(plan.rng_key)
-            error, changed = _one(filler, slot, plan, lo, hi, whole, meter)
-            _send_error(pipe, error, number, lo, whole, meter, changed)
+            error = _one(filler, slot, plan, lo, hi, whole, meter)
+            _send_error(pipe, error, number, lo, whole, meter, slot.bad)
             if meter.spans:
                 meter.spans.clear()  # they are the parent's now
     except OSError:
@@ -517,7 +511,7 @@ def _tasks(pipe: Connection) -> Iterator[_Task]:
 
 def _one(
     filler: BatchFiller, slot: Slot, plan: BatchPlan, lo: int, hi: int, whole: bool, meter: Meter
-) -> tuple[AsyncReaderError | None, tuple[Any, ...] | None]:
+) -> AsyncReaderError | None:
     slot.plan, slot.bad = plan, []
     try:
         if lo >= 0:
@@ -525,10 +519,8 @@ def _one(
         if whole:
             filler.finish(slot, meter)
     except BaseException as exc:
-        return as_ours(exc), None
-    if not slot.bad:
-        return None, None
-    return None, (slot.bad, lo, plan.indices[lo:hi], plan.valid[lo:hi])
+        return as_ours(exc)
+    return None
 
 
 def _describe(error: AsyncReaderError) -> tuple[AsyncReaderError, str, BaseException | None]:

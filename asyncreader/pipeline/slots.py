@@ -21,7 +21,7 @@ from ..errors import (
     WorkerError,
 )
 from ..order import BatchPlan
-from ..stats import Meter
+from ..stats import BadRow, Meter
 from .copy_queue import SERVE, CopyQueue
 from .ring import Observer, Ring, RingSlot, SlotState, Task
 
@@ -130,7 +130,23 @@ class Slot(RingSlot):
         self.parts = 0
         self.parts_left = 0
         self.error_at = 0
-        self.bad: list[tuple[int, int, str]] = []
+        #: what ``on_error`` skipped or zeroed
+        self.bad: list[BadRow] = []
+
+    def served(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Record numbers of the rows (-1 where padded) and their mask: those of the plan, but for
+        what ``on_error`` serves in place of bad samples."""
+        plan = self.plan
+        assert plan is not None
+        if not self.bad:
+            return plan.indices, plan.valid
+        indices, mask = plan.indices.copy(), plan.valid.copy()
+        for bad in self.bad:
+            if bad.replacement is None:
+                mask[bad.row] = False
+            else:
+                indices[bad.row] = bad.replacement
+        return indices, mask
 
     def still_held(self) -> bool:
         """Whether the caller holds an array of the batch before, without its Batch."""
