@@ -17,7 +17,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,11 @@ _BRANCH, _LEAF, _OVERFLOW, _META, _LEAF2 = 0x01, 0x02, 0x04, 0x08, 0x20
 _BIG, _SUB, _DUP = 0x01, 0x02, 0x04
 _HEADER, _NODE = 16, 8
 _U64: Final = struct.Struct("<Q")
+#: A meta page behind its header: magic, version, address, map size, the trees of free pages and of
+#: the data, last page, transaction. A tree: page size (that of free pages), flags, depth, numbers
+#: of branch, leaf and overflow pages, entries, root.
+_META_PAGE: Final = struct.Struct("<II16x48s48sQQ")
+_TREE: Final = struct.Struct("<IHH24xQQ")
 _EMPTY: Final = 0xFFFFFFFFFFFFFFFF
 #: Bytes of leaf pages looked at together: bounds the memory of a walk.
 _TOGETHER: Final = 32 << 20
@@ -41,14 +47,25 @@ _UNWRITTEN: Final = 1 << 20
 _DEPTH: Final = 40
 
 
-@dataclass(frozen=True)
-class Tree:
-    """One database of the file: root page, depth and number of entries."""
+class Tree(NamedTuple):
+    """One database of the file: root page, depth and number of entries; ``pad``: in the tree of
+    free pages, the page size."""
 
-    root: int
+    pad: int
+    flags: int
     depth: int
     entries: int
-    flags: int
+    root: int
+
+
+class _Meta(NamedTuple):
+    """A good meta page: where it begins, and what it says."""
+
+    at: int
+    transaction: int
+    last_page: int
+    main: Tree
+    free: Tree
 
 
 @dataclass(frozen=True)
@@ -70,16 +87,14 @@ class LmdbFile:
         self.path = path
         if data.size < _HEADER + 136:
             raise FormatError("too short for an LMDB file", path=path, found=f"{data.size} bytes")
-        metas = [meta for meta in (self._meta(0), self._meta(None)) if meta is not None]
+        metas = [meta for meta in (self._meta(0), self._second_meta()) if meta is not None]
         if not metas:
             raise FormatError("not an LMDB file, or its meta pages are damaged", path=path)
-        self.page_size, self.last_page, self.transaction, self.main, self.free = max(
-            metas, key=lambda meta: meta[2]
-        )
+        newest = max(metas, key=itemgetter(1))
+        self.page_size, self.last_page = newest.free.pad, newest.last_page
+        self.transaction, self.main, self.free = newest.transaction, newest.main, newest.free
         #: where the good meta pages have the numbers of their transactions
-        self._stamps = [
-            at + _HEADER + 128 for at in (0, self.page_size) if self._meta(at) is not None
-        ]
+        self._stamps = [meta.at + _HEADER + 128 for meta in metas]
         self._pages = min(self.last_page + 1, data.size // self.page_size)
         self._u16 = self.data[: self._pages * self.page_size].view("<u2")
         if self.short() and not self._rest_is_free():
@@ -119,25 +134,14 @@ class LmdbFile:
 
     # -- reading fixed structures ----------------------------------------------------------
 
-    def _int(self, at: int, size: int) -> int:
-        return int.from_bytes(self.data[at : at + size].tobytes(), "little")
-
-    def _meta(self, at: int | None) -> tuple[int, int, int, Tree, Tree] | None:
-        """(page size, last page, transaction, main tree, tree of free pages) of meta page 0, or 1
-        where at is None."""
-        if at is None:
-            # the second meta page is one page on; page 0 states the size, else try the usual ones
-            stated = self._int(_HEADER + 24, 4) if self._int(_HEADER, 4) == MAGIC else 0
-            sizes = [stated] if stated else [4096, 8192, 16384, 32768, 65536]
-            for size in sizes:
-                found = self._meta(size) if size + 152 <= self.data.size else None
-                if found is not None and found[0] == size:
-                    return found
-            return None
+    def _meta(self, at: int) -> _Meta | None:
+        """The meta page at ``at``; None if there is no good one."""
         base = at + _HEADER
-        if self._int(base, 4) != MAGIC or not self._int(at + 10, 2) & _META:
+        if base + _META_PAGE.size > self.data.size:
             return None
-        version = self._int(base + 4, 4)
+        magic, version, free, main, last, number = _META_PAGE.unpack_from(self.data.data, base)
+        if magic != MAGIC or not self.data[at + 10] & _META:
+            return None
         if version != 1:
             raise FormatError(
                 "another LMDB data version",
@@ -146,11 +150,20 @@ class LmdbFile:
                 expected=1,
                 hint="copy it with mdb_dump and mdb_load of LMDB 0.9",
             )
-        page_size = self._int(base + 24, 4)  # pad field of the free-page tree
-        if page_size < 512 or page_size > 65536 or page_size & (page_size - 1):
-            return None
-        free, main = (self._tree(self.data[base + i : base + i + 48].tobytes()) for i in (24, 72))
-        return page_size, self._int(base + 120, 8), self._int(base + 128, 8), main, free
+        found = _Meta(at, number, last, Tree(*_TREE.unpack(main)), Tree(*_TREE.unpack(free)))
+        size = found.free.pad
+        return None if size < 512 or size > 65536 or size & (size - 1) else found
+
+    def _second_meta(self) -> _Meta | None:
+        """The second meta page, which is one page on: page 0 states the size, else the usual ones
+        are tried."""
+        magic, _, free, *_ = _META_PAGE.unpack_from(self.data.data, _HEADER)
+        stated = _TREE.unpack(free)[0] if magic == MAGIC else 0
+        for size in (stated,) if stated else (4096, 8192, 16384, 32768, 65536):
+            found = self._meta(size)
+            if found is not None and found.free.pad == size:
+                return found
+        return None
 
     def overtaken(self) -> bool:
         """Whether a writer may have written over this snapshot by now.
@@ -160,15 +173,6 @@ class LmdbFile:
         """
         newest = self.transaction + 1
         return any(_U64.unpack_from(self.data.data, at)[0] > newest for at in self._stamps)
-
-    @staticmethod
-    def _tree(record: bytes) -> Tree:
-        return Tree(
-            root=int.from_bytes(record[40:48], "little"),
-            depth=int.from_bytes(record[6:8], "little"),
-            entries=int.from_bytes(record[32:40], "little"),
-            flags=int.from_bytes(record[4:6], "little"),
-        )
 
     def _bad(self, what: str, page: int | None = None) -> FormatError:
         return FormatError(
@@ -221,9 +225,12 @@ class LmdbFile:
             raise self._bad("a node lies outside its page")
         return base + offset, base + self.page_size
 
-    def _field(self, nodes: Int64, number: int) -> Int64:
-        values: Int64 = self._u16[nodes // 2 + number].astype(np.int64)
-        return values
+    def _heads(self, nodes: Int64) -> Int64:
+        """The four numbers that each node begins with, int64 (4, n)."""
+        heads, half = np.empty((4, nodes.size), np.int64), nodes // 2
+        for number in range(4):
+            heads[number] = self._u16[half + number]
+        return heads
 
     def leaves(self, tree: Tree) -> Int64:
         """Leaf page numbers of ``tree``, in key order."""
@@ -236,8 +243,8 @@ class LmdbFile:
         for _ in range(tree.depth - 1):
             counts = self._open_pages(level, _BRANCH)
             nodes, _ends = self._nodes(level, counts)
-            level = self._field(nodes, 0) | self._field(nodes, 1) << 16
-            level |= self._field(nodes, 2) << 32
+            low, middle, high, _ = self._heads(nodes)
+            level = low | middle << 16 | high << 32
             if level.size > self._pages or np.unique(level).size != level.size:
                 raise self._bad("a page is reached twice")
         return level
@@ -257,8 +264,8 @@ class LmdbFile:
             pages = leaves[lo : lo + step]
             counts = self._open_pages(pages, _LEAF)
             nodes, ends = self._nodes(pages, counts)
-            flags, key_sizes = self._field(nodes, 2), self._field(nodes, 3)
-            sizes = self._field(nodes, 0) | self._field(nodes, 1) << 16
+            low, high, flags, key_sizes = self._heads(nodes)
+            sizes = low | high << 16
             starts = nodes + _NODE + key_sizes
             big = (flags & _BIG) != 0
             space = ends - starts
@@ -294,7 +301,7 @@ class LmdbFile:
             ):
                 if flags & _SUB and length == 48:
                     key = self.data[at + _NODE : at + _NODE + size].tobytes()
-                    found[key] = self._tree(self.data[start : start + 48].tobytes())
+                    found[key] = Tree(*_TREE.unpack_from(self.data.data, start))
         return found
 
     def extents(self, tree: Tree) -> tuple[Int64, npt.NDArray[np.uint32]]:
@@ -340,28 +347,28 @@ class LmdbFile:
             leaf = level == tree.depth - 1
             counts = self._open_pages(page, _LEAF if leaf else _BRANCH)
             nodes, ends = self._nodes(page, counts)
-            sizes = self._field(nodes, 3)
+            heads = self._heads(nodes)
+            sizes = heads[3]
             if (sizes > ends - nodes - _NODE).any():
                 raise self._bad("a node runs past its page")
-            keys = [
-                self.data[at + _NODE : at + _NODE + size].tobytes()
-                for at, size in zip(nodes.tolist(), sizes.tolist(), strict=True)
-            ]
+            keys = []
+            for at, size in zip(nodes.tolist(), sizes.tolist(), strict=True):
+                keys.append(self.data[at + _NODE : at + _NODE + size].tobytes())
             if leaf:
                 if key not in keys:
                     return None
-                return self._value(nodes, ends, sizes, keys.index(key))
+                return self._value(nodes, ends, heads, keys.index(key))
             # the first branch key stands for "everything below the second"
             pick = max(i for i in range(len(keys)) if i == 0 or keys[i] <= key)
-            node = nodes[pick : pick + 1]
-            page = self._field(node, 0) | self._field(node, 1) << 16 | self._field(node, 2) << 32
+            low, middle, high, _ = heads[:, pick : pick + 1]
+            page = low | middle << 16 | high << 32
         return None
 
-    def _value(self, nodes: Int64, ends: Int64, key_sizes: Int64, which: int) -> UInt8:
-        node = nodes[which : which + 1]
-        size = int((self._field(node, 0) | self._field(node, 1) << 16)[0])
-        start = node + _NODE + key_sizes[which]
-        if int(self._field(node, 2)[0]) & _BIG:
+    def _value(self, nodes: Int64, ends: Int64, heads: Int64, which: int) -> UInt8:
+        low, high, flags, key_size = heads[:, which].tolist()
+        size = low | high << 16
+        start = nodes[which : which + 1] + _NODE + key_size
+        if flags & _BIG:
             if int(start[0]) + 8 > int(ends[which]):
                 raise self._bad("a node runs past its page")
             start = self._overflow(start, np.array([size], np.int64))
