@@ -72,6 +72,7 @@ class BatchFiller:
         self.fills = fills
         self.order = order
         self._random = any(one.random for one in self.fills)
+        self._stepped = any(one.wanted.steps for one in self.fills)
         self._on_error = on_error
         self._traced = traced
         checked = source.spec.checksums or source.spec.some_checksums
@@ -197,6 +198,11 @@ class BatchFiller:
             check = unseen if unseen.any() else None
         try:
             wanted = RowJob(records, rows, keys, check)
+            if self._stepped:
+                plan, table = slot.plan, self.source.labels
+                assert plan is not None
+                labels = None if table is None else table[records]
+                wanted = wanted._replace(positions=rows + plan.start, labels=labels)
             errors = self.source.read_fields(wanted, self.fills, slot.rows, meter)
         except AsyncReaderError:
             raise

@@ -20,6 +20,7 @@ from ..stats import Meter
 from ..system.limits import last_level_cache
 from ..system.memory import address_of
 from . import kernels
+from .steps import Row
 from .transform import SCRATCH, Fill
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -52,18 +53,27 @@ class RowJob(NamedTuple):
     """Which samples to read into which rows.
 
     ``records``: int64, in the source; ``rows``: int64, in the slot; ``keys``: uint64, for crop and
-    flip; ``check``: rows whose checksum is compared with the recorded one, or None for none.
+    flip; ``check``: rows whose checksum is compared with the recorded one, or None for none;
+    ``positions``: int64, in the epoch's global order, and ``labels``: for steps, None without.
     """
 
     records: Int64
     rows: Int64
     keys: UInt64
     check: Bools | None = None
+    positions: Int64 | None = None
+    labels: Array | None = None
 
     def pick(self, which: Int64 | Bools | slice) -> RowJob:
         """The job of some of the rows."""
-        check = None if self.check is None else self.check[which]
-        return RowJob(self.records[which], self.rows[which], self.keys[which], check)
+        return RowJob(
+            self.records[which],
+            self.rows[which],
+            self.keys[which],
+            None if self.check is None else self.check[which],
+            None if self.positions is None else self.positions[which],
+            None if self.labels is None else self.labels[which],
+        )
 
 
 @dataclass(frozen=True)
@@ -192,6 +202,7 @@ class RowWriter:
                 None if crops is None else crops[i],
                 flips is not None and bool(flips[i]),
                 row,
+                self._row(i),
             )
         except ParamsError as exc:
             self._locate(exc, i)
@@ -218,6 +229,7 @@ class RowWriter:
                     flips is not None and bool(flips[i]),
                     out[rows[i]],
                     meter,
+                    self._row(i),
                 )
             except DecodeError as exc:
                 self.fail(i, exc)
@@ -328,6 +340,16 @@ class RowWriter:
             self._crops, self._flips = self.fill.draws(self.job.keys)
             self._drawn = True
         return self._crops, self._flips
+
+    def _row(self, i: int) -> Row | None:
+        """What steps are told of sample ``i``; None where there are none."""
+        if not self.fill.wanted.steps:
+            return None
+        job = self.job
+        record = int(job.records[i]) + self._first
+        position = -1 if job.positions is None else int(job.positions[i])
+        label = None if job.labels is None else job.labels[i]
+        return Row(record, position, label, int(job.keys[i]))
 
     def _expected(self) -> UInt64:
         assert self.origin.checksums is not None

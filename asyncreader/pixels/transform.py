@@ -24,6 +24,7 @@ from ..stats import Meter
 from ..text import sides
 from . import codec, geometry, jpeg_cut, kernels
 from .masks import check_values, decode_values, pick
+from .steps import Row, Step, after
 
 Array: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -80,6 +81,8 @@ class Wanted:
     flip: bool = False
     #: Resized by nearest neighbour: the numbers mean something, and none may be made up.
     nearest: bool = False
+    #: What is done with each image between its crop and its row, and after it (steps.py).
+    steps: tuple[Step, ...] = ()
 
     @property
     def affine(self) -> bool:
@@ -153,9 +156,13 @@ class Fill:
         self.narrows = not _holds_all(stored.dtype, self.dtype)
         #: the compiled pass to float32 or float16, where it serves
         self._affine_rows: Callable[..., None] | None = None
-        self.random = wanted.flip or (
-            wanted.size is not None and wanted.crop in ("random", "random-resized")
+        self.random = (
+            wanted.flip
+            or (wanted.size is not None and wanted.crop in ("random", "random-resized"))
+            or any(step.random for step in wanted.steps)
         )
+        self._steps = tuple(step for step in wanted.steps if not step.last)
+        self._last_steps = tuple(step for step in wanted.steps if step.last)
         if wanted.affine and self.dtype.kind != "f":
             raise ParamsError(
                 "scale, mean and std need a float dtype",
@@ -202,10 +209,10 @@ class Fill:
                 hint="pictures are (N, H, W, C), grey ones also (N, H, W, 1), or (N, H, W) of "
                 "uint8; num_dim, h_dim, w_dim and cha_dim name the axes of 4-D data",
             )
-        self.row_shape = shape
-        self.view_axes: tuple[int, ...] = tuple(range(len(shape) + 1))
+        self.row_shape = after(wanted.steps, shape)
+        self.view_axes: tuple[int, ...] = tuple(range(len(self.row_shape) + 1))
         self._channels = 1
-        same = self.stored.dtype == self.dtype and not wanted.affine
+        same = self.stored.dtype == self.dtype and not wanted.affine and not wanted.steps
         self.mode = "copy" if same else "each"
         self._to_hwc: tuple[int, ...] | None = None
         self.geometry = False
@@ -243,16 +250,16 @@ class Fill:
             memory = "HWC"
         else:
             memory = stored.axes
-        sizes = {"H": height, "W": width, "C": channels}
+        sizes = dict(zip("HWC", after(wanted.steps, (height, width, channels)), strict=True))
         self.row_shape = tuple(sizes[axis] for axis in memory)
         self.view_axes = (0, *(memory.index(axis) + 1 for axis in goal))
         #: stored row -> HWC, and slot row -> HWC
         self._to_hwc = tuple(stored.axes.index(axis) for axis in "HWC")
         self._row_to_hwc = tuple(memory.index(axis) for axis in "HWC")
         self._memory = memory
-        plain = self.dtype == stored.dtype and not wanted.affine
+        plain = self.dtype == stored.dtype and not wanted.affine and not wanted.steps
         self._direct = plain and memory == "HWC"
-        if stored.encoded or self.geometry:
+        if stored.encoded or self.geometry or wanted.steps:
             self.mode = "each"
         elif plain and memory == stored.axes and not wanted.flip:
             self.mode = "copy"
@@ -352,16 +359,20 @@ class Fill:
         """Slot rows as the kernel takes them: float16 goes by its bits."""
         return out.view(np.uint16) if self.dtype == np.float16 else out
 
-    def put(self, sample: Array, draws: Array | None, flip: bool, out: Array) -> None:
+    def put(
+        self, sample: Array, draws: Array | None, flip: bool, out: Array, row: Row | None = None
+    ) -> None:
         """Fill one row from a raw sample in stored axis order (any strides).
 
-        ParamsError where ``dtype`` cannot hold one of its values.
+        ``row``: what the steps are told of the sample; None where there are no steps. ParamsError
+        where ``dtype`` cannot hold one of its values.
         """
         with self._checked(sample):
             if self._to_hwc is None:
-                self._finish_other(sample, out)
+                self._finish_other(self._stepped(sample, row), out)
             else:
-                self._put_hwc(sample.transpose(self._to_hwc), None, draws, flip, out)
+                self._put_hwc(sample.transpose(self._to_hwc), None, draws, flip, out, row)
+        self._finish_steps(out, row)
 
     def put_encoded(
         self,
@@ -370,10 +381,11 @@ class Fill:
         flip: bool,
         out: Array,
         meter: Meter,
+        row: Row | None = None,
     ) -> None:
         """Decode image bytes into one row; DecodeError if they are not what was declared.
 
-        ParamsError where ``dtype`` cannot hold one of the values.
+        ``row``: as for :meth:`put`. ParamsError where ``dtype`` cannot hold one of the values.
         """
         started = time.perf_counter()
         stored, wanted = self.stored, self.wanted
@@ -421,7 +433,8 @@ class Fill:
                 box = rect.box(scale, top - found.top, left - found.left)
         meter.decode += time.perf_counter() - started
         with self._checked(pixels):
-            self._put_hwc(pixels, box, draws, flip, out)
+            self._put_hwc(pixels, box, draws, flip, out, row)
+        self._finish_steps(out, row)
 
     def _reach(self, part: geometry.Rect) -> tuple[int, int]:
         assert self.wanted.size is not None
@@ -465,6 +478,7 @@ class Fill:
         draws: Array | None,
         flip: bool,
         out: Array,
+        row: Row | None,
     ) -> None:
         wanted = self.wanted
         if self.geometry and wanted.nearest:
@@ -485,7 +499,29 @@ class Fill:
             if self.narrows and self.dtype.kind != "f" and native.kind == "f":
                 np.rint(resized, out=resized)  # whole numbers, but for what the resize mixed
             pixels, flip = resized, False
-        self._finish(pixels, flip, out)
+        if self._steps and flip:
+            pixels, flip = pixels[:, ::-1], False
+        self._finish(self._stepped(pixels, row), flip, out)
+
+    def _stepped(self, image: Array, row: Row | None) -> Array:
+        """``image`` after the steps before the cast; they get a copy of their own."""
+        if not self._steps:
+            return image
+        assert row is not None
+        own = SCRATCH.array("steps", image.shape, image.dtype.newbyteorder("="))
+        np.copyto(own, image)
+        for step in self._steps:
+            own = step(own, row)
+        return own
+
+    def _finish_steps(self, out: Array, row: Row | None) -> None:
+        """The steps after the cast, in the row itself."""
+        for step in self._last_steps:
+            assert row is not None
+            image = out if self._to_hwc is None else out.transpose(self._row_to_hwc)
+            made = step(image, row)
+            if made is not image:
+                image[...] = made
 
     def _put_nearest(self, pixels: Array, draws: Array | None, flip: bool, out: Array) -> None:
         """The part of ``pixels`` that is the first field's crop, unmixed."""

@@ -207,7 +207,7 @@ def _fill(name: str, part: Source, wanted: Wanted, frame: tuple[int, int] | None
     """Other fields keep their values: nearest neighbour, no cast, no normalisation."""
     spec = part.spec
     stored = _values_of(part) if spec.stored.encoded else spec.stored
-    plain = replace(wanted, dtype=None, scale=1.0, mean=(0.0,), std=(1.0,), nearest=True)
+    plain = replace(wanted, dtype=None, scale=1.0, mean=(0.0,), std=(1.0,), nearest=True, steps=())
     if stored.axes is None:  # numbers of unknown meaning, such as boxes
         plain = replace(plain, size=None, flip=False)
     try:

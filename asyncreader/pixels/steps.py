@@ -1,0 +1,70 @@
+"""Steps: what is done with one sample between its crop and its row, or with the row itself.
+
+A reader's steps come in this order: decode, crop, resize and mirror, in one pass; the steps; cast
+and normalise, in one pass; the steps that are ``last``. All of them run in the worker that reads
+the sample, in its own memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Final, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..keyed_random import key_of
+
+Array: TypeAlias = npt.NDArray[np.number]
+#: Height, width and channels; of data that are no pictures, the shape of a sample.
+ImageShape: TypeAlias = tuple[int, ...]
+
+#: Keeps a step's random numbers apart from those of crops and flips, which have the same key.
+_STREAM: Final = 0x5354
+
+
+class Row:
+    """The sample that a step works on.
+
+    ``record``: its number in the set; ``position``: its place in the epoch's global order;
+    ``label``: its row of the labels, None without labels; ``key``: what its random numbers follow
+    from, a function of seed, epoch and position alone.
+    """
+
+    def __init__(self, record: int, position: int, label: Array | None, key: int) -> None:
+        self.record = record
+        self.position = position
+        self.label = label
+        self.key = key
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """The sample's generator, shared by its steps; made when it is asked for."""
+        return np.random.Generator(np.random.Philox(key=key_of(self.key, _STREAM)))
+
+
+class Step(Protocol):
+    """One step. Frozen and picklable: worker processes get it, and threads share it."""
+
+    @property
+    def random(self) -> bool:
+        """Whether it draws random numbers."""
+
+    @property
+    def last(self) -> bool:
+        """Whether it works on the sample as it is served: cast and normalised."""
+
+    def shape(self, given: ImageShape) -> ImageShape:
+        """The shape of what it returns for an image of shape ``given``."""
+
+    def __call__(self, image: Array, row: Row) -> Array:
+        """The image after this step: ``image`` (H, W, C), changed in place, or another array of
+        the same dtype."""
+
+
+def after(steps: Iterable[Step], shape: ImageShape) -> ImageShape:
+    """The shape of an image of ``shape`` after some steps."""
+    for step in steps:
+        shape = step.shape(shape)
+    return shape
