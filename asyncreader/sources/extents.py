@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import DecodeError
 from ..pixels import codec
-from ..pixels.rows import RowWriter
+from ..pixels.rows import SKIP_HINT, RowWriter
 from .base import (
     Array,
     BaseSource,
@@ -107,6 +108,7 @@ class ExtentSource(BaseSource):
         try:
             header = codec.read_header(self.store.view(offset, self.length(index)))
         except DecodeError as exc:
+            exc.hint = exc.hint or SKIP_HINT
             raise self.located(exc, index) from exc.__cause__
         return header.height, header.width
 

@@ -18,7 +18,7 @@ from observed import HANG
 from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError
 from asyncreader.pixels import kernels
 from asyncreader.pixels.transform import Fill, Wanted
-from asyncreader.sources import Hdf5Fields, RowPlan, open_source
+from asyncreader.sources import Hdf5Fields, RowJob, open_source, read_rows
 from asyncreader.sources.hdf5 import checks, chunk_cache, chunks
 from asyncreader.sources.hdf5.chunk_cache import Chunk, ChunkCache
 from asyncreader.stats import Meter
@@ -562,9 +562,9 @@ def test_waiting_for_another_thread_to_decode_counts_as_decoding(
     meters = [Meter(), Meter()]
 
     def read(record: int) -> None:
-        plan = RowPlan(np.array([record]), np.zeros(1, np.int64), np.zeros(1, np.uint64))
+        job = RowJob(np.array([record]), np.zeros(1, np.int64), np.zeros(1, np.uint64))
         out = np.empty((1, 32, 32, 3), np.uint8)
-        assert not source.read_into(plan, fill, out, meters[record])
+        assert not read_rows(source, job, fill, out, meters[record])
 
     threads = [threading.Thread(target=read, args=(record,)) for record in (0, 1)]
     threads[0].start()

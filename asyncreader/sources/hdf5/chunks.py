@@ -266,7 +266,7 @@ class ChunkSource(BaseSource):
                 passed += 1
                 if passed >= len(todo):
                     gather()
-                    with _decoding(meter):
+                    with _decoding(writer.meter):
                         self.cache.wait(number)
                     passed = 0
             gather()
