@@ -572,26 +572,19 @@ def _interval(row: Any, rows: Any, pixels: Any, size: Any) -> Any:
     return best
 
 
-@kernel(i8, i8, i8, i8, i8, offsets_type)
-def add_restarts(address, size, scratch, start, room, result):  # type: ignore[no-untyped-def]
-    result[0], result[1] = 0, 0
-    data = carray(u8_pointer(np.uintp(address)), size)
-    # -- the header ----------------------------------------------------------------------------
-    k: Any
-    value: Any
-    entry: Any
-    length: Any
-    tables = np.full((2, 4), -1)  # where the DC and AC tables are
-    frame, scan = np.int64(0), np.int64(0)
-    at = np.int64(2)
+@njit
+def _sections(data: Any, size: Any, tables: Any) -> Any:
+    """Where a baseline JPEG's frame header, its scan header and its scan begin; 0, 0, 0 for a file
+    that gets no markers. ``tables`` (2, 4): where its DC and AC tables are, -1 for none."""
+    tables[:] = -1
+    frame, scan, at = np.int64(0), np.int64(0), np.int64(2)
     while scan == 0:
         if at + 4 > size or data[at] != 0xFF:
-            return
+            return 0, 0, 0
         marker = data[at + 1]
-        length = (np.int64(data[at + 2]) << 8) | np.int64(data[at + 3])
-        end = at + 2 + length
-        if length < 2 or end > size:
-            return
+        end = at + 2 + _number(data, at + 2)
+        if end < at + 4 or end > size:
+            return 0, 0, 0
         if marker == 0xC0 and frame == 0:
             frame = at
         elif marker == 0xC4:
@@ -599,109 +592,193 @@ def add_restarts(address, size, scratch, start, room, result):  # type: ignore[n
             while here < end:
                 kind, number = data[here] >> 4, data[here] & 15
                 if here + 17 > end or kind > 1 or number > 3:
-                    return
-                symbols = np.int64(0)
-                for k in range(16):
-                    symbols += np.int64(data[here + 1 + k])
+                    return 0, 0, 0
+                symbols = _symbols(data, here + 1)
                 if symbols > 256 or here + 17 + symbols > end:
-                    return
+                    return 0, 0, 0
                 tables[kind, number] = here + 1
                 here += 17 + symbols
-        elif marker == 0xDA and length >= 8:
+        elif marker == 0xDA and end >= at + 10:
             scan = at
-        elif marker == 0xE2 and length >= 6:
+        elif marker == 0xE2 and end >= at + 8:
             # Multi-picture files state the offset of their other pictures.
             if data[at + 4] == 0x4D and data[at + 5] == 0x50 and data[at + 6] == 0x46:
-                return
+                return 0, 0, 0
         elif not (marker == 0xDB or marker == 0xFE or (marker & 0xF0) == 0xE0):
-            return
+            return 0, 0, 0
         at = end
     parts = np.int64(data[scan + 4])
     if frame == 0 or at != scan + 8 + 2 * parts or (parts != 1 and parts != 3):
-        return
-    if (np.int64(data[frame + 2]) << 8) + np.int64(data[frame + 3]) != 8 + 3 * parts:
-        return
-    high = (np.int64(data[frame + 5]) << 8) | np.int64(data[frame + 6])
-    wide = (np.int64(data[frame + 7]) << 8) | np.int64(data[frame + 8])
-    if data[frame + 4] != 8 or data[frame + 9] != parts or high == 0 or wide == 0:
-        return
+        return 0, 0, 0
+    if _number(data, frame + 2) != 8 + 3 * parts or data[frame + 4] != 8:
+        return 0, 0, 0
+    high, wide = _number(data, frame + 5), _number(data, frame + 7)
+    if data[frame + 9] != parts or high == 0 or wide == 0:
+        return 0, 0, 0
     if data[at - 3] != 0 or data[at - 2] != 63 or data[at - 1] != 0:
-        return
-    # -- its tables, and the blocks of an MCU ---------------------------------------------------
-    single = np.empty(8 * _ENTRIES, np.uint16)  # four DC tables, four AC tables
-    many = np.empty(4 * _ENTRIES, np.uint16)
-    long = np.empty((2, 4, 17, 3), np.int64)
-    codes = np.empty((2, 4, 17), np.int64)
-    made = np.zeros((2, 4), np.uint8)
-    part_of, dc_of, ac_of = np.zeros(10, np.int64), np.zeros(10, np.int64), np.zeros(10, np.int64)
-    blocks, most_x, most_y = np.int64(0), np.int64(1), np.int64(1)
+        return 0, 0, 0
+    return frame, scan, at
+
+
+@njit
+def _symbols(data: Any, at: Any) -> Any:
+    """How many symbols the Huffman table at ``data[at]`` has."""
+    found = np.int64(0)
+    for k in range(16):
+        found += np.int64(data[at + k])
+    return found
+
+
+@njit
+def _mcu(data: Any, frame: Any, scan: Any, tables: Any, codes: Any, made: Any, blocks: Any) -> Any:
+    """Make the Huffman tables that a scan uses, and note the blocks of an MCU.
+
+    ``codes``: the tables ``single``, ``many`` and ``long``, and the codes of the DC symbols, see
+    _huffman and _pairs; ``made`` (2, 4): which of them there are; ``blocks`` (3, 10): component, DC
+    and AC table of each block. Returns how many blocks an MCU has, and its blocks across and down;
+    0, 0, 0 for a file that gets no markers.
+    """
+    single, many, long, symbols = codes
+    parts, count = np.int64(data[scan + 4]), np.int64(0)
+    most_x, most_y = np.int64(1), np.int64(1)
     for c in range(parts):
         spread = data[frame + 11 + 3 * c]
         x, y = np.int64(spread >> 4), np.int64(spread & 15)
         dc, ac = np.int64(data[scan + 6 + 2 * c] >> 4), np.int64(data[scan + 6 + 2 * c] & 15)
         if data[scan + 5 + 2 * c] != data[frame + 10 + 3 * c] or dc > 3 or ac > 3:
-            return
+            return 0, 0, 0
         if x < 1 or x > 4 or y < 1 or y > 4:
-            return
+            return 0, 0, 0
         if parts == 1:
             x, y = np.int64(1), np.int64(1)
-        if blocks + x * y > 10:
-            return
+        if count + x * y > 10:
+            return 0, 0, 0
         for kind in range(2):
             number = ac if kind else dc
             if not made[kind, number]:
                 place = tables[kind, number]
                 if place < 0:
-                    return
+                    return 0, 0, 0
                 own = single[(4 * kind + number) * _ENTRIES :][:_ENTRIES]
-                if not _huffman(data, place, own, long[kind, number], codes[kind, number]):
-                    return
+                if not _huffman(data, place, own, long[kind, number], symbols[kind, number]):
+                    return 0, 0, 0
                 if kind:
                     _pairs(own, many[number * _ENTRIES :][:_ENTRIES])
                 made[kind, number] = 1
         most_x, most_y = max(most_x, x), max(most_y, y)
         for _ in range(x * y):
-            part_of[blocks], dc_of[blocks], ac_of[blocks] = c, dc, ac
-            blocks += 1
-    row = (wide + 8 * most_x - 1) // (8 * most_x)
-    rows = (high + 8 * most_y - 1) // (8 * most_y)
-    mcus = row * rows
-    # Codes for the differences that a DC table lacks: longer than all it has, so that these stay.
-    extra = np.zeros((4, 3), np.int64)  # their length, how many, whether one is used
+            blocks[0, count], blocks[1, count], blocks[2, count] = c, dc, ac
+            count += 1
+    return count, most_x, most_y
+
+
+@njit
+def _longer_codes(symbols: Any, made: Any, extra: Any) -> Any:
+    """Codes for the differences that a DC table lacks: longer than all it has, so that these stay.
+
+    ``extra`` (4, 3): of each table the length of the new codes, how many there are, and whether one
+    is used. Returns the bytes that new tables may add to the header.
+    """
+    more = np.int64(0)
     for t in range(4):
-        if made[0, t]:
-            lacking = np.int64(0)
-            for value in range(12):
-                lacking += codes[0, t, value] == 0
-            last = codes[0, t, 16] >> 32
-            for length in range(last + 1, 17):
-                code = (codes[0, t, 16] & 0xFFFF) << (length - last)
-                if last and lacking and code + lacking < 1 << length:
-                    extra[t, 0], extra[t, 1] = length, lacking
-                    for value in range(12):
-                        if codes[0, t, value] == 0:
-                            codes[0, t, value] = length << 32 | code
-                            code += 1
-                    break
-    # -- the scan --------------------------------------------------------------------------------
-    bits = scratch
-    plain = carray(u8_pointer(np.uintp(scratch)), size - at + _BEHIND)
-    count, tail = _without_stuffing(data, address, at, bits, plain)
-    if tail + 2 > size or data[tail + 1] != 0xD9:
-        return
-    interval = _interval(row, rows, 8 * most_x, count)
-    if mcus <= interval:
-        return
-    plain[count : count + _BEHIND] = 0
-    total = count * 8
-    header = scan + 6  # bytes before the scan's segment: with DRI, and new tables where needed
-    for t in range(4):
-        if extra[t, 0]:
-            header += 2 + 2 + 17 + 12 + 256
-    if header + size - scan > room:
-        return
-    first = start + header + (at - scan)
-    out, limit = first, start + room
+        lacking = np.int64(0)
+        for value in range(12):
+            lacking += made[0, t] and symbols[t, value] == 0
+        last = symbols[t, 16] >> 32
+        if not lacking or not last:
+            continue
+        for length in range(last + 1, 17):
+            code = (symbols[t, 16] & 0xFFFF) << (length - last)
+            if code + lacking < 1 << length:
+                extra[t, 0], extra[t, 1] = length, lacking
+                more += 2 + 2 + 17 + 12 + 256
+                for value in range(12):
+                    if symbols[t, value] == 0:
+                        symbols[t, value] = length << 32 | code
+                        code += 1
+                break
+    return more
+
+
+@njit
+def _own_value(value: Any, symbols: Any, extra: Any) -> Any:
+    """(code, its length) of a block's own DC value, where the file has the difference; length 0
+    where the table has no code for it."""
+    size, new = abs(value), np.int64(0)
+    while size >> new:
+        new += 1
+    code = symbols[new]
+    if code == 0:
+        return 0, 0
+    if extra[0] and code >> 32 == extra[0]:
+        extra[2] = 1
+    bits = value if value >= 0 else value + (1 << new) - 1
+    return (code & 0xFFFF) << new | bits, (code >> 32) + new
+
+
+@njit(inline="always")
+def _behind_block(bits: Any, here: Any, t: Any, codes: Any, data: Any) -> Any:
+    """The bit behind a block's AC coefficients, which begin at bit ``here``; -1 for an invalid one.
+
+    ``t``: their table.
+    """
+    single, many, long, _ = codes
+    base = np.uint64(t * _ENTRIES)
+    k = np.int64(1)
+    while True:
+        # Of the 57 bits or more of a word three look-ups take 22 each at most.
+        word = _peek(bits, here)
+        entry = np.int64(many[base + (word >> np.uint64(64 - _LOOKUP))])
+        here += entry & 31
+        k += entry >> 5
+        if k < 64:
+            word <<= np.uint64(entry & 31)
+            entry = np.int64(many[base + (word >> np.uint64(64 - _LOOKUP))])
+            here += entry & 31
+            k += entry >> 5
+            if k < 64:
+                word <<= np.uint64(entry & 31)
+                entry = np.int64(many[base + (word >> np.uint64(64 - _LOOKUP))])
+                here += entry & 31
+                k += entry >> 5
+                if k < 64:
+                    continue
+        if k == 64 or 0 <= k - _ENDED < 64:
+            return here
+        # One symbol: long codes, and a block that ends without a code, at number 64.
+        here -= entry & 31
+        k -= entry >> 5
+        word = _peek(bits, here)
+        index = base + (word >> np.uint64(64 - _LOOKUP))
+        entry = np.int64(single[np.uint64(4 * _ENTRIES) + index])
+        if entry == 0:
+            entry = _long_code(word, long[1, t], data)
+            if entry == 0:
+                return -1
+        run, category = (entry >> 4) & 15, entry & 15
+        here += (entry >> 8) + category
+        if category == 0 and run == 0:
+            return here
+        k += run + 1
+        if category > 10 or (category == 0 and run != 15) or k > 64:
+            return -1
+        if k == 64:
+            return here
+
+
+@njit
+def _segments(
+    data: Any, bits: Any, count: Any, mcus: Any, interval: Any, mcu: Any, codes: Any, extra: Any,
+    out: Any, limit: Any,
+) -> Any:  # fmt: skip
+    """Write a scan of ``count`` bytes from address ``bits`` to ``out``, with a marker after each
+    ``interval`` MCUs; returns the address behind it, 0 for a scan that gets no markers.
+
+    ``mcu``: component, DC and AC table of its blocks, and how many there are. AC bits are copied as
+    they are; of the DC values only the first of each component behind a marker is coded anew.
+    """
+    single, _, long, symbols = codes
+    part_of, dc_of, ac_of, blocks = mcu
     held, in_held = np.uint64(0), np.int64(0)
     before = np.zeros(3, np.int64)
     due = np.zeros(3, np.uint8)
@@ -709,7 +786,7 @@ def add_restarts(address, size, scratch, start, room, result):  # type: ignore[n
     for _ in range(mcus):
         if left == 0:
             if limit - out < (here - copied) // 4 + 64:
-                return
+                return 0
             out, held, in_held = _copy_bits(bits, copied, here, out, held, in_held)
             out = _end_segment(out, held, in_held)
             in_held = np.int64(0)
@@ -721,93 +798,50 @@ def add_restarts(address, size, scratch, start, room, result):  # type: ignore[n
         left -= 1
         for b in range(blocks):
             word = _peek(bits, here)
-            t, c = dc_of[b], part_of[b]
+            c, t = part_of[b], dc_of[b]
             index = word >> np.uint64(64 - _LOOKUP)
             entry = np.int64(single[np.uint64(t * _ENTRIES) + index])
             if entry == 0:
                 entry = _long_code(word, long[0, t], data)
                 if entry == 0:
-                    return
+                    return 0
             length, category = entry >> 8, entry & 255
             if category > 11:
-                return
+                return 0
             # T.81, F.2.2.1, without branches: a first bit of 0 means a negative difference
             value = np.int64(word << np.uint64(length) >> np.uint64(1) >> np.uint64(63 - category))
             value -= ((value << 1 >> category) ^ 1) * ((1 << category) - 1)
             before[c] += value
             if before[c] > 2047 or before[c] < -2047:
-                return
+                return 0
             if due[c]:
                 # The first block of a component in a segment: its own value, not the difference.
                 if limit - out < (here - copied) // 4 + 64:
-                    return
+                    return 0
                 out, held, in_held = _copy_bits(bits, copied, here, out, held, in_held)
-                value, new = abs(before[c]), np.int64(0)
-                while value >> new:
-                    new += 1
-                code = codes[0, t, new]
-                if code == 0:
-                    return
-                if extra[t, 0] and code >> 32 == extra[t, 0]:
-                    extra[t, 2] = 1
-                value = before[c] if before[c] >= 0 else before[c] + (1 << new) - 1
-                code_length = code >> 32
-                code = (code & 0xFFFF) << new | value
-                out, held, in_held = _put(out, held, in_held, np.uint64(code), code_length + new)
+                code, own = _own_value(before[c], symbols[0, t], extra[t])
+                if own == 0:
+                    return 0
+                out, held, in_held = _put(out, held, in_held, np.uint64(code), own)
                 copied = here + length + category
                 due[c] = 0
-            here += length + category
-            base, t = np.uint64(ac_of[b] * _ENTRIES), ac_of[b]
-            k = np.int64(1)
-            while True:
-                # Of the 57 bits or more of a word three look-ups take 22 each at most.
-                word = _peek(bits, here)
-                entry = np.int64(many[base + (word >> np.uint64(64 - _LOOKUP))])
-                here += entry & 31
-                k += entry >> 5
-                if k < 64:
-                    word <<= np.uint64(entry & 31)
-                    entry = np.int64(many[base + (word >> np.uint64(64 - _LOOKUP))])
-                    here += entry & 31
-                    k += entry >> 5
-                    if k < 64:
-                        word <<= np.uint64(entry & 31)
-                        entry = np.int64(many[base + (word >> np.uint64(64 - _LOOKUP))])
-                        here += entry & 31
-                        k += entry >> 5
-                        if k < 64:
-                            continue
-                if k == 64 or 0 <= k - _ENDED < 64:
-                    break
-                # One symbol: long codes, and a block that ends without a code, at number 64.
-                here -= entry & 31
-                k -= entry >> 5
-                word = _peek(bits, here)
-                index = base + (word >> np.uint64(64 - _LOOKUP))
-                entry = np.int64(single[np.uint64(4 * _ENTRIES) + index])
-                if entry == 0:
-                    entry = _long_code(word, long[1, t], data)
-                    if entry == 0:
-                        return
-                run, category = (entry >> 4) & 15, entry & 15
-                here += (entry >> 8) + category
-                if category == 0 and run == 0:
-                    break
-                k += run + 1
-                if category > 10 or (category == 0 and run != 15) or k > 64:
-                    return
-                if k == 64:
-                    break
-            if here > total:
-                return
-    if (here + 7) >> 3 != count or limit - out < (here - copied) // 4 + 64 + size - tail:
-        return
+            here = _behind_block(bits, here + length + category, ac_of[b], codes, data)
+            if here < 0 or here > count * 8:
+                return 0
+    if (here + 7) >> 3 != count or limit - out < (here - copied) // 4 + 64:
+        return 0
     out, held, in_held = _copy_bits(bits, copied, here, out, held, in_held)
-    out = _end_segment(out, held, in_held)
-    memcpy(np.uintp(out), np.uintp(address + tail), np.uintp(size - tail))
-    result[1] = out + size - tail - start
-    # -- the header, up to the scan --------------------------------------------------------------
-    out = first - (at - scan)
+    return _end_segment(out, held, in_held)
+
+
+@njit
+def _scan_header(
+    data: Any, address: Any, scan: Any, at: Any, out: Any, interval: Any, tables: Any,
+    symbols: Any, extra: Any,
+) -> Any:  # fmt: skip
+    """Write, from ``out`` backwards, the scan's header, the interval, and the DC tables that got
+    new codes which are used; returns where they begin."""
+    out -= at - scan
     memcpy(np.uintp(out), np.uintp(address + scan), np.uintp(at - scan))
     out -= 6
     _store_u8(out, np.uint64(0x0400DDFF | (interval >> 8) << 32 | (interval & 255) << 40))
@@ -815,10 +849,8 @@ def add_restarts(address, size, scratch, start, room, result):  # type: ignore[n
     for t in range(4):
         if extra[t, 2]:
             place = tables[0, t]
-            symbols = np.int64(0)
-            for k in range(16):
-                symbols += np.int64(data[place + k])
-            length = 19 + symbols + extra[t, 1]
+            number = _symbols(data, place)
+            length = 19 + number + extra[t, 1]
             out -= 2 + length
             table = carray(u8_pointer(np.uintp(out)), 2 + length)
             table[0], table[1] = 0xFF, 0xC4
@@ -826,13 +858,58 @@ def add_restarts(address, size, scratch, start, room, result):  # type: ignore[n
             for k in range(16):
                 table[5 + k] = data[place + k]
             table[4 + extra[t, 0]] = extra[t, 1]
-            for k in range(symbols):
+            for k in range(number):
                 table[21 + k] = data[place + 16 + k]
-            k = 21 + symbols
+            k = 21 + number
             for value in range(12):
-                if codes[0, t, value] >> 32 == extra[t, 0]:
+                if symbols[t, value] >> 32 == extra[t, 0]:
                     table[k] = value
                     k += 1
+    return out
+
+
+@kernel(i8, i8, i8, i8, i8, offsets_type)
+def add_restarts(address, size, scratch, start, room, result):  # type: ignore[no-untyped-def]
+    result[0], result[1] = 0, 0
+    data = carray(u8_pointer(np.uintp(address)), size)
+    tables = np.empty((2, 4), np.int64)
+    frame, scan, at = _sections(data, size, tables)
+    if scan == 0:
+        return
+    codes = (
+        np.empty(8 * _ENTRIES, np.uint16),  # four DC tables, four AC tables
+        np.empty(4 * _ENTRIES, np.uint16),
+        np.empty((2, 4, 17, 3), np.int64),
+        np.zeros((2, 4, 17), np.int64),
+    )
+    made, blocks = np.zeros((2, 4), np.uint8), np.zeros((3, 10), np.int64)
+    number, most_x, most_y = _mcu(data, frame, scan, tables, codes, made, blocks)
+    if number == 0:
+        return
+    extra = np.zeros((4, 3), np.int64)
+    # bytes before the scan's header: with the interval, and new tables where needed
+    header = scan + 6 + _longer_codes(codes[3][0], made, extra)
+    plain = carray(u8_pointer(np.uintp(scratch)), size - at + _BEHIND)
+    count, tail = _without_stuffing(data, address, at, scratch, plain)
+    if tail + 2 > size or data[tail + 1] != 0xD9:
+        return
+    row = (_number(data, frame + 7) + 8 * most_x - 1) // (8 * most_x)
+    rows = (_number(data, frame + 5) + 8 * most_y - 1) // (8 * most_y)
+    interval = _interval(row, rows, 8 * most_x, count)
+    if row * rows <= interval or header + size - scan > room:
+        return
+    plain[count : count + _BEHIND] = 0
+    first = start + header + (at - scan)
+    limit = start + room - (size - tail)
+    mcu = blocks[0], blocks[1], blocks[2], number
+    end = _segments(data, scratch, count, row * rows, interval, mcu, codes, extra, first, limit)
+    if end == 0:
+        return
+    memcpy(np.uintp(end), np.uintp(address + tail), np.uintp(size - tail))
+    result[1] = end + size - tail - start
+    out = _scan_header(
+        data, address, scan, at, first, interval, tables, codes[3][0], extra
+    )  # fmt: skip
     out -= scan
     memcpy(np.uintp(out), np.uintp(address), np.uintp(scan))
     result[0] = out - start
