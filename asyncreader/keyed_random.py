@@ -14,6 +14,18 @@ import numpy.typing as npt
 _MASK: Final = (1 << 64) - 1
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
+Bools = npt.NDArray[np.bool_]
+
+# Streams keep draws for different purposes independent of each other.
+STREAM_SAMPLE: Final = 1
+STREAM_BLOCK: Final = 2
+STREAM_WINDOW: Final = 3
+STREAM_TAIL: Final = 4
+STREAM_REPLACEMENT: Final = 5
+STREAM_GEOMETRY: Final = 6
+STREAM_POSTPROCESS: Final = 7
+STREAM_BAD_SAMPLE: Final = 8
+STREAM_SHARD: Final = 9
 
 
 def mix(value: int) -> int:

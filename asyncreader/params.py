@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 from . import checks
 from .checks import declared, one_of, optional, or_auto, parameter, whole, written
 from .errors import ParamsError
+from .sampling import Shuffle, takes_window
 from .text import plain_name, slip
 
 if TYPE_CHECKING:
@@ -36,13 +37,11 @@ READ_BY: Final = (
 #: What a reader is opened with: a dict of parameters, or what ``path`` takes.
 Given: TypeAlias = Mapping[str, object] | Paths
 
-#: Samples mixed together by shuffle="block", and the most bytes that may take decoded.
+#: Samples mixed together by shuffle="block".
 SHUFFLE_WINDOW: Final = 16_384
-WINDOW_BYTES: Final = 256 << 20
 
 # The values that some parameters have: their check and Tab take them from these types.
 Workers: TypeAlias = Literal["thread", "process"]
-Shuffle: TypeAlias = bool | Literal["block", "replacement"]
 LastBatch: TypeAlias = Literal["drop", "pad", "wrap", "short"]
 ChannelOrder: TypeAlias = Literal["RGB", "stored"]
 Layout: TypeAlias = Literal["NCHW", "NHWC"]
@@ -669,7 +668,7 @@ def _check_together(p: ReaderParams) -> None:
         raise ParamsError('last_batch="short" needs world_size 1: other ranks would wait for ever')
     if p.size is None and (p.crop_ratio != 1.0 or p.crop in ("random", "random-resized")):
         raise ParamsError("crop and crop_ratio need size=(H, W)")
-    if p.shuffle != "block" and p.shuffle_window != SHUFFLE_WINDOW:
+    if not takes_window(p.shuffle) and p.shuffle_window != SHUFFLE_WINDOW:
         raise ParamsError('shuffle_window goes with shuffle="block"', found=f"{p.shuffle!r}")
     _check_fields(p)
 

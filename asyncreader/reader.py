@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import html
 import os
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, Self, TypeAlias, Unpack
@@ -18,7 +16,6 @@ import numpy as np
 from .batch import Batch, D, L
 from .checks import documented
 from .errors import FinishedError, ParamsError, ReaderClosedError
-from .order import ORDER_VERSION, Cursor, PlanAhead
 from .params import (
     PARAMETERS,
     Given,
@@ -35,6 +32,8 @@ from .pipeline.shared_memory import Arena
 from .pipeline.slots import SlotRing
 from .pipeline.threads import ThreadWorkers
 from .pipeline.trace import Trace
+from .sampling.schedule import Cursor, PlanAhead
+from .sampling.state import State, cursor_in, state_at
 from .sources import OpenSet, fingerprint
 from .stats import ReaderStats, Totals, html_table
 from .system.limits import usable_cores
@@ -43,23 +42,9 @@ from .system.signals import after_this
 
 Shape: TypeAlias = tuple[int, ...]
 
-#: Where training stands: numbers and names, as JSON holds them.
-State: TypeAlias = dict[str, str | int | None]
-
 
 #: A batch of raw rows below this is never split: handing parts round costs more than the copy.
 SPLIT_BYTES = 1 << 20
-
-#: Epochs and steps are below this: messages between processes hold no larger number.
-_FAR = 1 << 63
-
-#: What to do where a state does not fit, by what of it differs.
-_RESUME = {
-    "fingerprint": "resume on the same samples in the same order, in one file or in shards; some "
-    "of the shards, another subset or other fields are another data set",
-    "files": 'with shuffle="block" the order follows how samples are cut into files: resume on '
-    "files that hold as many samples each",
-}
 
 
 class AsyncReader(Generic[D, L]):
@@ -84,10 +69,7 @@ class AsyncReader(Generic[D, L]):
         on_device: DeviceRing | None = None
         try:
             filler = build.make_filler(p, source, self._rank, world_size)
-            self._filler, self._order = filler, filler.order
-            warning = source.first.shuffle_warning()
-            if warning is not None and self._order.shuffle in (True, "replacement"):
-                warnings.warn(warning, stacklevel=2)
+            self._filler, self._schedule = filler, filler.schedule
             build.check_values(p, filler)
             layout = build.slot_layout(p, filler)
             if p.workers == "process":
@@ -109,11 +91,11 @@ class AsyncReader(Generic[D, L]):
                     self._nthread, self._ring, recipe, source.index, self._rank, p.batch_size
                 )
             self._parts = self._choose_parts()
-            self._plans = PlanAhead(self._order)
+            self._plans = PlanAhead(self._schedule)
             if self._parts == 1 and arena is None and device is None:
                 servers = max(1, min(self._nthread, self._cores - 1))
                 self._ring.copies = filler.copy_queue(slots, servers)
-            self._start = self._order.next_batch_at(Cursor())
+            self._start = self._schedule.next_batch_at(Cursor())
             self._totals = Totals()
             self._still_held = 0
             self._fetching, self._copying = threading.RLock(), threading.RLock()
@@ -239,7 +221,7 @@ class AsyncReader(Generic[D, L]):
 
     def __len__(self) -> int:
         """Batches in a whole epoch on this rank."""
-        return self._order.steps
+        return self._schedule.steps
 
     def __getitem__(self, index: object) -> NoReturn:
         raise ParamsError(
@@ -254,31 +236,12 @@ class AsyncReader(Generic[D, L]):
     def seek(self, epoch: int, step: int = 0) -> None:
         """Drop what is queued and go on with batch ``step`` of ``epoch``."""
         self._check_process()
-        for name, value, high in (("epoch", epoch, None), ("step", step, len(self))):
-            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-            if not whole or not 0 <= value < _FAR:
-                raise ParamsError(f"{name} must be a whole number", found=repr(value)[:80])
-            if high is not None and value >= high:
-                raise ParamsError(
-                    "no such step", found=step, expected=f"below {high}, the steps of an epoch"
-                )
-        self._go(Cursor(int(epoch), int(step) * self._order.global_batch, int(step)))
-
-    def _check_cursor(self, cursor: Cursor, what: str) -> None:
-        numbers = [cursor.epoch, cursor.position, cursor.step]
-        if any(not isinstance(n, int) or isinstance(n, bool) or not 0 <= n < _FAR for n in numbers):
-            raise ParamsError(f"the {what}'s numbers make no sense", found=repr(numbers)[:200])
-        if cursor.position > self._order.count:
-            raise ParamsError(
-                f"the {what} is past the end of its epoch",
-                found=cursor.position,
-                expected=f"at most {self._order.count} samples",
-            )
+        self._go(self._schedule.cursor_at(epoch, step))
 
     def _go(self, cursor: Cursor) -> None:
         # meanwhile no other thread fetches or copies what is dropped here
         with self._fetching, self._copying:
-            before, self._start = self._start, self._order.next_batch_at(cursor)
+            before, self._start = self._start, self._schedule.next_batch_at(cursor)
             try:
                 self._batches_from.drop_queued()
             except BaseException:
@@ -301,10 +264,7 @@ class AsyncReader(Generic[D, L]):
         For ``go_to()``. It is not a state: it does not name the data set or the order.
         """
         left = self._ring.left
-        if left is None or left.after.epoch == left.epoch:
-            return self._delivered
-        position = left.start + self._order.global_batch - self._rank * self._order.batch
-        return Cursor(left.epoch, min(position, self._order.count), left.step + 1)
+        return self._start if left is None else self._schedule.behind(left)
 
     def go_to(self, cursor: Cursor) -> None:
         """Drop what is queued and go on at ``cursor``; an epoch's end means the next one's start.
@@ -314,8 +274,8 @@ class AsyncReader(Generic[D, L]):
         """
         self._check_process()
         self._ring.check_open()
-        self._check_cursor(cursor, "cursor")
-        if self._order.next_batch_at(cursor) != self._delivered:
+        self._schedule.check(cursor, "cursor")
+        if self._schedule.next_batch_at(cursor) != self._delivered:
             self._go(cursor)
 
     @property
@@ -331,14 +291,7 @@ class AsyncReader(Generic[D, L]):
         """
         self._check_process()
         self._ring.check_open()
-        at = self._delivered
-        return {
-            "epoch": at.epoch,
-            "samples": at.position,
-            "steps": at.step,
-            "global_batch": self._order.global_batch,
-            **self._identity(),
-        }
+        return state_at(self._schedule, self._delivered, self._set_fingerprint())
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go where ``state`` says. ParamsError, and nothing changed, if it is of other training.
@@ -347,58 +300,14 @@ class AsyncReader(Generic[D, L]):
         the next batch starts at the next position of the same global order.
         """
         self._check_process()
-        if not isinstance(state, Mapping):
-            raise ParamsError("not a state", found=type(state).__name__, expected="a dict")
-        missing = [
-            name
-            for name in ("epoch", "samples", "steps", "global_batch", *self._identity())
-            if name not in state and name != "files"  # older states of one file have none
-        ]
-        if missing:
-            raise ParamsError("the state lacks fields", found=", ".join(missing))
-        for name, mine in self._identity().items():
-            if state.get(name) != mine:
-                raise ParamsError(
-                    f"the state is of other training: {name} differs",
-                    found=repr(state.get(name))[:200],
-                    expected=repr(mine),
-                    hint=_RESUME.get(name, "resume with the same parameters on the same data set"),
-                )
-        cursor = cursor_of(state)
-        self._check_cursor(cursor, "state")
-        self._go(cursor)
+        self._go(cursor_in(self._schedule, state, self._set_fingerprint()))
 
-    def _files_digest(self) -> str | None:
-        """Of how samples are cut into files, where the order follows it."""
-        ends = self._order.ends
-        if self._order.shuffle != "block" or ends is None or ends.size == 1:
-            return None
-        return hashlib.sha256(ends.astype("<i8").tobytes()).hexdigest()[:16]
-
-    def _identity(self) -> State:
-        order = self._order
+    def _set_fingerprint(self) -> str:
         if self._fingerprint is None:
             self._ring.check_open()
             assert self._source is not None
             self._fingerprint = fingerprint(self._source)
-            if order.subset is not None:
-                chosen = (
-                    str(order.subset).encode()
-                    if isinstance(order.subset, slice)
-                    else order.subset.tobytes()
-                )
-                self._fingerprint += ":" + hashlib.sha256(chosen).hexdigest()[:16]
-        block = order.shuffle == "block"
-        return {
-            "seed": order.seed,
-            "shuffle": order.shuffle,
-            "window": order.window if block else None,
-            "block": order.block if block else None,
-            "files": self._files_digest(),
-            "last_batch": order.last_batch,
-            "order_version": ORDER_VERSION,
-            "fingerprint": self._fingerprint,
-        }
+        return self._fingerprint
 
     # -- what it serves --------------------------------------------------------------------
 
@@ -410,7 +319,7 @@ class AsyncReader(Generic[D, L]):
     @property
     def count(self) -> int:
         """Samples in an epoch's order (those of ``subset``)."""
-        return self._order.count
+        return self._schedule.length
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -524,11 +433,6 @@ class AsyncReader(Generic[D, L]):
                 found=f"opened in process {self._pid}, called in {os.getpid()}",
                 hint="open a reader in the child",
             )
-
-
-def cursor_of(state: Mapping[str, Any]) -> Cursor:
-    """The cursor of a ``state_dict()``; its numbers are as they were given."""
-    return Cursor(state["epoch"], state["samples"], state["steps"])
 
 
 def _reopen(params: dict[str, Any], state: dict[str, Any]) -> AsyncReader:

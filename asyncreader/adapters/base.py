@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from ..batch import Array, Batch
 from ..errors import NothingQueuedError, ParamsError
-from ..order import Cursor
 from ..params import Given, ReaderKeywords, ReaderParams
-from ..reader import AsyncReader, State, cursor_of
+from ..reader import AsyncReader
+from ..sampling.schedule import Cursor
+from ..sampling.state import State, cursor_of
 
 #: What one step of a loop gives.
 Item = TypeVar("Item")

@@ -9,8 +9,8 @@ import numpy as np
 
 from ..batch import Array, Batch
 from ..errors import ParamsError
-from ..order import Cursor
 from ..params import Given, ReaderKeywords
+from ..sampling.schedule import Cursor
 from .base import Loader, Taken, flat_labels, marked, need, of_each, taken
 
 if TYPE_CHECKING:

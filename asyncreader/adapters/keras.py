@@ -8,8 +8,8 @@ import numpy as np
 
 from ..batch import Array, Batch
 from ..errors import FinishedError
-from ..order import Cursor
 from ..params import Given, ReaderKeywords, given_params
+from ..sampling.schedule import Cursor
 from .base import Loader, flat_labels, need, taken
 
 if TYPE_CHECKING:

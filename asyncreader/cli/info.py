@@ -52,7 +52,7 @@ def _describe(
     source: OpenSet, subset: slice | npt.NDArray[np.int64] | None = None
 ) -> dict[str, Any]:
     """Facts of the set; ``subset``: the records whose labels are shown, None for all."""
-    from ..order import subset_count
+    from ..sampling.within import subset_count
     from ..sources import fingerprint
 
     spec = source.spec

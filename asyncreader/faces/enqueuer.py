@@ -341,14 +341,14 @@ def _epochs(
     """(lane, (index, seed of the batch)) of all batches, epoch after epoch."""
     import numpy as np
 
-    from ..keyed_random import key_of
-    from ..order import STREAM_POSTPROCESS, EpochOrder
+    from ..keyed_random import STREAM_POSTPROCESS, key_of
+    from ..sampling.samplers import Sequential, Shuffled
 
     hook = getattr(sequence, "on_epoch_end", None)
     hooked = hook is not None and getattr(hook, "__func__", None) is not Sequence.on_epoch_end
     epoch = 0
     while count := len(sequence):
-        order = EpochOrder(count, seed, shuffle)
+        order = Shuffled(count, seed) if shuffle else Sequential(count, seed)
         for index in order.records(epoch, np.arange(count, dtype=np.int64)).tolist():
             if processes is None:
                 yield 0, (index, None)  # threads share one state, which is the user's

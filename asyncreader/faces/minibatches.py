@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ParamsError
-from ..order import EpochOrder
+from ..sampling.samplers import Replacement, Sampler, Shuffled
 from .jobs import whole
 
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -77,25 +77,23 @@ def iter_minibatches(
     cycles = _cycles(n_cycles)
     containers, axes = list(lst), [int(dim) for dim in dims]
     steps = count // size if discard_uneven else -(-count // size)
-    kind: bool | str = "replacement" if replace else True
+    kind = Replacement if replace else Shuffled
     if shuffle == "block":
-        order = EpochOrder(count=steps, seed=seed, shuffle=kind)
-        return _blocks(containers, axes, order, size, count, cycles)
-    order = EpochOrder(count=count, seed=seed, shuffle=kind)
-    return _samples(containers, axes, order, size, steps, cycles)
+        return _blocks(containers, axes, kind(steps, seed), size, count, cycles)
+    return _samples(containers, axes, kind(count, seed), size, steps, cycles)
 
 
 def _blocks(
     containers: list[Any],
     axes: list[int],
-    order: EpochOrder,
+    order: Sampler,
     size: int,
     count: int,
     cycles: Iterator[int],
 ) -> Iterator[tuple[Any, ...]]:
     for cycle in cycles:
-        for lo in range(0, order.count, _AHEAD):
-            positions = np.arange(lo, min(lo + _AHEAD, order.count), dtype=np.int64)
+        for lo in range(0, order.length, _AHEAD):
+            positions = np.arange(lo, min(lo + _AHEAD, order.length), dtype=np.int64)
             for block in order.records(cycle, positions).tolist():
                 start, stop = block * size, min((block + 1) * size, count)
                 yield tuple(
@@ -107,14 +105,14 @@ def _blocks(
 def _samples(
     containers: list[Any],
     axes: list[int],
-    order: EpochOrder,
+    order: Sampler,
     size: int,
     steps: int,
     cycles: Iterator[int],
 ) -> Iterator[tuple[Any, ...]]:
     for cycle in cycles:
         for step in range(steps):
-            positions = np.arange(step * size, min((step + 1) * size, order.count), dtype=np.int64)
+            positions = np.arange(step * size, min((step + 1) * size, order.length), dtype=np.int64)
             chosen = order.records(cycle, positions)
             ascending, inverse = np.unique(chosen, return_inverse=True)
             yield tuple(
@@ -229,8 +227,8 @@ def draw_mini_slices(
 ) -> Iterator[slice]:
     """Those slices in a random order, for ever: each once a cycle, or drawn with replacement."""
     slices = mini_slices(whole("n_samples", n_samples), batch_size)
-    kind: bool | str = "replacement" if with_replacement else True
-    order = EpochOrder(count=len(slices), seed=_seed(random_state), shuffle=kind)
+    kind = Replacement if with_replacement else Shuffled
+    order = kind(len(slices), _seed(random_state))
     every = np.arange(len(slices), dtype=np.int64)
     return (slices[i] for cycle in _for_ever() for i in order.records(cycle, every).tolist())
 
@@ -244,17 +242,15 @@ def draw_mini_indices(
     the head of the next, so that nothing is left out. Sort them (numpy.unique) to read h5py.
     """
     count, size = whole("n_samples", n_samples), whole("batch_size", batch_size)
-    order = EpochOrder(
-        count=count, seed=_seed(random_state), shuffle=True, batch=size, last_batch="wrap"
-    )
+    order = Shuffled(count, _seed(random_state))
     return (_wrapped(order, step * size, size) for step in _for_ever())
 
 
-def _wrapped(order: EpochOrder, start: int, size: int) -> Int64:
+def _wrapped(order: Sampler, start: int, size: int) -> Int64:
     positions = np.arange(start, start + size, dtype=np.int64)
-    cycles = positions // order.count
+    cycles = positions // order.length
     chosen = np.empty(size, np.int64)
     for cycle in np.unique(cycles).tolist():
         part = cycles == cycle
-        chosen[part] = order.records(cycle, positions[part] - cycle * order.count)
+        chosen[part] = order.records(cycle, positions[part] - cycle * order.length)
     return chosen

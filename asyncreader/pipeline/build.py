@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import ParamsError, WorkerError
-from ..order import Cursor, EpochOrder, subset_count
-from ..params import PATHS, WINDOW_BYTES, ReaderParams
+from ..params import PATHS, ReaderParams
 from ..pixels.transform import Fill
+from ..sampling import sampler_of
+from ..sampling.samplers import Storage
+from ..sampling.schedule import Cursor, Schedule
 from ..sources import (
     OpenSet,
     RowJob,
@@ -54,17 +55,19 @@ def rooted(p: ReaderParams) -> ReaderParams:
 def make_filler(p: ReaderParams, source: OpenSet, rank: int, world_size: int) -> BatchFiller:
     """The filler of a source, with its order. ParamsError if source and parameters do not fit."""
     spec, fills = source.spec, source.fills(p.wanted)
+    if p.last_batch == "short" and world_size != 1:
+        raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
     subset = resolve_subset(p.subset, source.first)
-    count = subset_count(subset, spec.count)
-    order = _order(p, rank, world_size, source, fills, subset, count)
-    if order.steps == 0:
+    sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, _storage(source, fills), subset)
+    schedule = Schedule(sampler, p.batch_size, rank, world_size, p.last_batch)
+    if schedule.steps == 0:
         raise ParamsError(
             "an epoch would have no batch",
-            found=f"{count} samples, batch_size x world_size = {order.global_batch}",
+            found=f"{schedule.length} samples, batch_size x world_size = {schedule.global_batch}",
             hint='lower batch_size, or last_batch="pad", "wrap" or "short"',
         )
-    if order.shuffle == "block":
-        source.reserve(order.window)
+    if sampler.window:
+        source.reserve(sampler.window)
     if p.verify == "always" and source.unchecked:
         raise ParamsError(
             'verify="always" of a set without checksums',
@@ -75,7 +78,7 @@ def make_filler(p: ReaderParams, source: OpenSet, rank: int, world_size: int) ->
     return BatchFiller(
         source,
         fills,
-        order,
+        schedule,
         on_error=p.on_error,
         verify=p.verify,
         postprocess=p.postprocess,
@@ -84,29 +87,32 @@ def make_filler(p: ReaderParams, source: OpenSet, rank: int, world_size: int) ->
 
 
 def check_values(p: ReaderParams, filler: BatchFiller) -> None:
-    """Check what depends on the stored values: ``dtype``, and the scale of mean and std.
+    """Warn of what the set makes of the order and of mean and std, and check ``dtype``.
 
     ParamsError if ``dtype`` cannot hold a value of some samples. None is read if it can hold all
     values that the stored dtype has. A value that this does not find fails its batch later.
     """
-    fill, order = filler.fills[0], filler.order
-    _warn_of_scale(p, fill)
+    fill, sampler = filler.fills[0], filler.schedule.sampler
+    slow = sampler.warning(_storage(filler.source, filler.fills))
+    for warning in (slow, _warning_of_scale(p, fill)):
+        if warning is not None:
+            warnings.warn(warning, stacklevel=3)
     if not fill.narrows:
         return
-    positions = np.unique(np.linspace(0, order.count - 1, LOOKED_AT).astype(np.int64))
+    positions = np.unique(np.linspace(0, sampler.length - 1, LOOKED_AT).astype(np.int64))
     row, key = np.zeros(1, np.int64), np.zeros(1, np.uint64)
     out = aligned_empty((1, *fill.row_shape), fill.dtype)
-    for record in order.records(0, positions):
+    for record in sampler.records(0, positions):
         # a damaged sample is not the dtype's fault: it fails its batch later
         job = RowJob(record.reshape(1), row, key)
         read_rows(filler.source.first, job, fill, out, Meter())
 
 
-def _warn_of_scale(p: ReaderParams, fill: Fill) -> None:
-    """Warn if mean and std do not have the scale of integer pixels."""
+def _warning_of_scale(p: ReaderParams, fill: Fill) -> str | None:
+    """The warning if mean and std do not have the scale of integer pixels."""
     dtype = fill.stored.dtype
     if dtype.kind != "u" or (p.mean is None and p.std is None):
-        return
+        return None
     limit = int(np.iinfo(dtype).max)
     mean, std = p.mean or (0.0,), p.std or (1.0,)
     top = limit * abs(1.0 if p.scale is None else p.scale)
@@ -116,12 +122,11 @@ def _warn_of_scale(p: ReaderParams, fill: Fill) -> None:
     elif max(mean) > top:
         cure = "leave scale out" if p.scale is not None else "give both in the scale of the pixels"
     else:
-        return
+        return None
     scaled = "" if p.scale is None else f" with scale={p.scale:.6g}"
-    warnings.warn(
+    return (
         f"mean={_shortly(mean)} and std={_shortly(std)} are not of the scale of {dtype} pixels"
-        f"{scaled}, which are 0 to {top:.6g}: {cure}",
-        stacklevel=4,
+        f"{scaled}, which are 0 to {top:.6g}: {cure}"
     )
 
 
@@ -145,13 +150,13 @@ def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
     trial = BatchFiller(
         filler.source,
         filler.fills,
-        filler.order,
+        filler.schedule,
         on_error="zero",
         verify="never",
         postprocess=p.postprocess,
     )
     (slot,) = layout.build(1, aligned_empty, filler.handed_out)
-    slot.plan = plan = filler.order.plan(filler.order.next_batch_at(Cursor()))
+    slot.plan = plan = filler.schedule.plan(filler.schedule.next_batch_at(Cursor()))
     count = plan.indices.size
     trial.fill_part(slot, 0, count, Meter())
     result = trial.call_postprocess(
@@ -228,48 +233,14 @@ def open_set(p: ReaderParams) -> OpenSet:
     return open_reader_source(p)
 
 
-def _order(
-    p: ReaderParams,
-    rank: int,
-    world_size: int,
-    source: OpenSet,
-    fills: tuple[Fill, ...],
-    subset: slice | npt.NDArray[np.int64] | None,
-    count: int,
-) -> EpochOrder:
-    if p.last_batch == "short" and world_size != 1:
-        raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
+def _storage(source: OpenSet, fills: tuple[Fill, ...]) -> Storage:
+    """What a sampler needs to know of a set whose fields become rows by ``fills``."""
     decoded = sum(
         int(np.prod(fill.stored.shape)) * fill.stored.dtype.itemsize
         if fill.stored.shape is not None
         else fill.row_bytes
         for fill in fills
     )
-    block = source.spec.block
-    window = max(1, min(p.shuffle_window, WINDOW_BYTES // max(1, decoded)))
-    return EpochOrder(
-        count=count,
-        seed=p.seed,
-        shuffle=p.shuffle,
-        block=block,
-        window=max(block, window // block * block),
-        batch=p.batch_size,
-        rank=rank,
-        world_size=world_size,
-        last_batch=p.last_batch,
-        subset=subset,
-        ends=_ends(source.spec.ends, subset),
-    )
-
-
-def _ends(
-    ends: npt.NDArray[np.int64] | None, subset: slice | npt.NDArray[np.int64] | None
-) -> npt.NDArray[np.int64] | None:
-    """Where files end, counted in the subset; None if the subset is not in the files' order."""
-    if ends is None or subset is None:
-        return ends
-    if not isinstance(subset, slice) or subset.step != 1:
-        return None
-    inside: npt.NDArray[np.int64] = np.unique(np.clip(ends, subset.start, subset.stop))
-    left: npt.NDArray[np.int64] = inside[inside > subset.start] - subset.start
-    return left
+    spec = source.spec
+    open_files = source.first.open_at_once
+    return Storage(spec.path, spec.count, spec.block, decoded, spec.ends, open_files)

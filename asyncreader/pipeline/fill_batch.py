@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from ..checks import FILL_MASKED
 from ..errors import AsyncReaderError, SampleError, SourceError, WorkerError
-from ..order import BatchPlan, EpochOrder
 from ..pixels.transform import Fill
+from ..sampling.schedule import BatchPlan, Schedule
 from ..sources import OpenSet, RowError, RowJob
 from ..stats import BadRow, Meter
 from .copy_queue import CopyQueue
@@ -61,7 +61,7 @@ class BatchFiller:
         self,
         source: OpenSet,
         fills: tuple[Fill, ...],
-        order: EpochOrder,
+        schedule: Schedule,
         *,
         on_error: str,
         verify: str,
@@ -70,7 +70,7 @@ class BatchFiller:
     ) -> None:
         self.source = source
         self.fills = fills
-        self.order = order
+        self.schedule = schedule
         self._random = any(one.random for one in self.fills)
         self._stepped = any(one.wanted.steps for one in self.fills)
         self._on_error = on_error
@@ -94,11 +94,11 @@ class BatchFiller:
     # made when the first batch is filled: by then the slots are known to fit in memory
     @cached_property
     def _rows(self) -> Int64:
-        return np.arange(self.order.batch, dtype=np.int64)
+        return np.arange(self.schedule.batch, dtype=np.int64)
 
     @cached_property
     def _no_keys(self) -> npt.NDArray[np.uint64]:
-        return np.zeros(self.order.batch, np.uint64)
+        return np.zeros(self.schedule.batch, np.uint64)
 
     def seen_rows(self, slot: Slot, count: int) -> Data:
         """The first ``count`` rows of a slot, as the user gets them."""
@@ -139,7 +139,7 @@ class BatchFiller:
         if self.seen is None:
             return True
         if not self._all_seen and plan.step & (plan.step - 1) == 0:
-            subset = self.order.subset
+            subset = self.schedule.sampler.subset
             self._all_seen = bool((self.seen if subset is None else self.seen[subset]).all())
         return self._all_seen or bool(self.seen[plan.indices].all())
 
@@ -226,7 +226,8 @@ class BatchFiller:
             slot.bad.append(BadRow(*what, None))
             return
         last: SampleError = bad.error
-        for record in self.order.replacements(plan.epoch, plan.start + row, ATTEMPTS).tolist():
+        sampler = self.schedule.sampler
+        for record in sampler.replacements(plan.epoch, plan.start + row, ATTEMPTS).tolist():
             errors = self._read(
                 np.array([record], np.int64),
                 np.array([row], np.int64),

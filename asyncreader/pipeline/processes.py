@@ -29,9 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import AsyncReaderError, ParamsError, WorkerError, as_ours
-from ..order import BatchPlan, Cursor
 from ..params import ReaderParams
 from ..pixels import kernels
+from ..sampling.schedule import BatchPlan, Cursor
 from ..sources import SetIndex
 from ..stats import BadRow, Meter
 from ..system.signals import after_this, disown, end_with_parent, start_child
@@ -479,7 +479,7 @@ def _main(pipe: Connection, recipe: Recipe, index: Shared[SetIndex]) -> None:
     meter = Meter()
     try:
         for number, cursor, lo, hi, whole in _tasks(pipe):
-            slot, plan = slots[number], filler.order.plan(cursor)
+            slot, plan = slots[number], filler.schedule.plan(cursor)
             if whole and recipe.params.postprocess is not None:
                 _seed_generators(plan.rng_key)
             error = _one(filler, slot, plan, lo, hi, whole, meter)

@@ -20,7 +20,7 @@ from ..errors import (
     ReaderTimeoutError,
     WorkerError,
 )
-from ..order import BatchPlan
+from ..sampling.schedule import BatchPlan
 from ..stats import BadRow, Meter
 from .copy_queue import SERVE, CopyQueue
 from .ring import Observer, Ring, RingSlot, SlotState, Task

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 from ..errors import ParamsError
-from ..order import BatchPlan
+from ..sampling.schedule import BatchPlan
 from ..stats import Meter
 from .ring import RingSlot, SlotState
 

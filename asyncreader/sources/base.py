@@ -231,8 +231,9 @@ class Source(Origin, Protocol):
         """Digests of the tables of a set packed by asyncreader, as one file of all its samples
         would state them; None for other sets."""
 
-    def shuffle_warning(self) -> str | None:
-        """What to warn of before all samples are read in random order."""
+    @property
+    def open_at_once(self) -> int | None:
+        """Of a set in several files those that stay open; None of others."""
 
     def reserve(self, samples: int) -> None:
         """Keep chunks for that many samples: shuffle="block" mixes them and reads them soon."""
@@ -301,7 +302,8 @@ class BaseSource:
     def digests(self) -> dict[str, str] | None:
         return None if self.spec.meta is None else dict(self.spec.meta.digests)
 
-    def shuffle_warning(self) -> str | None:
+    @property
+    def open_at_once(self) -> int | None:
         return None
 
     def reserve(self, samples: int) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import AsyncReaderError, ParamsError, SourceError
 from ..params import parse_params
 from ..pixels.transform import Fill
+from ..sampling import at_random
 from ..sources import fields_of, open_source
 from ..sources.lmdb.file import lmdb_data_file
 from ..sources.subset import resolve_subset
@@ -108,8 +109,9 @@ def above_disk(report: BenchReport, tops: BenchCeilings) -> str | None:
     """Where the set came from, if it came faster than reading the disk at random; else None."""
     if tops.disk is None or all(row.samples_per_second <= tops.disk for row in report.rows):
         return None
-    at_random = report.params.get("shuffle") in (True, "replacement")
-    return "from memory, the page cache" + ("" if at_random else ", or in order from the disk")
+    if at_random(report.params.get("shuffle", False)):
+        return "from memory, the page cache"
+    return "from memory, the page cache, or in order from the disk"
 
 
 def _families(text: str) -> list[str]:

@@ -17,8 +17,8 @@ import numpy as np
 
 from asyncreader.errors import AsyncReaderError, FormatError, SampleError, SourceError
 from asyncreader.formats.packed import FieldMeta, Meta
-from asyncreader.order import permutation
 from asyncreader.pixels.rows import SKIP_HINT as READER_HINT
+from asyncreader.sampling.feistel import permutation
 
 from ..encode import Kind, Sample, kinds_of, sample_bytes
 from ..inputs.listing import SKIP_HINT

@@ -25,8 +25,9 @@ import numpy as np
 from asyncreader import AsyncReader
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import Common, Manifest, Shard
-from asyncreader.order import Cursor, EpochOrder
+from asyncreader.order import EpochOrder
 from asyncreader.pipeline import build
+from asyncreader.sampling.schedule import Cursor
 from asyncreader.sources import Hdf5Fields, OpenSet
 from asyncreader.sources.sets.joined import JoinedSource
 from asyncreader.sources.sets.shards import sharded as sharded_set

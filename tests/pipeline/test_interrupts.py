@@ -19,10 +19,10 @@ from observed import HANG, until, waits
 from project import ROOT
 
 from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, ParaLoad
-from asyncreader.order import BatchPlan, Cursor
 from asyncreader.pipeline.ring import SlotState
 from asyncreader.pipeline.slots import Slot, SlotLayout, SlotRing
 from asyncreader.pipeline.trace import Trace
+from asyncreader.sampling.schedule import BatchPlan, Cursor
 
 FILES = sorted(
     path for name in ("asyncreader", "converters") for path in (ROOT / name).rglob("*.py")

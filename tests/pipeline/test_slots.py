@@ -29,9 +29,9 @@ from asyncreader import (
     ReaderTimeoutError,
     WorkerError,
 )
-from asyncreader.order import BatchPlan, Cursor
 from asyncreader.pipeline.ring import SlotState
 from asyncreader.pipeline.slots import POISON, Slot, SlotLayout, SlotRing
+from asyncreader.sampling.schedule import BatchPlan, Cursor
 from asyncreader.system.memory import aligned_empty
 
 ROWS = 6

@@ -17,20 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncreader.keyed_random import key_of, mix, mix_rows, scale_rows, uniforms
-from asyncreader.order import (
-    ORDER_VERSION,
-    ROUNDS,
-    TABLE,
-    BatchPlan,
-    Cursor,
-    EpochOrder,
-    Permutation,
-    PlanAhead,
-    permutation,
-    subset_count,
-)
+from asyncreader.order import EpochOrder
 from asyncreader.pixels import kernels
 from asyncreader.pixels.kernels import feistel_rows_numpy
+from asyncreader.sampling.feistel import ROUNDS, TABLE, Permutation, permutation
+from asyncreader.sampling.schedule import BatchPlan, Cursor, PlanAhead
+from asyncreader.sampling.state import ORDER_VERSION
+from asyncreader.sampling.within import subset_count
 
 counts = st.one_of(st.sampled_from([1, 2, 3, 4, 5]), st.integers(1, 5000))
 seeds = st.integers(0, 2**64 - 1)

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from shard_sets import write_set
 
 from asyncreader import AsyncReader
-from asyncreader.order import FILES_TOGETHER, Cursor, EpochOrder
+from asyncreader.order import EpochOrder
+from asyncreader.sampling.blocks import FILES_TOGETHER
+from asyncreader.sampling.schedule import Cursor
 
 counts_of = st.lists(st.integers(1, 60), min_size=2, max_size=70)
 

@@ -31,9 +31,9 @@ from asyncreader import (
     ReaderTimeoutError,
     SourceError,
 )
-from asyncreader.order import Cursor
 from asyncreader.pipeline.slots import POISON
 from asyncreader.pixels.rows import RowWriter
+from asyncreader.sampling.schedule import Cursor
 
 
 def all_ready(reader: AsyncReader) -> bool:

@@ -177,7 +177,8 @@ class MemorySource:
     def index(self) -> FieldIndex:
         raise NotImplementedError("no other process opens it")
 
-    def shuffle_warning(self) -> None:
+    @property
+    def open_at_once(self) -> None:
         return None
 
     def reserve(self, samples: int) -> None:

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from ...errors import AsyncReaderError, FormatError
 from ...formats import packed as fmt
-from ...order import files_together
 from ...pixels.rows import E, RowWriter
+from ...sampling.blocks import files_together
 from ..base import (
     Array,
     FieldIndex,
@@ -311,15 +311,9 @@ class JoinedSource:
             digests.add({fmt.DATA: file})
         return digests.found()
 
-    def shuffle_warning(self) -> str | None:
-        files, limit = self._ends.size, self.open_files.limit
-        if files <= limit:
-            return None
-        return (
-            f"{self.spec.path}: {files} shards, of which {limit} stay open: a full shuffle "
-            'opens one for nearly every sample; shuffle="block" reads a few at a time, and a '
-            "higher limit of open files (ulimit -n) helps, too"
-        )
+    @property
+    def open_at_once(self) -> int:
+        return self.open_files.limit
 
     def offsets(self, records: Int64) -> None:
         return None

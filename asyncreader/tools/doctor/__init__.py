@@ -19,6 +19,7 @@ import numpy.typing as npt
 from ...errors import AsyncReaderError, ParamsError
 from ...params import READ_BY, ReaderParams, parse_params, snake_case
 from ...pixels.transform import Fill
+from ...sampling import at_random
 from ...sources import Source, expand_paths, fields_of, open_source
 from ...sources.subset import resolve_subset
 from ...sources.urls import is_url
@@ -154,7 +155,7 @@ class _Visit:
         subset = resolve_subset(p.subset, source)
         every = np.arange(source.spec.count, dtype=np.int64)
         self._records = None if subset is None else every[subset]
-        self._in_order = p.shuffle in (False, "block")
+        self._in_order = not at_random(p.shuffle)
         self._cold: npt.NDArray[np.int64] | None = None
 
     def run(self, consumer_seconds: float | None) -> Diagnosis:

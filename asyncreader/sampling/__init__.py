@@ -1,0 +1,46 @@
+"""Which sample comes when: samplers give the order of an epoch, the schedule makes batches of it.
+
+What ``shuffle`` means is known here alone. To add a sampler: a file with a class, and its name and
+a line here. Nothing is loaded before a sampler is made, since parameters are checked without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from .samplers import Sampler, Storage, Subset
+
+#: Values of the parameter ``shuffle``.
+Shuffle: TypeAlias = bool | Literal["block", "replacement"]
+
+
+def takes_window(shuffle: Shuffle) -> bool:
+    """Whether this order mixes samples over a window of ``shuffle_window`` samples."""
+    return shuffle == "block"
+
+
+def at_random(shuffle: Shuffle) -> bool:
+    """Whether samples come from anywhere in the set, not from a few places at a time."""
+    return shuffle in (True, "replacement")
+
+
+def sampler_of(
+    shuffle: Shuffle, seed: int, window: int, storage: Storage, subset: Subset | None = None
+) -> Sampler:
+    """The sampler of a set, or of a ``subset`` of it. ``window``: samples to mix together."""
+    from .blocks import Blocks, window_of
+    from .samplers import Replacement, Sequential, Shuffled
+    from .within import Within, ends_inside, subset_count
+
+    count = subset_count(subset, storage.count)
+    sampler: Sampler
+    if shuffle == "block":
+        window = window_of(window, storage.block, storage.sample_bytes)
+        ends = ends_inside(storage.ends, subset)
+        sampler = Blocks(count, seed, storage.block, window, ends)
+    elif shuffle == "replacement":
+        sampler = Replacement(count, seed)
+    else:
+        sampler = Shuffled(count, seed) if shuffle else Sequential(count, seed)
+    return sampler if subset is None else Within(subset, sampler)

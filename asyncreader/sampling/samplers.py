@@ -1,0 +1,139 @@
+"""Samplers: which record comes at which position of an epoch, and the plain ones of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from ..keyed_random import (
+    STREAM_BAD_SAMPLE,
+    STREAM_REPLACEMENT,
+    STREAM_SAMPLE,
+    Int64,
+    key_of,
+    mix_rows,
+    scale_rows,
+)
+from .feistel import permutation
+
+#: Some records of a set: a slice whose bounds are theirs, or record numbers.
+Subset: TypeAlias = slice | Int64
+
+
+def digest(data: bytes) -> str:
+    """A short digest for a sampler's identity."""
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+@dataclass(frozen=True, eq=False)
+class Storage:
+    """How a set is stored, as far as an order depends on it.
+
+    ``count``: its samples; ``block``: those that are stored together; ``sample_bytes``: of one
+    decoded; ``ends``: where each of several files ends; ``open_files``: those that stay open.
+    """
+
+    path: str
+    count: int
+    block: int = 1
+    sample_bytes: int = 1
+    ends: Int64 | None = None
+    open_files: int | None = None
+
+
+class Sampler(Protocol):
+    """Which record comes at which position: a pure function of (seed, epoch, position).
+
+    A sampler is a small frozen value without I/O; each worker process makes its own. Derive from
+    this class: what has a body here is right for most samplers.
+
+    ``population``: records that it draws from; ``seed``: of all that it draws; ``subset``: the only
+    records of the set that can come, None for all; ``window``: samples mixed together that lie
+    near each other in storage, whose decoded chunks are kept, 0 if they lie anywhere.
+    """
+
+    population: int
+    seed: int
+    subset: Subset | None = None
+    window: int = 0
+
+    @property
+    def length(self) -> int:
+        """Samples in an epoch."""
+        return self.population
+
+    def records(self, epoch: int, positions: Int64) -> Int64:
+        """Record numbers at ``positions`` (int64, each in 0 .. length-1) of ``epoch``."""
+
+    def replacements(self, epoch: int, position: int, attempts: int) -> Int64:
+        """Record numbers of the replacement samples to try for a bad one, in order."""
+        key = key_of(self.seed, STREAM_BAD_SAMPLE, epoch, position)
+        return scale_rows(mix_rows(key, np.arange(attempts, dtype=np.int64)), self.population)
+
+    def identity(self) -> Mapping[str, str | int | None]:
+        """What a saved state must match besides the seed: ``"shuffle"``, and what follows it."""
+
+    def warning(self, storage: Storage) -> str | None:
+        """What to warn of before a set that is stored so is read in this order."""
+        return None
+
+
+@dataclass(frozen=True)
+class Sequential(Sampler):
+    """Record after record, the same in each epoch."""
+
+    population: int
+    seed: int = 0
+
+    def identity(self) -> Mapping[str, str | int | None]:
+        return {"shuffle": False}
+
+    def records(self, epoch: int, positions: Int64) -> Int64:
+        return positions
+
+
+class _AtRandom(Sampler, Protocol):
+    """A sampler whose samples come from anywhere in the set."""
+
+    def warning(self, storage: Storage) -> str | None:
+        files = 1 if storage.ends is None else storage.ends.size
+        if storage.open_files is None or files <= storage.open_files:
+            return None
+        return (
+            f"{storage.path}: {files} shards, of which {storage.open_files} stay open: a full "
+            'shuffle opens one for nearly every sample; shuffle="block" reads a few at a time, and '
+            "a higher limit of open files (ulimit -n) helps, too"
+        )
+
+
+@dataclass(frozen=True)
+class Shuffled(_AtRandom):
+    """Another permutation of all records in each epoch."""
+
+    population: int
+    seed: int = 0
+
+    def identity(self) -> Mapping[str, str | int | None]:
+        return {"shuffle": True}
+
+    def records(self, epoch: int, positions: Int64) -> Int64:
+        return permutation(self.population, self.seed, STREAM_SAMPLE, epoch)(positions)
+
+
+@dataclass(frozen=True)
+class Replacement(_AtRandom):
+    """Independent draws, as many in each epoch as there are records."""
+
+    population: int
+    seed: int = 0
+
+    def identity(self) -> Mapping[str, str | int | None]:
+        return {"shuffle": "replacement"}
+
+    def records(self, epoch: int, positions: Int64) -> Int64:
+        draws = mix_rows(key_of(self.seed, STREAM_REPLACEMENT, epoch), positions)
+        return scale_rows(draws, self.population)

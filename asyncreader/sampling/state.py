@@ -1,0 +1,84 @@
+"""Saved states: where training stands as plain JSON values, and whether one is of this training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+from ..errors import ParamsError
+from .schedule import Cursor, Schedule
+
+#: Where training stands: numbers and names, as JSON holds them.
+State: TypeAlias = dict[str, str | int | None]
+
+#: Part of a saved state: another version means another order, and the state is refused.
+ORDER_VERSION: Final = 2
+
+#: What to do where a state does not fit, by what of it differs.
+_RESUME: Final = {
+    "fingerprint": "resume on the same samples in the same order, in one file or in shards; some "
+    "of the shards, another subset or other fields are another data set",
+    "files": 'with shuffle="block" the order follows how samples are cut into files: resume on '
+    "files that hold as many samples each",
+}
+
+
+def state_at(schedule: Schedule, cursor: Cursor, fingerprint: str) -> State:
+    """The state of training that goes on at ``cursor``; ``fingerprint``: that of the data set."""
+    return {
+        "epoch": cursor.epoch,
+        "samples": cursor.position,
+        "steps": cursor.step,
+        "global_batch": schedule.global_batch,
+        **_identity(schedule, fingerprint),
+    }
+
+
+def cursor_of(state: Mapping[str, Any]) -> Cursor:
+    """The cursor of a state; its numbers are as they were given."""
+    return Cursor(state["epoch"], state["samples"], state["steps"])
+
+
+def cursor_in(schedule: Schedule, state: object, fingerprint: str) -> Cursor:
+    """The cursor of ``state``; ParamsError if it is no state, or one of other training.
+
+    The order and the data set must match, but not world_size x batch_size.
+    """
+    if not isinstance(state, Mapping):
+        raise ParamsError("not a state", found=type(state).__name__, expected="a dict")
+    identity = _identity(schedule, fingerprint)
+    missing = [
+        name
+        for name in ("epoch", "samples", "steps", "global_batch", *identity)
+        if name not in state and name != "files"  # older states of one file have none
+    ]
+    if missing:
+        raise ParamsError("the state lacks fields", found=", ".join(missing))
+    for name, mine in identity.items():
+        if state.get(name) != mine:
+            raise ParamsError(
+                f"the state is of other training: {name} differs",
+                found=repr(state.get(name))[:200],
+                expected=repr(mine),
+                hint=_RESUME.get(name, "resume with the same parameters on the same data set"),
+            )
+    cursor = cursor_of(state)
+    schedule.check(cursor, "state")
+    return cursor
+
+
+def _identity(schedule: Schedule, fingerprint: str) -> State:
+    """What a state must match. Every state names window, block and files; a sampler that has none
+    of them leaves them None."""
+    sampler: dict[str, str | int | None] = {
+        "seed": schedule.sampler.seed,
+        **dict.fromkeys(("shuffle", "window", "block", "files")),
+        **schedule.sampler.identity(),
+    }
+    subset = sampler.pop("subset", None)  # a subset of a set is another set
+    return {
+        **sampler,
+        "last_batch": schedule.last_batch,
+        "order_version": ORDER_VERSION,
+        "fingerprint": fingerprint if subset is None else f"{fingerprint}:{subset}",
+    }

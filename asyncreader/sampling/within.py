@@ -1,0 +1,70 @@
+"""Samplers of some records of a set alone: a slice of them, or an array of record numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+
+from ..keyed_random import Int64
+from .samplers import Sampler, Storage, Subset, digest
+
+
+def subset_count(subset: Subset | None, total: int) -> int:
+    """Samples that ``subset`` selects out of ``total``."""
+    if subset is None:
+        return total
+    if isinstance(subset, slice):
+        return len(range(*subset.indices(total)))
+    return int(subset.size)
+
+
+def ends_inside(ends: Int64 | None, subset: Subset | None) -> Int64 | None:
+    """Where files end, counted in the subset; None if the subset is not in the files' order."""
+    if ends is None or subset is None:
+        return ends
+    if not isinstance(subset, slice) or subset.step != 1:
+        return None
+    inside: Int64 = np.unique(np.clip(ends, subset.start, subset.stop))
+    left: Int64 = inside[inside > subset.start] - subset.start
+    return left
+
+
+class Within(Sampler):
+    """The records of ``subset`` in the order of ``sampler``, whose population is their number."""
+
+    subset: Subset
+
+    def __init__(self, subset: Subset, sampler: Sampler) -> None:
+        self.subset = subset
+        self.population, self.seed, self.window = sampler.population, sampler.seed, sampler.window
+        self._sampler = sampler
+
+    @property
+    def length(self) -> int:
+        return self._sampler.length
+
+    def records(self, epoch: int, positions: Int64) -> Int64:
+        return self._chosen(self._sampler.records(epoch, positions))
+
+    def replacements(self, epoch: int, position: int, attempts: int) -> Int64:
+        return self._chosen(self._sampler.replacements(epoch, position, attempts))
+
+    def identity(self) -> Mapping[str, str | int | None]:
+        return {**self._sampler.identity(), "subset": self._digest}
+
+    @cached_property
+    def _digest(self) -> str:
+        subset = self.subset
+        return digest(str(subset).encode() if isinstance(subset, slice) else subset.tobytes())
+
+    def warning(self, storage: Storage) -> str | None:
+        return self._sampler.warning(storage)
+
+    def _chosen(self, numbers: Int64) -> Int64:
+        if isinstance(self.subset, slice):
+            strided: Int64 = numbers * (self.subset.step or 1) + self.subset.start
+            return strided
+        taken: Int64 = self.subset[numbers]
+        return taken
