@@ -25,9 +25,10 @@ import numpy as np
 from asyncreader import AsyncReader
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import Common, Manifest, Shard
-from asyncreader.order import EpochOrder
 from asyncreader.pipeline import build
-from asyncreader.sampling.schedule import Cursor
+from asyncreader.sampling import Shuffle, sampler_of
+from asyncreader.sampling.samplers import Sampler, Storage
+from asyncreader.sampling.schedule import Cursor, Schedule
 from asyncreader.sources import Hdf5Fields, OpenSet
 from asyncreader.sources.sets.joined import JoinedSource
 from asyncreader.sources.sets.shards import sharded as sharded_set
@@ -130,9 +131,7 @@ def batch() -> Iterator[dict[str, Any]]:
             count = 10**power
             shards = min(SHARDS, count) if sharded else 1
             source = virtual_source(count, shards)
-            order = EpochOrder(
-                count, 7, shuffle, block=9, window=16_380, batch=BATCH, ends=source.spec.ends
-            )
+            order = Schedule(order_of(count, 7, shuffle, 9, 16_380, source.spec.ends), BATCH)
             started = time.perf_counter()
             order.plan(Cursor())
             first = time.perf_counter() - started
@@ -179,8 +178,16 @@ def reader() -> Iterator[dict[str, Any]]:
         }
 
 
-def orders_of(world: int, **params: Any) -> list[EpochOrder]:
-    return [EpochOrder(rank=rank, world_size=world, **params) for rank in range(world)]
+def order_of(
+    count: int, seed: int, shuffle: Shuffle, block: int, window: int, ends: Any
+) -> Sampler:
+    """The order of a set of files that end there."""
+    return sampler_of(shuffle, seed, window, Storage("virtual", count, block, ends=ends))
+
+
+def ranks_of(world: int, order: Sampler, batch: int, last_batch: str = "drop") -> list[Schedule]:
+    """The schedule of each rank."""
+    return [Schedule(order, batch, rank, world, last_batch) for rank in range(world)]
 
 
 def ranks() -> Iterator[dict[str, Any]]:
@@ -198,23 +205,17 @@ def ranks() -> Iterator[dict[str, Any]]:
     ):
         for shuffle in (True, "block"):
             for last in ("drop", "pad"):
-                params = {
-                    "count": count, "seed": 1, "shuffle": shuffle, "block": 9, "window": 16_380,
-                    "batch": rows, "last_batch": last, "ends": ends,
-                }  # fmt: skip
+                order = order_of(count, 1, shuffle, 9, 16_380, ends)
                 times = np.zeros(count, np.int64)
                 steps = set()
-                shared = EpochOrder(**params)._files(0) if shuffle == "block" else None
-                for order in orders_of(world, **params):
-                    if shared is not None:
-                        order._recent[0] = shared
+                for rank in ranks_of(world, order, rows, last):
                     cursor = Cursor()
                     served = 0
                     while cursor.epoch == 0:
-                        plan = order.plan(cursor)
+                        plan = rank.plan(cursor)
                         np.add.at(times, plan.indices[plan.valid], 1)
                         served += 1
-                        cursor = order.advance(cursor)
+                        cursor = rank.advance(cursor)
                     steps.add(served)
                 whole = count if last == "pad" else count // (world * rows) * world * rows
                 yield {
@@ -235,28 +236,23 @@ def elastic() -> Iterator[dict[str, Any]]:
     rng = np.random.default_rng(5)
     for shuffle in (True, "block"):
         for last in ("drop", "pad", "wrap"):
-            params = {
-                "count": count, "seed": 3, "shuffle": shuffle, "block": 9, "window": 4095,
-                "ends": ends,
-            }  # fmt: skip
-            alone = EpochOrder(**params)
-            whole = [alone.records(epoch, np.arange(count)) for epoch in range(3)]
+            order = order_of(count, 3, shuffle, 9, 4095, ends)
+            whole = [order.records(epoch, np.arange(count)) for epoch in range(3)]
             served: list[list[int]] = [[], [], []]
             cursor, changes = Cursor(), 0
             while cursor.epoch < 3:
                 world = int(rng.choice([8, 6, 1, 3, 64, 5]))
-                orders = orders_of(world, batch=int(rng.integers(1, 40)), last_batch=last, **params)
-                cursor = orders[0].next_batch_at(cursor)
+                ranks = ranks_of(world, order, int(rng.integers(1, 40)), last)
+                cursor = ranks[0].next_batch_at(cursor)
                 changes += 1
                 for _ in range(int(rng.integers(1, 12))):
                     if cursor.epoch == 3:
                         break
-                    rows = np.concatenate([order.plan(cursor).indices for order in orders])
+                    rows = np.concatenate([rank.plan(cursor).indices for rank in ranks])
                     served[cursor.epoch] += rows[: count - cursor.position].tolist()
-                    cursor = orders[0].advance(cursor)
+                    cursor = ranks[0].advance(cursor)
             right = all(
-                found == list(order[: len(found)])
-                for found, order in zip(served, whole, strict=True)
+                found == list(rows[: len(found)]) for found, rows in zip(served, whole, strict=True)
             )
             yield {
                 "shuffle": shuffle,
@@ -276,15 +272,10 @@ def chunks() -> Iterator[dict[str, Any]]:
         row: dict[str, Any] = {"samples a chunk": inside}
         for world in (1, 2, 8, 64):
             decoded = 0
-            params = {
-                "count": count, "seed": 1, "shuffle": "block", "block": inside, "ends": ends,
-                "window": 16_384 // inside * inside, "batch": 32, "last_batch": "pad",
-            }  # fmt: skip
-            shared = EpochOrder(**params)._files(0)
-            for order in orders_of(world, **params):
-                order._recent[0] = shared
+            order = order_of(count, 1, "block", inside, 16_384, ends)
+            for rank in range(world):
                 # the positions of this rank, all at once: plans step by step would give the same
-                start = np.arange(0, count, 32 * world)[:, None] + order.rank * 32
+                start = np.arange(0, count, 32 * world)[:, None] + rank * 32
                 positions = (start + np.arange(32)).reshape(-1)
                 records = order.records(0, positions[positions < count])
                 shard = np.searchsorted(ends, records, side="right")
@@ -301,7 +292,7 @@ def window() -> Iterator[dict[str, Any]]:
         count = per_shard * 1000
         ends = np.arange(1, 1001) * per_shard
         for wanted in (1024, 16_384, 131_072):
-            order = EpochOrder(count, 1, "block", block=9, window=wanted // 9 * 9, ends=ends)
+            order = order_of(count, 1, "block", 9, wanted, ends)
             seen = []
             for lo in np.linspace(0, count - wanted, 20).astype(np.int64).tolist():
                 records = order.records(0, np.arange(lo, lo + wanted))

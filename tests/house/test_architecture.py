@@ -17,8 +17,7 @@ LAYERS = {
         "asyncreader.errors asyncreader.system asyncreader.text asyncreader.stats"
         " asyncreader.keyed_random",
         "asyncreader.pixels",
-        "asyncreader.formats asyncreader.checks asyncreader.params asyncreader.order"
-        " asyncreader.sampling",
+        "asyncreader.formats asyncreader.checks asyncreader.params asyncreader.sampling",
         "asyncreader.sources",
         "asyncreader.pipeline asyncreader.verify",
         "asyncreader.faces asyncreader.batch",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import sys
@@ -17,31 +16,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncreader.keyed_random import key_of, mix, mix_rows, scale_rows, uniforms
-from asyncreader.order import EpochOrder
 from asyncreader.pixels import kernels
 from asyncreader.pixels.kernels import feistel_rows_numpy
+from asyncreader.sampling import Shuffle, sampler_of
+from asyncreader.sampling.blocks import Blocks
 from asyncreader.sampling.feistel import ROUNDS, TABLE, Permutation, permutation
-from asyncreader.sampling.schedule import BatchPlan, Cursor, PlanAhead
+from asyncreader.sampling.samplers import Replacement, Sampler, Sequential, Shuffled, Storage
+from asyncreader.sampling.schedule import BatchPlan, Cursor, PlanAhead, Schedule
 from asyncreader.sampling.state import ORDER_VERSION
-from asyncreader.sampling.within import subset_count
+from asyncreader.sampling.within import Within, subset_count
 
 counts = st.one_of(st.sampled_from([1, 2, 3, 4, 5]), st.integers(1, 5000))
 seeds = st.integers(0, 2**64 - 1)
 epochs = st.integers(0, 2**40)
 
 
-def everything(order: EpochOrder, epoch: int = 0) -> np.ndarray:
+def sampler(
+    shuffle: Shuffle, count: int, seed: int, block: int, window: int, subset: Any = None
+) -> Sampler:
+    """The sampler of ``count`` records, or of a subset of them."""
+    return sampler_of(shuffle, seed, window, Storage("memory", count, block), subset)
+
+
+def everything(sampler: Sampler, epoch: int = 0) -> np.ndarray:
     """The records of a whole epoch by position."""
-    return order.records(epoch, np.arange(order.count, dtype=np.int64))
+    return sampler.records(epoch, np.arange(sampler.length, dtype=np.int64))
 
 
-def plans(order: EpochOrder, cursor: Cursor | None = None) -> Iterator[BatchPlan]:
+def plans(schedule: Schedule, cursor: Cursor | None = None) -> Iterator[BatchPlan]:
     """The batches from ``cursor`` to the end of its epoch."""
-    cursor = order.next_batch_at(cursor or Cursor())
+    cursor = schedule.next_batch_at(cursor or Cursor())
     epoch = cursor.epoch
     while cursor.epoch == epoch:
-        yield order.plan(cursor)
-        cursor = order.advance(cursor)
+        yield schedule.plan(cursor)
+        cursor = schedule.advance(cursor)
 
 
 def chi_square(found: np.ndarray, cells: int) -> float:
@@ -59,7 +67,7 @@ def chi_square(found: np.ndarray, cells: int) -> float:
 @given(count=counts, seed=seeds, epoch=epochs)
 def test_shuffle_is_a_permutation(count: int, seed: int, epoch: int) -> None:
     """Every epoch of every seed serves each of N samples exactly once, for any N."""
-    order = EpochOrder(count, seed, True)
+    order = Shuffled(count, seed)
     assert np.array_equal(np.sort(everything(order, epoch)), np.arange(count))
 
 
@@ -67,9 +75,9 @@ def test_shuffle_is_a_permutation(count: int, seed: int, epoch: int) -> None:
 @given(count=st.integers(30, 5000), seed=seeds, epoch=epochs)
 def test_shuffle_differs_by_seed_and_epoch(count: int, seed: int, epoch: int) -> None:
     """Another seed or another epoch is another order."""
-    base = everything(EpochOrder(count, seed, True), epoch)
-    assert not np.array_equal(base, everything(EpochOrder(count, seed, True), epoch + 1))
-    other = EpochOrder(count, (seed + 1) % 2**64, True)
+    base = everything(Shuffled(count, seed), epoch)
+    assert not np.array_equal(base, everything(Shuffled(count, seed), epoch + 1))
+    other = Shuffled(count, (seed + 1) % 2**64)
     assert not np.array_equal(base, everything(other, epoch))
 
 
@@ -78,7 +86,7 @@ def test_shuffle_differs_by_seed_and_epoch(count: int, seed: int, epoch: int) ->
 def test_any_position_alone(count: int, seed: int, data: st.DataObject) -> None:
     """A position's record does not depend on which other positions are asked for."""
     for kind in (False, True, "block", "replacement"):
-        order = EpochOrder(count, seed, kind, block=7, window=21)
+        order = sampler(kind, count, seed, 7, 21)
         whole = everything(order, 3)
         some = np.array(data.draw(st.lists(st.integers(0, count - 1), min_size=1)), np.int64)
         np.testing.assert_array_equal(order.records(3, some), whole[some])
@@ -93,21 +101,21 @@ def test_golden_values() -> None:
     assert key_of(2**64 + 5, -1) == GOLDEN["wide key"]
     for name, (order, epoch) in ORDERS.items():
         assert everything(order, epoch).tolist() == GOLDEN[name], name
-    replacements = EpochOrder(1000, 5).replacements(2, 17, 6).tolist()
+    replacements = Sequential(1000, 5).replacements(2, 17, 6).tolist()
     assert replacements == GOLDEN["replacements"]
     big = permutation(10**12, 1, 1, 0)(np.array([0, 1, 10**12 - 1])).tolist()
     assert big == GOLDEN["big"]
-    plan = EpochOrder(100, 7, True, batch=4).plan(Cursor(1, 8, 2))
+    plan = Schedule(Shuffled(100, 7), 4).plan(Cursor(1, 8, 2))
     assert plan.keys.tolist() == GOLDEN["keys"]
     assert plan.rng_key == GOLDEN["rng"]
     np.testing.assert_allclose(uniforms(plan.keys, 63), GOLDEN["uniforms"], rtol=1e-15)
 
 
 ORDERS = {
-    "shuffle": (EpochOrder(17, 0, True), 0),
-    "shuffle epoch 3": (EpochOrder(17, 12345, True), 3),
-    "block": (EpochOrder(17, 1, "block", block=3, window=6), 0),
-    "replacement": (EpochOrder(10, 1, "replacement"), 2),
+    "shuffle": (Shuffled(17, 0), 0),
+    "shuffle epoch 3": (Shuffled(17, 12345), 3),
+    "block": (Blocks(17, 1, block=3, window=6), 0),
+    "replacement": (Replacement(10, 1), 2),
 }
 GOLDEN: dict[str, Any] = {
     "mix": 16490336266968443936,
@@ -166,7 +174,7 @@ def test_kernels_are_compiled() -> None:
 
 def test_a_million_millions_cost_nothing() -> None:
     """A set of 10**12 samples has an order without memory for it."""
-    order = EpochOrder(10**12, 1, True, batch=64)
+    order = Schedule(Shuffled(10**12, 1), 64)
     plan = order.plan(Cursor(0, 64, 1))  # warm up
     tracemalloc.start()
     plan = order.plan(Cursor(5, 10**12 - 128, 10**12 // 64 - 2))
@@ -186,8 +194,8 @@ def test_first_position_is_uniform(count: int) -> None:
     """Over many seeds each sample comes first equally often; over many epochs too."""
     zero = np.zeros(1, np.int64)
     runs = 40 * count
-    by_seed = [int(EpochOrder(count, s, True).records(0, zero)[0]) for s in range(runs)]
-    by_epoch = [int(EpochOrder(count, 1, True).records(e, zero)[0]) for e in range(runs)]
+    by_seed = [int(Shuffled(count, s).records(0, zero)[0]) for s in range(runs)]
+    by_epoch = [int(Shuffled(count, 1).records(e, zero)[0]) for e in range(runs)]
     assert abs(chi_square(np.array(by_seed), count)) < 4.5
     assert abs(chi_square(np.array(by_epoch), count)) < 4.5
 
@@ -196,9 +204,7 @@ def test_first_position_is_uniform(count: int) -> None:
 def test_small_orders_are_all_possible_and_equally_likely(count: int) -> None:
     """Of 3 or 4 samples every order comes, each equally often."""
     orders = {order: i for i, order in enumerate(itertools.permutations(range(count)))}
-    found = [
-        orders[tuple(everything(EpochOrder(count, seed, True)).tolist())] for seed in range(2400)
-    ]
+    found = [orders[tuple(everything(Shuffled(count, seed)).tolist())] for seed in range(2400)]
     assert abs(chi_square(np.array(found), len(orders))) < 4.5
 
 
@@ -207,7 +213,7 @@ def test_every_position_is_uniform() -> None:
     count, runs = 24, 1500
     positions = np.arange(count)
     cells = np.concatenate(
-        [positions * count + everything(EpochOrder(count, s, True)) for s in range(runs)]
+        [positions * count + everything(Shuffled(count, s)) for s in range(runs)]
     )
     counted = np.bincount(cells, minlength=count * count)
     mean = runs / count
@@ -221,7 +227,7 @@ def test_neighbours_are_unrelated(count: int) -> None:
     """Samples that follow each other are no nearer than by chance, and hardly ever adjacent."""
     adjacent, distance = 0, []
     for seed in range(60):
-        served = everything(EpochOrder(count, seed, True))
+        served = everything(Shuffled(count, seed))
         steps = np.abs(np.diff(served))
         adjacent += int((steps == 1).sum())
         distance.append(steps.mean())
@@ -233,12 +239,7 @@ def test_neighbours_are_unrelated(count: int) -> None:
 def test_epochs_are_unrelated() -> None:
     """Two epochs of one seed have about one sample in common place, as by chance."""
     same = [
-        int(
-            (
-                everything(EpochOrder(500, 3, True), e)
-                == everything(EpochOrder(500, 3, True), e + 1)
-            ).sum()
-        )
+        int((everything(Shuffled(500, 3), e) == everything(Shuffled(500, 3), e + 1)).sum())
         for e in range(200)
     ]
     assert np.mean(same) == pytest.approx(1.0, abs=0.35)
@@ -246,7 +247,7 @@ def test_epochs_are_unrelated() -> None:
 
 def test_uniform_draws() -> None:
     """The draws for crops and flips are uniform and unrelated between samples and draws."""
-    keys = EpochOrder(20_000, 0, batch=20_000).plan(Cursor()).keys
+    keys = Schedule(Sequential(20_000), 20_000).plan(Cursor()).keys
     one, two = uniforms(keys, 0), uniforms(keys, 1)
     for draws in (one, two, uniforms(keys, 63)):
         assert 0 <= draws.min() < draws.max() < 1
@@ -297,7 +298,7 @@ def test_mixing_rows_is_injective() -> None:
 def test_block_order(count: int, seed: int, epoch: int, block: int, blocks: int) -> None:
     """A permutation, made of whole blocks, in which samples move inside their window only."""
     window = block * blocks
-    order = EpochOrder(count, seed, "block", block=block, window=window)
+    order = Blocks(count, seed, block, window)
     served = everything(order, epoch)
     assert np.array_equal(np.sort(served), np.arange(count))
     # what a window serves is a run of the sequence of blocks: at most blocks + 2 of them
@@ -312,7 +313,7 @@ def test_block_order(count: int, seed: int, epoch: int, block: int, blocks: int)
 
 def test_block_order_mixes() -> None:
     """Blocks come in another order each epoch, and samples of several blocks alternate."""
-    order = EpochOrder(10_000, 5, "block", block=50, window=1000)
+    order = Blocks(10_000, 5, block=50, window=1000)
     one, two = everything(order, 0), everything(order, 1)
     first = [one[lo : lo + 1000] // 50 for lo in range(0, 10_000, 1000)]
     assert all(np.unique(blocks).size == 20 for blocks in first)
@@ -323,8 +324,7 @@ def test_block_order_mixes() -> None:
 def test_short_block_moves() -> None:
     """The short last block may come anywhere."""
     places = {
-        int(np.argmax(everything(EpochOrder(17, seed, "block", block=5, window=1)) >= 15))
-        for seed in range(60)
+        int(np.argmax(everything(Blocks(17, seed, block=5, window=1)) >= 15)) for seed in range(60)
     }
     assert places == {0, 5, 10, 15}
 
@@ -332,21 +332,21 @@ def test_short_block_moves() -> None:
 def test_window_larger_than_the_set() -> None:
     """A window or block beyond the set is the whole set mixed."""
     for block, window in ((1, 10**6), (1000, 1000), (30, 3000)):
-        served = everything(EpochOrder(100, 2, "block", block=block, window=window))
+        served = everything(Blocks(100, 2, block, window))
         assert np.array_equal(np.sort(served), np.arange(100))
         assert np.abs(np.diff(served)).mean() > 20
 
 
 def test_replacement_draws() -> None:
     """count independent draws an epoch: some twice, some never, all equally likely."""
-    order = EpochOrder(1000, 3, "replacement")
+    order = Replacement(1000, 3)
     one = everything(order, 0)
     assert ((one >= 0) & (one < 1000)).all()
     assert np.unique(one).size == pytest.approx(1000 * (1 - np.exp(-1)), abs=60)
     assert not np.array_equal(one, everything(order, 1))
     many = np.concatenate([everything(order, e) for e in range(40)])
     assert abs(chi_square(many, 1000)) < 4.5
-    assert len(list(plans(dataclasses.replace(order, batch=64)))) == 1000 // 64
+    assert len(list(plans(Schedule(order, 64)))) == 1000 // 64
 
 
 # -- subsets -------------------------------------------------------------------------------------
@@ -361,8 +361,7 @@ def test_subset_by_slice(subset: slice, shuffle: bool | str) -> None:
     """A slice serves what it selects of the records, backwards too, and nothing else."""
     chosen = np.arange(30)[subset]
     assert subset_count(subset, 30) == chosen.size
-    order = EpochOrder(chosen.size, 1, shuffle, block=3, window=6, subset=subset)
-    served = everything(order)
+    served = everything(sampler(shuffle, 30, 1, 3, 6, subset))
     if shuffle is False:
         np.testing.assert_array_equal(served, chosen)
     else:
@@ -373,10 +372,10 @@ def test_subset_by_array() -> None:
     """An array serves its entries, repeats as often as they are in it."""
     chosen = np.array([7, 3, 3, 9, 3, 0], np.int64)
     assert subset_count(chosen, 10) == 6
-    assert everything(EpochOrder(6, 1, False, subset=chosen)).tolist() == chosen.tolist()
-    served = everything(EpochOrder(6, 1, True, subset=chosen))
+    assert everything(Within(chosen, Sequential(6, 1))).tolist() == chosen.tolist()
+    served = everything(Within(chosen, Shuffled(6, 1)))
     assert Counter(served.tolist()) == Counter(chosen.tolist())
-    replacements = EpochOrder(6, 1, subset=chosen).replacements(0, 3, 100)
+    replacements = Within(chosen, Sequential(6, 1)).replacements(0, 3, 100)
     assert set(replacements.tolist()) == set(chosen.tolist())
 
 
@@ -398,10 +397,11 @@ def test_ranks_joined_are_one_process(
     count: int, batch: int, world: int, shuffle: bool | str, last: str, epoch: int
 ) -> None:
     """All ranks' batches of a step, in rank order, are one process's batch of that step."""
-    one = EpochOrder(count, 9, shuffle, 4, 16, batch * world, 0, 1, last)
-    ranks = [EpochOrder(count, 9, shuffle, 4, 16, batch, r, world, last) for r in range(world)]
+    order = sampler(shuffle, count, 9, 4, 16)
+    one = Schedule(order, batch * world, 0, 1, last)
+    ranks = [Schedule(order, batch, r, world, last) for r in range(world)]
     if one.steps == 0:
-        assert all(order.steps == 0 for order in ranks)
+        assert all(rank.steps == 0 for rank in ranks)
         return
     start = Cursor(epoch)
     for whole, *parts in zip(plans(one, start), *(plans(o, start) for o in ranks), strict=True):
@@ -427,15 +427,16 @@ def test_end_of_an_epoch(
     """drop: floor(N / G) steps; the others ceil; each serves the epoch's order from its start."""
     if last == "short":
         world = 1
-    orders = [EpochOrder(count, 4, shuffle, 3, 9, batch, r, world, last) for r in range(world)]
+    order = sampler(shuffle, count, 4, 3, 9)
+    ranks = [Schedule(order, batch, r, world, last) for r in range(world)]
     size = batch * world
     steps = count // size if last == "drop" else -(-count // size)
-    assert {order.steps for order in orders} == {steps}
+    assert {rank.steps for rank in ranks} == {steps}
     if steps == 0:
         return
-    whole = everything(orders[0], 2)
+    whole = everything(order, 2)
     served, valid = [], []
-    for step, parts in enumerate(zip(*(plans(o, Cursor(2)) for o in orders), strict=True)):
+    for step, parts in enumerate(zip(*(plans(r, Cursor(2)) for r in ranks), strict=True)):
         for part in parts:
             assert part.step == step
             assert part.epoch == 2
@@ -456,14 +457,14 @@ def test_end_of_an_epoch(
     elif last == "wrap":
         assert mask.all()
         ahead = np.concatenate(
-            [everything(orders[0], 3 + e) for e in range(1 + (steps * size - count) // count)]
+            [everything(order, 3 + e) for e in range(1 + (steps * size - count) // count)]
         )
         np.testing.assert_array_equal(found[inside:], ahead[: found.size - inside])
 
 
 def test_wrap_repeats_in_the_next_epoch() -> None:
     """What "wrap" borrows from the next epoch that epoch still serves."""
-    order = EpochOrder(10, 1, True, batch=4, last_batch="wrap")
+    order = Schedule(Shuffled(10, 1), 4, last_batch="wrap")
     borrowed = list(plans(order, Cursor(0)))[-1].indices[2:]
     head = next(plans(order, Cursor(1))).indices[:2]
     np.testing.assert_array_equal(borrowed, head)
@@ -474,19 +475,19 @@ def test_wrap_repeats_in_the_next_epoch() -> None:
 def test_keys_of_rows_are_all_different() -> None:
     """No two rows of an epoch draw the same random numbers, borrowed and repeated ones included."""
     for last in ("pad", "wrap"):
-        order = EpochOrder(50, 1, "replacement", batch=16, last_batch=last)
+        order = Schedule(Replacement(50, 1), 16, last_batch=last)
         keys = np.concatenate([p.keys for e in range(3) for p in plans(order, Cursor(e))])
         assert np.unique(keys).size == keys.size
 
 
 def test_settle_and_advance() -> None:
     """A cursor past the last batch of its epoch is the next epoch's head."""
-    order = EpochOrder(10, 1, True, batch=4)
+    order = Schedule(Shuffled(10, 1), 4)
     assert order.next_batch_at(Cursor(3, 8, 2)) == Cursor(4)
     assert order.next_batch_at(Cursor(3, 6, 1)) == Cursor(3, 6, 1)
     assert order.advance(Cursor(3, 4, 1)) == Cursor(4)
     assert order.advance(Cursor(3, 0, 0)) == Cursor(3, 4, 1)
-    padded = EpochOrder(10, 1, True, batch=4, last_batch="pad")
+    padded = Schedule(Shuffled(10, 1), 4, last_batch="pad")
     assert padded.advance(Cursor(3, 4, 1)) == Cursor(3, 8, 2)
     assert padded.advance(Cursor(3, 8, 2)) == Cursor(4)
 
@@ -510,10 +511,12 @@ def test_resuming_with_other_ranks(
 ) -> None:
     """From any batch boundary, another world x batch serves exactly the rest of the order."""
 
-    def orders(world: int, batch: int) -> list[EpochOrder]:
-        return [EpochOrder(count, 6, shuffle, 4, 12, batch, r, world, last) for r in range(world)]
+    order = sampler(shuffle, count, 6, 4, 12)
 
-    def run(parts: list[EpochOrder], cursor: Cursor, steps: int) -> tuple[list[int], Cursor]:
+    def ranks(world: int, batch: int) -> list[Schedule]:
+        return [Schedule(order, batch, rank, world, last) for rank in range(world)]
+
+    def run(parts: list[Schedule], cursor: Cursor, steps: int) -> tuple[list[int], Cursor]:
         served: list[int] = []
         for _ in range(steps):
             for part in parts:
@@ -522,7 +525,7 @@ def test_resuming_with_other_ranks(
             cursor = parts[0].advance(cursor)
         return served, cursor
 
-    first, second = orders(*before), orders(*after)
+    first, second = ranks(*before), ranks(*after)
     steps = min(done, first[0].steps - 1)
     served, cursor = run(first, first[0].next_batch_at(Cursor(1)), steps)
     assert cursor.epoch == 1
@@ -533,7 +536,7 @@ def test_resuming_with_other_ranks(
     left = second[0].steps_left(cursor.position)
     rest, after_it = run(second, resumed, left)
     assert after_it == Cursor(2)
-    whole = everything(first[0], 1).tolist()
+    whole = everything(order, 1).tolist()
     size = after[0] * after[1]
     expected = whole[len(served) : len(served) + left * size]
     assert rest[: len(expected)] == expected
@@ -543,8 +546,8 @@ def test_resuming_with_other_ranks(
         assert sorted(served + rest) == list(range(count))
 
 
-class Interrupted(EpochOrder):
-    """An order whose plan() of one cursor is interrupted the first time."""
+class Interrupted(Schedule):
+    """A schedule whose plan() of one cursor is interrupted the first time."""
 
     def plan(self, cursor: Cursor, known: Any = None) -> BatchPlan:
         if cursor == Cursor(0, 24, 3) and not vars(self).get("done"):
@@ -554,19 +557,16 @@ class Interrupted(EpochOrder):
 
 
 def test_planning_ahead_goes_on_after_an_interrupt() -> None:
-    """Ctrl-C amid a plan shifts nothing: each batch planned ahead is the order's own."""
-    order, ahead = (
-        Interrupted(100, seed=5, shuffle=True, batch=8),
-        PlanAhead(Interrupted(100, seed=5, shuffle=True, batch=8)),
-    )
-    vars(order)["done"] = True
+    """Ctrl-C amid a plan shifts nothing: each batch planned ahead is the schedule's own."""
+    schedule = Schedule(Shuffled(100, 5), 8)
+    ahead = PlanAhead(Interrupted(Shuffled(100, 5), 8))
     cursor = Cursor()
     for _ in range(30):
         try:
             plan = ahead.plan(cursor)
         except KeyboardInterrupt:
             plan = ahead.plan(cursor)
-        expected = order.plan(cursor)
+        expected = schedule.plan(cursor)
         assert plan[:5] == expected[:5]
         assert (plan.indices == expected.indices).all()
         assert plan.valid.all()

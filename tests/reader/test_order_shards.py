@@ -14,20 +14,21 @@ from hypothesis import strategies as st
 from shard_sets import write_set
 
 from asyncreader import AsyncReader
-from asyncreader.order import EpochOrder
-from asyncreader.sampling.blocks import FILES_TOGETHER
-from asyncreader.sampling.schedule import Cursor
+from asyncreader.sampling import sampler_of
+from asyncreader.sampling.blocks import FILES_TOGETHER, Blocks
+from asyncreader.sampling.samplers import Sampler, Storage
+from asyncreader.sampling.schedule import Cursor, Schedule
 
 counts_of = st.lists(st.integers(1, 60), min_size=2, max_size=70)
 
 
-def over(counts: list[int], **params: Any) -> EpochOrder:
+def over(counts: list[int], seed: int, block: int, window: int) -> Blocks:
     ends = np.cumsum(np.array(counts, np.int64))
-    return EpochOrder(int(ends[-1]), ends=ends, **params)
+    return Blocks(int(ends[-1]), seed, block, window, ends)
 
 
-def everything(order: EpochOrder, epoch: int = 0) -> np.ndarray:
-    return order.records(epoch, np.arange(order.count, dtype=np.int64))
+def everything(order: Sampler, epoch: int = 0) -> np.ndarray:
+    return order.records(epoch, np.arange(order.length, dtype=np.int64))
 
 
 @settings(max_examples=60, deadline=None)
@@ -35,28 +36,24 @@ def everything(order: EpochOrder, epoch: int = 0) -> np.ndarray:
 def test_every_sample_once(counts: list[int], seed: int, epoch: int, block: int) -> None:
     """Whatever the sizes of shards and blocks, an epoch is a permutation of all samples."""
     for window in (block, 3 * block, 10**6 // block * block):
-        order = over(counts, seed=seed, shuffle="block", block=block, window=window)
-        assert np.array_equal(np.sort(everything(order, epoch)), np.arange(order.count))
+        order = over(counts, seed, block, window)
+        assert np.array_equal(np.sort(everything(order, epoch)), np.arange(order.length))
 
 
 @settings(max_examples=40, deadline=None)
 @given(counts_of, st.integers(0, 99), st.integers(1, 9))
 def test_any_part_is_that_part(counts: list[int], seed: int, block: int) -> None:
     """Any positions, asked for alone and in any order, are what they are in the whole epoch."""
-    order = over(counts, seed=seed, shuffle="block", block=block, window=4 * block)
+    order, same = (over(counts, seed, block, 4 * block) for _ in range(2))
     whole = everything(order, 1)
-    some = np.random.default_rng(seed).integers(0, order.count, 50)
-    np.testing.assert_array_equal(over(counts, **_params(order)).records(1, some), whole[some])
-
-
-def _params(order: EpochOrder) -> dict[str, Any]:
-    return {n: getattr(order, n) for n in ("seed", "shuffle", "block", "window")}
+    some = np.random.default_rng(seed).integers(0, order.length, 50)
+    np.testing.assert_array_equal(same.records(1, some), whole[some])
 
 
 def test_blocks_stay_in_their_shard() -> None:
     """Without mixing, runs of the order are whole blocks of one shard, or its one short end."""
     counts = [10, 23, 8, 4, 1, 17] * 5
-    order = over(counts, seed=3, shuffle="block", block=8, window=8)
+    order = over(counts, seed=3, block=8, window=8)
     assert order.ends is not None
     starts = order.ends - counts
     shard = np.searchsorted(order.ends, everything(order), side="right")
@@ -70,16 +67,16 @@ def test_blocks_stay_in_their_shard() -> None:
 def test_few_shards_at_a_time() -> None:
     """A window of positions visits the shards of two groups at most, however many there are."""
     counts = np.random.default_rng(0).integers(900, 1100, 400).tolist()
-    order = over(counts, seed=1, shuffle="block", block=9, window=900)
+    order = over(counts, seed=1, block=9, window=900)
     assert order.ends is not None
     shard = np.searchsorted(order.ends, everything(order), side="right")
-    seen = [np.unique(shard[lo : lo + 900]).size for lo in range(0, order.count, 900)]
+    seen = [np.unique(shard[lo : lo + 900]).size for lo in range(0, order.length, 900)]
     assert max(seen) <= 2 * FILES_TOGETHER
     assert np.median(seen) >= FILES_TOGETHER  # and mixes that many
     first = everything(order, 1)[:900]
     assert np.unique(np.searchsorted(order.ends, first, side="right")).size <= 2 * FILES_TOGETHER
     assert set(shard[:900]) != set(np.searchsorted(order.ends, first, side="right"))
-    tiny = over([1, 2, 3] * 1000, seed=1, shuffle="block", block=9, window=900)
+    tiny = over([1, 2, 3] * 1000, seed=1, block=9, window=900)
     assert tiny.ends is not None
     shard = np.searchsorted(tiny.ends, everything(tiny)[:900], side="right")
     assert np.unique(shard).size <= 900  # small ones as many as fill a window or two
@@ -87,15 +84,14 @@ def test_few_shards_at_a_time() -> None:
 
 def test_one_shard_is_the_plain_order() -> None:
     """A set of one shard has the order of the same samples in a file."""
-    params: dict[str, Any] = {"seed": 5, "shuffle": "block", "block": 7, "window": 21}
     np.testing.assert_array_equal(
-        everything(over([100], **params)), everything(EpochOrder(100, **params))
+        everything(over([100], 5, 7, 21)), everything(Blocks(100, 5, 7, 21))
     )
 
 
 def test_the_order_of_shards_is_fixed() -> None:
     """Pinned: a state that was saved must mean the same order for ever."""
-    order = over([3, 5, 2, 7], seed=1, shuffle="block", block=2, window=4)
+    order = over([3, 5, 2, 7], seed=1, block=2, window=4)
     assert everything(order).tolist() == PINNED
 
 
@@ -105,9 +101,10 @@ PINNED = [15, 13, 14, 12, 7, 0, 2, 1, 5, 6, 3, 16, 11, 8, 10, 4, 9]
 def test_virtual_shards_cost_tables_only() -> None:
     """A million shards of a million samples: plans need tables of that many numbers, no more."""
     ends = np.arange(1, 10**6 + 1) * 10**6
-    order = EpochOrder(10**12, 7, "block", block=9, window=16_380, batch=256, ends=ends)
+    order = Blocks(10**12, 7, block=9, window=16_380, ends=ends)
+    schedule = Schedule(order, 256)
     for position in (0, 10**6, 10**11, 10**12 - 256):
-        plan = order.plan(Cursor(2, position, position // 256))
+        plan = schedule.plan(Cursor(2, position, position // 256))
         assert np.unique(plan.indices).size == 256
         assert 0 <= plan.indices.min() <= plan.indices.max() < 10**12
     assert len(order._recent) <= 2
@@ -118,13 +115,13 @@ def test_virtual_shards_cost_tables_only() -> None:
 KINDS = [False, True, "block", "replacement"]
 
 
-def step(orders: list[EpochOrder], cursor: Cursor) -> tuple[list[int], Cursor]:
+def step(ranks: list[Schedule], cursor: Cursor) -> tuple[list[int], Cursor]:
     """Record numbers that all ranks get at ``cursor``, joined, and the cursor behind it."""
     rows: list[int] = []
-    for order in orders:
-        plan = order.plan(cursor)
+    for rank in ranks:
+        plan = rank.plan(cursor)
         rows += [int(n) if ok else -1 for n, ok in zip(plan.indices, plan.valid, strict=True)]
-    return rows, orders[0].advance(cursor)
+    return rows, ranks[0].advance(cursor)
 
 
 @settings(max_examples=60, deadline=None)
@@ -139,36 +136,33 @@ def test_worlds_come_and_go(
     counts: list[int], shuffle: Any, last: str, seed: int, changes: list[tuple[int, int, int]]
 ) -> None:
     """Ranks and batch sizes change after any steps: the global order goes on, each sample once."""
-    params: dict[str, Any] = {"seed": seed, "shuffle": shuffle, "block": 3, "window": 9}
-    alone = over(counts, **params)
+    ends = np.cumsum(np.array(counts, np.int64))
+    order = sampler_of(shuffle, seed, 9, Storage("memory", int(ends[-1]), 3, ends=ends))
     served: dict[int, list[int]] = {0: []}
     cursor = Cursor()
     left = {0: 0}
     for world, batch, steps in changes:
-        orders = [
-            over(counts, **params, batch=batch, rank=rank, world_size=world, last_batch=last)
-            for rank in range(world)
-        ]
-        if last == "drop" and orders[0].steps == 0:
+        ranks = [Schedule(order, batch, rank, world, last) for rank in range(world)]
+        if last == "drop" and ranks[0].steps == 0:
             continue
-        settled = orders[0].next_batch_at(cursor)  # what loading the state does
+        settled = ranks[0].next_batch_at(cursor)  # what loading the state does
         left[settled.epoch] = world * batch
         cursor = settled
         for _ in range(steps):
             epoch = cursor.epoch
-            rows, after = step(orders, cursor)
-            inside = rows[: alone.count - cursor.position]  # behind it: padded, or the next head
+            rows, after = step(ranks, cursor)
+            inside = rows[: order.length - cursor.position]  # behind it: padded, or the next head
             served.setdefault(epoch, []).extend(inside)
             if last == "pad":
                 assert set(rows[len(inside) :]) <= {-1}
             if last == "wrap":
-                head = alone.records(epoch + 1, np.arange(min(alone.count, len(rows))))
-                behind = rows[len(inside) :][: alone.count]
+                head = order.records(epoch + 1, np.arange(min(order.length, len(rows))))
+                behind = rows[len(inside) :][: order.length]
                 assert behind == head[: len(behind)].tolist()
             cursor = after
             left[cursor.epoch] = world * batch
     for epoch, rows in served.items():
-        whole = everything(alone, epoch).tolist()
+        whole = everything(order, epoch).tolist()
         assert rows == whole[: len(rows)]
         if epoch < cursor.epoch and last != "drop":
             assert len(rows) == len(whole)

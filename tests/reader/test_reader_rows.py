@@ -35,8 +35,8 @@ from asyncreader import (
     SourceError,
     WorkerError,
 )
-from asyncreader.order import EpochOrder
 from asyncreader.pixels import kernels, rows
+from asyncreader.sampling.samplers import Sequential
 
 
 def first(reader: AsyncReader) -> Batch:
@@ -444,14 +444,14 @@ def test_undecodable_is_zeroed(undecodable: str) -> None:
 
 def test_stand_ins_are_those_of_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """The replacement is the first good one of the order's own list, and so resumes alike."""
-    bad = {5, *EpochOrder(COUNT, 7).replacements(0, 5, 2).tolist()}
+    bad = {5, *Sequential(COUNT, 7).replacements(0, 5, 2).tolist()}
     source = MemorySource(IMAGES, LABELS, damaged=sorted(bad))
     with open_fake(
         monkeypatch, source, batch_size=COUNT, on_error="skip", seed=7, layout="NHWC"
     ) as reader:
         batch = first(reader)
         wanted = next(
-            i for i in EpochOrder(COUNT, 7).replacements(0, 5, 16).tolist() if i not in bad
+            i for i in Sequential(COUNT, 7).replacements(0, 5, 16).tolist() if i not in bad
         )
         assert batch.indices[5] == wanted
         np.testing.assert_array_equal(batch.data, IMAGES[batch.indices])
