@@ -73,6 +73,7 @@ class VirtualShard:
             digests={**digests, fmt.CLASSES: fmt.names_digest([b"a", b"b"])},
         )
         self.spec = replace(whole.spec, count=row.count, meta=meta, ends=None)
+        self.checksums = None
         self.labels = np.lib.stride_tricks.as_strided(
             np.zeros((1, 1), np.int64), (row.count, 1), (0, 8)
         )
