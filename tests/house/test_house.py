@@ -184,6 +184,18 @@ def test_every_feature_of_the_ancestors_has_a_test() -> None:
     }
 
 
+def test_orders_are_known_in_one_place() -> None:
+    """Only asyncreader/sampling compares ``shuffle`` with its values; minibatches has its own."""
+    found = set()
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare) and re.search("shuffle", ast.unparse(node)):
+                values = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
+                if values & {"block", "replacement"}:
+                    found.add(module_name(path))
+    assert found - {"asyncreader.faces.minibatches"} == {"asyncreader.sampling"}
+
+
 # -- words ---------------------------------------------------------------------------------------
 
 

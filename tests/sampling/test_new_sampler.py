@@ -1,0 +1,135 @@
+"""A sampler of one's own: a class in one file, and all else works with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import MemorySource, open_fake
+from painted import COUNT, IMAGES, LABELS, open_reader
+
+from asyncreader import AsyncReader, ParamsError
+from asyncreader.sampling.samplers import Sampler, Storage, Subset
+from asyncreader.sampling.within import Within
+
+LAST = ["drop", "pad", "wrap", "short"]
+
+
+@dataclass(frozen=True)
+class Twice(Sampler):
+    """Each record twice in a row, the first one first."""
+
+    population: int
+    seed: int = 0
+
+    @property
+    def length(self) -> int:
+        return 2 * self.population
+
+    def records(self, epoch: int, positions: np.ndarray) -> np.ndarray:
+        return positions // 2
+
+    def identity(self) -> Mapping[str, str | int | None]:
+        return {"shuffle": "twice", "times": 2}
+
+
+@pytest.fixture
+def twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers draw with it."""
+
+    def chosen(
+        shuffle: Any, seed: int, window: int, storage: Storage, subset: Subset | None = None
+    ) -> Sampler:
+        return Twice(storage.count, seed)
+
+    monkeypatch.setattr("asyncreader.pipeline.build.sampler_of", chosen)
+
+
+def rest(reader: AsyncReader) -> list[tuple[int, ...]]:
+    """Epoch, step and records of the batches of a loop; the pixels are those of the records."""
+    found = []
+    for batch in reader:
+        valid = batch.indices[batch.mask]
+        np.testing.assert_array_equal(batch.data[batch.mask], IMAGES[valid])
+        np.testing.assert_array_equal(batch.labels[batch.mask], LABELS[valid])
+        found.append((batch.epoch, batch.step, *batch.indices.tolist()))
+    return found
+
+
+@pytest.mark.usefixtures("twice")
+@pytest.mark.parametrize("last", LAST)
+def test_served(last: str) -> None:
+    """Its samples, with their pixels and labels, are an epoch of its own length."""
+    with open_reader(last_batch=last, batch_size=5) as reader:
+        assert reader.count == 2 * COUNT
+        assert len(reader) == (2 * COUNT // 5 if last == "drop" else -(-2 * COUNT // 5))
+        served = [n for _, _, *records in rest(reader) for n in records]
+    order = np.repeat(np.arange(COUNT), 2).tolist()
+    behind = {"pad": [-1], "wrap": [0]}.get(last, [])
+    assert served == (order + behind)[: len(served)]
+    assert len(served) >= 2 * COUNT - 4
+
+
+@pytest.mark.usefixtures("twice")
+@pytest.mark.parametrize("last", LAST[:3])
+def test_ranks_joined(last: str) -> None:
+    """Three ranks' batches of a step, joined, are the batch of one process."""
+    with open_reader(last_batch=last, batch_size=15) as reader:
+        whole = rest(reader)
+    parts = []
+    for rank in range(3):
+        with open_reader(last_batch=last, batch_size=5, rank=rank, world_size=3) as reader:
+            parts.append(rest(reader))
+    joined = [(*a, *b[2:], *c[2:]) for a, b, c in zip(*parts, strict=True)]
+    assert joined == whole
+
+
+@pytest.mark.usefixtures("twice")
+def test_resumed() -> None:
+    """From the state of each batch boundary the rest of the epoch is the same."""
+    with open_reader(njob=2) as reader:
+        whole = rest(reader)
+        for boundary in range(len(whole)):
+            reader.seek(0, boundary)
+            state = json.loads(json.dumps(reader.state_dict()))
+            with open_reader(nthread=2) as other:
+                other.load_state_dict(state)
+                assert rest(other) == whole[boundary:]
+
+
+def test_its_states_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state names what the sampler says, and a reader of another order refuses it."""
+    with open_reader() as reader:
+        plain = reader.state_dict()
+        monkeypatch.setattr("asyncreader.pipeline.build.sampler_of", lambda *_: Twice(COUNT))
+        with open_reader() as other:
+            state = other.state_dict()
+            assert state == plain | {"shuffle": "twice", "times": 2}
+            with pytest.raises(ParamsError, match="times"):
+                other.load_state_dict(plain)
+        with pytest.raises(ParamsError, match="shuffle differs"):
+            reader.load_state_dict(state)
+
+
+def test_bad_samples_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replacement samples are drawn from its records, without a line of its own."""
+    monkeypatch.setattr("asyncreader.pipeline.build.sampler_of", lambda *_: Twice(COUNT, 7))
+    source = MemorySource(IMAGES, LABELS, damaged=[1])
+    with open_fake(monkeypatch, source, batch_size=4, on_error="skip", layout="NHWC") as reader:
+        (_, _, *records) = rest(reader)[0]
+    assert records[:2] == [0, 0]
+    assert 1 not in records
+    assert set(records[2:]) < set(range(COUNT))
+
+
+def test_within_a_subset() -> None:
+    """A subset of it is its order over the records of the subset, of twice their number."""
+    part = Within(np.array([9, 4, 4], np.int64), Twice(3, 5))
+    assert part.length == 6
+    assert part.records(0, np.arange(6)).tolist() == [9, 9, 4, 4, 4, 4]
+    assert part.identity()["shuffle"] == "twice"
+    assert set(part.replacements(0, 0, 50).tolist()) == {4, 9}
