@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ..errors import ParamsError
 from ..sampling.samplers import Replacement, Sampler, Shuffled
+from ..sampling.schedule import Cursor, Schedule
 from .jobs import whole
 
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -242,15 +243,6 @@ def draw_mini_indices(
     the head of the next, so that nothing is left out. Sort them (numpy.unique) to read h5py.
     """
     count, size = whole("n_samples", n_samples), whole("batch_size", batch_size)
-    order = Shuffled(count, _seed(random_state))
-    return (_wrapped(order, step * size, size) for step in _for_ever())
-
-
-def _wrapped(order: Sampler, start: int, size: int) -> Int64:
-    positions = np.arange(start, start + size, dtype=np.int64)
-    cycles = positions // order.length
-    chosen = np.empty(size, np.int64)
-    for cycle in np.unique(cycles).tolist():
-        part = cycles == cycle
-        chosen[part] = order.records(cycle, positions[part] - cycle * order.length)
-    return chosen
+    schedule = Schedule(Shuffled(count, _seed(random_state)), size, last_batch="wrap")
+    places = (divmod(step * size, count) for step in _for_ever())
+    return (schedule.plan(Cursor(*place)).indices for place in places)

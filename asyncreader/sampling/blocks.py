@@ -9,14 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ..keyed_random import (
-    STREAM_BLOCK,
-    STREAM_SHARD,
-    STREAM_TAIL,
-    STREAM_WINDOW,
-    Int64,
-    key_of,
-)
+from ..keyed_random import STREAM_BLOCK, STREAM_SHARD, STREAM_TAIL, STREAM_WINDOW, Int64, key_of
 from .feistel import permutation
 from .samplers import Sampler, digest
 
@@ -43,6 +36,7 @@ class Blocks(Sampler):
     of that length, two epochs' worth.
     """
 
+    kind = "block"
     population: int
     seed: int = 0
     block: int = 1
@@ -54,7 +48,7 @@ class Blocks(Sampler):
         files = None
         if self.ends is not None and self.ends.size > 1:
             files = digest(self.ends.astype("<i8").tobytes())
-        return {"shuffle": "block", "window": self.window, "block": self.block, "files": files}
+        return {"shuffle": self.kind, "window": self.window, "block": self.block, "files": files}
 
     def records(self, epoch: int, positions: Int64) -> Int64:
         """Samples are mixed in their window, then the sequence of blocks gives the records.

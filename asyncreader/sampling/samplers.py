@@ -51,11 +51,13 @@ class Sampler(Protocol):
     A sampler is a small frozen value without I/O; each worker process makes its own. Derive from
     this class: what has a body here is right for most samplers.
 
-    ``population``: records that it draws from; ``seed``: of all that it draws; ``subset``: the only
-    records of the set that can come, None for all; ``window``: samples mixed together that lie
-    near each other in storage, whose decoded chunks are kept, 0 if they lie anywhere.
+    ``kind``: its value of ``shuffle``; ``population``: records that it draws from; ``seed``: of all
+    that it draws; ``subset``: the only records of the set that can come, None for all; ``window``:
+    samples mixed together that lie near each other in storage, whose decoded chunks are kept, 0 if
+    they lie anywhere.
     """
 
+    kind: bool | str
     population: int
     seed: int
     subset: Subset | None = None
@@ -75,7 +77,8 @@ class Sampler(Protocol):
         return scale_rows(mix_rows(key, np.arange(attempts, dtype=np.int64)), self.population)
 
     def identity(self) -> Mapping[str, str | int | None]:
-        """What a saved state must match besides the seed: ``"shuffle"``, and what follows it."""
+        """What a saved state must match, besides the seed: all that the order follows from."""
+        return {"shuffle": self.kind}
 
     def warning(self, storage: Storage) -> str | None:
         """What to warn of before a set that is stored so is read in this order."""
@@ -86,11 +89,9 @@ class Sampler(Protocol):
 class Sequential(Sampler):
     """Record after record, the same in each epoch."""
 
+    kind = False
     population: int
     seed: int = 0
-
-    def identity(self) -> Mapping[str, str | int | None]:
-        return {"shuffle": False}
 
     def records(self, epoch: int, positions: Int64) -> Int64:
         return positions
@@ -114,11 +115,9 @@ class _AtRandom(Sampler, Protocol):
 class Shuffled(_AtRandom):
     """Another permutation of all records in each epoch."""
 
+    kind = True
     population: int
     seed: int = 0
-
-    def identity(self) -> Mapping[str, str | int | None]:
-        return {"shuffle": True}
 
     def records(self, epoch: int, positions: Int64) -> Int64:
         return permutation(self.population, self.seed, STREAM_SAMPLE, epoch)(positions)
@@ -128,11 +127,9 @@ class Shuffled(_AtRandom):
 class Replacement(_AtRandom):
     """Independent draws, as many in each epoch as there are records."""
 
+    kind = "replacement"
     population: int
     seed: int = 0
-
-    def identity(self) -> Mapping[str, str | int | None]:
-        return {"shuffle": "replacement"}
 
     def records(self, epoch: int, positions: Int64) -> Int64:
         draws = mix_rows(key_of(self.seed, STREAM_REPLACEMENT, epoch), positions)

@@ -37,9 +37,9 @@ class Within(Sampler):
     subset: Subset
 
     def __init__(self, subset: Subset, sampler: Sampler) -> None:
-        self.subset = subset
-        self.population, self.seed, self.window = sampler.population, sampler.seed, sampler.window
-        self._sampler = sampler
+        self.subset, self._sampler = subset, sampler
+        self.kind, self.window = sampler.kind, sampler.window
+        self.population, self.seed = sampler.population, sampler.seed
 
     @property
     def length(self) -> int:

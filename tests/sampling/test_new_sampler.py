@@ -23,6 +23,7 @@ LAST = ["drop", "pad", "wrap", "short"]
 class Twice(Sampler):
     """Each record twice in a row, the first one first."""
 
+    kind = "twice"
     population: int
     seed: int = 0
 
@@ -34,7 +35,7 @@ class Twice(Sampler):
         return positions // 2
 
     def identity(self) -> Mapping[str, str | int | None]:
-        return {"shuffle": "twice", "times": 2}
+        return {**super().identity(), "times": 2}
 
 
 @pytest.fixture
