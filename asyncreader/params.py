@@ -509,7 +509,7 @@ def _answers(*pairs: tuple[str, str]) -> dict[str, str]:
 
 
 _HABITS: Final[dict[str, str]] = _answers(
-    ("numworkers nworkers numthreads threads njobs jobs numparallelcalls readthreads", _THREADS),
+    ("numworkers nworkers numthreads threads jobs numparallelcalls readthreads", _THREADS),
     ("numparallelreads numreaders workerscount", _THREADS),
     ("prefetchfactor prefetch batchesahead maxqueuesize queuesize buffers", _AHEAD),
     ("prefetchqueuedepth prefetchbatches prefetchsize", _AHEAD),

@@ -180,11 +180,10 @@ class Recipe:
                 decode_values(data)
             else:
                 codec.decode(data, self.channels, header=header)
-        if not self.restarts:
+        if not self.restarts or header.kind != "jpeg" or header.loose:
             return packed(data, shape, "uint16" if self.bits == 16 else "uint8")
         hold(3 * len(data))
-        plain = header.kind == "jpeg" and not header.loose
-        return _marked(data, with_restarts(data) if plain else None, shape)
+        return _marked(data, with_restarts(data), shape)
 
     def _examined(self, data: bytes) -> codec.ImageHeader:
         kind = codec.sniff(data)
@@ -228,7 +227,7 @@ def _not_deep(found: str) -> DecodeError:
 
 
 def _marked(data: bytes, new: bytes | None, shape: tuple[int, int, int]) -> Packed:
-    """``new``, which is ``data`` with restart markers, or ``data`` where there is none."""
+    """A JPEG: ``new``, which is ``data`` with restart markers, or ``data`` where there is none."""
     return replace(packed(data if new is None else new, shape), rewritten=new is not None)
 
 

@@ -10,7 +10,7 @@ import lmdb
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import FILE
+from ..checks import FILE, FILL_MASKED
 from ..errors import FormatError, ParamsError, ReaderClosedError, SourceError
 from ..sources import absolute
 from ..sources.lmdb.file import lmdb_data_file
@@ -208,6 +208,8 @@ def _named(args: tuple[Any, ...]) -> dict[str, Array]:
             raise ParamsError("names are strings", found=repr(name))
         if not isinstance(array, np.ndarray):
             raise ParamsError(f"{name!r} is no numpy array", found=type(array).__name__)
+        if isinstance(array, np.ma.MaskedArray):
+            raise ParamsError(f"{name!r} would be written without its mask", hint=FILL_MASKED)
         if array.dtype.kind not in "biufcSUMm":
             raise ParamsError(f"{name!r} holds no plain values", found=f"dtype {array.dtype}")
     return dict(arrays)

@@ -830,7 +830,7 @@ def upright(pixels: UInt8, orientation: int) -> UInt8:
 
 def encode(pixels: Pixels, encoding: str, quality: int = 90) -> bytes:
     """Pixels (H, W, 1 or 3) as a "jpeg" (uint8; 4:2:0) or "png" (uint8, uint16) file's bytes."""
-    pixels = np.ascontiguousarray(pixels)
+    pixels = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
     grey = pixels.shape[2] == 1
     if encoding == "jpeg":
         import simplejpeg

@@ -192,9 +192,9 @@ def check_labels(
     size = stored.image_shape()[:2]
     if not _has_size(f"labels {name!r}", shape, size, path):
         return
-    fields = [asked.data, *(asked.others or ()), name]
+    fields = list(dict.fromkeys([asked.data, *(asked.others or ()), name]))
     listed = f"data_field=[{', '.join(json.dumps(field) for field in fields)}]"
-    if name == fmt.LABELS and in_file:
+    if in_file:  # where a layout found the labels, they would be found again
         listed += ", labels_field=None"
     if arrays:
         listed = f"data={{{', '.join(f'{json.dumps(field)}: ...' for field in fields)}}}, {listed}"

@@ -124,9 +124,15 @@ _OTHERS: Final[tuple[tuple[bytes, int, str, str, str], ...]] = (
         "pack them with: asyncreader convert FOLDER out.h5",
     ),
     (
-        *(b"", 0, ".csv .tsv", "a table of text"),
+        *(b"", 0, ".csv", "a table of text"),
         "asyncreader convert FOLDER out.h5 --labels {path} for the pictures that it lists, or "
-        "data=np.loadtxt({name}, delimiter=',', skiprows=1) for numbers",
+        "data=np.loadtxt({name}, delimiter=',') for numbers, with skiprows=1 if names stand above "
+        "them",
+    ),
+    (
+        *(b"", 0, ".tsv", "a table of text"),
+        "data=np.loadtxt({name}, delimiter='\\t') for numbers, with skiprows=1 if names stand "
+        "above them",
     ),
     (
         *(b"", 0, ".pkl .pickle", "a pickle"),

@@ -433,3 +433,48 @@ def test_a_run_with_other_bits_is_not_resumed(tmp_path: Path) -> None:
         convert(tmp_path / "in", tmp_path / "set", shards=3, bits=8, resume=True)
     assert convert(tmp_path / "in", tmp_path / "set", resume=True, **options).kept == 1
     assert np.array_equal(served(tmp_path / "set")[:, 0], values)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_sixteen_bits_are_kept_where_markers_are_asked_for(tmp_path: Path, target: str) -> None:
+    """``restarts`` is for JPEGs: pictures of 16 bits among the files' own bytes stay as they are,
+    packed from files and from another set."""
+    values = write_depths(tmp_path / "photos")
+    options = _sharded(target)
+    first = tmp_path / f"first{target}"
+    convert(tmp_path / "photos", first, encoding="original", bits=16, restarts=True, **options)
+    second = tmp_path / f"second{target}"
+    convert(first, second, restarts=True, **options)
+    for made in (first, second):
+        np.testing.assert_array_equal(served(made)[:, 0], values)
+
+
+@pytest.mark.parametrize("size", [None, "10x12"])
+@pytest.mark.parametrize("encoding", ["raw", "png"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_big_endian_numbers_are_packed(
+    tmp_path: Path, target: str, encoding: Any, size: str | None
+) -> None:
+    """Pictures and masks of big-endian numbers give what little-endian ones give."""
+    values = depths()
+    made = []
+    for order in "<>":
+        source = tmp_path / f"{order == '>'}.h5"
+        with h5py.File(source, "w") as file:
+            file["data"], file["labels"] = values.astype(f"{order}u2"), np.arange(COUNT)
+            file["mask"] = values[..., None].astype(f"{order}u2")
+        for name, params in (
+            ("grey", {"num_dim": 1}),
+            ("masks", {"data_field": ["data", "mask"]}),
+        ):
+            path = tmp_path / f"{name} {order == '>'}{target}"
+            given = None if name == "grey" else params
+            convert(source, path, encoding=encoding, size=size, params=given, **_sharded(target))
+            fields = {} if name == "grey" else params
+            with AsyncReader(path=path, batch_size=COUNT, **fields) as reader:
+                made.append(next(iter(reader)).data)
+    np.testing.assert_array_equal(made[2], made[0])
+    for little, big in zip(made[1], made[3], strict=True):
+        np.testing.assert_array_equal(big, little)
+    if size is None:
+        np.testing.assert_array_equal(made[2][:, 0], values)

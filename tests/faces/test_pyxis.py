@@ -667,6 +667,7 @@ def test_what_the_writer_refuses(path: str, tmp_path: Path) -> None:
             *(("x",), (), ({},), ("x", [1, 2]), (1, np.arange(2)), ("x", np.array(3))),
             *(("x", np.arange(2), "y", np.arange(3)), ("x", np.array([None, 1]))),
             *(("x", structured), ("x", np.arange(2), "y")),
+            ("x", np.ma.masked_array(np.arange(2), [True, False])),
         ):
             with pytest.raises(ParamsError):
                 writer.put_samples(*arguments)

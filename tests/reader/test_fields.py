@@ -356,8 +356,12 @@ def test_masks_as_labels_of_every_layout_are_refused(tmp_path: Path, asked: dict
     reader.close()
     with h5py.File(tmp_path / "found.h5", "w") as file:
         file["data"], file["target"] = IMAGES, MASKS
-    with pytest.raises(ParamsError, match=r'"data", "target"\]'):
-        AsyncReader(path=tmp_path / "found.h5", **asked)
+    match = r'"data", "target"\], labels_field=None'
+    for named in ({}, {"data_field": ["data", "target"]}):
+        with pytest.raises(ParamsError, match=match):
+            AsyncReader(path=tmp_path / "found.h5", **named, **asked)
+    both = {"data_field": ["data", "target"], "labels_field": None}
+    AsyncReader(path=tmp_path / "found.h5", **both, **asked).close()
     with h5py.File(tmp_path / "images.h5", "w") as file:
         file["data"] = IMAGES
     elsewhere = {"labels_path": path, "labels_field": "labels"}

@@ -91,7 +91,9 @@ def _check_fields(path: str, fields: Hdf5Fields, meta: fmt.Meta) -> None:
             raise no_field(name, (*data, fmt.LABELS), path)
     if fields.dims not in (None, (1, 2, 3, 4)):
         raise ParamsError(
-            "num_dim, h_dim, w_dim and cha_dim apply to HDF5 files", path=path, found="LMDB"
+            "num_dim, h_dim, w_dim and cha_dim do not apply: the set states its axes",
+            path=path,
+            found="LMDB",
         )
 
 
