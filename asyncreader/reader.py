@@ -35,7 +35,7 @@ from .pipeline.trace import Trace
 from .sampling.schedule import Cursor, PlanAhead
 from .sampling.state import State, cursor_in, state_at
 from .sources import OpenSet, fingerprint
-from .stats import ReaderStats, Totals, html_table
+from .stats import ReaderStats, Totals, html_table, total_seconds
 from .system.limits import usable_cores
 from .system.memory import aligned_empty
 from .system.signals import after_this
@@ -352,21 +352,22 @@ class AsyncReader(Generic[D, L]):
         totals, meters = self._totals, list(self._workers.meters)
         if self._ring.copies is not None:
             meters.append(self._ring.copies.meter)
-        began = totals.started
+        began, seconds = totals.started, total_seconds(meters)
         return ReaderStats(
             batches=totals.batches,
             samples=totals.samples,
             bytes=totals.bytes,
             wait_seconds=totals.waited,
             elapsed_seconds=0.0 if began is None else time.perf_counter() - began,
-            read_seconds=sum(meter.read for meter in meters),
-            decode_seconds=sum(meter.decode for meter in meters),
-            postprocess_seconds=sum(meter.postprocess for meter in meters),
+            read_seconds=seconds.pop("read", 0.0),
+            decode_seconds=seconds.pop("decode", 0.0),
+            postprocess_seconds=seconds.pop("postprocess", 0.0),
             queue_depth=self._ring.in_flight_now(),
             bad_samples=totals.bad,
             bad_list=tuple(totals.bad_listed),
             nthread=self._nthread,
             cores=self._cores,
+            other_seconds=seconds,
         )
 
     def __repr__(self) -> str:

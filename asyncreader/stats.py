@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,13 +16,27 @@ LISTED_BAD = 1000
 class Meter:
     """What one worker has done so far. Each worker writes its own, so there is no lock."""
 
-    read: float = 0.0
-    decode: float = 0.0
-    postprocess: float = 0.0
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Spent in each step, by its name. A step that adds to it is shown in stats, trace and doctor,
+    and does not count as reading."""
     stopped: bool = False
     """Set by close(): what is being filled is not wanted any more."""
     spans: Any = ()
     """What it did when, in a reader with ``trace`` (see pipeline/trace.py)."""
+
+    def since(self, before: Mapping[str, float]) -> dict[str, float]:
+        """Seconds spent since ``before``, a copy of ``seconds``, in the steps that were taken."""
+        spent = ((name, now - before.get(name, 0.0)) for name, now in self.seconds.items())
+        return {name: seconds for name, seconds in spent if seconds}
+
+
+def total_seconds(meters: Iterable[Meter]) -> dict[str, float]:
+    """Seconds spent in each step by all of the workers."""
+    total: dict[str, float] = defaultdict(float)
+    for meter in meters:
+        for name, seconds in dict(meter.seconds).items():  # a worker may add a name meanwhile
+            total[name] += seconds
+    return total
 
 
 class BadRow(NamedTuple):
@@ -87,6 +102,18 @@ class ReaderStats:
     """Workers."""
     cores: int = 0
     """Processor cores that this program may use; 0: not known."""
+    other_seconds: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Worker time in other steps, by name."""
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Worker time in each step, by name."""
+        return {
+            "read": self.read_seconds,
+            "decode": self.decode_seconds,
+            "postprocess": self.postprocess_seconds,
+            **self.other_seconds,
+        }
 
     @property
     def wait_share(self) -> float:
@@ -105,11 +132,7 @@ class ReaderStats:
             return "nothing handed out yet"
         if self.wait_share < 0.1:
             return f"the consumer is the bottleneck: it waited {self.wait_share:.0%} of the time"
-        work = {
-            "read": self.read_seconds,
-            "decode": self.decode_seconds,
-            "postprocess": self.postprocess_seconds,
-        }
+        work = self.seconds
         worst = max(work, key=lambda name: work[name])
         busy = self.busy_share
         advice = "raise njob, so that more batches are fetched ahead"
@@ -127,7 +150,7 @@ class ReaderStats:
     @property
     def busy_share(self) -> float:
         """Part of the elapsed time that the workers were at work, 0 to 1, their mean."""
-        work = self.read_seconds + self.decode_seconds + self.postprocess_seconds
+        work = sum(self.seconds.values())
         return work / (self.elapsed_seconds * self.nthread) if self.elapsed_seconds else 0.0
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -146,8 +169,8 @@ class ReaderStats:
             ("consumer", f"waited {self.wait_seconds:.2f} s, {self.wait_share:.0%} of the time"),
             (
                 f"{self.nthread} worker{'s' * (self.nthread != 1)}",
-                f"busy {self.busy_share:.0%} of the time: read {self.read_seconds:.2f} s, decode "
-                f"{self.decode_seconds:.2f} s, postprocess {self.postprocess_seconds:.2f} s",
+                f"busy {self.busy_share:.0%} of the time: "
+                + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.seconds.items()),
             ),
             ("in flight", f"{self.queue_depth:,} {_batches(self.queue_depth)}"),
             ("bad samples", bad),

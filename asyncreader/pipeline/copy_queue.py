@@ -150,7 +150,7 @@ class CopyQueue:
         started = time.perf_counter()
         kernels.copy_batches(*self._arguments, 1 << 62, LOOKS)
         now = time.perf_counter()
-        meter.read += now - started
+        meter.seconds["read"] += now - started
         if self._traced and self.control[CLAIMED] > claimed:
             note(meter, [("copy", started, now, {})])
 
@@ -176,7 +176,7 @@ class CopyQueue:
         started = time.perf_counter()
         kernels.copy_batches(*self._arguments, 1, 0)
         now = time.perf_counter()
-        self.meter.read += now - started
+        self.meter.seconds["read"] += now - started
         if self._traced:
             note(self.meter, [("copy", started, now, {})])
 

@@ -149,15 +149,15 @@ class BatchFiller:
         """Fill rows ``lo`` to ``hi`` of a slot. What it raises is the error of the whole batch."""
         plan = slot.plan
         assert plan is not None
-        started, decoded = time.perf_counter(), meter.decode
+        started, before = time.perf_counter(), dict(meter.seconds)
         try:
             self._fill_rows(slot, plan, lo, hi, meter)
         finally:
-            now, decoding = time.perf_counter(), meter.decode - decoded
+            now, inside = time.perf_counter(), meter.since(before)
             if self._traced:
-                rows = {"rows": f"{lo}:{hi}", "decode_ms": round(decoding * 1e3, 3)}
-                self._note(meter, "fill", started, now, slot, rows)
-        meter.read += now - started - decoding
+                steps = {f"{name}_ms": round(s * 1e3, 3) for name, s in inside.items()}
+                self._note(meter, "fill", started, now, slot, {"rows": f"{lo}:{hi}", **steps})
+        meter.seconds["read"] += now - started - sum(inside.values())
 
     def _fill_rows(self, slot: Slot, plan: BatchPlan, lo: int, hi: int, meter: Meter) -> None:
         records = plan.indices[lo:hi]
@@ -282,7 +282,7 @@ class BatchFiller:
             now = time.perf_counter()
             if self._traced:
                 self._note(meter, "postprocess", started, now, slot, {})
-        meter.postprocess += now - started
+        meter.seconds["postprocess"] += now - started
 
     def call_postprocess(
         self, data: Data, labels: Array | None, rng_key: int

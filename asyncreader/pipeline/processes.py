@@ -408,7 +408,7 @@ class ProcessWorkers(ProcessGroup):
         with self._lock:
             self._queued[number] -= 1
         mine = self.meters[number]
-        mine.read, mine.decode, mine.postprocess = meter.read, meter.decode, meter.postprocess
+        mine.seconds = meter.seconds
         if meter.spans:
             note(mine, meter.spans)
         slot = self._ring.slots[slot_number]

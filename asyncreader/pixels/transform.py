@@ -431,7 +431,7 @@ class Fill:
             if rect is not None:
                 scale, top, left = codec.reduction(header, found.whole)
                 box = rect.box(scale, top - found.top, left - found.left)
-        meter.decode += time.perf_counter() - started
+        meter.seconds["decode"] += time.perf_counter() - started
         with self._checked(pixels):
             self._put_hwc(pixels, box, draws, flip, out, row)
         self._finish_steps(out, row)

@@ -95,7 +95,9 @@ def decode_ceiling(
     rows(np.arange(-group, 0), 0, Meter(), np.zeros((group, *fill.row_shape), fill.dtype))
     rates = _together(work, threads, seconds)
     decoding = [
-        done / meter.decode for (done, _), meter in zip(rates, meters, strict=True) if meter.decode
+        done / meter.seconds["decode"]
+        for (done, _), meter in zip(rates, meters, strict=True)
+        if meter.seconds["decode"]
     ]
     return Decoding(sum(decoding) or None, sum(rate for _, rate in rates))
 

@@ -167,8 +167,10 @@ def test_the_work_is_named_with_its_shares() -> None:
     assert "cutting" not in plain
     assert "undoing" not in words(RAW, rate(900), size=(64, 64))
     assert "decoding the images (original) (40%" in words(JPEGS, half, size=(64, 64))
-    slow = replace(half, postprocess_seconds=1e-3)
+    slow = replace(half, other_seconds={"postprocess": 1e-3})
     assert words(GZIP1, slow).startswith("The work on each sample: postprocess (50% of the")
+    new = replace(half, other_seconds={"blur": 1e-3, "postprocess": 1e-3})
+    assert "each sample: postprocess (33% of the threads' time), blur (33%" in words(GZIP1, new)
     kind, said = limit(GZIP64, rate(900, decode=1e-3), TOPS)
     assert (kind, said[0][:12]) == ("decode", "Undoing gzip")
 
@@ -343,7 +345,7 @@ def test_loading_kernels_is_not_decoding(tmp_path: Path, monkeypatch: pytest.Mon
     read, delays = type(source).read_into, [1000.0]
 
     def slow_at_first(self: Any, writer: RowWriter) -> None:
-        writer.meter.decode += delays.pop() if delays else 0.0
+        writer.meter.seconds["decode"] += delays.pop() if delays else 0.0
         read(self, writer)
 
     monkeypatch.setattr(type(source), "read_into", slow_at_first)

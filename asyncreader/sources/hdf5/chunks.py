@@ -92,7 +92,7 @@ def _decoding(meter: Meter) -> Iterator[None]:
     try:
         yield
     finally:
-        meter.decode += time.perf_counter() - started
+        meter.seconds["decode"] += time.perf_counter() - started
 
 
 class ChunkSource(BaseSource):

@@ -279,7 +279,8 @@ def _parts(facts: Facts, p: ReaderParams, now: Rate) -> str:
     if p.contiguous or any(one is not None for one in (p.dtype, p.scale, p.mean, p.std)):
         done.append("converting")
     own = " and ".join(filter(None, (", ".join(done[:-1]), *done[-1:]))) or "copying"
-    shares = {_undoing(facts): now.decode_share, "postprocess": now.postprocess_share}
+    shares = {name: now.share(seconds) for name, seconds in now.other_seconds.items()}
+    shares[_undoing(facts)] = now.decode_share
     shares[own] = 1 - sum(shares.values())
     said = sorted(((part, name) for name, part in shares.items() if part >= 0.01), reverse=True)
     if len(said) == 1:

@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, TypeAlias
 
@@ -44,21 +44,17 @@ class Rate:
     nthread: int
     rates: tuple[float, ...]
     """Of each turn, samples/s."""
-    postprocess_seconds: float = 0.0
-    """Of a worker for one sample: ``postprocess``."""
+    other_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Of a worker for one sample: the other steps by name."""
 
     @property
     def decode_share(self) -> float:
         """Part of the workers' time that goes into decoding, 0 to 1."""
-        return self._share(self.decode_seconds)
+        return self.share(self.decode_seconds)
 
-    @property
-    def postprocess_share(self) -> float:
-        """Part of the workers' time that goes into ``postprocess``, 0 to 1."""
-        return self._share(self.postprocess_seconds)
-
-    def _share(self, seconds: float) -> float:
-        work = self.read_seconds + self.decode_seconds + self.postprocess_seconds
+    def share(self, seconds: float) -> float:
+        """Part of the workers' time that so many seconds for one sample are, 0 to 1."""
+        work = self.read_seconds + self.decode_seconds + sum(self.other_seconds.values())
         return seconds / work if work else 0.0
 
     @property
@@ -100,7 +96,11 @@ class Trial:
             batch_size=reader.params.batch_size,
             nthread=stats.nthread,
             rates=tuple(turn.samples_per_second for turn in self._turns),
-            postprocess_seconds=stats.postprocess_seconds / done,
+            other_seconds={
+                name: spent / done
+                for name, spent in stats.seconds.items()
+                if spent and name not in ("read", "decode")
+            },
         )
 
     def close(self) -> None:
