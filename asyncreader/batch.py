@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from .errors import ReaderClosedError
 from .pipeline.cuda import DeviceRing
-from .pipeline.ring import SlotState
+from .pipeline.owners import HELD
 from .pipeline.slots import Data, Slot, SlotRing, arrays_of
 
 #: An array of a batch. What it holds is known when the set is opened, not to a type checker.
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 else:
     D = TypeVar("D")
     L = TypeVar("L")
-
-# read through its class, a member of an enum costs a call in Python
-_HELD = SlotState.HELD
 
 
 class Batch(Generic[D, L]):
@@ -103,7 +100,7 @@ class Batch(Generic[D, L]):
     def _check_held(self) -> None:
         # without the lock: the state is HELD with this generation from take() to release() only
         slot = self._slot
-        if (slot.state is not _HELD or slot.generation != self._generation) and not self._copied:
+        if (slot.mark[0] != HELD or slot.generation != self._generation) and not self._copied:
             raise ReaderClosedError(
                 "this batch was given back: its memory is used for later batches",
                 found=f"epoch {self.epoch} step {self.step}",

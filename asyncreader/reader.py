@@ -78,7 +78,12 @@ class AsyncReader(Generic[D, L]):
             else:
                 slots = layout.build(p.njob + 1, aligned_empty, filler.handed_out)
             trace = None if p.trace is None else Trace(p.trace)
-            self._ring = SlotRing(slots, p.njob, p.debug, trace)
+            self._parts = self._choose_parts()
+            copies = None
+            if self._parts == 1 and arena is None and device is None:
+                servers = max(1, min(self._nthread, self._cores - 1))
+                copies = filler.copy_queue(slots, servers)
+            self._ring = SlotRing(slots, p.njob, p.debug, trace, copies)
             if device is not None:
                 on_device = DeviceRing(self._ring, device, p.debug)
             self._batches_from: SlotRing | DeviceRing = on_device or self._ring
@@ -90,11 +95,7 @@ class AsyncReader(Generic[D, L]):
                 self._workers = ProcessWorkers(
                     self._nthread, self._ring, recipe, source.index, self._rank, p.batch_size
                 )
-            self._parts = self._choose_parts()
             self._plans = PlanAhead(self._schedule)
-            if self._parts == 1 and arena is None and device is None:
-                servers = max(1, min(self._nthread, self._cores - 1))
-                self._ring.copies = filler.copy_queue(slots, servers)
             self._start = self._schedule.next_batch_at(Cursor())
             self._totals = Totals()
             self._still_held = 0
@@ -148,7 +149,7 @@ class AsyncReader(Generic[D, L]):
             if self._totals.started is None:
                 self._totals.started = time.perf_counter()
             copied = self._ring.copies is not None and self._filler.only_copied(plan)
-            self._ring.begin(plan, self._parts, copied)
+            self._ring.begin(plan, 0 if copied else self._parts)
             return plan.last
 
     def getNextBatch(self) -> Batch[D, L]:

@@ -14,7 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 from ..errors import NothingQueuedError, ParamsError
-from ..pipeline.ring import Ring, RingSlot
+from ..pipeline.owners import RingSlot
+from ..pipeline.ring import Ring
 from ..system.signals import after_this
 from .jobs import (
     Job,

@@ -12,7 +12,8 @@ from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 import numpy as np
 
 from ..errors import NothingQueuedError, ParamsError, ReaderClosedError
-from ..pipeline.ring import Ring, RingSlot
+from ..pipeline.owners import RingSlot
+from ..pipeline.ring import Ring
 from ..pipeline.threads import join_or_leave
 from ..system.signals import after_this
 from .jobs import asked_for, whole

@@ -9,8 +9,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
+from ..pipeline.owners import RingSlot
 from ..pipeline.processes import ProcessGroup
-from ..pipeline.ring import Ring, RingSlot
+from ..pipeline.ring import Ring
 from ..pipeline.threads import join_or_leave
 from ..system.signals import after_this
 from .jobs import RENEW, Ended, Job, unpacked_error, worker_main

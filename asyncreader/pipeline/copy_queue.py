@@ -6,9 +6,9 @@ publishes them in a table, and compiled code takes one after another from it. Th
 worker, as long as there are batches to copy, and in the consumer, if no thread has begun the batch
 that it waits for.
 
-A batch is claimed by compare-and-swap, and a mark written after its last row says that it is whole.
-Python reads the marks: that needs a processor that shows writes to other cores in order. On other
-processors, and without numba, batches go through the ring's tasks.
+A batch is claimed by compare-and-swap, and after its last row its slot's state becomes READY, one
+number in memory. Python reads it: that needs a processor that shows writes to other cores in order.
+On other processors, and without numba, batches go through the ring's tasks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..pixels import kernels
 from ..pixels.rows import streams
 from ..stats import Meter
 from ..system.memory import address_of
-from .ring import RingSlot
+from .owners import READY, RingSlot
 from .trace import note
 
 #: How often a thread looks for a job, or at its batch, before it sleeps: some 20 us in all.
@@ -34,9 +34,6 @@ LOOKS: Final = 20_000
 
 #: With fewer seconds between two batches the consumer copies the next one and wakes no worker.
 HURRIED: Final = 50e-6
-
-#: The task of a worker that is to serve the queue, in place of the first and last row to fill.
-SERVE: Final = (-1, -1)
 
 #: Items of ``control``.
 CLAIMED, PUBLISHED, STOPPED = range(3)
@@ -47,7 +44,8 @@ _ORDERED: Final = platform.machine() in ("x86_64", "AMD64")
 class CopyQueue:
     """Batches of the slots of one ring that are copied as they are.
 
-    ``outs``: the rows and labels of each slot (None without labels), which the caller keeps alive;
+    ``outs``: the rows of each slot, its labels (None without any) and its mark, where READY is
+    written when it is whole (see slot_state.py);
     ``labels``: the table that labels are copied from; ``extents``: where rows are (the arguments
     of kernels.copy_batches from ``source`` to ``stride``); ``servers``: workers that serve the
     queue at a time; ``traced``: notes in their meters when batches were copied, see trace.py.
@@ -55,12 +53,12 @@ class CopyQueue:
     Only the ring writes here, under its lock; compiled code claims and marks. ``control``: batches
     claimed, batches published, and 1 after close(); ``queue``: slot numbers as they were published;
     ``jobs``: for each slot its number of rows, the address of their record numbers, the addresses
-    that they go to, and its generation; ``marks``: the generation that is whole in each slot.
+    that they go to, of its mark, and what is written there.
     """
 
     def __init__(
         self,
-        outs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any] | None]],
+        outs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any] | None, memoryview[int]]],
         labels: npt.NDArray[Any] | None,
         extents: tuple[int, npt.NDArray[np.int64], int, int],
         servers: int,
@@ -75,11 +73,11 @@ class CopyQueue:
         rows = outs[0][0]
         row_bytes = rows.nbytes // rows.shape[0]
         label_bytes = 0 if labels is None else labels.nbytes // labels.shape[0]
-        control, queue, marks = (np.zeros(n, np.int64) for n in (3, len(outs), len(outs)))
+        control, queue = np.zeros(3, np.int64), np.zeros(len(outs), np.int64)
         jobs = np.array(
             [
-                (0, 0, address_of(data), address_of(label), address_of(mark), 0)
-                for (data, label), mark in zip(outs, marks[:, None], strict=True)
+                (0, 0, address_of(data), address_of(label), address_of(np.asarray(mark)), READY)
+                for data, label, mark in outs
             ],
             np.int64,
         )
@@ -88,12 +86,10 @@ class CopyQueue:
             *(0 if labels is None else labels.ctypes.data, label_bytes),
         )
         # their addresses are in the arguments: they must stay alive
-        self._alive = (outs, labels, marks)
+        self._alive = (outs, labels)
         # memoryviews: items are read and written without a call
-        self.control, self.queue = control.data, queue.data
-        self.jobs, self.marks = jobs.data, marks.data
-        #: one more of this publishes the batch that was prepared
-        self.published = self.control[PUBLISHED : PUBLISHED + 1]
+        self.control, self.queue, self.jobs = control.data, queue.data, jobs.data
+        self._published = self.control[PUBLISHED : PUBLISHED + 1]
 
     @staticmethod
     def available() -> bool:
@@ -106,12 +102,12 @@ class CopyQueue:
 
     # -- the ring, under its lock ------------------------------------------------------------
 
-    def prepare(self, number: int, generation: int, records: npt.NDArray[np.int64]) -> None:
-        """Write down the batch of slot ``number``. It is not published yet."""
+    def prepare(self, number: int, records: npt.NDArray[np.int64]) -> memoryview[int]:
+        """Write down the batch of slot ``number``. One more of what is returned publishes it."""
         jobs, published = self.jobs, self.control[PUBLISHED]
         jobs[number, 0], jobs[number, 1] = records.size, address_of(records)
-        jobs[number, 5] = generation
         self.queue[published % len(self.queue)] = number
+        return self._published
 
     def needs_server(self) -> bool:
         """Whether an idle worker is to be woken for the batch that comes next."""
@@ -163,12 +159,11 @@ class CopyQueue:
         """
         self._hurried = time.perf_counter() - self.taken_at < HURRIED
         while (slot := oldest()) is not None:
-            number, generation = slot.number, slot.generation
             if not self.waiting():
-                self.look(number, generation)
+                self.look(slot.number)
                 return
             self.copy_one()
-            if self.marks[number] == generation:
+            if slot.mark[0] == READY:
                 return
 
     def copy_one(self) -> None:
@@ -180,6 +175,6 @@ class CopyQueue:
         if self._traced:
             note(self.meter, [("copy", started, now, {})])
 
-    def look(self, number: int, generation: int) -> None:
+    def look(self, number: int) -> None:
         """Wait some microseconds for the batch in slot ``number`` to be whole."""
-        kernels.await_batch(self.jobs[number, 4], generation, LOOKS)
+        kernels.await_batch(self.jobs[number, 4], self.jobs[number, 5], LOOKS)

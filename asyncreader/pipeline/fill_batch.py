@@ -118,7 +118,7 @@ class BatchFiller:
         extents = self.source.first.in_memory(0)
         if extents is None or not CopyQueue.available():
             return None
-        outs = [(slot.rows[0], slot.labels) for slot in slots]
+        outs = [(slot.rows[0], slot.labels, slot.mark) for slot in slots]
         self._slot_bytes = outs[0][0].nbytes
         return CopyQueue(outs, labels, extents, servers, self._traced)
 

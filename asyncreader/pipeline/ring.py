@@ -7,94 +7,46 @@
                             `--> FREE
 
 Guarantees, each tested: a slot has one owner at a time; slots leave in the order in which they were
-begun; ``close()`` wakes every waiter. They rest on one rule: a slot's ``state`` changes only under
-the ring's lock. Reading, decoding and user code never run under it.
+begun; ``close()`` wakes every waiter. They rest on one rule: a slot's state changes only under the
+ring's lock, but for FILLING to READY, which compiled code may write (owners.py). Reading, decoding
+and user code never run under the lock.
 
 Ctrl-C may come anywhere in the consumer's thread, but CPython looks for it only when a call has
 returned, a function begins or a loop turns. Hence three rules. Enter the lock itself, which is one
 call of C, and never the Condition: its ``__enter__`` and ``__exit__`` are Python, and Ctrl-C in
-them could leave the lock held for ever. Assign what must change together without a call in between.
-Enter the lock once, not twice, before a wait: see ``_wait_for``.
+them could leave the lock held for ever. Assign what must change together without a call in between:
+see :class:`Owners`. Enter the lock once, not twice, before a wait: see ``_wait_for``.
 """
 
 from __future__ import annotations
 
-import enum
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic
 
+from ..errors import (
+    NothingQueuedError,
+    QueueFullError,
+    ReaderClosedError,
+    ReaderTimeoutError,
+)
+from ..stats import Meter
 from ..system.signals import wait_for
+from .owners import HELD, READY, SERVE, Lane, Observer, Owners, S, SlotState, Task
 
-
-class SlotState(enum.Enum):
-    """Owner of a slot: the ring, the workers, the ring again, the caller."""
-
-    FREE = "free"
-    FILLING = "filling"
-    READY = "ready"
-    HELD = "held"
-
-
-# looked up through the class, a member is a call of Python
-_FREE, _FILLING, _READY, _HELD = SlotState
-
-
-class RingSlot:
-    """What the ring knows of a slot.
-
-    ``plan``: what to make; ``item``: what a worker made, if it is not in the slot's own memory;
-    ``error``: why it could not; ``step``: how many were begun before it; ``generation``: how often
-    it was begun.
-    """
-
-    __slots__ = ("error", "generation", "item", "number", "plan", "state", "step")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.state = _FREE
-        self.generation = 0
-        self.step = -1
-        self.plan: Any = None
-        self.item: Any = None
-        self.error: BaseException | None = None
-
-
-S = TypeVar("S", bound=RingSlot)
-
-#: Part lo to hi of a slot: what one worker does at a time.
-Task: TypeAlias = tuple[S, int, int]
-
-#: The task of a slot that is not cut into parts.
-WHOLE: Final = (0, 1)
-
-
-class Observer(Protocol):
-    """Sees what happens in a ring. Called under its lock, but for ``waited``."""
-
-    def changed(self, slot: RingSlot) -> None:
-        """``slot.state`` has changed just now."""
-
-    def waited(self, asked: float, slot: RingSlot | None) -> None:
-        """The consumer asked at ``asked`` (perf_counter) and has ``slot`` now, or an error."""
-
-
-class _Lane(Generic[S]):
-    """Tasks for the workers that serve one lane."""
-
-    def __init__(self, work: threading.Condition) -> None:
-        self.tasks: deque[Task[S]] = deque()
-        self.work = work
-        self.idle = 0  # workers waiting
+if TYPE_CHECKING:
+    from .copy_queue import CopyQueue  # it loads numpy, which the drop-in replacements need not
 
 
 class Ring(Generic[S]):
     """Slots, and the queue of those in flight, oldest first. One lock guards all of it.
 
     ``holds``: slots that the caller has at most; when it takes one more, the one that it has had
-    longest is given back. ``lanes``: queues of tasks, each served by workers of its own.
-    ``consumer_begins``: the consumer begins slots itself, so with none in flight it need not wait.
+    longest is given back. ``in_flight``: slots that are begun and not taken, or kept, at most.
+    ``lanes``: queues of tasks, each served by workers of its own. ``consumer_begins``: the consumer
+    begins slots itself, so with none in flight it need not wait. ``clean``: called with a slot that
+    was given back, before it is free. ``copies``: serves slots that are begun in no parts.
     """
 
     def __init__(
@@ -102,35 +54,56 @@ class Ring(Generic[S]):
         slots: Iterable[S],
         holds: int,
         *,
+        in_flight: int | None = None,
         lanes: int = 1,
         consumer_begins: bool = False,
         observer: Observer | None = None,
+        clean: Callable[[S], None] | None = None,
+        copies: CopyQueue | None = None,
     ) -> None:
         self.slots = list(slots)
-        self._holds = holds
+        self.copies = copies
+        #: called by the worker after each slot that became ready, outside the lock
+        self.on_ready: Callable[[], None] | None = None
         self._consumer_begins = consumer_begins
         self._observer = observer
+        self._clean = clean
         self._lock = threading.RLock()
+        self._cleaning = threading.RLock()  # entered before the other lock
         # One lock with two queues, for workers and for consumers: no thread is woken for nothing.
         # With one queue for both, eight threads took 2.5 times as long for small rows.
         self._cond = threading.Condition(self._lock)
-        self._lanes: list[_Lane[S]] = [_Lane(threading.Condition(self._lock)) for _ in range(lanes)]
-        self._free = list(self.slots)
-        self._returned = self._free  # where slots go that are given back, and the state they get
-        self._returned_state = _FREE
-        self._queue: deque[S] = deque()
-        self._held: tuple[S, ...] = ()  # the one held longest first
-        self._kept: tuple[S, ...] = ()  # held until they are given back
-        self._begun = 0
+        self._lanes: list[Lane[S]] = [Lane(threading.Condition(self._lock)) for _ in range(lanes)]
+        most = len(self.slots) if in_flight is None else in_flight
+        self._owners = Owners(self.slots, holds, most, clean is not None, observer)
         self._waiting = 0  # threads that wait for a state
         self._closed = False
         self._failure: BaseException | None = None
         self._finished = False
         self._end: BaseException | None = None
-        #: plan of the slot that left the queue last, whole or failed
-        self.left: Any = None
 
     # -- beginning -------------------------------------------------------------------------
+
+    def can_begin(self) -> bool:
+        """Whether one more slot can be begun now. Raises as begin(), but no QueueFullError."""
+        if self._owners.used:
+            self._clean_used()  # Ctrl-C came before
+        with self._lock:
+            self.check_open()
+            return self._owners.room()
+
+    def begin(self, plan: Any, parts: int = 1) -> S:
+        """Begin ``plan`` in a free slot, behind all in flight, cut into ``parts`` tasks.
+
+        In no parts it goes to ``copies``. Raises QueueFullError where no more may be in flight,
+        after close() what closed the ring or ReaderClosedError.
+        """
+        if self._owners.used:
+            self._clean_used()  # Ctrl-C came before
+        with self._lock:
+            self.check_open()
+            self._owners.check_room()
+            return self._begin(plan, parts)
 
     def claim(self, plan: Any = None, lane: int | None = None) -> S | None:
         """Wait for a free slot and begin ``plan`` in it; None when no more are wanted.
@@ -138,26 +111,21 @@ class Ring(Generic[S]):
         Its task goes to the workers of ``lane``; without one the caller sees to it.
         """
         with self._lock:
-            self._wait_for(lambda: self._finished or bool(self._free))
+            self._wait_for(lambda: self._finished or self._owners.room())
             if self._closed or self._finished:
                 return None
-            slot = self._free[-1]
-            slot.plan, slot.error = plan, None
-            self._begin(slot, () if lane is None else ((slot, *WHOLE),), lane or 0)
-            return slot
+            return self._begin(plan, int(lane is not None), lane or 0)
 
-    def _begin(
-        self,
-        slot: S,
-        tasks: Sequence[Task[S]],
-        lane: int = 0,
-        counter: memoryview[int] | None = None,
-    ) -> None:
-        """Begin the last free slot, which is prepared (the lock is held).
-
-        ``counter``: one number, which then goes up by one.
-        """
-        to = self._lanes[lane]
+    def _begin(self, plan: Any, parts: int, lane: int = 0) -> S:
+        """Begin ``plan`` in the last free slot (the lock is held)."""
+        # free until the end: what Ctrl-C leaves half done here is done again
+        slot, to, copies = self._owners.free[-1], self._lanes[lane], self.copies
+        tasks = slot.prepare(plan, parts)
+        counter = None
+        if parts == 0 and copies is not None:
+            counter = copies.prepare(slot.number, plan.indices)
+            if copies.needs_server() and not to.tasks:
+                tasks = [(slot, *SERVE)]
         if tasks and to.idle:
             try:
                 to.work.notify(len(tasks))  # they find the tasks when the lock is free
@@ -166,50 +134,59 @@ class Ring(Generic[S]):
                 # woken in place of a worker the next time
                 to.work.notify_all()
                 raise
-        # no call from here on
-        del self._free[-1]
-        slot.state = _FILLING
-        slot.generation += 1
-        slot.step = self._begun
-        self._begun += 1
-        to.tasks += tasks
-        self._queue += (slot,)
-        if counter is not None:
-            counter[0] += 1
-        if self._observer is not None:
-            self._observer.changed(slot)
+        self._owners.begin(to.tasks, tasks, counter)
+        return slot
 
     # -- workers ---------------------------------------------------------------------------
 
-    def next_task(self, lane: int = 0) -> Task[S] | None:
-        """Wait for a task in this lane; None when no more will come."""
+    def next_task(self, lane: int = 0, meter: Meter | None = None) -> Task[S] | None:
+        """Wait for a task in this lane; None when no more will come.
+
+        Slots that are only copied are filled by this call, and counted in ``meter``.
+        """
+        mine = self._lanes[lane]
+        while True:
+            with self._lock:
+                while not (mine.tasks or self._closed or self._finished):
+                    mine.idle += 1
+                    try:
+                        mine.work.wait()
+                    finally:
+                        mine.idle -= 1
+                if self._closed or not mine.tasks:
+                    return None
+                task = mine.tasks.popleft()
+            if task[1:] != SERVE:
+                return task
+            del task  # an idle worker keeps no slot alive
+            assert self.copies is not None
+            self.copies.work(meter or Meter(), self._lock, self._copied)
+
+    def part_done(self, slot: S, lo: int, error: BaseException | None) -> bool:
+        """Note a filled part and its error (that of the first rows wins); True for the last."""
         with self._lock:
-            mine = self._lanes[lane]
-            while not (mine.tasks or self._closed or self._finished):
-                mine.idle += 1
-                try:
-                    mine.work.wait()
-                finally:
-                    mine.idle -= 1
-            return None if self._closed or not mine.tasks else mine.tasks.popleft()
+            if error is not None and (slot.error is None or lo < slot.error_at):
+                slot.error, slot.error_at = error, lo
+            slot.parts_left -= 1
+            return slot.parts_left == 0
 
     def ready(self, slot: S, error: BaseException | None = None) -> None:
         """A worker is through with the slot: it may be taken, and so may its error."""
         with self._lock:
             if error is not None:
                 slot.error = error
-            slot.state = _READY
+            slot.mark[0] = READY
             if self._observer is not None:
                 self._observer.changed(slot)
             if self._waiting:
                 self._cond.notify_all()
+        if self.on_ready is not None:
+            self.on_ready()
 
     def void(self, slot: S) -> None:
         """Nothing was made: the slot is free again, and the consumer does not see it."""
         with self._lock:
-            self._queue.remove(slot)
-            slot.state = _FREE
-            self._free += (slot,)
+            self._owners.void(slot)
             if self._waiting:
                 self._cond.notify_all()
 
@@ -225,11 +202,40 @@ class Ring(Generic[S]):
     def take(self, timeout: float | None = None) -> tuple[S, BaseException | None] | None:
         """Wait for the oldest slot, which then is the caller's; None after the last one.
 
-        One that failed comes with its error, and is free. Raises the error that ended the ring.
+        One that failed comes with its error, and is free. Raises the error that ended the ring;
+        where the consumer begins slots NothingQueuedError, ReaderTimeoutError, ReaderClosedError.
         """
-        with self._lock:
-            slot = self._oldest(timeout)
-            return None if slot is None else (slot, self._hand_over(slot))
+        observer, copies = self._observer, self.copies
+        asked = 0.0 if observer is None else time.perf_counter()
+        taken: S | None = None
+        try:
+            if copies is not None:
+                copies.copy_until_whole(self._oldest_copied)
+            with self._lock:
+                slot = self._oldest(timeout)
+                if slot is None:
+                    return None
+                if observer is not None and copies is not None:
+                    self._copied()
+                if self._waiting:
+                    self._cond.notify_all()  # they see what is left when the lock is free
+                error = self._owners.hand_over()
+                if error is None:
+                    taken = slot
+        except BaseException:
+            # Ctrl-C may come after a copy that a drop_queued() in another thread waits for
+            with self._lock:
+                if self._waiting:
+                    self._cond.notify_all()
+            raise
+        finally:
+            if observer is not None:
+                observer.waited(asked, taken)
+        if self._owners.used:
+            self._clean_used()
+        if copies is not None:
+            copies.taken_at = time.perf_counter()
+        return slot, error
 
     def take_item(self) -> tuple[Any] | None:
         """Wait for the oldest item; None after the last one. For a ring with ``holds=0``.
@@ -241,7 +247,9 @@ class Ring(Generic[S]):
             if slot is None:
                 return None
             item = slot.item
-            error = self._hand_over(slot)
+            if self._waiting:
+                self._cond.notify_all()
+            error = self._owners.hand_over()
         if error is not None:
             raise error
         return (item,)
@@ -249,19 +257,45 @@ class Ring(Generic[S]):
     def release(self, slot: S, generation: int) -> bool:
         """Give a held slot back; False if it was given back before."""
         with self._lock:
-            if slot.generation != generation or slot.state is not _HELD:
+            if slot.generation != generation or slot.mark[0] != HELD:
                 return False
-            held, kept = _without(slot, self._held), _without(slot, self._kept)
             if self._waiting:
                 self._cond.notify_all()  # they find it when the lock is free
-            # no call from here on
-            self._held, self._kept = held, kept
-            slot.item = None
-            slot.state = self._returned_state
-            self._returned += (slot,)
-            if self._observer is not None and self._returned is self._free:
-                self._observer.changed(slot)
-            return True
+            self._owners.give_back(slot)
+        if self._owners.used:
+            self._clean_used()
+        return True
+
+    def keep(self, slot: S, generation: int) -> None:
+        """Hold a slot beyond the next take(), until release(). Raises QueueFullError."""
+        with self._lock:
+            self.check_open()
+            if slot.generation != generation or slot.mark[0] != HELD:
+                raise QueueFullError(
+                    "this batch was given back: it can no longer be kept",
+                    hint="call keep() before the next getNextBatch()",
+                )
+            self._owners.keep(slot)
+
+    def drop_queued(self) -> None:
+        """Forget the slots in flight; waits until no worker writes to them any more."""
+        with self._lock:
+            self.check_open()
+            for lane in self._lanes:
+                while lane.tasks:
+                    # its error is seen only if Ctrl-C ends the wait below
+                    self._owners.drop(lane.tasks)
+            if self.copies is not None:
+                self.copies.copy_all()
+            self._wait_for(self._all_filled)
+            self.check_open()
+            if self._waiting:
+                self._cond.notify_all()
+            while self._owners.queue:
+                self._owners.forget()
+            self._owners.left = None
+        if self._owners.used:
+            self._clean_used()
 
     def wait_filled(self) -> bool:
         """Wait until no slot is being filled; False if the ring was closed meanwhile."""
@@ -274,10 +308,12 @@ class Ring(Generic[S]):
     def close(self, failure: BaseException | None = None) -> None:
         """Refuse everything from now on and wake every waiter; idempotent."""
         with self._lock:
-            self._closed = True
             self._failure = self._failure or failure
+            self._closed = True  # last: check_open() does not enter the lock
             for lane in self._lanes:
                 lane.tasks.clear()
+            if self.copies is not None:
+                self.copies.stop()
             self._wake_all()
 
     @property
@@ -285,84 +321,102 @@ class Ring(Generic[S]):
         """Whether close() was called."""
         return self._closed
 
+    def check_open(self) -> None:
+        """Raise what closed the ring, or ReaderClosedError, after close()."""
+        if self._closed:
+            if self._failure is not None:
+                raise self._failure
+            raise ReaderClosedError("this reader is closed", hint="open a new AsyncReader")
+
+    @property
+    def left(self) -> Any:
+        """The plan of the slot that left the queue last, whole or failed; None after a drop."""
+        return self._owners.left
+
     @property
     def over(self) -> bool:
         """Whether no more slots will come."""
         with self._lock:
-            return self._closed or (self._finished and not self._queue)
+            return self._closed or (self._finished and not self._owners.queue)
 
     def counts(self) -> dict[str, int]:
         """Slots by owner: free, filling, ready, held (and of these, kept)."""
         with self._lock:
             counted = {state.value: 0 for state in SlotState}
             for slot in self.slots:
-                state = _READY if self._is_ready(slot) else slot.state
-                counted[state.value] += 1
-            counted["kept"] = len(self._kept)
+                counted[slot.state.value] += 1
+            counted["kept"] = len(self._owners.kept)
             return counted
 
     def in_flight_now(self) -> int:
         """Slots begun and not yet taken."""
         with self._lock:
-            return len(self._queue)
+            return len(self._owners.queue)
+
+    def newest(self) -> Any:
+        """The plan of the slot that was begun last; None where none is in flight."""
+        with self._lock:
+            queue = self._owners.queue
+            return queue[-1].plan if queue else None
+
+    def head(self) -> S | None:
+        """The oldest slot in flight, if it is ready and whole."""
+        with self._lock:
+            if self._closed or not self._owners.queue:
+                return None
+            slot = self._owners.queue[0]
+            return slot if slot.mark[0] == READY and slot.error is None else None
 
     # -- inside (the lock is held) ---------------------------------------------------------
 
     def _oldest(self, timeout: float | None) -> S | None:
         """Wait for the oldest slot. Where there is none to be had: None, or an error."""
-        queue = self._queue
-        if self._closed or not queue or not self._is_ready(queue[0]):
+        queue = self._owners.queue
+        if self._closed or not queue or queue[0].mark[0] != READY:
             self._wait_for(self._can_take, timeout)
-            if self._closed or not queue or not self._is_ready(queue[0]):
+            if self._closed or not queue or queue[0].mark[0] != READY:
                 self._refuse(timeout)
                 return None
         return queue[0]
 
     def _can_take(self) -> bool:
-        if self._queue:
-            return self._is_ready(self._queue[0])
+        if self._owners.queue:
+            return self._owners.queue[0].mark[0] == READY
         return self._finished or self._consumer_begins
 
     def _refuse(self, timeout: float | None) -> None:
         """Raise what the consumer gets instead of a slot, if there is such an error."""
-        failure = self._failure if self._closed else self._end
-        if failure is not None:
-            raise failure
+        if not self._consumer_begins:
+            failure = self._failure if self._closed else self._end
+            if failure is not None:
+                raise failure
+            return
+        self.check_open()
+        if not self._owners.queue:  # or another thread has taken it, or called drop_queued()
+            raise NothingQueuedError(
+                "no batch is in flight", hint="call fetchData() before getNextBatch()"
+            )
+        head, lane = self._owners.queue[0], self._lanes[0]
+        parts, left = max(1, head.parts), sum(1 for task in lane.tasks if task[0] is head)
+        raise ReaderTimeoutError(
+            f"no batch within {timeout} s",
+            found=f"{parts - left} of {parts} parts of the oldest batch begun, "
+            f"{lane.idle} workers idle",
+            hint="it is still being filled: call getNextBatch() again to wait on",
+        )
 
-    def _hand_over(self, slot: S) -> BaseException | None:
-        """The oldest slot leaves the queue: the caller has it, or its error and nobody the slot."""
-        error, held = slot.error, self._held
-        back: S | None = slot
-        if error is None:
-            held, back = (*held, slot), None
-            if len(held) > self._holds:
-                back, held = held[0], held[1:]
-        if self._waiting:
-            self._cond.notify_all()  # they see what is left when the lock is free
-        observer = self._observer
-        # no call from here on
-        if error is None:
-            slot.state = _HELD
-        slot.error = None
-        self._held = held
-        self.left = slot.plan
-        del self._queue[0]
-        if back is not None:
-            back.item = None
-            back.state = self._returned_state
-            self._returned += (back,)
-        if observer is not None:
-            if error is None:
-                observer.changed(slot)
-            if back is not None and self._returned is self._free:
-                observer.changed(back)
-        return error
-
-    def _is_ready(self, slot: S) -> bool:
-        return slot.state is _READY
+    def _clean_used(self) -> None:
+        """Clean and free what was given back (the lock is not held). What Ctrl-C leaves undone, the
+        next call does."""
+        assert self._clean is not None
+        with self._cleaning:
+            while self._owners.used:
+                self._clean(self._owners.used[0])
+                with self._lock:
+                    self._owners.clean()
 
     def _all_filled(self) -> bool:
-        return all(map(self._is_ready, self._queue))
+        return all(slot.mark[0] == READY for slot in self._owners.queue)
 
     def _wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> None:
         """Wait for ``condition`` or close(). After Ctrl-C, too, the lock is held."""
@@ -377,9 +431,20 @@ class Ring(Generic[S]):
         for lane in self._lanes:
             lane.work.notify_all()
 
+    # -- slots that are copied ---------------------------------------------------------------
 
-def _without(slot: S, slots: tuple[S, ...]) -> tuple[S, ...]:
-    if slot not in slots:
-        return slots
-    at = slots.index(slot)
-    return slots[:at] + slots[at + 1 :]
+    def _oldest_copied(self) -> S | None:
+        """The oldest slot, if it is one to copy, and not whole."""
+        with self._lock:
+            if self._closed or not self._owners.queue:
+                return None
+            slot = self._owners.queue[0]
+            return slot if slot.parts == 0 and slot.mark[0] != READY else None
+
+    def _copied(self) -> None:
+        """Slots were copied, and may be READY (the lock is held): show it, and wake who waits."""
+        if self._observer is not None:
+            for slot in self._owners.queue:
+                self._observer.changed(slot)
+        if self._waiting:
+            self._cond.notify_all()

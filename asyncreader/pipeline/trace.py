@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 from ..errors import ParamsError
 from ..sampling.schedule import BatchPlan
 from ..stats import Meter
-from .ring import RingSlot, SlotState
+from .owners import RingSlot, SlotState
 
 #: (name, begun, ended, arguments): seconds of time.perf_counter(), one clock for all processes.
 Span: TypeAlias = tuple[str, float, float, dict[str, Any]]
@@ -65,9 +65,11 @@ class Trace:
         self._using = ("before the first", self._began, dict[str, Any]())
 
     def changed(self, slot: RingSlot) -> None:
-        """``slot`` is in ``slot.state`` from now on."""
+        """``slot`` is in ``slot.state`` now, perhaps since an earlier call."""
         now, state = time.perf_counter(), slot.state
         was, since, batch = self._states.get(slot.number, (SlotState.FREE, self._began, {}))
+        if state is was:
+            return
         span = (was.name, since, now, batch)
         named = {} if state is SlotState.FREE else named_by(slot.plan)
         # no call from here on: Ctrl-C comes between none of them

@@ -221,19 +221,19 @@ def copy_batches_numpy(
     while most > 0 and control[0] < control[1] and not control[2]:
         job = jobs[queue[control[0] % queue.size]]
         control[0] += 1
-        count, records, out, labels_out, mark, generation = job.tolist()
+        count, records, out, labels_out, mark, whole = job.tolist()
         numbers = bytes_at(records, 8 * count).view(np.int64)
         offsets = starts[numbers] if starts.size else first + numbers * stride
         rows = np.arange(count)
         gather_rows_numpy(source, offsets, row_bytes, out, rows)
         if label_bytes:
             gather_rows_numpy(labels, numbers * label_bytes, label_bytes, labels_out, rows)
-        bytes_at(mark, 8).view(np.int64)[0] = generation
+        bytes_at(mark, 8).view(np.int64)[0] = whole
         most -= 1
 
 
-def await_batch_numpy(filled: int, generation: int, looks: int) -> None:
-    """Look ``looks`` times (about a ns each) whether the int64 at ``filled`` is ``generation``."""
+def await_batch_numpy(mark: int, whole: int, looks: int) -> None:
+    """Look ``looks`` times (about a ns each) whether the int64 at ``mark`` is ``whole``."""
 
 
 def filter_weights(

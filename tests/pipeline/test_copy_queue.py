@@ -14,6 +14,7 @@ from observed import HANG, until, waits
 from asyncreader import AsyncReader, ChecksumError
 from asyncreader.pipeline import copy_queue
 from asyncreader.pipeline.copy_queue import CLAIMED, PUBLISHED, STOPPED, CopyQueue
+from asyncreader.pipeline.owners import READY, SlotState
 from asyncreader.pixels import kernels
 from asyncreader.sources import bytestore
 from asyncreader.stats import Meter
@@ -43,7 +44,9 @@ class Jobs:
             for _ in range(slots)
         ]
         table = np.arange(COUNT, dtype=np.int64) * SIZE if starts else np.empty(0, np.int64)
-        self.queue = CopyQueue(self.outs, self.labels, (DATA.ctypes.data, table, 0, SIZE), 1)
+        self.marks = np.zeros(slots, np.int64)
+        outs = [(*out, self.marks[i : i + 1].data) for i, out in enumerate(self.outs)]
+        self.queue = CopyQueue(outs, self.labels, (DATA.ctypes.data, table, 0, SIZE), 1)
         self.numbers = [np.zeros(ROWS, np.int64) for _ in range(slots)]
 
     def publish(self, slot: int, numbers: np.ndarray, generation: int) -> None:
@@ -84,10 +87,10 @@ def test_kernel_and_twin_copy_the_same(
             jobs.publish(slot, rng.integers(0, COUNT, size), generation=slot + 7)
         arguments = jobs.queue._arguments
         function(*arguments, 2, 0)
-        assert list(jobs.queue.marks) == [7, 8, 0]
+        assert list(jobs.marks) == [7, 8, 0]
         assert jobs.queue.waiting()
         function(*arguments, 5, 0)
-        assert list(jobs.queue.marks) == [7, 8, 9]
+        assert list(jobs.marks) == [7, 8, 9]
         assert not jobs.queue.waiting()
         for slot in range(3):
             jobs.check(slot)
@@ -97,7 +100,8 @@ def test_large_rows_go_past_the_caches() -> None:
     """Slots that would not stay in the last-level cache are filled past it, smaller ones not."""
     for rows, row, streamed in ((64, 1 << 20, True), (2, 32 << 10, False), (1 << 16, 1024, False)):
         out = np.empty((rows, row), np.uint8)
-        queue = CopyQueue([(out, None)], None, (DATA.ctypes.data, np.empty(0, np.int64), 0, 1), 1)
+        outs = [(out, None, np.zeros(1, np.int64).data)]
+        queue = CopyQueue(outs, None, (DATA.ctypes.data, np.empty(0, np.int64), 0, 1), 1)
         assert queue._arguments[8] is (streamed and last_level_cache() < 512 << 20)
 
 
@@ -108,7 +112,7 @@ def test_a_stopped_queue_begins_nothing() -> None:
     jobs.queue.control[STOPPED] = 1
     jobs.queue.serve(Meter())
     jobs.queue.copy_one()
-    assert (jobs.queue.control[CLAIMED], jobs.queue.marks[0]) == (0, 0)
+    assert (jobs.queue.control[CLAIMED], jobs.marks[0]) == (0, 0)
 
 
 def test_each_batch_is_copied_once_by_one_of_several_threads() -> None:
@@ -128,8 +132,8 @@ def test_each_batch_is_copied_once_by_one_of_several_threads() -> None:
         for job in range(6000):
             slot = job % 4
             if job >= 4:
-                while jobs.queue.marks[slot] != job - 3:
-                    jobs.queue.look(slot, job - 3)
+                while jobs.marks[slot] != job - 3:
+                    jobs.queue.look(slot)
                     jobs.queue.copy_one()
                 jobs.check(slot)
                 jobs.outs[slot][0][:] = 0
@@ -186,6 +190,21 @@ def test_the_consumer_copies_what_no_worker_has_begun() -> None:
             assert (batch.data == DATA[step * ROWS : (step + 1) * ROWS]).all()
 
 
+def test_a_slot_is_ready_as_soon_as_its_rows_are_copied() -> None:
+    """A slot's state is the one that compiled code has written: it is READY for whoever asks, with
+    no call of the ring in between."""
+    with AsyncReader(data=DATA, batch_size=ROWS) as reader:
+        copies = queue_of(reader)
+        assert copies is not None
+        copies.servers = 0
+        reader.fetchData()
+        (slot,) = (one for one in reader._ring.slots if one.state is not SlotState.FREE)
+        assert slot.state is SlotState.FILLING
+        copies.copy_one()
+        assert slot.state is SlotState.READY
+        assert reader._ring.head() is slot
+
+
 def test_an_interrupted_copy_wakes_who_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C behind a copy in getNextBatch(): a seek() in another thread that waits goes on."""
     begun, moved = threading.Event(), threading.Event()
@@ -196,7 +215,7 @@ def test_an_interrupted_copy_wakes_who_waits_for_it(monkeypatch: pytest.MonkeyPa
         queue.control[CLAIMED] += 1
         begun.set()
         until(lambda: waits(thread))
-        queue.marks[number] = queue.jobs[number, 5]
+        reader._ring.slots[number].mark[0] = READY
         raise KeyboardInterrupt
 
     def seek() -> None:

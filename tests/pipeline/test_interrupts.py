@@ -81,8 +81,9 @@ def test_ring_at_every_moment(what: str, traced: bool, debug: bool, tmp_path: Pa
         elsewhere(ring.can_begin)
         counts = elsewhere(ring.counts)
         assert counts["ready"] + counts["filling"] == ring.in_flight_now()
-        assert counts["free"] == len(ring._free)
-        assert counts["held"] == len(ring._held) + len(ring._kept)
+        owners = ring._owners
+        assert counts["free"] == len(owners.free)
+        assert counts["held"] == len(owners.held) + len(owners.kept)
         assert ring._waiting == 0
 
     moments(case)

@@ -320,7 +320,7 @@ def copy_batches(  # type: ignore[no-untyped-def]
         slot = queue[claimed % queue.size]
         if not _swap_if(claimed_at, claimed, claimed + 1):
             continue
-        count, records, out, labels_out, filled, generation = jobs[slot]
+        count, records, out, labels_out, mark, whole = jobs[slot]
         row = np.uintp(out)
         coming = np.uintp(0)
         for i in range(-1, count):
@@ -347,15 +347,15 @@ def copy_batches(  # type: ignore[no-untyped-def]
             row += np.uintp(label_bytes)
         if stream:
             _fence()
-        _store_release(np.uintp(filled), generation)
+        _store_release(np.uintp(mark), whole)
         done += 1
         looked = 0
 
 
 @kernel(types.uintp, i8, i8)
-def await_batch(filled, generation, looks):  # type: ignore[no-untyped-def]
+def await_batch(mark, whole, looks):  # type: ignore[no-untyped-def]
     for _ in range(looks):
-        if _load_acquire(filled) == generation:
+        if _load_acquire(mark) == whole:
             return
 
 
