@@ -74,7 +74,7 @@ class AsyncReader(Generic[D, L]):
             layout = build.slot_layout(p, filler)
             if p.workers == "process":
                 arena = Arena(build.shared_size(p, layout, filler))
-                slots = build.attach_slots(filler, layout, p, arena)
+                slots = build.shared_slots(filler, layout, p, arena)
             else:
                 slots = layout.build(p.njob + 1, aligned_empty, filler.handed_out)
             trace = None if p.trace is None else Trace(p.trace)

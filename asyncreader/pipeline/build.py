@@ -8,16 +8,17 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from ..errors import ParamsError, WorkerError
+from ..errors import ParamsError
 from ..params import PATHS, ReaderParams
 from ..pixels.transform import Fill
 from ..sampling import sampler_of
 from ..sampling.samplers import Storage
-from ..sampling.schedule import Cursor, Schedule
+from ..sampling.schedule import BatchPlan, Cursor, Schedule
 from ..sources import (
     OpenSet,
     RowJob,
@@ -32,7 +33,8 @@ from ..stats import Meter
 from ..system.memory import aligned_empty
 from .fill_batch import BatchFiller
 from .shared_memory import Arena, pages
-from .slots import Slot, SlotLayout
+from .slots import Allocate, BatchArrays, Part, Slot, SlotLayout
+from .stages import stages_of
 
 #: Samples, spread over a set, that are read to see whether ``dtype`` can hold their values.
 LOOKED_AT: Final = 16
@@ -52,7 +54,9 @@ def rooted(p: ReaderParams) -> ReaderParams:
     return replace(p, **found)
 
 
-def make_filler(p: ReaderParams, source: OpenSet, rank: int, world_size: int) -> BatchFiller:
+def make_filler(
+    p: ReaderParams, source: OpenSet, rank: int, world_size: int, allocate: Allocate = np.zeros
+) -> BatchFiller:
     """The filler of a source, with its order. ParamsError if source and parameters do not fit."""
     spec, fills = source.spec, source.fills(p.wanted)
     if p.last_batch == "short" and world_size != 1:
@@ -81,8 +85,9 @@ def make_filler(p: ReaderParams, source: OpenSet, rank: int, world_size: int) ->
         schedule,
         on_error=p.on_error,
         verify=p.verify,
-        postprocess=p.postprocess,
+        stages=stages_of(p),
         traced=p.trace is not None,
+        allocate=allocate,
     )
 
 
@@ -136,16 +141,25 @@ def _shortly(values: tuple[float, ...]) -> str:
 
 
 def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
-    """The shapes of the slots. For a postprocess one trial call on real rows tells them."""
+    """The layout of the slots: of the rows, and then of what each stage makes of them."""
     table = filler.source.labels
     layout = SlotLayout(
-        rows=tuple((fill.allocate_shape(p.batch_size), fill.dtype) for fill in filler.fills),
-        labels=None if table is None else ((p.batch_size, *table.shape[1:]), table.dtype),
+        rows=tuple(Part(fill.allocate_shape(p.batch_size), fill.dtype) for fill in filler.fills),
+        labels=None if table is None else Part((p.batch_size, *table.shape[1:]), table.dtype),
         several=filler.source.named,
     )
     _check_memory(p, layout)
-    if p.postprocess is None:
-        return layout
+    for number, stage in enumerate(filler.stages):
+        (slot,) = layout.build(1, aligned_empty, filler.handed_out)
+        trial = partial(_first_batch, filler, number, slot)
+        made = stage.layout(slot.made[-1].layout(), trial)
+        layout = replace(layout, made=(*layout.made, made))
+        _check_memory(p, layout)
+    return layout
+
+
+def _first_batch(filler: BatchFiller, stages: int, slot: Slot) -> tuple[BatchArrays, BatchPlan]:
+    """The first batch after so many stages, made in ``slot``, and its plan."""
     # a bad sample among the first must not keep the reader from opening
     trial = BatchFiller(
         filler.source,
@@ -153,39 +167,12 @@ def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
         filler.schedule,
         on_error="zero",
         verify="never",
-        postprocess=p.postprocess,
+        stages=filler.stages[:stages],
     )
-    (slot,) = layout.build(1, aligned_empty, filler.handed_out)
     slot.plan = plan = filler.schedule.plan(filler.schedule.next_batch_at(Cursor()))
-    count = plan.indices.size
-    trial.fill_part(slot, 0, count, Meter())
-    result = trial.call_postprocess(
-        filler.seen_rows(slot, count),
-        None if slot.labels is None else slot.labels[:count],
-        plan.rng_key,
-    )
-    if result is None:
-        return layout
-    several, parts = trial.made_arrays(result[0])
-    parts = (result[1], *parts)
-    try:
-        made = [None if part is None else np.asarray(part) for part in parts]
-    except ValueError as exc:  # rows of several lengths
-        raise WorkerError(f"postprocess must return arrays: {exc}") from exc
-    labels, *data = ((None if m is None else (m.shape, m.dtype)) for m in made)
-    known = [part for part in data if part is not None]
-    if (
-        not known
-        or len(known) < len(data)
-        or any(m is not None and (m.dtype.kind not in "buif" or m.ndim == 0) for m in made)
-    ):
-        raise WorkerError(
-            "postprocess must return arrays of numbers",
-            found=" and ".join(type(part).__name__ for part in (*parts[1:], parts[0])),
-        )
-    layout = replace(layout, out=tuple(known), several=several, out_labels=labels)
-    _check_memory(p, layout)
-    return layout
+    trial.fill_part(slot, 0, plan.indices.size, Meter())
+    trial.finish(slot, Meter())
+    return slot.batch_rows(-1), plan
 
 
 def _check_memory(p: ReaderParams, layout: SlotLayout) -> None:
@@ -201,17 +188,17 @@ def _check_memory(p: ReaderParams, layout: SlotLayout) -> None:
 
 
 def shared_size(p: ReaderParams, layout: SlotLayout, filler: BatchFiller) -> int:
-    """Bytes of shared memory for :func:`attach_slots`."""
+    """Bytes of shared memory for :func:`shared_slots`."""
     seen = 0 if filler.seen is None else pages(filler.seen.nbytes)
     return seen + (p.njob + 1) * sum(pages(size) for size in layout.sizes())
 
 
-def attach_slots(
+def shared_slots(
     filler: BatchFiller, layout: SlotLayout, p: ReaderParams, arena: Arena
 ) -> list[Slot]:
-    """The shared slots and the shared map of checked samples, in the reader or in a worker."""
+    """The slots of a reader with worker processes, behind the map of samples that these check."""
     if filler.seen is not None:
-        filler.seen = arena.empty(filler.seen.shape, np.uint8)
+        arena.empty(filler.seen.shape, np.uint8)
     return layout.build(p.njob + 1, arena.empty, filler.handed_out)
 
 
@@ -223,9 +210,9 @@ def build_worker(
     layout: SlotLayout,
     arena: Arena,
 ) -> tuple[BatchFiller, list[Slot]]:
-    """The filler and the slots of a worker process: its own source of the set, shared slots."""
-    filler = make_filler(p, index.open(), rank, world_size)
-    return filler, attach_slots(filler, layout, p, arena)
+    """The filler and the slots of a worker process: its own source of the set, shared memory."""
+    filler = make_filler(p, index.open(), rank, world_size, arena.empty)
+    return filler, layout.build(p.njob + 1, arena.empty, filler.handed_out)
 
 
 def open_set(p: ReaderParams) -> OpenSet:

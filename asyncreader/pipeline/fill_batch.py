@@ -1,28 +1,26 @@
-"""What a worker does with a batch: read its rows, handle bad samples, run postprocess."""
+"""What a worker does with a batch: read its rows, handle bad samples, run the stages."""
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import FILL_MASKED
-from ..errors import AsyncReaderError, SampleError, SourceError, WorkerError
+from ..errors import AsyncReaderError, SampleError, SourceError
 from ..pixels.transform import Fill
 from ..sampling.schedule import BatchPlan, Schedule
 from ..sources import OpenSet, RowError, RowJob
 from ..stats import BadRow, Meter
 from .copy_queue import CopyQueue
-from .slots import Array, Data, Slot
+from .slots import Allocate, Array, Slot
+from .stages import Stage
 from .trace import named_by, note
 
 Int64: TypeAlias = npt.NDArray[np.int64]
-Postprocess: TypeAlias = Callable[..., Any]
 
 #: Replacement samples tried for one bad sample before the batch fails.
 ATTEMPTS: Final = 16
@@ -32,29 +30,12 @@ ATTEMPTS: Final = 16
 MOST_MARKED: Final = 1 << 30
 
 
-def takes_rng(function: Postprocess) -> bool:
-    """Whether ``function`` takes (data, labels, rng) rather than (data, labels)."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return False
-    try:
-        signature.bind(None, None, None)
-    except TypeError:
-        return False
-    # f(data, labels, alpha=0.5) binds three too, but did not ask for a generator
-    named = list(signature.parameters.values())
-    if len(named) < 3:
-        return True
-    return named[2].default is inspect.Parameter.empty or named[2].name == "rng"
-
-
 class BatchFiller:
     """Fills slots with the fields of a set. All workers of a reader share one.
 
-    ``fills``: how each field becomes rows.
-    ``seen`` (uint8 per sample) marks samples whose checksum has passed, with verify="first".
-    ``traced``: the workers' meters record what was done when, for trace.py.
+    ``fills``: how each field becomes rows; ``stages``: what is done with each batch then.
+    ``seen`` (uint8 per sample, made by ``allocate``) marks samples whose checksum has passed, with
+    verify="first". ``traced``: the workers' meters record what was done when, for trace.py.
     """
 
     def __init__(
@@ -65,8 +46,9 @@ class BatchFiller:
         *,
         on_error: str,
         verify: str,
-        postprocess: Postprocess | None,
+        stages: Sequence[Stage] = (),
         traced: bool = False,
+        allocate: Allocate = np.zeros,
     ) -> None:
         self.source = source
         self.fills = fills
@@ -80,12 +62,11 @@ class BatchFiller:
         if self._verify == "first" and source.spec.count > MOST_MARKED:
             self._verify = "always"
         self._all_seen = False
-        self._slot_bytes = 0
-        self._postprocess = postprocess
-        self._with_rng = postprocess is not None and takes_rng(postprocess)
-        self.seen: npt.NDArray[np.uint8] | None = (
-            np.zeros(source.spec.count, np.uint8) if self._verify == "first" else None
-        )
+        self._slot_bytes = sum(fill.row_bytes for fill in fills) * schedule.batch
+        self.stages = stages
+        self.seen: npt.NDArray[np.uint8] | None = None
+        if self._verify == "first":
+            self.seen = allocate((source.spec.count,), np.dtype(np.uint8))
 
     def handed_out(self, rows: Sequence[Array]) -> tuple[Array, ...]:
         """The views of a slot's memory that the user gets, one for each field."""
@@ -100,11 +81,6 @@ class BatchFiller:
     def _no_keys(self) -> npt.NDArray[np.uint64]:
         return np.zeros(self.schedule.batch, np.uint64)
 
-    def seen_rows(self, slot: Slot, count: int) -> Data:
-        """The first ``count`` rows of a slot, as the user gets them."""
-        seen = self.handed_out([array[:count] for array in slot.rows])
-        return seen if self.source.named else seen[0]
-
     def copy_queue(self, slots: Sequence[Slot], servers: int) -> CopyQueue | None:
         """The queue for batches that are only copied (copy_queue.py); None if it cannot be used."""
         labels = self.source.labels
@@ -112,14 +88,13 @@ class BatchFiller:
             isinstance(labels, np.ndarray) and labels.flags.c_contiguous and labels.nbytes > 0
         )
         one = len(self.fills) == 1 and self.fills[0].mode == "copy"
-        copied = one and self._postprocess is None
+        copied = one and not self.stages
         if not (copied and table) or self._verify == "always":
             return None
         extents = self.source.first.in_memory(0)
         if extents is None or not CopyQueue.available():
             return None
         outs = [(slot.rows[0], slot.labels, slot.mark) for slot in slots]
-        self._slot_bytes = outs[0][0].nbytes
         return CopyQueue(outs, labels, extents, servers, self._traced)
 
     def only_copied(self, plan: BatchPlan) -> bool:
@@ -267,99 +242,15 @@ class BatchFiller:
     # -- the whole batch -------------------------------------------------------------------
 
     def finish(self, slot: Slot, meter: Meter) -> None:
-        """Run postprocess on a filled batch, and copy what it returns to the output buffers."""
-        if self._postprocess is None:
-            return
+        """Run the stages on a filled batch. What one raises is the error of the whole batch."""
         plan = slot.plan
         assert plan is not None
-        started = time.perf_counter()
-        count = plan.indices.size
-        labels = None if slot.labels is None else slot.labels[:count]
-        try:
-            result = self.call_postprocess(self.seen_rows(slot, count), labels, plan.rng_key)
-            self._store(slot, result, count)
-        finally:
-            now = time.perf_counter()
-            if self._traced:
-                self._note(meter, "postprocess", started, now, slot, {})
-        meter.seconds["postprocess"] += now - started
-
-    def call_postprocess(
-        self, data: Data, labels: Array | None, rng_key: int
-    ) -> tuple[Any, Any] | None:
-        """Call the user's function; None if it worked in place. WorkerError if it raised."""
-        assert self._postprocess is not None
-        arguments: list[Any] = [data, labels]
-        if self._with_rng:
-            arguments.append(np.random.Generator(np.random.Philox(key=rng_key)))
-        try:
-            result = self._postprocess(*arguments)
-        except Exception as exc:
-            raise WorkerError(
-                f"postprocess raised {type(exc).__name__}: {exc}",
-                hint="the original error is its cause",
-            ) from exc
-        if result is None:
-            return None
-        if isinstance(result, tuple | list):
-            if len(result) != 2:
-                raise WorkerError(
-                    "postprocess must return None, data, or (data, labels)",
-                    found=f"{len(result)} values",
-                    hint="several fields go as ((first, second, ...), labels)",
-                )
-            return result[0], result[1]
-        return result, labels
-
-    def made_arrays(self, data: Any) -> tuple[bool, tuple[Any, ...]]:
-        """Whether the user gets a tuple of data arrays, and the arrays that postprocess made."""
-        several = self.source.named and isinstance(data, tuple | list)
-        return several, tuple(data) if several else (data,)
-
-    def _store(self, slot: Slot, result: tuple[Any, Any] | None, count: int) -> None:
-        outs = slot.out
-        in_place = outs[0].base is not None and np.shares_memory(outs[0], slot.rows[0])
-        if result is None:
-            if not in_place:
-                raise WorkerError(
-                    "postprocess returned None, but arrays in its trial call",
-                    hint="it must always work in place, or always return arrays",
-                )
-            return
-        if in_place:
-            raise WorkerError(
-                "postprocess returned arrays, but None in its trial call",
-                hint="it must always work in place, or always return arrays",
-            )
-        _, made_of_data = self.made_arrays(result[0])
-        if len(made_of_data) != len(outs):
-            raise WorkerError(
-                "postprocess returned another number of arrays than in its trial call",
-                found=f"{len(made_of_data)} of data",
-                expected=len(outs),
-            )
-        for name, made, out in (
-            *(("data", made, out) for made, out in zip(made_of_data, outs, strict=True)),
-            ("labels", result[1], slot.out_labels),
-        ):
-            if out is None:
-                if made is not None:
-                    raise WorkerError(f"postprocess returned {name}, but none in its trial call")
-                continue
-            if np.ma.is_masked(made):
-                raise WorkerError(
-                    f"postprocess returned {name} with masked values, whose mask would be lost",
-                    hint=FILL_MASKED,
-                )
-            array = np.asarray(made)
-            expected = (
-                (count, *out.shape[1:]) if out.shape[0] == slot.rows[0].shape[0] else out.shape
-            )
-            if array.shape != expected or array.dtype != out.dtype:
-                raise WorkerError(
-                    f"postprocess returned {name} of another shape or dtype than in its trial call",
-                    found=f"{array.shape} {array.dtype}",
-                    expected=f"{expected} {out.dtype}",
-                    hint="a batch has a fixed shape",
-                )
-            np.copyto(out[: expected[0]], array)
+        for number, stage in enumerate(self.stages):
+            started = time.perf_counter()
+            try:
+                stage.run(slot.batch_rows(number), slot.batch_rows(number + 1), plan)
+            finally:
+                now = time.perf_counter()
+                if self._traced:
+                    self._note(meter, stage.name, started, now, slot, {})
+            meter.seconds[stage.name] += now - started

@@ -417,7 +417,7 @@ class ProcessWorkers(ProcessGroup):
             slot.error = slot.error or error
         elif not self._ring.part_done(slot, lo, error):
             return
-        elif slot.error is None and self._recipe.params.postprocess is not None:
+        elif slot.error is None and self._recipe.layout.made:
             self._give(slot, -1, -1, True)
             return
         self._ring.ready(slot)

@@ -1,0 +1,174 @@
+"""What is done with a whole batch: a stage is one class, and its name is in stats and trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncreader import AsyncReader, WorkerError
+from asyncreader.pipeline import build
+from asyncreader.pipeline.slots import BatchArrays, BatchLayout, Part
+from asyncreader.pipeline.stages import Stage, Trial, stages_of
+from asyncreader.sampling.schedule import BatchPlan
+
+COUNT, CLASSES = 22, 5
+DATA = np.random.default_rng(0).integers(0, 256, (COUNT, 6, 5, 3), dtype=np.uint8)
+LABELS = np.arange(COUNT)[:, None] % CLASSES
+
+Add = Callable[..., None]
+
+
+class Nothing:
+    """Leaves batches as they are."""
+
+    name = "nothing"
+
+    def layout(self, given: BatchLayout, trial: Trial) -> BatchLayout:
+        return given
+
+    def run(self, given: BatchArrays, made: BatchArrays, plan: BatchPlan) -> None:
+        assert made.data[0].shape[0] == plan.indices.size
+
+
+class OneHot:
+    """Makes (B, classes) float32 of labels, and leaves the data where they are."""
+
+    name = "one-hot"
+
+    def layout(self, given: BatchLayout, trial: Trial) -> BatchLayout:
+        assert given.labels is not None
+        shape = (given.labels.shape[0], CLASSES)
+        return replace(given, labels=Part(shape, np.dtype(np.float32)))
+
+    def run(self, given: BatchArrays, made: BatchArrays, plan: BatchPlan) -> None:
+        assert given.labels is not None
+        assert made.labels is not None
+        made.labels[:] = given.labels == np.arange(CLASSES)
+
+
+class Drawn:
+    """Adds to each row a number that follows from its key alone."""
+
+    name = "drawn"
+
+    def layout(self, given: BatchLayout, trial: Trial) -> BatchLayout:
+        return given
+
+    def run(self, given: BatchArrays, made: BatchArrays, plan: BatchPlan) -> None:
+        made.data[0][:] += (plan.keys & 0xFF).astype(np.uint8)[:, None, None, None]
+
+
+class Fails(Nothing):
+    """Raises for the batch that begins with record 8."""
+
+    name = "fails"
+
+    def run(self, given: BatchArrays, made: BatchArrays, plan: BatchPlan) -> None:
+        if plan.indices[0] == 8:
+            raise KeyError("mine")
+
+
+@pytest.fixture
+def add(monkeypatch: pytest.MonkeyPatch) -> Add:
+    """Puts stages before those that the parameters ask for."""
+
+    def added(*stages: Stage) -> None:
+        monkeypatch.setattr(build, "stages_of", lambda p: (*stages, *stages_of(p)))
+
+    return added
+
+
+def served(**params: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Data and labels of an epoch."""
+    given = {"data": DATA, "labels": LABELS, "batch_size": 4, "layout": "NHWC", **params}
+    with AsyncReader(given, copy=True) as reader:
+        return list(reader)
+
+
+def equal(found: list[tuple[np.ndarray, np.ndarray]], expected: Any) -> bool:
+    """Whether two epochs are the same bytes."""
+    return all(
+        a.dtype == b.dtype and a.tobytes() == b.tobytes()
+        for one, other in zip(found, expected, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("last", ["drop", "short"])
+def test_a_stage_that_does_nothing_is_one_class(add: Add, tmp_path: Path, last: str) -> None:
+    """Batches are those of a reader without it, in the same memory, and its seconds are in stats,
+    trace and repr under its name."""
+    expected = served(last_batch=last)
+    add(Nothing())
+    assert equal(served(last_batch=last), expected)
+    trace = tmp_path / "trace.json"
+    with AsyncReader(data=DATA, labels=LABELS, batch_size=4, trace=trace) as reader:
+        for slot in reader._ring.slots:
+            assert slot.made[1].data[0] is slot.made[0].data[0]
+        assert len(list(reader)) == 5
+        stats = reader.stats()
+    assert stats.seconds["nothing"] > 0
+    assert "nothing 0." in repr(stats)
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert sum(event["name"] == "nothing" for event in events) >= 5
+
+
+def test_a_stage_changes_shape_and_dtype_of_labels(add: Add) -> None:
+    """Labels get memory of their own and data none; postprocess sees what the stage made."""
+    add(OneHot())
+    seen = []
+
+    def note(data: np.ndarray, labels: np.ndarray) -> None:
+        seen.append((labels.shape, labels.dtype))
+
+    with AsyncReader(data=DATA, labels=LABELS, batch_size=4, postprocess=note) as reader:
+        assert reader.labels_shape == (4, CLASSES)
+        for batch in reader:
+            assert batch.labels.dtype == np.float32
+            assert (batch.labels.argmax(1) == LABELS[batch.indices, 0]).all()
+            assert (batch.data.transpose(0, 2, 3, 1) == DATA[batch.indices]).all()
+        slot = reader._ring.slots[0]
+        assert slot.out[0] is slot.made[0].data[0]
+        assert slot.out_labels is slot.made[1].labels
+    assert set(seen) == {((4, CLASSES), np.dtype(np.float32))}
+
+    with AsyncReader(
+        data=DATA, labels=LABELS, batch_size=4, postprocess=lambda d, la: (d, la[:, :2] * 2)
+    ) as reader:
+        assert reader.labels_shape == (4, 2)
+        for batch in reader:
+            assert (batch.labels[:, 1] == 2 * (LABELS[batch.indices, 0] == 1)).all()
+
+
+def test_a_stage_draws_by_the_keys_of_its_rows(add: Add) -> None:
+    """What a stage draws by the batch's keys is the same for any threads, and for two ranks joined
+    as for one process."""
+    add(Drawn(), Nothing())
+    plain = served(shuffle=True)
+    assert not equal(plain, [(DATA[:4], LABELS[:4])] * 5)
+    assert equal(served(shuffle=True, nthread=3, njob=4), plain)
+    ranks = [served(shuffle=True, batch_size=2, rank=rank, world_size=2) for rank in range(2)]
+    joined = [
+        tuple(map(np.concatenate, zip(*pair, strict=True))) for pair in zip(*ranks, strict=True)
+    ]
+    assert equal(joined, plain)
+
+
+def test_the_error_of_a_stage_belongs_to_its_batch(add: Add) -> None:
+    """What a stage raises is a WorkerError of that batch alone, with the error as its cause."""
+    add(Fails())
+    with AsyncReader(data=DATA, labels=LABELS, batch_size=4, njob=2) as reader:
+        for step in range(5):
+            reader.fetchData()
+            if step == 2:
+                with pytest.raises(WorkerError) as caught:
+                    reader.getNextBatch()
+                assert isinstance(caught.value.__cause__, KeyError)
+            else:
+                assert reader.getNextBatch().step == step
