@@ -330,7 +330,7 @@ class ReaderParams:
     def dims(self) -> tuple[int, int, int, int] | None:
         """1-based (number, height, width, channel) axes, or None where none was named."""
         given = (self.num_dim, self.h_dim, self.w_dim, self.cha_dim)
-        if all(value is None for value in given):
+        if given == (None, None, None, None):
             return None
         number, height, width, channel = (
             default if value is None else value

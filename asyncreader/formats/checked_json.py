@@ -35,10 +35,11 @@ def whole(limit: int = 1 << 31) -> Rule:
 
 
 def one_of(*choices: str | int | None) -> Rule:
-    """One of ``choices``."""
+    """One of ``choices``; of the same type, for true is no 1."""
+    typed = [(type(one), one) for one in choices]
     return Rule(
         " or ".join("none" if one is None else repr(one) for one in choices),
-        lambda value: any(type(value) is type(one) and value == one for one in choices),
+        lambda value: (type(value), value) in typed,
     )
 
 
@@ -64,14 +65,18 @@ def is_digest(value: object) -> bool:
     return isinstance(value, str) and _HEX.fullmatch(value) is not None
 
 
-def _is_name(value: object) -> bool:
+def _are_names(value: object) -> bool:
+    """Whether ``value`` is a list of text, all of which can be written: there may be thousands."""
+    if not isinstance(value, list) or not set(map(type, value)) <= {str}:
+        return False
     try:  # bytes of a folder's name that are not UTF-8 come as os.fsdecode gives them
-        return isinstance(value, str) and value.encode("utf-8", "surrogateescape") is not None
+        "\0".join(value).encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return False
+    return True
 
 
-NAMES: Final = each(Rule("text", _is_name))
+NAMES: Final = Rule("a list, each text", _are_names)
 OBJECT: Final = Rule("an object", lambda value: isinstance(value, dict))
 DIGESTS: Final = Rule(
     "digests of 16 hex digits, by name",
@@ -118,11 +123,13 @@ class JsonText:
     def read(self, raw: Mapping[str, Any], rules: Rules, inside: str = "") -> dict[str, Any]:
         """The entries of ``raw`` that have rules, lists as tuples. FormatError for one that its
         rule does not allow. ``inside``: where ``raw`` is in the text ("fields[0].")."""
+        entries: dict[str, Any] = {}
         for name, rule in rules.items():
-            if not rule.allows(raw.get(name)):
+            value = raw.get(name)
+            if not rule.allows(value):
                 raise self.wrong(raw, name, rule.expected, inside)
-        entries = ((name, raw.get(name)) for name in rules)
-        return {n: tuple(value) if isinstance(value, list) else value for n, value in entries}
+            entries[name] = tuple(value) if isinstance(value, list) else value
+        return entries
 
     def wrong(
         self, raw: Mapping[str, Any], name: str, expected: str, inside: str = ""

@@ -1,14 +1,15 @@
 """The description in a packed file: names, version, digests. Reader and converter import it.
 
 HDF5: data sets ``data``, ``labels``, ``paths``, ``classes``, ``checksums`` (and ``offsets`` when
-the samples are encoded) with the :class:`Meta` fields as root attributes, written last.
+the samples are encoded); written last, the :class:`Meta` fields but for ``classes`` as JSON in the
+root attribute ``DESCRIPTION``; ``format`` and those in ``SHOWN`` are attributes, too.
 LMDB: named databases of the same names; ``data`` and ``paths`` have one value per record under its
 zero-padded number, ``labels`` and ``checksums`` hold one array each under ``TABLE_KEY``, and
 ``meta`` holds the :class:`Meta` fields as JSON under ``META_KEY``, written last.
 
 Another field, such as ``mask``, is stored as ``data`` is, under its own name. With it come
 ``mask.checksums``, ``mask.paths`` if it was packed from files, and in HDF5 ``mask.offsets`` if it
-is encoded; ``fields`` of the :class:`Meta` describes it (in HDF5 as JSON text).
+is encoded; ``fields`` of the :class:`Meta` describes it.
 
 Digests are XXH3-64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): of a sample's
 stored bytes in ``checksums``, and of each table in ``Meta.digests``, written as 16 hex digits. That
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, TypeGuard, get_args
 
@@ -67,6 +68,12 @@ META: Final = "meta"
 #: LMDB: the key of the one array in ``labels`` and in ``checksums``, and of the JSON in ``meta``.
 TABLE_KEY: Final = b"table"
 META_KEY: Final = b"meta"
+
+#: HDF5: the root attribute that holds the description as JSON, and the facts of it that, like
+#: ``format``, are attributes of their own, too, for people and other programs. All together are
+#: fewer than nine: HDF5 keeps more in a tree and a heap, which are slow to check.
+DESCRIPTION: Final = "description"
+SHOWN: Final = ("version", "count", "encoding", "axes")
 
 #: Fields of a description that its own digest covers.
 DESCRIBED: Final = (
@@ -264,10 +271,13 @@ class Meta(Described):
         return replace(self, digests={**self.digests, META: described_digest(facts)})
 
     @classmethod
-    def from_json(cls, text: str | bytes, path: str) -> Meta:
-        """Read and check what :meth:`to_json` wrote; anything else is a FormatError."""
+    def from_json(cls, text: str | bytes, path: str, classes: Sequence[str] | None = None) -> Meta:
+        """Read and check what :meth:`to_json` wrote; anything else is a FormatError. ``classes``:
+        their names, where they are not in the text."""
         source = JsonText("its description", path, REPACK)
-        raw = source.parse(text, _LONGEST)
+        raw = source.parse(text, LONGEST)
+        if classes is not None:
+            raw[CLASSES] = classes
         if raw.get("format") != FORMAT_NAME:
             raise FormatError("asyncreader did not write its description", path=path, hint=REPACK)
         version = source.check_version(raw, FORMAT_VERSION)
@@ -286,7 +296,7 @@ _META_RULES: Final[Rules] = {
 }
 
 #: A description with a million class names is half as long.
-_LONGEST: Final = 32 << 20
+LONGEST: Final = 32 << 20
 
 REPACK: Final = "the file is damaged or was not written to its end: convert it again"
 

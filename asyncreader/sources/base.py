@@ -150,6 +150,8 @@ def index_fields(
 ) -> dict[str, FieldIndex]:
     """The indexes of the fields that are asked for, of a file that is open."""
     first = index(fields)
+    if fields.others == ():
+        return {fields.data: first}
     others = fields.also(first.spec.stored, [one.name for one in first.spec.fields])
     return {fields.data: first, **{one.data: index(one) for one in others}}
 

@@ -34,7 +34,7 @@ from .sets.lists import join, join_packed
 from .sets.open_cache import open_limit
 from .sets.shards import open_shards
 from .sniff import FAMILY, Sniffed, sniff
-from .urls import absolute, is_url, local_path
+from .urls import absolute_file, is_url, local_path
 
 #: What a caller names: a path, a glob pattern, a URL, or a list of them.
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -54,20 +54,24 @@ def fields_of(p: ReaderParams) -> Hdf5Fields:
 
 
 def expand_paths(path: Paths) -> list[str]:
-    """The files that a path, a glob pattern or a list of either names, in that order: absolute,
-    since some are opened later."""
+    """The files that a path, a glob pattern or a list of either names, in that order: absolute
+    paths, since some are opened later, and URLs."""
     if not isinstance(path, str | os.PathLike):
         return [found for entry in path for found in expand_paths(entry)]
     text = FILE("path", path)
-    if is_url(text):
+    if not os.path.isabs(text) and is_url(text):
         local = local_path(text)
         return [text] if local is None else expand_paths(local)
-    if os.path.lexists(text) or not glob.has_magic(text):
-        return [absolute(text)]
-    found = [absolute(name) for name in sorted(glob.glob(text, recursive=True))]
+    if not _is_pattern(text):
+        return [absolute_file(text)]
+    found = [absolute_file(name) for name in sorted(glob.glob(text, recursive=True))]
     if not found:
         raise SourceNotFoundError("nothing matches this pattern", path=text)
     return found
+
+
+def _is_pattern(text: str) -> bool:
+    return glob.has_magic(text) and not os.path.lexists(text)
 
 
 def open_source(
@@ -85,8 +89,11 @@ def open_whole(path: Paths, fields: Hdf5Fields | None = None, *, io: str = "auto
 
 
 def _open_set(found: Fields, named: bool = True) -> OpenSet:
-    with _all_or_none(found.values()):
+    try:
         return OpenSet(found, named) if named else OpenSet.of(*found.values())
+    except BaseException:
+        _close(found.values())
+        raise
 
 
 @contextlib.contextmanager
@@ -95,9 +102,13 @@ def _all_or_none(opened: Iterable[Source]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for source in opened:
-            source.close()
+        _close(opened)
         raise
+
+
+def _close(opened: Iterable[Source]) -> None:
+    for source in opened:
+        source.close()
 
 
 def _open_fields(path: Paths, fields: Hdf5Fields, io: str, expect: str | None = None) -> Fields:
@@ -107,7 +118,7 @@ def _open_fields(path: Paths, fields: Hdf5Fields, io: str, expect: str | None = 
     or ParamsError; nothing stays open then.
     """
     names = expand_paths(path)
-    if not isinstance(path, str | os.PathLike) or names != [absolute(os.fspath(path))]:
+    if not isinstance(path, str | os.PathLike) or _is_pattern(os.fspath(path)):
         known = _by_manifest(names)
         if known is not None and expect in (None, CONTAINERS[known[1].common.container]):
             return open_shards(known[0], fields, io=io, manifest=known[1])
@@ -139,8 +150,8 @@ def _open_many(
     plain = fields.labels in (None, fmt.LABELS) and fields.labels_path is None
     if not plain or fields.dims not in (None, (1, 2, 3, 4)):
         return None  # only sets that others packed have these
-    if any(is_url(name) or manifest_path(name) is not None for name in names):
-        return None
+    if any(not os.path.isabs(name) or manifest_path(name) is not None for name in names):
+        return None  # a URL, or several files
     return join_packed(names, partial(_open_one_of, io=io, expect=expect), fields)
 
 
@@ -150,8 +161,7 @@ def _open_one_of(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> 
     if len(found) == 1:
         return found[0]
     for file in found:
-        for source in file.values():
-            source.close()
+        _close(file.values())
     return None
 
 
@@ -184,8 +194,9 @@ def _warn_if_some(where: str, named: int, total: int) -> None:
 
 
 def _open_named(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> Iterator[Fields]:
-    """The files of one name: one, or several for a list of Caffe's."""
-    if is_url(name):
+    """The files of one name that :func:`expand_paths` gave: one, or several for a list of
+    Caffe's."""
+    if not os.path.isabs(name) and is_url(name):
         from .remote.open import open_remote  # with asyncio, which costs files on disk 0.05 s
 
         remote = open_remote(name, fields, io=io)
@@ -230,8 +241,8 @@ def _check_family(names: Sequence[str]) -> None:
     families: dict[tuple[str, str, str], set[int]] = {}
     folders = set()
     for name in names:
-        if is_url(name):
-            continue
+        if not os.path.isabs(name):
+            continue  # a URL
         manifest = manifest_path(name)
         if manifest is not None:
             folders.add(os.path.dirname(os.path.abspath(manifest)))

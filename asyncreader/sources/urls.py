@@ -53,7 +53,12 @@ def absolute(path: str) -> str:
 
     URLs stay as they are. So does ``..``: after a symbolic link it means another folder.
     """
-    if is_url(path) or os.path.isabs(path):
+    return path if is_url(path) else absolute_file(path)
+
+
+def absolute_file(path: str) -> str:
+    """The same for the name of a file."""
+    if os.path.isabs(path):
         return path
     try:
         here = os.getcwd()
@@ -67,11 +72,13 @@ def absolute_pattern(path: str) -> str:
 
     A path that is neither a file nor a pattern stays as it is, for the error message.
     """
-    if is_url(path) or os.path.isabs(path) or os.path.lexists(path):
-        return absolute(path)
+    if os.path.isabs(path) or is_url(path):
+        return path
+    if os.path.lexists(path):
+        return absolute_file(path)
     if not glob.has_magic(path):
         return path
-    return glob.escape(absolute("./")) + path
+    return glob.escape(absolute_file("./")) + path
 
 
 def without_secrets(text: str) -> str:

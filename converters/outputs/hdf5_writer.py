@@ -144,15 +144,12 @@ class Hdf5File:
     def describe(self, meta: fmt.Meta) -> None:
         """The description, as attributes of the root group."""
         facts = meta.facts()
-        del facts["classes"]
-        if "fields" in facts:
-            facts["fields"] = json.dumps(facts["fields"], sort_keys=True)
-        digests = facts.pop("digests")
-        facts.update({f"digest_{name}": value for name, value in digests.items()})
-        self.reserve(0)
-        for name in sorted(facts):
-            if facts[name] is not None:
-                self._attribute(name, facts[name])
+        del facts[fmt.CLASSES]
+        text = json.dumps(facts, sort_keys=True)
+        self.reserve(len(text))
+        for name in ("format", *fmt.SHOWN):
+            self._attribute(name, facts[name])
+        self._attribute(fmt.DESCRIPTION, text)
 
     def _attribute(self, name: str, value: Any) -> None:
         # Fixed-length strings: those of variable length lie in a heap without checksums.

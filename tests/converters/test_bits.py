@@ -148,7 +148,7 @@ def test_raw_sets_are_uint16_for_plain_readers(tmp_path: Path) -> None:
         with h5py.File(target) as file:
             assert file["data"].dtype == "<u2"
             assert np.array_equal(file["data"][..., 0], values)
-            assert file.attrs["dtype"] == b"uint16"
+            assert json.loads(file.attrs["description"])["dtype"] == "uint16"
         assert np.array_equal(served(target)[:, 0], values)
     convert(tmp_path / "in", tmp_path / "a.lmdb", bits=16)
     with lmdb.open(str(tmp_path / "a.lmdb"), max_dbs=9, readonly=True, lock=False) as env:

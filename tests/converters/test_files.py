@@ -63,29 +63,38 @@ def test_raw_hdf5_by_plain_h5py(folder: Path, tmp_path: Path, options: dict[str,
         labels = file["labels"]
         assert (labels.shape, labels.dtype, labels.chunks) == ((23, 1), np.int64, None)
         assert [int(n) for n in labels[:, 0]] == [int(name[6:7]) for name in names]
+        labels_digest = xxhash.xxh3_64_hexdigest(labels[:].astype("<i8"))
         assert [bytes(n) for n in file["classes"][:]] == [b"class 0", b"class 1", b"class 2"]
         sums = [xxhash.xxh3_64_intdigest(row.tobytes()) for row in data]
         assert file["checksums"].dtype == np.uint64
         assert file["checksums"][:].tolist() == sums
-        facts = dict(file.attrs)
-        assert {name: facts[name] for name in ("version", "count", "channels")} == {
-            "version": 1,
-            "count": 23,
-            "channels": 3,
-        }
-        assert facts["shape"].tolist() == [20, 30, 3]
-        for name, value in (
-            ("format", b"asyncreader"),
-            ("encoding", b"raw"),
-            ("label_kind", b"class"),
-            ("axes", b"NHWC"),
-            ("dtype", b"uint8"),
-            ("label_dtype", b"<i8"),
-            ("digest_checksums", xxhash.xxh3_64_hexdigest(np.array(sums, "<u8")).encode()),
-            ("digest_labels", xxhash.xxh3_64_hexdigest(labels[:].astype("<i8")).encode()),
-            ("digest_paths", xxhash.xxh3_64_hexdigest(b"".join(n + b"\0" for n in names)).encode()),
-        ):
-            assert facts[name] == value, name
+        said = dict(file.attrs)
+        facts = json.loads(said.pop("description"))
+    assert said == {
+        "format": b"asyncreader",
+        "version": 1,
+        "count": 23,
+        "encoding": b"raw",
+        "axes": b"NHWC",
+    }
+    digests = facts.pop("digests")
+    assert facts == {
+        "format": "asyncreader",
+        "version": 1,
+        "count": 23,
+        "encoding": "raw",
+        "axes": "NHWC",
+        "shape": [20, 30, 3],
+        "channels": 3,
+        "label_kind": "class",
+        "dtype": "uint8",
+        "label_dtype": "<i8",
+    }
+    joined = b"".join(name + b"\0" for name in names)
+    assert digests["checksums"] == xxhash.xxh3_64_hexdigest(np.array(sums, "<u8"))
+    assert digests["labels"] == labels_digest
+    assert digests["paths"] == xxhash.xxh3_64_hexdigest(joined)
+    assert set(digests) == {"checksums", "classes", "labels", "meta", "paths"}
     assert report.bytes == target.stat().st_size
     assert report.classes == ("class 0", "class 1", "class 2")
 
@@ -101,7 +110,7 @@ def test_encoded_hdf5_by_plain_h5py(folder: Path, tmp_path: Path, encoding: str)
         assert (offsets.shape, offsets.dtype) == ((24,), np.int64)
         assert offsets[0] == 0
         assert offsets[-1] == blob.size
-        assert file.attrs["shape"].tolist() == [20, 30, 3]
+        assert json.loads(file.attrs["description"])["shape"] == [20, 30, 3]
         for start, end in itertools.pairwise(offsets):
             assert by_pillow(blob[start:end].tobytes()).shape == (20, 30, 3)
 
@@ -169,7 +178,7 @@ def test_a_set_without_labels(folder: Path, tmp_path: Path, suffix: str) -> None
     if suffix == "h5":
         with h5py.File(target) as file:
             assert set(file) == {"data", "paths", "checksums"}
-            assert file.attrs["label_kind"] == b"none"
+            assert json.loads(file.attrs["description"])["label_kind"] == "none"
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -125,7 +126,7 @@ def test_a_foreign_hdf5_is_packed(tmp_path: Path) -> None:
         assert np.array_equal(file["data"][:], pixels)
         assert file["labels"][:].tolist() == [[n] for n in range(7)]
         assert set(file) == {"data", "labels", "checksums"}
-        assert file.attrs["label_kind"] == b"values"
+        assert json.loads(file.attrs["description"])["label_kind"] == "values"
     assert verify_file(str(tmp_path / "ours.h5")).ok
     with h5py.File(tmp_path / "floats.h5", "w") as file:
         file["data"] = pixels.astype(np.float32)

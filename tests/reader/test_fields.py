@@ -20,7 +20,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from fakes import Packed, damage, packed, write_hdf5, write_lmdb
+from fakes import Packed, damage, describe, described, packed, write_hdf5, write_lmdb
 from foreign_sets import pyxis_sample, write_pyxis
 from PIL import Image
 from process_functions import negative
@@ -859,14 +859,14 @@ def test_garbled_descriptions(tmp_path: Path, change: dict[str, Any], match: str
     """A description of fields that makes no sense is a FormatError."""
     path = write_hdf5(tmp_path / "set.h5", ours())
     with h5py.File(path, "a") as file:
-        fields = json.loads(file.attrs["fields"])
-        fields[0].update(change)
-        file.attrs["fields"] = np.bytes_(json.dumps(fields))
+        facts = described(file)
+        facts["fields"][0].update(change)
+        describe(file, facts)
     with pytest.raises(FormatError, match=match):
         AsyncReader(path=path, data_field=FIELDS)
     with h5py.File(path, "a") as file:
-        file.attrs["fields"] = np.bytes_("{[")
-    with pytest.raises(FormatError, match="wrong 'fields'"):
+        file.attrs["description"] = np.bytes_("{[")
+    with pytest.raises(FormatError, match="description is not JSON"):
         AsyncReader(path=path)
 
 

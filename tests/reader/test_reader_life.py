@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 import pytest
 import xxhash
-from fakes import MemorySource, open_fake, packed, pictures, write_hdf5, write_lmdb
+from fakes import MemorySource, describe, open_fake, packed, pictures, write_hdf5, write_lmdb
 from observed import HANG, descriptors, private_bytes, until, waits
 from painted import COUNT, IMAGES, LABELS, open_reader
 from shard_sets import write_set
@@ -624,12 +624,16 @@ def test_a_million_samples_are_not_a_million_objects(tmp_path: Path) -> None:
         file[fmt.DATA] = np.zeros(count, np.uint8)
         for name, table in tables.items():
             file[name] = table
-            file.attrs[f"digest_{name}"] = np.bytes_(fmt.digest(table))
-        file.attrs.update(count=count, version=1, channels=3, shape=(4, 4, 3))
-        texts = {"format": "asyncreader", "encoding": "png", "label_kind": "values"}
-        texts |= {"axes": "NHWC", "dtype": "uint8", "label_dtype": "<i8"}
-        for name, text in texts.items():
-            file.attrs[name] = np.bytes_(text)
+        meta = fmt.Meta(
+            count=count,
+            encoding="png",
+            shape=(4, 4, 3),
+            channels=3,
+            label_kind="values",
+            classes=None,
+            digests={name: fmt.digest(table) for name, table in tables.items()},
+        )
+        describe(file, meta.facts())
     AsyncReader(path=path, on_error="zero").close()  # whatever is imported late
     gc.collect()
     before = sys.getallocatedblocks()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -278,8 +278,11 @@ def packed(
     )
 
 
-def write_hdf5(path: str | Path, content: Packed, **storage: Any) -> str:
-    """An HDF5 file of ours; ``storage``: keywords of h5py's create_dataset for raw data."""
+def write_hdf5(
+    path: str | Path, content: Packed, *, first_form: bool = False, **storage: Any
+) -> str:
+    """An HDF5 file of ours; ``storage``: keywords of h5py's create_dataset for raw data;
+    ``first_form``: with the description of :func:`describe_first`."""
     meta = content.meta(offsets=content.encoding != "raw")
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
         for name, one in {fmt.DATA: content, **content.fields}.items():
@@ -303,20 +306,34 @@ def write_hdf5(path: str | Path, content: Packed, **storage: Any) -> str:
         if content.classes is not None:
             names = np.array([name.encode() for name in content.classes])
             file.create_dataset(fmt.CLASSES, data=names)
-        facts: dict[str, Any] = {
-            name: getattr(meta, name)
-            for name in (
-                *("format", "version", "count", "encoding", "shape", "channels"),
-                *("label_kind", "axes", "dtype", "label_dtype"),
-            )
-        }
-        if meta.fields:
-            facts["fields"] = json.dumps([asdict(one) for one in meta.fields])
-        facts.update({f"digest_{name}": value for name, value in meta.digests.items()})
-        for name, value in facts.items():
-            if value is not None:
-                file.attrs[name] = np.bytes_(value) if isinstance(value, str) else value
+        (describe_first if first_form else describe)(file, meta.facts())
     return str(path)
+
+
+def describe(file: h5py.File, facts: Mapping[str, Any]) -> None:
+    """Write the description of an HDF5 file of ours, and what is beside it for other readers."""
+    for name in ("format", "version", "count", "encoding", "axes"):
+        value = facts[name]
+        file.attrs[name] = np.bytes_(value) if isinstance(value, str) else value
+    held = {name: value for name, value in facts.items() if name != "classes"}
+    file.attrs["description"] = np.bytes_(json.dumps(held))
+
+
+def describe_first(file: h5py.File, facts: Mapping[str, Any]) -> None:
+    """The form that was written at first: each fact, and each digest, is an attribute."""
+    held = {name: value for name, value in facts.items() if name not in ("classes", "digests")}
+    held |= {f"digest_{name}": value for name, value in facts["digests"].items()}
+    if "fields" in held:
+        held["fields"] = json.dumps(held["fields"])
+    for name, value in held.items():
+        if value is not None:
+            file.attrs[name] = np.bytes_(value) if isinstance(value, str) else value
+
+
+def described(file: h5py.File) -> dict[str, Any]:
+    """The description in an HDF5 file of ours."""
+    facts: dict[str, Any] = json.loads(file.attrs["description"])
+    return facts
 
 
 def write_lmdb(path: str | Path, content: Packed) -> str:

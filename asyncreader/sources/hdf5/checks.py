@@ -25,7 +25,7 @@ from .filters import BUILT_IN_ONLY, LIBRARY, Filter, check_known, decode_chunk
 #: (deflate reaches 1/1032, on nothing but zeros).
 BOMB_BYTES: Final = 256 << 20
 BOMB_RATIO: Final = 200
-#: The largest attribute that is read; a header holds 64 KiB of one at most.
+#: The largest attribute that a header holds.
 _ATTRIBUTE: Final = 1 << 16
 #: Members of a compound type that are looked at.
 _MEMBERS: Final = 64
@@ -160,8 +160,9 @@ def odd_bits(dataset: Dataset) -> str | None:
     return f"{kind.get_precision()} bits in {kind.get_size()} bytes, as {dtype} in other bits"
 
 
-def attribute(item: Any, name: str, compound: bool = False) -> Any:
-    """The value of a small attribute of a plain type, as h5py gives it; None for any other."""
+def attribute(item: Any, name: str, longest: int = _ATTRIBUTE, compound: bool = False) -> Any:
+    """The value of an attribute of a plain type and at most ``longest`` bytes, as h5py gives it;
+    None for any other."""
     import h5py
 
     key = name.encode("utf-8", "surrogateescape")
@@ -175,8 +176,7 @@ def attribute(item: Any, name: str, compound: bool = False) -> Any:
     if space.get_simple_extent_type() == h5py.h5s.NULL:
         return None
     size = math.prod(space.get_simple_extent_dims()) * kind.get_size()
-    # one that Fuel writes has a row of some hundred bytes for each split and source
-    if size > (_ATTRIBUTE if not compound else BOMB_BYTES):
+    if size > longest:
         return None
     return item.attrs[name]
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import AsyncReaderError, FormatError, SourceError
+from ...errors import AsyncReaderError, FormatError, ParamsError, SourceError
 from ...formats import packed as fmt
 from ...system.signals import after_this
 from ..base import Array
@@ -144,49 +144,58 @@ class Hdf5:
         """
         import h5py
 
-        group: Any = self._root
+        here: Any = self._root
         left = deque(name.encode("utf-8", "surrogateescape").split(b"/"))
         followed = 0
         while left:
             part = left.popleft()
             if part in (b"", b"."):
                 continue
-            if b"\0" in part or not group.links.exists(part):
+            if not isinstance(here, h5py.h5g.GroupID) or b"\0" in part:
                 return None
-            kind = group.links.get_info(part).type
-            if kind == h5py.h5l.TYPE_SOFT:
+            if not here.links.exists(part):
+                return None
+            link = here.links.get_info(part)
+            if link.type == h5py.h5l.TYPE_SOFT:
                 followed += 1
                 if followed > _SOFT:
                     raise FormatError(
                         f"{name!r} is a soft link that leads in circles", path=self.path
                     )
-                target = group.links.get_val(part)
-                group = self._root if target.startswith(b"/") else group
+                target = here.links.get_val(part)
+                here = self._root if target.startswith(b"/") else here
                 left.extendleft(reversed(target.split(b"/")))
                 continue
-            if kind != h5py.h5l.TYPE_HARD:
-                raise _leads_out(group, part, kind, name, self.path)
-            found = self._opened(group, part)
-            if found is None:
+            if link.type != h5py.h5l.TYPE_HARD:
+                raise _leads_out(here, part, link.type, name, self.path)
+            here = self._opened(here, part, link.u)
+            if here is None:
                 raise virtual_dataset(name, self.path)
-            if not any(piece not in (b"", b".") for piece in left):
-                return found
-            if not isinstance(found, h5py.h5g.GroupID):
-                return None
-            group = found
-        last: object = group
-        return last
+        reached: object = here
+        return reached
 
-    def dataset(self, name: str) -> Dataset:
-        """A data set by name; refused if its bytes are in another file."""
+    def find(self, name: str) -> Dataset | None:
+        """A data set by name; None if nothing has that name. Refused if its bytes are in another
+        file."""
         import h5py
 
         found = self.reach(name)
         if found is None:
-            raise no_field(name, self._dataset_names(), self.path)
+            return None
         if not isinstance(found, h5py.h5d.DatasetID):
             raise FormatError(f"{name!r} is not a data set", path=self.path)
         return check_stored(h5py.Dataset(found), name, self.path)
+
+    def dataset(self, name: str) -> Dataset:
+        """The same, of a data set that must be there."""
+        found = self.find(name)
+        if found is None:
+            raise self.no_field(name)
+        return found
+
+    def no_field(self, name: str) -> ParamsError:
+        """The error for a missing data set: it lists those that are there."""
+        return no_field(name, self._dataset_names(), self.path)
 
     def member(self, name: str) -> Dataset | None:
         """A data set of the root group by a hard link, whose bytes are in this file; None for
@@ -197,9 +206,10 @@ class Hdf5:
         import h5py
 
         part, links = name.encode("utf-8", "surrogateescape"), self._root.links
-        if not links.exists(part) or links.get_info(part).type != h5py.h5l.TYPE_HARD:
+        link = links.get_info(part) if links.exists(part) else None
+        if link is None or link.type != h5py.h5l.TYPE_HARD:
             return None
-        found = self._opened(self._root, part)
+        found = self._opened(self._root, part, link.u)
         if not isinstance(found, h5py.h5d.DatasetID):
             return None
         try:
@@ -207,9 +217,9 @@ class Hdf5:
         except FormatError:
             return None
 
-    def attribute(self, name: str, compound: bool = False) -> Any:
+    def attribute(self, name: str, longest: int = 1 << 16, compound: bool = False) -> Any:
         """A root attribute, as checks.py's ``attribute`` reads it."""
-        return attribute(self.file, name, compound)
+        return attribute(self.file, name, longest, compound)
 
     def table(self, name: str) -> Array:
         """All of a data set, in memory."""
@@ -237,15 +247,16 @@ class Hdf5:
                     names.append(whole.decode("utf-8", "backslashreplace")[:80])
         return sorted(names)
 
-    def _opened(self, group: Any, part: bytes) -> object | None:
-        """The object that a hard link of ``group`` leads to; None for a virtual data set.
+    def _opened(self, group: Any, part: bytes, address: int) -> object | None:
+        """The object at ``address`` that a hard link of ``group`` leads to; None for a virtual data
+        set.
 
         HDF5 looks for a virtual data set's sources, and believes how many it is told of, when it
         opens it.
         """
         import h5py
 
-        if self._structure.virtual(group.links.get_info(part).u):
+        if self._structure.virtual(address):
             return None
         opened: object = h5py.h5o.open(group, part)
         return opened
@@ -255,8 +266,9 @@ class Hdf5:
         import h5py
 
         for name in itertools.islice(group, _LOOKED_AT):
-            if group.links.get_info(name).type == h5py.h5l.TYPE_HARD:
-                found = self._opened(group, name)
+            link = group.links.get_info(name)
+            if link.type == h5py.h5l.TYPE_HARD:
+                found = self._opened(group, name, link.u)
                 if found is None or isinstance(found, h5py.h5d.DatasetID | h5py.h5g.GroupID):
                     yield name, found
 
@@ -360,8 +372,10 @@ class _LibraryReader:
         self._h5.close()
 
 
-def _class_names(h5: Hdf5) -> list[str]:
-    table = h5.dataset(fmt.CLASSES)
+def _class_names(h5: Hdf5) -> list[str] | None:
+    table = h5.find(fmt.CLASSES)
+    if table is None:
+        return None
     if table.dtype.kind != "S" or table.ndim != 1:
         raise FormatError(
             "its class names are no list of text",
@@ -396,7 +410,31 @@ def read_meta(h5: Hdf5) -> fmt.Meta | None:
                 "its description is damaged or missing", path=h5.path, hint=fmt.REPACK
             )
         return None
-    fields: dict[str, Any] = {"format": name, "digests": {}, "shape": None, "classes": None}
+    classes = _class_names(h5)
+    text = h5.attribute(fmt.DESCRIPTION, fmt.LONGEST)
+    if text is None and fmt.DESCRIPTION not in h5.file.attrs:
+        return fmt.Meta.from_json(_first_form(h5), h5.path, classes)
+    if not isinstance(text, bytes):
+        raise FormatError("its description is no text", path=h5.path, hint=fmt.REPACK)
+    meta = fmt.Meta.from_json(text, h5.path, classes)
+    for key in fmt.SHOWN:
+        found, expected = h5.attribute(key), getattr(meta, key)
+        plain = found.item() if isinstance(found, np.generic) else None
+        if plain != (expected.encode() if isinstance(expected, str) else expected):
+            raise FormatError(
+                f"its attribute {key!r} contradicts its description",
+                path=h5.path,
+                found=plain,
+                expected=expected,
+                hint=fmt.REPACK,
+            )
+    return meta
+
+
+def _first_form(h5: Hdf5) -> str:
+    """The description of which each fact is an attribute, as JSON: asyncreader wrote it so at
+    first."""
+    fields: dict[str, Any] = {"format": fmt.FORMAT_NAME, "digests": {}, "shape": None}
     for key in itertools.islice(h5.file.attrs, _ATTRIBUTES):
         value = h5.attribute(key)
         plain = value.item() if isinstance(value, np.generic) else value
@@ -408,13 +446,10 @@ def read_meta(h5: Hdf5) -> fmt.Meta | None:
             fields[key] = _json(plain)
         else:
             fields[key] = plain.tolist() if isinstance(plain, np.ndarray) else plain
-    if h5.reach(fmt.CLASSES) is not None:
-        fields["classes"] = _class_names(h5)
     try:
-        text = json.dumps(fields)
+        return json.dumps(fields)
     except TypeError as exc:
         raise FormatError("its description is damaged", path=h5.path, hint=fmt.REPACK) from exc
-    return fmt.Meta.from_json(text, h5.path)
 
 
 def _json(text: Any) -> object:

@@ -33,9 +33,9 @@ _MESSAGES, _BLOCKS = 20_000, 1024
 #: Levels of a tree: HDF5's hold 2^16 chunks in three.
 _LEVELS: Final = 32
 _GROUP, _CHUNKS = 0, 1
-#: Messages that lead to other objects or trees (the layout, 0x08, is looked at first), and how a
-#: message begins in headers of the first and the second version: its type and size.
-_LEADING: Final = frozenset((0x02, 0x06, 0x11, 0x15))
+#: Messages that are looked at: those that lead to other objects or trees, and the layout (0x08);
+#: and how a message begins in headers of the first and the second version: its type and size.
+_READ: Final = frozenset((0x02, 0x06, 0x08, 0x11, 0x15))
 _FIRST, _SECOND = struct.Struct("<HH"), struct.Struct("<BHx")
 
 
@@ -109,8 +109,9 @@ class Structure:
 
     def _address(self, at: int) -> int | None:
         """The file offset that the address at ``at`` means; None if it is not in the file."""
-        found = self._int(at, self._width)
-        here = found + self._base
+        if at < 0 or at + self._width > self._size:
+            raise _Odd
+        here = int.from_bytes(self._data[at : at + self._width], "little") + self._base
         return here if here + 8 <= self._size else None
 
     def _refuse(self, what: str, at: int) -> FormatError:
@@ -154,34 +155,37 @@ class Structure:
         with contextlib.suppress(_Odd):  # HDF5 says what is wrong with such a header
             for kind, body in self._messages(at):
                 with contextlib.suppress(_Odd):
-                    if kind == 0x08 and self._layout(body):
-                        self._virtual.add(at)
-                    elif kind in _LEADING:
-                        self._message(kind, body)
+                    if kind == 0x08:
+                        if self._layout(body):
+                            self._virtual.add(at)
+                    elif kind == 0x06:
+                        self._link(body)
+                    elif kind == 0x11:
+                        self._tree(self._address(body), _GROUP, self._length)
+                    else:
+                        self._indexed(kind, body)
 
-    def _message(self, kind: int, body: int) -> None:
-        if kind == 0x11:
-            self._tree(self._address(body), _GROUP, self._length)
-        elif kind == 0x06:
-            self._link(body)
-        elif kind in (0x02, 0x15):
-            flags = self._int(body + 1, 1)
-            heap = body + 2 + ((8 if kind == 0x02 else 2) if flags & 1 else 0)
-            kinds = LINKS if kind == 0x02 else ATTRIBUTES
-            self._second_tree(heap + self._width, kinds, heap)
-            if flags & 2:
-                self._second_tree(heap + 2 * self._width, kinds, heap)
+    def _indexed(self, kind: int, body: int) -> None:
+        """Links (0x02) or attributes (0x15) that trees and a heap hold."""
+        flags = self._int(body + 1, 1)
+        heap = body + 2 + ((8 if kind == 0x02 else 2) if flags & 1 else 0)
+        kinds = LINKS if kind == 0x02 else ATTRIBUTES
+        self._second_tree(heap + self._width, kinds, heap)
+        if flags & 2:
+            self._second_tree(heap + 2 * self._width, kinds, heap)
 
     def _link(self, body: int) -> None:
-        flags = self._int(body + 1, 1)
-        at = body + 2
+        # all that is before the name, or less where the file ends
+        head = bytes(self._data[body : min(body + 20, self._size)]).ljust(20, b"\0")
+        flags, at = head[1], 2
         if flags & 8:
-            if self._int(at, 1) != 0:
+            if head[at] != 0:
                 return  # not a hard link
             at += 1
         at += (8 if flags & 4 else 0) + (1 if flags & 16 else 0)
         width = 1 << (flags & 3)
-        self._meet(self._address(at + width + self._int(at, width)))
+        name = int.from_bytes(head[at : at + width], "little")
+        self._meet(self._address(body + at + width + name))
 
     def _layout(self, body: int) -> bool:
         """Walk the chunk index of a data layout. Whether it is a virtual one."""
@@ -202,39 +206,42 @@ class Structure:
                 self._array(index)
         return False
 
-    def _messages(self, at: int) -> Iterator[tuple[int, int]]:
-        """(type, where) of the messages of the object header at ``at``."""
-        first = bytes(self._bytes(at, 8))
-        second = first[:4] == b"OHDR"
-        order = 0
-        if second:
+    def _messages(self, at: int) -> list[tuple[int, int]]:
+        """(type, where) of the messages that are looked at, of the object header at ``at``."""
+        found: list[tuple[int, int]] = []
+        if at + 8 > self._size:
+            return found
+        # all that is before the messages, or less where the file ends
+        first = bytes(self._data[at : min(at + 34, self._size)])
+        if first[:4] == b"OHDR":
             flags = first[5]
             skip = 6 + (16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0)
-            width = 1 << (flags & 3)
-            begin, length = at + skip + width, self._int(at + skip, width)
-            order = 2 if flags & 4 else 0
+            stated = first[skip : skip + (1 << (flags & 3))]
+            begin = at + skip + len(stated)
+            head, edge, parse = 6 if flags & 4 else 4, 4, _SECOND.unpack
         elif first[0] == 1:
-            begin, length = at + 16, self._int(at + 8, 4)
+            begin, stated = at + 16, first[8:12]
+            head, edge, parse = 8, 0, _FIRST.unpack
         else:
-            raise _Odd
-        blocks = deque([(begin, begin + length)])
+            return found
+        blocks = [(begin, begin + int.from_bytes(stated, "little"))]
         seen, count = {begin}, 0
-        while blocks:
-            offset, end = blocks.popleft()
-            head = 4 + order if second else 8
-            while offset + head <= end and count < _MESSAGES:
+        for offset, end in blocks:  # which grow as they are read
+            while offset + head <= min(end, self._size) and count < _MESSAGES:
                 count += 1
-                kind, size = (_SECOND if second else _FIRST).unpack(self._bytes(offset, 4))
+                kind, size = parse(self._data[offset : offset + 4])
                 body = offset + head
                 if kind == 0x10:
-                    more, length = self._address(body), self._int(body + self._width, self._length)
-                    if more is not None and more not in seen and len(seen) < _BLOCKS:
-                        seen.add(more)
-                        edges = (4, 4) if second else (0, 0)
-                        blocks.append((more + edges[0], more + length - edges[1]))
-                else:
-                    yield kind, body
+                    with contextlib.suppress(_Odd):
+                        more = self._address(body)
+                        length = self._int(body + self._width, self._length)
+                        if more is not None and more not in seen and len(seen) < _BLOCKS:
+                            seen.add(more)
+                            blocks.append((more + edge, more + length - edge))
+                elif kind in _READ:
+                    found.append((kind, body))
                 offset = body + size
+        return found
 
     # -- trees -----------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ...errors import FormatError
 from ..base import Array
-from ..hdf5.checks import Dataset, attribute
+from ..hdf5.checks import BOMB_BYTES, Dataset, attribute
 from ..hdf5.file import Hdf5
 
 Int64 = npt.NDArray[np.int64]
@@ -38,7 +38,8 @@ def is_fuel_of_2015(h5: Hdf5) -> bool:
 
 def _table(h5: Hdf5) -> Array | None:
     # text of variable length is not what Fuel writes, and not read (see shapes)
-    table = h5.attribute("split", compound=True)
+    # one that Fuel writes has a row of some hundred bytes for each split and source
+    table = h5.attribute("split", BOMB_BYTES, compound=True)
     if not isinstance(table, np.ndarray) or table.ndim != 1:
         return None
     fields = table.dtype.fields or {}

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from ...errors import FormatError, SourceNotFoundError
+from ...errors import AsyncReaderError, FormatError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...pixels.transform import Stored
 from ..arrays import TEXT_LABELS
@@ -89,7 +89,7 @@ class Hdf5Set:
 
     # -- what asyncreader wrote ------------------------------------------------------------
 
-    @property
+    @cached_property
     def other_field(self) -> str | None:
         """The other field to open, in a set packed by asyncreader; None for the data."""
         name = self.fields.data.strip("/")
@@ -104,20 +104,28 @@ class Hdf5Set:
     # -- finding things --------------------------------------------------------------------
 
     def dataset(self, name: str) -> Dataset:
-        """A data set by name, reached by links inside the file only and stored in it.
+        """A data set by name, reached by links inside the file only and stored in it."""
+        found = self.h5.find(name)
+        if found is None:
+            raise self._missing(name)
+        return found
 
-        A missing one is a ParamsError if the caller named it, and a FormatError in a set packed by
-        asyncreader, which must have it."""
+    def _missing(self, name: str) -> AsyncReaderError:
+        """The error for a missing data set: a ParamsError if the caller named it, and a FormatError
+        in a set packed by asyncreader, which must have it."""
         if self.whole is not None:
             own = (fmt.DATA, *(field.name for field in self.whole.fields), fmt.LABELS)
             asked = name in (self.fields.data, self.fields.labels)
-            if not (asked and name.strip("/") not in own) and self.h5.reach(name) is None:
-                raise FormatError(f"its {name} are missing", path=self.path, hint=fmt.REPACK)
-        return self.h5.dataset(name)
+            if not asked or name.strip("/") in own:
+                return FormatError(f"its {name} are missing", path=self.path, hint=fmt.REPACK)
+        return self.h5.no_field(name)
 
-    def table(self, name: str, hint: str | None = None) -> Array:
-        """A small data set: mapped if it is contiguous in the file, else read by h5py."""
-        dataset = self.dataset(name)
+    def table(self, name: str) -> Array:
+        """All of a small data set: see :meth:`values`."""
+        return self.values(self.dataset(name), name)
+
+    def values(self, dataset: Dataset, name: str, hint: str | None = None) -> Array:
+        """All of a data set: mapped if it is contiguous in the file, else read by h5py."""
         check_numeric(dataset, name, self.path, hint)
         offset = dataset.id.get_offset()
         size = dataset.size * dataset.dtype.itemsize
@@ -165,10 +173,12 @@ class Hdf5Set:
         packed = self.meta if fields.labels.strip("/") == fmt.LABELS else None
         if packed is not None and packed.label_kind == "none":
             return None
-        needed = fields.labels_required or packed is not None
-        if not needed and self.h5.reach(fields.labels) is None:
+        stored = self.h5.find(fields.labels)
+        if stored is None:
+            if fields.labels_required or packed is not None:
+                raise self._missing(fields.labels)
             return None
-        labels = self.table(fields.labels, _TEXT_LABELS)
+        labels = self.values(stored, fields.labels, _TEXT_LABELS)
         _check_labels(labels, count, self.path, fields.labels)
         if packed is None:
             return labels

@@ -125,10 +125,10 @@ def _packed(
     encoded = meta.encoding != "raw"
     if not encoded:
         _check_row_sizes(meta, sizes, path)
-    checksums = _table(tree, named, fmt.CHECKSUMS, "<u8", (meta.count,), meta, path, other_field)
+    checksums = _table(tree, named, fmt.CHECKSUMS, "<u8", meta, path, other_field)[:, 0]
     labels = None
     if meta.label_kind != "none" and fields.labels is not None:
-        labels = _labels(tree, named, meta, path)
+        labels = _table(tree, named, fmt.LABELS, meta.label_dtype, meta, path)
     if file.io == "pread":  # copy the tables that are used later out of the mapping
         checksums = checksums.copy()
         labels = None if labels is None else labels.copy()
@@ -173,31 +173,23 @@ def _table(
     named: dict[bytes, Tree],
     name: str,
     dtype: str,
-    shape: tuple[int, ...],
     meta: fmt.Meta,
     path: str,
     other_field: str | None = None,
 ) -> Array:
+    """A table of a row a sample: labels of any width, or one checksum each."""
     database = named.get(fmt.table_of(other_field, name).encode())
     value = None if database is None else tree.find(database, fmt.TABLE_KEY)
-    size = math.prod(shape) * 8
-    if value is None or value.size != size:
+    column = 8 * meta.count
+    columns = 1 if value is None or name != fmt.LABELS else max(1, value.size // column)
+    if value is None or value.size != columns * column:
         raise FormatError(
             f"its {name} are missing or of the wrong size",
             path=path,
             found=None if value is None else f"{value.size} bytes",
-            expected=f"{size} bytes",
+            expected=f"{columns * column} bytes",
             hint=fmt.REPACK,
         )
     table = kept(value) if name == fmt.LABELS else value
     fmt.check_digest(name, table, meta, path)
-    return table.view(dtype).reshape(shape)
-
-
-def _labels(tree: LmdbFile, named: dict[bytes, Tree], meta: fmt.Meta, path: str) -> Array:
-    database = named.get(fmt.LABELS.encode())
-    value = None if database is None else tree.find(database, fmt.TABLE_KEY)
-    width = 0 if value is None else value.size // (8 * meta.count)
-    return _table(
-        tree, named, fmt.LABELS, meta.label_dtype, (meta.count, max(1, width)), meta, path
-    )
+    return table.view(dtype).reshape(meta.count, columns)

@@ -14,11 +14,6 @@ import numpy as np
 
 Rng = np.random.Generator
 
-ATTRIBUTES = (
-    *("count", "encoding", "shape", "channels", "label_kind", "axes", "dtype", "label_dtype"),
-    *("format", "version", "digest_labels", "digest_checksums", "digest_offsets"),
-    *("digest_classes", "digest_paths"),
-)
 TABLES = ("labels", "offsets", "checksums", "classes", "paths", "data")
 
 
@@ -52,6 +47,11 @@ def _other(value: Any, rng: Rng) -> Any:
 
 def _attribute(file: h5py.File, rng: Rng) -> str:
     names = list(file.attrs)
+    if rng.random() < 0.6:
+        text, said = _described(json.loads(file.attrs["description"]), rng)
+        kept = rng.random() < 0.8
+        file.attrs["description"] = np.bytes_(text.encode() or b" ") if kept else text
+        return said
     name = str(rng.choice(names))
     if rng.random() < 0.25:
         del file.attrs[name]
@@ -166,7 +166,9 @@ def _change(transaction: Any, databases: dict[str, Any], env: Any, rng: Rng) -> 
     kind = int(rng.integers(8))
     if kind < 3:
         facts = json.loads(transaction.get(b"meta", db=databases["meta"]))
-        return _described(transaction, databases["meta"], facts, rng)
+        text, said = _described(facts, rng)
+        transaction.put(b"meta", text.encode(), db=databases["meta"])
+        return said
     if kind == 3:
         name = str(rng.choice(list(databases)))
         transaction.drop(databases[name], delete=bool(rng.integers(2)))
@@ -201,7 +203,8 @@ def _change(transaction: Any, databases: dict[str, Any], env: Any, rng: Rng) -> 
     return f"{name}: {one!r} has {len(new)} bytes"
 
 
-def _described(transaction: Any, database: Any, facts: dict[str, Any], rng: Rng) -> str:
+def _described(facts: dict[str, Any], rng: Rng) -> tuple[str, str]:
+    """The JSON text of a description with one change, and what was changed."""
     name = str(rng.choice(list(facts)))
     kind = int(rng.integers(4))
     if kind == 0:
@@ -229,5 +232,4 @@ def _described(transaction: Any, database: Any, facts: dict[str, Any], rng: Rng)
             facts[name] = old[::-1]
         text = json.dumps(facts)
         said = f"{name} = {facts[name]!r}"
-    transaction.put(b"meta", text.encode(), db=database)
-    return f"description: {said}"
+    return text, f"description: {said}"

@@ -17,7 +17,17 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
-from fakes import damage, data_file, packed, paint, pictures, write_hdf5, write_lmdb
+from fakes import (
+    damage,
+    data_file,
+    describe,
+    described,
+    packed,
+    paint,
+    pictures,
+    write_hdf5,
+    write_lmdb,
+)
 
 from asyncreader import AsyncReader, FormatError, SourceError
 from asyncreader.formats import packed as fmt
@@ -188,13 +198,11 @@ def packed_set(tmp_path: Path, suffix: str) -> Path:
     return tmp_path / f"a{suffix}"
 
 
-def describe(path: Path, name: str, value: object) -> None:
+def change_fact(path: Path, name: str, value: object) -> None:
     """Change one fact of a set's description; None drops it."""
     if path.suffix == ".h5":
         with h5py.File(path, "r+") as file:
-            del file.attrs[name]
-            if value is not None:
-                file.attrs[name] = value
+            describe(file, {**described(file), name: value})
         return
     with lmdb.open(str(path), max_dbs=8, lock=False, map_size=1 << 24) as env:
         meta = env.open_db(b"meta")
@@ -227,7 +235,7 @@ def test_the_description_is_bound(tmp_path: Path, suffix: str, name: str, value:
     for coloured ones, no labels where there are some."""
     path = packed_set(tmp_path, suffix)
     assert open_source(path).labels is not None
-    describe(path, name, value)
+    change_fact(path, name, value)
     with pytest.raises(FormatError, match=r"facts are not the ones|description|number of samples"):
         open_source(path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,24 @@ def packed_set(scratch: Scratch, name: str = "raw.h5") -> Any:
     """A set packed by asyncreader, open for writing, without the digest of its description: an
     attacker leaves that out."""
     file = h5py.File(scratch.copy(name), "r+", libver=("v110", "v110"))
-    file.attrs.pop(f"digest_{fmt.META}", None)
+    redescribe(file)
     return file
+
+
+def redescribe(file: Any, **changes: Any) -> None:
+    """Change facts of a set packed by asyncreader; its description keeps no digest of itself."""
+    facts = json.loads(file.attrs["description"]) | changes
+    facts["digests"].pop(fmt.META, None)
+    file.attrs["description"] = np.bytes_(json.dumps(facts))
+    for name in set(changes) & set(file.attrs):
+        value = changes[name]
+        file.attrs[name] = np.bytes_(value) if isinstance(value, str) else value
+
+
+def redigest(file: Any, name: str, digest: str) -> None:
+    """Change the digest of one table."""
+    digests = json.loads(file.attrs["description"])["digests"]
+    redescribe(file, digests={**digests, name: digest})
 
 
 def closed(file: Any) -> Path:

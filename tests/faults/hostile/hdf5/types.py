@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from .tools import (
     done,
     packed_set,
     plain,
+    redescribe,
+    redigest,
     space,
 )
 
@@ -114,7 +117,7 @@ def _compound(member: Any) -> Any:
 
 
 def _huge_attribute(file: Any) -> None:
-    plist = h5py.h5a.create(file.id, b"digest_huge", h5py.h5t.NATIVE_UINT8, space((60_000,)))
+    plist = h5py.h5a.create(file.id, b"more", h5py.h5t.NATIVE_UINT8, space((60_000,)))
     plist.write(np.full(60_000, 66, np.uint8))
 
 
@@ -135,7 +138,7 @@ def _described(
 ) -> None:
     def make(scratch: Scratch) -> Target:
         file = packed_set(scratch)
-        file.attrs[field] = value
+        redescribe(file, **{field: value})
         return done(file)
 
     make.__doc__ = f"Our description with {field} = {name}."
@@ -144,16 +147,42 @@ def _described(
 
 _described("huge", "count", 1 << 62, says="wrong 'count'|number of samples")
 _described("negative", "count", -1, says="wrong 'count'")
-_described("nan", "count", np.nan, says="not JSON|wrong 'count'")
-_described("infinite", "count", np.inf, says="not JSON|wrong 'count'")
-_described("text", "count", np.bytes_(b"9" * 5000), says="wrong 'count'|not JSON")
-_described("huge", "shape", np.array([1 << 62, 4, 3]), says="wrong 'shape'")
-_described("short", "shape", np.array([4]), says="wrong 'shape'")
+_described("nan", "count", math.nan, says="not JSON|wrong 'count'")
+_described("infinite", "count", math.inf, says="not JSON|wrong 'count'")
+_described("text", "count", "9" * 5000, says="wrong 'count'|not JSON")
+_described("huge", "shape", [1 << 62, 4, 3], says="wrong 'shape'")
+_described("short", "shape", [4], says="wrong 'shape'")
 _described("huge", "version", 1 << 40, says="newer")
 _described("two", "channels", 2, says="wrong 'channels'")
-_described("jpeg", "encoding", np.bytes_(b"jpeg"), says="blob|not the")
-_described("object", "dtype", np.bytes_(b"object"), says="wrong 'dtype'")
-_described("floats", "label_dtype", np.bytes_(b"|O8"), says="wrong 'label_dtype'")
+_described("jpeg", "encoding", "jpeg", says="blob|not the")
+_described("object", "dtype", "object", says="wrong 'dtype'")
+_described("floats", "label_dtype", "|O8", says="wrong 'label_dtype'")
+
+
+def _odd_description(name: str, make_attribute: Any, says: str) -> None:
+    def make(scratch: Scratch) -> Target:
+        file = packed_set(scratch)
+        make_attribute(file)
+        return done(file)
+
+    make.__doc__ = f"Our description as {name}."
+    attack(SET, says, SET, name=f"description_{name}")(make)
+
+
+def _attribute_of(value: Any) -> Any:
+    return lambda file: file.attrs.__setitem__("description", value)
+
+
+for _name, _kind in (
+    ("objects", lambda: _opaque(b"NUMPY:O")),
+    ("deep", lambda: _nested(1500, "vlen")),
+):
+    _odd_description(_name, _raw_attribute(b"description", _kind), "is no text")
+_odd_description("text of variable length", _attribute_of("{}"), "is no text")
+_odd_description("numbers", _attribute_of(np.zeros(4)), "is no text")
+_odd_description("two", _attribute_of(np.array([b"{}", b"{}"])), "is no text")
+_odd_description("nothing", _attribute_of(h5py.Empty("S5")), "is no text")
+_odd_description("brackets", _attribute_of(np.bytes_(b"[" * 60_000)), "not JSON")
 
 ESCAPES = b"\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\x7f"
 
@@ -181,7 +210,7 @@ def _with_paths(file: Any, paths: list[bytes]) -> None:
     """Give a set packed by asyncreader other paths, and their digest."""
     del file["paths"]
     file["paths"] = np.array(paths)
-    file.attrs[f"digest_{fmt.PATHS}"] = np.bytes_(fmt.names_digest(paths).encode())
+    redigest(file, fmt.PATHS, fmt.names_digest(paths))
 
 
 @attack(("read", "verify", "convert"), "packed from", ways=("read", "verify", "convert"))
@@ -213,7 +242,7 @@ def _offsets(name: str, change: Any, says: str) -> None:
             offsets = file["offsets"][()]
             change(offsets)
             file["offsets"][...] = offsets
-            file.attrs[f"digest_{fmt.OFFSETS}"] = np.bytes_(fmt.digest(offsets).encode())
+            redigest(file, fmt.OFFSETS, fmt.digest(offsets))
         return Target(path)
 
     make.__doc__ = f"Our offsets {name}, their digest right."

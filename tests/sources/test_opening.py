@@ -1,0 +1,272 @@
+"""What opening a set costs: calls of the package, questions about its path, opened files."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from fakes import Packed, describe, described, packed, paint, write_hdf5, write_lmdb
+from PIL import Image
+
+import asyncreader
+from asyncreader import AsyncReader, FormatError
+from asyncreader.formats import packed as fmt
+from asyncreader.params import parse_params
+from asyncreader.sources import open_reader_source
+from converters import convert
+from converters.outputs.hdf5_writer import Hdf5File
+
+PACKAGE = os.path.dirname(asyncreader.__file__)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve pictures in three classes."""
+    root = tmp_path_factory.mktemp("opening")
+    for number, image in enumerate(paint(12, (9, 8, 3))):
+        (root / f"class {number % 3}").mkdir(exist_ok=True)
+        Image.fromarray(image).save(root / f"class {number % 3}" / f"{number:02d}.png")
+    return root
+
+
+def with_masks() -> Packed:
+    content = packed(paint(6, (9, 8, 3)))
+    content.fields["mask"] = packed(paint(6, (9, 8, 1)), with_labels=False)
+    return content
+
+
+def foreign(path: Path) -> str:
+    with h5py.File(path, "w") as file:
+        file["data"], file["labels"] = paint(6, (9, 8, 3)), np.arange(6)
+    return str(path)
+
+
+#: A set's kind: its name, options of convert, and the most calls that opening it takes.
+KINDS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "raw": ("raw.h5", {}, 300),
+    "png": ("png.h5", {"encoding": "png"}, 300),
+    "foreign": ("foreign.h5", {}, 250),
+    "lmdb": ("raw.lmdb", {}, 250),
+    "shards": ("shards", {"shards": 4}, 300),
+}
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """Calls of the package's functions by name, however they are named in their modules."""
+    calls: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            calls[frame.f_code.co_name] += 1
+
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_opening_takes_few_calls(folder: Path, tmp_path: Path, kind: str) -> None:
+    """Opening a set takes at most 300 calls of the package if it is HDF5 of ours, else 250."""
+    name, options, most = KINDS[kind]
+    path = str(tmp_path / name)
+    if kind == "foreign":
+        foreign(tmp_path / name)
+    else:
+        convert(folder, path, **options)
+    params = parse_params({"path": path}, {})
+    open_reader_source(params).close()  # what is imported late
+    with counted() as calls:
+        source = open_reader_source(params)
+    source.close()
+    assert sum(calls.values()) <= most, calls.most_common(20)
+
+
+def test_many_classes_cost_no_call_each(tmp_path: Path) -> None:
+    """Names of a thousand classes are checked together."""
+    content = packed(paint(6, (9, 8, 3)))
+    content.classes = tuple(f"class {number}" for number in range(1000))
+    params = parse_params({"path": write_hdf5(tmp_path / "a.h5", content)}, {})
+    open_reader_source(params).close()
+    with counted() as calls:
+        open_reader_source(params).close()
+    assert sum(calls.values()) <= 300, calls.most_common(20)
+
+
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("write", [write_hdf5, write_lmdb])
+def test_a_path_is_looked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any, relative: bool
+) -> None:
+    """A reader makes a relative path absolute once, and asks once whether it is a URL; of an
+    absolute path it does neither. Each table is looked up once."""
+    path = write(tmp_path / "set", packed(paint(6, (9, 8, 3)), "png"))
+    monkeypatch.chdir(tmp_path)
+    AsyncReader(path).close()
+    asked: list[str] = []
+    here = os.getcwd
+
+    def asked_for_the_folder() -> str:
+        asked.append(here())
+        return asked[-1]
+
+    monkeypatch.setattr(os, "getcwd", asked_for_the_folder)
+    with counted() as calls:
+        reader = AsyncReader("set" if relative else path)
+    reader.close()
+    assert (calls["is_url"], len(asked)) == ((1, 1) if relative else (0, 0))
+    if write is write_hdf5:
+        # data, offsets, labels, checksums, classes, and whether there are paths
+        assert calls["reach"] == 6
+    else:
+        assert calls["find"] == 3  # meta, labels, checksums
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, path: str, act: Callable[[], Any]) -> tuple[int, int]:
+    """How often ``act`` opens the file ``path`` itself, and how often by the HDF5 library."""
+    ours, by_hdf5 = 0, 0
+    plain_open, plain_file = os.open, h5py.File
+
+    def open_file(name: Any, *args: Any, **named: Any) -> int:
+        nonlocal ours
+        ours += name == path
+        return plain_open(name, *args, **named)
+
+    def hdf5_file(name: Any, *args: Any, **named: Any) -> Any:
+        nonlocal by_hdf5
+        by_hdf5 += name == path
+        return plain_file(name, *args, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", open_file)
+        patched.setattr(h5py, "File", hdf5_file)
+        act()
+    return ours, by_hdf5
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("hdf5", (1, 1)), ("foreign", (1, 1)), ("lmdb", (1, 0))]
+)
+def test_how_often_a_file_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, expected: tuple[int, int]
+) -> None:
+    """An HDF5 file is opened once for its bytes and once by the HDF5 library, an LMDB file once,
+    for all fields together. From its index it is opened once for each field, without a library."""
+    write = {
+        "hdf5": lambda: write_hdf5(tmp_path / "a.h5", with_masks()),
+        "foreign": lambda: foreign(tmp_path / "a.h5"),
+        "lmdb": lambda: write_lmdb(tmp_path / "a.lmdb", with_masks()),
+    }
+    path = write[kind]()
+    file = os.path.join(path, "data.mdb") if kind == "lmdb" else path
+    fields = ["data", "labels" if kind == "foreign" else "mask"]
+    labels = None if kind == "foreign" else "labels"
+    params = parse_params({"path": path, "data_field": fields, "labels_field": labels}, {})
+    found: list[Any] = []
+    seen = opened(monkeypatch, file, lambda: found.append(open_reader_source(params)))
+    assert seen == expected
+    index = pickle.loads(pickle.dumps(found[0].index))
+    assert opened(monkeypatch, file, lambda: found.append(index.open())) == (2, 0)
+    for one in found:
+        one.close()
+
+
+# -- the description in an HDF5 file -------------------------------------------------------------
+
+
+def rows_of(path: str, **params: Any) -> list[Any]:
+    with AsyncReader(path=path, layout="NHWC", batch_size=6, **params) as reader:
+        reader.fetchData()
+        batch = reader.getNextBatch()
+        data = batch.data if isinstance(batch.data, tuple) else (batch.data,)
+        return [*(part.copy() for part in data), batch.labels.copy(), reader.classes]
+
+
+@pytest.mark.parametrize("encoding", ["raw", "png"])
+def test_the_first_form_of_the_description_is_read(tmp_path: Path, encoding: str) -> None:
+    """A file whose description is one attribute a fact is served as one whose description is JSON:
+    raw and encoded, with other fields."""
+    content = packed(paint(6, (9, 8, 3)), encoding)
+    content.fields["mask"] = packed(paint(6, (9, 8, 1)), encoding, with_labels=False)
+    now = write_hdf5(tmp_path / "now.h5", content)
+    first = write_hdf5(tmp_path / "first.h5", content, first_form=True)
+    with h5py.File(first) as file:
+        assert "description" not in file.attrs
+        assert len(file.attrs) > 8  # HDF5 keeps so many in a tree
+    fields = {"data_field": ["data", "mask"], "verify": "always"}
+    for one, other in zip(rows_of(now, **fields), rows_of(first, **fields), strict=True):
+        np.testing.assert_array_equal(one, other)
+    read = parse_params({"path": first}, {})
+    source = open_reader_source(read)
+    source.close()
+    assert source.spec.meta == content.meta(offsets=encoding != "raw")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("count", 5), ("count", None), ("count", np.array([6])), ("version", 2)),
+        *(("encoding", np.bytes_("png")), ("encoding", "raw"), ("axes", np.bytes_("NCHW"))),
+    ],
+)
+def test_an_attribute_that_contradicts_the_description(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    """An attribute for other readers that is missing, or not what the description says, is a
+    FormatError that names it."""
+    path = write_hdf5(tmp_path / "a.h5", packed(paint(6, (9, 8, 3))))
+    with h5py.File(path, "r+") as file:
+        del file.attrs[name]
+        if value is not None:
+            file.attrs[name] = value
+    with pytest.raises(FormatError, match=f"{name!r} contradicts its description"):
+        AsyncReader(path)
+
+
+def test_a_description_of_a_newer_version(tmp_path: Path) -> None:
+    """A description of a later version is refused, with the advice to update."""
+    path = write_hdf5(tmp_path / "a.h5", packed(paint(6, (9, 8, 3))))
+    with h5py.File(path, "r+") as file:
+        describe(file, {**described(file), "version": 2})
+    with pytest.raises(FormatError, match=r"newer asyncreader.*update"):
+        AsyncReader(path)
+
+
+def test_a_description_longer_than_a_header(tmp_path: Path) -> None:
+    """A description of 256 fields with the longest names does not fit an object header: HDF5 keeps
+    it elsewhere, and it is written and read all the same."""
+    names = [f"{'f' * 60}{number:04d}" for number in range(256)]
+    digests = {f"{name}.{table}": "0" * 16 for name in names for table in ("checksums", "paths")}
+    meta = fmt.Meta(
+        count=6,
+        encoding="raw",
+        shape=(9, 8, 3),
+        channels=3,
+        label_kind="none",
+        classes=None,
+        digests={"checksums": "0" * 16, **digests},
+        fields=tuple(fmt.FieldMeta(name, "raw", (9, 8, 1), 1, "uint8") for name in names),
+    ).sealed()
+    file = Hdf5File(str(tmp_path / "a.h5"), "a.h5")
+    file.open()
+    file.describe(meta)
+    file.finish()
+    assert len(meta.to_json()) > 1 << 16
+    from asyncreader.sources.bytestore import OpenFile
+    from asyncreader.sources.hdf5.file import Hdf5, read_meta
+
+    found = OpenFile(str(tmp_path / "a.h5"), "mmap")
+    with Hdf5(found, checked=True) as h5:
+        assert read_meta(h5) == meta
