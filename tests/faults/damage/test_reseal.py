@@ -16,7 +16,7 @@ from faults.damage.reseal import lookup3, seal, sealed_blocks
 
 def test_lookup3_is_that_of_hdf5(tmp_path: Path) -> None:
     """Every block that HDF5 sealed is found by its checksum; sealing again changes nothing."""
-    path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(8), "png")))
+    path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(8), "png"), first_form=True))
     data = path.read_bytes()
     blocks = sealed_blocks(data)
     kinds = {data[start : start + 4] for start, _ in blocks}
@@ -50,7 +50,7 @@ FORGED = [
 @pytest.mark.parametrize(("block", "offset", "value"), FORGED)
 def test_forged_attribute_storage(tmp_path: Path, block: bytes, offset: int, value: bytes) -> None:
     """Trees and heaps that break their own rules are refused before HDF5 believes them."""
-    path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(8))))
+    path = Path(write_hdf5(tmp_path / "a.h5", packed(paint(8)), first_form=True))
     data = bytearray(path.read_bytes())
     start, length = next(b for b in sealed_blocks(bytes(data)) if data[b[0] : b[0] + 4] == block)
     data[start + offset : start + offset + len(value)] = value
