@@ -131,15 +131,22 @@ class CtrlC:
                     command = [sys.executable, "-m", "faults.programs.endings", json.dumps(given)]
                     programs = [partial(started, command), *[partial(runner.run, **given)] * 3]
                     what = f"{name}, {workers} workers{way.removeprefix('all phases')}"
-                    yield tally(what, _interrupts(programs, random.Random(seed), rounds))
+                    # how long they take is measured twice, but for the short form
+                    trials = _interrupts(programs, random.Random(seed), rounds, 1 if short else 2)
+                    yield tally(what, trials)
 
 
 def _interrupts(
-    programs: Sequence[Callable[[Mapping[str, Any]], End]], rng: random.Random, rounds: int
+    programs: Sequence[Callable[[Mapping[str, Any]], End]],
+    rng: random.Random,
+    rounds: int,
+    measured: int,
 ) -> Iterator[Outcome]:
     """Interrupt each program in turn, at random moments of its whole run. The first one is started
     in a fresh interpreter and takes longer than the others, which take the same time."""
-    whole = [max(program({}).lived for _ in range(2)) for program in (programs[0], programs[-1])]
+    whole = [
+        max(program({}).lived for _ in range(measured)) for program in (programs[0], programs[-1])
+    ]
     for number in range(rounds):
         which = number % len(programs)
         moment = rng.uniform(0, 1.02 * whole[min(which, 1)])

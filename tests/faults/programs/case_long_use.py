@@ -75,12 +75,13 @@ def interrupts(short: bool, rounds: int, seed: int, scratch: Path) -> Iterator[R
 
 def leaks(short: bool, rounds: int, seed: int, scratch: Path) -> Iterator[Run]:
     """``rounds`` epochs of one reader, then five times as many readers, every other one not closed.
-    With worker processes half as many, for each reader starts two."""
+    With worker processes half as many, for each reader starts two; one in the short form."""
     for name, (known, *_) in build(FORMATS[:1] if short else FORMATS, scratch).items():
         for workers in WORKERS:
             opened = 5 * rounds if workers == "thread" else max(2, rounds // 2)
             for what, number in (("epochs", rounds), ("openings", opened)):
                 given = {"what": what, "path": known.path, "workers": workers}
+                given["nthread"] = 1 if short and workers == "process" else 2
                 yield Run(f"{name}, {workers} workers, {what}", number, 900, given)
 
 

@@ -52,7 +52,7 @@ def state() -> dict[str, Any]:
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "descriptors": sorted(fds.values()),
         "children": [child.name for child in multiprocessing.active_children()],
-        "shared memory": maps.count("memfd:asyncreader") + len(os.listdir("/dev/shm")),
+        "shared memory": maps.count("memfd:asyncreader"),
     }
 
 
@@ -65,6 +65,7 @@ class Trial:
         if workers == "process":
             resource_tracker.ensure_running()  # Python's own; it stays
         self.before = state()
+        self.named = set(os.listdir("/dev/shm"))
 
     def open(self, **params: Any) -> Any:
         from asyncreader import AsyncReader
@@ -77,6 +78,12 @@ class Trial:
         """Tell what is there now and was not before, and what is missing."""
         after = state()
         wrong = {n: (self.before[n], after[n]) for n in after if after[n] != self.before[n]}
+        until_gone = time.monotonic() + 20  # those of other processes come and go
+        while new := set(os.listdir("/dev/shm")) - self.named:
+            if time.monotonic() > until_gone:
+                wrong["files in /dev/shm"] = ([], sorted(new))
+                break
+            time.sleep(0.002)
         tell(wrong=wrong)
 
     def raises(self, name: str, call: Callable[..., Any], *arguments: Any) -> None:

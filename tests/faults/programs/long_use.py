@@ -361,12 +361,12 @@ def slope(points: list[int]) -> float:
     return float(np.polyfit(np.arange(len(points)), points, 1)[0] * 100)
 
 
-def epochs(path: str, workers: str, rounds: int) -> None:
+def epochs(path: str, workers: str, rounds: int, nthread: int) -> None:
     """Many epochs of one reader; the first tenth is not counted. With processes for workers their
     memory counts, too."""
     from asyncreader import AsyncReader
 
-    given = {"path": path, "batch_size": 8, "nthread": 2, "workers": workers}
+    given = {"path": path, "batch_size": 8, "nthread": nthread, "workers": workers}
     with AsyncReader(given) as reader:  # what is started once, and stays
         next(iter(reader))
     del reader
@@ -387,14 +387,14 @@ def epochs(path: str, workers: str, rounds: int) -> None:
     tell_growth(found, slope(points), rounds)
 
 
-def openings(path: str, workers: str, rounds: int) -> None:
+def openings(path: str, workers: str, rounds: int, nthread: int) -> None:
     """Many readers, opened, used and closed, or forgotten; the first tenth is not counted."""
     from asyncreader import AsyncReader
 
     points = []
     every = 10 if rounds >= 500 else 1
     for number in range(rounds + rounds // 10 + 2):
-        reader = AsyncReader(path=path, batch_size=8, nthread=2, workers=workers)
+        reader = AsyncReader(path=path, batch_size=8, nthread=nthread, workers=workers)
         reader.fetchData()
         batch = reader.getNextBatch()
         reader.fetchData()

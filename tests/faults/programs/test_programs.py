@@ -21,6 +21,7 @@ CASES: tuple[Case, ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_no_promise_is_broken(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each case keeps its promise; how fast is measured by the long form."""
