@@ -29,6 +29,7 @@ def bench() -> SimpleNamespace:
         sys.path.remove(str(FOLDER))
 
 
+@pytest.mark.slow
 def test_inputs_are_cut_from_photographs(bench: SimpleNamespace) -> None:
     """Crops have the shape asked for, differ from each other, and repeat with their seed."""
     once = list(bench.inputs.crops(3, 37, 50, seed=1))
@@ -38,6 +39,7 @@ def test_inputs_are_cut_from_photographs(bench: SimpleNamespace) -> None:
     assert (once[0] != once[1]).any()
 
 
+@pytest.mark.slow
 def test_contenders_alternate_and_both_modes_are_told(
     bench: SimpleNamespace, tmp_path: Path
 ) -> None:
@@ -165,6 +167,7 @@ def test_a_dataloader_keeps_its_workers(bench: SimpleNamespace, mode: str) -> No
     batches.close()
 
 
+@pytest.mark.slow
 def test_another_revision_runs_from_a_tree_of_its_own(
     bench: SimpleNamespace, tmp_path: Path
 ) -> None:
@@ -202,6 +205,7 @@ def test_scale_in_miniature() -> None:
     assert all(f"``{name}``" in scale.__doc__ for name in scale.PARTS)
 
 
+@pytest.mark.slow
 def test_the_survey_runs_as_documented(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

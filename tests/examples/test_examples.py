@@ -84,6 +84,7 @@ def test_each_says_how_it_is_run(script: str) -> None:
     assert len(lines) == 3
 
 
+@pytest.mark.slow
 def test_numpy(packed: Path) -> None:
     """The numpy script names 9 of 10 held-out pictures."""
     out = output("train_numpy.py", packed)
@@ -91,6 +92,7 @@ def test_numpy(packed: Path) -> None:
     assert "bottleneck" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_keras(packed: Path, backend: str) -> None:
     """The Keras script learns on either backend."""
@@ -133,6 +135,7 @@ def by_step(seen: list[dict[str, Any]]) -> dict[tuple[int, int], list[int]]:
     return {(entry["epoch"], entry["step"]): entry["indices"] for entry in seen}
 
 
+@pytest.mark.slow
 def test_torch_goes_on_after_a_kill(packed: Path) -> None:
     """Killed and started again, the torch script trains as if nothing had been.
 

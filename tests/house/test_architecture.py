@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
-from project import FILES, PACKAGES, ROOT, module_name
+from project import FILES, PACKAGES, ROOT, module_name, tree_of
 
 #: The layers, the lowest first. A file imports from lower layers and from its own folder; files of
 #: one layer may import each other, folders of one layer may not. The layers inside a folder stand
@@ -66,7 +67,7 @@ def imports(path: Path) -> Iterator[str]:
     """Modules of ours that a file imports: at once, in functions, or for the type checker alone."""
     name = module_name(path)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         found = []
         if isinstance(node, ast.Import):
             found = [part.name for part in node.names]
@@ -82,7 +83,10 @@ def imports(path: Path) -> Iterator[str]:
                 yield target
 
 
-GRAPH = {name: set(imports(path)) for name, path in MODULES.items()}
+@cache
+def graph() -> dict[str, set[str]]:
+    """The modules of ours that each module imports."""
+    return {name: set(imports(path)) for name, path in MODULES.items()}
 
 
 def layers_of(folder: str) -> dict[str, int]:
@@ -126,7 +130,7 @@ def test_imports_go_down(folder: str) -> None:
     in functions and under TYPE_CHECKING count."""
     parts = layers_of(folder)
     wrong = []
-    for name, targets in GRAPH.items():
+    for name, targets in graph().items():
         own = part_of(name, parts, folder)
         for target in targets:
             other = part_of(target, parts, folder)
@@ -157,7 +161,7 @@ def circles(graph: dict[str, set[str]]) -> list[str]:
 
 def test_no_circles_of_files() -> None:
     """No file imports itself through others: not at once, nor in functions, nor for its types."""
-    found = circles(GRAPH)
+    found = circles(graph())
     assert not found, "\n".join(found)
 
 
@@ -165,20 +169,20 @@ def test_no_circles_of_packages() -> None:
     """Of the files and folders that lie in one folder, none imports itself through others."""
     for folder in {name.rpartition(".")[0] for name in MODULES} - {""}:
         dot = f"{folder}."
-        graph: dict[str, set[str]] = {}
-        for name, targets in GRAPH.items():
+        parts: dict[str, set[str]] = {}
+        for name, targets in graph().items():
             if name.startswith(dot):
                 part = dot + name.removeprefix(dot).split(".")[0]
                 others = {t.removeprefix(dot).split(".")[0] for t in targets if t.startswith(dot)}
-                graph.setdefault(part, set()).update({dot + one for one in others} - {part})
-        found = circles(graph)
+                parts.setdefault(part, set()).update({dot + one for one in others} - {part})
+        found = circles(parts)
         assert not found, "\n".join(found)
 
 
 def test_loading_the_package_loads_its_errors_alone() -> None:
     """``import asyncreader`` reads errors.py at once and nothing else, so that ``--help`` answers
     at once; AsyncReader, Batch and ReaderStats come when they are asked for."""
-    tree = ast.parse(MODULES["asyncreader"].read_text(encoding="utf-8"))
+    tree = tree_of(MODULES["asyncreader"])
     assert [node.module for node in tree.body if isinstance(node, ast.ImportFrom)] == [
         *("__future__", "typing", "errors")
     ]

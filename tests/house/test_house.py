@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from project import FILES, PACKAGES, ROOT, module_name
+from project import FILES, PACKAGES, ROOT, module_name, tree_of
 
 import asyncreader
 import converters
@@ -85,8 +85,7 @@ def test_reader_methods() -> None:
 def test_adapters_do_not_load_frameworks() -> None:
     """Nothing of the package imports a training framework when it is loaded."""
     for path in FILES:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in tree.body:
+        for node in tree_of(path).body:
             names = []
             if isinstance(node, ast.Import):
                 names = [name.name for name in node.names]
@@ -119,7 +118,7 @@ def test_never_used(path: Path) -> None:
     """No pickle of data, no eval, no sleep, no shell: in any module."""
     name = module_name(path)
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {part.name for part in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -203,7 +202,7 @@ def test_orders_are_known_in_one_place() -> None:
 def test_docstrings(path: Path) -> None:
     """Every module, public class and public function says what it is; so do public methods of
     classes that are not overrides."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     assert ast.get_docstring(tree), "the module"
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     for node in tree.body:
@@ -226,7 +225,7 @@ def test_only_two_names_are_camel_case() -> None:
     """fetchData and getNextBatch are the only camelCase functions of ours."""
     found = set()
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef) and re.search(r"[a-z][A-Z]", node.name):
                 found.add(node.name)
     assert found == {"fetchData", "getNextBatch"}

@@ -6,10 +6,11 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
-from project import FILES, ROOT, module_name
+from project import FILES, ROOT, module_name, tree_of
 
 #: What users import: the ``__all__`` of these, or where there is none the names that a module
 #: defines itself.
@@ -25,9 +26,9 @@ INNER = ("asyncreader.pipeline.", "asyncreader.sources.")
 NOTHING_SAID = ("typing.Any", "_typeshed.Incomplete")
 
 MODULES = {module_name(path): path for path in FILES}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 
+@cache
 def names_of(module: str) -> dict[str, ast.stmt | str]:
     """What the names of a module mean at its top level: a statement, or where it is imported from.
 
@@ -35,7 +36,7 @@ def names_of(module: str) -> dict[str, ast.stmt | str]:
     """
     package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
     found: dict[str, ast.stmt | str] = {}
-    todo: list[ast.stmt] = list(TREES[module].body)
+    todo: list[ast.stmt] = list(tree_of(MODULES[module]).body)
     while todo:
         node = todo.pop(0)
         if isinstance(node, ast.If):
@@ -57,17 +58,14 @@ def names_of(module: str) -> dict[str, ast.stmt | str]:
     return found
 
 
-NAMES = {module: names_of(module) for module in MODULES}
-
-
 def resolve(module: str, name: str) -> tuple[str, ast.stmt | str]:
     """Where ``name`` is defined: (module, statement); of another library ("", dotted name)."""
-    meant = NAMES[module].get(name, f"builtins.{name}")
+    meant = names_of(module).get(name, f"builtins.{name}")
     while isinstance(meant, str):
         module, _, name = meant.rpartition(".")
-        if module not in NAMES or name not in NAMES[module]:
+        if module not in MODULES or name not in names_of(module):
             return "", meant
-        meant = NAMES[module][name]
+        meant = names_of(module)[name]
     return module, meant
 
 
@@ -145,12 +143,14 @@ def without_meaning(module: str, name: str) -> list[str]:
 
 def public_names(module: str) -> list[str]:
     """``__all__``, or what the module defines itself."""
-    listed = NAMES[module].get("__all__")
+    listed = names_of(module).get("__all__")
     if isinstance(listed, ast.Assign):
-        return [*ast.literal_eval(listed.value), *({"__getattr__"} & NAMES[module].keys())]
+        return [*ast.literal_eval(listed.value), *({"__getattr__"} & names_of(module).keys())]
     kinds = (ast.ClassDef, ast.FunctionDef)
     return [
-        name for name, node in NAMES[module].items() if isinstance(node, kinds) and is_public(name)
+        name
+        for name, node in names_of(module).items()
+        if isinstance(node, kinds) and is_public(name)
     ]
 
 
@@ -213,6 +213,7 @@ for _, nothing in pairs:
 """
 
 
+@pytest.mark.slow
 def test_a_type_checker_knows_what_a_loop_gives(tmp_path: Path) -> None:
     """mypy --strict takes a plain training loop as it is: arrays are arrays there, in arithmetic,
     too, and a reader that serves something else can be annotated so."""

@@ -16,17 +16,13 @@ import numpy as np
 import pytest
 from ctrl_c import elsewhere, moments
 from observed import HANG, until, waits
-from project import ROOT
+from project import FILES, ROOT, tree_of
 
 from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, ParaLoad
 from asyncreader.pipeline.ring import SlotState
 from asyncreader.pipeline.slots import Slot, SlotLayout, SlotRing
 from asyncreader.pipeline.trace import Trace
 from asyncreader.sampling.schedule import BatchPlan, Cursor
-
-FILES = sorted(
-    path for name in ("asyncreader", "converters") for path in (ROOT / name).rglob("*.py")
-)
 
 #: Methods that enter a lock, or a context that they are given.
 ENTERS = {"acquire", "__enter__", "enter_context"}
@@ -217,7 +213,7 @@ def test_paraload_at_every_moment(what: str) -> None:
 def test_conditions_have_locks_that_ctrl_c_leaves_whole(path: Path) -> None:
     """Every Condition has an RLock, which wait() takes back in C. Another lock is taken back in
     Python, and Ctrl-C there would leave wait() without the lock."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     locks = {
         ast.unparse(target)
         for node in ast.walk(tree)
@@ -236,7 +232,7 @@ def test_futures_are_waited_for_by_one_module(path: Path) -> None:
     held, and then the program never ends."""
     if path.name == "futures.py":
         return
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             called = ast.unparse(node.func)
             assert not re.search(r"pool\.(submit|map)$|\.result$", called), (
@@ -249,7 +245,7 @@ def test_no_condition_is_entered(path: Path) -> None:
     """No file enters a Condition by ``with`` or acquire(): its lock is entered by itself, since a
     Condition's ``__enter__`` and ``__exit__`` are Python, and Ctrl-C in them leaves it held."""
     conditions = {"_cond", "_work"}
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and "Condition(" in ast.unparse(node.value):
             conditions |= {ast.unparse(target).rpartition(".")[2] for target in node.targets}

@@ -61,6 +61,7 @@ def digest_of(path: str, **params: Any) -> str:
     return state.hexdigest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("postprocess", [None, jitter, halves])
 def test_same_bytes_as_threads(packed: str, postprocess: Any) -> None:
     """Three shuffled epochs are the same bytes with threads and processes, any njob and nthread."""
@@ -72,6 +73,7 @@ def test_same_bytes_as_threads(packed: str, postprocess: Any) -> None:
         assert found == expected
 
 
+@pytest.mark.slow
 def test_global_generators_follow_from_the_batch(packed: str) -> None:
     """In worker processes what postprocess draws from the global generators of random, numpy and
     torch is the same with 1, 2 and 3 of them, and after resuming; no two batches, and no two
@@ -107,6 +109,7 @@ def test_slots_are_shared_and_few(packed: str) -> None:
     assert all(address % 4096 == 0 for address in addresses)
 
 
+@pytest.mark.slow
 def test_close_leaves_nothing(packed: str) -> None:
     """Processes, threads and descriptors are back to the count before; close() twice is fine."""
     AsyncReader(path=packed, workers="process").close()  # starts the one resource tracker

@@ -284,6 +284,7 @@ def test_damaged_compiled_code_is_compiled_anew(package: Path, tmp_path: Path) -
         assert [hits(), hits()] == [0, 1]
 
 
+@pytest.mark.slow
 def test_kept_code_is_of_the_sources(package: Path, tmp_path: Path) -> None:
     """A change of the file that kernels share is a change of every kernel: no old code is used."""
     folder = tmp_path / "cache"

@@ -170,6 +170,7 @@ def test_worlds_come_and_go(
             assert len(whole) - len(rows) < max(w * b for w, b, _ in changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [True, "block"])
 @pytest.mark.parametrize("last", ["drop", "pad"])
 def test_readers_of_8_6_1_3_ranks(tmp_path: Path, shuffle: Any, last: str) -> None:

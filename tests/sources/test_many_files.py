@@ -98,6 +98,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 def test_many_files_serve_what_few_serve(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The batches, orders and fingerprint of files that are all held open."""
     expected = [digest(names, **way) for way in WAYS]

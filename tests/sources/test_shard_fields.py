@@ -120,6 +120,7 @@ def digest(path: Any, **params: Any) -> str:
 # -- packed and read -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_shards_serve_what_one_file_serves(packed: tuple[Path, Path]) -> None:
     """Folder, manifest, list, glob and file:// give the batches of one file, threads or processes,
     and are the same data set."""

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("asyncreader", "converters")
 FILES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """What a file says, parsed once for all tests; it must not be changed."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def module_name(path: Path) -> str:

@@ -21,6 +21,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("faults")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_damaged_files(case: run.Case, scratch: Path) -> None:
     """No damage makes a wrong sample, a signal, a hang or an error that is not a typed one."""
