@@ -96,6 +96,7 @@ def test_global_generators_follow_from_the_batch(packed: str) -> None:
             np.testing.assert_array_equal([batch.data.copy() for batch in reader], first[9:])
 
 
+@pytest.mark.slow
 def test_slots_are_shared_and_few(packed: str) -> None:
     """Batches lie in njob + 1 page-aligned slots, reused, and a held one is not touched."""
     addresses = set()
@@ -124,6 +125,7 @@ def test_close_leaves_nothing(packed: str) -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("postprocess", "cause"), [(fails_at_20, Odd), (shrinks_at_20, type(None))]
 )
@@ -186,6 +188,7 @@ def test_a_program_from_standard_input_is_refused(packed: str) -> None:
     assert done.stdout.startswith("refused: a worker process could not start"), done
 
 
+@pytest.mark.slow
 def test_an_unguarded_main_module_is_refused(packed: str, tmp_path: Path) -> None:
     """A script that starts training at import is told to guard it, in parent and child."""
     script = tmp_path / "train.py"
@@ -231,6 +234,7 @@ def test_a_file_that_vanished_is_an_error_at_construction(
         AsyncReader(path=str(link), workers="process")
 
 
+@pytest.mark.slow
 def test_bad_samples_and_padding_cross_over(tmp_path: Path) -> None:
     """Skipped, zeroed and padded rows show in indices, mask and stats as they do with threads."""
     path = write_hdf5(tmp_path / "bad.h5", pack(paint(10, (4, 4, 3))))
@@ -249,6 +253,7 @@ def test_bad_samples_and_padding_cross_over(tmp_path: Path) -> None:
         assert found[0][1][0][0] == 3
 
 
+@pytest.mark.slow
 def test_verified_once_for_all_workers(tmp_path: Path) -> None:
     """verify="first" marks what passed in one map for all processes: what is damaged later is
     served, whichever process checked it."""

@@ -75,6 +75,7 @@ def slowly(data: np.ndarray, labels: np.ndarray) -> None:
         data[:] = data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["thread", "process"])
 def test_lanes(small: str, tmp_path: Path, workers: str) -> None:
     """A lane for each worker, each slot and the consumer; every batch passes through all states,

@@ -179,6 +179,7 @@ def child(
     return done
 
 
+@pytest.mark.slow
 def test_reader_without_numba() -> None:
     """Where numba cannot be imported the twins do the work, with the same order and pixels."""
     code = """

@@ -32,6 +32,7 @@ def test_damaged_at_random(tmp_path: Path, layout: str) -> None:
     assert any(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "code"),
     [

@@ -149,6 +149,7 @@ def test_the_fingerprint_is_that_of_one_file(tmp_path: Path, few: None) -> None:
         source.close()
 
 
+@pytest.mark.slow
 def test_verify_and_errors(tmp_path: Path, few: None) -> None:
     """Checked in full; a bad sample, and a file that was replaced, are named."""
     names = write(tmp_path / "set", contents())

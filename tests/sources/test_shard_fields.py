@@ -269,6 +269,7 @@ def test_space_for_masks_is_checked(
 # -- from a store --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_from_a_store(
     packed: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ def test_no_promise_is_broken(case: Case, tmp_path: Path, monkeypatch: pytest.Mo
         assert sum(line.counts.values()) > 0
 
 
+@pytest.mark.slow
 def test_no_kernel_is_loaded_while_descriptors_are_counted() -> None:
     """The processes that count descriptors begin with all kernels loaded: a worker that loads one
     has its files open for a moment."""
