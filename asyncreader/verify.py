@@ -26,6 +26,7 @@ from .formats.manifest import CONTAINERS, file_digest, manifest_path, read_manif
 from .params import READ_BY, reading_params
 from .pixels.transform import decode_sample
 from .sources import (
+    Inspector,
     OpenSet,
     Source,
     container_of,
@@ -299,7 +300,7 @@ def _check_run(
         before = len(found)
         for name, part in zip(source.names, source.parts, strict=True):
             try:
-                data = part.sample_bytes(index)
+                data = Inspector(part).bytes(index)
                 if decode and part.spec.stored.encoded:
                     _decode(part, index, data)
             except SampleError as exc:
@@ -311,7 +312,7 @@ def _check_run(
 
 def _ahead(source: Source) -> int:
     """Samples that a thread asks for at once: of a store, where each costs a round trip."""
-    if source.spec.io != "ranges":
+    if not source.spec.remote:
         return 0
     return max(1, min(_RUN, int(_AHEAD_BYTES * source.spec.count / source.spec.size_on_disk)))
 
@@ -341,7 +342,7 @@ def check_paths(source: Source) -> str | None:
     if expected is None:
         return None
     try:
-        found = fmt.names_digest(name or b"" for name in source.all_paths())
+        found = fmt.names_digest(name or b"" for name in Inspector(source).paths())
     except FormatError as exc:
         return str(exc)
     if found == expected:

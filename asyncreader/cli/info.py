@@ -130,17 +130,19 @@ def _describe_restarts(source: Source) -> dict[str, int] | None:
 
     from ..errors import AsyncReaderError
     from ..pixels import codec
+    from ..sources import Inspector
 
     spec = source.spec
-    if not spec.stored.encoded or spec.encoding == "png" or spec.io == "ranges":
+    if not spec.stored.encoded or spec.encoding == "png" or spec.remote:
         return None
+    looked = Inspector(source)
     looked_at = jpegs = can_be_cut = size = 0
     for record in np.unique(np.linspace(0, spec.count - 1, _LOOKED_AT).astype(np.int64)).tolist():
         if size > _MOST_READ:
             break
         looked_at += 1
         with contextlib.suppress(AsyncReaderError):  # a damaged sample: verify names it
-            data = source.sample_bytes(record)
+            data = looked.bytes(record)
             size += len(data)
             header = codec.read_plain_header(data) or codec.read_header(data)
             jpegs += header.kind == "jpeg"

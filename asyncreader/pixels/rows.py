@@ -111,6 +111,52 @@ class RowStore(Protocol):
         """The bytes of one extent."""
 
 
+class Writer(Protocol):
+    """What a source gives its samples to, each by ``i``, its place in ``job``.
+
+    ``meter``: gets the seconds of decoding. :class:`RowWriter` writes them into a slot.
+    """
+
+    job: RowJob
+    meter: Meter
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the samples are no longer wanted."""
+
+    @property
+    def in_place(self) -> RowWriter | None:
+        """The same writer, where rows are the stored bytes: a source may write those itself."""
+
+    def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> Writer:
+        """The writer of the part of the job that lies in one file of several.
+
+        ``first``: the record number in the set of the file's first sample; ``positions``: places in
+        the job; ``local``: their record numbers in the file.
+        """
+
+    def raw(self, i: int, sample: Array, stored: UInt8 | None = None) -> None:
+        """Take sample ``i`` from an array in stored axis order, of any strides.
+
+        ``stored``: its stored bytes, where the array does not hold these.
+        """
+
+    def encoded(self, which: Iterable[int], images: Iterable[UInt8]) -> None:
+        """Take the bytes of encoded samples ``which`` in turn."""
+
+    def bulk(self, store: RowStore, offsets: Int64, which: Int64 | Bools | None = None) -> None:
+        """Take raw samples that lie at ``offsets`` of ``store``.
+
+        ``which``: their places in the job; None: all of it.
+        """
+
+    def fail(self, i: int, error: SampleError) -> None:
+        """Sample ``i`` is bad."""
+
+    def fail_all(self, which: Int64, error: DecodeError) -> None:
+        """The samples ``which`` are bad for one reason."""
+
+
 class RowWriter:
     """Writes samples of one field, for one read in one thread.
 
@@ -144,11 +190,7 @@ class RowWriter:
         self._flips: npt.NDArray[np.uint8] | None = None
 
     def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> RowWriter:
-        """The writer of the part of the job that lies in one file of several.
-
-        ``first``: the record number in the set of the file's first sample; ``positions``: places in
-        the job; ``local``: their record numbers in the file.
-        """
+        """See :class:`Writer`."""
         job = self.job.pick(positions)._replace(records=local)
         first += self._first
         return RowWriter(origin, job, self.fill, self.out, self.meter, self.errors, first)
@@ -157,6 +199,11 @@ class RowWriter:
     def stopped(self) -> bool:
         """Whether the rows are no longer wanted: the reader is being closed."""
         return self.meter.stopped
+
+    @property
+    def in_place(self) -> RowWriter | None:
+        """This writer, where rows are the stored bytes: a source may write those itself."""
+        return self if self.fill.mode == "copy" else None
 
     # -- errors ------------------------------------------------------------------------------
 
@@ -180,11 +227,11 @@ class RowWriter:
 
     # -- one sample --------------------------------------------------------------------------
 
-    def raw(self, i: int, sample: Array) -> None:
-        """Write sample ``i`` from an array in stored axis order, of any strides."""
+    def raw(self, i: int, sample: Array, stored: UInt8 | None = None) -> None:
+        """Write sample ``i``: see :class:`Writer`."""
         if self._check is not None and self._check[i]:
             sample = sample.copy(order="C")  # the bytes served are those checked
-            if not self._passes(i, sample.reshape(-1).view(np.uint8)):
+            if not self._passes(i, sample.reshape(-1).view(np.uint8) if stored is None else stored):
                 return
         self._put(i, sample)
 

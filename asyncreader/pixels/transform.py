@@ -56,6 +56,12 @@ class Stored:
     as_stored: bool = False
     narrow: bool = False
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one raw sample, where all have one shape."""
+        assert self.shape is not None
+        return math.prod(self.shape) * self.dtype.itemsize
+
     def image_shape(self) -> tuple[int | None, int | None, int]:
         """(H, W, C), None where samples differ."""
         if self.shape is None or self.axes is None:
@@ -296,8 +302,7 @@ class Fill:
     @property
     def stored_bytes(self) -> int:
         """Bytes of one raw sample."""
-        assert self.stored.shape is not None
-        return math.prod(self.stored.shape) * self.stored.dtype.itemsize
+        return self.stored.row_bytes
 
     def as_stored(self, data: npt.NDArray[np.uint8]) -> Array:
         """A raw sample in stored axis order, from its bytes."""

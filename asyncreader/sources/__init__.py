@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..pixels.rows import RowError, RowJob
 from .base import Source, SourceSpec, read_rows
 from .fields import OpenSet, SetIndex, fingerprint
+from .inspector import Inspector
 from .open import expand_paths, fields_of, open_reader_source, open_source, open_whole
 from .request import Hdf5Fields
 from .sniff import container_of, sniff
@@ -12,6 +13,7 @@ from .urls import absolute, absolute_pattern
 
 __all__ = [
     "Hdf5Fields",
+    "Inspector",
     "OpenSet",
     "RowError",
     "RowJob",

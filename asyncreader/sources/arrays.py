@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..checks import FILL_MASKED
 from ..errors import ParamsError
-from ..pixels.rows import RowWriter
+from ..pixels.rows import Writer
 from .base import (
     Array,
     BaseSource,
@@ -94,11 +94,7 @@ class ArraySource(BaseSource):
             )
         return np.asarray(row)
 
-    def sample_bytes(self, index: int) -> bytes:
-        data = np.ascontiguousarray(self._row(index)).tobytes()
-        return self.verified(data, index)
-
-    def read_into(self, writer: RowWriter) -> None:
+    def read_into(self, writer: Writer) -> None:
         records, shape = writer.job.records, self.spec.stored.shape
         assert shape is not None
         # ascending: storage behind the array reads forwards

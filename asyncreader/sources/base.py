@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from xxhash import xxh3_64_intdigest
 
-from ..errors import FormatError, SampleError
+from ..errors import FormatError
 from ..formats.packed import FieldMeta, Meta
-from ..pixels.rows import E, Origin, RowError, RowJob, RowWriter, checksum_error
+from ..pixels.rows import E, Origin, RowError, RowJob, RowWriter, Writer
 from ..pixels.transform import Fill, Stored
 from ..stats import Meter
-from .bytestore import ByteFile, ByteStore, FileRef
+from .bytestore import REMOTE, ByteFile, ByteStore, FileRef
 from .request import Hdf5Fields
 
 Array: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
+UInt8: TypeAlias = npt.NDArray[np.uint8]
 UInt64: TypeAlias = npt.NDArray[np.uint64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 File = TypeVar("File", bound=ByteFile)
@@ -88,6 +88,11 @@ class SourceSpec:
     def channels(self) -> int:
         """Colour channels of an image set."""
         return self.stored.image_shape()[2]
+
+    @property
+    def remote(self) -> bool:
+        """Whether each read is a round trip over a network."""
+        return self.io == REMOTE
 
 
 class Names(Protocol):
@@ -189,32 +194,13 @@ class Source(Origin, Protocol):
     labels: Array | None
     splits: Mapping[str, slice | Int64]
     """Named parts of the set, for ``subset="name"``."""
-    remote: bool
-    """Each read is a round trip over a network."""
 
-    def read_into(self, writer: RowWriter) -> None:
+    def read_into(self, writer: Writer) -> None:
         """Give the samples of ``writer.job`` to the writer, in any order."""
 
-    def sample_bytes(self, index: int) -> bytes:
-        """The stored bytes of one sample, checked against its checksum where there is one."""
-
-    def sample_pixels(self, index: int) -> Array:
-        """One raw sample in stored axis order, with the channels in the order served."""
-
-    def picture_size(self, index: int) -> tuple[int, int]:
-        """(H, W) of one sample of an image set, upright; DecodeError if its header is damaged."""
-
-    def key_of(self, index: int) -> str | None:
-        """The key of a sample in its container, where that has keys."""
-
-    def source_path(self, index: int) -> bytes | None:
-        """The recorded path of the file that a sample was packed from; None if not recorded."""
-
-    def all_paths(self) -> Iterator[bytes | None]:
-        """source_path of every sample, in order."""
-
-    def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
-        """Recorded XXH3-64 of samples start .. stop-1; None without checksums."""
+    def holding(self, record: int) -> AbstractContextManager[tuple[OneFile, int]]:
+        """The open file that holds a sample, and the sample's number in it. An error inside names
+        the record in the set."""
 
     def prefetch(self, records: Int64) -> None:
         """Prefetch: the calling thread reads these samples next."""
@@ -247,8 +233,14 @@ class Source(Origin, Protocol):
         """Close the file. Memory that a thread can still reach stays mapped."""
 
 
+class OneFile(Source, Protocol):
+    """A source of one file, or of memory. ``file``: open, None of memory."""
+
+    file: ByteFile | None
+
+
 class BaseSource:
-    """The code that sources share: errors with file and record, checksums, encoded samples."""
+    """The code that sources of one file share: errors name the file and the record."""
 
     def __init__(self, index: FieldIndex, file: ByteFile | None, store: ByteStore) -> None:
         self.index = index
@@ -258,39 +250,12 @@ class BaseSource:
         self.labels = index.labels
         self.checksums = index.checksums
         self.splits = index.splits
-        self.remote = store.remote
 
-    def key_of(self, index: int) -> str | None:
-        names = self.index.names
-        return None if names is None or self.file is None else names.key(self.file, index)
-
-    def sample_bytes(self, index: int) -> bytes:
+    def read_into(self, writer: Writer) -> None:
         raise NotImplementedError
 
-    def sample_pixels(self, index: int) -> Array:
-        stored = self.spec.stored
-        assert stored.shape is not None
-        pixels: Array = np.frombuffer(self.sample_bytes(index), stored.dtype)
-        return pixels.reshape(stored.shape)
-
-    def picture_size(self, index: int) -> tuple[int, int]:
-        high, wide, _ = self.spec.stored.image_shape()
-        assert high is not None
-        assert wide is not None
-        return high, wide
-
-    def source_path(self, index: int) -> bytes | None:
-        names = self.index.names
-        return None if names is None or self.file is None else names.path(self.file, index)
-
-    def all_paths(self) -> Iterator[bytes | None]:
-        names, count = self.index.names, self.spec.count
-        if names is None or self.file is None:
-            return iter([None] * count)
-        return names.paths(self.file, count)
-
-    def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
-        return None if self.checksums is None else self.checksums[start:stop]
+    def holding(self, record: int) -> AbstractContextManager[tuple[OneFile, int]]:
+        return nullcontext((self, record))
 
     def offsets(self, records: Int64) -> Int64 | None:
         return None
@@ -320,17 +285,11 @@ class BaseSource:
 
     def located(self, error: E, record: int) -> E:
         error.path, error.index = self.spec.path, record
-        error.key = self.key_of(record)
-        error.source_path = shown_path(self.source_path(record))
+        error.key = error.source_path = None
+        if self.index.names is not None and self.file is not None:
+            error.key = self.index.names.key(self.file, record)
+            error.source_path = shown_path(self.index.names.path(self.file, record))
         return error
-
-    def verified(self, data: bytes, record: int) -> bytes:
-        """``data``, the bytes of a sample; ChecksumError if they are not those that were packed."""
-        if self.checksums is not None:
-            found, expected = xxh3_64_intdigest(data), int(self.checksums[record])
-            if found != expected:
-                raise self.located(checksum_error(found, expected), record)
-        return data
 
 
 def read_rows(
@@ -340,26 +299,6 @@ def read_rows(
     writer = RowWriter(source, job, fill, out, meter)
     source.read_into(writer)
     return tuple(writer.errors)
-
-
-def fingerprint(source: Source, digests: Mapping[str, str] | None) -> str:
-    """What identifies this data set in a saved state.
-
-    Packed by asyncreader: count and the ``digests`` of checksums and labels. Others (None): count,
-    shape, dtype and a hash of 64 fixed samples.
-    """
-    spec = source.spec
-    if digests is not None:
-        return f"{spec.count}:{digests.get('checksums')}:{digests.get('labels', '-')}"
-    state = hashlib.sha256(
-        f"{spec.count} {spec.stored.shape} {spec.stored.dtype.str} {spec.encoding}".encode()
-    )
-    for index in np.linspace(0, spec.count - 1, min(64, spec.count)).astype(np.int64).tolist():
-        try:
-            state.update(source.sample_bytes(index))
-        except SampleError:  # with on_error a set with bad samples can be resumed, too
-            state.update(b"bad")
-    return f"{spec.count}:{state.hexdigest()[:32]}"
 
 
 def shown_path(path: bytes | None) -> str | None:

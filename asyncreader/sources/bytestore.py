@@ -26,6 +26,9 @@ from ..system.signals import after_this
 Int64: TypeAlias = npt.NDArray[np.int64]
 UInt8: TypeAlias = npt.NDArray[np.uint8]
 
+#: The ``io`` of a file that is read by ranges over a network.
+REMOTE: Final = "ranges"
+
 
 class ByteStore(Protocol):
     """Bytes by offset. Thread-safe; scratch memory belongs to the calling thread."""

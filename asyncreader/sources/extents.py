@@ -9,9 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DecodeError
-from ..pixels import codec
-from ..pixels.rows import SKIP_HINT, RowWriter
+from ..pixels.rows import RowWriter, Writer
 from .base import (
     Array,
     BaseSource,
@@ -101,25 +99,9 @@ class ExtentSource(BaseSource):
             return RowsInMemory(where, _NO_STARTS, int(first), int(stride))
         return RowsInMemory(where, self._starts, 0, 0)
 
-    def picture_size(self, index: int) -> tuple[int, int]:
-        if self.spec.stored.shape is not None:
-            return super().picture_size(index)
-        offset = int(self.offsets(np.array([index], np.int64))[0])
-        try:
-            header = codec.read_header(self.store.view(offset, self.length(index)))
-        except DecodeError as exc:
-            exc.hint = exc.hint or SKIP_HINT
-            raise self.located(exc, index) from exc.__cause__
-        return header.height, header.width
-
-    def sample_bytes(self, index: int) -> bytes:
-        offset = int(self.offsets(np.array([index], np.int64))[0])
-        data = self.store.view(offset, self.length(index)).tobytes()
-        return self.verified(data, index)
-
-    def read_into(self, writer: RowWriter) -> None:
+    def read_into(self, writer: Writer) -> None:
         records = writer.job.records
-        if self.remote:
+        if self.spec.remote:
             self.prefetch(records)
         offsets = self.offsets(records)
         if self.spec.stored.encoded:
@@ -162,24 +144,14 @@ class RawImages(ExtentSource):
         # inside a value numbers may begin anywhere
         return pixels if pixels.flags.aligned else pixels.copy()
 
-    def picture_size(self, index: int) -> tuple[int, int]:
-        axes = self.spec.stored.axes
-        if self.shapes is None or axes is None:
-            return super().picture_size(index)
-        shape = self.shapes[index].tolist()
-        return shape[axes.index("H")], shape[axes.index("W")]
-
-    def sample_pixels(self, index: int) -> Array:
-        return self.values(np.frombuffer(self.sample_bytes(index), np.uint8), index)
-
-    def read_into(self, writer: RowWriter) -> None:
-        records = writer.job.records
-        if writer.fill.mode == "copy" and self._planes() > 1:
-            self._copy_planes(writer)
+    def read_into(self, writer: Writer) -> None:
+        records, in_place = writer.job.records, writer.in_place
+        if in_place is not None and self._planes() > 1:
+            self._copy_planes(in_place)
             return
         offsets = self.offsets(records)
         for i, data in enumerate(self._views(offsets, records)):
-            writer.raw(i, self.values(data, int(records[i])))
+            writer.raw(i, self.values(data, int(records[i])), data)
 
     def in_memory(self, size: int) -> None:
         return None  # rows may be turned about

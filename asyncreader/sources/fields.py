@@ -22,6 +22,7 @@ from ..stats import Meter
 from ..text import sides
 from . import base
 from .base import Array, FieldIndex, Source, read_rows
+from .inspector import Inspector
 
 #: At most so many samples are tried to find one that can be decoded.
 _LOOKED_AT = 16
@@ -73,7 +74,7 @@ class OpenSet:
         )
         self.labels = first.labels
         self.splits = first.splits
-        self.remote = first.remote
+        self.remote = first.spec.remote
         self.unchecked = tuple(name for name, part in parts.items() if not part.spec.checksums)
         for name, part in parts.items():
             if part.spec.count != first.spec.count:
@@ -127,7 +128,7 @@ class OpenSet:
                     bad.error.what = f"field {name!r}: {bad.error.what}"
                 if bad.error.source_path is None and bad.error.index is not None:
                     # a field without paths of its own: its picture's
-                    origin = self.first.source_path(bad.error.index)
+                    origin = Inspector(self.first).path(bad.error.index)
                     bad.error.source_path = base.shown_path(origin)
                 errors.append(bad)
         return tuple(errors)
@@ -140,9 +141,10 @@ class OpenSet:
         return cropped and (_size(first.stored) is None or _size(other.stored) is None)
 
     def _other_sizes(self, plan: RowJob, name: str, part: Source) -> Iterator[RowError]:
+        first, other = Inspector(self.first), Inspector(part)
         for record, row in zip(plan.records.tolist(), plan.rows.tolist(), strict=True):
             try:
-                expected, found = self.first.picture_size(record), part.picture_size(record)
+                expected, found = first.size(record), other.size(record)
             except DecodeError:
                 continue  # reading it raises the error
             if found != expected:
@@ -182,11 +184,25 @@ def fingerprint(source: Source | OpenSet) -> str:
 
 
 def _fingerprint(part: Source, labels: bool = True) -> str:
-    """That of one field. ``labels``: it has those of the set, which are part of it."""
-    digests = part.digests()
-    if digests is not None and not labels:
-        digests.pop(fmt.LABELS, None)
-    return base.fingerprint(part, digests)
+    """The fingerprint of one field. ``labels``: with those of the set.
+
+    Packed by asyncreader: count and the digests of checksums and labels. Others: count, shape,
+    dtype and a hash of 64 fixed samples.
+    """
+    spec, digests = part.spec, part.digests()
+    if digests is not None:
+        of_labels = digests.get(fmt.LABELS, "-") if labels else "-"
+        return f"{spec.count}:{digests.get(fmt.CHECKSUMS)}:{of_labels}"
+    state = hashlib.sha256(
+        f"{spec.count} {spec.stored.shape} {spec.stored.dtype.str} {spec.encoding}".encode()
+    )
+    inspector = Inspector(part)
+    for index in np.linspace(0, spec.count - 1, min(64, spec.count)).astype(np.int64).tolist():
+        try:
+            state.update(inspector.bytes(index))
+        except SampleError:  # with on_error a set with bad samples can be resumed, too
+            state.update(b"bad")
+    return f"{spec.count}:{state.hexdigest()[:32]}"
 
 
 def _without(plan: RowJob, errors: Sequence[RowError]) -> RowJob:
@@ -224,7 +240,7 @@ def _values_of(part: Source) -> Stored:
         return stored
     for index in range(min(_LOOKED_AT, part.spec.count)):
         try:
-            values = decode_values(part.sample_bytes(index))
+            values = decode_values(Inspector(part).bytes(index))
         except SampleError:
             continue
         shape = None if stored.shape is None else (*stored.shape[:2], values.shape[2])

@@ -15,7 +15,7 @@ from ..errors import FormatError, SampleError
 from ..pixels import codec
 from ..pixels.masks import decode_values
 from ..pixels.transform import decode_sample
-from ..sources import Source
+from ..sources import Inspector, Source
 from ..sources.request import NAME_AXES
 
 Array = npt.NDArray[Any]
@@ -140,8 +140,8 @@ def stored_mask(part: Source, record: int) -> Array | None:
     """Sample ``record`` of a field as a mask, None where it is none; SampleError if it is bad."""
     stored = part.spec.stored
     if stored.encoded:
-        return as_mask(decode_values(part.sample_bytes(record)))
-    pixels = part.sample_pixels(record)
+        return as_mask(decode_values(Inspector(part).bytes(record)))
+    pixels = Inspector(part).pixels(record)
     if stored.axes is not None:
         pixels = pixels.transpose([stored.axes.index(axis) for axis in "HWC"])
     return as_mask(pixels)
@@ -177,6 +177,7 @@ class Looker:
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self._inspector = Inspector(source)
         stored = source.spec.stored
         self._axes: tuple[int, ...] | None = None
         if stored.axes is not None:
@@ -188,11 +189,11 @@ class Looker:
         """Sample ``record``, at least ``side`` pixels long if it is; SampleError if it is bad."""
         source, stored = self.source, self.source.spec.stored
         if not stored.encoded:
-            pixels = source.sample_pixels(record)
+            pixels = self._inspector.pixels(record)
             pixels = pixels[:, :, None] if self._axes is None else pixels.transpose(self._axes)
             height, width = pixels.shape[:2]
             return Look(record, pixels, height, width, pixels.nbytes, None)
-        data = source.sample_bytes(record)
+        data = self._inspector.bytes(record)
         try:
             header = codec.read_header(data)
             part = min(1.0, side / max(header.height, header.width))

@@ -19,6 +19,7 @@ from asyncreader.formats.packed import ENCODINGS, digest, is_field_name
 from asyncreader.pixels.masks import decode_values
 from asyncreader.pixels.transform import decode_sample
 from asyncreader.sources import (
+    Inspector,
     OpenSet,
     Source,
     fields_of,
@@ -63,6 +64,7 @@ class PackedSamples:
             self._source = open_reader_source(read)
         else:
             self._source = open_whole(options.src, None if read is None else fields_of(read))
+        self._inspector = Inspector(self._source.first)
         try:
             self._prepare(options)
         except BaseException:
@@ -107,7 +109,7 @@ class PackedSamples:
         self._paths = list(map(_paths, self._source.parts))
         self.paths = tuple(map(self._path_of, self._paths))
         # a run of remote samples is one request; in random order there are no runs
-        self._remote = spec.io == "ranges" and options.shuffle is None
+        self._remote = spec.remote and options.shuffle is None
         light = self._recipe is None or self._recipe.encoding == "original"
         light = light and not self._check_decode
         self.run = RUN if light or self._remote else 1
@@ -144,7 +146,7 @@ class PackedSamples:
             return (picture, *(field.fetch(record, full) for field in self._others))
         except (SampleError, ParamsError) as exc:
             exc.path, exc.index = exc.path or self._source.spec.path, record
-            exc.key = exc.key or self._source.first.key_of(record)
+            exc.key = exc.key or self._inspector.key(record)
             raise
 
     def _full(self, record: int) -> tuple[int, int]:
@@ -152,12 +154,12 @@ class PackedSamples:
         stored = self._source.spec.stored
         if stored.axes is None and stored.shape is not None:
             return stored.shape[0], stored.shape[1]
-        return self._source.first.picture_size(record)
+        return self._inspector.size(record)
 
     def _picture(self, record: int, hold: Hold) -> Packed:
         if self._axes is not None:
-            return self._from_pixels(self._source.first.sample_pixels(record), self._axes, hold)
-        data = self._source.first.sample_bytes(record)
+            return self._from_pixels(self._inspector.pixels(record), self._axes, hold)
+        data = self._inspector.bytes(record)
         hold(len(data))
         if self._recipe is not None:
             return self._recipe.from_file(data, hold)
@@ -203,7 +205,7 @@ class PackedSamples:
         """None: any machine opens the packed set itself."""
 
     def give_up(self) -> None:
-        if self._source.spec.io == "ranges":
+        if self._source.spec.remote:
             self._source.close()
 
     def close(self) -> None:
@@ -225,20 +227,17 @@ class _Other:
 
     def fetch(self, record: int, full: tuple[int, int]) -> Packed:
         """Its values of one sample, whose picture has size ``full``."""
-        stored = self.part.spec.stored
+        stored, inspector = self.part.spec.stored, Inspector(self.part)
         if self.same:
-            data = self.part.sample_bytes(record)
-            high, wide, channels = stored.shape or (
-                *self.part.picture_size(record),
-                stored.channels,
-            )
+            data = inspector.bytes(record)
+            high, wide, channels = stored.shape or (*inspector.size(record), stored.channels)
             return packed(data, (high, wide, channels), stored.dtype.name)
         if stored.encoded:
-            values = decode_values(self.part.sample_bytes(record))
+            values = decode_values(inspector.bytes(record))
         else:
             assert stored.axes is not None
             order = tuple(stored.axes.index(letter) for letter in "HWC")
-            values = self.part.sample_pixels(record).transpose(order)
+            values = inspector.pixels(record).transpose(order)
         return stored_values(self.name, values, full, self.recipe)
 
 
@@ -383,11 +382,11 @@ def _paths(source: Source) -> Strings | None:
     """The recorded paths, on disk; None unless every sample has one."""
     meta = source.spec.meta
     recorded = meta is not None and fmt.PATHS in meta.digests
-    if not recorded and source.source_path(0) is None:
+    if not recorded and Inspector(source).path(0) is None:
         return None
     paths = Strings()
     try:
-        for path in source.all_paths():
+        for path in Inspector(source).paths():
             if path is None:
                 raise SourceError("some of its paths are missing", path=source.spec.path)
             paths.append(path)

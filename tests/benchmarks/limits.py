@@ -27,6 +27,7 @@ import numpy as np
 from inputs import build, pack_lmdb
 
 from asyncreader import AsyncReader
+from asyncreader.sources import Inspector
 
 BATCH = 128
 #: Pictures of the parts of decoding.
@@ -300,7 +301,7 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     samples, rounds = {}, {}
     for name in ("jpeg.h5", "jpeg.restarts"):
         source = open_source(made[name])
-        samples[name] = [source.sample_bytes(record) for record in records]
+        samples[name] = [Inspector(source).bytes(record) for record in records]
         fill = Fill(
             source.spec.stored, Wanted(size=(224, 224), crop="random-resized", flip=True), name
         )

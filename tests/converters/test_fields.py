@@ -21,7 +21,7 @@ from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError, Samp
 from asyncreader.cli.main import cli
 from asyncreader.errors import SourceNotFoundError
 from asyncreader.pixels.masks import decode_values
-from asyncreader.sources import open_whole
+from asyncreader.sources import Inspector, open_whole
 from asyncreader.verify import verify_file
 from converters import convert
 from converters.inputs.masks import MaskFolder, as_stored
@@ -263,7 +263,7 @@ def test_pictures_of_many_sizes(tmp_path: Path, suffix: str) -> None:
     convert(tmp_path / "photos", path, fields=fields, encoding="original", no_labels=True)
     source = open_whole(path)
     for number in range(5):
-        found = decode_values(source.parts[1].sample_bytes(number))
+        found = decode_values(Inspector(source.parts[1]).bytes(number))
         size = 30 + 4 * number, 60 - 5 * number
         np.testing.assert_array_equal(found[:, :, 0], classes(number, *size))
     source.close()

@@ -17,7 +17,7 @@ from source_contract import fill_rows
 from asyncreader import FormatError, ParamsError, SampleError
 from asyncreader.cli import main as cli
 from asyncreader.pixels.transform import Wanted
-from asyncreader.sources import open_source
+from asyncreader.sources import Inspector, open_source
 from converters import convert
 
 COUNT = 12
@@ -74,7 +74,7 @@ def test_labels_of_all_kinds(tmp_path: Path) -> None:
     assert source.spec.classes == tuple(sorted(set(texts)))
     assert labels is not None
     names = [source.spec.classes[n] for n in labels[:, 0]]
-    order = [FILES.index(source.sample_bytes(i)) for i in range(COUNT)]
+    order = [FILES.index(Inspector(source).bytes(i)) for i in range(COUNT)]
     assert names == [texts[i] for i in order]
     assert order != sorted(order)
     os.remove(path)

@@ -18,7 +18,7 @@ from PIL import Image
 from asyncreader import AsyncReader
 from asyncreader.errors import ParamsError
 from asyncreader.pixels import codec, kernels
-from asyncreader.sources import open_whole
+from asyncreader.sources import Inspector, open_whole
 from converters import convert
 from converters.encode import with_restarts
 
@@ -43,7 +43,7 @@ def stored(target: Path) -> list[bytes]:
     """The samples of a packed set, as they are stored."""
     source = open_whole(str(target))
     try:
-        return [bytes(source.first.sample_bytes(number)) for number in range(source.spec.count)]
+        return [bytes(Inspector(source.first).bytes(number)) for number in range(source.spec.count)]
     finally:
         source.close()
 

@@ -23,7 +23,7 @@ from asyncreader import DecodeError, FormatError, ParamsError, SourceError
 from asyncreader.cli import main as cli
 from asyncreader.formats.manifest import NAME, Manifest, read_manifest
 from asyncreader.formats.packed import record_key
-from asyncreader.sources import open_source
+from asyncreader.sources import Inspector, open_source
 from asyncreader.verify import verify_file
 from converters import convert
 from converters.outputs.workspace import Plan, Workspace
@@ -46,8 +46,8 @@ def samples(path: Path) -> list[tuple[bytes, Any, bytes | None]]:
     source = open_source(path)
     labels = None if source.labels is None else np.asarray(source.labels)
     found = [
-        (source.sample_bytes(n), None if labels is None else labels[n].tolist(), name)
-        for n, name in enumerate(source.all_paths())
+        (Inspector(source).bytes(n), None if labels is None else labels[n].tolist(), name)
+        for n, name in enumerate(Inspector(source).paths())
     ]
     source.close()
     return found

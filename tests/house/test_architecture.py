@@ -33,7 +33,7 @@ LAYERS = {
     "asyncreader.sources": (
         "bytestore request urls",
         "base",
-        "extents images subset",
+        "extents images inspector subset",
         "arrays",
         "hdf5 lmdb",
         "layouts",

@@ -13,7 +13,7 @@ from fakes import encoded, pictures
 from range_server import server_stats, serving
 
 from asyncreader import SourceError, SourceNotFoundError
-from asyncreader.sources import container_of
+from asyncreader.sources import Inspector, container_of
 from asyncreader.sources.remote import client as objects_module
 from asyncreader.verify import verify_file
 from converters import convert
@@ -117,7 +117,7 @@ def convert_sample(folder: Path) -> bytes:
 
     source = open_source(folder / "one.h5")
     try:
-        return source.sample_bytes(7)
+        return Inspector(source).bytes(7)
     finally:
         source.close()
 

@@ -20,7 +20,7 @@ from source_contract import Built, Case, SourceContract, fill_rows
 from asyncreader import AsyncReader, FormatError
 from asyncreader.cli import main as cli
 from asyncreader.pixels.transform import Wanted
-from asyncreader.sources import Hdf5Fields, open_source
+from asyncreader.sources import Hdf5Fields, Inspector, open_source
 from converters import convert
 
 COUNT = 23
@@ -416,7 +416,7 @@ class TestForeignSources(SourceContract):
         else:
             np.testing.assert_array_equal(packed.labels, built.labels.reshape(COUNT, -1))
         if built.paths is not None:
-            assert list(packed.all_paths()) == built.paths
+            assert list(Inspector(packed).paths()) == built.paths
         packed.close()
         source.close()
 

@@ -23,7 +23,7 @@ from asyncreader import (
     SourceNotFoundError,
 )
 from asyncreader.pixels.geometry import choose_rect, resize_into
-from asyncreader.sources import Hdf5Fields, fields_of, open_source
+from asyncreader.sources import Hdf5Fields, Inspector, fields_of, open_source
 from asyncreader.sources.hdf5 import structure
 from asyncreader.verify import verify_file
 from converters import convert
@@ -392,7 +392,7 @@ def test_many_objects_in_a_heap(tmp_path: Path) -> None:
         for i in range(0, 300, 7):
             data[i] = np.frombuffer(small[i], np.uint8)
     source = open_source(tmp_path / "set.h5")
-    assert [source.sample_bytes(i) for i in range(300)] == small
+    assert [Inspector(source).bytes(i) for i in range(300)] == small
 
 
 def test_vlen_sizes_that_differ(tmp_path: Path) -> None:

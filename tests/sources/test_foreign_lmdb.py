@@ -18,7 +18,7 @@ from source_contract import expected, fill_rows
 from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError
 from asyncreader.pixels.geometry import choose_rect, resize_into
 from asyncreader.pixels.transform import Wanted
-from asyncreader.sources import Hdf5Fields, images, open_source
+from asyncreader.sources import Hdf5Fields, Inspector, images, open_source
 from converters import convert
 
 COUNT = 12
@@ -121,7 +121,7 @@ def test_tensorpack_fields(tmp_path: Path) -> None:
     path = foreign.write_lmdb(tmp_path / "dicts", foreign.tensorpack(dicts))
     source = open_source(path)
     np.testing.assert_array_equal(source.labels, 1.5 * np.arange(COUNT))
-    assert source.sample_bytes(5) == FILES[5]
+    assert Inspector(source).bytes(5) == FILES[5]
 
 
 def test_folder2lmdb(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_folder2lmdb(tmp_path: Path) -> None:
     entries = {**foreign.tensorpack(points, "{}"), b"__len__": msgpack.packb(COUNT)}
     path = foreign.write_lmdb(tmp_path / "train.lmdb", entries, subdir=False)
     source = open_source(path)
-    assert [source.sample_bytes(i) for i in range(COUNT)] == FILES
+    assert [Inspector(source).bytes(i) for i in range(COUNT)] == FILES
     np.testing.assert_array_equal(source.labels, np.arange(COUNT)[:, None])
 
 
@@ -441,4 +441,4 @@ def test_shortened_while_read(tmp_path: Path) -> None:
         handle.truncate(100)
     with pytest.raises(OSError, match="became shorter"):
         fill_rows(source, Wanted(layout="NHWC"), np.arange(3))
-    assert source.key_of(3) is None
+    assert Inspector(source).key(3) is None

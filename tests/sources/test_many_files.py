@@ -20,7 +20,7 @@ from fakes import Packed, damage, packed, paint, write_hdf5, write_lmdb
 from shard_sets import cut
 
 from asyncreader import AsyncReader, FormatError
-from asyncreader.sources import fingerprint, open_source, open_whole
+from asyncreader.sources import Inspector, fingerprint, open_source, open_whole
 from asyncreader.sources.hdf5 import chunks
 from asyncreader.sources.hdf5.chunk_cache import ChunkCache
 from asyncreader.sources.sniff import Sniffed, sniff
@@ -160,7 +160,7 @@ def test_verify_and_errors(tmp_path: Path, few: None) -> None:
     source = open_source(names)
     os.replace(names[12], names[17])
     with pytest.raises(FormatError, match="not the one that was packed") as caught:
-        source.sample_bytes(sum(SIZES[:17]))
+        Inspector(source).bytes(sum(SIZES[:17]))
     assert caught.value.path == names[17]
     source.close()
 

@@ -22,7 +22,7 @@ from asyncreader import (
     FormatError,
     ParamsError,
 )
-from asyncreader.sources import Hdf5Fields, open_source
+from asyncreader.sources import Hdf5Fields, Inspector, open_source
 from asyncreader.sources.sets.lists import join_packed
 from asyncreader.sources.sets.shards import LocalShards
 from asyncreader.verify import verify_file
@@ -274,7 +274,7 @@ def test_fields_name_it(
         check(error, ChecksumError, file)
     source = open_source(path)
     with pytest.raises(ChecksumError) as caught:
-        source.sample_bytes(BAD)
+        Inspector(source).bytes(BAD)
     check(caught.value, ChecksumError, file)
     source.close()
 
@@ -311,7 +311,7 @@ def test_a_picture_without_a_header(tmp_path: Path) -> None:
         names.append(write_hdf5(tmp_path / f"{number}.h5", content))
     source = open_source(names)
     with pytest.raises(DecodeError) as caught:
-        source.picture_size(8)
+        Inspector(source).size(8)
     assert (caught.value.index, caught.value.path) == (8, names[1])
     source.close()
 
@@ -369,7 +369,7 @@ def test_a_shard_that_two_threads_cannot_open(
 
     def read() -> None:
         with pytest.raises(FormatError) as caught:
-            source.sample_bytes(25)
+            Inspector(source).bytes(25)
         seen.append(caught.value.index)
 
     threads = [threading.Thread(target=read) for _ in range(2)]

@@ -28,7 +28,7 @@ from asyncreader import (
 )
 from asyncreader.cli.main import cli
 from asyncreader.formats.manifest import NAME, read_manifest
-from asyncreader.sources import Hdf5Fields, fingerprint, open_whole
+from asyncreader.sources import Hdf5Fields, Inspector, fingerprint, open_whole
 from asyncreader.sources.base import Fields
 from asyncreader.sources.sets.shards import LocalShards, sharded
 from asyncreader.verify import verify_file
@@ -369,8 +369,8 @@ def test_mask_paths_are_bound(folders: tuple[Path, Path], tmp_path: Path, suffix
     convert(folders[0], path, fields={"mask": masks}, encoding="original")
     source = open_whole(path)
     first, mask = source.parts
-    assert list(first.all_paths())[10] == b"dog/10.png"
-    assert list(mask.all_paths())[10] == mask.source_path(10) == b"dog/10.PNG"
+    assert list(Inspector(first).paths())[10] == b"dog/10.png"
+    assert list(Inspector(mask).paths())[10] == Inspector(mask).path(10) == b"dog/10.PNG"
     source.close()
     assert verify_file(str(path)).ok
     if suffix == "h5":
@@ -522,6 +522,6 @@ def test_a_shard_is_indexed_for_the_field_that_is_read(raw: Path) -> None:
         assert list(parts) == ["data", "mask"]
         for name, part in parts.items():
             found.clear()
-            part.sample_bytes(0)
+            Inspector(part).bytes(0)
             part.close()
             assert found == [[name]]

@@ -32,7 +32,7 @@ from asyncreader import (
 from asyncreader.formats.manifest import MOST, NAME, Manifest, manifest_path, read_manifest
 from asyncreader.params import parse_params
 from asyncreader.pixels.transform import Wanted
-from asyncreader.sources import Hdf5Fields, fingerprint, open_source
+from asyncreader.sources import Hdf5Fields, Inspector, fingerprint, open_source
 from asyncreader.sources.layouts.hdf5_list import listed_files
 from asyncreader.sources.sets.open_cache import OpenFileCache
 from asyncreader.sources.sets.shards import open_shards
@@ -95,7 +95,7 @@ class TestShards(SourceContract):
         source.close()
         np.testing.assert_array_equal(found, before)
         with pytest.raises(SourceError, match="closed"):
-            source.sample_bytes(0)
+            Inspector(source).bytes(0)
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +203,7 @@ def test_damage_names_the_shard(folder: Path) -> None:
     _, _, errors = fill_rows(source, Wanted(), np.array([9, 10, 0]), check=np.ones(3, np.bool_))
     assert [(bad.row, bad.error.index, bad.error.path) for bad in errors] == [(1, 10, file)]
     with pytest.raises(ChecksumError, match="record 10"):
-        source.sample_bytes(10)
+        Inspector(source).bytes(10)
     source.close()
 
 

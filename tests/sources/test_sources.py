@@ -43,7 +43,7 @@ from asyncreader import (
 from asyncreader.checks import DatasetPath
 from asyncreader.params import parse_params
 from asyncreader.pixels.transform import Wanted
-from asyncreader.sources import Hdf5Fields, fingerprint, open_reader_source, open_source
+from asyncreader.sources import Hdf5Fields, Inspector, fingerprint, open_reader_source, open_source
 from asyncreader.sources.arrays import index_arrays
 from asyncreader.sources.bytestore import (
     AdaptiveStore,
@@ -390,7 +390,7 @@ def test_damaged_chunk_names_its_samples(tmp_path: Path) -> None:
     good = [0, 1, 2, 3, 8, 9, 10, 11]
     np.testing.assert_array_equal(found[good], images[good])
     with pytest.raises(DecodeError, match="record 6"):
-        source.sample_bytes(6)
+        Inspector(source).bytes(6)
     # such a set can still be told from another, and so resumed
     assert fingerprint(source) == fingerprint(source)
     source.close()
@@ -841,7 +841,7 @@ def test_lmdb_of_many_pages(tmp_path: Path) -> None:
     )
     assert errors == ()
     np.testing.assert_array_equal(found, images[records])
-    assert source.source_path(4321) == b"photos/4321.png"
+    assert Inspector(source).path(4321) == b"photos/4321.png"
     source.close()
 
 
@@ -930,7 +930,7 @@ def test_damage_in_several_files(tmp_path: Path) -> None:
     assert [(bad.row, bad.error.index, bad.error.path) for bad in errors] == [(1, 5, paths[1])]
     assert errors[0].error.key == "0000000002"
     with pytest.raises(ChecksumError) as caught:
-        source.sample_bytes(5)
+        Inspector(source).bytes(5)
     assert (caught.value.index, caught.value.path) == (5, paths[1])
     source.close()
 
@@ -1095,12 +1095,12 @@ def test_auto_follows_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
     source = open_source(path, io="auto")
     store = source.store
     assert type(store.now) is PreadStore
-    assert source.sample_bytes(1) == paint(3)[1].tobytes()
+    assert Inspector(source).bytes(1) == paint(3)[1].tobytes()
     share[0] = 1.0
     store.will_need(np.array([0]), np.array([8]))
     store._choose(64 << 20)
     assert type(store.now) is MappedStore
-    assert source.sample_bytes(1) == paint(3)[1].tobytes()
+    assert Inspector(source).bytes(1) == paint(3)[1].tobytes()
     source.close()
 
 
@@ -1150,7 +1150,7 @@ def test_encoded_bytes_as_they_are(tmp_path: Path) -> None:
     images = pictures(3)
     path = write_lmdb(tmp_path / "a.lmdb", packed(images, "jpeg", quality=95))
     source = open_source(path)
-    assert source.sample_bytes(2) == encoded(images[2], "JPEG", quality=95)
+    assert Inspector(source).bytes(2) == encoded(images[2], "JPEG", quality=95)
     source.close()
 
 

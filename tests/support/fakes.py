@@ -10,7 +10,8 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -88,7 +89,6 @@ class MemorySource:
     """
 
     splits: ClassVar[dict[str, Any]] = {}
-    remote = False
 
     def __init__(
         self,
@@ -158,17 +158,8 @@ class MemorySource:
         error.path, error.index = "memory", record
         return error
 
-    def sample_bytes(self, index: int) -> bytes:
-        return self.images[index].tobytes()
-
-    def source_path(self, index: int) -> bytes | None:
-        return b"%d.png" % index
-
-    def all_paths(self) -> Iterator[bytes | None]:
-        return (self.source_path(index) for index in range(self.spec.count))
-
-    def checksum_rows(self, start: int, stop: int) -> np.ndarray | None:
-        return None
+    def holding(self, record: int) -> Any:
+        return nullcontext((self, record))
 
     def digests(self) -> None:
         return None

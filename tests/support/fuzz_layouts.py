@@ -31,7 +31,7 @@ from source_contract import fill_rows
 
 from asyncreader import AsyncReaderError, SampleError
 from asyncreader.pixels.transform import Wanted
-from asyncreader.sources import open_source
+from asyncreader.sources import Inspector, open_source
 
 COUNT = 9
 IMAGES = paint(COUNT, (8, 7, 3))
@@ -255,10 +255,10 @@ def read_everything(path: str) -> str:
         fill_rows(source, Wanted(layout="NHWC", size=size), np.arange(source.spec.count))
         for index in range(source.spec.count):
             with contextlib.suppress(SampleError):
-                source.sample_bytes(index)
-                source.source_path(index)
+                Inspector(source).bytes(index)
+                Inspector(source).path(index)
                 if not source.spec.stored.encoded:
-                    source.sample_pixels(index)
+                    Inspector(source).pixels(index)
     except AsyncReaderError as exc:
         assert str(exc)  # noqa: PT017 (most sets are read, some must be refused)
         return str(exc)

@@ -23,7 +23,7 @@ from asyncreader import ChecksumError
 from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels.geometry import choose_rect, resize_into
 from asyncreader.pixels.transform import FLIP_DRAW, Fill, Wanted
-from asyncreader.sources import RowJob, Source, read_rows
+from asyncreader.sources import Inspector, RowJob, Source, read_rows
 from asyncreader.stats import Meter
 
 
@@ -244,7 +244,7 @@ class SourceContract:
         """sample_bytes gives exactly the stored bytes of a sample."""
         source = built.opened()
         for index in (0, 1, len(built.stored) // 2, len(built.stored) - 1):
-            assert source.sample_bytes(index) == built.stored[index]
+            assert Inspector(source).bytes(index) == built.stored[index]
         source.close()
 
     def test_labels(self, built: Built) -> None:
@@ -263,10 +263,10 @@ class SourceContract:
         """The path that a sample was packed from is known where the set records it."""
         source = built.opened()
         if built.paths is None:
-            assert source.source_path(1) is None
+            assert Inspector(source).path(1) is None
         else:
-            assert source.source_path(1) == built.paths[1]
-            assert list(source.all_paths()) == built.paths
+            assert Inspector(source).path(1) == built.paths[1]
+            assert list(Inspector(source).paths()) == built.paths
         source.close()
 
     def test_index(self, built: Built) -> None:
@@ -285,11 +285,11 @@ class SourceContract:
             assert other.labels is not None
             np.testing.assert_array_equal(other.labels[records], source.labels[records])
         for index in records.tolist():
-            assert other.sample_bytes(index) == source.sample_bytes(index)
-            assert other.key_of(index) == source.key_of(index)
-            assert other.source_path(index) == source.source_path(index)
+            assert Inspector(other).bytes(index) == Inspector(source).bytes(index)
+            assert Inspector(other).key(index) == Inspector(source).key(index)
+            assert Inspector(other).path(index) == Inspector(source).path(index)
             if source.spec.checksums:
-                assert other.checksum_rows(index, index + 1) == source.checksum_rows(
+                assert Inspector(other).checksums(index, index + 1) == Inspector(source).checksums(
                     index, index + 1
                 )
         source.close()
@@ -351,6 +351,6 @@ class SourceContract:
             scale = fresh.tolerance * wanted.scale / min(wanted.std)
             assert_same(found[good], expected(fresh.images[good], wanted, keys[good]), scale)
         with pytest.raises(ChecksumError) as caught:
-            source.sample_bytes(5)
+            Inspector(source).bytes(5)
         assert caught.value.index == 5
         source.close()

@@ -24,7 +24,7 @@ from asyncreader.params import parse_params
 from asyncreader.pixels import codec
 from asyncreader.pixels.rows import RowWriter
 from asyncreader.pixels.transform import Fill
-from asyncreader.sources import open_source
+from asyncreader.sources import Inspector, open_source
 from asyncreader.tools.ceilings import copy_ceiling, decode_ceiling, read_ceiling
 from asyncreader.tools.doctor import Diagnosis, advice, diagnose, facts, measure
 from asyncreader.tools.doctor.advice import Ceilings, Proposal, Tried
@@ -403,7 +403,7 @@ def test_restart_markers_are_tried(tmp_path: Path) -> None:
     with closing(open_source(old)) as before, closing(open_source(new)) as after:
         assert not facts.look(after, str(new)).unmarked
         for record in range(8):
-            first, second = before.sample_bytes(record), after.sample_bytes(record)
+            first, second = Inspector(before).bytes(record), Inspector(after).bytes(record)
             assert first != second
             assert (codec.decode(first, 3) == codec.decode(second, 3)).all()
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import DecodeError
-from ...pixels.rows import SKIP_HINT, RowWriter
+from ...pixels.rows import RowWriter, Writer
 from ...stats import Meter
 from ...system.memory import address_of
 from ..base import Array, BaseSource, FieldIndex, Source, row_size
@@ -107,6 +107,7 @@ class ChunkSource(BaseSource):
         self._axis = axis
         self._library = library
         #: samples lie whole in a chunk, one behind the other
+        self._row_bytes = row_size(grid.shape[1:], grid.dtype)
         self._whole = axis == 0 and grid.chunk[1:] == grid.shape[1:]
         limit = max(CACHE_BYTES, 2 * grid.chunk_bytes)
         if self._whole and grid.chunk[0] == 1:
@@ -170,14 +171,9 @@ class ChunkSource(BaseSource):
             self.cache.unpin([found.entry])
 
     def _sample(self, record: int, meter: Meter) -> Array:
-        """One sample in stored axis order."""
+        """A sample that is cut over chunks, in stored axis order."""
         grid, axis = self._grid, self._axis
         along, inside = divmod(record, grid.chunk[axis])
-        if self._whole:
-            size = row_size(grid.shape[1:], grid.dtype)
-            with self._chunk(along, meter) as chunk:
-                row = chunk[inside * size : (inside + 1) * size].copy()
-            return row.view(grid.dtype).reshape(grid.shape[1:])
         shape = tuple(n for i, n in enumerate(grid.shape) if i != axis)
         out = np.empty(shape, grid.dtype)
         counts = grid.grid
@@ -194,23 +190,16 @@ class ChunkSource(BaseSource):
             out[where] = plane[tuple(slice(0, w.stop - w.start) for w in where)]
         return out
 
-    def sample_bytes(self, index: int) -> bytes:
-        try:
-            data = self._sample(index, Meter()).tobytes()
-        except DecodeError as exc:
-            exc.hint = exc.hint or SKIP_HINT
-            raise self.located(exc, index) from exc.__cause__
-        return self.verified(data, index)
-
-    def read_into(self, writer: RowWriter) -> None:
-        if self._whole and self._grid.chunk[0] == 1 and writer.fill.mode == "copy":
-            self._read_straight(writer)
+    def read_into(self, writer: Writer) -> None:
+        in_place = writer.in_place
+        if in_place is not None and self._whole and self._grid.chunk[0] == 1:
+            self._read_straight(in_place)
             return
         if not self._whole:
             self._read_cut(writer)
             return
         chunks, inside = np.divmod(writer.job.records, self._grid.chunk[0])
-        inside *= writer.fill.stored_bytes
+        inside *= self._row_bytes
         entries, addresses = self.cache.pin(chunks)
         there = entries != 0
         try:
@@ -222,7 +211,7 @@ class ChunkSource(BaseSource):
             self.cache.unpin(entries)
         self._read_missing(chunks, inside, np.flatnonzero(~there), writer)
 
-    def _read_missing(self, chunks: Int64, inside: Int64, places: Int64, writer: RowWriter) -> None:
+    def _read_missing(self, chunks: Int64, inside: Int64, places: Int64, writer: Writer) -> None:
         """Rows ``places`` of the job, at ``inside`` (bytes) of ``chunks``, which are not in memory.
 
         A chunk that another thread is decoding is read last. A thread that waits has no pins, and a
@@ -273,7 +262,7 @@ class ChunkSource(BaseSource):
         finally:
             self.cache.unpin(held)
 
-    def _read_cut(self, writer: RowWriter) -> None:
+    def _read_cut(self, writer: Writer) -> None:
         """Rows of samples that are cut over several chunks, or lie across them."""
         records = writer.job.records
         held: list[Array] = []  # what the addresses point into

@@ -11,6 +11,7 @@ from typing import Final
 from ...errors import FormatError, ParamsError, SourceNotFoundError
 from ...formats.manifest import MOST_BYTES, NAME, Manifest
 from ..base import Fields, open_fields
+from ..bytestore import REMOTE
 from ..hdf5.structure import SIGNATURE
 from ..layouts.hdf5_layouts import index_hdf5
 from ..request import Hdf5Fields
@@ -166,7 +167,7 @@ def _opened_set(objects: Objects, location: Location, fields: Hdf5Fields, io: st
         RemoteShards(objects, location, manifest, cache),
         fields,
         path=location.shown.rpartition("/")[0],
-        io="cache" if cached else "ranges",
+        io="cache" if cached else REMOTE,
         limit=limit,
     )
 

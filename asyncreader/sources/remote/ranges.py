@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ...errors import FormatError
 from ...pixels import kernels
-from ..bytestore import ByteStore, fetched
+from ..bytestore import REMOTE, ByteStore, fetched
 from ..urls import Location
 from .client import Objects, Version, merged
 
@@ -227,7 +227,7 @@ class RemoteFile:
     ``expected``: its size; ``owner``: it closes ``objects``.
     """
 
-    io = "ranges"
+    io = REMOTE
 
     def __init__(
         self,

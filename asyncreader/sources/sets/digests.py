@@ -12,6 +12,7 @@ import xxhash
 
 from ...formats import packed as fmt
 from ..base import Source
+from ..inspector import Inspector
 
 
 class WholeDigests:
@@ -28,7 +29,7 @@ class WholeDigests:
                 rows = next(iter(parts.values())).labels
             else:
                 part = parts[name.rpartition(".")[0] or fmt.DATA]
-                rows = part.checksum_rows(0, part.spec.count)
+                rows = Inspector(part).checksums(0, part.spec.count)
             assert rows is not None
             state.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
 

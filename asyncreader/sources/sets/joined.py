@@ -18,12 +18,13 @@ import numpy.typing as npt
 
 from ...errors import AsyncReaderError, FormatError
 from ...formats import packed as fmt
-from ...pixels.rows import E, RowWriter
+from ...pixels.rows import E, Writer
 from ...sampling.blocks import files_together
 from ..base import (
     Array,
     FieldIndex,
     Int64,
+    OneFile,
     RowsInMemory,
     Source,
     UInt64,
@@ -90,7 +91,6 @@ class Joined:
     stated: Mapping[str, UInt64 | None] = field(default_factory=dict)
     labels: tuple[int, str] | None = None
     limit: int = 0
-    remote: bool = False
 
     def serve(self, index: FieldIndex, file: ByteFile | None) -> JoinedSource:
         """A source that reads the files."""
@@ -117,7 +117,6 @@ class JoinedSource:
         self.index = index
         self.spec = index.spec
         self.splits = index.splits
-        self.remote = joined.remote
         self._ends = index.spec.ends
         self._files = None if isinstance(joined.files, tuple) else joined.files
         self._held = tuple(held)
@@ -227,15 +226,14 @@ class JoinedSource:
         return int(self._ends[number - 1]) if number else 0
 
     @contextlib.contextmanager
-    def _holding(self, index: int) -> Iterator[tuple[Source, int]]:
-        """The open file of a sample, and its number in it."""
-        number = int(np.searchsorted(self._ends, index, side="right"))
-        with self.file(number) as file:
-            yield file, index - self._start(number)
+    def holding(self, record: int) -> Iterator[tuple[OneFile, int]]:
+        number = int(np.searchsorted(self._ends, record, side="right"))
+        with self.file(number) as file, file.holding(record - self._start(number)) as found:
+            yield found
 
     # -- samples -----------------------------------------------------------------------------
 
-    def read_into(self, writer: RowWriter) -> None:
+    def read_into(self, writer: Writer) -> None:
         parts = list(self.split(writer.job.records))
         self._prefetch(parts, least=2)
         for number, positions, local in parts:
@@ -243,7 +241,7 @@ class JoinedSource:
                 file.read_into(writer.of_file(file, self._start(number), positions, local))
 
     def located(self, error: E, record: int) -> E:
-        with self._holding(record) as (file, inside):
+        with self.holding(record) as (file, inside):
             located = file.located(error, inside)
         located.index = record
         return located
@@ -253,46 +251,10 @@ class JoinedSource:
 
     def _prefetch(self, parts: list[tuple[int, Int64, Int64]], least: int) -> None:
         """Of a remote set, request the rows of all files before waiting for the first."""
-        if self.remote and len(parts) >= least:
+        if self.spec.remote and len(parts) >= least:
             for number, _, local in parts:
                 with self.file(number) as file:
                     file.prefetch(local)
-
-    def sample_bytes(self, index: int) -> bytes:
-        with self._holding(index) as (file, inside):
-            return file.sample_bytes(inside)
-
-    def sample_pixels(self, index: int) -> Array:
-        with self._holding(index) as (file, inside):
-            return file.sample_pixels(inside)
-
-    def picture_size(self, index: int) -> tuple[int, int]:
-        with self._holding(index) as (file, inside):
-            return file.picture_size(inside)
-
-    def key_of(self, index: int) -> str | None:
-        with self._holding(index) as (file, inside):
-            return file.key_of(inside)
-
-    def source_path(self, index: int) -> bytes | None:
-        with self._holding(index) as (file, inside):
-            return file.source_path(inside)
-
-    def all_paths(self) -> Iterator[bytes | None]:
-        for number in range(self._ends.size):
-            with self.file(number) as file:
-                yield from file.all_paths()
-
-    def checksum_rows(self, start: int, stop: int) -> UInt64 | None:
-        if not self.spec.checksums:
-            return None
-        out = np.empty(stop - start, np.uint64)
-        for number, positions, local in self.split(np.arange(start, stop, dtype=np.int64)):
-            with self.file(number) as file:
-                rows = file.checksum_rows(int(local[0]), int(local[-1]) + 1)
-                assert rows is not None
-                out[positions] = rows
-        return out
 
     # -- the whole set -----------------------------------------------------------------------
 

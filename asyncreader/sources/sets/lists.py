@@ -12,6 +12,7 @@ import numpy as np
 from ...errors import AsyncReaderError, FormatError
 from ...formats import packed as fmt
 from ..base import Array, FieldIndex, Fields, Int64, Source, SourceSpec
+from ..bytestore import REMOTE
 from ..request import Hdf5Fields
 from .digests import WholeDigests
 from .joined import Joined, JoinedSource
@@ -48,6 +49,7 @@ def _join(files: Sequence[Source]) -> JoinedSource:
         classes=classes,
         checksums=all(file.spec.checksums for file in files),
         some_checksums=any(checked),
+        io=REMOTE if any(file.spec.remote for file in files) else first.io,
         size_on_disk=sum(file.spec.size_on_disk for file in files),
         ends=ends,
         fields=tuple(
@@ -56,7 +58,7 @@ def _join(files: Sequence[Source]) -> JoinedSource:
             if all(field.name in (one.name for one in file.spec.fields) for file in files)
         ),
     )
-    joined = Joined(tuple(file.index for file in files), remote=any(file.remote for file in files))
+    joined = Joined(tuple(file.index for file in files))
     index = FieldIndex(
         spec,
         joined,

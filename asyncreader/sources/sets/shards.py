@@ -109,7 +109,6 @@ def _sharded(
         },
         labels=(common.label_width, common.label_dtype) if labelled and fields.labels else None,
         limit=limit,
-        remote=io == "ranges",
     )
     return JoinedSource(FieldIndex(_spec(manifest, path, io, column), joined), joined)
 

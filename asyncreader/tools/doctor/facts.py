@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import DecodeError, SampleError
 from ...pixels import codec
-from ...sources import Source, expand_paths, sniff
+from ...sources import Inspector, Source, expand_paths, sniff
 from ...sources.base import row_size
 from ...sources.bytestore import NETWORK_FILE_SYSTEMS, file_system
 from ...system.limits import available_memory, usable_cores
@@ -146,20 +146,18 @@ def _usual_picture(source: Source) -> tuple[tuple[int, int] | None, bool]:
     high, wide, _ = stored.image_shape()
     if high is not None and wide is not None and not stored.encoded:
         return (high, wide), False
-    found, unmarked = [], 0
+    found, unmarked, inspector = list[tuple[int, int]](), 0, Inspector(source)
     last = source.spec.count - 1
     for record in np.unique(np.linspace(0, last, _LOOKED_AT).astype(np.int64)).tolist():
         try:
             if stored.encoded:
-                data = source.sample_bytes(record)
+                data = inspector.bytes(record)
                 plain = codec.read_plain_header(data)
                 unmarked += plain is not None and plain.facts is None
                 header = plain or codec.read_header(data)
                 found.append((header.height, header.width))
             else:
-                shape = source.sample_pixels(record).shape
-                assert stored.axes is not None
-                found.append((shape[stored.axes.index("H")], shape[stored.axes.index("W")]))
+                found.append(inspector.size(record))
         except (SampleError, DecodeError):
             continue
     if not found:

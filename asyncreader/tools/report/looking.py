@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ...errors import ChecksumError, ParamsError, SampleError
 from ...params import parse_params
-from ...sources import Source, fields_of, fingerprint, open_source
+from ...sources import Inspector, Source, fields_of, fingerprint, open_source
 from ...system.futures import in_order
 from ...system.limits import usable_cores
 from ...verify import check_paths
@@ -116,6 +116,7 @@ class _Equal(NamedTuple):
 class _Gathering:
     def __init__(self, source: Source, limit: int, seed: int) -> None:
         self.source = source
+        self.inspector = Inspector(source)
         self.looker = Looker(source)
         self.rng = np.random.default_rng(seed)
         spec = source.spec
@@ -290,7 +291,7 @@ class _Gathering:
     def _recorded(self) -> npt.NDArray[np.uint64]:
         """The recorded checksums of all samples."""
         parts = [
-            self.source.checksum_rows(lo, min(lo + 65_536, self.count))
+            self.inspector.checksums(lo, min(lo + 65_536, self.count))
             for lo in range(0, self.count, 65_536)
         ]
         return np.concatenate([part for part in parts if part is not None])
@@ -300,7 +301,7 @@ class _Gathering:
         records = np.array([entry.record for entry in seen], np.int64)
         sums = np.array([entry.checksum for entry in seen], np.uint64)
         if self.source.spec.checksums:
-            rows = [self.source.checksum_rows(n, n + 1) for n in records.tolist()]
+            rows = [self.inspector.checksums(n, n + 1) for n in records.tolist()]
             sums = np.concatenate([sums[:0], *(row for row in rows if row is not None)])
         return self._find_equal(records, sums)
 
@@ -366,7 +367,7 @@ class _Gathering:
         return number, class_of(row, self.names) or in_words(row)
 
     def _path(self, record: int) -> str:
-        path = self.source.source_path(record)
+        path = self.inspector.path(record)
         return "" if path is None else path.decode("utf-8", "surrogateescape")
 
     def _captioned(self, thumb: Thumb) -> Thumb:

@@ -29,7 +29,7 @@ from PIL import Image
 from asyncreader import AsyncReader
 from asyncreader.cli import main as cli
 from asyncreader.errors import AsyncReaderError
-from asyncreader.sources import open_source
+from asyncreader.sources import Inspector, open_source
 from asyncreader.sources.remote import client
 
 from .corpus import CANARY
@@ -128,8 +128,8 @@ def open_in(way: str, path: Any, params: dict[str, Any], options: dict[str, Any]
         words += ["--size", "{}x{}".format(*params["size"]), "--encoding", "raw"]
     said = command("convert", str(path), str(target), "--jobs", "2", *words, *_given(params))
     source = open_source(target)
-    served = b"".join(source.sample_bytes(i) for i in range(min(64, source.spec.count)))
-    served += repr([source.source_path(i) for i in range(min(64, source.spec.count))]).encode()
+    served = b"".join(Inspector(source).bytes(i) for i in range(min(64, source.spec.count)))
+    served += repr([Inspector(source).path(i) for i in range(min(64, source.spec.count))]).encode()
     served += repr(source.spec.classes).encode("utf-8", "backslashreplace")
     served += b"" if source.labels is None else source.labels.tobytes()
     source.close()

@@ -1,0 +1,169 @@
+"""Looks at single samples of a source: stored bytes, pixels, size, key, path and checksum."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Final, NamedTuple
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from ..errors import DecodeError, SampleError
+from ..pixels import codec
+from ..pixels.rows import SKIP_HINT, Origin, RowJob, RowStore, checksum_error
+from ..pixels.transform import Stored
+from ..stats import Meter
+from .base import Array, Bools, Int64, Source, UInt8, UInt64
+
+
+class _Kept(NamedTuple):
+    """A sample as it is stored. ``pixels``: in stored axis order; None where it is encoded."""
+
+    data: bytes
+    pixels: Array | None
+
+
+class _OneSample:
+    """A :class:`Writer` that keeps one sample as it is stored, instead of writing its row.
+
+    ``record``: which; ``stored``: what a raw sample is; ``check``: compare the bytes with their
+    checksum, where there is one. ``kept``: gets the sample. What is wrong with it is raised, with
+    the file and the record.
+    """
+
+    stopped: Final = False
+    in_place: Final = None
+
+    def __init__(
+        self, origin: Origin, record: int, stored: Stored, check: bool, kept: list[_Kept]
+    ) -> None:
+        one = np.zeros(1, np.int64)
+        self.job = RowJob(np.array([record], np.int64), one, one.view(np.uint64))
+        self.meter = Meter()
+        self._origin = origin
+        self._record = record
+        self._stored = stored
+        self._check = check
+        self._kept = kept
+
+    def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> _OneSample:
+        # whoever opened the file adds the number of its first record to an error that passes
+        return _OneSample(origin, int(local[0]), self._stored, self._check, self._kept)
+
+    def raw(self, i: int, sample: Array, stored: UInt8 | None = None) -> None:
+        data = self._checked(sample if stored is None else stored)
+        pixels: Array = np.array(sample)
+        if stored is None:  # what was checked: the file may change
+            pixels = np.frombuffer(data, sample.dtype).reshape(sample.shape)
+        self._kept.append(_Kept(data, pixels))
+
+    def encoded(self, which: Iterable[int], images: Iterable[UInt8]) -> None:
+        for data in images:
+            self._kept.append(_Kept(self._checked(data), None))
+
+    def bulk(self, store: RowStore, offsets: Int64, which: Int64 | Bools | None = None) -> None:
+        stored = self._stored
+        assert stored.shape is not None
+        for offset in offsets.tolist():
+            row = store.view(offset, stored.row_bytes)
+            self.raw(0, row.view(stored.dtype).reshape(stored.shape))
+
+    def fail(self, i: int, error: SampleError) -> None:
+        error.hint = error.hint or SKIP_HINT
+        raise self._origin.located(error, self._record) from error.__cause__
+
+    def fail_all(self, which: Int64, error: DecodeError) -> None:
+        self.fail(0, error)
+
+    def _checked(self, sample: Array) -> bytes:
+        """The bytes of a sample; ChecksumError if they are not those that were packed."""
+        data = sample.tobytes()
+        sums = self._origin.checksums
+        if self._check and sums is not None:
+            found, expected = xxh3_64_intdigest(data), int(sums[self._record])
+            if found != expected:
+                self.fail(0, checksum_error(found, expected))
+        return data
+
+
+class Inspector:
+    """Looks at single samples of ``source``, by record number. Thread-safe.
+
+    A sample that is bad is a SampleError with the file and the record, as when it is read.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def _read(self, record: int, check: bool = True) -> _Kept:
+        kept: list[_Kept] = []
+        source = self._source
+        source.read_into(_OneSample(source, record, source.spec.stored, check, kept))
+        return kept[0]
+
+    def bytes(self, record: int) -> bytes:
+        """The stored bytes of a sample, compared with their checksum where there is one."""
+        return self._read(record).data
+
+    def pixels(self, record: int) -> Array:
+        """A raw sample in stored axis order, with the channels in the order served."""
+        pixels = self._read(record).pixels
+        assert pixels is not None
+        return pixels
+
+    def size(self, record: int) -> tuple[int, int]:
+        """(H, W) of a picture, upright. Where all have one size, none is read; DecodeError if an
+        encoded picture's header is damaged."""
+        source, stored = self._source, self._source.spec.stored
+        high, wide, _ = stored.image_shape()
+        if high is not None and wide is not None:
+            return high, wide
+        data, pixels = self._read(record, check=False)
+        if pixels is not None:
+            assert stored.axes is not None
+            return pixels.shape[stored.axes.index("H")], pixels.shape[stored.axes.index("W")]
+        try:
+            header = codec.read_header(data)
+        except DecodeError as exc:
+            exc.hint = exc.hint or SKIP_HINT
+            raise source.located(exc, record) from exc.__cause__
+        return header.height, header.width
+
+    def key(self, record: int) -> str | None:
+        """The key of a sample in its container, where that has keys."""
+        with self._source.holding(record) as (part, inside):
+            names = part.index.names
+            return None if names is None or part.file is None else names.key(part.file, inside)
+
+    def path(self, record: int) -> builtins.bytes | None:
+        """The recorded path of the file that a sample was packed from; None if not recorded."""
+        with self._source.holding(record) as (part, inside):
+            names = part.index.names
+            return None if names is None or part.file is None else names.path(part.file, inside)
+
+    def paths(self) -> Iterator[builtins.bytes | None]:
+        """The recorded path of every sample, in order."""
+        start = 0
+        while start < self._source.spec.count:
+            with self._source.holding(start) as (part, _):
+                names, count = part.index.names, part.spec.count
+                if names is None or part.file is None:
+                    yield from repeat(None, count)
+                else:
+                    yield from names.paths(part.file, count)
+            start += count
+
+    def checksums(self, start: int, stop: int) -> UInt64 | None:
+        """Recorded XXH3-64 of samples ``start`` to ``stop - 1``, uint64; None unless all samples
+        have one."""
+        if not self._source.spec.checksums:
+            return None
+        rows: list[UInt64] = []
+        while start < stop:
+            with self._source.holding(start) as (part, inside):
+                assert part.checksums is not None
+                rows.append(part.checksums[inside : inside + stop - start])
+            start += rows[-1].size
+        return rows[0] if len(rows) == 1 else np.concatenate(rows)
