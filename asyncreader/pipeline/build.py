@@ -229,5 +229,5 @@ def _storage(source: OpenSet, fills: tuple[Fill, ...]) -> Storage:
         for fill in fills
     )
     spec = source.spec
-    open_files = source.first.open_at_once
-    return Storage(spec.path, spec.count, spec.block, decoded, spec.ends, open_files)
+    files = source.open_at_once
+    return Storage(spec.path, spec.count, spec.block, decoded, spec.ends, files)

@@ -205,23 +205,11 @@ class Source(Origin, Protocol):
     def prefetch(self, records: Int64) -> None:
         """Prefetch: the calling thread reads these samples next."""
 
-    def offsets(self, records: Int64) -> Int64 | None:
-        """Where records, or the chunks that they are in, begin in the file; None where they are in
-        no file, or in several."""
-
     def in_memory(self, size: int) -> RowsInMemory | None:
         """Where ``size`` bytes of raw rows can be copied from now; None: they must be read.
 
         With ``size`` 0: the address from which they can ever be copied.
         """
-
-    def digests(self) -> dict[str, str] | None:
-        """Digests of the tables of a set packed by asyncreader, as one file of all its samples
-        would state them; None for other sets."""
-
-    @property
-    def open_at_once(self) -> int | None:
-        """Of a set in several files those that stay open; None of others."""
 
     def reserve(self, samples: int) -> None:
         """Keep chunks for that many samples: shuffle="block" mixes them and reads them soon."""
@@ -257,21 +245,11 @@ class BaseSource:
     def holding(self, record: int) -> AbstractContextManager[tuple[OneFile, int]]:
         return nullcontext((self, record))
 
-    def offsets(self, records: Int64) -> Int64 | None:
-        return None
-
     def in_memory(self, size: int) -> RowsInMemory | None:
         return None
 
     def prefetch(self, records: Int64) -> None:
         pass
-
-    def digests(self) -> dict[str, str] | None:
-        return None if self.spec.meta is None else dict(self.spec.meta.digests)
-
-    @property
-    def open_at_once(self) -> int | None:
-        return None
 
     def reserve(self, samples: int) -> None:
         pass

@@ -23,6 +23,7 @@ from ..text import sides
 from . import base
 from .base import Array, FieldIndex, Source, read_rows
 from .inspector import Inspector
+from .sets.joined import JoinedSource
 
 #: At most so many samples are tried to find one that can be decoded.
 _LOOKED_AT = 16
@@ -108,6 +109,11 @@ class OpenSet:
             *(_fill(name, part, wanted, _size(spec.stored)) for name, part in others),
         )
 
+    @property
+    def open_at_once(self) -> int | None:
+        """Of a set in several files those that stay open; None of others."""
+        return self.first.open_at_once if isinstance(self.first, JoinedSource) else None
+
     # -- reading ---------------------------------------------------------------------------
 
     def read_fields(
@@ -189,7 +195,10 @@ def _fingerprint(part: Source, labels: bool = True) -> str:
     Packed by asyncreader: count and the digests of checksums and labels. Others: count, shape,
     dtype and a hash of 64 fixed samples.
     """
-    spec, digests = part.spec, part.digests()
+    spec = part.spec
+    digests: Mapping[str, str] | None = None if spec.meta is None else spec.meta.digests
+    if digests is None and isinstance(part, JoinedSource):
+        digests = part.digests()
     if digests is not None:
         of_labels = digests.get(fmt.LABELS, "-") if labels else "-"
         return f"{spec.count}:{digests.get(fmt.CHECKSUMS)}:{of_labels}"

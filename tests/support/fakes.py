@@ -161,16 +161,9 @@ class MemorySource:
     def holding(self, record: int) -> Any:
         return nullcontext((self, record))
 
-    def digests(self) -> None:
-        return None
-
     @property
     def index(self) -> FieldIndex:
         raise NotImplementedError("no other process opens it")
-
-    @property
-    def open_at_once(self) -> None:
-        return None
 
     def reserve(self, samples: int) -> None:
         pass

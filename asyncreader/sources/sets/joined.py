@@ -258,11 +258,9 @@ class JoinedSource:
 
     # -- the whole set -----------------------------------------------------------------------
 
-    def digests(self) -> dict[str, str] | None:
-        """Those that one file of all samples would state; None if asyncreader did not pack all of
-        the files, or if one of them is several files."""
-        if self.spec.meta is not None:
-            return dict(self.spec.meta.digests)
+    def digests(self) -> Mapping[str, str] | None:
+        """Digests of tables that one file of all samples would state; None if asyncreader did not
+        pack all of the files, or if one of them is several files."""
         metas = [file.spec.meta for file in self._held]
         if any(file.spec.ends is not None for file in self._held):
             return None
@@ -275,10 +273,8 @@ class JoinedSource:
 
     @property
     def open_at_once(self) -> int:
+        """Files that stay open."""
         return self.open_files.limit
-
-    def offsets(self, records: Int64) -> None:
-        return None
 
     def in_memory(self, size: int) -> RowsInMemory | None:
         if self._in_memory is None:

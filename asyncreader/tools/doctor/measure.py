@@ -17,6 +17,8 @@ from ...errors import AsyncReaderError
 from ...params import given_params
 from ...reader import AsyncReader
 from ...sources import Source
+from ...sources.extents import ExtentSource
+from ...sources.hdf5.chunks import ChunkSource
 from ...system.memory import PAGE, cached_pages, map_file
 from ..bench import ROUNDS, Turn, batch_bytes, serve
 from .facts import Facts, cached
@@ -181,10 +183,18 @@ def bring_in(facts: Facts, seconds: float) -> tuple[float, int]:
     return cached(facts.files), upto
 
 
+def _offsets(source: Source, records: Int64) -> Int64 | None:
+    """Where records, or the chunks that they are in, begin in the file; None where they are in no
+    file, or in several."""
+    if isinstance(source, ExtentSource | ChunkSource) and source.file is not None:
+        return source.offsets(records)
+    return None
+
+
 def records_below(source: Source, upto: int, records: Int64 | None) -> Int64 | None:
     """Records that lie whole in the first ``upto`` bytes; None where that is not known."""
     every = np.arange(source.spec.count, dtype=np.int64) if records is None else records
-    offsets = source.offsets(every)
+    offsets = _offsets(source, every)
     if offsets is None or offsets.size < 2:
         return None
     ends = np.append(np.sort(offsets)[1:], upto + 1)
@@ -199,7 +209,7 @@ def cold_records(source: Source, facts: Facts, seed: int) -> Int64 | None:
     """
     if len(facts.files) != 1:
         return None
-    offsets = source.offsets(np.arange(source.spec.count, dtype=np.int64))
+    offsets = _offsets(source, np.arange(source.spec.count, dtype=np.int64))
     if offsets is None:
         return None
     with open(facts.files[0], "rb") as file:
