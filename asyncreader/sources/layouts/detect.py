@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from ...errors import FormatError
 from ..base import FieldIndex, Layout, index_of
@@ -16,6 +17,9 @@ from . import caffe, image_files, msgpack, npy
 from .base import ForeignSet, in_order, is_pickle, records, unknown
 from .hdf5_layouts import LAYOUTS as HDF5_LAYOUTS
 
+#: Makes the index of a set.
+Index: TypeAlias = Callable[[ForeignSet], FieldIndex]
+
 
 def _refuse_pickles(found: ForeignSet) -> FieldIndex:
     raise FormatError(
@@ -25,6 +29,18 @@ def _refuse_pickles(found: ForeignSet) -> FieldIndex:
         hint="if you trust whoever wrote it, convert it once, on a machine that may be harmed: "
         f"asyncreader convert {shlex.quote(found.path)} NEW.h5 --allow-pickle",
     )
+
+
+def _unless_installed(refuse: Index) -> Index:
+    """``refuse``, for a set that no installed layout (plugins.py) recognises either."""
+
+    def index(found: ForeignSet) -> FieldIndex:
+        from .plugins import LmdbLayout, index_installed  # with HDF5's layouts
+
+        installed = index_installed(found, LmdbLayout, found.file)
+        return refuse(found) if installed is None else installed
+
+    return index
 
 
 def _refuse_pyarrow(found: ForeignSet) -> FieldIndex:
@@ -54,17 +70,17 @@ def _refuse_unknown(found: ForeignSet) -> FieldIndex:
 LAYOUTS: Final[tuple[Layout[ForeignSet], ...]] = (
     msgpack.PYXIS,
     msgpack.PYXIS_BRANCH,
-    Layout("", lambda found: bool(found.named), _refuse_databases),
+    Layout("", lambda found: bool(found.named), _unless_installed(_refuse_databases)),
     Layout("", lambda found: not found.tree.main.entries, _refuse_empty),
     image_files.OCR,
     image_files.BASICSR,
     Layout("", lambda found: is_pickle(found.records), _refuse_pickles),
     image_files.STYLEGAN,
     msgpack.TENSORPACK,
-    Layout("", lambda found: found.keyed, _refuse_pyarrow),
+    Layout("", lambda found: found.keyed, _unless_installed(_refuse_pyarrow)),
     image_files.BARE,
     caffe.DATUM,
-    Layout("", lambda found: True, _refuse_unknown),
+    Layout("", lambda found: True, _unless_installed(_refuse_unknown)),
 )
 
 

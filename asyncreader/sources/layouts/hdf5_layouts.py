@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
+from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
 from ..base import FieldIndex, Layout, index_fields, index_of
 from ..bytestore import ByteFile
@@ -148,7 +149,15 @@ def _index_caffe(found: Hdf5Set) -> FieldIndex:
 
 
 def _index_plain(found: Hdf5Set) -> FieldIndex:
-    return index_data(found.named("", _with_labels(found, found.fields.data)))
+    try:
+        return index_data(found.named("", _with_labels(found, found.fields.data)))
+    except (FormatError, ParamsError):
+        from .plugins import Hdf5Layout, index_installed
+
+        installed = index_installed(found, Hdf5Layout, found.file)
+        if installed is None:
+            raise
+        return installed
 
 
 #: All layouts of HDF5 sets; the first that recognises a set reads it.

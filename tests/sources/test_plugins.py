@@ -1,0 +1,182 @@
+"""Layouts that installed packages add by the entry point group ``asyncreader.layouts``."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from fakes import paint
+from foreign_sets import files, write_lmdb
+
+from asyncreader import AsyncReader, FormatError, ParamsError, SourceError
+from asyncreader.sources import open_source
+
+IMAGES = paint(20, (8, 7, 3))
+LABELS = np.arange(20) % 7
+
+#: A package with a layout of LMDB sets (values are b"TINY", a label and raw pixels) and one of
+#: HDF5 sets (``frames``, N x C x H x W, and ``what``).
+PACKAGE = """
+from dataclasses import replace
+
+import numpy as np
+
+from asyncreader.sources.layouts.plugins import (
+    Extents, ForeignSet, Hdf5Layout, Hdf5Set, LmdbLayout, Stored, index_data
+)
+
+
+def index_tiny(found: ForeignSet):
+    found.check_fields(("data",), ("labels",))
+    entries = found.records
+    labels = np.array([int(entries.value(i)[4]) for i in range(len(entries))])
+    stored = Stored((8, 7, 3), np.dtype("uint8"), "HWC")
+    spec = found.spec("tiny", len(entries), stored, 168)
+    labels = None if found.fields.labels is None else labels[:SHOWN]
+    return found.index(spec, Extents(entries.starts + 5 + SHIFT, 168), labels, entries)
+
+
+def index_frames(found: Hdf5Set):
+    fields = replace(found.fields, data="frames", labels="what")
+    return index_data(replace(found.named("frames", fields), axes=lambda shape: (1, 3, 4, 2)))
+
+
+SHOWN, SHIFT = None, 0
+TINY = LmdbLayout("tiny", lambda found: found.first[:4] == b"TINY", index_tiny)
+FRAMES = Hdf5Layout("frames", lambda found: "frames" in found.h5.names, index_frames)
+"""
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, points: str, name: str = "tiny") -> Path:
+    """A package as pip would put it into a folder of sys.path, with the entry points given."""
+    (folder / f"{name}_layouts.py").write_text(PACKAGE)
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[asyncreader.layouts]\n{points}\n")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, f"{name}_layouts", raising=False)
+    importlib.invalidate_caches()
+    return folder / f"{name}_layouts.py"
+
+
+def tiny(path: Path) -> str:
+    values = [
+        b"TINY" + bytes([label]) + image.tobytes()
+        for image, label in zip(IMAGES, LABELS.tolist(), strict=True)
+    ]
+    return write_lmdb(path, {b"%04d" % i: value for i, value in enumerate(values)})
+
+
+def frames(path: Path) -> str:
+    with h5py.File(path, "w") as file:
+        file["frames"], file["what"] = IMAGES.transpose(0, 3, 1, 2), LABELS
+    return str(path)
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("write", [tiny, frames])
+def test_a_package_adds_a_layout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: object, workers: str
+) -> None:
+    """A set of a layout that a package adds is read like any other, in threads and processes."""
+    assert callable(write)
+    path = write(tmp_path / "set.x")
+    with pytest.raises((FormatError, ParamsError)):
+        AsyncReader(path=path)
+    install(tmp_path, monkeypatch, "tiny = tiny_layouts:TINY\nframes = tiny_layouts:FRAMES")
+    with AsyncReader(
+        path=path, batch_size=5, layout="NHWC", shuffle=True, workers=workers, nthread=2
+    ) as reader:
+        for batch in reader:
+            np.testing.assert_array_equal(batch.data, IMAGES[batch.indices])
+            np.testing.assert_array_equal(batch.labels, LABELS[batch.indices])
+    with closing(open_source(path)) as source:
+        assert source.spec.layout.startswith(("tiny", "HDF5 frames", "frames"))
+
+
+def test_known_sets_do_not_load_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets that asyncreader knows by content, or by the names in them, look at no entry points."""
+    install(tmp_path, monkeypatch, "tiny = no_such_module:TINY")
+    with h5py.File(tmp_path / "plain.h5", "w") as file:
+        file["data"], file["labels"] = IMAGES, LABELS
+    bare = write_lmdb(tmp_path / "bare", {b"%d" % i: f for i, f in enumerate(files(list(IMAGES)))})
+    script = (
+        "import sys\nfrom asyncreader import AsyncReader\n"
+        "for path in sys.argv[1:]: AsyncReader(path=path).close()\n"
+        "assert 'asyncreader.sources.layouts.plugins' not in sys.modules\n"
+    )
+    known = [sys.executable, "-c", script, str(tmp_path / "plain.h5"), bare]
+    subprocess.run(known, check=True)
+
+
+@pytest.mark.parametrize(
+    ("points", "says"),
+    [
+        ("tiny = no_such_module:TINY", "ModuleNotFoundError"),
+        ("tiny = tiny_layouts:NOTHING", "AttributeError"),
+        ("tiny = tiny_layouts:PACKAGE_NAME", "type str"),
+    ],
+)
+def test_a_broken_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, points: str, says: str
+) -> None:
+    """An entry point that cannot be loaded is a SourceError that names it and its package; another
+    layout that recognises the set is used all the same."""
+    path = tiny(tmp_path / "set")
+    module = install(tmp_path, monkeypatch, points)
+    module.write_text(PACKAGE + "PACKAGE_NAME = 'tiny'\n")
+    with pytest.raises(SourceError, match=says) as caught:
+        AsyncReader(path=path)
+    assert "'tiny'" in str(caught.value)
+    assert points.partition(" = ")[2] in str(caught.value)
+    assert "update or uninstall tiny" in str(caught.value)
+    (tmp_path / "other").mkdir()
+    install(tmp_path / "other", monkeypatch, "well = well_layouts:TINY", "well")
+    AsyncReader(path=path).close()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ("raise KeyError('x')", SourceError, "KeyError"),
+        ("return 5", SourceError, "returned int"),
+        ("SHOWN = 3", SourceError, "3 labels for 20 samples"),
+        ("SHIFT = 1 << 40", FormatError, "lies outside the file"),
+    ],
+)
+def test_a_layout_that_fails(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+    error: type[SourceError],
+    says: str,
+) -> None:
+    """A layout that raises, or whose index does not fit the file, is a typed error; nothing is read
+    outside the file."""
+    path = tiny(tmp_path / "set")
+    module = install(tmp_path, monkeypatch, "tiny = tiny_layouts:TINY")
+    if " = " in change:
+        module.write_text(PACKAGE + change)
+    else:
+        module.write_text(
+            PACKAGE.replace("    found.check_fields", f"    {change}\n    found.check_fields")
+        )
+    with pytest.raises(error, match=says):
+        AsyncReader(path=path)
+
+
+def test_samples_of_another_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raw samples whose bytes are not those of the shape are a FormatError that names one."""
+    path = tiny(tmp_path / "set")
+    module = install(tmp_path, monkeypatch, "tiny = tiny_layouts:TINY")
+    module.write_text(PACKAGE.replace("+ SHIFT, 168)", "+ SHIFT, 167)"))
+    with pytest.raises(FormatError, match="does not match its shape") as caught:
+        AsyncReader(path=path)
+    assert caught.value.index == 0
