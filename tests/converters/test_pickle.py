@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from fakes import encoded, paint, pictures
-from source_contract import fill_rows
 
 from asyncreader import FormatError, ParamsError, SampleError
 from asyncreader.cli import main as cli
 from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import Inspector, open_source
+from asyncreader.testing.contract import fill_rows
 from converters import convert
 
 COUNT = 12

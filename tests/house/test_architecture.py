@@ -20,7 +20,7 @@ LAYERS = {
         "asyncreader.pixels",
         "asyncreader.formats asyncreader.checks asyncreader.params asyncreader.sampling",
         "asyncreader.sources",
-        "asyncreader.pipeline asyncreader.verify",
+        "asyncreader.pipeline asyncreader.verify asyncreader.testing",
         "asyncreader.faces asyncreader.batch",
         "asyncreader.reader",
         "asyncreader",  # what users import

@@ -15,12 +15,18 @@ from project import FILES, ROOT, module_name, tree_of
 #: What users import: the ``__all__`` of these, or where there is none the names that a module
 #: defines itself.
 PUBLIC = (
-    *("asyncreader", "asyncreader.faces", "asyncreader.faces.pyxis", "converters"),
+    *(
+        "asyncreader",
+        "asyncreader.faces",
+        "asyncreader.faces.pyxis",
+        "asyncreader.testing",
+        "converters",
+    ),
     *(f"asyncreader.adapters.{name}" for name in ("torch", "jax", "keras", "ray", "generator")),
 )
 
 #: Nothing of these is handed to users: they are named where parts of the reader are put together.
-INNER = ("asyncreader.pipeline.", "asyncreader.sources.")
+INNER = ("asyncreader.pipeline.", "asyncreader.sources.", "asyncreader.pixels.rows")
 
 #: Too wide to say anything, as Any is.
 NOTHING_SAID = ("typing.Any", "_typeshed.Incomplete")

@@ -10,13 +10,13 @@ from fakes import encoded, paint, pictures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from source_contract import MODES, expected, sized
 
 from asyncreader import DecodeError, ParamsError
 from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import codec, kernels
 from asyncreader.pixels.transform import FLIP_DRAW, SCRATCH, Fill, Stored, Wanted
 from asyncreader.stats import Meter
+from asyncreader.testing.contract import MODES, expected, sized
 
 U8, F4 = np.dtype("uint8"), np.dtype("float32")
 

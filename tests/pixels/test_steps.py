@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes import CLASSES, packed, pictures, write_hdf5
-from source_contract import MODES, assert_same, fill_rows, sized
 
 from asyncreader import AsyncReader
 from asyncreader.params import ReaderParams
 from asyncreader.pixels.steps import Array, ImageShape, Row
 from asyncreader.sources import open_source
+from asyncreader.testing.contract import MODES, assert_same, fill_rows, sized
 
 COUNT = 24
 

@@ -15,12 +15,13 @@ import pytest
 from click.testing import CliRunner
 from fakes import paint, pictures
 from project import ROOT
-from source_contract import Built, Case, SourceContract, fill_rows
+from source_contract import Built, Case, SourceContract
 
 from asyncreader import AsyncReader, FormatError
 from asyncreader.cli import main as cli
 from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import Hdf5Fields, Inspector, open_source
+from asyncreader.testing.contract import fill_rows
 from converters import convert
 
 COUNT = 23

@@ -12,11 +12,11 @@ import msgpack
 import numpy as np
 import pytest
 from fakes import paint, pictures
-from source_contract import fill_rows
 
 from asyncreader import AsyncReader, DecodeError, FormatError
 from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import open_source
+from asyncreader.testing.contract import fill_rows
 
 COUNT = 12
 IMAGES = paint(COUNT, (8, 7, 3))

@@ -13,12 +13,12 @@ import msgpack
 import numpy as np
 import pytest
 from fakes import encoded, paint, pictures
-from source_contract import expected, fill_rows
 
 from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError
 from asyncreader.pixels.geometry import choose_rect, resize_into
 from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import Hdf5Fields, Inspector, images, open_source
+from asyncreader.testing.contract import expected, fill_rows
 from converters import convert
 
 COUNT = 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import subprocess
 import sys
 from contextlib import closing
@@ -14,8 +15,19 @@ import pytest
 from fakes import paint
 from foreign_sets import files, write_lmdb
 
-from asyncreader import AsyncReader, FormatError, ParamsError, SourceError
-from asyncreader.sources import open_source
+from asyncreader import (
+    AsyncReader,
+    ChecksumError,
+    DecodeError,
+    FormatError,
+    ParamsError,
+    SourceError,
+)
+from asyncreader.pixels.rows import Writer
+from asyncreader.pixels.transform import Wanted
+from asyncreader.sources import Inspector, open_source
+from asyncreader.testing import KnownSet, MemorySource, SourceContract
+from asyncreader.testing.contract import fill_rows
 
 IMAGES = paint(20, (8, 7, 3))
 LABELS = np.arange(20) % 7
@@ -180,3 +192,55 @@ def test_samples_of_another_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(FormatError, match="does not match its shape") as caught:
         AsyncReader(path=path)
     assert caught.value.index == 0
+
+
+class TestMemorySource(SourceContract):
+    """The set in memory that asyncreader.testing ships keeps the contract of all sources."""
+
+    @pytest.fixture
+    def built(self) -> KnownSet:
+        stored = [image.tobytes() for image in IMAGES]
+        return KnownSet(lambda: MemorySource(IMAGES, LABELS), IMAGES, stored, LABELS)
+
+
+def test_a_bad_sample_in_memory() -> None:
+    """Planned faults are the typed errors of real sets, when rows are read and when one sample is
+    looked at, in the process of the source and where its index is opened."""
+    first = MemorySource(IMAGES, damaged=[3], undecodable=[5])
+    for source in (first, pickle.loads(pickle.dumps(first.index)).open()):
+        records = np.arange(8)
+        found, _, errors = fill_rows(
+            source, Wanted(layout="NHWC"), records, check=np.ones(8, np.bool_)
+        )
+        assert [(bad.row, type(bad.error)) for bad in errors] == [
+            (3, ChecksumError),
+            (5, DecodeError),
+        ]
+        np.testing.assert_array_equal(found[[0, 7]], IMAGES[[0, 7]])
+        for record, error in ((3, ChecksumError), (5, DecodeError)):
+            with pytest.raises(error) as caught:
+                Inspector(source).bytes(record)
+            assert caught.value.index == record
+
+
+class _Turned(MemorySource):
+    """Serves its samples from left to right, and checks them as they are stored."""
+
+    def read_into(self, writer: Writer) -> None:
+        for i, record in enumerate(writer.job.records.tolist()):
+            image = IMAGES[record]
+            writer.raw(i, image[:, ::-1], image.reshape(-1))
+
+
+def test_pixels_that_are_not_the_stored_bytes() -> None:
+    """A source that turns what is stored says so: the stored bytes are checked and shown, the
+    turned pixels are served."""
+    source = _Turned(IMAGES)
+    found, _, errors = fill_rows(
+        source, Wanted(layout="NHWC"), np.arange(6), check=np.ones(6, np.bool_)
+    )
+    assert errors == ()
+    np.testing.assert_array_equal(found, IMAGES[:6, :, ::-1])
+    inspector = Inspector(source)
+    assert inspector.bytes(4) == IMAGES[4].tobytes()
+    np.testing.assert_array_equal(inspector.pixels(4), IMAGES[4][:, ::-1])

@@ -19,7 +19,7 @@ import pytest
 from fakes import damage, packed, paint, pictures, write_hdf5
 from observed import HANG
 from shard_sets import SIZES, edit, write_set
-from source_contract import Built, Case, SourceContract, fill_rows
+from source_contract import Built, Case, SourceContract
 
 from asyncreader import (
     AsyncReader,
@@ -36,6 +36,7 @@ from asyncreader.sources import Hdf5Fields, Inspector, fingerprint, open_source
 from asyncreader.sources.layouts.hdf5_list import listed_files
 from asyncreader.sources.sets.open_cache import OpenFileCache
 from asyncreader.sources.sets.shards import open_shards
+from asyncreader.testing.contract import fill_rows
 from asyncreader.tools.doctor.advice import _about_decoding
 from asyncreader.tools.doctor.facts import look
 from asyncreader.verify import verify_file

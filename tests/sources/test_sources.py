@@ -29,7 +29,7 @@ from fakes import (
 )
 from PIL import Image
 from shard_sets import write_set
-from source_contract import Built, Case, SourceContract, fill_rows
+from source_contract import Built, Case, SourceContract
 
 from asyncreader import (
     AsyncReader,
@@ -53,6 +53,7 @@ from asyncreader.sources.bytestore import (
     file_system,
 )
 from asyncreader.sources.lmdb.btree import LmdbFile
+from asyncreader.testing.contract import fill_rows
 
 COUNT = 23
 LABELS = (np.arange(COUNT, dtype=np.int64) % 5)[:, None]

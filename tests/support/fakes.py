@@ -11,10 +11,9 @@ import io
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import h5py
 import lmdb
@@ -24,12 +23,10 @@ import xxhash
 from observed import HANG
 from PIL import Image
 
-from asyncreader import AsyncReader, DecodeError
+from asyncreader import AsyncReader, testing
 from asyncreader.formats import packed as fmt
-from asyncreader.pixels.rows import E, RowWriter
-from asyncreader.pixels.transform import Stored
-from asyncreader.sources import OpenSet, SourceSpec
-from asyncreader.sources.base import FieldIndex
+from asyncreader.pixels.rows import Writer
+from asyncreader.sources import OpenSet
 
 #: Classes of the packed files below.
 CLASSES = ("cat", "dog", "owl")
@@ -80,36 +77,23 @@ def encoded(image: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
 # -- a source in memory --------------------------------------------------------------------------
 
 
-class MemorySource:
-    """Images in memory, with planned faults.
+class MemorySource(testing.MemorySource):
+    """Samples in memory, with planned faults.
 
-    ``damaged``: records whose checksum fails when it is checked; ``undecodable``: records that
-    never decode; ``fail_calls``: numbers of the ``read_into`` calls that end in an I/O error;
-    ``gate``: where set, every call waits for it (``entered`` counts those that arrived).
+    ``fail_calls``: numbers of the ``read_into`` calls that end in an I/O error; ``gate``: where
+    set, every call waits for it (``entered`` counts those that arrived).
     """
-
-    splits: ClassVar[dict[str, Any]] = {}
 
     def __init__(
         self,
         images: np.ndarray,
         labels: np.ndarray | None = None,
         *,
-        checksums: bool = True,
-        damaged: Sequence[int] = (),
-        undecodable: Sequence[int] = (),
         fail_calls: Sequence[int] = (),
         gate: threading.Event | None = None,
-        block: int = 4,
+        **options: Any,
     ) -> None:
-        self.images = images
-        self.labels = labels
-        self.checksums = None
-        if checksums:
-            sums = [xxhash.xxh3_64_intdigest(np.ascontiguousarray(image)) for image in images]
-            self.checksums = np.array(sums, np.uint64)
-            self.checksums[list(damaged)] ^= np.uint64(1)
-        self.undecodable = set(undecodable)
+        super().__init__(images, labels, classes=CLASSES, **options)
         self.fail_calls = set(fail_calls)
         self.gate = gate
         self.entered = threading.Semaphore(0)
@@ -117,26 +101,8 @@ class MemorySource:
         self.checked: list[int] = []
         self.closed = 0
         self._lock = threading.Lock()
-        row = images.shape[1:]
-        self.spec = SourceSpec(
-            path="memory",
-            container="arrays",
-            layout="fake",
-            count=len(images),
-            stored=Stored(row, images.dtype, "HWC" if len(row) == 3 else None),
-            encoding="raw",
-            block=block,
-            meta=None,
-            classes=CLASSES,
-            checksums=checksums,
-            io="mmap",
-            size_on_disk=images.nbytes,
-        )
 
-    def in_memory(self, size: int) -> None:
-        return None
-
-    def read_into(self, writer: RowWriter) -> None:
+    def read_into(self, writer: Writer) -> None:
         job = writer.job
         with self._lock:
             call = self.calls
@@ -148,28 +114,7 @@ class MemorySource:
             assert self.gate.wait(HANG)
         if call in self.fail_calls:
             raise OSError(5, "Input/output error (planned)")
-        for i, record in enumerate(job.records.tolist()):
-            if record in self.undecodable:
-                writer.fail(i, DecodeError("planned damage"))
-            else:
-                writer.raw(i, self.images[record])
-
-    def located(self, error: E, record: int) -> E:
-        error.path, error.index = "memory", record
-        return error
-
-    def holding(self, record: int) -> Any:
-        return nullcontext((self, record))
-
-    @property
-    def index(self) -> FieldIndex:
-        raise NotImplementedError("no other process opens it")
-
-    def reserve(self, samples: int) -> None:
-        pass
-
-    def release(self) -> None:
-        pass
+        super().read_into(writer)
 
     def close(self) -> None:
         self.closed += 1

@@ -27,11 +27,11 @@ import foreign_sets as foreign
 import h5py
 import numpy as np
 from fakes import paint, pictures
-from source_contract import fill_rows
 
 from asyncreader import AsyncReaderError, SampleError
 from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import Inspector, open_source
+from asyncreader.testing.contract import fill_rows
 
 COUNT = 9
 IMAGES = paint(COUNT, (8, 7, 3))

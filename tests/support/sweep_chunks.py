@@ -24,11 +24,11 @@ from typing import Any
 import h5py
 import hdf5plugin
 import numpy as np
-from source_contract import fill_rows
 
 from asyncreader import FormatError
 from asyncreader.pixels.transform import Wanted
 from asyncreader.sources import Hdf5Fields, open_source
+from asyncreader.testing.contract import fill_rows
 
 FORMATS = ("earliest", "v108", "v110", "v112", "v114", "latest")
 FILTERS: dict[str, dict[str, Any]] = {

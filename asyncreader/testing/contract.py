@@ -1,0 +1,324 @@
+"""What every source must do, as one class of tests: a case says what its set holds.
+
+The class reads the set in every way a reader can ask for, and compares with plain numpy.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..keyed_random import mix_rows, uniforms
+from ..pixels.geometry import choose_rect, resize_into
+from ..pixels.rows import RowError
+from ..pixels.transform import FLIP_DRAW, Fill, Wanted
+from ..sources import Inspector, RowJob, Source, read_rows
+from ..stats import Meter
+
+if TYPE_CHECKING:
+    import pytest
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+@dataclass
+class KnownSet:
+    """A set on disk or in memory, and what must come out of it."""
+
+    open: Callable[[], Source]
+    #: (N, H, W, C) of image sets, else (N, ...); native byte order.
+    images: npt.NDArray[np.generic]
+    #: Each sample's stored bytes.
+    stored: list[bytes]
+    labels: npt.NDArray[np.generic] | None = None
+    paths: list[bytes] | None = None
+    #: Largest difference of a pixel value (JPEG).
+    tolerance: float = 0
+    #: What the one warning of opening says; None: it does not warn.
+    warns: str | None = None
+    #: What must stay open as long as the set.
+    keep: list[object] = field(default_factory=list)
+
+    def opened(self) -> Source:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            source = self.open()
+        if self.warns is None:
+            assert said == []
+        else:
+            assert len(said) == 1
+            assert self.warns in str(said[0].message)
+        return source
+
+
+def sized(wanted: Wanted, images: Array) -> Wanted:
+    """``wanted`` with a size that fits ``images``: above half of it a JPEG is decoded in full."""
+    if wanted.size is None:
+        return wanted
+    height, width = images.shape[1:3]
+    return replace(wanted, size=(math.ceil(height * 0.7), math.ceil(width * 0.55)))
+
+
+MODES: dict[str, Wanted] = {
+    "copy": Wanted(layout="NHWC"),
+    "view": Wanted(),
+    "transpose": Wanted(contiguous=True),
+    "mirror": Wanted(layout="NHWC", flip=True),
+    "mirror NCHW": Wanted(contiguous=True, flip=True),
+    "cast": Wanted(dtype=np.dtype("float32")),
+    "affine": Wanted(layout="NHWC", dtype=np.dtype("float32"), scale=1 / 64, mean=(0.5,)),
+    "affine NCHW": Wanted(
+        contiguous=True, dtype=np.dtype("float32"), scale=0.25, mean=(3.0,), std=(2.0,), flip=True
+    ),
+    "affine float16": Wanted(dtype=np.dtype("float16"), scale=1 / 256, std=(0.5,)),
+    "each": Wanted(dtype=np.dtype("float64"), scale=0.5, mean=(1.0,), std=(3.0,)),
+    "size": Wanted(size=(1, 1)),
+    "size squeezed": Wanted(size=(1, 1), crop="none", flip=True, dtype=np.dtype("float32")),
+    "random crop": Wanted(size=(1, 1), crop="random", crop_ratio=0.8, layout="NHWC"),
+    "random-resized": Wanted(size=(1, 1), crop="random-resized", flip=True),
+}
+
+OTHER_MODES: dict[str, Wanted] = {
+    "copy": Wanted(),
+    "cast": Wanted(dtype=np.dtype("float64")),
+    "affine": Wanted(dtype=np.dtype("float32"), scale=0.5, mean=(1.0,), std=(4.0,)),
+}
+
+
+def expected(images: Array, wanted: Wanted, keys: Array) -> Array:
+    """What a fill must make of ``images``, one by one and in plain numpy."""
+    dtype = wanted.dtype or images.dtype
+    flips = uniforms(keys, FLIP_DRAW) < 0.5
+    draws = np.stack([uniforms(keys, k) for k in range(40)], axis=1)
+    rows = []
+    for i, image in enumerate(images):
+        if wanted.size is not None:
+            high, wide = image.shape[:2]
+            rect = choose_rect(high, wide, wanted.size, wanted.crop, wanted.crop_ratio, draws[i])
+            resized = np.empty((*wanted.size, image.shape[2]), image.dtype)
+            resize_into(image, resized, rect.box())
+            image = resized
+        if wanted.flip and flips[i]:
+            image = image[:, ::-1]
+        if wanted.affine:
+            mean, std = (v[0] if len(v) == 1 else v for v in (wanted.mean, wanted.std))
+            image = (image.astype(np.float64) * wanted.scale - mean) / std
+        rows.append(image.astype(dtype))
+    batch = np.stack(rows)
+    if batch.ndim == 4 and wanted.layout == "NCHW":
+        batch = batch.transpose(0, 3, 1, 2)
+    return batch
+
+
+def fill_rows(
+    source: Source,
+    wanted: Wanted,
+    records: Array,
+    rows: Array | None = None,
+    batch: int | None = None,
+    check: Array | None = None,
+) -> tuple[Array, Array, tuple[RowError, ...]]:
+    """(what is handed out, keys, errors) of reading ``records`` into ``rows``."""
+    fill = Fill(source.spec.stored, wanted, source.spec.path)
+    keys = mix_rows(99, records.astype(np.int64))
+    if rows is None:
+        rows = np.arange(records.size, dtype=np.int64)
+    out = np.full(fill.allocate_shape(batch or records.size), 77).astype(fill.dtype)
+    plan = RowJob(records.astype(np.int64), rows, keys, check)
+    errors = read_rows(source, plan, fill, out, Meter())
+    return fill.handed_out(out), keys, errors
+
+
+def assert_same(found: Array, wanted: Array, tolerance: float = 0) -> None:
+    """``found`` is ``wanted``: to the last bit, or floats to their precision."""
+    assert found.shape == wanted.shape
+    assert found.dtype == wanted.dtype
+    if tolerance == 0 and found.dtype.kind != "f":
+        np.testing.assert_array_equal(found, wanted)
+        return
+    relative = {2: 2e-3, 4: 1e-5, 8: 1e-12}.get(found.dtype.itemsize, 0)
+    np.testing.assert_allclose(
+        found.astype(np.float64),
+        wanted.astype(np.float64),
+        rtol=relative,
+        atol=max(tolerance, 20 * relative),
+    )
+
+
+class SourceContract:
+    """Tests of any source. A subclass, or its module, has a fixture ``built``: a :class:`KnownSet`
+    of at least 16 samples."""
+
+    def test_count_and_shape(self, built: KnownSet) -> None:
+        """A source knows its count and the shape of a sample without reading one."""
+        source = built.opened()
+        assert source.spec.count == len(built.images)
+        if built.images.ndim == 4:
+            height, width, channels = source.spec.stored.image_shape()
+            assert channels == built.images.shape[3]
+            assert (height, width) in (built.images.shape[1:3], (None, None))
+        else:
+            assert source.spec.row_shape == built.images.shape[1:]
+        assert source.spec.block >= 1
+        source.close()
+
+    def test_any_record_in_any_order(self, built: KnownSet) -> None:
+        """Records come in the order asked for, repeats included."""
+        source = built.opened()
+        count = len(built.images)
+        for records in (
+            np.arange(count),
+            np.arange(count)[::-1],
+            np.array([count - 1, 0, 0, count // 2, count - 1]),
+            np.random.default_rng(3).integers(0, count, 40),
+            np.array([count - 1]),
+        ):
+            found, keys, errors = fill_rows(source, Wanted(layout="NHWC"), records)
+            assert errors == ()
+            assert_same(
+                found,
+                expected(built.images[records], Wanted(layout="NHWC"), keys),
+                built.tolerance,
+            )
+        source.close()
+
+    def test_scattered_rows(self, built: KnownSet) -> None:
+        """Only the rows named are written, each with its own record."""
+        source = built.opened()
+        records, rows = np.array([3, 1, 2]), np.array([6, 0, 3])
+        for mode in (MODES if built.images.ndim == 4 else OTHER_MODES).values():
+            wanted = sized(mode, built.images)
+            found, keys, errors = fill_rows(source, wanted, records, rows, batch=8)
+            assert errors == ()
+            scale = built.tolerance * wanted.scale / min(wanted.std)
+            assert_same(found[rows], expected(built.images[records], wanted, keys), scale)
+            untouched = np.delete(found, rows, axis=0)
+            assert (untouched == np.array(77).astype(found.dtype)).all()
+        source.close()
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Runs test_fill_mode with each mode."""
+        if "mode" in metafunc.fixturenames:
+            metafunc.parametrize("mode", [*MODES, *(f"other {mode}" for mode in OTHER_MODES)])
+
+    def test_fill_mode(self, built: KnownSet, mode: str) -> None:
+        """Each way of filling gives what plain numpy gives."""
+        other = mode.startswith("other ")
+        if other is (built.images.ndim == 4):
+            return  # the modes of images are not those of other data
+        wanted = OTHER_MODES[mode[6:]] if other else sized(MODES[mode], built.images)
+        source = built.opened()
+        records = np.random.default_rng(5).permutation(len(built.images))[:16]
+        found, keys, errors = fill_rows(source, wanted, records)
+        assert errors == ()
+        scale = built.tolerance * wanted.scale / min(wanted.std)
+        assert_same(found, expected(built.images[records], wanted, keys), scale)
+        source.close()
+
+    def test_checking_changes_nothing(self, built: KnownSet) -> None:
+        """Rows whose checksum is checked, all or some, are the same rows, in every mode."""
+        source = built.opened()
+        if source.spec.checksums:
+            records = np.random.default_rng(6).permutation(len(built.images))[:12]
+            some = np.arange(12) % 3 == 1
+            for mode in MODES.values():
+                wanted = sized(mode, built.images)
+                plain, _, _ = fill_rows(source, wanted, records)
+                for check in (np.ones(12, np.bool_), some):
+                    found, _, errors = fill_rows(source, wanted, records, check=check)
+                    assert errors == ()
+                    np.testing.assert_array_equal(found, plain)
+        source.close()
+
+    def test_sample_bytes(self, built: KnownSet) -> None:
+        """sample_bytes gives exactly the stored bytes of a sample."""
+        source = built.opened()
+        for index in (0, 1, len(built.stored) // 2, len(built.stored) - 1):
+            assert Inspector(source).bytes(index) == built.stored[index]
+        source.close()
+
+    def test_labels(self, built: KnownSet) -> None:
+        """Labels come with their stored shape, in native byte order; None where there are none."""
+        source = built.opened()
+        if built.labels is None:
+            assert source.labels is None
+        else:
+            assert source.labels is not None
+            assert source.labels.dtype.isnative
+            assert source.labels.dtype == built.labels.dtype.newbyteorder("=")
+            np.testing.assert_array_equal(source.labels, built.labels)
+        source.close()
+
+    def test_source_paths(self, built: KnownSet) -> None:
+        """The path that a sample was packed from is known where the set records it."""
+        source = built.opened()
+        if built.paths is None:
+            assert Inspector(source).path(1) is None
+        else:
+            assert Inspector(source).path(1) == built.paths[1]
+            assert list(Inspector(source).paths()) == built.paths
+        source.close()
+
+    def test_index(self, built: KnownSet) -> None:
+        """What another process gets, the pickled index, opens the same set: its samples, labels,
+        splits, keys and paths, without a look at how the file is built."""
+        source = built.opened()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            other = pickle.loads(pickle.dumps(source.index, protocol=5)).open()
+        assert replace(other.spec, ends=None) == replace(source.spec, ends=None)
+        assert other.splits.keys() == source.splits.keys()
+        records = np.arange(len(built.images))[::-3]
+        found = [fill_rows(one, Wanted(layout="NHWC"), records)[0] for one in (source, other)]
+        np.testing.assert_array_equal(found[1], found[0])
+        if source.labels is not None:
+            assert other.labels is not None
+            np.testing.assert_array_equal(other.labels[records], source.labels[records])
+        for index in records.tolist():
+            assert Inspector(other).bytes(index) == Inspector(source).bytes(index)
+            assert Inspector(other).key(index) == Inspector(source).key(index)
+            assert Inspector(other).path(index) == Inspector(source).path(index)
+            if source.spec.checksums:
+                assert Inspector(other).checksums(index, index + 1) == Inspector(source).checksums(
+                    index, index + 1
+                )
+        source.close()
+        other.close()
+
+    def test_threads(self, built: KnownSet) -> None:
+        """Four threads read one source at once, and each gets its own rows whole."""
+        source = built.opened()
+        wanted = Wanted(layout="NHWC")
+        plain = expected(built.images, wanted, np.zeros(len(built.images), np.uint64))
+
+        def read(seed: int) -> None:
+            rng = np.random.default_rng(seed)
+            for _ in range(10):
+                records = rng.integers(0, len(built.images), 12)
+                check = rng.random(12) < 0.5 if source.spec.checksums else None
+                found, _, errors = fill_rows(source, wanted, records, check=check)
+                assert errors == ()
+                assert_same(found, plain[records], built.tolerance)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(read, range(4)))
+        source.close()
+
+    def test_close(self, built: KnownSet) -> None:
+        """close() may be called twice, and what was handed out before stays readable."""
+        source = built.opened()
+        found, _, _ = fill_rows(source, Wanted(layout="NHWC"), np.arange(4))
+        labels, before = source.labels, found.copy()
+        source.close()
+        source.close()
+        np.testing.assert_array_equal(found, before)
+        if labels is not None:
+            np.testing.assert_array_equal(labels, built.labels)
