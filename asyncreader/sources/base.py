@@ -129,7 +129,7 @@ class FieldIndex:
     labels: Array | None = None
     checksums: UInt64 | None = None
     names: Names | None = None
-    #: Named parts of the set.
+    #: Named parts of the set, for ``subset="name"``.
     splits: Mapping[str, slice | Int64] = field(default_factory=dict)
 
     def open(self) -> Source:
@@ -192,8 +192,6 @@ class Source(Origin, Protocol):
 
     spec: SourceSpec
     labels: Array | None
-    splits: Mapping[str, slice | Int64]
-    """Named parts of the set, for ``subset="name"``."""
 
     def read_into(self, writer: Writer) -> None:
         """Give the samples of ``writer.job`` to the writer, in any order."""
@@ -237,7 +235,6 @@ class BaseSource:
         self.spec = index.spec
         self.labels = index.labels
         self.checksums = index.checksums
-        self.splits = index.splits
 
     def read_into(self, writer: Writer) -> None:
         raise NotImplementedError

@@ -74,7 +74,7 @@ class OpenSet:
             some_checksums=any(spec.some_checksums for spec in specs),
         )
         self.labels = first.labels
-        self.splits = first.splits
+        self.splits = first.index.splits
         self.remote = first.spec.remote
         self.unchecked = tuple(name for name, part in parts.items() if not part.spec.checksums)
         for name, part in parts.items():

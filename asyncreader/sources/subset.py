@@ -41,7 +41,7 @@ def resolve_subset(subset: Any, source: Source) -> slice | npt.NDArray[np.int64]
 
 
 def _named(name: str, source: Source) -> slice | npt.NDArray[np.int64]:
-    splits = source.splits
+    splits = source.index.splits
     if name not in splits:
         also = "; labels_field=None also reads splits that have no labels" if splits else ""
         raise ParamsError(

@@ -275,7 +275,7 @@ class SourceContract:
             warnings.simplefilter("error")
             other = pickle.loads(pickle.dumps(source.index, protocol=5)).open()
         assert replace(other.spec, ends=None) == replace(source.spec, ends=None)
-        assert other.splits.keys() == source.splits.keys()
+        assert other.index.splits.keys() == source.index.splits.keys()
         records = np.arange(len(built.images))[::-3]
         found = [fill_rows(one, Wanted(layout="NHWC"), records)[0] for one in (source, other)]
         np.testing.assert_array_equal(found[1], found[0])

@@ -86,7 +86,7 @@ def test_fuel_splits(tmp_path: Path) -> None:
     path = write_fuel(tmp_path / "set.hdf5", rows, chosen=np.array([7, 1, 3, 11]))
     source = open_source(path)
     assert source.spec.layout == "Fuel (features, labels from targets), contiguous"
-    assert set(source.splits) == {"train", "test", "odd"}
+    assert set(source.index.splits) == {"train", "test", "odd"}
     for name, records in (("train", range(8)), ("test", range(8, 12)), ("odd", (1, 3, 7, 11))):
         data, labels, indices = served(path, subset=name)
         assert indices == list(records)
@@ -112,7 +112,7 @@ def test_fuel_splits_without_labels(tmp_path: Path) -> None:
     ]
     path = write_fuel(tmp_path / "set.hdf5", rows, labelled=8)
     source = open_source(path)
-    assert (source.spec.count, set(source.splits)) == (8, {"train"})
+    assert (source.spec.count, set(source.index.splits)) == (8, {"train"})
     np.testing.assert_array_equal(served(path)[0], IMAGES[:8])
     with pytest.raises(ParamsError, match=r"no split 'test'.*labels_field=None also reads splits"):
         AsyncReader(path=path, subset="test")
@@ -139,7 +139,7 @@ def test_fuel_of_2015(tmp_path: Path) -> None:
         file.attrs["size"], file.attrs["far"] = np.array([7, 7]), np.array([0, 99])
         file.attrs["name"] = "text"
     source = open_source(tmp_path / "old.hdf5")
-    assert source.splits == {"train": slice(0, 9), "test": slice(9, 12)}
+    assert source.index.splits == {"train": slice(0, 9), "test": slice(9, 12)}
     assert served(str(tmp_path / "old.hdf5"), subset="test")[2] == [9, 10, 11]
     with h5py.File(tmp_path / "mnist.hdf5", "w") as file:
         file["features"], file["targets"] = IMAGES.transpose(0, 3, 1, 2), LABELS
@@ -211,7 +211,7 @@ def test_virtual_sets_are_never_opened(
 def test_a_split_beyond_the_data(tmp_path: Path) -> None:
     """A split of more records than there are is not offered."""
     path = write_fuel(tmp_path / "set.hdf5", [*both("train", 0, 99), *both("test", 0, 3)])
-    assert set(open_source(path).splits) == {"test"}
+    assert set(open_source(path).index.splits) == {"test"}
 
 
 def write_varied(path: Path, change: Callable[[np.ndarray], np.ndarray] | None = None) -> str:
@@ -546,7 +546,7 @@ def test_our_own_names_win(tmp_path: Path) -> None:
         file.attrs["train"] = np.array([0, 3])
     source = open_source(path)
     assert source.spec.meta is not None
-    assert source.splits == {}
+    assert source.index.splits == {}
 
 
 # -- Caffe's lists ---------------------------------------------------------------------------------

@@ -116,7 +116,6 @@ class JoinedSource:
         assert index.spec.ends is not None
         self.index = index
         self.spec = index.spec
-        self.splits = index.splits
         self._ends = index.spec.ends
         self._files = None if isinstance(joined.files, tuple) else joined.files
         self._held = tuple(held)

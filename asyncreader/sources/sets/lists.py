@@ -89,12 +89,14 @@ def _joined_labels(files: Sequence[Source], tables: list[Array | None]) -> Array
 
 def _joined_splits(files: Sequence[Source], starts: Sequence[int]) -> Mapping[str, slice | Int64]:
     """Splits that every file has: their records, file by file."""
-    names = [name for name in files[0].splits if all(name in file.splits for file in files)]
+    names = [
+        name for name in files[0].index.splits if all(name in file.index.splits for file in files)
+    ]
     joined: dict[str, slice | Int64] = {}
     for name in names:
         rows = []
         for file, start in zip(files, starts, strict=False):
-            split = file.splits[name]
+            split = file.index.splits[name]
             chosen = np.arange(split.start, split.stop) if isinstance(split, slice) else split
             rows.append(chosen.astype(np.int64) + start)
         joined[name] = np.concatenate(rows)
