@@ -217,10 +217,6 @@ class Hdf5:
         except FormatError:
             return None
 
-    def attribute(self, name: str, longest: int = 1 << 16, compound: bool = False) -> Any:
-        """A root attribute, as checks.py's ``attribute`` reads it."""
-        return attribute(self.file, name, longest, compound)
-
     def table(self, name: str) -> Array:
         """All of a data set, in memory."""
         return self.read(self.dataset(name), name)
@@ -401,24 +397,25 @@ def _has_checksums(h5: Hdf5) -> bool:
 def read_meta(h5: Hdf5) -> fmt.Meta | None:
     """asyncreader's description in the root attributes; None if another program wrote the file."""
     # asyncreader writes no text of variable length, and HDF5 2.0 may hang on a damaged one
-    name = h5.attribute("format")
+    name = attribute(h5.file, "format")
     if isinstance(name, bytes):
         name = name.decode("ascii", "replace")
+    first_form = f"digest_{fmt.CHECKSUMS}" in h5.file.attrs
     if not isinstance(name, str) or name != fmt.FORMAT_NAME:
-        if f"digest_{fmt.CHECKSUMS}" in h5.file.attrs or _has_checksums(h5):
+        if first_form or _has_checksums(h5):
             raise FormatError(
                 "its description is damaged or missing", path=h5.path, hint=fmt.REPACK
             )
         return None
     classes = _class_names(h5)
-    text = h5.attribute(fmt.DESCRIPTION, fmt.LONGEST)
-    if text is None and fmt.DESCRIPTION not in h5.file.attrs:
+    if first_form:
         return fmt.Meta.from_json(_first_form(h5), h5.path, classes)
+    text = attribute(h5.file, fmt.DESCRIPTION, fmt.LONGEST)
     if not isinstance(text, bytes):
-        raise FormatError("its description is no text", path=h5.path, hint=fmt.REPACK)
+        raise FormatError("its description is missing, or no text", path=h5.path, hint=fmt.REPACK)
     meta = fmt.Meta.from_json(text, h5.path, classes)
     for key in fmt.SHOWN:
-        found, expected = h5.attribute(key), getattr(meta, key)
+        found, expected = attribute(h5.file, key), getattr(meta, key)
         plain = found.item() if isinstance(found, np.generic) else None
         if plain != (expected.encode() if isinstance(expected, str) else expected):
             raise FormatError(
@@ -436,7 +433,7 @@ def _first_form(h5: Hdf5) -> str:
     first."""
     fields: dict[str, Any] = {"format": fmt.FORMAT_NAME, "digests": {}, "shape": None}
     for key in itertools.islice(h5.file.attrs, _ATTRIBUTES):
-        value = h5.attribute(key)
+        value = attribute(h5.file, key)
         plain = value.item() if isinstance(value, np.generic) else value
         if isinstance(plain, bytes):
             plain = plain.decode()

@@ -39,7 +39,7 @@ def is_fuel_of_2015(h5: Hdf5) -> bool:
 def _table(h5: Hdf5) -> Array | None:
     # text of variable length is not what Fuel writes, and not read (see shapes)
     # one that Fuel writes has a row of some hundred bytes for each split and source
-    table = h5.attribute("split", BOMB_BYTES, compound=True)
+    table = attribute(h5.file, "split", BOMB_BYTES, compound=True)
     if not isinstance(table, np.ndarray) or table.ndim != 1:
         return None
     fields = table.dtype.fields or {}
@@ -121,7 +121,7 @@ def _old_splits(h5: Hdf5, count: int) -> dict[str, slice | Int64]:
     if len(h5.file.attrs) > _MOST:
         return found
     for name in h5.file.attrs:
-        pair = h5.attribute(name)
+        pair = attribute(h5.file, name)
         if not isinstance(pair, np.ndarray) or pair.shape != (2,) or pair.dtype.kind not in "iu":
             continue
         start, stop = (int(n) for n in pair)

@@ -177,11 +177,11 @@ for _name, _kind in (
     ("objects", lambda: _opaque(b"NUMPY:O")),
     ("deep", lambda: _nested(1500, "vlen")),
 ):
-    _odd_description(_name, _raw_attribute(b"description", _kind), "is no text")
-_odd_description("text of variable length", _attribute_of("{}"), "is no text")
-_odd_description("numbers", _attribute_of(np.zeros(4)), "is no text")
-_odd_description("two", _attribute_of(np.array([b"{}", b"{}"])), "is no text")
-_odd_description("nothing", _attribute_of(h5py.Empty("S5")), "is no text")
+    _odd_description(_name, _raw_attribute(b"description", _kind), "or no text")
+_odd_description("text of variable length", _attribute_of("{}"), "or no text")
+_odd_description("numbers", _attribute_of(np.zeros(4)), "or no text")
+_odd_description("two", _attribute_of(np.array([b"{}", b"{}"])), "or no text")
+_odd_description("nothing", _attribute_of(h5py.Empty("S5")), "or no text")
 _odd_description("brackets", _attribute_of(np.bytes_(b"[" * 60_000)), "not JSON")
 
 ESCAPES = b"\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\x7f"
