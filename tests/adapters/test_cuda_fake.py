@@ -83,6 +83,7 @@ def test_loop(on: Opener, pace: str | int, njob: int) -> None:
         assert consumer.records() == expected(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pace", PACES)
 def test_fetch_and_get(on: Opener, pace: str | int) -> None:
     """The same of a loop that fetches by hand, and of process workers' shared slots."""

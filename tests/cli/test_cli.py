@@ -118,6 +118,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert not loaded & heavy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     ["info {set}", "verify {set}", "info {set} -p batchsise=3", "convert --help", "info missing"],
@@ -999,6 +1000,7 @@ CODES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_nothing(
     closed: str, photos: Path, packed: Path, tmp_path: Path
@@ -1185,6 +1187,7 @@ def completed(line: str, folder: Path) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_tab_completes_in_bash(tmp_path: Path) -> None:
     """bash completes commands, options and their values, files, parameters and their values."""

@@ -110,6 +110,7 @@ def test_sixteen_bits_are_kept(tmp_path: Path, encoding: str, name: str) -> None
     assert verify_file(str(tmp_path / "a.h5"), decode=True).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("encoding", ["raw", "png", "original"])
 def test_sixteen_bits_in_every_container(tmp_path: Path, encoding: str, target: str) -> None:

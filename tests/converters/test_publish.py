@@ -187,6 +187,7 @@ def test_nothing_is_left_by_an_interruption(
     assert threading.active_count() == threads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_ctrl_c_is_one_keyboard_interrupt(folder: Path, tmp_path: Path, suffix: str) -> None:
     """SIGINT in the midst of packing ends the process with one traceback and nothing left."""
@@ -250,6 +251,7 @@ def test_fsync_comes_before_the_name_and_again_after(
     assert done[2:4] == ["rename data.mdb", "fsync a.lmdb"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_killed_run_leaves_nothing_under_the_name(
     folder: Path, tmp_path: Path, suffix: str
@@ -333,6 +335,7 @@ def small_disk(tmp_path: Path) -> Iterator[Any]:
     subprocess.run(["umount", str(place)], check=False, capture_output=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("encoding", ["raw", "png"])
 def test_a_full_disk(folder: Path, small_disk: Any, suffix: str, encoding: str) -> None:

@@ -95,6 +95,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("bucket", [{}, {"errors": 0.2, "cuts": 0.2}], indirect=True)
 def test_the_same_bytes_as_from_disk(photos: Path, bucket: str, tmp_path: Path, way: str) -> None:

@@ -93,6 +93,7 @@ def test_K1_wraps_any_generator(workers: int) -> None:
     assert some(GeneratorEnqueuer(itertools.count(5)), 40, workers) == list(range(5, 45))
 
 
+@pytest.mark.slow
 def test_K2_threads_or_processes() -> None:
     """Both give the same items in the same order, and really run there."""
     sources = [partial(made.count_to, 10), made.uneven, partial(made.share_of, 21)]

@@ -287,6 +287,7 @@ def test_a_set_without_tables(tmp_path: Path) -> None:
             np.testing.assert_array_equal(batch.data, images[batch.indices])
 
 
+@pytest.mark.slow
 def test_exit_without_close(packed: str, tmp_path: Path) -> None:
     """A program that ends without close() ends cleanly and leaves no process behind."""
     script = tmp_path / "train.py"
@@ -381,6 +382,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old_system", [False, True], ids=["old Python", "old system"])
 def test_pythons_without_newer_calls(tmp_path: Path, old_system: bool) -> None:
     """Packing, reading with processes for workers, and the drop-in classes with processes need

@@ -260,6 +260,22 @@ whole, tempfile.TemporaryFile = tempfile.TemporaryFile, refuse
 HITS = "print(sum(kernels.gather_rows.stats.cache_hits.values()))"
 
 
+def hits(package: Path, folder: Path, *acts: str) -> list[int]:
+    """After each of ``acts``, a line of Python, how often a new process that loads a kernel found
+    its code in ``folder``. The processes are forks of one that has imported numba and no kernel."""
+    forked = "".join(
+        f"{act}\nif (pid := os.fork()) == 0:\n    load()\n    os._exit(0)\n"
+        "assert os.waitpid(pid, 0)[1] == 0\n"
+        for act in acts
+    )
+    load = (
+        "import os, sys, numba\n"
+        f"def load():\n    exec({GATHER + HITS!r}, {{}})\n    sys.stdout.flush()\n"
+    )
+    said = child(load + forked, package, NUMBA_CACHE_DIR=str(folder)).stdout
+    return [int(line) for line in said.split()]
+
+
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A copy of the package that has no compiled code, in a folder of its own."""
@@ -270,36 +286,30 @@ def package(tmp_path: Path) -> Path:
     return tmp_path / "package"
 
 
+@pytest.mark.slow
 def test_damaged_compiled_code_is_compiled_anew(package: Path, tmp_path: Path) -> None:
     """A cache file that is cut short, at any point, stops nothing; a whole one replaces it."""
     folder = tmp_path / "cache"
-
-    def hits() -> int:
-        return int(child(GATHER + HITS, package, NUMBA_CACHE_DIR=str(folder)).stdout)
-
-    assert hits() == 0
+    assert hits(package, folder, "") == [0]
     (index,), (code,) = folder.rglob("*.nbi"), folder.rglob("*.nbc")
+    damages: list[str] = []
     for path, share in ((index, 0), (index, 0.5), (index, 0.97), (code, 0), (code, 0.5)):
-        data = path.read_bytes()
-        path.write_bytes(data[: int(len(data) * share)])
-        assert [hits(), hits()] == [0, 1]
+        size = int(path.stat().st_size * share)
+        damages += (f"os.truncate({str(path)!r}, {size})", "")
+    assert hits(package, folder, *damages) == [0, 1] * 5
 
 
 @pytest.mark.slow
 def test_kept_code_is_of_the_sources(package: Path, tmp_path: Path) -> None:
     """A change of the file that kernels share is a change of every kernel: no old code is used."""
-    folder = tmp_path / "cache"
-
-    def hits() -> int:
-        return int(child(GATHER + HITS, package, NUMBA_CACHE_DIR=str(folder)).stdout)
-
-    assert [hits(), hits()] == [0, 1]
+    changes = []
     for name in ("base.py", "copying.py"):
-        with (package / "asyncreader/pixels/_compiled" / name).open("a") as file:
-            file.write("# changed\n")
-        assert [hits(), hits()] == [0, 1]
+        path = package / "asyncreader/pixels/_compiled" / name
+        changes += [f"open({str(path)!r}, 'a').write('# changed')", ""]
+    assert hits(package, tmp_path / "cache", "", "", *changes) == [0, 1] * 3
 
 
+@pytest.mark.slow
 def test_compiling_is_told(package: Path, tmp_path: Path) -> None:
     """Who asks is told before a kernel is compiled, and not when its code is on the disk."""
     code = (
@@ -312,6 +322,7 @@ def test_compiling_is_told(package: Path, tmp_path: Path) -> None:
     assert told == ["compiling\n", ""]
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_no_kernel(package: Path, tmp_path: Path) -> None:
     """Where nothing can be written, as on a full disk or over a quota, kernels still compile."""
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
@@ -320,6 +331,7 @@ def test_a_full_disk_stops_no_kernel(package: Path, tmp_path: Path) -> None:
         assert (done.stdout, done.stderr) == ("0\n", "")
 
 
+@pytest.mark.slow
 def test_compiled_code_is_read_where_it_cannot_be_written(package: Path) -> None:
     """compile_all() in an image warms it: without a writable folder the code is loaded all the
     same, and where there is none compile_all says so."""
@@ -336,6 +348,7 @@ kernels.compile_all()
     assert child(READ_ONLY + GATHER + HITS, package).stdout == "1\n"
 
 
+@pytest.mark.slow
 def test_worker_processes_compile_nothing(package: Path, tmp_path: Path) -> None:
     """Without any folder for compiled code the parent compiles once, its workers load that, and
     nothing of it is left when the parent has ended."""
@@ -384,6 +397,7 @@ print(digest.hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_without_compiling_one_line_says_so() -> None:
     """NUMBA_DISABLE_JIT, a numba that fails, and for floats none at all: the same batches to the
     last bit, and one line."""
@@ -402,6 +416,7 @@ def test_without_compiling_one_line_says_so() -> None:
         assert found.stderr.count(reason) == found.stderr.count("RuntimeWarning") == 1
 
 
+@pytest.mark.slow
 def test_code_for_any_processor(tmp_path: Path) -> None:
     """NUMBA_CPU_NAME=generic, for an image that runs anywhere, serves the same batches."""
     pytest.importorskip("numba")
@@ -483,6 +498,7 @@ def test_resize(channels: int, pad: int, data: st.DataObject) -> None:
     np.testing.assert_array_equal(other, found)
 
 
+@pytest.mark.slow
 def test_resize_for_any_processor(tmp_path: Path) -> None:
     """Without the instructions of one processor (NUMBA_CPU_NAME=generic) resizing gives the same
     bytes as its twin: any number of channels and method, shrunk and enlarged, mirrored."""

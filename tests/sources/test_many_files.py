@@ -220,6 +220,7 @@ print(json.dumps([served, labels, most, mapped, state["fingerprint"]]))
 """
 
 
+@pytest.mark.slow
 def test_under_a_low_limit_of_open_files(tmp_path: Path) -> None:
     """90 files where 80 may be open: all is served, and what is open or mapped stays few."""
     sizes = [2] * 90
