@@ -267,6 +267,7 @@ convert(sys.argv[1], sys.argv[2], shards=4, progress=stop, resume=True, shuffle=
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ["", "format='lmdb', encoding='png'"])
 def test_killed_and_resumed(photos: Path, tmp_path: Path, options: str) -> None:
     """kill -9 at any picture, then resume: byte for byte the files of an uninterrupted run."""
@@ -401,6 +402,7 @@ def test_other_sources_are_not_resumed(photos: Path, cut: Path, tmp_path: Path) 
     assert len(listed(cut / "set")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "ray"])
 @pytest.mark.parametrize("change", ["written", "in place", "moved in", "removed and bad"])
 def test_edited_pictures_are_packed_again(

@@ -382,6 +382,7 @@ def test_an_error_gives_up(bucket: str, tmp_path: Path, monkeypatch: pytest.Monk
 # -- packed sets, and other machines -------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "ray"])
 def test_cut_and_resumed(
     photos: Path, bucket: str, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch

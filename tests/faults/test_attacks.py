@@ -40,6 +40,7 @@ def runner(corpus: Corpus) -> Iterator[AttackRunner]:
         yield runner
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attack(runner: AttackRunner, name: str) -> None:
     """An attack ends in a typed error or in harmless data: no signal, no hang, no other file's

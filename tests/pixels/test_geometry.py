@@ -40,6 +40,7 @@ PILLOW = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     part=st.tuples(*[st.integers(0, 200)] * 2, *[st.integers(1, 250)] * 2),

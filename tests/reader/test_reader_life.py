@@ -373,6 +373,7 @@ RELATIVE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*shards of the set are named:UserWarning")
 @pytest.mark.parametrize(
     ("name", "workers"), [*((name, "thread") for name in RELATIVE), ("glob", "process")]
@@ -528,6 +529,7 @@ batch = reader.getNextBatch()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end", ["", "sys.exit(0)", "iterator = iter(reader); next(iterator)", "raise KeyError('mine')"]
 )
