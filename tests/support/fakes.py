@@ -25,7 +25,7 @@ from PIL import Image
 
 from asyncreader import AsyncReader, testing
 from asyncreader.formats import packed as fmt
-from asyncreader.pixels.rows import Writer
+from asyncreader.pixels.rows import RowWriter, Writer
 from asyncreader.sources import OpenSet
 
 #: Classes of the packed files below.
@@ -80,8 +80,9 @@ def encoded(image: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
 class MemorySource(testing.MemorySource):
     """Samples in memory, with planned faults.
 
-    ``fail_calls``: numbers of the ``read_into`` calls that end in an I/O error; ``gate``: where
-    set, every call waits for it (``entered`` counts those that arrived).
+    ``fail_calls``: numbers of the calls that read rows and end in an I/O error; ``gate``: where
+    set, each of these calls waits for it (``entered`` counts those that arrived). Single samples
+    are looked at without.
     """
 
     def __init__(
@@ -103,6 +104,9 @@ class MemorySource(testing.MemorySource):
         self._lock = threading.Lock()
 
     def read_into(self, writer: Writer) -> None:
+        if not isinstance(writer, RowWriter):
+            super().read_into(writer)
+            return
         job = writer.job
         with self._lock:
             call = self.calls
