@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 from ..sources import open_source
+
+if "pytest" in sys.modules:  # a test that fails shows the values that were compared
+    sys.modules["pytest"].register_assert_rewrite(f"{__name__}.contract")
+
 from .contract import KnownSet, SourceContract
 from .memory import MemorySource
 

@@ -41,11 +41,11 @@ class KnownSet:
     labels: npt.NDArray[np.generic] | None = None
     paths: list[bytes] | None = None
     #: Largest difference of a pixel value (JPEG).
-    tolerance: float = 0
+    tolerance: float = field(default=0, kw_only=True)
     #: What the one warning of opening says; None: it does not warn.
-    warns: str | None = None
+    warns: str | None = field(default=None, kw_only=True)
     #: What must stay open as long as the set.
-    keep: list[object] = field(default_factory=list)
+    keep: list[object] = field(default_factory=list, kw_only=True)
 
     def opened(self) -> Source:
         with warnings.catch_warnings(record=True) as said:

@@ -130,9 +130,9 @@ def ours(
             content.samples,
             content.labels,
             content.paths,
-            None if storage else path,
+            file=None if storage else path,
             # two JPEG decoders differ by their rounding
-            3 if encoding == "jpeg" else 0,
+            tolerance=3 if encoding == "jpeg" else 0,
         )
 
     return build

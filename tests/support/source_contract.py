@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ class Built(testing.KnownSet):
     """A set that a test may damage."""
 
     #: The packed set to damage; None where there are no checksums.
-    file: str | None = None
+    file: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
