@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,6 +23,7 @@ from ..pixels.rows import RowError
 from ..pixels.transform import FLIP_DRAW, Fill, Wanted
 from ..sources import Inspector, RowJob, Source, read_rows
 from ..stats import Meter
+from ..system.futures import result_of, submit
 
 if TYPE_CHECKING:
     import pytest
@@ -309,7 +311,8 @@ class SourceContract:
                 assert_same(found, plain[records], built.tolerance)
 
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(read, range(4)))
+            for done in [submit(pool, partial(read, seed)) for seed in range(4)]:
+                result_of(done)
         source.close()
 
     def test_close(self, built: KnownSet) -> None:

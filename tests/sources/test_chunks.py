@@ -574,4 +574,4 @@ def test_waiting_for_another_thread_to_decode_counts_as_decoding(
         thread.join(HANG)
     source.close()
     assert waited.is_set()
-    assert meters[1].decode > 0
+    assert meters[1].seconds["decode"] > 0
