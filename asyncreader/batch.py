@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Generic, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -67,9 +67,11 @@ class Batch(Generic[D, L]):
     def __init__(self, ring: SlotRing | DeviceRing, slot: Slot, copy: bool) -> None:
         plan = slot.plan
         assert plan is not None
+        data: Any
+        labels: Any
         data, labels = ring.hand_out(slot, copy)
-        self._data = cast(D, data)
-        self._labels = cast(L, labels)
+        self._data: D = data
+        self._labels: L = labels
         self.indices, self.mask = slot.served()
         self.epoch = plan.epoch
         self.step = plan.step

@@ -188,12 +188,9 @@ class AsyncReader(Generic[D, L]):
                 hint="copy what you keep (data.copy()), or open the reader with copy=True",
             )
         totals.batches += 1
-        totals.samples += len(batch)
+        totals.samples += batch.indices.size
         data: Any = batch.data
-        if isinstance(data, tuple):
-            totals.bytes += sum(array.nbytes for array in data)
-        else:
-            totals.bytes += data.nbytes
+        totals.bytes += sum(part.nbytes for part in data) if slot.several else data.nbytes
         if self._params.copy and self._params.cuda is False:  # that would wait for the device
             batch.release()
         return batch

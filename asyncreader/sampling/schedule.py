@@ -32,9 +32,11 @@ PLANNED: Final = 4096
 _FAR: Final = 1 << 63
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """Where an epoch stands: global position of the next batch's first row, and its number."""
+class Cursor(NamedTuple):
+    """Where an epoch stands: global position of the next batch's first row, and its number.
+
+    A tuple, as BatchPlan is: one is made and one is compared for each batch.
+    """
 
     epoch: int = 0
     position: int = 0
@@ -46,8 +48,8 @@ class BatchPlan(NamedTuple):
 
     ``indices``: int64 (B,), record numbers in the file, -1 where padded; ``valid``: bool (B,);
     ``padded``: whether any row is; ``start``: position of the first row in its epoch; ``after``:
-    the cursor behind it. A tuple, since one is made for each batch: a frozen dataclass of as many
-    fields takes four times as long.
+    the cursor behind it. A tuple: a frozen dataclass of as many fields takes four times as long to
+    make.
     """
 
     epoch: int
