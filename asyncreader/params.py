@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from .pixels.transform import Wanted
+    from .pixels.transform import OutputSpec
 
 #: What names packed files: a path, a glob or several of them.
 PATHS: Final = ("path", "hdf5_path", "lmdb_path")
@@ -351,13 +351,13 @@ class ReaderParams:
         return tuple(self.data) if isinstance(self.data, dict) else None
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> OutputSpec:
         """The part that shapes and converts samples."""
         import numpy as np
 
-        from .pixels.transform import Wanted
+        from .pixels.transform import OutputSpec
 
-        return Wanted(
+        return OutputSpec(
             layout=self.layout,
             contiguous=self.contiguous,
             dtype=None if self.dtype is None else np.dtype(self.dtype),

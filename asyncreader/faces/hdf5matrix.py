@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from ..checks import FILE
 from ..errors import ParamsError, ReaderClosedError
-from ..pixels.transform import Fill, Wanted
-from ..sources import Hdf5Fields, RowJob, Source, absolute, open_source, read_rows
+from ..pixels.transform import OutputSpec, RowTransform
+from ..sources import Request, RowJob, Source, absolute, open_source, read_rows
 from ..stats import Meter
 from .jobs import whole
 
@@ -38,7 +38,7 @@ class HDF5Matrix:
     ) -> None:
         self._given = (absolute(FILE("datapath", datapath)), dataset, start, end, normalizer)
         # axes as stored: nothing here asks which of them are height and width
-        fields = Hdf5Fields(data=dataset, labels=None, dims=(1, 2, 3, 4))
+        fields = Request(data=dataset, labels=None, dims=(1, 2, 3, 4))
         source = open_source(datapath, fields, expect="HDF5")
         try:
             spec = source.spec
@@ -57,7 +57,9 @@ class HDF5Matrix:
                     found=f"{self.start} to {self.end}",
                     expected=f"something within 0 to {spec.count}",
                 )
-            self._fill = Fill(spec.stored, Wanted(layout=f"N{spec.stored.axes or ''}"), spec.path)
+            self._fill = RowTransform(
+                spec.stored, OutputSpec(layout=f"N{spec.stored.axes or ''}"), spec.path
+            )
         except BaseException:
             source.close()
             raise

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import ParamsError
 from ..params import PATHS, ReaderParams
-from ..pixels.transform import Fill
+from ..pixels.transform import RowTransform
 from ..sampling import sampler_of
 from ..sampling.samplers import Storage
 from ..sampling.schedule import BatchPlan, Cursor, Schedule
@@ -113,7 +113,7 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
         read_rows(filler.source.first, job, fill, out, Meter())
 
 
-def _warning_of_scale(p: ReaderParams, fill: Fill) -> str | None:
+def _warning_of_scale(p: ReaderParams, fill: RowTransform) -> str | None:
     """The warning if mean and std do not have the scale of integer pixels."""
     dtype = fill.stored.dtype
     if dtype.kind != "u" or (p.mean is None and p.std is None):
@@ -220,7 +220,7 @@ def open_set(p: ReaderParams) -> OpenSet:
     return open_reader_source(p)
 
 
-def _storage(source: OpenSet, fills: tuple[Fill, ...]) -> Storage:
+def _storage(source: OpenSet, fills: tuple[RowTransform, ...]) -> Storage:
     """What a sampler needs to know of a set whose fields become rows by ``fills``."""
     decoded = sum(
         int(np.prod(fill.stored.shape)) * fill.stored.dtype.itemsize

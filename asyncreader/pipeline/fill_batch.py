@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import AsyncReaderError, SampleError, SourceError
-from ..pixels.transform import Fill
+from ..pixels.transform import RowTransform
 from ..sampling.schedule import BatchPlan, Schedule
 from ..sources import OpenSet, RowError, RowJob
 from ..stats import BadRow, Meter
@@ -41,7 +41,7 @@ class BatchFiller:
     def __init__(
         self,
         source: OpenSet,
-        fills: tuple[Fill, ...],
+        fills: tuple[RowTransform, ...],
         schedule: Schedule,
         *,
         on_error: str,

@@ -21,7 +21,7 @@ from ..system.limits import last_level_cache
 from ..system.memory import address_of
 from . import kernels
 from .steps import Row
-from .transform import SCRATCH, Fill
+from .transform import SCRATCH, RowTransform
 
 Array: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -170,7 +170,7 @@ class RowWriter:
         self,
         origin: Origin,
         job: RowJob,
-        fill: Fill,
+        fill: RowTransform,
         out: Array,
         meter: Meter,
         errors: list[RowError] | None = None,

@@ -1,8 +1,8 @@
 """From a stored sample to its row in a slot: crop, resize, flip, cast, normalise, axis order.
 
-A :class:`Fill` is worked out once, from what the file holds and what the user wants, and knows the
-shape of the slots. It picks the cheapest way there is: a plain copy, one compiled pass for the
-whole batch, or a pass per image where a resize or an odd dtype needs one.
+A :class:`RowTransform` is worked out once, from what the file holds and what the user wants, and
+knows the shape of the slots. It picks the cheapest way there is: a plain copy, one compiled pass
+for the whole batch, or a pass per image where a resize or an odd dtype needs one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FLIP_DRAW: Final = 63
 
 
 @dataclass(frozen=True)
-class Stored:
+class SampleSpec:
     """What a source holds of one sample.
 
     ``shape``: of a stored row, in stored axis order; None where encoded images differ in size.
@@ -71,7 +71,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class OutputSpec:
     """What the user asked for (see the table in docs/parameters.md)."""
 
     layout: str = "NCHW"
@@ -118,7 +118,7 @@ SCRATCH: Final = _Scratch()
 
 def decode_sample(
     data: codec.Buffer,
-    stored: Stored,
+    stored: SampleSpec,
     header: codec.ImageHeader | None = None,
     min_size: tuple[int, int] | None = None,
 ) -> Array:
@@ -136,7 +136,7 @@ def decode_sample(
 _KERNELS: Final = {"copy": "gather_rows", "mirror": "mirror_rows", "transpose": "transpose_rows"}
 
 
-class Fill:
+class RowTransform:
     """How stored samples become rows of a slot.
 
     ``row_shape``, ``dtype``: a row of a slot's memory; ``view_axes``: how a batch of such rows is
@@ -148,8 +148,8 @@ class Fill:
 
     def __init__(
         self,
-        stored: Stored,
-        wanted: Wanted,
+        stored: SampleSpec,
+        wanted: OutputSpec,
         path: str,
         frame: tuple[int, int] | None = None,
     ) -> None:
@@ -197,7 +197,7 @@ class Fill:
 
     # -- what the slots look like ----------------------------------------------------------
 
-    def _plan_other(self, wanted: Wanted) -> None:
+    def _plan_other(self, wanted: OutputSpec) -> None:
         """Data that are no pictures: served as stored, cast or scaled at most."""
         shape = self.stored.shape
         assert shape is not None
@@ -223,7 +223,7 @@ class Fill:
         self._to_hwc: tuple[int, ...] | None = None
         self.geometry = False
 
-    def _plan_image(self, stored: Stored, wanted: Wanted, path: str) -> None:
+    def _plan_image(self, stored: SampleSpec, wanted: OutputSpec, path: str) -> None:
         assert stored.axes is not None
         height, width, channels = stored.image_shape()
         self._channels = channels

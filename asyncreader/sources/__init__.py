@@ -7,14 +7,14 @@ from .base import Source, SourceSpec, read_rows
 from .fields import OpenSet, SetIndex, fingerprint
 from .inspector import Inspector
 from .open import expand_paths, fields_of, open_reader_source, open_source, open_whole
-from .request import Hdf5Fields
+from .request import Request
 from .sniff import container_of, sniff
 from .urls import absolute, absolute_pattern
 
 __all__ = [
-    "Hdf5Fields",
     "Inspector",
     "OpenSet",
+    "Request",
     "RowError",
     "RowJob",
     "SetIndex",

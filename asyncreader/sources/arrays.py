@@ -22,7 +22,7 @@ from .base import (
 )
 from .bytestore import ByteFile, MemoryStore
 from .extents import Extents, ExtentSource
-from .request import Hdf5Fields, check_labels, stored_samples
+from .request import Request, check_labels, stored_samples
 
 #: What to do with labels that are names.
 TEXT_LABELS: Final = (
@@ -102,7 +102,7 @@ class ArraySource(BaseSource):
             writer.raw(i, self._row(int(records[i])).reshape(shape))
 
 
-def index_arrays(data: Any, labels: Any, asked: Hdf5Fields) -> FieldIndex:
+def index_arrays(data: Any, labels: Any, asked: Request) -> FieldIndex:
     """The index of ``data`` (N, ...) and ``labels`` (N, ...) or None."""
     shape = tuple(int(n) for n in data.shape)
     dtype = np.dtype(data.dtype)

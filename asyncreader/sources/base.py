@@ -14,10 +14,10 @@ import numpy.typing as npt
 from ..errors import FormatError
 from ..formats.packed import FieldMeta, Meta
 from ..pixels.rows import E, Origin, RowError, RowJob, RowWriter, Writer
-from ..pixels.transform import Fill, Stored
+from ..pixels.transform import RowTransform, SampleSpec
 from ..stats import Meter
 from .bytestore import REMOTE, ByteFile, ByteStore, FileRef
-from .request import Hdf5Fields
+from .request import Request
 
 Array: TypeAlias = npt.NDArray[Any]
 Int64: TypeAlias = npt.NDArray[np.int64]
@@ -41,12 +41,12 @@ class RowsInMemory(NamedTuple):
     stride: int
 
 
-def packed_rows(meta: Meta, other_field: bool) -> Stored:
+def packed_rows(meta: Meta, other_field: bool) -> SampleSpec:
     """What a set packed by asyncreader stores; ``other_field``: in a field after the first."""
     encoded = meta.encoding != "raw"
     dtype = np.dtype(meta.dtype)
     values = encoded and (other_field or dtype != np.uint8)
-    return Stored(meta.shape, dtype, "HWC", encoded, meta.channels, values=values, narrow=True)
+    return SampleSpec(meta.shape, dtype, "HWC", encoded, meta.channels, values=values, narrow=True)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SourceSpec:
     layout: str
     """How samples are stored in it, in words."""
     count: int
-    stored: Stored
+    stored: SampleSpec
     encoding: str
     block: int
     """Samples stored together: the unit of ``shuffle="block"``."""
@@ -150,9 +150,7 @@ def open_fields(file: File, index: Callable[[File], Mapping[str, FieldIndex]]) -
         raise
 
 
-def index_fields(
-    fields: Hdf5Fields, index: Callable[[Hdf5Fields], FieldIndex]
-) -> dict[str, FieldIndex]:
+def index_fields(fields: Request, index: Callable[[Request], FieldIndex]) -> dict[str, FieldIndex]:
     """The indexes of the fields that are asked for, of a file that is open."""
     first = index(fields)
     if fields.others == ():
@@ -268,7 +266,7 @@ class BaseSource:
 
 
 def read_rows(
-    source: Source, job: RowJob, fill: Fill, out: Array, meter: Meter
+    source: Source, job: RowJob, fill: RowTransform, out: Array, meter: Meter
 ) -> tuple[RowError, ...]:
     """Fill rows of ``out`` (B, *fill.row_shape). Returns the bad samples; fills the others."""
     writer = RowWriter(source, job, fill, out, meter)

@@ -17,7 +17,7 @@ from ..errors import DecodeError, FormatError, ParamsError, SampleError
 from ..formats import packed as fmt
 from ..pixels.masks import decode_values
 from ..pixels.rows import RowError, RowJob
-from ..pixels.transform import Fill, Stored, Wanted
+from ..pixels.transform import OutputSpec, RowTransform, SampleSpec
 from ..stats import Meter
 from ..text import sides
 from . import base
@@ -100,12 +100,12 @@ class OpenSet:
             return source
         return cls({fmt.DATA: source}, named=False)
 
-    def fills(self, wanted: Wanted) -> tuple[Fill, ...]:
+    def fills(self, wanted: OutputSpec) -> tuple[RowTransform, ...]:
         """How each field becomes rows, where the first does as ``wanted``."""
         spec = self.first.spec
         others = zip(self.names[1:], self.parts[1:], strict=True)
         return (
-            Fill(spec.stored, wanted, spec.path),
+            RowTransform(spec.stored, wanted, spec.path),
             *(_fill(name, part, wanted, _size(spec.stored)) for name, part in others),
         )
 
@@ -117,7 +117,7 @@ class OpenSet:
     # -- reading ---------------------------------------------------------------------------
 
     def read_fields(
-        self, plan: RowJob, fills: Sequence[Fill], outs: Sequence[Array], meter: Meter
+        self, plan: RowJob, fills: Sequence[RowTransform], outs: Sequence[Array], meter: Meter
     ) -> tuple[RowError, ...]:
         """Fill rows of each field's memory. A sample is bad if one of its fields is."""
         errors: list[RowError] = []
@@ -140,7 +140,7 @@ class OpenSet:
         return tuple(errors)
 
     @staticmethod
-    def _may_differ(first: Fill, other: Fill) -> bool:
+    def _may_differ(first: RowTransform, other: RowTransform) -> bool:
         """Whether a sample's picture and this field of it may differ in size, so that one crop
         would not be the other."""
         cropped = other.geometry and other.wanted.crop != "none" and first.stored.axes is not None
@@ -220,7 +220,7 @@ def _without(plan: RowJob, errors: Sequence[RowError]) -> RowJob:
     return plan.pick(~np.isin(plan.rows, np.array([bad.row for bad in errors], np.int64)))
 
 
-def _size(stored: Stored) -> tuple[int, int] | None:
+def _size(stored: SampleSpec) -> tuple[int, int] | None:
     """(H, W) of every sample's picture; None where they differ, or there is none."""
     if stored.axes is None:
         return None
@@ -228,7 +228,9 @@ def _size(stored: Stored) -> tuple[int, int] | None:
     return None if high is None or wide is None else (high, wide)
 
 
-def _fill(name: str, part: Source, wanted: Wanted, frame: tuple[int, int] | None) -> Fill:
+def _fill(
+    name: str, part: Source, wanted: OutputSpec, frame: tuple[int, int] | None
+) -> RowTransform:
     """Other fields keep their values: nearest neighbour, no cast, no normalisation."""
     spec = part.spec
     stored = _values_of(part) if spec.stored.encoded else spec.stored
@@ -236,13 +238,13 @@ def _fill(name: str, part: Source, wanted: Wanted, frame: tuple[int, int] | None
     if stored.axes is None:  # numbers of unknown meaning, such as boxes
         plain = replace(plain, size=None, flip=False)
     try:
-        return Fill(stored, plain, spec.path, frame if _size(stored) is not None else None)
+        return RowTransform(stored, plain, spec.path, frame if _size(stored) is not None else None)
     except ParamsError as exc:
         exc.what = f"field {name!r}: {exc.what}"
         raise
 
 
-def _values_of(part: Source) -> Stored:
+def _values_of(part: Source) -> SampleSpec:
     """The stored form of encoded values; from the first good sample if the set does not say it."""
     stored = part.spec.stored
     if stored.values:

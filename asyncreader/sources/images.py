@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ..errors import DecodeError
 from ..pixels import codec
-from ..pixels.transform import Stored
+from ..pixels.transform import SampleSpec
 
 Int64 = npt.NDArray[np.int64]
 
@@ -37,7 +37,7 @@ def stored_images(
     shape: tuple[int, int, int] | None = None,
     channels: int = 3,
     look: bool = True,
-) -> Stored:
+) -> SampleSpec:
     """What image files in ``data`` hold, by their headers: every one up to 512, else 512 of them.
 
     Grey pictures of 16 bits, if all are, are uint16 numbers of one channel. ``look``: their shape,
@@ -62,4 +62,4 @@ def stored_images(
     if look and len(found) == 1:
         shape = (*found.pop(), channels)
     dtype = np.dtype(np.uint16 if deep == {True} else np.uint8)
-    return Stored(shape, dtype, "HWC", True, channels, values=deep == {True})
+    return SampleSpec(shape, dtype, "HWC", True, channels, values=deep == {True})

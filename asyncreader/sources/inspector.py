@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 from ..errors import DecodeError, SampleError
 from ..pixels import codec
 from ..pixels.rows import SKIP_HINT, Origin, RowJob, RowStore, checksum_error
-from ..pixels.transform import Stored
+from ..pixels.transform import SampleSpec
 from ..stats import Meter
 from .base import Array, Bools, Int64, Source, UInt8, UInt64
 
@@ -37,7 +37,7 @@ class _OneSample:
     in_place: Final = None
 
     def __init__(
-        self, origin: Origin, record: int, stored: Stored, check: bool, kept: list[_Kept]
+        self, origin: Origin, record: int, stored: SampleSpec, check: bool, kept: list[_Kept]
     ) -> None:
         one = np.zeros(1, np.int64)
         self.job = RowJob(np.array([record], np.int64), one, one.view(np.uint64))

@@ -29,7 +29,7 @@ from .fields import OpenSet
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
-from .request import Hdf5Fields, check_labels
+from .request import Request, check_labels
 from .sets.lists import join, join_packed
 from .sets.open_cache import open_limit
 from .sets.shards import open_shards
@@ -40,9 +40,9 @@ from .urls import absolute_file, is_url, local_path
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-def fields_of(p: ReaderParams) -> Hdf5Fields:
+def fields_of(p: ReaderParams) -> Request:
     """Which fields of a set a reader's parameters name; of several, the first and its labels."""
-    return Hdf5Fields(
+    return Request(
         data=p.data_field if isinstance(p.data_field, str) else p.data_field[0],
         labels=p.labels_field,
         labels_path=p.labels_path,
@@ -75,16 +75,16 @@ def _is_pattern(text: str) -> bool:
 
 
 def open_source(
-    path: Paths, fields: Hdf5Fields | None = None, *, io: str = "auto", expect: str | None = None
+    path: Paths, fields: Request | None = None, *, io: str = "auto", expect: str | None = None
 ) -> Source:
     """Open packed files as one source of one field: see :func:`_open_fields`."""
-    fields = fields or Hdf5Fields()
+    fields = fields or Request()
     return _open_fields(path, fields, io, expect)[fields.data]
 
 
-def open_whole(path: Paths, fields: Hdf5Fields | None = None, *, io: str = "auto") -> OpenSet:
+def open_whole(path: Paths, fields: Request | None = None, *, io: str = "auto") -> OpenSet:
     """As :func:`open_source`, with the other fields of a set packed by asyncreader."""
-    found = _open_fields(path, replace(fields or Hdf5Fields(), others=None), io)
+    found = _open_fields(path, replace(fields or Request(), others=None), io)
     return _open_set(found, named=len(found) > 1)
 
 
@@ -111,7 +111,7 @@ def _close(opened: Iterable[Source]) -> None:
         source.close()
 
 
-def _open_fields(path: Paths, fields: Hdf5Fields, io: str, expect: str | None = None) -> Fields:
+def _open_fields(path: Paths, fields: Request, io: str, expect: str | None = None) -> Fields:
     """Open packed files as one source for each field.
 
     ``expect``: "HDF5" or "LMDB" where only that will do. Raises SourceNotFoundError, FormatError
@@ -143,9 +143,7 @@ def _open_fields(path: Paths, fields: Hdf5Fields, io: str, expect: str | None = 
         return files[0] if len(files) == 1 else join(files)
 
 
-def _open_many(
-    names: Sequence[str], fields: Hdf5Fields, io: str, expect: str | None
-) -> Fields | None:
+def _open_many(names: Sequence[str], fields: Request, io: str, expect: str | None) -> Fields | None:
     """More files than may be open, if asyncreader packed all of them; else None."""
     plain = fields.labels in (None, fmt.LABELS) and fields.labels_path is None
     if not plain or fields.dims not in (None, (1, 2, 3, 4)):
@@ -155,7 +153,7 @@ def _open_many(
     return join_packed(names, partial(_open_one_of, io=io, expect=expect), fields)
 
 
-def _open_one_of(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> Fields | None:
+def _open_one_of(name: str, fields: Request, io: str, expect: str | None) -> Fields | None:
     """The file of a name; None if it means several files."""
     found = list(_open_named(name, fields, io, expect))
     if len(found) == 1:
@@ -193,7 +191,7 @@ def _warn_if_some(where: str, named: int, total: int) -> None:
         )
 
 
-def _open_named(name: str, fields: Hdf5Fields, io: str, expect: str | None) -> Iterator[Fields]:
+def _open_named(name: str, fields: Request, io: str, expect: str | None) -> Iterator[Fields]:
     """The files of one name that :func:`expand_paths` gave: one, or several for a list of
     Caffe's."""
     if not os.path.isabs(name) and is_url(name):
@@ -228,7 +226,7 @@ def _expect(expect: str | None, found: str, path: str) -> None:
         raise FormatError(f"not an {expect} file", path=path, found=found)
 
 
-def _open_sniffed(found: Sniffed, file: OpenFile, fields: Hdf5Fields) -> Fields:
+def _open_sniffed(found: Sniffed, file: OpenFile, fields: Request) -> Fields:
     if found.container == "LMDB":
         return open_fields(file, lambda file: index_lmdb(found.path, file, fields))
     if found.container == "NPY":
@@ -283,7 +281,7 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
     return _open_set(found)
 
 
-def _open_array(p: ReaderParams, array: Any, labels: Any, asked: Hdf5Fields) -> Source:
+def _open_array(p: ReaderParams, array: Any, labels: Any, asked: Request) -> Source:
     """One array. An h5py data set is reopened by its path, off h5py's global lock."""
     if not isinstance(array, DatasetPath):
         return index_arrays(array, labels, asked).open()

@@ -13,11 +13,11 @@ import numpy as np
 
 from ..errors import ParamsError
 from ..formats import packed as fmt
-from ..pixels.transform import Stored
+from ..pixels.transform import SampleSpec
 
 
 @dataclass(frozen=True)
-class Hdf5Fields:
+class Request:
     """Names of a set's fields, as the caller gives them; most options apply to HDF5 only."""
 
     data: str = fmt.DATA
@@ -44,12 +44,12 @@ class Hdf5Fields:
             return self.others
         return tuple(packed) if self.data == fmt.DATA else ()
 
-    def also(self, stored: Stored, packed: Sequence[str]) -> list[Hdf5Fields]:
+    def also(self, stored: SampleSpec, packed: Sequence[str]) -> list[Request]:
         """Each of the ``others`` for itself. ``stored``: the first field's samples; ``packed``: as
         for :meth:`other_names`."""
         return [self.other(name, stored) for name in self.other_names(packed)]
 
-    def other(self, name: str, stored: Stored) -> Hdf5Fields:
+    def other(self, name: str, stored: SampleSpec) -> Request:
         """The field ``name`` of the set whose first field's samples are ``stored``."""
         return replace(
             self,
@@ -91,8 +91,8 @@ NAME_AXES: Final = (
 
 
 def stored_samples(
-    shape: tuple[int, ...], dtype: np.dtype[Any], asked: Hdf5Fields, path: str
-) -> tuple[int, Stored]:
+    shape: tuple[int, ...], dtype: np.dtype[Any], asked: Request, path: str
+) -> tuple[int, SampleSpec]:
     """(axis of the sample number, what a sample is) of raw data that others packed.
 
     4-D data are pictures if the axes are named (``asked.dims``), or if the last axis is 1 to 4 and
@@ -112,23 +112,21 @@ def stored_samples(
                 expected="(N, H, W), (N, H, W, C) or (N, C, H, W)",
                 hint="give it a reader of its own: with the same seed it has the same order",
             )
-        return 0, Stored(shape[1:], dtype, None)
+        return 0, SampleSpec(shape[1:], dtype, None)
     number = letters.index("N")
     rows, axes = shape[:number] + shape[number + 1 :], letters.replace("N", "")
     if "C" not in axes:
         return number, grey_rows(rows, dtype, axes)
     few = asked.dims is not None or min(shape[1], shape[3]) <= _MOST_CHANNELS
-    return number, Stored(rows, dtype, axes, as_stored=not few)
+    return number, SampleSpec(rows, dtype, axes, as_stored=not few)
 
 
-def grey_rows(shape: tuple[int, ...], dtype: np.dtype[Any], axes: str = "HW") -> Stored:
+def grey_rows(shape: tuple[int, ...], dtype: np.dtype[Any], axes: str = "HW") -> SampleSpec:
     """Raw pictures of one channel, which is no axis of theirs."""
-    return Stored((*shape, 1), dtype, axes + "C", channels=1, flat=True)
+    return SampleSpec((*shape, 1), dtype, axes + "C", channels=1, flat=True)
 
 
-def _letters(
-    shape: tuple[int, ...], dtype: np.dtype[Any], asked: Hdf5Fields, path: str
-) -> str | None:
+def _letters(shape: tuple[int, ...], dtype: np.dtype[Any], asked: Request, path: str) -> str | None:
     """The axes of all samples, such as "NHWC" or "NHW"; None where they are no pictures."""
     named = None
     if asked.dims is not None:
@@ -178,7 +176,7 @@ def _orders_of_size(
 
 
 def check_labels(
-    shape: tuple[int, ...], stored: Stored, asked: Hdf5Fields, path: str, *, in_file: bool = True
+    shape: tuple[int, ...], stored: SampleSpec, asked: Request, path: str, *, in_file: bool = True
 ) -> None:
     """ParamsError where labels of a ``shape`` have the height and width of pictures that are moved:
     labels are served as stored, and would no longer show what their picture shows.

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ..keyed_random import mix_rows, uniforms
 from ..pixels.geometry import choose_rect, resize_into
 from ..pixels.rows import RowError
-from ..pixels.transform import FLIP_DRAW, Fill, Wanted
+from ..pixels.transform import FLIP_DRAW, OutputSpec, RowTransform
 from ..sources import Inspector, RowJob, Source, read_rows
 from ..stats import Meter
 from ..system.futures import result_of, submit
@@ -61,7 +61,7 @@ class KnownSet:
         return source
 
 
-def sized(wanted: Wanted, images: Array) -> Wanted:
+def sized(wanted: OutputSpec, images: Array) -> OutputSpec:
     """``wanted`` with a size that fits ``images``: above half of it a JPEG is decoded in full."""
     if wanted.size is None:
         return wanted
@@ -69,33 +69,33 @@ def sized(wanted: Wanted, images: Array) -> Wanted:
     return replace(wanted, size=(math.ceil(height * 0.7), math.ceil(width * 0.55)))
 
 
-MODES: dict[str, Wanted] = {
-    "copy": Wanted(layout="NHWC"),
-    "view": Wanted(),
-    "transpose": Wanted(contiguous=True),
-    "mirror": Wanted(layout="NHWC", flip=True),
-    "mirror NCHW": Wanted(contiguous=True, flip=True),
-    "cast": Wanted(dtype=np.dtype("float32")),
-    "affine": Wanted(layout="NHWC", dtype=np.dtype("float32"), scale=1 / 64, mean=(0.5,)),
-    "affine NCHW": Wanted(
+MODES: dict[str, OutputSpec] = {
+    "copy": OutputSpec(layout="NHWC"),
+    "view": OutputSpec(),
+    "transpose": OutputSpec(contiguous=True),
+    "mirror": OutputSpec(layout="NHWC", flip=True),
+    "mirror NCHW": OutputSpec(contiguous=True, flip=True),
+    "cast": OutputSpec(dtype=np.dtype("float32")),
+    "affine": OutputSpec(layout="NHWC", dtype=np.dtype("float32"), scale=1 / 64, mean=(0.5,)),
+    "affine NCHW": OutputSpec(
         contiguous=True, dtype=np.dtype("float32"), scale=0.25, mean=(3.0,), std=(2.0,), flip=True
     ),
-    "affine float16": Wanted(dtype=np.dtype("float16"), scale=1 / 256, std=(0.5,)),
-    "each": Wanted(dtype=np.dtype("float64"), scale=0.5, mean=(1.0,), std=(3.0,)),
-    "size": Wanted(size=(1, 1)),
-    "size squeezed": Wanted(size=(1, 1), crop="none", flip=True, dtype=np.dtype("float32")),
-    "random crop": Wanted(size=(1, 1), crop="random", crop_ratio=0.8, layout="NHWC"),
-    "random-resized": Wanted(size=(1, 1), crop="random-resized", flip=True),
+    "affine float16": OutputSpec(dtype=np.dtype("float16"), scale=1 / 256, std=(0.5,)),
+    "each": OutputSpec(dtype=np.dtype("float64"), scale=0.5, mean=(1.0,), std=(3.0,)),
+    "size": OutputSpec(size=(1, 1)),
+    "size squeezed": OutputSpec(size=(1, 1), crop="none", flip=True, dtype=np.dtype("float32")),
+    "random crop": OutputSpec(size=(1, 1), crop="random", crop_ratio=0.8, layout="NHWC"),
+    "random-resized": OutputSpec(size=(1, 1), crop="random-resized", flip=True),
 }
 
-OTHER_MODES: dict[str, Wanted] = {
-    "copy": Wanted(),
-    "cast": Wanted(dtype=np.dtype("float64")),
-    "affine": Wanted(dtype=np.dtype("float32"), scale=0.5, mean=(1.0,), std=(4.0,)),
+OTHER_MODES: dict[str, OutputSpec] = {
+    "copy": OutputSpec(),
+    "cast": OutputSpec(dtype=np.dtype("float64")),
+    "affine": OutputSpec(dtype=np.dtype("float32"), scale=0.5, mean=(1.0,), std=(4.0,)),
 }
 
 
-def expected(images: Array, wanted: Wanted, keys: Array) -> Array:
+def expected(images: Array, wanted: OutputSpec, keys: Array) -> Array:
     """What a fill must make of ``images``, one by one and in plain numpy."""
     dtype = wanted.dtype or images.dtype
     flips = uniforms(keys, FLIP_DRAW) < 0.5
@@ -122,14 +122,14 @@ def expected(images: Array, wanted: Wanted, keys: Array) -> Array:
 
 def fill_rows(
     source: Source,
-    wanted: Wanted,
+    wanted: OutputSpec,
     records: Array,
     rows: Array | None = None,
     batch: int | None = None,
     check: Array | None = None,
 ) -> tuple[Array, Array, tuple[RowError, ...]]:
     """(what is handed out, keys, errors) of reading ``records`` into ``rows``."""
-    fill = Fill(source.spec.stored, wanted, source.spec.path)
+    fill = RowTransform(source.spec.stored, wanted, source.spec.path)
     keys = mix_rows(99, records.astype(np.int64))
     if rows is None:
         rows = np.arange(records.size, dtype=np.int64)
@@ -183,11 +183,11 @@ class SourceContract:
             np.random.default_rng(3).integers(0, count, 40),
             np.array([count - 1]),
         ):
-            found, keys, errors = fill_rows(source, Wanted(layout="NHWC"), records)
+            found, keys, errors = fill_rows(source, OutputSpec(layout="NHWC"), records)
             assert errors == ()
             assert_same(
                 found,
-                expected(built.images[records], Wanted(layout="NHWC"), keys),
+                expected(built.images[records], OutputSpec(layout="NHWC"), keys),
                 built.tolerance,
             )
         source.close()
@@ -279,7 +279,7 @@ class SourceContract:
         assert replace(other.spec, ends=None) == replace(source.spec, ends=None)
         assert other.index.splits.keys() == source.index.splits.keys()
         records = np.arange(len(built.images))[::-3]
-        found = [fill_rows(one, Wanted(layout="NHWC"), records)[0] for one in (source, other)]
+        found = [fill_rows(one, OutputSpec(layout="NHWC"), records)[0] for one in (source, other)]
         np.testing.assert_array_equal(found[1], found[0])
         if source.labels is not None:
             assert other.labels is not None
@@ -298,7 +298,7 @@ class SourceContract:
     def test_threads(self, built: KnownSet) -> None:
         """Four threads read one source at once, and each gets its own rows whole."""
         source = built.opened()
-        wanted = Wanted(layout="NHWC")
+        wanted = OutputSpec(layout="NHWC")
         plain = expected(built.images, wanted, np.zeros(len(built.images), np.uint64))
 
         def read(seed: int) -> None:
@@ -318,7 +318,7 @@ class SourceContract:
     def test_close(self, built: KnownSet) -> None:
         """close() may be called twice, and what was handed out before stays readable."""
         source = built.opened()
-        found, _, _ = fill_rows(source, Wanted(layout="NHWC"), np.arange(4))
+        found, _, _ = fill_rows(source, OutputSpec(layout="NHWC"), np.arange(4))
         labels, before = source.labels, found.copy()
         source.close()
         source.close()

@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest
 
 from ..errors import DecodeError
 from ..pixels.rows import Writer
-from ..pixels.transform import Stored
+from ..pixels.transform import SampleSpec
 from ..sources.base import BaseSource, FieldIndex, SourceSpec
 from ..sources.bytestore import ByteFile, MemoryStore
 
@@ -73,7 +73,7 @@ class MemorySource(_Reading):
             container="arrays",
             layout="samples in memory",
             count=len(images),
-            stored=Stored(row, images.dtype, "HWC" if len(row) == 3 else None),
+            stored=SampleSpec(row, images.dtype, "HWC" if len(row) == 3 else None),
             encoding="raw",
             block=block,
             meta=None,

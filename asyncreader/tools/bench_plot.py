@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import AsyncReaderError, ParamsError, SourceError
 from ..params import parse_params
-from ..pixels.transform import Fill
+from ..pixels.transform import RowTransform
 from ..sampling import at_random
 from ..sources import fields_of, open_source
 from ..sources.lmdb.file import lmdb_data_file
@@ -79,7 +79,7 @@ def bench_ceilings(
     source = open_source(p.given_path, fields_of(p))
     try:
         spec = source.spec
-        fill = Fill(spec.stored, p.wanted, spec.path)
+        fill = RowTransform(spec.stored, p.wanted, spec.path)
         copy = {n: copy_ceiling(batch_bytes, n, seconds) * p.batch_size for n in nthreads}
         decode = {}
         chunk = (spec.chunk or 1) if spec.compression else 1

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..pixels.transform import Fill
+from ..pixels.transform import RowTransform
 from ..sources import RowJob, Source, read_rows
 from ..stats import Meter
 from ..system.memory import aligned_empty, read_into
@@ -68,7 +68,7 @@ def copy_ceiling(batch_bytes: int, threads: int, seconds: float) -> float:
 
 
 def decode_ceiling(
-    source: Source, fill: Fill, records: Int64, threads: int, seconds: float, group: int = 4
+    source: Source, fill: RowTransform, records: Int64, threads: int, seconds: float, group: int = 4
 ) -> Decoding:
     """Bare threads fill rows with ``records`` in turn, ``group`` at a time (those of one chunk
     together: then each is decoded once); a bad sample counts as one.

@@ -272,7 +272,7 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     import simplejpeg
 
     from asyncreader.pixels import kernels
-    from asyncreader.pixels.transform import Fill, Wanted
+    from asyncreader.pixels.transform import OutputSpec, RowTransform
     from asyncreader.sources import open_source
     from asyncreader.stats import Meter
 
@@ -302,8 +302,8 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     for name in ("jpeg.h5", "jpeg.restarts"):
         source = open_source(made[name])
         samples[name] = [Inspector(source).bytes(record) for record in records]
-        fill = Fill(
-            source.spec.stored, Wanted(size=(224, 224), crop="random-resized", flip=True), name
+        fill = RowTransform(
+            source.spec.stored, OutputSpec(size=(224, 224), crop="random-resized", flip=True), name
         )
         rounds[name] = list[dict[str, float]]()
         source.close()

@@ -29,7 +29,7 @@ from asyncreader.pipeline import build
 from asyncreader.sampling import Shuffle, sampler_of
 from asyncreader.sampling.samplers import Sampler, Storage
 from asyncreader.sampling.schedule import Cursor, Schedule
-from asyncreader.sources import Hdf5Fields, OpenSet
+from asyncreader.sources import OpenSet, Request
 from asyncreader.sources.sets.joined import JoinedSource
 from asyncreader.sources.sets.shards import sharded as sharded_set
 
@@ -93,14 +93,14 @@ class VirtualShards:
 
     def __init__(self, count: int, shards: int) -> None:
         self._manifest = virtual_manifest(count, shards)
-        fields = Hdf5Fields()
+        fields = Request()
         found = sharded_set(self._manifest, self, fields, path="virtual", io="mmap")
         self.whole = found[fields.data]
 
     def path(self, number: int) -> str:
         return f"virtual {number}"
 
-    def open(self, number: int, fields: Hdf5Fields) -> Any:
+    def open(self, number: int, fields: Request) -> Any:
         return {fields.data: VirtualShard(self.whole, self._manifest.shard(number))}
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from fakes import encoded, paint, pictures
 
 from asyncreader import FormatError, ParamsError, SampleError
 from asyncreader.cli import main as cli
-from asyncreader.pixels.transform import Wanted
+from asyncreader.pixels.transform import OutputSpec
 from asyncreader.sources import Inspector, open_source
 from asyncreader.testing.contract import fill_rows
 from converters import convert
@@ -36,7 +36,7 @@ def packed(path: str, out: Path, **options: Any) -> tuple[np.ndarray, np.ndarray
     assert report.count == COUNT
     source = open_source(out)
     assert source.spec.checksums
-    pixels, _, errors = fill_rows(source, Wanted(layout="NHWC"), np.arange(COUNT))
+    pixels, _, errors = fill_rows(source, OutputSpec(layout="NHWC"), np.arange(COUNT))
     assert errors == ()
     return pixels, source.labels
 

@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 from skimage.data import astronaut
 
 from asyncreader.pixels import geometry, kernels
-from asyncreader.pixels.transform import Fill, Stored, Wanted
+from asyncreader.pixels.transform import OutputSpec, RowTransform, SampleSpec
 from asyncreader.stats import Meter
 
 
@@ -266,11 +266,11 @@ def test_a_jpeg_decoded_smaller_is_where_it_is_at_full_size(
     numbers_image = Image.fromarray(numbers[:, :, 0])
     factors = set()
     for crop, number in [("none", 0), ("center", 0), *[("random", n) for n in range(12)]]:
-        wanted = Wanted(layout="NHWC", size=size, crop=crop, crop_ratio=0.83 if number else 1.0)
+        wanted = OutputSpec(layout="NHWC", size=size, crop=crop, crop_ratio=0.83 if number else 1.0)
         draws = np.random.default_rng(number).random(40)
-        stored = Stored(None, np.dtype(np.uint8), "HWC", encoded=True)
+        stored = SampleSpec(None, np.dtype(np.uint8), "HWC", encoded=True)
         out = np.empty((*size, 3), np.uint8)
-        Fill(stored, wanted, "").put_encoded(data, draws, False, out, Meter())
+        RowTransform(stored, wanted, "").put_encoded(data, draws, False, out, Meter())
         rect = geometry.choose_rect(full.height, full.width, size, crop, wanted.crop_ratio, draws)
         box = (rect.left, rect.top, rect.left + rect.width, rect.top + rect.height)
         judge = np.asarray(full.resize(size[::-1], Image.Resampling.BILINEAR, box=box))
@@ -278,11 +278,11 @@ def test_a_jpeg_decoded_smaller_is_where_it_is_at_full_size(
             continue  # cut by the border, or not in it
         factors.add(round(full.height / rect.height))
         assert np.abs(centre(out) - centre(judge)).max() < 0.05, (crop, number)
-        plain = Stored(None, np.dtype(np.uint8), "HWC", channels=1)
+        plain = SampleSpec(None, np.dtype(np.uint8), "HWC", channels=1)
         mask = np.empty((*size, 1), np.uint8)
         frame = full.height, full.width
         nearest = replace(wanted, nearest=True)
-        Fill(plain, nearest, "", frame).put(numbers, draws, False, mask)
+        RowTransform(plain, nearest, "", frame).put(numbers, draws, False, mask)
         nearby = numbers_image.resize(size[::-1], Image.Resampling.NEAREST, box=box)
         # all but what lies on the edge between two pixels
         assert (mask[:, :, 0] != np.asarray(nearby)).sum() <= 1
@@ -351,8 +351,8 @@ def test_nearest_takes_the_same_pixels_of_a_picture_and_of_its_label_map(
     sample = np.arange(length * length, dtype=np.int32).reshape(length, length, 1)
     rows = []
     for options in ({"interpolation": "nearest"}, {"nearest": True}):
-        wanted = Wanted(size=(count, count), crop="none", **options)
-        fill = Fill(Stored(sample.shape, sample.dtype, "HWC", channels=1), wanted, "")
+        wanted = OutputSpec(size=(count, count), crop="none", **options)
+        fill = RowTransform(SampleSpec(sample.shape, sample.dtype, "HWC", channels=1), wanted, "")
         rows.append(np.zeros(fill.allocate_shape(1), fill.dtype)[0])
         fill.put(sample, None, False, rows[-1])
     np.testing.assert_array_equal(*rows)

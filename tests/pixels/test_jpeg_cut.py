@@ -15,7 +15,7 @@ from PIL import Image
 from asyncreader.errors import DecodeError
 from asyncreader.pixels import codec, jpeg_cut
 from asyncreader.pixels.geometry import INTERPOLATIONS
-from asyncreader.pixels.transform import Fill, Stored, Wanted
+from asyncreader.pixels.transform import OutputSpec, RowTransform, SampleSpec
 from asyncreader.stats import Meter
 
 PIXELS = cut_jpegs.picture(np.random.default_rng(5), 300, 400)
@@ -94,8 +94,8 @@ def test_rows_of_a_slot(interpolation: str) -> None:
         data = cut_jpegs.marked(PIXELS, sampling, interval, turn)
         for k, options in enumerate(fields * 4):
             size = [(64, 64), (30, 20), (3, 2), (200, 180)][k // 3]
-            wanted = Wanted(size=size, interpolation=interpolation, **options)
-            fill = Fill(Stored(None, np.dtype("u1"), "HWC", True), wanted, "set")
+            wanted = OutputSpec(size=size, interpolation=interpolation, **options)
+            fill = RowTransform(SampleSpec(None, np.dtype("u1"), "HWC", True), wanted, "set")
             rows = np.zeros(fill.allocate_shape(2), fill.dtype)
             draws = rng.random(40)
             flip = bool(rng.random() < 0.5)

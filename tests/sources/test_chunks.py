@@ -17,8 +17,8 @@ from observed import HANG
 
 from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError
 from asyncreader.pixels import kernels
-from asyncreader.pixels.transform import Fill, Wanted
-from asyncreader.sources import Hdf5Fields, RowJob, open_source, read_rows
+from asyncreader.pixels.transform import OutputSpec, RowTransform
+from asyncreader.sources import Request, RowJob, open_source, read_rows
 from asyncreader.sources.hdf5 import checks, chunk_cache, chunks
 from asyncreader.sources.hdf5.chunk_cache import Chunk, ChunkCache
 from asyncreader.stats import Meter
@@ -246,7 +246,7 @@ def test_numbers_of_other_bits(tmp_path: Path, name: str, chunk: Any) -> None:
         made.write(h5py.h5s.ALL, h5py.h5s.ALL, values.astype(kind))
         file["data"] = values
     with pytest.raises(FormatError, match="unusual bit layout"):
-        open_source(path, Hdf5Fields(data="odd", labels=None))
+        open_source(path, Request(data="odd", labels=None))
     with AsyncReader(path=path, labels_field="odd", batch_size=10) as reader:
         np.testing.assert_array_equal(next(iter(reader)).labels, values)
 
@@ -558,7 +558,7 @@ def test_waiting_for_another_thread_to_decode_counts_as_decoding(
 
     monkeypatch.setattr(chunks, "decode_chunk", slow)
     monkeypatch.setattr(ChunkCache, "wait", noted)
-    fill = Fill(source.spec.stored, Wanted(layout="NHWC"), source.spec.path)
+    fill = RowTransform(source.spec.stored, OutputSpec(layout="NHWC"), source.spec.path)
     meters = [Meter(), Meter()]
 
     def read(record: int) -> None:

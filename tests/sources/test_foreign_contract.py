@@ -19,8 +19,8 @@ from source_contract import Built, Case, SourceContract
 
 from asyncreader import AsyncReader, FormatError
 from asyncreader.cli import main as cli
-from asyncreader.pixels.transform import Wanted
-from asyncreader.sources import Hdf5Fields, Inspector, open_source
+from asyncreader.pixels.transform import OutputSpec
+from asyncreader.sources import Inspector, Request, open_source
 from asyncreader.testing.contract import fill_rows
 from converters import convert
 
@@ -37,9 +37,7 @@ def built(
     io: str = "auto",
     **fields: Any,
 ) -> Built:
-    return Built(
-        lambda: open_source(path, Hdf5Fields(**fields), io=io), images, stored, labels, paths
-    )
+    return Built(lambda: open_source(path, Request(**fields), io=io), images, stored, labels, paths)
 
 
 def caffe(side: int, io: str = "auto", order: str = "RGB", channels: int = 3) -> Any:
@@ -409,7 +407,7 @@ class TestForeignSources(SourceContract):
         assert packed.spec.classes == source.spec.classes
         images = built.images if built.images.ndim == 4 else built.images[..., None]
         assert packed.spec.stored.shape == images.shape[1:]
-        found, _, errors = fill_rows(packed, Wanted(layout="NHWC"), np.arange(COUNT))
+        found, _, errors = fill_rows(packed, OutputSpec(layout="NHWC"), np.arange(COUNT))
         assert errors == ()
         np.testing.assert_array_equal(found, images)
         if built.labels is None:

@@ -14,7 +14,7 @@ import pytest
 from fakes import paint, pictures
 
 from asyncreader import AsyncReader, DecodeError, FormatError
-from asyncreader.pixels.transform import Wanted
+from asyncreader.pixels.transform import OutputSpec
 from asyncreader.sources import open_source
 from asyncreader.testing.contract import fill_rows
 
@@ -28,7 +28,7 @@ BAD = 5
 
 def everything(path: str) -> np.ndarray:
     source = open_source(path)
-    return fill_rows(source, Wanted(layout="NHWC"), np.arange(COUNT))[0]
+    return fill_rows(source, OutputSpec(layout="NHWC"), np.arange(COUNT))[0]
 
 
 def pyxis_with(value: bytes) -> dict[str, Any]:

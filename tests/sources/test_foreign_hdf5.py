@@ -23,7 +23,7 @@ from asyncreader import (
     SourceNotFoundError,
 )
 from asyncreader.pixels.geometry import choose_rect, resize_into
-from asyncreader.sources import Hdf5Fields, Inspector, fields_of, open_source
+from asyncreader.sources import Inspector, Request, fields_of, open_source
 from asyncreader.sources.hdf5 import structure
 from asyncreader.verify import verify_file
 from converters import convert
@@ -379,7 +379,7 @@ def test_vlen_never_written(tmp_path: Path) -> None:
     with pytest.raises(FormatError):
         open_source(tmp_path / "set.h5")
     with pytest.raises(FormatError, match="not a list of samples"):
-        open_source(tmp_path / "set.h5", Hdf5Fields("more"))
+        open_source(tmp_path / "set.h5", Request("more"))
 
 
 def test_many_objects_in_a_heap(tmp_path: Path) -> None:
@@ -424,7 +424,7 @@ def test_course_classes(tmp_path: Path) -> None:
         file["train_set_x"], file["train_set_y"] = IMAGES, np.arange(COUNT)
         file["list_classes"] = np.array([b"a", b"b"])
     assert open_source(tmp_path / "odd.h5").spec.classes is None
-    source = open_source(tmp_path / "odd.h5", Hdf5Fields("train_set_x", None))
+    source = open_source(tmp_path / "odd.h5", Request("train_set_x", None))
     assert source.labels is None
 
 
@@ -615,7 +615,7 @@ def test_fields_of_params() -> None:
     from asyncreader.params import parse_params
 
     p = parse_params({"path": "a", "labels_field": "y", "channel_order": "stored"}, {})
-    assert fields_of(p) == Hdf5Fields("data", "y", None, None, True, "stored")
+    assert fields_of(p) == Request("data", "y", None, None, True, "stored")
     assert not fields_of(parse_params({"path": "a"}, {})).labels_required
 
 

@@ -16,8 +16,8 @@ from fakes import encoded, paint, pictures
 
 from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError
 from asyncreader.pixels.geometry import choose_rect, resize_into
-from asyncreader.pixels.transform import Wanted
-from asyncreader.sources import Hdf5Fields, Inspector, images, open_source
+from asyncreader.pixels.transform import OutputSpec
+from asyncreader.sources import Inspector, Request, images, open_source
 from asyncreader.testing.contract import expected, fill_rows
 from converters import convert
 
@@ -59,8 +59,8 @@ def test_pyxis_fields_by_name(tmp_path: Path) -> None:
     with pytest.raises(ParamsError, match=r"no field 'data'.*found left, right, score.*"):
         open_source(path)
     with pytest.raises(ParamsError, match="no field 'target'"):
-        open_source(path, Hdf5Fields("left", "target", labels_required=True))
-    assert open_source(path, Hdf5Fields("left")).labels is None
+        open_source(path, Request("left", "target", labels_required=True))
+    assert open_source(path, Request("left")).labels is None
 
 
 def test_pyxis_labels_of_any_kind(tmp_path: Path) -> None:
@@ -70,12 +70,12 @@ def test_pyxis_labels_of_any_kind(tmp_path: Path) -> None:
         for n, i in enumerate(IMAGES)
     ]
     path = foreign.write_pyxis(tmp_path / "set", samples)
-    source = open_source(path, Hdf5Fields("x", "box"))
+    source = open_source(path, Request("x", "box"))
     np.testing.assert_array_equal(source.labels, np.arange(4.0) + np.arange(COUNT)[:, None])
-    source = open_source(path, Hdf5Fields("x", "name"))
+    source = open_source(path, Request("x", "name"))
     assert source.spec.classes == ("n0", "n1", "n2", "n3", "n4")
     np.testing.assert_array_equal(source.labels, np.arange(COUNT) * 7 % 5)
-    assert open_source(path, Hdf5Fields("x", None)).labels is None
+    assert open_source(path, Request("x", None)).labels is None
 
 
 def test_a_class_name_with_a_nul_is_not_packed(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_pyxis_axes(tmp_path: Path) -> None:
     convert(path, tmp_path / "out.h5", params=axes)
     np.testing.assert_array_equal(read_all(str(tmp_path / "out.h5")), IMAGES)
     with pytest.raises(ParamsError, match="fixed axes"):
-        open_source(path, Hdf5Fields(dims=(2, 1, 3, 4)))
+        open_source(path, Request(dims=(2, 1, 3, 4)))
 
 
 def test_tensorpack_fields(tmp_path: Path) -> None:
@@ -110,13 +110,13 @@ def test_tensorpack_fields(tmp_path: Path) -> None:
         for i, image in enumerate(IMAGES)
     ]
     path = foreign.write_lmdb(tmp_path / "lists", foreign.tensorpack(points))
-    source = open_source(path, Hdf5Fields("1", "2"))
+    source = open_source(path, Request("1", "2"))
     np.testing.assert_array_equal(source.labels, np.arange(COUNT))
     np.testing.assert_array_equal(read_all(path, data_field="1", labels_field="0"), IMAGES)
     with pytest.raises(FormatError, match=r"'0' is a whole number, not an image"):
         open_source(path)
     with pytest.raises(ParamsError, match=r"no field '7'.*found 0, 1, 2"):
-        open_source(path, Hdf5Fields("7"))
+        open_source(path, Request("7"))
     dicts = [{"image": f, "label": 1.5 * i} for i, f in enumerate(FILES)]
     path = foreign.write_lmdb(tmp_path / "dicts", foreign.tensorpack(dicts))
     source = open_source(path)
@@ -141,7 +141,7 @@ def test_stylegan_sizes(tmp_path: Path) -> None:
     assert open_source(path).spec.layout == "StyleGAN2, 128 x 128 (data_field: also 8, 16)"
     assert read_all(path, data_field="16").shape == (COUNT, 16, 16, 3)
     with pytest.raises(ParamsError, match=r"no pictures of size '32'.*found 8, 16, 128"):
-        open_source(path, Hdf5Fields("32"))
+        open_source(path, Request("32"))
 
 
 def test_caffe_colours(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_caffe_masks_as_labels(tmp_path: Path) -> None:
     """Masks in a second LMDB come as rows of values; with size or flip they would stay behind."""
     path = foreign.write_lmdb(tmp_path / "data", foreign.caffe(IMAGES, range(COUNT)))
     maps = foreign.write_lmdb(tmp_path / "maps", foreign.caffe(IMAGES[..., :1], range(COUNT)))
-    source = open_source(path, Hdf5Fields(labels_path=maps))
+    source = open_source(path, Request(labels_path=maps))
     np.testing.assert_array_equal(source.labels, IMAGES[..., 0].reshape(COUNT, -1))
     for asked in ({"flip": True}, {"size": (4, 4)}):
         with pytest.raises(ParamsError, match="labels 'labels' have the height and width"):
@@ -205,20 +205,20 @@ def test_caffe_labels_of_their_own(tmp_path: Path) -> None:
             for i, r in enumerate(rows)
         }
         labels = foreign.write_lmdb(tmp_path / name, entries)
-        source = open_source(path, Hdf5Fields(labels_path=labels, labels_required=True))
+        source = open_source(path, Request(labels_path=labels, labels_required=True))
         np.testing.assert_array_equal(source.labels, rows)
     entries = {b"%08d" % i: foreign.datum((4, 1, 1), bytes([i, 2, 3, 4])) for i in range(COUNT)}
     labels = foreign.write_lmdb(tmp_path / "bytes", entries)
-    source = open_source(path, Hdf5Fields(labels_path=labels))
+    source = open_source(path, Request(labels_path=labels))
     assert source.labels is not None
     assert source.labels.tolist() == [[i, 2, 3, 4] for i in range(COUNT)]
     numbers = {b"%08d" % i: foreign.datum(label=-i) for i in range(COUNT)}
     labels = foreign.write_lmdb(tmp_path / "numbers", numbers)
-    source = open_source(path, Hdf5Fields(labels_path=labels))
+    source = open_source(path, Request(labels_path=labels))
     np.testing.assert_array_equal(source.labels, -np.arange(COUNT))
     short = foreign.write_lmdb(tmp_path / "short", dict(list(numbers.items())[1:]))
     with pytest.raises(FormatError, match="not as many labels as samples"):
-        open_source(path, Hdf5Fields(labels_path=short))
+        open_source(path, Request(labels_path=short))
 
 
 def test_no_labels_field(tmp_path: Path) -> None:
@@ -229,14 +229,14 @@ def test_no_labels_field(tmp_path: Path) -> None:
         "lsun": foreign.write_lmdb(tmp_path / "c", {b"%d" % i: f for i, f in enumerate(FILES)}),
     }
     for path in sets.values():
-        assert open_source(path, Hdf5Fields(labels=None)).labels is None
+        assert open_source(path, Request(labels=None)).labels is None
         with pytest.raises(ParamsError, match="no field 'pixels'"):
-            open_source(path, Hdf5Fields("pixels"))
+            open_source(path, Request("pixels"))
         with pytest.raises(ParamsError, match="fixed axes"):
-            open_source(path, Hdf5Fields(dims=(1, 3, 4, 2)))
+            open_source(path, Request(dims=(1, 3, 4, 2)))
     for path in (sets["ocr"], sets["lsun"]):
         with pytest.raises(ParamsError, match="labels_path does not go"):
-            open_source(path, Hdf5Fields(labels_path=sets["caffe"]))
+            open_source(path, Request(labels_path=sets["caffe"]))
 
 
 def test_ocr_without_texts(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_ocr_without_texts(tmp_path: Path) -> None:
     source = open_source(path)
     assert (source.labels, source.spec.layout) == (None, "OCR (image-%09d)")
     with pytest.raises(FormatError, match="key label-000000001"):
-        open_source(path, Hdf5Fields(labels="label", labels_required=True))
+        open_source(path, Request(labels="label", labels_required=True))
 
 
 def test_several_ocr_sets(tmp_path: Path) -> None:
@@ -351,10 +351,10 @@ def test_bounded_views(tmp_path: Path) -> None:
     """A label array that is larger than the file (values shared by records) is refused."""
     sample = foreign.pyxis_sample({"x": IMAGES[0], "y": np.arange(3)})
     path = foreign.write_pyxis(tmp_path / "set", [sample] * COUNT)
-    source = open_source(path, Hdf5Fields("x", "y"))
-    found, keys, _ = fill_rows(source, Wanted(layout="NHWC"), np.arange(COUNT))
+    source = open_source(path, Request("x", "y"))
+    found, keys, _ = fill_rows(source, OutputSpec(layout="NHWC"), np.arange(COUNT))
     np.testing.assert_array_equal(
-        found, expected(np.stack([IMAGES[0]] * COUNT), Wanted(layout="NHWC"), keys)
+        found, expected(np.stack([IMAGES[0]] * COUNT), OutputSpec(layout="NHWC"), keys)
     )
 
 
@@ -440,5 +440,5 @@ def test_shortened_while_read(tmp_path: Path) -> None:
     with file.open("r+b") as handle:
         handle.truncate(100)
     with pytest.raises(OSError, match="became shorter"):
-        fill_rows(source, Wanted(layout="NHWC"), np.arange(3))
+        fill_rows(source, OutputSpec(layout="NHWC"), np.arange(3))
     assert Inspector(source).key(3) is None

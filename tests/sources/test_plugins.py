@@ -24,7 +24,7 @@ from asyncreader import (
     SourceError,
 )
 from asyncreader.pixels.rows import Writer
-from asyncreader.pixels.transform import Wanted
+from asyncreader.pixels.transform import OutputSpec
 from asyncreader.sources import Inspector, open_source
 from asyncreader.testing import KnownSet, MemorySource, SourceContract
 from asyncreader.testing.contract import fill_rows
@@ -40,7 +40,7 @@ from dataclasses import replace
 import numpy as np
 
 from asyncreader.sources.layouts.plugins import (
-    Extents, ForeignSet, Hdf5Layout, Hdf5Set, LmdbLayout, Stored, index_data
+    Extents, ForeignSet, Hdf5Layout, Hdf5Set, LmdbLayout, SampleSpec, index_data
 )
 
 
@@ -48,7 +48,7 @@ def index_tiny(found: ForeignSet):
     found.check_fields(("data",), ("labels",))
     entries = found.records
     labels = np.array([int(entries.value(i)[4]) for i in range(len(entries))])
-    stored = Stored((8, 7, 3), np.dtype("uint8"), "HWC")
+    stored = SampleSpec((8, 7, 3), np.dtype("uint8"), "HWC")
     spec = found.spec("tiny", len(entries), stored, 168)
     labels = None if found.fields.labels is None else labels[:SHOWN]
     return found.index(spec, Extents(entries.starts + 5 + SHIFT, 168), labels, entries)
@@ -210,7 +210,7 @@ def test_a_bad_sample_in_memory() -> None:
     for source in (first, pickle.loads(pickle.dumps(first.index)).open()):
         records = np.arange(8)
         found, _, errors = fill_rows(
-            source, Wanted(layout="NHWC"), records, check=np.ones(8, np.bool_)
+            source, OutputSpec(layout="NHWC"), records, check=np.ones(8, np.bool_)
         )
         assert [(bad.row, type(bad.error)) for bad in errors] == [
             (3, ChecksumError),
@@ -237,7 +237,7 @@ def test_pixels_that_are_not_the_stored_bytes() -> None:
     turned pixels are served."""
     source = _Turned(IMAGES)
     found, _, errors = fill_rows(
-        source, Wanted(layout="NHWC"), np.arange(6), check=np.ones(6, np.bool_)
+        source, OutputSpec(layout="NHWC"), np.arange(6), check=np.ones(6, np.bool_)
     )
     assert errors == ()
     np.testing.assert_array_equal(found, IMAGES[:6, :, ::-1])

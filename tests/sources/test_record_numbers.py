@@ -22,7 +22,7 @@ from asyncreader import (
     FormatError,
     ParamsError,
 )
-from asyncreader.sources import Hdf5Fields, Inspector, open_source
+from asyncreader.sources import Inspector, Request, open_source
 from asyncreader.sources.sets.lists import join_packed
 from asyncreader.sources.sets.shards import LocalShards
 from asyncreader.verify import verify_file
@@ -339,7 +339,7 @@ def test_one_of_many_files_that_cannot_be_opened(tmp_path: Path) -> None:
         return {"data": open_source(name)}
 
     with pytest.raises(FormatError) as caught:
-        join_packed(names, opener, Hdf5Fields())
+        join_packed(names, opener, Request())
     assert caught.value.index == BAD
 
 

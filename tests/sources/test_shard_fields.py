@@ -28,7 +28,7 @@ from asyncreader import (
 )
 from asyncreader.cli.main import cli
 from asyncreader.formats.manifest import NAME, read_manifest
-from asyncreader.sources import Hdf5Fields, Inspector, fingerprint, open_whole
+from asyncreader.sources import Inspector, Request, fingerprint, open_whole
 from asyncreader.sources.base import Fields
 from asyncreader.sources.sets.shards import LocalShards, sharded
 from asyncreader.verify import verify_file
@@ -511,14 +511,14 @@ def test_a_shard_is_indexed_for_the_field_that_is_read(raw: Path) -> None:
     class Noted(LocalShards):
         """Notes the fields that were found in each shard that was opened."""
 
-        def open(self, number: int, fields: Hdf5Fields) -> Fields:
+        def open(self, number: int, fields: Request) -> Fields:
             parts = super().open(number, fields)
             found.append(list(parts))
             return parts
 
     for others in (("mask",), None):
         shards = Noted(str(raw), manifest)
-        parts = sharded(manifest, shards, Hdf5Fields(others=others), path="set", io="auto")
+        parts = sharded(manifest, shards, Request(others=others), path="set", io="auto")
         assert list(parts) == ["data", "mask"]
         for name, part in parts.items():
             found.clear()

@@ -31,8 +31,8 @@ from asyncreader import (
 )
 from asyncreader.formats.manifest import MOST, NAME, Manifest, manifest_path, read_manifest
 from asyncreader.params import parse_params
-from asyncreader.pixels.transform import Wanted
-from asyncreader.sources import Hdf5Fields, Inspector, fingerprint, open_source
+from asyncreader.pixels.transform import OutputSpec
+from asyncreader.sources import Inspector, Request, fingerprint, open_source
 from asyncreader.sources.layouts.hdf5_list import listed_files
 from asyncreader.sources.sets.open_cache import OpenFileCache
 from asyncreader.sources.sets.shards import open_shards
@@ -51,7 +51,7 @@ def case(name: str, encoding: str = "raw", io: str = "auto", **options: Any) -> 
         content = packed(images, encoding, **quality)
         path = write_set(folder / "set", images, content=content, **options)
         return Built(
-            open=lambda: open_shards(str(path / NAME), Hdf5Fields(), io=io, limit=2)["data"],
+            open=lambda: open_shards(str(path / NAME), Request(), io=io, limit=2)["data"],
             images=images,
             stored=content.samples,
             labels=content.labels,
@@ -90,7 +90,7 @@ class TestShards(SourceContract):
     def test_close(self, built: Built) -> None:
         """close() may be called twice, and pixels handed out before stay readable."""
         source = built.opened()
-        found, _, _ = fill_rows(source, Wanted(layout="NHWC"), np.arange(4))
+        found, _, _ = fill_rows(source, OutputSpec(layout="NHWC"), np.arange(4))
         before = found.copy()
         source.close()
         source.close()
@@ -201,7 +201,7 @@ def test_damage_names_the_shard(folder: Path) -> None:
     file = str(folder / "shard-00002-of-00005.h5")
     damage(file, images[10].tobytes())
     source = open_source(folder)
-    _, _, errors = fill_rows(source, Wanted(), np.array([9, 10, 0]), check=np.ones(3, np.bool_))
+    _, _, errors = fill_rows(source, OutputSpec(), np.array([9, 10, 0]), check=np.ones(3, np.bool_))
     assert [(bad.row, bad.error.index, bad.error.path) for bad in errors] == [(1, 10, file)]
     with pytest.raises(ChecksumError, match="record 10"):
         Inspector(source).bytes(10)
@@ -283,13 +283,13 @@ def test_verify_knows_the_digests_of_all(folder: Path) -> None:
 def test_open_files_are_bounded(tmp_path: Path) -> None:
     """However many shards there are, no more than the limit are open, whoever reads."""
     path = write_set(tmp_path / "set", paint(60), [2] * 30)
-    source = open_shards(str(path / NAME), Hdf5Fields(), io="pread", limit=3)["data"]
+    source = open_shards(str(path / NAME), Request(), io="pread", limit=3)["data"]
     before = len(os.listdir("/proc/self/fd"))
     most = []
 
     def read(seed: int) -> None:
         for records in np.random.default_rng(seed).permutation(60).reshape(-1, 6):
-            found, _, errors = fill_rows(source, Wanted(layout="NHWC"), records)
+            found, _, errors = fill_rows(source, OutputSpec(layout="NHWC"), records)
             assert errors == ()
             np.testing.assert_array_equal(found, paint(60)[records])
             most.append(len(os.listdir("/proc/self/fd")) - before)
@@ -438,11 +438,11 @@ def test_a_shard_of_another_set_is_found_when_read(folder: Path, tmp_path: Path)
 
 def test_a_shard_that_goes_away_fails_its_batch(folder: Path) -> None:
     """Beyond the sizes looked at when opening, a missing shard is an error when it is wanted."""
-    source = open_shards(str(folder / NAME), Hdf5Fields(), limit=1)["data"]
+    source = open_shards(str(folder / NAME), Request(), limit=1)["data"]
     (folder / "shard-00001-of-00005.h5").unlink()
-    fill_rows(source, Wanted(), np.arange(7))
+    fill_rows(source, OutputSpec(), np.arange(7))
     with pytest.raises(SourceNotFoundError, match="shard 2 of 5"):
-        fill_rows(source, Wanted(), np.arange(9))
+        fill_rows(source, OutputSpec(), np.arange(9))
     source.close()
 
 

@@ -42,8 +42,8 @@ from asyncreader import (
 )
 from asyncreader.checks import DatasetPath
 from asyncreader.params import parse_params
-from asyncreader.pixels.transform import Wanted
-from asyncreader.sources import Hdf5Fields, Inspector, fingerprint, open_reader_source, open_source
+from asyncreader.pixels.transform import OutputSpec
+from asyncreader.sources import Inspector, Request, fingerprint, open_reader_source, open_source
 from asyncreader.sources.arrays import index_arrays
 from asyncreader.sources.bytestore import (
     AdaptiveStore,
@@ -100,7 +100,7 @@ def foreign(
         axis = 0 if order is None else list(order).index(0)
         rows = np.moveaxis(laid, axis, 0)
         return Built(
-            lambda: open_source(path, Hdf5Fields(dims=dims), io=io),
+            lambda: open_source(path, Request(dims=dims), io=io),
             images,
             [np.ascontiguousarray(row).tobytes() for row in rows],
             labels,
@@ -155,7 +155,7 @@ def arrays(change: Callable[[np.ndarray, Path], Any], dtype: str = "uint8") -> A
         if np.dtype(data.dtype).byteorder == ">":
             stored = [image.astype(data.dtype).tobytes() for image in images]
         return Built(
-            lambda: index_arrays(data, LABELS, Hdf5Fields(dims=dims)).open(), images, stored, LABELS
+            lambda: index_arrays(data, LABELS, Request(dims=dims)).open(), images, stored, LABELS
         )
 
     return build
@@ -199,7 +199,7 @@ def separate_labels(folder: Path) -> Built:
         file.create_dataset("deep/x", data=images, chunks=(1, 8, 7, 3), compression="gzip")
     with h5py.File(folder / "y.h5", "w") as file:
         file["y"] = labels
-    fields = Hdf5Fields("deep/x", "y", str(folder / "y.h5"))
+    fields = Request("deep/x", "y", str(folder / "y.h5"))
     return Built(
         lambda: open_source(folder / "x.h5", fields),
         images,
@@ -381,7 +381,7 @@ def test_damaged_chunk_names_its_samples(tmp_path: Path) -> None:
         _, chunk = data.id.read_direct_chunk((4, 0, 0, 0))
     damage(path, chunk)
     source = open_source(path)
-    found, _, errors = fill_rows(source, Wanted(layout="NHWC"), np.arange(12))
+    found, _, errors = fill_rows(source, OutputSpec(layout="NHWC"), np.arange(12))
     assert [error.row for error in errors] == [4, 5, 6, 7]
     for row, bad in zip(range(4, 8), errors, strict=True):
         assert isinstance(bad.error, DecodeError)
@@ -405,7 +405,7 @@ def test_wrong_fletcher32_is_found(tmp_path: Path) -> None:
         file.create_dataset("data", data=images, chunks=(1, 8, 7, 3), fletcher32=True)
     damage(path, images[2].tobytes())
     source = open_source(path)
-    _, _, errors = fill_rows(source, Wanted(layout="NHWC"), np.arange(6))
+    _, _, errors = fill_rows(source, OutputSpec(layout="NHWC"), np.arange(6))
     assert [error.row for error in errors] == [2]
     assert "fletcher32" in str(errors[0].error)
     source.close()
@@ -478,9 +478,9 @@ def test_soft_link_and_group(tmp_path: Path) -> None:
         file["short"] = h5py.SoftLink("/a/b/images")
         file["a/labels"] = np.arange(5)
     for name in ("a/b/images", "/a/b/images", "short"):
-        source = open_source(path, Hdf5Fields(name, "a/labels"))
+        source = open_source(path, Request(name, "a/labels"))
         assert source.labels is not None
-        found, _, _ = fill_rows(source, Wanted(layout="NHWC"), np.arange(5))
+        found, _, _ = fill_rows(source, OutputSpec(layout="NHWC"), np.arange(5))
         np.testing.assert_array_equal(found, images)
         source.close()
 
@@ -582,7 +582,7 @@ def test_missing_names(tmp_path: Path) -> None:
     with pytest.raises(SourceNotFoundError, match="nothing matches"):
         open_source(str(tmp_path / "*.hdf5"))
     with pytest.raises(ParamsError, match="checksums, classes, data, labels, paths") as missing:
-        open_source(path, Hdf5Fields("images"))
+        open_source(path, Request("images"))
     assert not isinstance(missing.value, OSError)
     with pytest.raises(ParamsError, match=r"'targets'.*found .*data, labels"):
         AsyncReader(path=path, labels_field="targets")
@@ -685,7 +685,7 @@ def test_ours_in_compact_layout_is_still_checked(tmp_path: Path) -> None:
         images[3] += 1
         made.write(h5py.h5s.ALL, h5py.h5s.ALL, images)
     source = open_source(path)
-    _, _, errors = fill_rows(source, Wanted(), np.arange(6), check=np.ones(6, np.bool_))
+    _, _, errors = fill_rows(source, OutputSpec(), np.arange(6), check=np.ones(6, np.bool_))
     assert [error.row for error in errors] == [3]
     source.close()
 
@@ -775,7 +775,7 @@ def test_file_cut_while_it_is_read_by_pread(tmp_path: Path) -> None:
     source = open_source(path, io="pread")
     os.truncate(path, 8192)
     with pytest.raises(SourceError, match="became shorter"):
-        fill_rows(source, Wanted(), np.arange(40))
+        fill_rows(source, OutputSpec(), np.arange(40))
     source.close()
 
 
@@ -814,7 +814,7 @@ def test_damaged_lmdb_never_kills(tmp_path: Path) -> None:
         except SourceError:
             continue
         found, _, errors = fill_rows(
-            source, Wanted(layout="NHWC"), np.arange(40), check=np.ones(40, np.bool_)
+            source, OutputSpec(layout="NHWC"), np.arange(40), check=np.ones(40, np.bool_)
         )
         good = np.delete(np.arange(40), [error.row for error in errors])
         np.testing.assert_array_equal(found[good], images[good])
@@ -838,7 +838,7 @@ def test_lmdb_of_many_pages(tmp_path: Path) -> None:
     source = open_source(path)
     records = np.random.default_rng(1).permutation(5000)
     found, _, errors = fill_rows(
-        source, Wanted(layout="NHWC"), records, check=np.ones(5000, np.bool_)
+        source, OutputSpec(layout="NHWC"), records, check=np.ones(5000, np.bool_)
     )
     assert errors == ()
     np.testing.assert_array_equal(found, images[records])
@@ -927,7 +927,7 @@ def test_damage_in_several_files(tmp_path: Path) -> None:
     ]
     damage(paths[1], images[5].tobytes())
     source = open_source(paths)
-    _, _, errors = fill_rows(source, Wanted(), np.array([6, 5, 0]), check=np.ones(3, np.bool_))
+    _, _, errors = fill_rows(source, OutputSpec(), np.array([6, 5, 0]), check=np.ones(3, np.bool_))
     assert [(bad.row, bad.error.index, bad.error.path) for bad in errors] == [(1, 5, paths[1])]
     assert errors[0].error.key == "0000000002"
     with pytest.raises(ChecksumError) as caught:
@@ -1071,7 +1071,7 @@ def test_fingerprint_tells_sets_apart(tmp_path: Path) -> None:
     assert len(set(found.values())) == len(found)
     plain = paint(9, (6, 4, 3))
     prints = {
-        fingerprint(index_arrays(array, None, Hdf5Fields()).open())
+        fingerprint(index_arrays(array, None, Request()).open())
         for array in (plain, plain[:8], plain.astype("uint16"), plain[::-1].copy())
     }
     assert len(prints) == 4
@@ -1116,7 +1116,7 @@ def test_nothing_stays_open_after_a_failure(tmp_path: Path) -> None:
             with pytest.raises(SourceError):
                 open_source(paths)
         with pytest.raises(ParamsError):
-            open_source(good, Hdf5Fields("nothing"))
+            open_source(good, Request("nothing"))
         with pytest.raises(ParamsError):
             AsyncReader(path=good, batch_size=99)
     assert len(os.listdir("/proc/self/fd")) == before

@@ -29,7 +29,7 @@ import numpy as np
 from fakes import paint, pictures
 
 from asyncreader import AsyncReaderError, SampleError
-from asyncreader.pixels.transform import Wanted
+from asyncreader.pixels.transform import OutputSpec
 from asyncreader.sources import Inspector, open_source
 from asyncreader.testing.contract import fill_rows
 
@@ -252,7 +252,7 @@ def read_everything(path: str) -> str:
     try:
         source = open_source(path)
         size = None if source.spec.stored.shape is not None else (4, 4)
-        fill_rows(source, Wanted(layout="NHWC", size=size), np.arange(source.spec.count))
+        fill_rows(source, OutputSpec(layout="NHWC", size=size), np.arange(source.spec.count))
         for index in range(source.spec.count):
             with contextlib.suppress(SampleError):
                 Inspector(source).bytes(index)

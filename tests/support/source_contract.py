@@ -11,7 +11,7 @@ import pytest
 from fakes import damage
 
 from asyncreader import ChecksumError, testing
-from asyncreader.pixels.transform import Wanted
+from asyncreader.pixels.transform import OutputSpec
 from asyncreader.sources import Inspector
 from asyncreader.testing.contract import MODES, assert_same, expected, fill_rows, sized
 
@@ -42,7 +42,7 @@ class SourceContract(testing.SourceContract):
         damage(fresh.file, fresh.stored[5])
         source = fresh.opened()
         records = np.arange(10)
-        for mode in (Wanted(layout="NHWC"), MODES["affine NCHW"], MODES["size"]):
+        for mode in (OutputSpec(layout="NHWC"), MODES["affine NCHW"], MODES["size"]):
             wanted = sized(mode, fresh.images)
             found, keys, errors = fill_rows(
                 source, wanted, records, check=np.ones(10, np.bool_), batch=10

@@ -26,8 +26,8 @@ import hdf5plugin
 import numpy as np
 
 from asyncreader import FormatError
-from asyncreader.pixels.transform import Wanted
-from asyncreader.sources import Hdf5Fields, open_source
+from asyncreader.pixels.transform import OutputSpec
+from asyncreader.sources import Request, open_source
 from asyncreader.testing.contract import fill_rows
 
 FORMATS = ("earliest", "v108", "v110", "v112", "v114", "latest")
@@ -150,12 +150,12 @@ def differs(layout: Layout, path: Path) -> str:
     for dims in dims_of(layout.shape):
         wanted = judged if dims is None else np.transpose(judged, [axis - 1 for axis in dims])
         try:
-            source = open_source(path, Hdf5Fields(labels=None, dims=dims))
+            source = open_source(path, Request(labels=None, dims=dims))
         except FormatError:
             return "refused"
         with contextlib.closing(source):
             rows = np.arange(source.spec.count)
-            found, _, errors = fill_rows(source, Wanted(layout="NHWC"), rows)
+            found, _, errors = fill_rows(source, OutputSpec(layout="NHWC"), rows)
             if errors:
                 return f"dims {dims}: {errors[0].error}"
             if not np.array_equal(found, wanted):

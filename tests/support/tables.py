@@ -17,9 +17,9 @@ from asyncreader.checks import Parameter
 from asyncreader.cli.main import cli
 from asyncreader.errors import ParamsError
 from asyncreader.params import PARAMETERS
-from asyncreader.pixels.transform import Fill, Wanted
+from asyncreader.pixels.transform import OutputSpec, RowTransform
 from asyncreader.sources.layouts.detect import table as layout_table
-from asyncreader.sources.request import Hdf5Fields, stored_samples
+from asyncreader.sources.request import Request, stored_samples
 from converters.options import OPTIONS
 
 #: The parameters that README shows: those that most people need.
@@ -126,13 +126,13 @@ def shape_table() -> str:
 
 
 def _served(one: Shape, size: tuple[int, int] | None = None) -> str:
-    asked = Hdf5Fields(dims=one.dims, moved=size is not None)
+    asked = Request(dims=one.dims, moved=size is not None)
     try:
         _, stored = stored_samples((8, *one.shape), np.dtype(one.dtype), asked, "data")
     except ParamsError:
         return "asks for the axes"
     try:
-        fill = Fill(stored, Wanted(size=size), "data")
+        fill = RowTransform(stored, OutputSpec(size=size), "data")
     except ParamsError:
         return "refused: no pictures"
     _, *shape = fill.handed_out(np.empty(fill.allocate_shape(1), fill.dtype)).shape

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from asyncreader.pixels.geometry import choose_rect
-from asyncreader.pixels.transform import Fill, Stored, Wanted
+from asyncreader.pixels.transform import OutputSpec, RowTransform, SampleSpec
 from asyncreader.stats import Meter
 
 SIZE = (224, 224)
@@ -41,9 +41,9 @@ BOXES = 12
 
 def ours(data: bytes, size: tuple[int, int], draws: Any = None, **wanted: Any) -> Any:
     """(H, W, C) as a reader of encoded files makes them."""
-    fill = Fill(
-        Stored(None, np.dtype(np.uint8), "HWC", encoded=True),
-        Wanted(layout="NHWC", size=size, **wanted),
+    fill = RowTransform(
+        SampleSpec(None, np.dtype(np.uint8), "HWC", encoded=True),
+        OutputSpec(layout="NHWC", size=size, **wanted),
         "",
     )
     out = np.empty((*size, 3), np.uint8)

@@ -23,7 +23,7 @@ from asyncreader.cli import main as cli
 from asyncreader.params import parse_params
 from asyncreader.pixels import codec
 from asyncreader.pixels.rows import RowWriter
-from asyncreader.pixels.transform import Fill
+from asyncreader.pixels.transform import RowTransform
 from asyncreader.sources import Inspector, open_source
 from asyncreader.tools.ceilings import copy_ceiling, decode_ceiling, read_ceiling
 from asyncreader.tools.doctor import Diagnosis, advice, diagnose, facts, measure
@@ -268,9 +268,9 @@ def chunked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_facts(chunked: Path) -> None:
     """Sizes, chunks and compression are those of the file, the memory what was asked for."""
-    from asyncreader.sources import Hdf5Fields
+    from asyncreader.sources import Request
 
-    source = open_source(chunked, Hdf5Fields(data="x", labels="y"))
+    source = open_source(chunked, Request(data="x", labels="y"))
     found = facts.look(source, str(chunked), memory=1000)
     source.close()
     assert (found.count, found.chunk, found.compression) == (2000, 50, "gzip")
@@ -314,10 +314,10 @@ def test_samples_for_packing() -> None:
 
 def test_cold_records(chunked: Path) -> None:
     """A set that is in memory has no cold records to measure a disk by."""
-    from asyncreader.sources import Hdf5Fields
+    from asyncreader.sources import Request
 
     chunked.read_bytes()
-    source = open_source(chunked, Hdf5Fields(data="x", labels="y"))
+    source = open_source(chunked, Request(data="x", labels="y"))
     found = facts.look(source, str(chunked))
     assert measure.cold_records(source, found, 0) is None
     below = measure.records_below(source, found.size // 2, None)
@@ -349,7 +349,9 @@ def test_loading_kernels_is_not_decoding(tmp_path: Path, monkeypatch: pytest.Mon
         read(self, writer)
 
     monkeypatch.setattr(type(source), "read_into", slow_at_first)
-    fill = Fill(source.spec.stored, parse_params({"path": "train.h5"}, {}).wanted, source.spec.path)
+    fill = RowTransform(
+        source.spec.stored, parse_params({"path": "train.h5"}, {}).wanted, source.spec.path
+    )
     found = decode_ceiling(source, fill, np.arange(16), 1, 0.01)
     source.close()
     assert found.decoded_per_second is not None

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import FormatError, ParamsError, SourceError
-from ...pixels.transform import Stored
+from ...pixels.transform import SampleSpec
 from ..base import Array, FieldIndex, SourceSpec, default_block
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents
 from ..images import stored_images
 from ..lmdb.btree import LmdbFile, Tree
 from ..lmdb.entries import Entries, shown_key
-from ..request import Hdf5Fields, no_field
+from ..request import Request, no_field
 
 Int64 = npt.NDArray[np.int64]
 
@@ -38,7 +38,7 @@ class ForeignSet:
     file: OpenFile
     tree: LmdbFile
     named: Mapping[bytes, Tree]
-    fields: Hdf5Fields
+    fields: Request
 
     @cached_property
     def entries(self) -> Entries:
@@ -107,7 +107,7 @@ class ForeignSet:
         self,
         layout: str,
         count: int,
-        stored: Stored,
+        stored: SampleSpec,
         size: float,
         classes: tuple[str, ...] | None = None,
     ) -> SourceSpec:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...errors import FormatError, ParamsError
-from ...pixels.transform import Stored
+from ...pixels.transform import SampleSpec
 from ..base import Array, FieldIndex, Layout, row_size
 from ..extents import ImageExtents
 from ..images import image_kind
@@ -280,7 +280,7 @@ def _index_datum(found: ForeignSet) -> FieldIndex:
             said = ", channels as stored"
     kind = "float32" if floats[0] else "uint8"
     words = f"Caffe Datum, {'float_data' if floats[0] else 'raw planes'}{said}"
-    stored = Stored(shape, np.dtype(kind), "CHW", False, channels)
+    stored = SampleSpec(shape, np.dtype(kind), "CHW", False, channels)
     starts, sizes = header.data, header.data_size
     tagged = False
     if floats[0]:

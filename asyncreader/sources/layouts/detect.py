@@ -12,7 +12,7 @@ from ..base import FieldIndex, Layout, index_of
 from ..bytestore import OpenFile
 from ..lmdb.btree import LmdbFile, Tree
 from ..lmdb.entries import Entries
-from ..request import Hdf5Fields
+from ..request import Request
 from . import caffe, image_files, msgpack, npy
 from .base import ForeignSet, in_order, is_pickle, records, unknown
 from .hdf5_layouts import LAYOUTS as HDF5_LAYOUTS
@@ -85,7 +85,7 @@ LAYOUTS: Final[tuple[Layout[ForeignSet], ...]] = (
 
 
 def index_foreign(
-    path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Hdf5Fields
+    path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Request
 ) -> FieldIndex:
     """The index of an LMDB set that others packed.
 

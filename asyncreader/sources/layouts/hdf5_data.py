@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ...errors import DecodeError, FormatError, ParamsError
 from ...formats import packed as fmt
-from ...pixels.transform import Stored
+from ...pixels.transform import SampleSpec
 from ..arrays import FileRows, Rows
 from ..base import FieldIndex, Int64, Storage, check_extents, default_block, packed_rows, row_size
 from ..extents import Extents, ImageExtents
@@ -126,15 +126,15 @@ def _raw(found: Hdf5Set, data: Dataset) -> FieldIndex:
     return _chunked(found, data, axis, stored)
 
 
-def _samples(found: Hdf5Set, data: Dataset) -> tuple[int, Stored]:
+def _samples(found: Hdf5Set, data: Dataset) -> tuple[int, SampleSpec]:
     """(axis of the sample number, what a sample is)."""
     if found.meta is not None:
-        return 0, Stored(data.shape[1:], data.dtype, "HWC")
+        return 0, SampleSpec(data.shape[1:], data.dtype, "HWC")
     asked = replace(found.fields, dims=found.fields.dims or found.axes(data.shape))
     return stored_samples(data.shape, data.dtype, asked, found.path)
 
 
-def _contiguous(found: Hdf5Set, data: Dataset, axis: int, stored: Stored) -> FieldIndex:
+def _contiguous(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> FieldIndex:
     size = row_size(data.shape[:axis] + data.shape[axis + 1 :], stored.dtype)
     how = "contiguous" if found.meta is None else "asyncreader, contiguous pixels"
     return found.index(
@@ -163,7 +163,7 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int) -> Storage:
     return FileRows(offset, data.shape, data.dtype, axis)
 
 
-def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: Stored) -> FieldIndex:
+def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> FieldIndex:
     steps = pipeline(data.id.get_create_plist())
     decoded = check_filters(steps, found.path, found.fields.data)
     grid = _grid(found, data)
@@ -259,7 +259,7 @@ def _pixels(
     sizes: npt.NDArray[np.uint32],
     shapes: Int64,
     letters: str | None,
-) -> Stored:
+) -> SampleSpec:
     """Fuel's flattened pixels, whose axes are ``letters``."""
     values, small = sizes // base.itemsize, (shapes > 0) & (shapes < 1 << 20)
     good = small.all(axis=1) & (np.where(small, shapes, 1).prod(axis=1) == values)
@@ -286,7 +286,7 @@ def _pixels(
         )
     same = bool((shapes == shapes[0]).all())
     shape = tuple(shapes[0].tolist()) if same else None
-    return Stored(shape, base, letters, False, channels)
+    return SampleSpec(shape, base, letters, False, channels)
 
 
 def _elements(found: Hdf5Set, data: Dataset) -> Iterator[npt.NDArray[np.uint8]]:

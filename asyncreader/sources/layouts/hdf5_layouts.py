@@ -12,7 +12,7 @@ from ...formats import packed as fmt
 from ..base import FieldIndex, Layout, index_fields, index_of
 from ..bytestore import ByteFile
 from ..hdf5.file import Hdf5, read_meta, translated
-from ..request import Hdf5Fields
+from ..request import Request
 from . import fuel
 from .hdf5_data import index_data
 from .hdf5_set import Hdf5Set
@@ -30,7 +30,7 @@ _ENCODED: Final = ("encoded_images", "images", "image", "jpegs", "x")
 _LABEL_NAMES: Final = ("label", "targets", "target")
 
 
-def _with_labels(found: Hdf5Set, data: str) -> Hdf5Fields:
+def _with_labels(found: Hdf5Set, data: str) -> Request:
     """``data``, and the labels beside them that go by a usual name: the first of their number, else
     the first, whose number is then an error."""
     fields = replace(found.fields, data=data)
@@ -110,7 +110,7 @@ def _index_gan(found: Hdf5Set) -> FieldIndex:
 # -- PCam ----------------------------------------------------------------------------------------
 
 
-def _pcam(found: Hdf5Set) -> Hdf5Fields | None:
+def _pcam(found: Hdf5Set) -> Request | None:
     """The images ``x``; their labels ``y`` are in ..._y.h5 next to ..._x.h5, or where the caller
     says."""
     fields = found.fields
@@ -214,7 +214,7 @@ LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
 )
 
 
-def index_hdf5(file: ByteFile, fields: Hdf5Fields) -> dict[str, FieldIndex]:
+def index_hdf5(file: ByteFile, fields: Request) -> dict[str, FieldIndex]:
     """The indexes of an open file's data sets."""
     with translated(file.path), Hdf5(file, checked=True) as h5:
         file.check_same()

@@ -12,13 +12,13 @@ import numpy as np
 
 from ...errors import AsyncReaderError, FormatError, SourceNotFoundError
 from ...formats import packed as fmt
-from ...pixels.transform import Stored
+from ...pixels.transform import SampleSpec
 from ..arrays import TEXT_LABELS
 from ..base import Array, FieldIndex, Int64, SourceSpec, Storage, UInt64, kept
 from ..bytestore import ByteFile, OpenFile
 from ..hdf5.checks import Dataset, odd_bits
 from ..hdf5.file import Hdf5, TablePaths, translated
-from ..request import Hdf5Fields, check_labels
+from ..request import Request, check_labels
 from . import fuel
 
 #: 1-based axes (number, height, width, channel).
@@ -45,7 +45,7 @@ class Hdf5Set:
 
     file: ByteFile
     h5: Hdf5
-    fields: Hdf5Fields
+    fields: Request
     whole: fmt.Meta | None = None
     layout: str = ""
     classes: str | None = None
@@ -76,7 +76,7 @@ class Hdf5Set:
         item = self.h5.member(name)
         return item if item is not None and item.ndim else None
 
-    def named(self, layout: str, fields: Hdf5Fields) -> Hdf5Set:
+    def named(self, layout: str, fields: Request) -> Hdf5Set:
         """The same set, recognised: ``layout`` is its name, "" for none. What the caller did not
         name and ``fields`` do is said behind it."""
         before = self.fields
@@ -228,7 +228,7 @@ class Hdf5Set:
         self,
         storage: Storage,
         rows: int,
-        stored: Stored,
+        stored: SampleSpec,
         how: str,
         block: int,
         *,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...errors import FormatError
-from ...pixels.transform import Stored
+from ...pixels.transform import SampleSpec
 from ..base import Array, FieldIndex, Layout, row_size
 from ..extents import Extents, ImageExtents
 from ..images import image_kind
@@ -316,7 +316,7 @@ def _index_field(
     return found.index(spec, ImageExtents(data.start, data.size, shapes), labels, entries)
 
 
-def _of_many_sizes(name: str, data: Values, entries: Entries, stored: Stored) -> Stored:
+def _of_many_sizes(name: str, data: Values, entries: Entries, stored: SampleSpec) -> SampleSpec:
     """What a sample is where they differ in shape: FormatError unless they are pictures with the
     same number of channels. ``stored``: the first one."""
     if stored.axes is None:

@@ -15,7 +15,7 @@ from ..arrays import FileRows
 from ..base import FieldIndex, SourceSpec, Storage, default_block, row_size
 from ..bytestore import OpenFile
 from ..extents import Extents
-from ..request import Hdf5Fields, no_field, stored_samples
+from ..request import Request, no_field, stored_samples
 
 #: The first bytes (numpy.lib.format); ``info`` calls such a file by the name.
 MAGIC: Final = b"\x93NUMPY"
@@ -26,7 +26,7 @@ ROW: Final = "numpy's `.npy` | the array, without labels | the axes: `num_dim` .
 _MOST: Final = 1 << 16
 
 
-def index_npy(file: OpenFile, fields: Hdf5Fields) -> FieldIndex:
+def index_npy(file: OpenFile, fields: Request) -> FieldIndex:
     """The index of a .npy file. FormatError if it is damaged or holds no plain numbers."""
     for name in (fields.data, *(fields.others or ())):
         if name != fmt.DATA:

@@ -24,7 +24,7 @@ from ..base import (
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents
 from ..lmdb.btree import LmdbFile, Tree
-from ..request import Hdf5Fields, no_field
+from ..request import Request, no_field
 
 
 def _tree(file: ByteFile) -> LmdbFile:
@@ -63,7 +63,7 @@ class PackedNames:
             yield tree.data[start : start + size].tobytes()
 
 
-def index_lmdb(path: str, file: OpenFile, fields: Hdf5Fields) -> dict[str, FieldIndex]:
+def index_lmdb(path: str, file: OpenFile, fields: Request) -> dict[str, FieldIndex]:
     """The indexes of a set whose data file is open, packed by asyncreader or in another layout
     (detect.py). ``path``: its name for messages.
 
@@ -79,7 +79,7 @@ def index_lmdb(path: str, file: OpenFile, fields: Hdf5Fields) -> dict[str, Field
     return index_fields(fields, lambda one: index_foreign(path, file, tree, named, one))
 
 
-def _check_fields(path: str, fields: Hdf5Fields, meta: fmt.Meta) -> None:
+def _check_fields(path: str, fields: Request, meta: fmt.Meta) -> None:
     """ParamsError for options of HDF5 sets and unknown fields: the caller would get other data."""
     if fields.labels_path is not None:
         raise ParamsError(
@@ -98,7 +98,7 @@ def _check_fields(path: str, fields: Hdf5Fields, meta: fmt.Meta) -> None:
 
 
 def _packed(
-    path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Hdf5Fields
+    path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Request
 ) -> FieldIndex:
     raw_meta = tree.find(named[fmt.META.encode()], fmt.META_KEY)
     if raw_meta is None:

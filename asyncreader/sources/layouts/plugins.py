@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from ...errors import AsyncReaderError, FormatError, SourceError
-from ...pixels.transform import Stored
+from ...pixels.transform import SampleSpec
 from ..base import FieldIndex, Found, Layout, SourceSpec, check_extents
 from ..bytestore import ByteFile
 from ..extents import Extents, ImageExtents
@@ -32,8 +32,8 @@ __all__ = [
     "Hdf5Set",
     "ImageExtents",
     "LmdbLayout",
+    "SampleSpec",
     "SourceSpec",
-    "Stored",
     "encoded_images",
     "index_data",
 ]

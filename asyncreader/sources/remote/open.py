@@ -14,7 +14,7 @@ from ..base import Fields, open_fields
 from ..bytestore import REMOTE
 from ..hdf5.structure import SIGNATURE
 from ..layouts.hdf5_layouts import index_hdf5
-from ..request import Hdf5Fields
+from ..request import Request
 from ..sets.open_cache import open_limit
 from ..sets.shards import EachShard, open_shard, sharded
 from ..urls import Location, location_of
@@ -43,7 +43,7 @@ class RemoteShards:
         self._manifest = manifest
         self._cache = cache
 
-    def open(self, number: int, fields: Hdf5Fields) -> Fields:
+    def open(self, number: int, fields: Request) -> Fields:
         """Open a shard."""
         row = self._manifest.shard(number)
         location = self._location.sibling(row.name)
@@ -108,7 +108,7 @@ def _manifest_location(location: Location) -> Location:
     return location if location.key.endswith(".json") else location.inside(NAME)
 
 
-def _opened(file: RemoteFile, fields: Hdf5Fields) -> Fields:
+def _opened(file: RemoteFile, fields: Request) -> Fields:
     try:
         if bytes(file.mapped.bytes[0:8]) != SIGNATURE:  # where asyncreader has it
             raise FormatError("not an HDF5 file", path=file.path)
@@ -119,7 +119,7 @@ def _opened(file: RemoteFile, fields: Hdf5Fields) -> Fields:
         raise
 
 
-def open_remote(url: str, fields: Hdf5Fields, *, io: str = "auto") -> Fields:
+def open_remote(url: str, fields: Request, *, io: str = "auto") -> Fields:
     """Open the set at ``url``: the folder of a sharded one, its manifest, or an HDF5 file.
 
     ``io``: "pread" reads byte ranges, "mmap" whole shards through the cache; "auto" is the cache
@@ -135,7 +135,7 @@ def open_remote(url: str, fields: Hdf5Fields, *, io: str = "auto") -> Fields:
         raise
 
 
-def _opened_set(objects: Objects, location: Location, fields: Hdf5Fields, io: str) -> Fields:
+def _opened_set(objects: Objects, location: Location, fields: Request, io: str) -> Fields:
     if location.key.endswith(_FILES):
         if io == "mmap":
             raise ParamsError(
@@ -187,5 +187,5 @@ def _manifest(objects: Objects, location: Location) -> Manifest:
     return Manifest.from_json(text, location.shown)
 
 
-def _single(objects: Objects, location: Location, fields: Hdf5Fields) -> Fields:
+def _single(objects: Objects, location: Location, fields: Request) -> Fields:
     return _opened(RemoteFile(objects, location, owner=True), fields)

@@ -13,7 +13,7 @@ from ...errors import AsyncReaderError, FormatError
 from ...formats import packed as fmt
 from ..base import Array, FieldIndex, Fields, Int64, Source, SourceSpec
 from ..bytestore import REMOTE
-from ..request import Hdf5Fields
+from ..request import Request
 from .digests import WholeDigests
 from .joined import Joined, JoinedSource
 from .open_cache import open_limit
@@ -154,7 +154,7 @@ def _kind(spec: SourceSpec) -> str:
 
 
 #: Opens the fields of a file by its name; None if the name means several files.
-Opener: TypeAlias = Callable[[str, Hdf5Fields], Fields | None]
+Opener: TypeAlias = Callable[[str, Request], Fields | None]
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class PackedFiles:
 
     names: Sequence[str]
     opener: Opener
-    fields: Hdf5Fields
+    fields: Request
 
     def open(self, number: int) -> Source:
         """Open a file."""
@@ -176,7 +176,7 @@ class PackedFiles:
         """Nothing is open."""
 
 
-def join_packed(names: Sequence[str], opener: Opener, fields: Hdf5Fields) -> Fields | None:
+def join_packed(names: Sequence[str], opener: Opener, fields: Request) -> Fields | None:
     """The files ``names`` as one set, with few open at a time; None unless asyncreader packed all
     of them, of one kind.
 
@@ -239,7 +239,7 @@ class _Column:
         return True
 
     def joined(
-        self, names: Sequence[str], opener: Opener, fields: Hdf5Fields, limit: int
+        self, names: Sequence[str], opener: Opener, fields: Request, limit: int
     ) -> JoinedSource:
         """The field of all files added."""
         first, meta = self.first, self.first.meta

@@ -32,7 +32,7 @@ from ..bytestore import OpenFile
 from ..layouts.hdf5_layouts import index_hdf5
 from ..layouts.open_lmdb import index_lmdb
 from ..lmdb.file import open_data_file
-from ..request import Hdf5Fields, no_field
+from ..request import Request, no_field
 from .digests import WholeDigests
 from .joined import RESTORE, Joined, JoinedSource
 from .open_cache import open_limit
@@ -47,7 +47,7 @@ class Shards(Protocol):
     def path(self, number: int) -> str:
         """A shard's name for messages."""
 
-    def open(self, number: int, fields: Hdf5Fields) -> Fields:
+    def open(self, number: int, fields: Request) -> Fields:
         """Open a shard."""
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class ShardFiles:
     """One field of the shards of a set."""
 
     shards: Shards
-    fields: Hdf5Fields
+    fields: Request
 
     def open(self, number: int) -> Source:
         """Open a shard."""
@@ -73,7 +73,7 @@ class ShardFiles:
 def sharded(
     manifest: Manifest,
     shards: Shards,
-    fields: Hdf5Fields,
+    fields: Request,
     *,
     path: str,
     io: str,
@@ -92,7 +92,7 @@ def sharded(
 
 
 def _sharded(
-    manifest: Manifest, shards: Shards, fields: Hdf5Fields, path: str, io: str, limit: int
+    manifest: Manifest, shards: Shards, fields: Request, path: str, io: str, limit: int
 ) -> JoinedSource:
     fields = _checked_fields(path, fields, manifest)
     common, column = manifest.common, None
@@ -148,7 +148,7 @@ class EachShard:
         self.manifest = manifest
         self.path = shards.path
         self._shards = shards
-        self._fields = Hdf5Fields(others=None)
+        self._fields = Request(others=None)
         self._wholes = sharded(manifest, shards, self._fields, path=path, io="auto")
 
     @contextlib.contextmanager
@@ -174,7 +174,7 @@ def whole_digests(folder: str, manifest: Manifest) -> dict[str, str]:
     return digests.found()
 
 
-def _checked_fields(path: str, fields: Hdf5Fields, manifest: Manifest) -> Hdf5Fields:
+def _checked_fields(path: str, fields: Request, manifest: Manifest) -> Request:
     """``fields`` as the shards name them; ParamsError for what only sets of others have."""
     if fields.labels_path is not None:
         raise ParamsError("labels_path goes with one HDF5 file", path=path, found="a sharded set")
@@ -190,7 +190,7 @@ def _checked_fields(path: str, fields: Hdf5Fields, manifest: Manifest) -> Hdf5Fi
 # -- in a folder ---------------------------------------------------------------------------------
 
 
-def open_shard(path: str, container: str, fields: Hdf5Fields, io: str) -> Fields:
+def open_shard(path: str, container: str, fields: Request, io: str) -> Fields:
     """The shard that is a file of this machine."""
     lmdb = container == "lmdb"
     file = open_data_file(path, io) if lmdb else OpenFile(path, io)
@@ -243,7 +243,7 @@ class LocalShards:
                 hint=RESTORE,
             )
 
-    def open(self, number: int, fields: Hdf5Fields) -> Fields:
+    def open(self, number: int, fields: Request) -> Fields:
         """Open a shard whose file has the packed size."""
         self.check_size(number)
         return open_shard(self.path(number), self._manifest.common.container, fields, self._io)
@@ -254,7 +254,7 @@ class LocalShards:
 
 def open_shards(
     path: str,
-    fields: Hdf5Fields,
+    fields: Request,
     *,
     io: str = "auto",
     limit: int | None = None,

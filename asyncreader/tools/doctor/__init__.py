@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ...errors import AsyncReaderError, ParamsError
 from ...params import READ_BY, ReaderParams, parse_params, snake_case
-from ...pixels.transform import Fill
+from ...pixels.transform import RowTransform
 from ...sampling import at_random
 from ...sources import Source, expand_paths, fields_of, open_source
 from ...sources.subset import resolve_subset
@@ -149,7 +149,7 @@ class _Visit:
         self._notes = notes
         self._path = p.given_path
         self._facts = look(source, self._path, memory)
-        self._fill = Fill(source.spec.stored, p.wanted, self._facts.path)
+        self._fill = RowTransform(source.spec.stored, p.wanted, self._facts.path)
         if given["nthread"] == "auto":
             given["nthread"] = self._facts.cores
         subset = resolve_subset(p.subset, source)

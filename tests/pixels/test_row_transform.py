@@ -1,4 +1,4 @@
-"""What a Fill makes of stored samples: shapes, the way it picks, and its values."""
+"""What a RowTransform makes of stored samples: shapes, the way it picks, and its values."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from PIL import Image
 from asyncreader import DecodeError, ParamsError
 from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import codec, kernels
-from asyncreader.pixels.transform import FLIP_DRAW, SCRATCH, Fill, Stored, Wanted
+from asyncreader.pixels.transform import FLIP_DRAW, SCRATCH, OutputSpec, RowTransform, SampleSpec
 from asyncreader.stats import Meter
 from asyncreader.testing.contract import MODES, expected, sized
 
 U8, F4 = np.dtype("uint8"), np.dtype("float32")
 
 
-def stored(axes: str | None = "HWC", dtype: Any = U8, shape: tuple[int, ...] = (8, 6, 3)) -> Stored:
+def stored(
+    axes: str | None = "HWC", dtype: Any = U8, shape: tuple[int, ...] = (8, 6, 3)
+) -> SampleSpec:
     """Raw samples whose (H, W, C) is ``shape``, lying in the order of ``axes``."""
     if axes is not None:
         shape = tuple(shape["HWC".index(axis)] for axis in axes)
-    return Stored(shape, np.dtype(dtype), axes)
+    return SampleSpec(shape, np.dtype(dtype), axes)
 
 
-def filled(fill: Fill, images: np.ndarray, keys: np.ndarray) -> np.ndarray:
+def filled(fill: RowTransform, images: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """All images (N, H, W, C) put one by one, as handed out."""
     out = np.full(fill.allocate_shape(len(images)), 77).astype(fill.dtype)
     places, flips = fill.draws(keys)
@@ -48,7 +50,7 @@ def filled(fill: Fill, images: np.ndarray, keys: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("contiguous", [False, True])
 def test_shape_handed_out(axes: str, layout: str, contiguous: bool) -> None:
     """The user's shape is the layout's, a view where that is free, C order where asked for."""
-    fill = Fill(stored(axes), Wanted(layout=layout, contiguous=contiguous), "set")
+    fill = RowTransform(stored(axes), OutputSpec(layout=layout, contiguous=contiguous), "set")
     batch = fill.handed_out(np.zeros(fill.allocate_shape(5), fill.dtype))
     assert batch.shape == ((5, 3, 8, 6) if layout == "NCHW" else (5, 8, 6, 3))
     assert fill.row_bytes == 8 * 6 * 3
@@ -68,7 +70,7 @@ def test_any_axes_in_any_mode(axes: str, mode: str) -> None:
     images = paint(7, (8, 6, 3))
     wanted = sized(MODES[mode], images)
     keys = mix_rows(3, np.arange(7))
-    found = filled(Fill(stored(axes), wanted, "set"), images, keys)
+    found = filled(RowTransform(stored(axes), wanted, "set"), images, keys)
     plain = expected(images, wanted, keys)
     assert found.shape == plain.shape
     assert found.dtype == plain.dtype
@@ -81,22 +83,22 @@ def test_any_axes_in_any_mode(axes: str, mode: str) -> None:
 @pytest.mark.parametrize(
     ("wanted", "dtype", "mode"),
     [
-        (Wanted(), "uint8", "copy"),
-        (Wanted(layout="NHWC"), "float64", "copy"),
-        (Wanted(contiguous=True), "uint8", "transpose"),
-        (Wanted(contiguous=True), "int16", "transpose"),
-        (Wanted(layout="NHWC", flip=True), "uint8", "mirror"),
-        (Wanted(dtype=F4), "uint8", "affine"),
-        (Wanted(dtype=F4, scale=2.0, flip=True, contiguous=True), "uint8", "affine"),
-        (Wanted(dtype=F4), "uint16", "each"),
-        (Wanted(dtype=np.dtype("float64")), "uint8", "each"),
-        (Wanted(), ">i2", "each"),
-        (Wanted(size=(4, 4)), "uint8", "each"),
+        (OutputSpec(), "uint8", "copy"),
+        (OutputSpec(layout="NHWC"), "float64", "copy"),
+        (OutputSpec(contiguous=True), "uint8", "transpose"),
+        (OutputSpec(contiguous=True), "int16", "transpose"),
+        (OutputSpec(layout="NHWC", flip=True), "uint8", "mirror"),
+        (OutputSpec(dtype=F4), "uint8", "affine"),
+        (OutputSpec(dtype=F4, scale=2.0, flip=True, contiguous=True), "uint8", "affine"),
+        (OutputSpec(dtype=F4), "uint16", "each"),
+        (OutputSpec(dtype=np.dtype("float64")), "uint8", "each"),
+        (OutputSpec(), ">i2", "each"),
+        (OutputSpec(size=(4, 4)), "uint8", "each"),
     ],
 )
-def test_cheapest_way(wanted: Wanted, dtype: str, mode: str) -> None:
+def test_cheapest_way(wanted: OutputSpec, dtype: str, mode: str) -> None:
     """A fill picks the cheapest way that does what is wanted."""
-    assert Fill(stored(dtype=dtype), wanted, "set").mode == mode
+    assert RowTransform(stored(dtype=dtype), wanted, "set").mode == mode
 
 
 def test_compiled_modes_equal_one_by_one() -> None:
@@ -104,7 +106,7 @@ def test_compiled_modes_equal_one_by_one() -> None:
     images = np.ascontiguousarray(paint(9, (8, 6, 3)))
     keys = mix_rows(4, np.arange(9))
     for name, wanted in MODES.items():
-        fill = Fill(stored(), wanted, "set")
+        fill = RowTransform(stored(), wanted, "set")
         if fill.mode not in ("transpose", "mirror", "affine"):
             continue
         out = np.zeros(fill.allocate_shape(9), fill.dtype)
@@ -133,7 +135,7 @@ def test_affine_values(
     if to == "float16":
         small = np.clip(images.astype(np.float64), -100, 250)
         images, scale = small.astype(dtype), min(scale, 1.0)
-    wanted = Wanted(
+    wanted = OutputSpec(
         contiguous=contiguous,
         dtype=np.dtype(to),
         scale=scale,
@@ -141,7 +143,9 @@ def test_affine_values(
         std=tuple(std),
     )
     found = filled(
-        Fill(stored(dtype=dtype, shape=(5, 4, 3)), wanted, "set"), images, np.zeros(3, np.uint64)
+        RowTransform(stored(dtype=dtype, shape=(5, 4, 3)), wanted, "set"),
+        images,
+        np.zeros(3, np.uint64),
     )
     plain = ((images.astype(np.float64) * scale - mean) / std).transpose(0, 3, 1, 2)
     relative = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-13}[to]
@@ -154,7 +158,7 @@ def test_affine_values(
 def test_big_endian_becomes_native() -> None:
     """Data of foreign byte order are served in native order, same values."""
     images = paint(4, (8, 6, 3), "int16")
-    fill = Fill(stored(dtype=">i2"), Wanted(layout="NHWC"), "set")
+    fill = RowTransform(stored(dtype=">i2"), OutputSpec(layout="NHWC"), "set")
     assert fill.dtype == np.dtype("int16")
     assert fill.dtype.isnative
     found = filled(fill, images.astype(">i2"), np.zeros(4, np.uint64))
@@ -165,8 +169,8 @@ def test_draws_are_by_key_alone() -> None:
     """A sample's crop and flip depend on its key, not on its place in the batch."""
     images = np.repeat(paint(1, (20, 16, 3)), 8, axis=0)
     keys = mix_rows(1, np.array([5, 9, 5, 2, 9, 5, 7, 2]))
-    wanted = Wanted(size=(9, 9), crop="random", crop_ratio=0.6, flip=True)
-    found = filled(Fill(stored(shape=(20, 16, 3)), wanted, "set"), images, keys)
+    wanted = OutputSpec(size=(9, 9), crop="random", crop_ratio=0.6, flip=True)
+    found = filled(RowTransform(stored(shape=(20, 16, 3)), wanted, "set"), images, keys)
     for same in ((0, 2, 5), (1, 4), (3, 7)):
         for one in same[1:]:
             np.testing.assert_array_equal(found[same[0]], found[one])
@@ -176,12 +180,12 @@ def test_draws_are_by_key_alone() -> None:
 def test_half_of_all_are_flipped() -> None:
     """flip mirrors one sample in two."""
     keys = mix_rows(1, np.arange(4000))
-    places, flips = Fill(stored(), Wanted(flip=True), "set").draws(keys)
+    places, flips = RowTransform(stored(), OutputSpec(flip=True), "set").draws(keys)
     assert places is None
     assert flips is not None
     np.testing.assert_array_equal(flips, uniforms(keys, FLIP_DRAW) < 0.5)
     assert flips.mean() == pytest.approx(0.5, abs=0.03)
-    assert Fill(stored(), Wanted(), "set").draws(keys) == (None, None)
+    assert RowTransform(stored(), OutputSpec(), "set").draws(keys) == (None, None)
 
 
 def test_a_sample_is_never_changed() -> None:
@@ -189,14 +193,16 @@ def test_a_sample_is_never_changed() -> None:
     images = paint(2, (8, 6, 3))
     images.flags.writeable = False
     for mode in MODES.values():
-        filled(Fill(stored(), sized(mode, images), "set"), images, np.zeros(2, np.uint64))
+        filled(RowTransform(stored(), sized(mode, images), "set"), images, np.zeros(2, np.uint64))
 
 
 def test_other_ranks() -> None:
     """Data that is not 4-D is served as stored, cast or scaled at most."""
     for shape in ((), (7,), (4, 5), (2, 3, 4, 5)):
         samples = paint(6, shape, "int16")
-        fill = Fill(stored(None, "int16", shape), Wanted(dtype=F4, scale=0.5, mean=(2.0,)), "set")
+        fill = RowTransform(
+            stored(None, "int16", shape), OutputSpec(dtype=F4, scale=0.5, mean=(2.0,)), "set"
+        )
         found = filled(fill, samples, np.zeros(6, np.uint64))
         np.testing.assert_allclose(found, samples * 0.5 - 2)
         assert found.shape == (6, *shape)
@@ -209,26 +215,26 @@ def test_other_ranks() -> None:
 @pytest.mark.parametrize(
     ("kind", "wanted", "says"),
     [
-        (stored(), Wanted(scale=0.5), "float dtype"),
-        (stored(), Wanted(mean=(1.0,), dtype=np.dtype("int16")), "float dtype"),
-        (stored(), Wanted(dtype=F4, mean=(1.0, 2.0)), "mean has one value"),
-        (stored(), Wanted(dtype=F4, std=(1.0, 2.0, 3.0, 4.0)), "std has one value"),
-        (stored(None, "f4", (5,)), Wanted(size=(2, 2)), "size need"),
-        (stored(None, "f4", (5,)), Wanted(flip=True), "flip need"),
-        (stored(None, "f4", (5,)), Wanted(mean=(1.0, 2.0)), "of each channel"),
-        (Stored(None, U8, "HWC", True), Wanted(), "differ in size"),
+        (stored(), OutputSpec(scale=0.5), "float dtype"),
+        (stored(), OutputSpec(mean=(1.0,), dtype=np.dtype("int16")), "float dtype"),
+        (stored(), OutputSpec(dtype=F4, mean=(1.0, 2.0)), "mean has one value"),
+        (stored(), OutputSpec(dtype=F4, std=(1.0, 2.0, 3.0, 4.0)), "std has one value"),
+        (stored(None, "f4", (5,)), OutputSpec(size=(2, 2)), "size need"),
+        (stored(None, "f4", (5,)), OutputSpec(flip=True), "flip need"),
+        (stored(None, "f4", (5,)), OutputSpec(mean=(1.0, 2.0)), "of each channel"),
+        (SampleSpec(None, U8, "HWC", True), OutputSpec(), "differ in size"),
     ],
 )
-def test_refused(kind: Stored, wanted: Wanted, says: str) -> None:
+def test_refused(kind: SampleSpec, wanted: OutputSpec, says: str) -> None:
     """What cannot be done with the stored kind is a ParamsError that says why."""
     with pytest.raises(ParamsError, match=says):
-        Fill(kind, wanted, "set")
+        RowTransform(kind, wanted, "set")
 
 
 # -- encoded images ------------------------------------------------------------------------------
 
 
-def put(fill: Fill, data: bytes, flip: bool = False, draws: Any = None) -> np.ndarray:
+def put(fill: RowTransform, data: bytes, flip: bool = False, draws: Any = None) -> np.ndarray:
     out = np.zeros(fill.allocate_shape(1), fill.dtype)
     fill.put_encoded(data, draws, flip, out[0], Meter())
     batch: np.ndarray = fill.handed_out(out)[0]
@@ -242,8 +248,8 @@ def test_encoded_equals_raw(mode: str) -> None:
     data = encoded(image, "PNG")
     wanted = sized(MODES[mode], image[None])
     keys = mix_rows(8, np.arange(1))
-    raw = filled(Fill(stored(shape=(30, 26, 3)), wanted, "set"), image[None], keys)[0]
-    fill = Fill(Stored((30, 26, 3), U8, "HWC", True), wanted, "set")
+    raw = filled(RowTransform(stored(shape=(30, 26, 3)), wanted, "set"), image[None], keys)[0]
+    fill = RowTransform(SampleSpec((30, 26, 3), U8, "HWC", True), wanted, "set")
     places, flips = fill.draws(keys)
     found = put(
         fill, data, flips is not None and bool(flips[0]), None if places is None else places[0]
@@ -256,7 +262,7 @@ def test_encoded_equals_raw(mode: str) -> None:
 
 def test_encoded_of_another_size() -> None:
     """Without ``size`` an image that is not as declared is a DecodeError with both sizes."""
-    fill = Fill(Stored((30, 26, 3), U8, "HWC", True), Wanted(), "set")
+    fill = RowTransform(SampleSpec((30, 26, 3), U8, "HWC", True), OutputSpec(), "set")
     with pytest.raises(DecodeError, match="26 x 30") as caught:
         put(fill, encoded(np.zeros((26, 30, 3), np.uint8)))
     assert caught.value.expected == "30 x 26"
@@ -270,12 +276,12 @@ def test_dct_scaled_resize_is_the_same_picture(turn: int) -> None:
     data = encoded(image, "JPEG", quality=92, exif=_exif(turn))
     whole = codec.decode(data, 3)
     for wanted in (
-        Wanted(size=(50, 60), layout="NHWC"),
-        Wanted(size=(64, 48), crop="none", layout="NHWC"),
-        Wanted(size=(90, 90), crop_ratio=0.5, layout="NHWC"),
+        OutputSpec(size=(50, 60), layout="NHWC"),
+        OutputSpec(size=(64, 48), crop="none", layout="NHWC"),
+        OutputSpec(size=(90, 90), crop_ratio=0.5, layout="NHWC"),
     ):
-        found = put(Fill(Stored(None, U8, "HWC", True), wanted, "set"), data)
-        raw = Fill(Stored(whole.shape, U8, "HWC"), wanted, "set")
+        found = put(RowTransform(SampleSpec(None, U8, "HWC", True), wanted, "set"), data)
+        raw = RowTransform(SampleSpec(whole.shape, U8, "HWC"), wanted, "set")
         plain = filled(raw, whole[None], np.zeros(1, np.uint64))[0]
         assert np.abs(found.astype(int) - plain).mean() < 3
 
@@ -306,15 +312,20 @@ def test_a_size_that_is_there_costs_nothing(crop: str, axes: str) -> None:
     part to cut, or as encoded images, they go the way of resizing."""
     images = paint(4, (8, 6, 3))
     keys = np.arange(4, dtype=np.uint64)
-    fill = Fill(stored(axes), Wanted(size=(8, 6), crop=crop), "x")
+    fill = RowTransform(stored(axes), OutputSpec(size=(8, 6), crop=crop), "x")
     assert fill.mode == "copy"
-    plain = filled(Fill(stored(axes), Wanted(), "x"), images, keys)
+    plain = filled(RowTransform(stored(axes), OutputSpec(), "x"), images, keys)
     assert (filled(fill, images, keys) == plain).all()
-    flipped = Fill(stored("WHC"), Wanted(size=(8, 6), crop=crop, flip=True, dtype=F4), "x")
+    flipped = RowTransform(
+        stored("WHC"), OutputSpec(size=(8, 6), crop=crop, flip=True, dtype=F4), "x"
+    )
     assert flipped.mode == "each"
-    same = Fill(stored("WHC"), Wanted(flip=True, dtype=F4), "x")
+    same = RowTransform(stored("WHC"), OutputSpec(flip=True, dtype=F4), "x")
     assert (filled(flipped, images, keys) == filled(same, images, keys)).all()
-    assert Fill(stored(axes), Wanted(size=(8, 6), crop="random-resized"), "x").mode == "each"
+    assert (
+        RowTransform(stored(axes), OutputSpec(size=(8, 6), crop="random-resized"), "x").mode
+        == "each"
+    )
     if crop != "none":
-        cut = Wanted(size=(8, 6), crop=crop, crop_ratio=0.9)
-        assert Fill(stored(axes), cut, "x").mode == "each"
+        cut = OutputSpec(size=(8, 6), crop=crop, crop_ratio=0.9)
+        assert RowTransform(stored(axes), cut, "x").mode == "each"
