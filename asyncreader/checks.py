@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 
+from .array_types import Int64
 from .errors import ParamsError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    pass
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
@@ -482,7 +482,7 @@ LABELS: Final = Check("an array", _labels, "object")
 DATA: Final = Check("an array", _data, "object")
 
 
-def _subset(value: Any) -> str | slice | npt.NDArray[np.int64]:
+def _subset(value: Any) -> str | slice | Int64:
     import numpy as np
 
     if isinstance(value, str):

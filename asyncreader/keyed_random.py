@@ -9,12 +9,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
+
+from .array_types import Array, Float64, Int64, UInt64
 
 _MASK: Final = (1 << 64) - 1
-Int64 = npt.NDArray[np.int64]
-UInt64 = npt.NDArray[np.uint64]
-Bools = npt.NDArray[np.bool_]
 
 # Streams keep draws for different purposes independent of each other.
 STREAM_SAMPLE: Final = 1
@@ -78,8 +76,8 @@ def scale_rows(draws: UInt64, count: int) -> Int64:
     return scaled
 
 
-def uniforms(keys: UInt64, draw: int) -> npt.NDArray[np.float64]:
+def uniforms(keys: UInt64, draw: int) -> Float64:
     """The ``draw``-th uniform number in [0, 1) of each key: float64, shape of ``keys``."""
     mixed = mix_rows(draw + 1, keys.view(np.int64))
-    unit: npt.NDArray[Any] = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    unit: Array = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return unit

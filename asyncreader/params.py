@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 
 from . import checks
+from .array_types import Int64
 from .checks import declared, one_of, optional, or_auto, parameter, whole, written
 from .errors import ParamsError
 from .sampling import Shuffle, takes_window
@@ -155,7 +156,7 @@ class ReaderParams:
         optional(checks.FILE),
         "another file, which holds the labels: HDF5, or an LMDB for one of Caffe's Datums",
     )
-    subset: slice | npt.NDArray[np.int64] | str | None = parameter(
+    subset: slice | Int64 | str | None = parameter(
         None,
         optional(checks.SUBSET),
         "a slice, an array of record numbers (repeats allowed) or the name of a split; "

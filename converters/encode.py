@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 from PIL import Image
 
+from asyncreader.array_types import Array, UInt8
 from asyncreader.checks import MAX_SIDE
 from asyncreader.errors import DecodeError, ParamsError
 from asyncreader.pixels import codec, kernels
@@ -25,7 +25,6 @@ from asyncreader.text import sides
 
 from .options import QUALITY, Options
 
-UInt8: TypeAlias = npt.NDArray[np.uint8]
 #: Called with the bytes that the next step needs; may wait until they are free.
 Hold: TypeAlias = Callable[[int], None]
 #: What samples of one field share: dtype, channels, of raw ones height and width.
@@ -86,7 +85,7 @@ def packed(
     return Packed(data, shape, xxhash.xxh3_64_intdigest(data), dtype)
 
 
-def packed_pixels(pixels: npt.NDArray[Any]) -> Packed:
+def packed_pixels(pixels: Array) -> Packed:
     """Pixels (H, W, C) as they are stored raw: more than a byte little-endian."""
     rows = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("<"))
     shape = rows.shape[0], rows.shape[1], rows.shape[2]
@@ -134,7 +133,7 @@ class Recipe:
         stored = self._stored(pixels, plan, codec.reduction(header, pixels.shape))
         return replace(stored, narrowed=narrowed)
 
-    def from_pixels(self, pixels: npt.NDArray[Any]) -> Packed:
+    def from_pixels(self, pixels: Array) -> Packed:
         """Pack pixels (H, W, 1 or 3) that are decoded already; of uint16 with ``bits`` 8 the high
         byte."""
         full = pixels.shape[0], pixels.shape[1]
@@ -148,7 +147,7 @@ class Recipe:
             raise _not_deep("8 bits")
         return replace(self._stored(pixels, plan), narrowed=narrowed)
 
-    def from_values(self, values: npt.NDArray[Any], full: tuple[int, int]) -> Packed:
+    def from_values(self, values: Array, full: tuple[int, int]) -> Packed:
         """Pack values (H, W, 1 or 3), uint8 or uint16, that go with a picture of size ``full``:
         cut and resized as it is, by nearest neighbour; padded with 0."""
         if self.size is not None:
@@ -195,7 +194,7 @@ class Recipe:
 
     def _stored(
         self,
-        pixels: npt.NDArray[Any],
+        pixels: Array,
         plan: Plan | None,
         reduction: tuple[float, float, float] = _FULL,
     ) -> Packed:
@@ -295,9 +294,7 @@ class Plan:
             math.ceil(full[1] * REDUCE_ABOVE * wide / (right - left)),
         )
 
-    def resized(
-        self, pixels: npt.NDArray[Any], reduction: tuple[float, float, float] = _FULL
-    ) -> npt.NDArray[Any]:
+    def resized(self, pixels: Array, reduction: tuple[float, float, float] = _FULL) -> Array:
         """``pixels`` at their new size: the whole picture, decoded as ``codec.reduction`` says."""
         rows, columns = pixels.shape[:2]
         scale, y, x = reduction
@@ -311,7 +308,7 @@ class Plan:
         resize_into(pixels, new, (top, left, bottom - top, right - left), "bicubic", outside=True)
         return self._framed(new)
 
-    def picked(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def picked(self, values: Array) -> Array:
         """``values`` of the full picture at its new size, by nearest neighbour."""
         rows, columns = values.shape[:2]
         left, top, right, bottom = self.box
@@ -321,7 +318,7 @@ class Plan:
             ]
         )
 
-    def _framed(self, new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _framed(self, new: Array) -> Array:
         """``new`` in the middle of a canvas of zeros, where that is larger."""
         if self.inner == self.outer:
             return new

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+
+from asyncreader.array_types import Array
 
 #: The path of a sample, as bytes, by its number; :class:`Strings` give it.
 PathOf: TypeAlias = Callable[[int], bytes]
@@ -60,7 +61,7 @@ class Numbers:
         self.width = width
         self._tail = array(kind)
         self._file = _temporary()
-        self._rows: npt.NDArray[Any] | None = None
+        self._rows: Array | None = None
 
     def append(self, number: float) -> None:
         """Add one number (a row is ``width`` of them)."""
@@ -68,7 +69,7 @@ class Numbers:
         if len(self._tail) >= 1 << 16:
             self._spill()
 
-    def extend(self, rows: npt.NDArray[Any]) -> None:
+    def extend(self, rows: Array) -> None:
         """Add whole rows."""
         self._spill()
         assert self._file is not None
@@ -80,7 +81,7 @@ class Numbers:
         self._file.write(np.asarray(self._tail).astype(self.dtype, copy=False).tobytes())
         del self._tail[:]
 
-    def rows(self) -> npt.NDArray[Any]:
+    def rows(self) -> Array:
         """Freeze; all rows, (n,) or (n, width), read-only and not in private memory."""
         if self._rows is None:
             self._spill()

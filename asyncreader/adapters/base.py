@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Bools, Int64
 from ..batch import Array, Batch
 from ..errors import NothingQueuedError, ParamsError
 from ..params import Given, ReaderKeywords, ReaderParams
@@ -51,7 +51,7 @@ def can_be_invalid(p: ReaderParams) -> bool:
     return p.last_batch == "pad" or p.on_error == "zero"
 
 
-def marked(labels: Array, mask: npt.NDArray[np.bool_]) -> Array:
+def marked(labels: Array, mask: Bools) -> Array:
     """Labels with IGNORED in the rows that are not valid; unsigned ones, which have no room for
     it, as int64.
 
@@ -86,8 +86,8 @@ class Taken:
     the last one of its epoch.
     """
 
-    indices: npt.NDArray[np.int64]
-    mask: npt.NDArray[np.bool_]
+    indices: Int64
+    mask: Bools
     epoch: int
     step: int
     last: bool

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array
 from ..errors import ParamsError
 from ..params import PATHS, Given, ReaderKeywords, given_params
 from ..reader import AsyncReader, Shape
@@ -111,7 +111,7 @@ def _blocks(params: Mapping[str, Any], start: int, stop: int) -> Iterator[Any]:
         world_size=1,
     ) as reader:
         for batch in reader:
-            rows: dict[str, npt.NDArray[Any]]
+            rows: dict[str, Array]
             rows = {"data": np.ascontiguousarray(batch.data), "index": batch.indices}
             labels = flat_labels(batch.labels)
             if can_be_invalid(reader.params):

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ..array_types import Int64
 from ..errors import shown
 from ..text import in_bytes, some, times
 from .options import PATH, json_option, param_option
 from .terminal import print_json, print_table
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from ..sources import OpenSet, Source
     from ..sources.base import FieldIndex
 
@@ -48,9 +46,7 @@ def info(path: str, params: dict[str, Any], as_json: bool) -> None:
         _print_facts(facts)
 
 
-def _describe(
-    source: OpenSet, subset: slice | npt.NDArray[np.int64] | None = None
-) -> dict[str, Any]:
+def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str, Any]:
     """Facts of the set; ``subset``: the records whose labels are shown, None for all."""
     from ..sampling.within import subset_count
     from ..sources import fingerprint
@@ -150,9 +146,7 @@ def _describe_restarts(source: Source) -> dict[str, int] | None:
     return {"looked_at": looked_at, "jpegs": jpegs, "can_be_cut": can_be_cut}
 
 
-def _describe_labels(
-    source: Source, subset: slice | npt.NDArray[np.int64] | None
-) -> dict[str, Any] | None:
+def _describe_labels(source: Source, subset: slice | Int64 | None) -> dict[str, Any] | None:
     """Shape, dtype and range; and samples by class or value where there is one whole number."""
     import numpy as np
 

@@ -9,6 +9,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from ..array_types import Int64
 from ..checks import FILE
 from ..errors import ParamsError, ReaderClosedError
 from ..pixels.transform import OutputSpec, RowTransform
@@ -114,7 +115,7 @@ class HDF5Matrix:
                 )
         return self._read(rows.astype(np.int64), single=False)
 
-    def _read(self, rows: npt.NDArray[np.int64], single: bool) -> Array | np.number:
+    def _read(self, rows: Int64, single: bool) -> Array | np.number:
         source = self._source
         if source is None:
             raise ReaderClosedError("this HDF5Matrix is closed", hint="open a new one")

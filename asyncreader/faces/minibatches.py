@@ -8,14 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Int64
 from ..errors import ParamsError
 from ..sampling.samplers import Replacement, Sampler, Shuffled
 from ..sampling.schedule import Cursor, Schedule
 from .jobs import whole
-
-Int64: TypeAlias = npt.NDArray[np.int64]
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Int64
 from ..errors import ParamsError
 from .jobs import whole
 from .pyxis_reader import Array, Reader
@@ -57,7 +57,7 @@ class DataIterator:
     def __next__(self) -> Arrays:
         return self.next()
 
-    def _batch(self, indices: npt.NDArray[np.int64]) -> Arrays:
+    def _batch(self, indices: Int64) -> Arrays:
         arrays = self.db.stacked(indices.tolist(), self.keys)
         return arrays[0] if len(arrays) == 1 else tuple(arrays)
 

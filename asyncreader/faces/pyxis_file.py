@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ..array_types import Array, Int64
 from ..errors import FormatError, ParamsError, SampleError, SourceError, SourceNotFoundError
 from ..sources.bytestore import OpenFile
 from ..sources.lmdb.btree import LmdbFile, Tree
@@ -24,8 +25,6 @@ except ImportError as exc:  # pragma: no cover
         "asyncreader.faces.pyxis needs msgpack: pip install -e '.[pyxis]' in asyncreader's checkout"
     ) from exc
 
-Array = npt.NDArray[Any]
-Int64 = npt.NDArray[np.int64]
 
 DATA_DB: Final = b"data_db"
 META_DB: Final = b"meta_db"

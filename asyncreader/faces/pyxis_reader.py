@@ -10,6 +10,7 @@ from typing import TypeAlias, TypedDict, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from ..array_types import Int64
 from ..checks import FILE
 from ..errors import FormatError, ReaderClosedError, SampleError, SourceNotFoundError
 from ..sources import absolute
@@ -67,7 +68,7 @@ class Reader:
     # -- samples ---------------------------------------------------------------------------
 
     @property
-    def indices(self) -> npt.NDArray[np.int64]:
+    def indices(self) -> Int64:
         """Numbers of the samples that are there (int64, ascending): 0 .. len-1 but for gaps."""
         numbers = self._look(lambda snapshot: snapshot.numbers)
         return numbers[numbers < self.nb_samples]

@@ -20,19 +20,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from ..array_types import Int64, UInt64
 from ..errors import FormatError, SourceError, SourceNotFoundError
 from ..system.memory import read_at_most
 from . import packed as fmt
 from .checked_json import DIGESTS, JsonText, Rules, each, is_digest, one_of, optional, whole
-
-Int64: TypeAlias = npt.NDArray[np.int64]
-UInt64: TypeAlias = npt.NDArray[np.uint64]
 
 NAME: Final = "asyncreader.json"
 FORMAT_NAME: Final = "asyncreader-shards"

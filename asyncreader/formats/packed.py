@@ -27,9 +27,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, TypeGuard, get_args
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
+from ..array_types import Array
 from ..errors import FormatError
 from ..pixels.codec import MAX_PIXELS
 from .checked_json import (
@@ -87,7 +87,7 @@ def record_key(number: int) -> bytes:
     return b"%010d" % number
 
 
-def digest(data: npt.NDArray[Any] | bytes | memoryview) -> str:
+def digest(data: Array | bytes | memoryview) -> str:
     """XXH3-64 of the bytes of ``data`` (C-contiguous) as 16 hex digits."""
     if isinstance(data, np.ndarray):
         data = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
@@ -317,7 +317,7 @@ def _check_tables(meta: Meta, path: str) -> None:
         check_named_digest(CLASSES, names_digest(names), meta, path)
 
 
-def check_digest(name: str, table: npt.NDArray[Any] | bytes, meta: Meta, path: str) -> None:
+def check_digest(name: str, table: Array | bytes, meta: Meta, path: str) -> None:
     """Raise FormatError unless ``table`` has the digest that ``meta`` states for ``name``."""
     check_named_digest(name, digest(table), meta, path)
 

@@ -17,11 +17,11 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array, Int64
 from ..pixels import kernels
 from ..pixels.rows import streams
 from ..stats import Meter
@@ -58,9 +58,9 @@ class CopyQueue:
 
     def __init__(
         self,
-        outs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any] | None, memoryview[int]]],
-        labels: npt.NDArray[Any] | None,
-        extents: tuple[int, npt.NDArray[np.int64], int, int],
+        outs: Sequence[tuple[Array, Array | None, memoryview[int]]],
+        labels: Array | None,
+        extents: tuple[int, Int64, int, int],
         servers: int,
         traced: bool = False,
     ) -> None:
@@ -102,7 +102,7 @@ class CopyQueue:
 
     # -- the ring, under its lock ------------------------------------------------------------
 
-    def prepare(self, number: int, records: npt.NDArray[np.int64]) -> memoryview[int]:
+    def prepare(self, number: int, records: Int64) -> memoryview[int]:
         """Write down the batch of slot ``number``. One more of what is returned publishes it."""
         jobs, published = self.jobs, self.control[PUBLISHED]
         jobs[number, 0], jobs[number, 1] = records.size, address_of(records)

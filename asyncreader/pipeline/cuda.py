@@ -17,15 +17,13 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array
 from ..errors import ParamsError, QueueFullError
 from .slots import POISON, Slot, SlotRing
-
-Array: TypeAlias = npt.NDArray[Any]
 
 #: Device buffers of one batch: the one that is used, and the one that is copied to.
 DEVICE_SLOTS = 2

@@ -5,22 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array, Int64, UInt8, UInt64
 from ..errors import AsyncReaderError, SampleError, SourceError
 from ..pixels.transform import RowTransform
 from ..sampling.schedule import BatchPlan, Schedule
 from ..sources import OpenSet, RowError, RowJob
 from ..stats import BadRow, Meter
 from .copy_queue import CopyQueue
-from .slots import Allocate, Array, Slot
+from .slots import Allocate, Slot
 from .stages import Stage
 from .trace import named_by, note
-
-Int64: TypeAlias = npt.NDArray[np.int64]
 
 #: Replacement samples tried for one bad sample before the batch fails.
 ATTEMPTS: Final = 16
@@ -64,7 +62,7 @@ class BatchFiller:
         self._all_seen = False
         self._slot_bytes = sum(fill.row_bytes for fill in fills) * schedule.batch
         self.stages = stages
-        self.seen: npt.NDArray[np.uint8] | None = None
+        self.seen: UInt8 | None = None
         if self._verify == "first":
             self.seen = allocate((source.spec.count,), np.dtype(np.uint8))
 
@@ -78,7 +76,7 @@ class BatchFiller:
         return np.arange(self.schedule.batch, dtype=np.int64)
 
     @cached_property
-    def _no_keys(self) -> npt.NDArray[np.uint64]:
+    def _no_keys(self) -> UInt64:
         return np.zeros(self.schedule.batch, np.uint64)
 
     def copy_queue(self, slots: Sequence[Slot], servers: int) -> CopyQueue | None:
@@ -159,7 +157,7 @@ class BatchFiller:
         self,
         records: Int64,
         rows: Int64,
-        keys: npt.NDArray[np.uint64],
+        keys: UInt64,
         slot: Slot,
         meter: Meter,
     ) -> tuple[RowError, ...]:
@@ -221,7 +219,7 @@ class BatchFiller:
             hint="the set is damaged: run asyncreader verify on it",
         ) from last
 
-    def _blank(self, slot: Slot, rows: npt.NDArray[np.int64]) -> None:
+    def _blank(self, slot: Slot, rows: Int64) -> None:
         for array in slot.rows:
             array[rows] = 0
         if slot.labels is not None:

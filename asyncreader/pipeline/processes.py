@@ -26,8 +26,8 @@ from multiprocessing.connection import Connection
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import UInt8
 from ..errors import AsyncReaderError, ParamsError, WorkerError, as_ours
 from ..params import ReaderParams
 from ..pixels import kernels
@@ -42,7 +42,6 @@ from .slots import Slot, SlotLayout, SlotRing
 from .threads import STUCK_AFTER
 from .trace import note
 
-Array: TypeAlias = npt.NDArray[Any]
 T = TypeVar("T")
 
 
@@ -291,7 +290,7 @@ class Shared(Generic[T]):
         for piece, one in zip(self._pieces(), raw, strict=True):
             piece[:] = np.frombuffer(one, np.uint8)
 
-    def _pieces(self) -> list[npt.NDArray[np.uint8]]:
+    def _pieces(self) -> list[UInt8]:
         whole = self._arena.start(self._bytes)
         return [
             whole[end - _line(size) :][:size]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import os
 from multiprocessing import context, reduction
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..array_types import Array, UInt8
 from ..errors import ParamsError
 from ..system.memory import PAGE, map_file, shared_file
-
-Array: TypeAlias = npt.NDArray[Any]
 
 
 class Arena:
@@ -52,7 +51,7 @@ class Arena:
         self._used += pages(size)
         return piece.view(kind).reshape(shape)
 
-    def start(self, size: int) -> npt.NDArray[np.uint8]:
+    def start(self, size: int) -> UInt8:
         """The first ``size`` bytes: the map of checked samples, where there is one."""
         return self._bytes[:size]
 

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array, Bools, Int64
 from ..sampling.schedule import BatchPlan
 from ..stats import BadRow
 from .copy_queue import CopyQueue
 from .owners import Observer, RingSlot
 from .ring import Ring
 
-Array: TypeAlias = npt.NDArray[Any]
 #: What a batch's data is: one array, or one for each field of a reader with several.
 Data: TypeAlias = Array | tuple[Array, ...]
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
@@ -164,7 +163,7 @@ class Slot(RingSlot):
         labels = None if made.labels is None else _cut(made.labels, count, whole)
         return BatchArrays(data, labels, made.several)
 
-    def served(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    def served(self) -> tuple[Int64, Bools]:
         """Record numbers of the rows (-1 where padded) and their mask: those of the plan, but for
         what ``on_error`` serves in place of bad samples."""
         plan = self.plan

@@ -11,11 +11,12 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from ..array_types import Array
 from ..checks import FILL_MASKED
 from ..errors import WorkerError
 from ..params import ReaderParams
 from ..sampling.schedule import BatchPlan
-from .slots import Array, BatchArrays, BatchLayout, Part
+from .slots import BatchArrays, BatchLayout, Part
 
 Postprocessor: TypeAlias = Callable[..., Any]
 

@@ -22,14 +22,13 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array, Int64, UInt8
 from ..errors import DecodeError
 from ..text import sides
 from . import jpeg_cut
 
-UInt8: TypeAlias = npt.NDArray[np.uint8]
-Pixels: TypeAlias = npt.NDArray[Any]
+Pixels: TypeAlias = Array
 #: Anything with the buffer protocol (collections.abc.Buffer is Python 3.12's).
 Buffer: TypeAlias = Any
 
@@ -100,7 +99,7 @@ class ImageHeader(NamedTuple):
     #: its sampling is unusual.
     loose: bool = False
     #: Of a JPEG that can be cut at its restart markers: see jpeg_cut.read_facts.
-    facts: jpeg_cut.Int64 | None = None
+    facts: Int64 | None = None
     #: "grey" or "colour" where a channel has more than 8 bits, else "".
     deep: str = ""
 
@@ -598,7 +597,7 @@ def _decode_cut(
     data: Buffer,
     channels: int,
     header: ImageHeader,
-    facts: jpeg_cut.Int64,
+    facts: Int64,
     part: tuple[int, int, int, int],
     reach: tuple[int, int],
     min_size: tuple[int, int] | None,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array, Float64, Int64
 from . import kernels
 
-Pixels: TypeAlias = npt.NDArray[Any]
+Pixels: TypeAlias = Array
 #: Top, left, height and width of a part of a picture, in pixels and fractions of them.
 Box: TypeAlias = tuple[float, float, float, float]
 
@@ -55,7 +55,7 @@ def choose_rect(
     target: tuple[int, int],
     crop: str,
     ratio: float,
-    draws: npt.NDArray[np.float64] | None,
+    draws: Float64 | None,
 ) -> Rect:
     """The part of a (height, width) picture that becomes ``target``.
 
@@ -133,7 +133,7 @@ def reach(length: float, size: int, interpolation: str) -> int:
     return by + 1 if by > 1 else 0
 
 
-def nearest_pixels(start: float, length: float, count: int, limit: int) -> npt.NDArray[np.int64]:
+def nearest_pixels(start: float, length: float, count: int, limit: int) -> Int64:
     """Which of ``limit`` pixels each of ``count`` new ones takes that stand for ``length`` pixels
     from ``start`` on: the one under its middle, as Pillow's NEAREST does; of two pixels between
     which a middle lies the second one.
@@ -141,7 +141,7 @@ def nearest_pixels(start: float, length: float, count: int, limit: int) -> npt.N
     first = math.floor(start)  # apart, so that the same part of other pixels is the same
     # divided last: a middle that is a whole number is found as one
     middles = start - first + (np.arange(count) + 0.5) * length / count
-    found: npt.NDArray[np.int64] = np.floor(middles).astype(np.int64)
+    found: Int64 = np.floor(middles).astype(np.int64)
     return np.clip(found + first, 0, limit - 1)
 
 

@@ -16,12 +16,10 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Int64, UInt8
 from . import kernels
 
-UInt8: TypeAlias = npt.NDArray[np.uint8]
-Int64: TypeAlias = npt.NDArray[np.int64]
 #: First row, first column, end row and end column of a part of the stored picture, in pixels.
 Part: TypeAlias = tuple[int, int, int, int]
 

@@ -34,13 +34,9 @@ from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-Int64 = npt.NDArray[np.int64]
-UInt8 = npt.NDArray[np.uint8]
-UInt64 = npt.NDArray[np.uint64]
-Float64 = npt.NDArray[np.float64]
+from ..array_types import Array, Float32, Float64, Int64, UInt8, UInt64
 
 #: Methods of resizing: see filter_weights.
 BILINEAR, BICUBIC, AREA = 0, 1, 2
@@ -104,12 +100,12 @@ def affine_rows_numpy(
     source: int,
     offsets: Int64,
     pixels: int,
-    scale: npt.NDArray[np.float32],
-    shift: npt.NDArray[np.float32],
+    scale: Float32,
+    shift: Float32,
     width: int,
     flips: UInt8,
     planar: bool,
-    out: npt.NDArray[Any],
+    out: Array,
     rows: Int64,
 ) -> None:
     """uint8 (H, W, C) rows -> float32 ``x * scale[c] + shift[c]``, mirrored where ``flips``.
@@ -238,7 +234,7 @@ def await_batch_numpy(mark: int, whole: int, looks: int) -> None:
 
 def filter_weights(
     start: float, length: float, low: int, high: int, method: int, size: int, taps: int
-) -> tuple[Int64, npt.NDArray[np.float64]]:
+) -> tuple[Int64, Float64]:
     """Pixels that each of ``size`` pixels of the result is mixed of: the first, and the weights of
     ``taps`` from there on, which sum up to 1.
 
@@ -343,7 +339,7 @@ def resize_u8_numpy(
 
 
 def resize_f4_numpy(
-    pixels: npt.NDArray[Any],
+    pixels: Array,
     channels: int,
     inside: Int64,
     box: Float64,
@@ -351,7 +347,7 @@ def resize_f4_numpy(
     taps_y: int,
     taps_x: int,
     flip: bool,
-    out: npt.NDArray[Any],
+    out: Array,
 ) -> None:
     """The same for floats, without clipping: ``pixels`` (h, w * channels) to ``out`` (H, W, C)."""
     high, wide = out.shape[:2]

@@ -8,16 +8,13 @@ dropped. Orientation is applied as everywhere (codec.py).
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array, Int64
 from ..errors import DecodeError
 from . import codec
-
-Array: TypeAlias = npt.NDArray[Any]
-Int64: TypeAlias = npt.NDArray[np.int64]
 
 #: The dtypes that label pictures have.
 DTYPES: Final = ("uint8", "uint16")

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
+from ..array_types import Array, Bools, Int64, UInt8, UInt64
 from ..errors import AsyncReaderError, ChecksumError, DecodeError, ParamsError, SampleError
 from ..stats import Meter
 from ..system.limits import last_level_cache
@@ -23,11 +23,6 @@ from . import kernels
 from .steps import Row
 from .transform import SCRATCH, RowTransform
 
-Array: TypeAlias = npt.NDArray[Any]
-Int64: TypeAlias = npt.NDArray[np.int64]
-UInt8: TypeAlias = npt.NDArray[np.uint8]
-UInt64: TypeAlias = npt.NDArray[np.uint64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 E = TypeVar("E", bound=AsyncReaderError)
 
 #: Rows are copied, hashed and converted in groups of about this many bytes, so that the second
@@ -187,7 +182,7 @@ class RowWriter:
         self._first = first
         self._drawn = False
         self._crops: Array | None = None
-        self._flips: npt.NDArray[np.uint8] | None = None
+        self._flips: UInt8 | None = None
 
     def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> RowWriter:
         """See :class:`Writer`."""
@@ -381,7 +376,7 @@ class RowWriter:
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _draws(self) -> tuple[Array | None, npt.NDArray[np.uint8] | None]:
+    def _draws(self) -> tuple[Array | None, UInt8 | None]:
         """Crop draws and flips of all samples of the job, drawn once."""
         if not self._drawn:
             self._crops, self._flips = self.fill.draws(self.job.keys)

@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array, Int64, UInt8, UInt64
 from ..errors import DecodeError, ParamsError
 from ..keyed_random import uniforms
 from ..stats import Meter
@@ -25,9 +25,6 @@ from ..text import sides
 from . import codec, geometry, jpeg_cut, kernels
 from .masks import check_values, decode_values, pick
 from .steps import Row, Step, after
-
-Array: TypeAlias = npt.NDArray[Any]
-Int64: TypeAlias = npt.NDArray[np.int64]
 
 #: Draws of a sample's key: 0..39 choose its crop, this one its flip.
 FLIP_DRAW: Final = 63
@@ -100,9 +97,9 @@ class _Scratch(threading.local):
     """Byte buffers of the calling thread, by name; they grow and are reused."""
 
     def __init__(self) -> None:
-        self._buffers: dict[str, npt.NDArray[np.uint8]] = {}
+        self._buffers: dict[str, UInt8] = {}
 
-    def take(self, name: str, size: int) -> npt.NDArray[np.uint8]:
+    def take(self, name: str, size: int) -> UInt8:
         held = self._buffers.get(name)
         if held is None or held.size < size:
             held = self._buffers[name] = np.empty(size, np.uint8)
@@ -304,14 +301,12 @@ class RowTransform:
         """Bytes of one raw sample."""
         return self.stored.row_bytes
 
-    def as_stored(self, data: npt.NDArray[np.uint8]) -> Array:
+    def as_stored(self, data: UInt8) -> Array:
         """A raw sample in stored axis order, from its bytes."""
         assert self.stored.shape is not None
         return data.view(self.stored.dtype).reshape(self.stored.shape)
 
-    def draws(
-        self, keys: npt.NDArray[np.uint64]
-    ) -> tuple[Array | None, npt.NDArray[np.uint8] | None]:
+    def draws(self, keys: UInt64) -> tuple[Array | None, UInt8 | None]:
         """Crop draws (B, 40) and flips (B,) uint8 of samples; None where nothing is random."""
         wanted = self.wanted
         draws = None
@@ -328,7 +323,7 @@ class RowTransform:
         address: int,
         offsets: Int64,
         rows: Int64,
-        flips: npt.NDArray[np.uint8] | None,
+        flips: UInt8 | None,
         out: Array,
     ) -> None:
         """Fill rows from raw samples at ``address + offsets``, in one compiled call."""

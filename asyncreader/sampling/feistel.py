@@ -14,7 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from ..keyed_random import Int64, key_of, mix_rows
+from ..array_types import Int64
+from ..keyed_random import key_of, mix_rows
 from ..pixels import kernels
 
 ROUNDS: Final = 8

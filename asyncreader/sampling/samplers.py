@@ -9,11 +9,11 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
+from ..array_types import Int64
 from ..keyed_random import (
     STREAM_BAD_SAMPLE,
     STREAM_REPLACEMENT,
     STREAM_SAMPLE,
-    Int64,
     key_of,
     mix_rows,
     scale_rows,

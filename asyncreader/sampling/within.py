@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..keyed_random import Int64
+from ..array_types import Int64
 from .samplers import Sampler, Storage, Subset, digest
 
 

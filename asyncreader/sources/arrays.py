@@ -8,18 +8,11 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..array_types import Array
 from ..checks import FILL_MASKED
 from ..errors import ParamsError
 from ..pixels.rows import Writer
-from .base import (
-    Array,
-    BaseSource,
-    FieldIndex,
-    Source,
-    SourceSpec,
-    default_block,
-    row_size,
-)
+from .base import BaseSource, FieldIndex, Source, SourceSpec, default_block, row_size
 from .bytestore import ByteFile, MemoryStore
 from .extents import Extents, ExtentSource
 from .request import Request, check_labels, stored_samples
@@ -136,14 +129,14 @@ def index_arrays(data: Any, labels: Any, asked: Request) -> FieldIndex:
     return FieldIndex(spec, Rows(data), labels=table)
 
 
-def label_array(labels: Any, count: int) -> npt.NDArray[Any]:
+def label_array(labels: Any, count: int) -> Array:
     """Labels as a native-endian array of ``count`` rows."""
     given = np.asanyarray(labels)
     if np.ma.is_masked(given):
         raise ParamsError(
             "labels have masked values, and would be served without their mask", hint=FILL_MASKED
         )
-    table: npt.NDArray[Any] = np.asarray(given)
+    table: Array = np.asarray(given)
     if table.ndim == 0 or table.shape[0] != count:
         raise ParamsError(
             "labels has another number of rows than data",

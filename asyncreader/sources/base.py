@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array, Int64, UInt64
 from ..errors import FormatError
 from ..formats.packed import FieldMeta, Meta
 from ..pixels.rows import E, Origin, RowError, RowJob, RowWriter, Writer
@@ -19,11 +19,6 @@ from ..stats import Meter
 from .bytestore import REMOTE, ByteFile, ByteStore, FileRef
 from .request import Request
 
-Array: TypeAlias = npt.NDArray[Any]
-Int64: TypeAlias = npt.NDArray[np.int64]
-UInt8: TypeAlias = npt.NDArray[np.uint8]
-UInt64: TypeAlias = npt.NDArray[np.uint64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 File = TypeVar("File", bound=ByteFile)
 Found = TypeVar("Found")
 
@@ -290,7 +285,7 @@ def default_block(row_bytes: int) -> int:
     return max(1, (1 << 20) // max(1, row_bytes))
 
 
-def check_extents(starts: Int64, sizes: npt.NDArray[Any], size: int, path: str) -> None:
+def check_extents(starts: Int64, sizes: Array, size: int, path: str) -> None:
     """FormatError unless every extent lies inside a file of ``size`` bytes."""
     if starts.size == 0:
         return

@@ -12,19 +12,16 @@ import os
 import stat
 from dataclasses import dataclass
 from io import IOBase
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array, Int64, UInt8
 from ..errors import FormatError, SourceError, SourceNotFoundError
 from ..pixels import kernels
 from ..pixels.transform import SCRATCH
 from ..system.memory import cached_share, map_file, read_into
 from ..system.signals import after_this
-
-Int64: TypeAlias = npt.NDArray[np.int64]
-UInt8: TypeAlias = npt.NDArray[np.uint8]
 
 #: The ``io`` of a file that is read by ranges over a network.
 REMOTE: Final = "ranges"
@@ -52,7 +49,7 @@ class ByteStore(Protocol):
     def view(self, offset: int, length: int) -> UInt8:
         """The bytes of one extent, valid until this thread's next call."""
 
-    def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
+    def will_need(self, offsets: Int64, lengths: Array) -> None:
         """Prefetch: the calling thread reads these extents next."""
 
 
@@ -161,7 +158,7 @@ class MappedStore:
     def view(self, offset: int, length: int) -> UInt8:
         return self.bytes[offset : offset + length]
 
-    def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
+    def will_need(self, offsets: Int64, lengths: Array) -> None:
         pass  # with "auto" the file is in the page cache; with "mmap" the user chose page faults
 
     def cached_share(self) -> float:
@@ -187,7 +184,7 @@ class MemoryStore:
     def view(self, offset: int, length: int) -> UInt8:
         return kernels.bytes_at(offset, length)
 
-    def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
+    def will_need(self, offsets: Int64, lengths: Array) -> None:
         pass
 
 
@@ -255,7 +252,7 @@ class PreadStore:
         self._read(offset, scratch)
         return scratch
 
-    def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
+    def will_need(self, offsets: Int64, lengths: Array) -> None:
         if not hasattr(os, "posix_fadvise"):  # a system without it
             return
         file = self._opened()
@@ -330,7 +327,7 @@ class AdaptiveStore:
     def view(self, offset: int, length: int) -> UInt8:
         return self._choose(length).view(offset, length)
 
-    def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
+    def will_need(self, offsets: Int64, lengths: Array) -> None:
         self.now.will_need(offsets, lengths)
 
 

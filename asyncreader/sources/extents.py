@@ -7,20 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array, Int64, UInt8
 from ..pixels.rows import RowWriter, Writer
-from .base import (
-    Array,
-    BaseSource,
-    FieldIndex,
-    Int64,
-    RowsInMemory,
-    Source,
-)
+from .base import BaseSource, FieldIndex, RowsInMemory, Source
 from .bytestore import ByteFile, ByteStore
-
-UInt8 = npt.NDArray[np.uint8]
 
 _NO_STARTS: Final = np.empty(0, np.int64)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..array_types import Array, Int64
 from ..errors import DecodeError, FormatError, ParamsError, SampleError
 from ..formats import packed as fmt
 from ..pixels.masks import decode_values
@@ -21,7 +22,7 @@ from ..pixels.transform import OutputSpec, RowTransform, SampleSpec
 from ..stats import Meter
 from ..text import sides
 from . import base
-from .base import Array, FieldIndex, Source, read_rows
+from .base import FieldIndex, Source, read_rows
 from .inspector import Inspector
 from .sets.joined import JoinedSource
 
@@ -165,7 +166,7 @@ class OpenSet:
                 error.source_path = None  # that of the picture
                 yield RowError(row, error)
 
-    def prefetch(self, records: base.Int64) -> None:
+    def prefetch(self, records: Int64) -> None:
         for part in self.parts:
             part.prefetch(records)
 

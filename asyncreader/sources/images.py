@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array, Int64, UInt8
 from ..errors import DecodeError
 from ..pixels import codec
 from ..pixels.transform import SampleSpec
-
-Int64 = npt.NDArray[np.int64]
 
 #: At most so many image headers are read to tell whether all pictures have one size; and where that
 #: is known, whether they have 16 bits.
@@ -31,9 +29,9 @@ def image_kind(head: bytes) -> str | None:
 
 
 def stored_images(
-    data: npt.NDArray[np.uint8],
+    data: UInt8,
     starts: Int64,
-    sizes: npt.NDArray[Any],
+    sizes: Array,
     shape: tuple[int, int, int] | None = None,
     channels: int = 3,
     look: bool = True,

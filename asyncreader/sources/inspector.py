@@ -10,12 +10,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
+from ..array_types import Array, Bools, Int64, UInt8, UInt64
 from ..errors import DecodeError, SampleError
 from ..pixels import codec
 from ..pixels.rows import SKIP_HINT, Origin, RowJob, RowStore, checksum_error
 from ..pixels.transform import SampleSpec
 from ..stats import Meter
-from .base import Array, Bools, Int64, Source, UInt8, UInt64
+from .base import Source
 
 
 class _Kept(NamedTuple):

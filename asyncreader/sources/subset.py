@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from ..array_types import Int64
 from ..errors import ParamsError
 from .base import Source
 
 
-def resolve_subset(subset: Any, source: Source) -> slice | npt.NDArray[np.int64] | None:
+def resolve_subset(subset: Any, source: Source) -> slice | Int64 | None:
     """``subset`` checked against the set: a slice of integers, an int64 array, or None for all.
 
     ParamsError if it selects nothing or names records that do not exist.
@@ -27,7 +25,7 @@ def resolve_subset(subset: Any, source: Source) -> slice | npt.NDArray[np.int64]
             raise ParamsError("subset selects nothing", found=f"{subset} of {total} samples")
         # below 0 a stop of range() is not one of slice()
         return slice(start, None if stop < 0 else stop, step)
-    chosen: npt.NDArray[np.int64] = subset
+    chosen: Int64 = subset
     if not chosen.size:
         raise ParamsError("subset selects nothing", found=f"no record of {total} samples")
     low, high = int(chosen.min()), int(chosen.max())
@@ -40,7 +38,7 @@ def resolve_subset(subset: Any, source: Source) -> slice | npt.NDArray[np.int64]
     return chosen
 
 
-def _named(name: str, source: Source) -> slice | npt.NDArray[np.int64]:
+def _named(name: str, source: Source) -> slice | Int64:
     splits = source.index.splits
     if name not in splits:
         also = "; labels_field=None also reads splits that have no labels" if splits else ""

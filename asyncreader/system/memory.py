@@ -12,12 +12,12 @@ import math
 import mmap
 import os
 import tempfile
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-UInt8: TypeAlias = npt.NDArray[np.uint8]
+from ..array_types import Array, UInt8
 
 PAGE: Final = mmap.PAGESIZE
 #: Bytes that read_at_most() asks for at once.
@@ -135,7 +135,7 @@ def read_at_most(path: str, most: int) -> bytes:
     return b"".join(parts)
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Zeroed C-ordered array whose first byte is on a page boundary, private to this process."""
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
@@ -172,7 +172,7 @@ def cached_share(mapped: UInt8) -> float:
     return held / samples
 
 
-def address_of(array: npt.NDArray[Any] | None) -> int:
+def address_of(array: Array | None) -> int:
     """Where the memory of ``array`` (writable, C-contiguous, not empty) begins; 0 of None.
 
     ``array.ctypes.data`` takes five times as long: 2 us.

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from ..array_types import Array
 from ..keyed_random import mix_rows, uniforms
 from ..pixels.geometry import choose_rect, resize_into
 from ..pixels.rows import RowError
@@ -27,8 +28,6 @@ from ..system.futures import result_of, submit
 
 if TYPE_CHECKING:
     import pytest
-
-Array: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass

@@ -11,17 +11,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array, Int64
 from ..pixels.transform import RowTransform
 from ..sources import RowJob, Source, read_rows
 from ..stats import Meter
 from ..system.memory import aligned_empty, read_into
-
-Int64: TypeAlias = npt.NDArray[np.int64]
 
 #: Threads that read at once: enough requests in flight for what disks do in parallel.
 READERS: Final = 8
@@ -77,7 +75,7 @@ def decode_ceiling(
     """
     meters = [Meter() for _ in range(threads)]
 
-    def rows(at: Int64, begin: int, meter: Meter, out: npt.NDArray[Any]) -> None:
+    def rows(at: Int64, begin: int, meter: Meter, out: Array) -> None:
         keys = np.arange(begin, begin + group, dtype=np.uint64)
         job = RowJob(records[at % records.size], np.arange(group, dtype=np.int64), keys)
         read_rows(source, job, fill, out, meter)

@@ -11,15 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
+from ..array_types import UInt8
 from ..errors import shown
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
 
-UInt8 = npt.NDArray[np.uint8]
 
 _PAPER: Final = (255, 255, 255)
 _MOUNT: Final = (238, 239, 242)  # behind pictures that do not fill their square

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array, Int64
 from ..errors import ParamsError
 from ..text import slip
-
-Array = npt.NDArray[Any]
-Int64 = npt.NDArray[np.int64]
 
 #: Widest span of whole-number labels that are counted one by one rather than as a range.
 LABEL_SPAN: Final = 65_536

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from ..array_types import Array, Int64
 from ..batch import Batch
 from ..errors import ParamsError, SampleError
 from ..params import ReaderParams, given_params, parse_params
@@ -36,8 +36,6 @@ from .thumbnails import (
 if TYPE_CHECKING:
     from PIL import Image
 
-Array = npt.NDArray[Any]
-Int64 = npt.NDArray[np.int64]
 
 #: Most samples on a sheet that a person still looks at.
 MOST: Final = 1000

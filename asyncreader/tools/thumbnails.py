@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
+from ..array_types import Array, UInt8
 from ..errors import FormatError, SampleError
 from ..pixels import codec
 from ..pixels.masks import decode_values
 from ..pixels.transform import decode_sample
 from ..sources import Inspector, Source
 from ..sources.request import NAME_AXES
-
-Array = npt.NDArray[Any]
-UInt8 = npt.NDArray[np.uint8]
 
 #: What pixels are shown as that are not a number, or infinite.
 NOT_A_NUMBER: Final = (255, 0, 255)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import xxhash
 
+from asyncreader.array_types import Array, Int64
 from asyncreader.errors import FormatError, ParamsError, SampleError
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import DATA
@@ -29,8 +28,6 @@ from .object_store import holds_set
 from .origin import open_origin
 from .packed import check_class_names, may_be_packed
 
-Int64: TypeAlias = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class FolderPart:
@@ -41,7 +38,7 @@ class FolderPart:
 
     paths: tuple[tuple[bytes, ...], ...]
     stamps: tuple[bytes, ...]
-    labels: npt.NDArray[Any] | None
+    labels: Array | None
     label_kind: str
     classes: tuple[str, ...] | None
 
@@ -146,7 +143,7 @@ class FolderSamples:
     def where(self, number: int) -> str:
         return self._listing.tree.shown(self._listing.paths[number])
 
-    def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
+    def label_rows(self, numbers: Int64) -> Array | None:
         return self._listing.label_rows(numbers)
 
     def sources(self, numbers: Int64) -> str:

@@ -6,11 +6,8 @@ import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from asyncreader.array_types import Array, Int64
 from asyncreader.errors import (
     FormatError,
     SampleError,
@@ -57,11 +54,11 @@ class Listing:
         """Samples listed."""
         return len(self.paths)
 
-    def label_rows(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any] | None:
+    def label_rows(self, numbers: Int64) -> Array | None:
         """Labels of the samples ``numbers``: (n, L); None without labels."""
         if self.labels is None:
             return None
-        rows: npt.NDArray[Any] = self.labels.rows()[numbers]
+        rows: Array = self.labels.rows()[numbers]
         return rows.reshape(numbers.size, -1)
 
     def close(self) -> None:

@@ -12,11 +12,11 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from asyncreader.array_types import Array
 from asyncreader.errors import (
     FormatError,
     SampleError,
@@ -31,8 +31,6 @@ from ..encode import Hold, Packed, Recipe, decoding_bytes
 from ..temp_tables import Strings, sorted_records
 from .listing import SKIP_HINT
 from .local_tree import Tree, sort_key
-
-Array: TypeAlias = npt.NDArray[Any]
 
 #: Between a path's sort key and what follows it: a component is never empty, so none is inside.
 _END: Final = b"\0\0"

@@ -6,12 +6,12 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
+from asyncreader.array_types import Array, Int64
 from asyncreader.errors import FormatError, ParamsError, SampleError, SourceError
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import manifest_path
@@ -41,8 +41,6 @@ from ..ordered_pool import RUN
 from ..temp_tables import PathOf, Strings
 from .masks import stored_values
 from .object_store import holds_set
-
-Int64: TypeAlias = npt.NDArray[np.int64]
 
 
 class _Prefetched(threading.local):
@@ -171,7 +169,7 @@ class PackedSamples:
         )
         return packed(data, shape, stored.dtype.name)
 
-    def _from_pixels(self, stored: npt.NDArray[Any], axes: tuple[int, ...], hold: Hold) -> Packed:
+    def _from_pixels(self, stored: Array, axes: tuple[int, ...], hold: Hold) -> Packed:
         hold(stored.nbytes)
         # grey pictures may lack the axis of channels
         pixels = stored.transpose(axes) if stored.ndim == 3 else stored[:, :, None]
@@ -186,12 +184,10 @@ class PackedSamples:
     def where(self, number: int) -> str:
         return self.name(number)[1]
 
-    def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
+    def label_rows(self, numbers: Int64) -> Array | None:
         if self._labels is None:
             return None
-        rows: npt.NDArray[Any] = self._labels[
-            numbers if self._records is None else self._records[numbers]
-        ]
+        rows: Array = self._labels[numbers if self._records is None else self._records[numbers]]
         return rows
 
     def will_need(self, number: int) -> bool:
@@ -361,7 +357,7 @@ def _label_table(labels: Any, path: str) -> Any:
             expected="(N,) or (N, L)",
             hint="pass no_labels to leave them out",
         )
-    table: npt.NDArray[Any] = labels.reshape(labels.shape[0], -1)
+    table: Array = labels.reshape(labels.shape[0], -1)
     if table.dtype.kind == "f":
         return table.astype(np.float64, copy=False)
     if table.dtype == np.uint64 and bool((table > np.uint64(2**63 - 1)).any()):

@@ -11,12 +11,12 @@ import pickle
 import threading
 import warnings
 from collections import OrderedDict
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from numpy._core import multiarray
 
+from asyncreader.array_types import Array, Int64, UInt8
 from asyncreader.errors import DecodeError, ParamsError, SampleError
 from asyncreader.formats.packed import DATA
 from asyncreader.pixels import codec
@@ -27,8 +27,6 @@ from ..encode import Hold, Sample, make_recipe, notes
 from ..options import Options, check_encoding
 from ..temp_tables import PathOf
 from .packed import check_original, check_packed
-
-Int64: TypeAlias = npt.NDArray[np.int64]
 
 
 def _latin1(text: str, encoding: str) -> bytes:
@@ -171,10 +169,10 @@ class PickledSamples:
             value = value[0]
         return value
 
-    def _picture(self, number: int) -> bytes | npt.NDArray[np.uint8]:
+    def _picture(self, number: int) -> bytes | UInt8:
         return self._as_picture(self._field(self._point(number), self._image, number), number)
 
-    def _as_picture(self, value: Any, number: int) -> bytes | npt.NDArray[np.uint8]:
+    def _as_picture(self, value: Any, number: int) -> bytes | UInt8:
         if isinstance(value, bytes | bytearray):
             return bytes(value)
         if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.size == 0:
@@ -223,7 +221,7 @@ class PickledSamples:
     def where(self, number: int) -> str:
         return self.name(number)[1]
 
-    def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
+    def label_rows(self, numbers: Int64) -> Array | None:
         return None if self._labels is None else self._labels.rows(numbers)
 
     def will_need(self, number: int) -> bool:
@@ -279,10 +277,10 @@ class _Labels:
     def classes(self) -> tuple[str, ...] | None:
         return tuple(sorted(self._numbers)) if self._text else None
 
-    def rows(self, numbers: Int64) -> npt.NDArray[Any]:
+    def rows(self, numbers: Int64) -> Array:
         if not self._text:
             return self._rows[numbers]
         sorted_numbers = {name: n for n, name in enumerate(sorted(self._numbers))}
         final = np.array([sorted_numbers[name] for name in self._numbers], np.int64)
-        chosen: npt.NDArray[np.int64] = final[self._rows[numbers]]
+        chosen: Int64 = final[self._rows[numbers]]
         return chosen

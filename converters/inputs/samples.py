@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from asyncreader.array_types import Array, Int64
 from asyncreader.errors import ParamsError, SampleError
 
 from ..encode import Hold, Sample
@@ -14,8 +12,6 @@ from ..options import Options
 from ..temp_tables import PathOf
 from .folder import FolderPart, FolderSamples
 from .packed import PackedSamples, may_be_packed
-
-Int64: TypeAlias = npt.NDArray[np.int64]
 
 
 class FileSamples(Protocol):
@@ -47,7 +43,7 @@ class FileSamples(Protocol):
     def where(self, number: int) -> str:
         """A sample's origin, for an error."""
 
-    def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
+    def label_rows(self, numbers: Int64) -> Array | None:
         """Labels of samples: (n, L) int64 or float64; None without labels."""
 
     def sources(self, numbers: Int64) -> str:
@@ -126,7 +122,7 @@ class View:
     def where(self, number: int) -> str:
         return self._samples.where(int(self._numbers[number]))
 
-    def label_rows(self, numbers: Int64) -> npt.NDArray[Any] | None:
+    def label_rows(self, numbers: Int64) -> Array | None:
         return self._samples.label_rows(self._numbers[numbers])
 
     def sources(self, numbers: Int64) -> str:

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from h5py import h5a, h5d, h5f, h5p, h5s, h5t
 
+from asyncreader.array_types import Array
 from asyncreader.errors import SourceError
 from asyncreader.formats import packed as fmt
 from asyncreader.system.futures import result_of, submit
@@ -98,7 +99,7 @@ class Hdf5File:
         here. h5py ignores such errors when it closes a data set, and HDF5 crashes later."""
         dataset.flush()
 
-    def table(self, name: str, rows: npt.NDArray[Any]) -> None:
+    def table(self, name: str, rows: Array) -> None:
         """A contiguous data set of numbers."""
         dataset = self.dataset(name, h5t.py_create(rows.dtype), rows.shape)
         dataset.write(h5s.ALL, h5s.ALL, rows)

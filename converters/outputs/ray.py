@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
+from asyncreader.array_types import Int64
 from asyncreader.errors import AsyncReaderError, ParamsError, SourceError
 from asyncreader.params import ReaderParams
 from asyncreader.sources.urls import is_url
@@ -44,7 +42,7 @@ class Task:
     plan: Plan
     number: int
     #: The pictures of a folder, or the numbers of samples in a packed set.
-    part: FolderPart | npt.NDArray[np.int64]
+    part: FolderPart | Int64
     root: str
 
     def run(self) -> str:
@@ -167,7 +165,7 @@ def tasks_of(
     plan: Plan,
     samples: Samples,
     root: str,
-    wanted: Iterator[tuple[int, npt.NDArray[np.int64]]],
+    wanted: Iterator[tuple[int, Int64]],
 ) -> Iterator[Task]:
     """A task for each of ``wanted``: (shard, numbers of its samples)."""
     away = replace(

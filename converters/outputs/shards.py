@@ -17,10 +17,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from asyncreader import __version__
+from asyncreader.array_types import Int64
 from asyncreader.errors import AsyncReaderError, ParamsError, SampleError, SourceError
 from asyncreader.formats.manifest import Common, Manifest
 from asyncreader.formats.packed import FieldMeta
@@ -274,9 +274,9 @@ class _Run:
 
         return done
 
-    def _numbers(self, plan: Plan, number: int) -> npt.NDArray[np.int64]:
+    def _numbers(self, plan: Plan, number: int) -> Int64:
         span = plan.span(number)
-        numbers: npt.NDArray[np.int64] = self._order.numbers(span.start, span.stop)
+        numbers: Int64 = self._order.numbers(span.start, span.stop)
         return numbers
 
     def _finish(

@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 import lmdb
 import numpy as np
-import numpy.typing as npt
 
+from asyncreader.array_types import Array
 from asyncreader.errors import AsyncReaderError, FormatError, SourceError
 from asyncreader.formats import packed as fmt
 
@@ -100,7 +100,7 @@ class Hdf5Sink:
             file.describe(tables.meta)
             file.finish()
 
-    def _tables(self, field: FieldTables, labels: npt.NDArray[Any] | None = None) -> None:
+    def _tables(self, field: FieldTables, labels: Array | None = None) -> None:
         if field.offsets is not None:
             self._file.table(field.name(fmt.OFFSETS), field.offsets)
         if labels is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from asyncreader.array_types import Array, Int64, UInt64
 from asyncreader.formats import packed as fmt
 
 from ..encode import Packed, Sample, field_encoding
@@ -28,7 +28,7 @@ class Paths:
     longest: int
 
     @classmethod
-    def of(cls, numbers: npt.NDArray[np.int64], path: Callable[[int], bytes]) -> Paths:
+    def of(cls, numbers: Int64, path: Callable[[int], bytes]) -> Paths:
         """Paths of samples ``numbers`` of the source; ``path(number)`` gives one."""
 
         def each() -> Iterator[bytes]:
@@ -57,8 +57,8 @@ class FieldTables:
     """
 
     meta: fmt.FieldMeta
-    offsets: npt.NDArray[np.int64] | None
-    checksums: npt.NDArray[np.uint64]
+    offsets: Int64 | None
+    checksums: UInt64
     paths: Paths | None
 
     def name(self, table: str) -> str:
@@ -87,7 +87,7 @@ class Tables:
     """The tables of a finished set. ``labels``: (N, L) int64 or float64, None without."""
 
     meta: fmt.Meta
-    labels: npt.NDArray[Any] | None
+    labels: Array | None
     fields: tuple[FieldTables, ...]
 
     def class_names(self) -> list[bytes]:
@@ -192,7 +192,7 @@ class PackedRecords:
         )
         return Tables(meta.sealed(), labels, fields)
 
-    def _labels(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any] | None:
+    def _labels(self, numbers: Int64) -> Array | None:
         spool: Numbers | None = None
         for start in range(0, self.count, BLOCK):
             rows = self._samples.label_rows(numbers[start : start + BLOCK])

@@ -15,8 +15,8 @@ from project import FILES, PACKAGES, ROOT, module_name, tree_of
 #: under its name; "." is its __init__.py.
 LAYERS = {
     "": (
-        "asyncreader.errors asyncreader.system asyncreader.text asyncreader.stats"
-        " asyncreader.keyed_random",
+        "asyncreader.array_types asyncreader.errors asyncreader.system asyncreader.text"
+        " asyncreader.stats asyncreader.keyed_random",
         "asyncreader.pixels",
         "asyncreader.formats asyncreader.checks asyncreader.params asyncreader.sampling",
         "asyncreader.sources",

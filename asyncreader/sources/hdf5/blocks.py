@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-UInt8 = npt.NDArray[np.uint8]
+from ...array_types import UInt8, UInt64
 
 #: Kinds of records, by the tree's type, and their size where it is fixed: links by name and by
 #: order of creation, attributes by name and by order, chunks without and with filters.
@@ -98,7 +97,7 @@ def read_heap(file: File, at: int) -> Heap:
     return Heap((space + 7) // 8, length, managed, largest, one)
 
 
-def _identified(heap: Heap, rows: UInt8, at: int) -> npt.NDArray[np.uint64]:
+def _identified(heap: Heap, rows: UInt8, at: int) -> UInt64:
     """(n, 2): offset and length of the heap's own objects that identifiers (n, 7 or 8) name."""
     kinds = rows[:, 0]
     _need(bool((kinds & 0xCF == 0).all() and (kinds >> 4 < 3).all()), "an object of no kind", at)

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError, FormatError
 from ..base import check_extents
 from .chunks import ChunkGrid
@@ -259,11 +259,11 @@ def chunk_grid(
 
 
 def _unrotated(
-    at: npt.NDArray[np.int64],
+    at: Int64,
     counts: tuple[int, ...],
     chunk: tuple[int, ...],
     most: tuple[int | None, ...],
-) -> npt.NDArray[np.int64]:
+) -> Int64:
     """Where chunks lie in the grid, of where HDF5's iteration says that they do.
 
     An extensible array numbers the chunks with the growing axis moved to the front and the other
@@ -296,7 +296,7 @@ def _unrotated(
 def compare_chunks(
     data: Dataset,
     grid: ChunkGrid,
-    view: Callable[[int, int], npt.NDArray[np.uint8]],
+    view: Callable[[int, int], UInt8],
     name: str,
     path: str,
     decoded: bool = True,
@@ -343,7 +343,7 @@ def compare_chunks(
             )
 
 
-def read_table(data: Dataset, name: str, path: str, size: int) -> npt.NDArray[Any]:
+def read_table(data: Dataset, name: str, path: str, size: int) -> Array:
     """All of a data set, in memory and in C order, after checks against its file.
 
     ``size``: of the file. Only for data sets that passed :func:`check_stored`.
@@ -374,5 +374,5 @@ def read_table(data: Dataset, name: str, path: str, size: int) -> npt.NDArray[An
             )
     elif layout == h5py.h5d.COMPACT and declared > _ATTRIBUTE:
         raise FormatError(f"{name} is larger than its header", path=path, hint=AGAIN)
-    table: npt.NDArray[Any] = np.ascontiguousarray(data[()])
+    table: Array = np.ascontiguousarray(data[()])
     return table

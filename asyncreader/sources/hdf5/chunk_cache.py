@@ -7,12 +7,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from ...array_types import Int64, UInt8
 from ...system.memory import aligned_empty
 
-Int64: TypeAlias = npt.NDArray[np.int64]
-UInt8: TypeAlias = npt.NDArray[np.uint8]
 #: Puts the pixels of a chunk (its number) into memory.
 Decode: TypeAlias = Callable[[int, UInt8], None]
 

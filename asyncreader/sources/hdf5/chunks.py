@@ -8,22 +8,20 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError
 from ...pixels.rows import RowWriter, Writer
 from ...stats import Meter
 from ...system.memory import address_of
-from ..base import Array, BaseSource, FieldIndex, Source, row_size
+from ..base import BaseSource, FieldIndex, Source, row_size
 from ..bytestore import ByteFile, MemoryStore
 from .chunk_cache import ChunkCache, Decode
 from .filters import Filter, decode_chunk
-
-Int64: TypeAlias = npt.NDArray[np.int64]
-UInt8: TypeAlias = npt.NDArray[np.uint8]
 
 MEMORY: Final = MemoryStore()
 
@@ -43,7 +41,7 @@ class ChunkGrid:
     dtype: np.dtype[Any]
     filters: tuple[Filter, ...]
     offsets: Int64
-    sizes: npt.NDArray[np.int64]
+    sizes: Int64
     masks: npt.NDArray[np.uint32]
 
     @property

@@ -13,12 +13,11 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from ...array_types import Array, UInt8
 from ...errors import AsyncReaderError, FormatError, ParamsError, SourceError
 from ...formats import packed as fmt
 from ...system.signals import after_this
-from ..base import Array
 from ..bytestore import ByteFile, OpenFile, check_descriptors
 from ..request import no_field
 from .checks import (
@@ -351,7 +350,7 @@ class _LibraryReader:
         self._grid = grid
         self._lock = threading.Lock()
 
-    def read(self, number: int) -> npt.NDArray[np.uint8]:
+    def read(self, number: int) -> UInt8:
         grid = self._grid
         at = np.unravel_index(number, grid.grid)
         where = tuple(

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from ...array_types import UInt8
 from ...errors import DecodeError, FormatError
-
-UInt8: TypeAlias = npt.NDArray[np.uint8]
 
 DEFLATE: Final = 1
 SHUFFLE: Final = 2

@@ -18,13 +18,11 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from ...array_types import Int64
 from ...errors import FormatError
 from ..bytestore import Bytes
 from .blocks import ATTRIBUTES, CHUNKS, LINKS, File, Forged, check_array, check_tree
-
-UInt8 = npt.NDArray[np.uint8]
 
 #: Object headers that are looked at: those nearest to the root come first.
 OBJECTS: Final = 10_000
@@ -258,7 +256,7 @@ class Structure:
         level = np.array([root], np.int64)
         depth: int | None = None
         while level.size:
-            below: list[npt.NDArray[np.int64]] = []
+            below: list[Int64] = []
             for at in level.tolist():
                 node = bytes(self._bytes(at, 8))
                 if node[:4] != b"TREE" or node[4] != kind:
@@ -277,16 +275,16 @@ class Structure:
         if kind == _GROUP:
             self._leaves(level)
 
-    def _children(self, at: int, used: int, key: int) -> npt.NDArray[np.int64]:
+    def _children(self, at: int, used: int, key: int) -> Int64:
         width = self._width
         body = self._bytes(at + 8 + 2 * width, used * (key + width))
         rows = np.frombuffer(body, np.uint8).reshape(used, key + width)[:, key:]
         padded = np.zeros((used, 8), np.uint8)
         padded[:, :width] = rows
-        offsets: npt.NDArray[np.int64] = padded.view("<i8")[:, 0] + self._base
+        offsets: Int64 = padded.view("<i8")[:, 0] + self._base
         return offsets[(offsets >= 0) & (offsets + 8 <= self._size)]
 
-    def _leaves(self, nodes: npt.NDArray[np.int64]) -> None:
+    def _leaves(self, nodes: Int64) -> None:
         """The symbol table nodes below a group's tree."""
         size = 2 * self._width + 24
         for at in nodes.tolist():

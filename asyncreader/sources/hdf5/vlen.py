@@ -11,16 +11,13 @@ Limits: data sets of one axis, contiguous or chunked with filters that are decod
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from ...array_types import Bools, Int64, UInt8
 from ...errors import FormatError
-
-UInt8: TypeAlias = npt.NDArray[np.uint8]
-Int64: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 #: An element as it is stored, with offsets of 8 bytes.
 ELEMENT: Final = np.dtype([("length", "<u4"), ("address", "<u8"), ("object", "<u4")])
@@ -78,9 +75,7 @@ class _Heaps:
         number: Int64 = raw.view("<i8")[:, 0].astype(np.int64)
         return number
 
-    def extents(
-        self, elements: npt.NDArray[np.void], item: int
-    ) -> tuple[Int64, npt.NDArray[np.int64]]:
+    def extents(self, elements: npt.NDArray[np.void], item: int) -> tuple[Int64, Int64]:
         """Start and size in bytes of each element; (0, 0) of an empty one."""
         starts = np.zeros(elements.size, np.int64)
         sizes: Int64 = elements["length"].astype(np.int64) * item

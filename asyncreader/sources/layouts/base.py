@@ -10,18 +10,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError, SourceError
 from ...pixels.transform import SampleSpec
-from ..base import Array, FieldIndex, SourceSpec, default_block
+from ..base import FieldIndex, SourceSpec, default_block
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents
 from ..images import stored_images
 from ..lmdb.btree import LmdbFile, Tree
 from ..lmdb.entries import Entries, shown_key
 from ..request import Request, no_field
-
-Int64 = npt.NDArray[np.int64]
-
 
 #: Keys of some layouts that are not records.
 _KEYS, _LENGTH_OF, LENGTH = b"__keys__", b"__len__", b"length"

@@ -13,12 +13,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from ...array_types import Array, Bools, Int64, UInt8
 from ...errors import FormatError, ParamsError
 from ...pixels.transform import SampleSpec
-from ..base import Array, FieldIndex, Layout, row_size
+from ..base import FieldIndex, Layout, row_size
 from ..extents import ImageExtents
 from ..images import image_kind
-from ..lmdb.columns import BLOCK, Bools, Int64, Span, UInt8, gather, varint
+from ..lmdb.columns import BLOCK, Span, gather, varint
 from ..lmdb.entries import Entries
 from ..request import check_labels
 from .base import ForeignSet, encoded_images

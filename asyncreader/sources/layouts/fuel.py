@@ -12,14 +12,11 @@ import os
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from ...array_types import Array, Int64
 from ...errors import FormatError
-from ..base import Array
 from ..hdf5.checks import BOMB_BYTES, Dataset, attribute
 from ..hdf5.file import Hdf5
-
-Int64 = npt.NDArray[np.int64]
 
 _FIELDS: Final = {"split", "source", "start", "stop", "indices", "available"}
 #: At most so many rows of ``split`` and attributes are read.

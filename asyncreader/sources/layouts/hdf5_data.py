@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...array_types import Int64, UInt8
 from ...errors import DecodeError, FormatError, ParamsError
 from ...formats import packed as fmt
 from ...pixels.transform import SampleSpec
 from ..arrays import FileRows, Rows
-from ..base import FieldIndex, Int64, Storage, check_extents, default_block, packed_rows, row_size
+from ..base import FieldIndex, Storage, check_extents, default_block, packed_rows, row_size
 from ..extents import Extents, ImageExtents
 from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, odd_bits, pipeline
 from ..hdf5.chunks import ChunkGrid, Chunks
@@ -289,7 +290,7 @@ def _pixels(
     return SampleSpec(shape, base, letters, False, channels)
 
 
-def _elements(found: Hdf5Set, data: Dataset) -> Iterator[npt.NDArray[np.uint8]]:
+def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:
     """The stored elements of a data set of variable length, piece by piece."""
     import h5py
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
+from ...array_types import UInt8
 from ...errors import FormatError, SourceNotFoundError
 from ...system.memory import read_at_most
 from ..urls import absolute
@@ -18,7 +16,7 @@ _MOST: Final = 16 << 20
 _HEAD: Final = 8192
 
 
-def is_list(path: str, data: npt.NDArray[np.uint8]) -> bool:
+def is_list(path: str, data: UInt8) -> bool:
     """Whether a file is text whose first line names an HDF5 file. ``data``: its bytes.
 
     A list may name any file, so it is one only where it does not go by an HDF5 file's name.

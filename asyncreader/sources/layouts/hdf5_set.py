@@ -10,11 +10,12 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from ...array_types import Array, Int64, UInt64
 from ...errors import AsyncReaderError, FormatError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...pixels.transform import SampleSpec
 from ..arrays import TEXT_LABELS
-from ..base import Array, FieldIndex, Int64, SourceSpec, Storage, UInt64, kept
+from ..base import FieldIndex, SourceSpec, Storage, kept
 from ..bytestore import ByteFile, OpenFile
 from ..hdf5.checks import Dataset, odd_bits
 from ..hdf5.file import Hdf5, TablePaths, translated

@@ -9,14 +9,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from ...array_types import Array, Int64, UInt8
 from ...errors import FormatError, ParamsError
-from ..base import Array, FieldIndex, Layout
+from ..base import FieldIndex, Layout
 from ..images import image_kind
 from ..lmdb.columns import AGAIN
 from ..lmdb.entries import Entries, shown_key
 from .base import LENGTH, ForeignSet, encoded_images
-
-Int64 = npt.NDArray[np.int64]
 
 _DATA: Final = ("data",)
 
@@ -56,7 +55,7 @@ def check_count(stated: int, held: int, path: str, key: str) -> None:
 
 
 def text_labels(
-    data: npt.NDArray[np.uint8], starts: Int64, sizes: Array, blame: Any
+    data: UInt8, starts: Int64, sizes: Array, blame: Any
 ) -> tuple[Int64, tuple[str, ...]]:
     """(class number of each sample, sorted class names) of labels that are UTF-8 text."""
     numbers: dict[bytes, int] = {}

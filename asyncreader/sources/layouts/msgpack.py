@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from ...array_types import Array, Bools, Int64
 from ...errors import FormatError
 from ...pixels.transform import SampleSpec
-from ..base import Array, FieldIndex, Layout, row_size
+from ..base import FieldIndex, Layout, row_size
 from ..extents import Extents, ImageExtents
 from ..images import image_kind
 from ..lmdb import columns
-from ..lmdb.columns import ARRAY, BIN, MAP, STR, Bools, Int64, Span, gather
+from ..lmdb.columns import ARRAY, BIN, MAP, STR, Span, gather
 from ..lmdb.entries import Entries
 from ..request import check_labels, grey_rows, no_field, stored_samples
 from .base import ForeignSet, encoded_images, in_order, unknown

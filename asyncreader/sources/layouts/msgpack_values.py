@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from ..base import Array
+from ...array_types import Array, Bools, Int64
 from ..lmdb import columns
-from ..lmdb.columns import ARRAY, BIN, BOOL, FLOAT, INT, MAP, STR, Bools, Int64, Span
+from ..lmdb.columns import ARRAY, BIN, BOOL, FLOAT, INT, MAP, STR, Span
 
 #: What a value is: an array, bytes or text of any length, a whole number, a float.
 ARRAYS, BINARY, TEXT, WHOLE, REAL = range(1, 6)

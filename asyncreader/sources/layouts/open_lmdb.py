@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ...array_types import Array
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
 from ..base import (
-    Array,
     FieldIndex,
     SourceSpec,
     check_extents,

@@ -18,15 +18,13 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ...array_types import Int64, UInt8
 from ...errors import FormatError
-
-UInt8: TypeAlias = npt.NDArray[np.uint8]
-Int64: TypeAlias = npt.NDArray[np.int64]
 
 MAGIC: Final = 0xBEEFC0DE
 _BRANCH, _LEAF, _OVERFLOW, _META, _LEAF2 = 0x01, 0x02, 0x04, 0x08, 0x20

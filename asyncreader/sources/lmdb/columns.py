@@ -14,15 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from ...array_types import Array, Bools, Float64, Int64, UInt8, UInt64
 from ...errors import FormatError
 
-Array: TypeAlias = npt.NDArray[Any]
-UInt8: TypeAlias = npt.NDArray[np.uint8]
-Int64: TypeAlias = npt.NDArray[np.int64]
-UInt64: TypeAlias = npt.NDArray[np.uint64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 #: The error fields that say which record it is: path, index, key.
 Blame: TypeAlias = Callable[[int], dict[str, Any]]
 
@@ -106,7 +101,7 @@ def equals(data: UInt8, starts: Int64, sizes: Int64, name: bytes) -> Bools:
 NIL, BOOL, INT, FLOAT, STR, BIN, ARRAY, MAP, EXT, BAD = range(10)
 
 
-def _tables() -> tuple[UInt8, npt.NDArray[np.int64], Int64, Bools]:
+def _tables() -> tuple[UInt8, Int64, Int64, Bools]:
     """By first byte: kind, bytes of its number, its number where that is in it, is it signed."""
     kind = np.full(256, BAD, np.uint8)
     extra = np.zeros(256, np.int64)
@@ -159,7 +154,7 @@ class Head:
     bits: UInt64
     wide: Bools
 
-    def real(self) -> npt.NDArray[np.float64]:
+    def real(self) -> Float64:
         """The values of FLOATs."""
         narrow = self.bits.astype(np.uint32).view(np.float32).astype(np.float64)
         return np.where(self.wide, self.bits.view(np.float64), narrow)

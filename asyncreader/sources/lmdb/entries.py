@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from ...array_types import Bools, Int64, UInt8
 from ...errors import FormatError
 from .btree import LmdbFile, Tree
 from .columns import BLOCK, Blame, Span
-
-Int64: TypeAlias = npt.NDArray[np.int64]
-UInt8: TypeAlias = npt.NDArray[np.uint8]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 #: Bytes of a node before its key (btree.py).
 _NODE: Final = 8

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
+from ...array_types import UInt8
 from ...errors import SourceNotFoundError
 from ..bytestore import OpenFile, check_descriptors
 from .btree import LmdbFile
@@ -21,7 +19,7 @@ def data_file_in(folder: str) -> str | None:
     return inside if os.path.isfile(inside) else None
 
 
-def bears_magic(data: npt.NDArray[np.uint8]) -> bool:
+def bears_magic(data: UInt8) -> bool:
     """Whether a file of these bytes is LMDB's data file."""
     return data[16:20].tobytes() == _MAGIC
 

@@ -18,17 +18,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from ...array_types import Int64
 from ...errors import FormatError, ParamsError, SourceError, SourceNotFoundError, shown
 from ...system.futures import result_of
 from ...system.signals import after_this
 from ..urls import Location, without_secrets
 
-Int64: TypeAlias = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 #: Requests in flight at most, of all readers of this process.

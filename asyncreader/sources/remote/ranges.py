@@ -8,19 +8,16 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from ...array_types import Array, Int64, UInt8
 from ...errors import FormatError
 from ...pixels import kernels
 from ..bytestore import REMOTE, ByteStore, fetched
 from ..urls import Location
 from .client import Objects, Version, merged
-
-Int64: TypeAlias = npt.NDArray[np.int64]
-UInt8: TypeAlias = npt.NDArray[np.uint8]
 
 #: HDF5's metadata are read in blocks of this size, so many of them kept.
 _BLOCK: Final = 128 << 10
@@ -72,7 +69,7 @@ class RangeStore:
             return np.empty(0, np.uint8)
         return self._held(np.array([offset]), np.array([length]))[0]
 
-    def will_need(self, offsets: Int64, lengths: npt.NDArray[Any]) -> None:
+    def will_need(self, offsets: Int64, lengths: Array) -> None:
         """Request these extents without waiting; reading one of them waits."""
         wide = lengths.astype(np.int64)
         if self._range_numbers(offsets, wide) is not None:

@@ -16,19 +16,12 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ...array_types import Array, Int64, UInt64
 from ...errors import AsyncReaderError, FormatError
 from ...formats import packed as fmt
 from ...pixels.rows import E, Writer
 from ...sampling.blocks import files_together
-from ..base import (
-    Array,
-    FieldIndex,
-    Int64,
-    OneFile,
-    RowsInMemory,
-    Source,
-    UInt64,
-)
+from ..base import FieldIndex, OneFile, RowsInMemory, Source
 from ..bytestore import ByteFile
 from .digests import WholeDigests
 from .open_cache import OpenFileCache

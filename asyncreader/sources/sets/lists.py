@@ -9,9 +9,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ...array_types import Array, Int64
 from ...errors import AsyncReaderError, FormatError
 from ...formats import packed as fmt
-from ..base import Array, FieldIndex, Fields, Int64, Source, SourceSpec
+from ..base import FieldIndex, Fields, Source, SourceSpec
 from ..bytestore import REMOTE
 from ..request import Request
 from .digests import WholeDigests

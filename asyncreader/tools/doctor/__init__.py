@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from ...array_types import Int64
 from ...errors import AsyncReaderError, ParamsError
 from ...params import READ_BY, ReaderParams, parse_params, snake_case
 from ...pixels.transform import RowTransform
@@ -156,7 +156,7 @@ class _Visit:
         every = np.arange(source.spec.count, dtype=np.int64)
         self._records = None if subset is None else every[subset]
         self._in_order = not at_random(p.shuffle)
-        self._cold: npt.NDArray[np.int64] | None = None
+        self._cold: Int64 | None = None
 
     def run(self, consumer_seconds: float | None) -> Diagnosis:
         facts, p = self._facts, self._p

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from ...array_types import Int64
 from ...errors import AsyncReaderError
 from ...params import given_params
 from ...reader import AsyncReader
@@ -23,7 +23,6 @@ from ...system.memory import PAGE, cached_pages, map_file
 from ..bench import ROUNDS, Turn, batch_bytes, serve
 from .facts import Facts, cached
 
-Int64: TypeAlias = npt.NDArray[np.int64]
 Params: TypeAlias = Mapping[str, Any]
 
 #: Seconds that one batch of a slow set may take in a trial.

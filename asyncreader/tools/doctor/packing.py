@@ -6,17 +6,15 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from ...array_types import Int64
 from ...errors import AsyncReaderError, SourceError
 from . import measure
 from .advice import Proposal
 from .facts import Facts
-
-Int64: TypeAlias = npt.NDArray[np.int64]
 
 #: Bytes of a packed sample: several times the caches of today's processors.
 _SAMPLE_BYTES: Final = 192 << 20

@@ -7,13 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ...array_types import Array, Int64
 from ..label_stats import LabelCount
 from .pictures import Thumb
-
-Array = npt.NDArray[Any]
-Int64 = npt.NDArray[np.int64]
 
 #: Rows of a table of duplicates, near-constant or bad samples; the rest is only counted.
 LISTED: Final = 100

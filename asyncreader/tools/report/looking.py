@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ...array_types import Array, Bools, Int64, UInt8, UInt64
 from ...errors import ChecksumError, ParamsError, SampleError
 from ...params import parse_params
 from ...sources import Inspector, Source, fields_of, fingerprint, open_source
@@ -29,9 +29,6 @@ from ..thumbnails import Looker, Scale, scale_of, to_rgb
 from .checks import checks_of
 from .facts import LISTED, MEMBERS, Copies, Facts, Group, Row
 from .pictures import Thumb, thumb_of
-
-Array = npt.NDArray[Any]
-Int64 = npt.NDArray[np.int64]
 
 #: Thumbnails on a page in all, of one class, and of a set without classes.
 THUMBS: Final = 1000
@@ -92,7 +89,7 @@ class _Seen(NamedTuple):
     thumb: Thumb | None
 
 
-def spread_of(pixels: npt.NDArray[np.uint8]) -> float:
+def spread_of(pixels: UInt8) -> float:
     """The greatest standard deviation of a channel of (H, W, 3), by some 64 x 64 pixels."""
     import cv2  # ten times as fast as numpy where the last axis is short
 
@@ -288,7 +285,7 @@ class _Gathering:
             for n in range(min(8, columns.shape[1]))
         )
 
-    def _recorded(self) -> npt.NDArray[np.uint64]:
+    def _recorded(self) -> UInt64:
         """The recorded checksums of all samples."""
         parts = [
             self.inspector.checksums(lo, min(lo + 65_536, self.count))
@@ -305,7 +302,7 @@ class _Gathering:
             sums = np.concatenate([sums[:0], *(row for row in rows if row is not None)])
         return self._find_equal(records, sums)
 
-    def _find_equal(self, records: Int64, sums: npt.NDArray[np.uint64]) -> _Equal:
+    def _find_equal(self, records: Int64, sums: UInt64) -> _Equal:
         if not sums.size:
             return _Equal((), 0, 0, 0, 0)
         order = np.argsort(sums, kind="stable")
@@ -335,7 +332,7 @@ class _Gathering:
         rows[0] = rows[0]._replace(thumb=thumb)
         return Copies(len(group), tuple(rows), kinds)
 
-    def _torn(self, records: Int64, starts: Int64, lengths: Int64) -> npt.NDArray[np.bool_]:
+    def _torn(self, records: Int64, starts: Int64, lengths: Int64) -> Bools:
         """Of each run of ``records``, ``lengths`` from ``starts``: whether its labels differ."""
         if self.labels is None or not starts.size:
             return np.zeros(starts.size, np.bool_)
@@ -344,7 +341,7 @@ class _Gathering:
         members = np.arange(lengths.sum()) + np.repeat(starts - begins, lengths)
         mine, first = rows[records[members]], rows[records[np.repeat(starts, lengths)]]
         same = (mine == first) | ((mine != mine) & (first != first))  # NaN is like NaN
-        torn: npt.NDArray[np.bool_] = np.logical_or.reduceat(~same.all(axis=1), begins)
+        torn: Bools = np.logical_or.reduceat(~same.all(axis=1), begins)
         return torn
 
     def _thumb(self, record: int) -> Thumb | None:

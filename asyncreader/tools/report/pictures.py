@@ -6,9 +6,7 @@ import base64
 import io
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from ...array_types import UInt8
 from ..thumbnails import fit
 
 #: Pictures up to this long are kept as they are, in PNG, and enlarged by the browser.
@@ -38,7 +36,7 @@ class Thumb(NamedTuple):
         return ", ".join(filter(None, (f"record {self.record}", self.words, self.path)))
 
 
-def thumb_of(record: int, pixels: npt.NDArray[np.uint8], side: int) -> Thumb:
+def thumb_of(record: int, pixels: UInt8, side: int) -> Thumb:
     """``pixels`` (H, W, 3) at most ``side`` long: JPEG, or PNG where each pixel counts."""
     from PIL import Image
 
