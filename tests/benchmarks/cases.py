@@ -330,6 +330,97 @@ def verifying(made: dict[str, str]) -> Case:
     )
 
 
+#: What users do besides plain copying from one file, and the parameters of it.
+PATHS: dict[str, dict[str, Any]] = {
+    "flip": {"flip": True},
+    "NCHW, contiguous": {"contiguous": True},
+    "float32": {"dtype": "float32", "scale": 1 / 255},
+    "float16": {"dtype": "float16", "scale": 1 / 255},
+    "postprocess that does nothing": {"postprocess": "nothing"},
+    "copy=True": {"copy": True},
+    'io="pread"': {"io": "pread"},
+    "process workers": {"workers": "process"},
+}
+
+#: Shares of plain copying that are asked for, at 32 x 32 and 224 x 224.
+SHARES = {
+    "8 shards": (0.8, 0.9), 'io="pread"': (0.3, 0.6), "flip": (0.5, 0.8),
+    "NCHW, contiguous": (0.6, 0.85), "copy=True": (0.8, 0.7),
+    "postprocess that does nothing": (0.6, None), "process workers": (0.4, None),
+}  # fmt: skip
+
+
+def paths(name: str, made: dict[str, str]) -> Case:
+    """What each path costs that is not plain copying from one file: all from one run."""
+    side, count = (224, inputs.RAW224) if name == "raw224" else (32, inputs.RAW32)
+    found = [
+        ours("plain", made[f"{name}.h5"]),
+        ours("8 shards", made[f"{name}.shards"], verify="never"),
+        ours("list of 2 files", str(Path(made[f"{name}.halves"]) / "*.h5")),
+        *(ours(path, made[f"{name}.h5"], **params) for path, params in PATHS.items()),
+    ]
+    for one in found:
+        one.modes = (FASTEST,)
+    goals = []
+    for one in found[1:]:
+        bars = SHARES.get(one.name)
+        goals.append(Goal(one.name, "plain", bars and bars[name == "raw224"]))
+    for dtype in ("float32", "float16"):
+        bare = f"bare {dtype} fill"
+        found.append(limit(bare, "fill", row_values=side * side * 3, dtype=dtype))
+        goals.append(Goal(dtype, bare, 0.85))
+    return Case(f"paths, {name}", found, goals, count=count)
+
+
+#: What checksums are compared on, and the share of the same path without them that is asked for
+#: with "always", which the first epoch has to reach, too.
+CHECKED: dict[str, tuple[dict[str, Any], float]] = {
+    "copy": ({}, 0.85),
+    "flip": (PATHS["flip"], 0.7),
+    "NCHW, contiguous": (PATHS["NCHW, contiguous"], 0.7),
+    "float32": (PATHS["float32"], 0.7),
+    "flip, float32": ({"flip": True, **PATHS["float32"]}, 0.7),
+    "center crop": ({"crop": "center"}, 0.7),
+    "random crop": ({"crop": "random"}, 0.7),
+    "random-resized crop": ({"crop": "random-resized"}, 0.9),
+}
+
+
+def checked(name: str, path: str, made: dict[str, str]) -> Case:
+    """What checksums cost on one path, in the first epoch, the second, and with "always"."""
+    params, bar = CHECKED[path]
+    side, count = (224, inputs.RAW224) if name == "raw224" else (32, inputs.RAW32)
+    part = side * 6 // 7 if path != "random-resized crop" else side
+    given = {"path": made[f"{name}.lmdb"], **params}
+    if "crop" in params:
+        given["size"] = [part, part]
+    found, goals = [], []
+    for title, epoch, verify, share in (
+        ("first epoch", 0, "first", bar),
+        ("second epoch", 1, "first", 0.97),
+        ("always", 1, "always", bar),
+    ):
+        never = f"{['first', 'second'][epoch]} epoch, never"
+        if never not in [one.name for one in found]:
+            spec = {"params": {**given, "verify": "never"}, "epoch": epoch}
+            found.append(Contender(never, "first_epochs", spec, modes=(FASTEST,)))
+        spec = {"params": {**given, "verify": verify}, "epoch": epoch}
+        found.append(Contender(title, "first_epochs", spec, modes=(FASTEST,)))
+        goals.append(Goal(title, never, share))
+    return Case(f"checks, {name}, {path}", found, goals, count=count)
+
+
+def matrix(made: dict[str, str]) -> list[Case]:
+    """Every path of raw pixels, and every path with checks."""
+    names = ("raw224", "raw32")
+    small = ("copy", "flip", "flip, float32")
+    return [
+        *(paths(name, made) for name in names),
+        *(checked("raw224", path, made) for path in CHECKED),
+        *(checked("raw32", path, made) for path in small),
+    ]
+
+
 def all_cases(made: dict[str, str], pythons: Pythons) -> list[Case]:
     """Every case, the plain ones first."""
     plain = [raw(name, made, pythons) for name in ("raw224", "raw32")]
@@ -341,7 +432,7 @@ def all_cases(made: dict[str, str], pythons: Pythons) -> list[Case]:
     return [
         *plain, *packed, *pictures, *marked, floats(made), verifying(made),
         *(other for case in plain for other in raw_otherwise(case)),
-        *jpeg_otherwise(pictures[1]), *(resizes(case) for case in pictures),
+        *jpeg_otherwise(pictures[1]), *(resizes(case) for case in pictures), *matrix(made),
     ]  # fmt: skip
 
 
@@ -349,6 +440,7 @@ def all_cases(made: dict[str, str], pythons: Pythons) -> list[Case]:
 GUARD = (
     "raw224", "raw32", "raw32, batch 32", "raw224 gzip, 1 a chunk", "raw32 gzip, 64 a chunk",
     "JPEG, center crop", "JPEG, random-resized crop, flip", "raw224 to normalised float32",
+    "paths, raw224", "paths, raw32",
 )  # fmt: skip
 
 

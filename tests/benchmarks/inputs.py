@@ -16,6 +16,8 @@ from PIL import Image
 
 RAW224 = 4000
 RAW32 = 50_000
+#: Shards of the sharded sets.
+SHARDS = 8
 #: Different JPEGs, and how often each is in the set: an epoch of 1,000 pictures would be over
 #: before a loader that starts anew each epoch is under way.
 JPEGS = 1000
@@ -117,6 +119,24 @@ def pack_lmdb(path: Path, pixels: Any) -> None:
     middle.unlink()
 
 
+def pack_halves(path: Path, pixels: Any) -> None:
+    """Raw rows as two HDF5 files of plain h5py in one folder."""
+    path.mkdir()
+    half = len(pixels) // 2
+    pack_raw(path / "a.h5", pixels[:half])
+    pack_raw(path / "b.h5", pixels[half:])
+
+
+def pack_shards(path: Path, pixels: Any) -> None:
+    """Raw rows as shards of ours."""
+    from converters import convert
+
+    middle = path.with_name(path.name + "_middle.h5")
+    pack_raw(middle, pixels)
+    convert(middle, path, format="hdf5", shards=SHARDS)
+    middle.unlink()
+
+
 def build(folder: Path) -> dict[str, str]:
     """All inputs, as paths."""
     from converters import convert
@@ -133,6 +153,8 @@ def build(folder: Path) -> dict[str, str]:
             ("h5", "plain.h5", pack_raw, {}),
             ("gz", "gzip.h5", pack_raw, gzip),
             ("lmdb", "lmdb", pack_lmdb, {}),
+            ("halves", "halves", pack_halves, {}),
+            ("shards", "shards", pack_shards, {}),
         ):
 
             def make(

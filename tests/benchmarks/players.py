@@ -13,6 +13,8 @@ What a contender is given (JSON):
     batch, workers, count     samples a batch, threads or processes, samples in the set
     consumer  "none", or "sum": each batch is read once
     crop      JPEGs only: "center" (0.875 of the shorter side) or "random" (resized crop and flip)
+    params    ours only: parameters; ``"postprocess": "nothing"`` is a function that does nothing
+    epoch     first epochs only: which epoch of each new reader is timed, 0 unless told
 
 Imports stay inside the contenders: each needs only its own packages.
 """
@@ -47,9 +49,16 @@ from rivals import (
 # -- ours ----------------------------------------------------------------------------------------
 
 
+def nothing(data: Any, labels: Any) -> None:
+    """A postprocess that changes nothing, in place."""
+
+
 def _params(spec: dict[str, Any]) -> dict[str, Any]:
     given = {"batch_size": spec["batch"], "nthread": spec["workers"], "njob": AHEAD}
-    return {"shuffle": True, **given, **spec["params"]}
+    params = {"shuffle": True, **given, **spec["params"]}
+    if "postprocess" in params:
+        params["postprocess"] = nothing
+    return params
 
 
 def reader_of(spec: dict[str, Any]) -> type[Any]:
@@ -77,19 +86,24 @@ def ours(spec: dict[str, Any]) -> Batches:
 
 
 class FirstEpochs:
-    """Epochs that each verify every sample for the first time; readers are made between them.
+    """One epoch of each of many readers, the first if nothing else is told: it verifies every
+    sample for the first time. Readers are made between them.
 
     The clock runs from the seventh batch on: by then slots and queue are warm.
     """
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec, self.reader = spec, reader_of(spec)
+        self.epoch = spec.get("epoch", 0)
         self.take(0, 0)
 
     def take(self, seconds: float, samples: int) -> tuple[int, float]:
         taken, spent = 0, 0.0
         while not enough(seconds, samples, taken, spent):
-            with self.reader(_params(self.spec), epochs=1) as reader:
+            with self.reader(_params(self.spec), epochs=self.epoch + 1) as reader:
+                for _ in range(self.epoch):
+                    for _ in reader:
+                        pass
                 batches = iter(reader)
                 for _ in itertools.islice(batches, AHEAD + 2):
                     pass
@@ -150,8 +164,9 @@ def memcpy(spec: dict[str, Any]) -> Bare:
 
 
 def fill(spec: dict[str, Any]) -> Bare:
-    """Threads that fill float32 slots with a constant."""
-    slots = [np.ones((spec["batch"], spec["row_values"]), np.float32) for _ in range(AHEAD + 1)]
+    """Threads that fill slots of a float dtype, float32 unless told, with a constant."""
+    shape, dtype = (spec["batch"], spec["row_values"]), spec.get("dtype", "float32")
+    slots = [np.ones(shape, dtype) for _ in range(AHEAD + 1)]
     turn = list(range(spec["workers"]))
 
     def work(number: int) -> int:

@@ -15,6 +15,9 @@ How it is measured:
   first. What was ready before it is thrown away. Contenders alternate, in turned order each round.
 * Told are medians and best windows of ``--rounds``, and ratios as medians over rounds.
 
+``python tests/benchmarks/run.py DIR --matrix`` measures ours alone: each path of raw pixels as a
+share of plain copying, and what checks cost on each, in the first epoch and in the second.
+
 ``python tests/benchmarks/run.py DIR --against REV`` measures this tree against another revision
 instead, in a temporary git worktree, both alternating, and exits with 1 where a ratio is below
 0.95. Run it before each commit that touches the hot path: ``--against main``.
@@ -379,6 +382,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="the longest window")
     parser.add_argument("--case", action="append", help="this one, or all whose name contains it")
+    parser.add_argument("--matrix", action="store_true", help="every path of raw pixels, no rival")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--name", help="of the files written (results, or against)")
     parser.add_argument("--against", metavar="REV", help="measure this tree against a revision")
@@ -390,7 +394,7 @@ def main(arguments: list[str] | None = None) -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     made = inputs.build(options.folder)
     pythons = cases.Pythons(options.ffcv_python, options.torch_python, options.peers_python)
-    found = cases.all_cases(made, pythons)
+    found = cases.matrix(made) if options.matrix else cases.all_cases(made, pythons)
     if options.list:
         print("\n".join(case.name for case in found))
         return 0
