@@ -453,7 +453,6 @@ def _shut_down(
         return  # a forked child: threads and locks are the parent's
     # all steps, whatever one of them raises: a warning may be an error
     with after_this(), contextlib.ExitStack() as steps:
-        steps.callback(source.close)
         if on_device is not None:
             steps.callback(on_device.close)
         if trace is not None:
@@ -461,4 +460,5 @@ def _shut_down(
             copies = None if ring.copies is None else ring.copies.meter
             steps.callback(trace.write, workers.meters, kind, len(ring.slots), copies)
         steps.callback(workers.stop)
+        steps.callback(source.close)  # a worker that waits for a store waits no longer
         steps.callback(ring.close)
