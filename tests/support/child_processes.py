@@ -1,15 +1,28 @@
-"""Child processes of tests: they end and their pipes are closed, whatever becomes of the test."""
+"""Child processes of tests: they end and their pipes are closed, whatever becomes of the test.
+
+``Watched`` is for many trials that may kill their process or make it hang. The child answers one
+request after the other with answer_requests(). A new one takes over where it ends.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import json
 import os
+import resource
+import select
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import IO, Any, Self
 
 from observed import HANG
+from project import ROOT
 
 
 @contextmanager
@@ -54,3 +67,152 @@ def run(
     with child(words, **settings) as process:
         out, err = ended(process, given)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+# -- many trials in one process ------------------------------------------------------------------
+
+
+def environment() -> dict[str, str]:
+    """The environment of this process, with the checkout and its tests first on the path."""
+    places = ROOT / "tests", ROOT / "tests/support", ROOT, os.environ.get("PYTHONPATH", "")
+    path = os.pathsep.join(map(str, places))
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def how_ended(code: int) -> str:
+    """In words: "SIGSEGV", or "exit code 1"."""
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+@dataclass(eq=False)
+class Ended(Exception):
+    """A child ended, or was ended because it hung, instead of giving an answer."""
+
+    how: str
+    """ "hang", a signal's name, or "exit code 1"."""
+    said: str
+    """The last of what it wrote to standard error."""
+
+
+class Watched:
+    """A Python process that answers requests. It starts with the first one, and again with the next
+    one after its end. A context manager."""
+
+    def __init__(
+        self,
+        *words: str,
+        patience: float | None = 60,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """``words``: Python's arguments. A child hangs that says nothing twice for ``patience``
+        seconds: twice, as the whole machine may have been stopped in the first of them. None: its
+        requests may take any time."""
+        self._words = [sys.executable, "-X", "faulthandler", *words]
+        self._patience = patience
+        self._env = {**environment(), **(env or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[str]
+        self._rest = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._reap(stuck=False)
+
+    def start(self) -> None:
+        """Start the process, and wait until it is ready. RuntimeError where it ends before."""
+        # a file: a pipe that nobody reads would fill up and stop the child
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        self._rest = b""
+        self._process = subprocess.Popen(
+            self._words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            cwd=ROOT,
+            env=self._env,
+        )
+        try:
+            self._answer(HANG)
+        except Ended as end:
+            raise RuntimeError(f"the child did not start: {end.how}: {end.said}") from None
+
+    def ask(self, request: Any) -> Any:
+        """The answer to a request; both are JSON. ``Ended`` where there is none."""
+        if self._process is None:
+            self.start()
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its pipe is at the end too
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        return self._answer(self._patience)
+
+    def close(self) -> None:
+        """End the process; ``Ended`` where it does not end as it should."""
+        if self._process is not None:
+            code, ended = self._reap(stuck=False)
+            if code:
+                raise ended
+
+    def _answer(self, patience: float | None) -> Any:
+        """The next line that the child writes."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        silent = 0
+        while b"\n" not in self._rest:
+            if not select.select([pipe], [], [], patience)[0]:
+                silent += 1
+                if silent == 2:
+                    raise self._reap(stuck=True)[1]
+                continue
+            silent = 0
+            more = os.read(pipe, 1 << 16)
+            if not more:
+                raise self._reap(stuck=False)[1]
+            self._rest += more
+        line, _, self._rest = self._rest.partition(b"\n")
+        return json.loads(line)
+
+    def _reap(self, stuck: bool) -> tuple[int, Ended]:
+        """Wait until the process has ended: its exit code, and its end in words."""
+        process, self._process = self._process, None
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        try:
+            if stuck:
+                process.send_signal(signal.SIGABRT)  # faulthandler shows where it hangs
+            process.wait(HANG)
+        except subprocess.TimeoutExpired:
+            stuck = True
+            process.kill()
+        code = process.wait()
+        process.stdout.close()
+        with self._errors:
+            self._errors.seek(0)
+            said = self._errors.read()[-2000:]
+        return code, Ended("hang" if stuck else how_ended(code), said)
+
+
+def answer_requests(answer: Callable[[Any], Any], memory: int | None = None) -> None:
+    """In a child of Watched: answer its requests until there are no more. What else is printed goes
+    to standard error. ``memory``: the bytes that the process may have."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.enable()
+    if memory is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    print("null", file=answers, flush=True)  # it is ready
+    for line in requests:
+        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)

@@ -4,28 +4,26 @@
 
 Each round changes some bytes of a set's files, or cuts one short, opens what is left and reads all
 of it. Anything but a set that is read or an error of asyncreader is a failure: another exception, a
-signal, more than ten seconds or 4 GB, a pickle that is read. A failure is shown with its round,
-which ``--round`` repeats in this process: python tests/support/fuzz_layouts.py --round 17 caffe.
+signal, ten seconds of silence, more than 4 GB, a pickle that is read. A failure is shown with its
+round; ``--round`` repeats it in this process: python tests/support/fuzz_layouts.py --round 17 caffe
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import resource
-import signal
-import subprocess
 import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import foreign_sets as foreign
 import h5py
 import numpy as np
+from child_processes import Ended, Watched, answer_requests
 from fakes import paint, pictures
 
 from asyncreader import AsyncReaderError, SampleError
@@ -304,49 +302,35 @@ def no_pickles(event: str, arguments: Any) -> None:
         raise AssertionError(f"a pickle was read: {arguments}")
 
 
-def child(layout: str, first: int, rounds: int) -> None:
-    """Rounds ``first`` to ``rounds``; each is told before it begins, and an exception ends it."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+def child(layout: str) -> None:
+    """Rounds that are asked for: whether each is refused. Any exception ends the process."""
     sys.addaudithook(no_pickles)
     warnings.simplefilter("ignore")
-    refused = 0
     with tempfile.TemporaryDirectory() as folder:
         damaged = Damaged(layout, Path(folder))
-        for number in range(first, rounds):
-            print(f"round {number} {refused}", flush=True)
-            signal.alarm(SECONDS)  # nobody handles it: a hang ends by this signal
-            refused += damaged.round(number) != ""
-            signal.alarm(0)
-    print(f"round {rounds} {refused}", flush=True)
+        answer_requests(lambda number: damaged.round(number) != "", MEMORY)
 
 
 # -- all of them -----------------------------------------------------------------------------------
 
 
-def fuzz(layout: str, rounds: int) -> tuple[int, list[str]]:
+def fuzz(layout: str, rounds: int, program: Sequence[str] = (__file__,)) -> tuple[int, list[str]]:
     """(rounds that were refused with an error of ours, failures) of a layout."""
-    refused, failures, first = 0, [], 0
-    while first < rounds:
-        words = [sys.executable, __file__, "--child", str(first), str(rounds), layout]
-        done = subprocess.run(words, capture_output=True, text=True)
-        told = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("round")]
-        if not told:
-            return refused, [*failures, f"{layout}: {done.stderr[-1000:]}"]
-        last, more = map(int, told[-1])
-        refused += more
-        if done.returncode < 0:
-            name = signal.Signals(-done.returncode).name
-            failures.append(f"{layout}, round {last}: {name}")
-        elif done.returncode:
-            failures.append(f"{layout}, round {last}: {done.stderr.strip().splitlines()[-1]}")
-        first = last + 1
+    refused, failures = 0, []
+    with Watched(*program, "--child", layout, patience=SECONDS) as watched:
+        for number in range(rounds):
+            try:
+                refused += watched.ask(number)
+            except Ended as end:
+                said = end.said.strip().rpartition("\n")[2]
+                failures.append(f"{layout}, round {number}: {end.how}: {said}")
     return refused, failures
 
 
 def main() -> int:
     """0 where nothing failed."""
     if sys.argv[1:2] == ["--child"]:
-        child(sys.argv[4], int(sys.argv[2]), int(sys.argv[3]))
+        child(sys.argv[2])
         return 0
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--round", type=int, help="only this one, in this process")

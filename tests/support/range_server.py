@@ -27,6 +27,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from child_processes import child
+
 RANGE = re.compile(rb"^range: *bytes=(\d+)-(\d*)", re.I | re.M)
 
 
@@ -208,20 +210,11 @@ async def run(options: argparse.Namespace) -> None:
 def serving(folder: Path, **options: float) -> Iterator[str]:
     """A server of ``folder`` in a process of its own: its URL."""
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    process = subprocess.Popen(
-        [sys.executable, __file__, str(folder), *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
+    command = [sys.executable, __file__, str(folder), *words]
+    pipe = subprocess.PIPE
+    with child(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-    finally:
-        process.stdin.close()
-        process.stdout.close()
-        process.wait()
 
 
 def server_stats(url: str) -> dict[str, int]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from faults.case import Case, Figures, tally
+from child_processes import Ended, Watched
+
+from faults.case import Case, Figures, Outcome, tally
 from faults.damage.trials import Job
-from faults.damage.watch import outcomes, watch
 from faults.sets import build
 
 FORMATS = ("HDF5 raw", "HDF5 gzip", "HDF5 jpeg", "LMDB raw", "LMDB jpeg")
+
+#: Verdicts that break the promise.
+BROKEN = ("silent wrong", "short", "untyped", "signal", "hang", "slow", "not at open")
 
 
 @dataclass(frozen=True)
@@ -31,19 +34,39 @@ class Damage:
         """A line for each format and value of ``verify``. One process runs all trials; where a
         trial ends it, a new one takes over."""
         made = build(self.formats, scratch.parent / "sets")
-        names, jobs = [], []
-        for name in self.formats:
-            known = tuple(one.to_json() for one in made[name])
-            for verify in self.verify:
-                folder = str(scratch / f"{name} {verify}")
-                names.append(f'{name}, verify="{verify}"' if len(self.verify) > 1 else name)
-                jobs.append(Job(self.name, known, verify, seed, 0, rounds, folder))
-        trials = outcomes(watch(jobs))
-        for name in names:
-            yield tally(name, itertools.islice(trials, rounds), "s of CPU")
-        at_exit = tally("at exit", trials)
-        if at_exit.trials:  # the process died after the last trial
-            yield at_exit
+        with Watched("-m", "faults.damage.trials") as child:
+            for name in self.formats:
+                sets = [one.to_json() for one in made[name]]
+                for verify in self.verify:
+                    job = Job(self.name, sets, verify, seed, str(scratch / f"{name} {verify}"))
+                    what = f'{name}, verify="{verify}"' if len(self.verify) > 1 else name
+                    yield tally(what, trials(child, job, rounds), "s of CPU")
+            try:
+                child.close()
+            except Ended as end:  # of what the last trial did
+                yield tally("at exit", [_ended("the last trial", end)])
+
+
+def trials(child: Watched, job: Job, rounds: int) -> Iterator[Outcome]:
+    """Each trial of a job as it is counted, broken promises in words."""
+    for number in range(rounds):
+        try:
+            found = child.ask((asdict(job), number))
+        except Ended as end:
+            yield _ended(f"trial {number}", end)
+            continue
+        verdict = found["verdict"]
+        said = f"trial {number}: {verdict}: {found['did']}: {found['said']}"
+        yield Outcome(verdict, (said,) if verdict in BROKEN else (), found["seconds"])
+
+
+def _ended(what: str, end: Ended) -> Outcome:
+    """A trial that killed its process or made it hang."""
+    said = " | ".join(end.said.split("\n"))
+    if end.how.startswith("exit code"):
+        raise RuntimeError(f"the process of the trials failed: {said}")
+    verdict = "hang" if end.how == "hang" else "signal"
+    return Outcome(verdict, (f"{what}: {verdict}: {end.how}: {said}",))
 
 
 _NOTHING_WRONG = "no silently wrong sample, no signal, no hang, no untyped error"

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from child_processes import Watched
 
 from faults import run
 from faults.case import Figures, tally
-from faults.damage import read_damaged, trials, watch
-from faults.damage.case_damage import CASES, FORMATS
+from faults.damage import read_damaged
+from faults.damage.case_damage import CASES, FORMATS, trials
+from faults.damage.trials import Job
 from faults.sets import BITS, KnownSet, build, number_in, painted
 
 
@@ -78,38 +80,27 @@ def test_an_epoch_that_lacks_a_record_is_seen() -> None:
 
 
 CHILD = """
-import json, os, signal, sys, time
-jobs = json.loads(sys.argv[1])
-for job in jobs:
-    for number in range(job["first"], job["stop"]):
-        if number == 2 and job["kind"] == "dies":
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if number == 2 and job["kind"] == "hangs":
-            time.sleep(60)
-        line = dict(number=number, did="", verdict="right", said="", seconds=0.25)
-        print(json.dumps(line), flush=True)
+import os, signal, time
+from child_processes import answer_requests
+def answer(request):
+    (job, number) = request
+    if number == 2 and job["kind"] == "dies":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if number == 2 and job["kind"] == "hangs":
+        time.sleep(60)
+    return dict(did="", verdict="right", said="", seconds=0.25)
+answer_requests(answer)
 """
 
 
 @pytest.mark.parametrize(("kind", "verdict"), [("dies", "signal"), ("hangs", "hang")])
-def test_a_killed_or_stuck_process_is_an_outcome(
-    kind: str, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_or_stuck_process_is_an_outcome(kind: str, verdict: str) -> None:
     """The trial that killed or stopped its process is named; the others go on in a new one."""
-    folder = tmp_path / "faults" / "damage"
-    folder.mkdir(parents=True)
-    (folder / "trials.py").write_text(CHILD)
-    monkeypatch.setattr(watch, "TESTS", str(tmp_path))
-    monkeypatch.setattr(watch, "PATIENCE", 4 if kind == "hangs" else watch.PATIENCE)
-    jobs = [
-        trials.Job("fine", (), "", 0, 0, 2, ""),
-        trials.Job(kind, (), "", 0, 0, 4, ""),
-    ]
-    found = list(watch.watch(jobs))
-    assert [(t.number, t.verdict) for t in found] == [
-        *((0, "right"), (1, "right"), (0, "right"), (1, "right"), (2, verdict), (3, "right")),
-    ]
-    figures = tally("", watch.outcomes(found), "s of CPU")
+    with Watched("-c", CHILD, patience=4 if kind == "hangs" else 60) as child:
+        jobs = [(Job("fine", [], "", 0, ""), 2), (Job(kind, [], "", 0, ""), 4)]
+        found = [outcome for job, rounds in jobs for outcome in trials(child, job, rounds)]
+    assert [one.verdict for one in found] == [*["right"] * 4, verdict, "right"]
+    figures = tally("", found, "s of CPU")
     assert figures.counts == {"right": 5, verdict: 1}
     assert len(figures.broken) == 1
     assert figures.broken[0].startswith(f"trial 2: {verdict}")

@@ -17,6 +17,7 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
+from child_processes import child, ended
 from fakes import (
     damage,
     data_file,
@@ -48,20 +49,13 @@ def served(path: str | Path, **params: Any) -> np.ndarray:
 @contextmanager
 def another_process(code: str, path: str) -> Iterator[None]:
     """A process that has run ``code`` (``path`` is its sys.argv[1]) and waits."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"import sys\n{code}\nprint(1, flush=True)\nsys.stdin.read()", path],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
+    code = f"import sys\n{code}\nprint(1, flush=True)\nsys.stdin.read()"
+    words = [sys.executable, "-c", code, path]
+    with child(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
         assert process.stdout.readline() == b"1\n"
         yield
-    finally:
-        process.stdin.close()
-        process.wait()
-        process.stdout.close()
+        ended(process)
 
 
 # -- short files ---------------------------------------------------------------------------------

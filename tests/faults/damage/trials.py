@@ -1,22 +1,17 @@
-"""One process full of trials: ``python -m faults.damage.trials JOBS`` damages sets again and again.
-
-It says what came of each trial in a line of JSON, so that whoever started it (watch.py) knows which
-one killed it or made it hang.
-"""
+"""One process full of trials: each request names a job and a trial of it, the answer is what came
+of it. case_damage.py knows by that which trial killed the process or made it hang."""
 
 from __future__ import annotations
 
-import faulthandler
-import json
 import os
-import resource
-import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from child_processes import answer_requests
 
 from faults.damage.damaged_bytes import Mutant, damage_structure, flip
 from faults.damage.false_metadata import rewrite_hdf5, rewrite_lmdb
@@ -30,27 +25,15 @@ LIMIT = 6 << 30
 
 @dataclass(frozen=True)
 class Job:
-    """Trials ``first``, ``first + 1`` ... below ``stop`` of one kind on some sets."""
+    """Trials of one kind on some sets, one set after the other."""
 
     kind: str
     """"flips", "structure", "live" or "truncations"."""
-    sets: tuple[str, ...]
+    sets: list[str]
     """KnownSet.to_json of each."""
     verify: str
     seed: int
-    first: int
-    stop: int
     scratch: str
-
-
-def to_json(jobs: Sequence[Job]) -> str:
-    """Jobs for a child's command line."""
-    return json.dumps([asdict(job) for job in jobs])
-
-
-def from_json(text: str) -> list[Job]:
-    """What to_json wrote."""
-    return [Job(**{**fields, "sets": tuple(fields["sets"])}) for fields in json.loads(text)]
 
 
 class DamagedSet:
@@ -172,20 +155,25 @@ KINDS: dict[str, Callable[[DamagedSet, Job, int], tuple[str, Outcome]]] = {
 }
 
 
-def main() -> None:
-    faulthandler.enable()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
-    warnings.simplefilter("ignore")  # an error is what counts, not what is said before it
-    for job in from_json(sys.argv[1]):
-        scratch = Path(job.scratch)
-        scratch.mkdir(exist_ok=True)
-        targets = [DamagedSet(text, scratch) for text in job.sets]
-        for number in range(job.first, job.stop):
-            target = targets[number % len(targets)]
-            said, outcome = KINDS[job.kind](target, job, number)
-            print(json.dumps({"number": number, "did": said, **asdict(outcome)}), flush=True)
+class Trials:
+    """The jobs of one process; the sets of the last one are kept."""
+
+    def __init__(self) -> None:
+        self._job: Job | None = None
+        self._targets: list[DamagedSet] = []
+
+    def answer(self, request: tuple[dict[str, Any], int]) -> dict[str, Any]:
+        """What came of one trial of a job."""
+        job, number = Job(**request[0]), request[1]
+        if job != self._job:
+            scratch = Path(job.scratch)
+            scratch.mkdir(exist_ok=True)
+            self._job, self._targets = job, [DamagedSet(text, scratch) for text in job.sets]
+        target = self._targets[number % len(self._targets)]
+        said, outcome = KINDS[job.kind](target, job, number)
+        return {"did": said, **asdict(outcome)}
 
 
 if __name__ == "__main__":
-    main()
+    warnings.simplefilter("ignore")  # an error is what counts, not what is said before it
+    answer_requests(Trials().answer, LIMIT)

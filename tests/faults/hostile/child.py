@@ -1,7 +1,7 @@
 """The child process that opens attacks: reads, describes, verifies, converts and shows them.
 
-One JSON request a line on stdin, one answer a line on stdout. Its memory is limited to what it has
-when it is ready and 2 GiB; runner.py watches the time and whether it dies. Nothing is caught that a
+Its memory is limited to what it has when it is ready and 2 GiB; runner.py watches the time and
+whether it dies. Nothing is caught that a
 user would see: an exception of another type than AsyncReaderError is an outcome of its own.
 """
 
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from child_processes import answer_requests
 from PIL import Image
 
 from asyncreader import AsyncReader
@@ -219,18 +220,15 @@ def settings() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Answer until there are no more requests."""
     warnings.simplefilter("ignore")
-    before = settings()
     # a store that fails is asked again for 20 s, one that is silent waited for 30 s: not here
     client._PATIENCE = 0.05
     client._CLIENT["timeout"] = timedelta(seconds=1)
     client._RETRY["max_retries"] = 1
-    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    for line in requests:
-        request = json.loads(line)
+    before = settings()
+
+    def reply(request: dict[str, Any]) -> dict[str, Any]:
         if request["way"] == "limit":
             # the kernels are compiled and the libraries loaded: what comes now is the attack's
             gc.collect()
@@ -238,17 +236,16 @@ def main() -> None:
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             limit = pages * resource.getpagesize() + MEMORY
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-            result: dict[str, Any] = {"outcome": "limited"}
-        elif request["way"] == "settings":
+            return {"outcome": "limited"}
+        if request["way"] == "settings":
             now = settings()
             changed = {name for name in now if now[name] != before[name]}
-            result = {"outcome": repr(sorted(changed)) if changed else "same"}
-        elif request["way"] == "die":  # for the test of the runner
+            return {"outcome": repr(sorted(changed)) if changed else "same"}
+        if request["way"] == "die":  # for the test of the runner
             os.kill(os.getpid(), signal.SIGSEGV)
-        else:
-            result = answer(request)
-        answers.write(json.dumps(result) + "\n")
-        answers.flush()
+        return answer(request)
+
+    answer_requests(reply)
 
 
 if __name__ == "__main__":

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import select
 import shutil
-import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .corpus import Attack, Corpus
+from child_processes import Ended, Watched
 
-TESTS = Path(__file__).resolve().parents[2]
-#: Seconds after which the child process is taken to hang.
-HANG = 60.0
+from .corpus import Attack, Corpus
 
 
 @dataclass(frozen=True)
@@ -33,42 +27,28 @@ class Result:
     seconds: float
 
 
-class AttackRunner:
-    """Runs the child process that opens attacks, and a new one when it dies. A context manager."""
+class AttackRunner(Watched):
+    """The child process that opens attacks, and a new one when it dies."""
 
     def __init__(self, corpus: Corpus) -> None:
-        self._corpus = corpus
-        self._process: subprocess.Popen[str] | None = None
-        self._log = corpus.root / "child.log"
-
-    def __enter__(self) -> AttackRunner:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-        self._corpus.close()
-
-    def _start(self) -> subprocess.Popen[str]:
-        folders = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
         environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(folders),
-            "HDF5_PLUGIN_PATH": str(self._corpus.plugins),
+            "HDF5_PLUGIN_PATH": str(corpus.plugins),
             "MALLOC_ARENA_MAX": "2",  # each reserves addresses, which are what is limited
             "OPENBLAS_NUM_THREADS": "1",
             "COLUMNS": "200",
-            "TMPDIR": str(self._corpus.temporary),
-            "XDG_CACHE_HOME": str(self._corpus.cache),
+            "TMPDIR": str(corpus.temporary),
+            "XDG_CACHE_HOME": str(corpus.cache),
         }
-        with open(self._log, "a", encoding="utf-8") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "faults.hostile.child"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                text=True,
-            )
+        super().__init__("-m", "faults.hostile.child", env=environment)
+        self._corpus = corpus
+
+    def __exit__(self, *exc: object) -> None:
+        super().__exit__(*exc)
+        self._corpus.close()
+
+    def start(self) -> None:
+        """Start a child, load all that it needs, and limit its memory."""
+        super().start()
         for way in ("read", "info", "verify", "convert", "drop_in"):
             out = self._corpus.root / "warm"
             out.mkdir()
@@ -76,48 +56,21 @@ class AttackRunner:
             shutil.rmtree(out)
             assert warm["outcome"] == "served", warm
         assert self._ask("limit", "", {}, {})["outcome"] == "limited"
-        return self._process
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.close()
-            process.kill()
-            process.wait()
-            process.stdout.close()
 
     def _ask(
         self, way: str, path: str, params: dict[str, Any], options: dict[str, Any]
     ) -> dict[str, Any]:
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
+        """What came of a request; a child that ends or hangs is an outcome."""
         request = {"way": way, "path": path, "params": params, "options": options}
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        ready, _, _ = select.select([process.stdout], [], [], HANG)
-        line = process.stdout.readline() if ready else ""
-        if line:
-            result: dict[str, Any] = json.loads(line)
-            return result
-        if not ready:
-            process.kill()
-        code = process.wait()
-        self._end()
-        said = "it hung" if not ready else f"it died: {signal_name(code)}"
-        return {
-            "outcome": "hang" if not ready else "signal",
-            "said": f"{said}\n{self._log.read_text(errors='replace')[-2000:]}",
-            "seconds": HANG if not ready else 0.0,
-        }
+        try:
+            result: dict[str, Any] = self.ask(request)
+        except Ended as end:
+            outcome = "hang" if end.how == "hang" else "signal"
+            return {"outcome": outcome, "said": f"{end.how}\n{end.said}", "seconds": 0.0}
+        return result
 
     def settings(self) -> str:
         """ "same", or the settings of the child process that were changed."""
-        if self._process is None:
-            self._start()
         said: str = self._ask("settings", "", {}, {})["outcome"]
         return said
 
@@ -126,8 +79,6 @@ class AttackRunner:
         made, folder = self._corpus.prepare(attack)
         before = [snapshot(self._corpus.outside), snapshot(folder)]
         for way in ways:
-            if self._process is None:
-                self._start()
             out = self._corpus.root / "out"
             out.mkdir()
             path = str(made.path)
@@ -144,18 +95,13 @@ class AttackRunner:
                 self._corpus.temporary.mkdir()
             if self._corpus.touched.exists():
                 self._corpus.touched.unlink()
-                self._end()
+                self.close()
                 outcome, said = "plugin loaded", said
             if [snapshot(self._corpus.outside), snapshot(folder)] != before:
                 outcome, said = "files changed", said
                 before = [snapshot(self._corpus.outside), snapshot(folder)]
             yield Result(way, outcome, said, found["seconds"])
         remove(folder)
-
-
-def signal_name(code: int) -> str:
-    """ "SIGSEGV", or the exit code."""
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 def snapshot(folder: Path) -> dict[str, tuple[Any, ...]]:

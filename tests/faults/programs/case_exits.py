@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.case import Case, Figures, Outcome, tally
-from faults.programs.child_runner import ChildRunner, End, child_runner, started
+from faults.programs.child_runner import ChildRunner, End, started
 from faults.programs.endings import BY_SIGNAL, OF_PROCESSES, WAYS
 from faults.sets import KnownSet, build
 
@@ -82,7 +82,7 @@ class Exits:
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
         """A line for each format and kind of workers; the short form tries one format."""
         short = rounds <= self.short
-        with child_runner("faults.programs.endings") as runner:
+        with ChildRunner("faults.programs.endings") as runner:
             for name, sets in build(FORMATS[:1] if short else FORMATS, scratch).items():
                 for workers in WORKERS:
                     few = FEW[workers] if short else None
@@ -124,7 +124,7 @@ class CtrlC:
         made = build(formats, scratch)
         ways = [(name, "all phases") for name in formats]
         ways += [(formats[0], "all phases, traced"), (formats[0], "all phases, drop-ins")]
-        with child_runner("faults.programs.endings") as runner:
+        with ChildRunner("faults.programs.endings") as runner:
             for name, way in ways:
                 for workers in WORKERS[:1] if short else WORKERS:
                     given = {"way": way, "path": made[name][0].path, "workers": workers}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from faults.case import Case, Figures, Outcome, tally
 from faults.programs.case_kill import SHARDS, SUFFIXES, Packer, bytes_of, listed
-from faults.programs.child_runner import ChildRunner, End, child_runner
+from faults.programs.child_runner import ChildRunner, End
 
 #: Encodings and options that write in different ways.
 KINDS = {
@@ -71,7 +71,7 @@ class Full:
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
         """Three lines for each kind of set, one for each way in which the disk is full."""
-        with child_runner("faults.programs.conversions") as runner:
+        with ChildRunner("faults.programs.conversions") as runner:
             for packer, options, what in self._packers(runner, rounds, scratch):
                 for full in (failing, limited, small_disks):
                     words, ends = full(packer, options, rounds)

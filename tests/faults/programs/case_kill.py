@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from faults.case import Case, Figures, Outcome, tally
-from faults.programs.child_runner import ChildRunner, End, child_runner
+from faults.programs.child_runner import ChildRunner, End
 from faults.sets import painted
 
 PICTURES = 40
@@ -145,7 +145,7 @@ class Kill:
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
         """A line for each container, and for shards of each; the short form tries shards of one."""
-        with child_runner("faults.programs.conversions") as runner:
+        with ChildRunner("faults.programs.conversions") as runner:
             for container in SUFFIXES:
                 packer = Packer(runner, scratch, container)
                 yield self._figures(packer, container, rounds, seed)
@@ -261,7 +261,7 @@ def refused(packer: Packer) -> str | None:
         "wait_at": 60,
         "fifo": str(fifo),
     }
-    with child_runner("faults.programs.conversions") as other:
+    with ChildRunner("faults.programs.conversions") as other:
         first = threading.Thread(target=lambda: ends.append(other.run({}, **given)))
         first.start()
         while first.is_alive():

@@ -15,7 +15,7 @@ import numpy as np
 from fakes import packed, write_hdf5, write_lmdb
 
 from faults.case import Case, Figures
-from faults.programs.child_runner import child_runner
+from faults.programs.child_runner import ChildRunner
 from faults.programs.long_use import painted
 from faults.sets import build
 
@@ -50,7 +50,7 @@ class LongUse:
 
     def run(self, rounds: int, seed: int, scratch: Path) -> Iterator[Figures]:
         """A line for each process."""
-        with child_runner("faults.programs.long_use") as runner:
+        with ChildRunner("faults.programs.long_use") as runner:
             for one in self.runs(rounds <= self.short, rounds, seed, scratch):
                 end = runner.run({"patience": one.patience}, **one.arguments, rounds=one.rounds)
                 broken = list(end.report.get("found", ()))

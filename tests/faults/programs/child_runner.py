@@ -1,8 +1,8 @@
 """Trials in processes of their own, forked from one that has imported everything already.
 
-``python -m faults.programs.child_runner MODULE`` reads a JSON object from each line of its standard
-input, forks a child that runs ``MODULE.trial(**object)`` and ends as a program does, watches it
-from outside, and answers with a line. A trial is a session: nothing that it leaves behind escapes.
+``python -m faults.programs.child_runner MODULE`` forks a child for each request, which runs
+``MODULE.trial(**arguments)`` and ends as a program does, and watches it from outside. A trial is a
+session: nothing that it leaves behind escapes.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ import fcntl
 import importlib
 import json
 import os
-import resource
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[3]
+from child_processes import Watched, answer_requests, environment, how_ended
+from project import ROOT
 
 #: Seconds after which a trial hangs.
 PATIENCE = 300.0
@@ -56,9 +55,7 @@ class End:
     @property
     def how(self) -> str:
         """In words."""
-        if self.hung:
-            return "hang"
-        return signal.Signals(-self.code).name if self.code < 0 else f"exit code {self.code}"
+        return "hang" if self.hung else how_ended(self.code)
 
 
 # -- in a trial ----------------------------------------------------------------------------------
@@ -98,7 +95,8 @@ def session(leader: int) -> list[tuple[int, str]]:
 
 def watched(pid: int, report: int, said: int, plan: Mapping[str, Any]) -> End:
     """Wait for a child that leads a session. ``plan``: {"signal": 9, "after": 0.3, "group": True}
-    sends that, to the whole group; a "word" is waited for before it; "patience": seconds."""
+    sends that, to the whole group; a "word" is waited for before it; "patience" and "outlive" are
+    other seconds than those above."""
     began = time.monotonic()
     handle = os.pidfd_open(pid)
     held = b""
@@ -140,7 +138,7 @@ def watched(pid: int, report: int, said: int, plan: Mapping[str, Any]) -> End:
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     gone = time.monotonic()
     left = session(pid)
-    while left and time.monotonic() < gone + OUTLIVE:
+    while left and time.monotonic() < gone + plan.get("outlive", OUTLIVE):
         time.sleep(0.002)
         left = session(pid)
     done = time.monotonic()
@@ -204,65 +202,28 @@ def started(command: Sequence[str], plan: Mapping[str, Any]) -> End:
     return end
 
 
-def environment() -> dict[str, str]:
-    """The environment of this process, with the checkout first on the path."""
-    path = os.pathsep.join([str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path}
-
-
 # -- the runner ----------------------------------------------------------------------------------
 
 
-class ChildRunner:
-    """Starts a process that forks a child for each trial of that module."""
+class ChildRunner(Watched):
+    """A process that forks a child for each trial of that module."""
 
     def __init__(self, module: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "faults.programs.child_runner", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env=environment(),
-        )
+        # the process watches its children itself
+        super().__init__("-m", "faults.programs.child_runner", module, patience=None)
 
     def run(self, plan: Mapping[str, Any] | None = None, /, **arguments: Any) -> End:
         """One trial. ``plan``: see :func:`watched`; ``arguments``: of ``MODULE.trial``."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"plan": plan or {}, "arguments": arguments}) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("the process that forks the children ended")
-        facts = json.loads(line)
+        facts = self.ask({"plan": plan or {}, "arguments": arguments})
         return End(**{**facts, "left": tuple(facts["left"])})
 
-    def close(self) -> None:
-        """End it."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
 
+def main() -> None:
+    """Fork for each request; a child runs the trial and ends as any program ends."""
+    module = importlib.import_module(sys.argv[1])
+    module.warm()
 
-@contextmanager
-def child_runner(module: str) -> Iterator[ChildRunner]:
-    """A runner of that module's trials; its process ends with the block."""
-    made = ChildRunner(module)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-def _serve() -> dict[str, Any]:
-    """Fork for each request; returns in the children only."""
-    answers = os.dup(1)
-    os.dup2(2, 1)  # nothing that a trial prints is taken for an answer
-    for line in sys.stdin:
-        request = json.loads(line)
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
         report, reporting = os.pipe()
         said, saying = os.pipe()  # no file: its growth may be forbidden
         fcntl.fcntl(saying, fcntl.F_SETPIPE_SZ, 1 << 20)
@@ -272,35 +233,22 @@ def _serve() -> dict[str, Any]:
             os.dup2(reporting, _REPORT, inheritable=False)
             os.dup2(saying, 2)
             os.dup2(saying, 1)
-            for fd in (report, reporting, answers, said, saying):
+            for fd in (report, reporting, said, saying):
                 os.close(fd)
             # the inherited ones were made for the runner's output, which may have been a file
             sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-            null = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(null, 0)
-            os.close(null)
             os.write(_REPORT, b"\n")  # from now on it can be signalled
-            return dict(request["arguments"])
+            sys.exit(module.trial(**request["arguments"]))
         os.close(reporting)
         os.close(saying)
         os.read(report, 1)
         end = watched(pid, report, said, request["plan"])
         os.close(report)
         os.close(said)
-        os.write(answers, json.dumps(asdict(end)).encode() + b"\n")
-    os._exit(0)
+        return asdict(end)
 
-
-def main() -> None:
-    """Serve; in a child, run the trial and end as any program ends."""
-    import faulthandler
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    faulthandler.enable()
-    module = importlib.import_module(sys.argv[1])
-    module.warm()
-    sys.exit(module.trial(**_serve()))
+    answer_requests(answer)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from child_processes import run
+from child_processes import environment, run
 
 from faults.case import Case
 from faults.programs import case_exits, case_full, case_kill, case_long_use
-from faults.programs.child_runner import environment, started
+from faults.programs.child_runner import ChildRunner, started
 from faults.run import SEED
 
 CASES: tuple[Case, ...] = (
@@ -31,6 +31,33 @@ def test_no_promise_is_broken(case: Case, tmp_path: Path, monkeypatch: pytest.Mo
     for line in lines:
         assert not line.broken, f"{line.what}: {line.broken}"
         assert sum(line.counts.values()) > 0
+
+
+def test_every_end_of_a_trial_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial that dies, raises, hangs, or leaves a process behind is told so, and what it
+    reported; the next one is not disturbed."""
+    (tmp_path / "odd_program.py").write_text("""
+import os, signal, sys, time
+from faults.programs.child_runner import tell
+def warm(): pass
+def trial(what):
+    tell(what=what)
+    if what == "dies": os.kill(os.getpid(), signal.SIGSEGV)
+    if what == "raises": raise ValueError("odd")
+    if what == "hangs": time.sleep(600)
+    if what == "leaves one" and os.fork() == 0: time.sleep(600)
+    return 3
+""")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with ChildRunner("odd_program") as runner:
+        ways = {"dies": "SIGSEGV", "raises": "exit code 1", "hangs": "hang", "ends": "exit code 3"}
+        for what, how in ways.items():
+            end = runner.run({"patience": 1 if what == "hangs" else 300}, what=what)
+            assert (end.how, end.report, end.left) == (how, {"what": what}, ())
+            assert ("ValueError: odd" in end.output) == (what == "raises")
+        end = runner.run({"outlive": 1}, what="leaves one")
+        assert end.how == "exit code 3"
+        assert "odd_program" in end.left[0]
 
 
 @pytest.mark.slow
