@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +24,6 @@ from ..pixels.transform import FLIP_DRAW, OutputSpec, RowTransform
 from ..sources import Inspector, RowJob, Source, read_rows
 from ..stats import Meter
 from ..system.futures import result_of, submit
-
-if TYPE_CHECKING:
-    import pytest
 
 
 @dataclass
@@ -138,12 +134,12 @@ def fill_rows(
     return fill.handed_out(out), keys, errors
 
 
-def assert_same(found: Array, wanted: Array, tolerance: float = 0) -> None:
+def assert_same(found: Array, wanted: Array, tolerance: float = 0, mode: str = "") -> None:
     """``found`` is ``wanted``: to the last bit, or floats to their precision."""
-    assert found.shape == wanted.shape
-    assert found.dtype == wanted.dtype
+    assert found.shape == wanted.shape, mode
+    assert found.dtype == wanted.dtype, mode
     if tolerance == 0 and found.dtype.kind != "f":
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(found, wanted, mode)
         return
     relative = {2: 2e-3, 4: 1e-5, 8: 1e-12}.get(found.dtype.itemsize, 0)
     np.testing.assert_allclose(
@@ -151,6 +147,7 @@ def assert_same(found: Array, wanted: Array, tolerance: float = 0) -> None:
         wanted.astype(np.float64),
         rtol=relative,
         atol=max(tolerance, 20 * relative),
+        err_msg=mode,
     )
 
 
@@ -205,23 +202,16 @@ class SourceContract:
             assert (untouched == np.array(77).astype(found.dtype)).all()
         source.close()
 
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Runs test_fill_mode with each mode."""
-        if "mode" in metafunc.fixturenames:
-            metafunc.parametrize("mode", [*MODES, *(f"other {mode}" for mode in OTHER_MODES)])
-
-    def test_fill_mode(self, built: KnownSet, mode: str) -> None:
+    def test_fill_modes(self, built: KnownSet) -> None:
         """Each way of filling gives what plain numpy gives."""
-        other = mode.startswith("other ")
-        if other is (built.images.ndim == 4):
-            return  # the modes of images are not those of other data
-        wanted = OTHER_MODES[mode[6:]] if other else sized(MODES[mode], built.images)
         source = built.opened()
         records = np.random.default_rng(5).permutation(len(built.images))[:16]
-        found, keys, errors = fill_rows(source, wanted, records)
-        assert errors == ()
-        scale = built.tolerance * wanted.scale / min(wanted.std)
-        assert_same(found, expected(built.images[records], wanted, keys), scale)
+        for name, mode in (MODES if built.images.ndim == 4 else OTHER_MODES).items():
+            wanted = sized(mode, built.images)
+            found, keys, errors = fill_rows(source, wanted, records)
+            assert errors == (), name
+            scale = built.tolerance * wanted.scale / min(wanted.std)
+            assert_same(found, expected(built.images[records], wanted, keys), scale, name)
         source.close()
 
     def test_checking_changes_nothing(self, built: KnownSet) -> None:

@@ -13,7 +13,7 @@ import foreign_sets as foreign
 import fuzz_layouts
 import numpy as np
 import pytest
-from fuzz_layouts import IMAGES, LAYOUTS, Damaged, bare, caffe, pyxis, vlen
+from fuzz_layouts import IMAGES, LAYOUTS, Damaged
 
 from asyncreader import AsyncReaderError
 from asyncreader.sources import open_source
@@ -52,19 +52,19 @@ def test_failures_are_noticed(said: str, code: str) -> None:
         + "".join(f"    {line}\n" for line in said.splitlines())
         + "fuzz.read_everything = read\nsys.exit(fuzz.main())\n"
     )
-    refused, failures = fuzz_layouts.fuzz("bare", 4, ("-c", program))
+    refused, failures = fuzz_layouts.fuzz("LSUN", 4, ("-c", program))
     # the first read is of the whole set: rounds 0 and 1, and again after the new start
     assert refused == 0
-    assert failures[0].startswith("bare, round 1:")
+    assert failures[0].startswith("LSUN, round 1:")
     assert code in failures[0]
 
 
 def test_truncations(tmp_path: Path) -> None:
     """A file cut anywhere is refused when it is opened: no signal, no short set."""
-    for number, build in enumerate((caffe, pyxis, bare, vlen)):
-        folder = tmp_path / str(number)
+    for layout in ("Caffe", "pyxis", "LSUN", "vlen"):
+        folder = tmp_path / layout
         folder.mkdir()
-        path = build(folder)
+        path = LAYOUTS[layout](folder)
         file = Path(path) / "data.mdb" if Path(path).is_dir() else Path(path)
         whole = file.read_bytes()
         for part in (0.1, 0.5, 0.9):

@@ -603,7 +603,7 @@ CONTAINERS: dict[str, Callable[[Path], str]] = {
     **{
         name: build
         for name, build in fuzz_layouts.LAYOUTS.items()
-        if name not in ("pickles", "any_names", "stylegan", "pcam")
+        if name not in ("pickles", "any_names", "StyleGAN2", "PCam")
     },
 }
 

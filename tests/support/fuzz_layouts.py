@@ -5,7 +5,7 @@
 Each round changes some bytes of a set's files, or cuts one short, opens what is left and reads all
 of it. Anything but a set that is read or an error of asyncreader is a failure: another exception, a
 signal, ten seconds of silence, more than 4 GB, a pickle that is read. A failure is shown with its
-round; ``--round`` repeats it in this process: python tests/support/fuzz_layouts.py --round 17 caffe
+round; ``--round`` repeats it in this process: python tests/support/fuzz_layouts.py --round 17 Caffe
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import h5py
 import numpy as np
 from child_processes import Ended, Watched, answer_requests
 from fakes import paint, pictures
+from foreign_cases import CASES
 
 from asyncreader import AsyncReaderError, SampleError
 from asyncreader.pixels.transform import OutputSpec
@@ -41,76 +42,10 @@ MEMORY = 4 << 30
 # -- the layouts -----------------------------------------------------------------------------------
 
 
-def pyxis(folder: Path) -> str:
-    """ml-pyxis."""
-    samples = [
-        foreign.pyxis_sample({"input": i, "target": np.array(n)}) for n, i in enumerate(IMAGES)
-    ]
-    return foreign.write_pyxis(folder / "set", samples)
-
-
-def branch(folder: Path) -> str:
-    """ml-pyxis, api-improvements branch."""
-    samples = {n: foreign.branch_sample({"input": i, "target": n}) for n, i in enumerate(IMAGES)}
-    return foreign.write_branch(folder / "set", samples)
-
-
 def tensorpack(folder: Path) -> str:
     """tensorpack's msgpack, with arrays and text."""
     points = [[foreign.numpy_map(i), f"text {n}"] for n, i in enumerate(IMAGES)]
     return foreign.write_lmdb(folder / "set", foreign.tensorpack(points))
-
-
-def tensorpack_files(folder: Path) -> str:
-    """tensorpack's msgpack of image files, under keys without padding."""
-    points = [[f, n] for n, f in enumerate(FILES)]
-    return foreign.write_lmdb(folder / "set", foreign.tensorpack(points, "{}"))
-
-
-def caffe(folder: Path) -> str:
-    """Raw Datums."""
-    return foreign.write_lmdb(folder / "set", foreign.caffe(IMAGES, range(COUNT)))
-
-
-def caffe_floats(folder: Path) -> str:
-    """Datums of floats."""
-    entries = {
-        b"%d" % n: foreign.datum((3, 8, 7), label=n, floats=i.transpose(2, 0, 1))
-        for n, i in enumerate(IMAGES)
-    }
-    return foreign.write_lmdb(folder / "set", entries)
-
-
-def caffe_encoded(folder: Path) -> str:
-    """Datums of image files."""
-    entries = {
-        b"%08d_%d.png" % (n, n): foreign.datum(None, f, n, encoded=True)
-        for n, f in enumerate(FILES)
-    }
-    return foreign.write_lmdb(folder / "set", entries)
-
-
-def ocr(folder: Path) -> str:
-    """image-%09d."""
-    return foreign.write_lmdb(folder / "set", foreign.ocr(FILES, [f"w{n}" for n in range(COUNT)]))
-
-
-def basicsr(folder: Path) -> str:
-    """Pictures and meta_info.txt."""
-    named = {f"n{n}": image for n, image in enumerate(IMAGES)}
-    return foreign.write_basicsr(folder / "set", named)
-
-
-def stylegan(folder: Path) -> str:
-    """Pictures of two sizes."""
-    small = foreign.files(pictures(COUNT, (8, 8, 3)))
-    large = foreign.files(pictures(COUNT, (16, 16, 3)))
-    return foreign.write_lmdb(folder / "set", foreign.stylegan({8: small, 16: large}))
-
-
-def bare(folder: Path) -> str:
-    """LSUN."""
-    return foreign.write_lmdb(folder / "set", {b"%d" % n: f for n, f in enumerate(FILES)})
 
 
 def pickles(folder: Path) -> str:
@@ -120,14 +55,6 @@ def pickles(folder: Path) -> str:
     points = [(f, n) for n, f in enumerate(FILES)]
     entries = foreign.tensorpack(points, dumps=pickle.dumps)
     return foreign.write_lmdb(folder / "set", entries)
-
-
-def vlen(folder: Path) -> str:
-    """Encoded images of variable length."""
-    with h5py.File(folder / "set.h5", "w") as file:
-        foreign.vlen(file, "images", FILES)
-        file["labels"] = np.arange(COUNT)
-    return str(folder / "set.h5")
 
 
 def fuel(folder: Path) -> str:
@@ -156,33 +83,6 @@ def fuel_2015(folder: Path) -> str:
     return str(folder / "set.h5")
 
 
-def course(folder: Path) -> str:
-    """DeepLearning.ai."""
-    with h5py.File(folder / "set.h5", "w") as file:
-        file["train_set_x"], file["train_set_y"] = IMAGES, np.arange(COUNT) % 2
-        file["list_classes"] = np.array([b"non-cat", b"cat"])
-    return str(folder / "set.h5")
-
-
-def pcam(folder: Path) -> str:
-    """PCam's two files."""
-    with h5py.File(folder / "split_x.h5", "w") as file:
-        file.create_dataset("x", data=IMAGES, chunks=(2, 8, 7, 3), compression="gzip")
-    with h5py.File(folder / "split_y.h5", "w") as file:
-        file["y"] = (np.arange(COUNT) % 2).astype(np.uint8).reshape(COUNT, 1, 1, 1)
-    return str(folder / "split_x.h5")
-
-
-def caffe_list(folder: Path) -> str:
-    """HDF5Data's list of two files."""
-    for number, part in enumerate((slice(0, 4), slice(4, COUNT))):
-        with h5py.File(folder / f"part{number}.h5", "w") as file:
-            file["data"] = IMAGES[part].transpose(0, 3, 1, 2).astype(np.float32)
-            file["label"] = np.arange(COUNT, dtype=np.float32)[part, None]
-    (folder / "list.txt").write_text("part0.h5\npart1.h5\n")
-    return str(folder / "list.txt")
-
-
 def any_names(folder: Path) -> str:
     """The names of Torch's reader, labels of two columns, in a file of h5py's newest format."""
     with h5py.File(folder / "set.h5", "w", libver="latest") as file:
@@ -190,13 +90,19 @@ def any_names(folder: Path) -> str:
     return str(folder / "set.h5")
 
 
+def written(case: str) -> Callable[[Path], str]:
+    """What writes a set of foreign_cases.py."""
+    return lambda folder: CASES[case](folder).path
+
+
+#: Cases of foreign_cases.py: one for each way in which a layout can be read.
+OTHERS = (
+    *("pyxis", "pyxis branch", "tensorpack files", "Caffe", "Caffe floats", "Caffe encoded", "OCR"),
+    *("BasicSR", "StyleGAN2", "LSUN", "vlen", "DeepLearning.ai", "PCam", "HDF5Data list"),
+)
 LAYOUTS: dict[str, Callable[[Path], str]] = {
-    build.__name__: build
-    for build in (
-        *(pyxis, branch, tensorpack, tensorpack_files, caffe, caffe_floats, caffe_encoded, ocr),
-        *(basicsr, stylegan, bare, pickles, vlen, fuel, fuel_2015, course, pcam, caffe_list),
-        any_names,
-    )
+    **{case.replace(" ", "-"): written(case) for case in OTHERS},
+    **{make.__name__: make for make in (tensorpack, pickles, fuel, fuel_2015, any_names)},
 }
 
 

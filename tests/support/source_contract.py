@@ -22,6 +22,8 @@ class Built(testing.KnownSet):
 
     #: The packed set to damage; None where there are no checksums.
     file: str | None = field(default=None, kw_only=True)
+    #: What a user names to open a foreign set.
+    path: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True)
