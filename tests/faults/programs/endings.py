@@ -20,6 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def state() -> dict[str, Any]:
 
 
 class Trial:
-    """One trial: the reader that it is about."""
+    """One trial: what there was before it."""
 
     def __init__(self, path: str, workers: str) -> None:
         self.path = path
@@ -161,33 +162,32 @@ def calls_c(data: Any, labels: Any) -> None:
 
 # -- ways ----------------------------------------------------------------------------------------
 
+#: It says whether the program goes on, so that what is left is looked at.
+Way = Callable[[Trial], bool | None]
 
-def normal(trial: Trial) -> int:
+
+def normal(trial: Trial) -> bool:
     with trial.open() as reader:
         for batch in reader:
             assert len(batch) == 4
         start_clock()
-    del reader, batch
-    trial.check()
-    return 0
+    return True
 
 
-def exception(trial: Trial) -> int:
+def exception(trial: Trial) -> None:
     with trial.open() as reader:
         for _ in reader:
             start_clock()
             raise KeyError("mine")
-    return 0
 
 
-def exception_without_with(trial: Trial) -> int:
+def exception_without_with(trial: Trial) -> None:
     for _ in trial.open(postprocess=slow):
         start_clock()
         raise KeyError("mine")
-    return 0
 
 
-def forgotten(trial: Trial) -> int:
+def forgotten(trial: Trial) -> bool:
     reader = trial.open()
     reader.fetchData()
     batch = reader.getNextBatch()
@@ -195,21 +195,17 @@ def forgotten(trial: Trial) -> int:
     start_clock()
     del reader
     assert batch.data.sum() > 0
-    del batch
-    trial.check()
-    return 0
+    return True
 
 
-def forgotten_loop(trial: Trial) -> int:
+def forgotten_loop(trial: Trial) -> bool:
     batches = iter(trial.open())
     next(batches)
     start_clock()
-    del batches
-    trial.check()
-    return 0
+    return True
 
 
-def in_a_cycle(trial: Trial) -> int:
+def in_a_cycle(trial: Trial) -> bool:
     class Holder:
         pass
 
@@ -217,24 +213,20 @@ def in_a_cycle(trial: Trial) -> int:
     holder.me, holder.reader = holder, trial.open()  # type: ignore[attr-defined]
     holder.reader.fetchData()  # type: ignore[attr-defined]
     start_clock()
-    del holder
-    trial.check()
-    return 0
+    return True
 
 
-def double_close(trial: Trial) -> int:
+def double_close(trial: Trial) -> bool:
     reader = trial.open()
     reader.fetchData()
     start_clock()
     reader.close()
     reader.close()
     trial.raises("ReaderClosedError", reader.getNextBatch)
-    del reader
-    trial.check()
-    return 0
+    return True
 
 
-def close_elsewhere(trial: Trial) -> int:
+def close_elsewhere(trial: Trial) -> bool:
     reader = trial.open(postprocess=stuck)
     for _ in range(2):
         reader.fetchData()
@@ -252,13 +244,10 @@ def close_elsewhere(trial: Trial) -> int:
     thread.start()
     trial.raises("ReaderClosedError", read_on, reader)
     thread.join()
-    if trial.workers == "process":
-        del reader
-        trial.check()
-    return 0
+    return trial.workers == "process"
 
 
-def no_close(trial: Trial) -> int:
+def no_close(trial: Trial) -> None:
     global KEPT
     reader = trial.open(postprocess=slow)
     reader.fetchData()
@@ -267,20 +256,18 @@ def no_close(trial: Trial) -> int:
     reader.fetchData()
     KEPT = reader, batch
     start_clock()
-    return 0
 
 
 KEPT: Any = None
 
 
-def exit_code(trial: Trial) -> int:
+def exit_code(trial: Trial) -> None:
     for _ in trial.open(postprocess=slow):
         start_clock()
         sys.exit(7)
-    return 0
 
 
-def thread_reads_on(trial: Trial) -> int:
+def thread_reads_on(trial: Trial) -> None:
     """The main thread ends while another one reads."""
     from asyncreader import ReaderClosedError
 
@@ -297,10 +284,9 @@ def thread_reads_on(trial: Trial) -> int:
     thread.start()
     begun.wait()
     start_clock()
-    return 0
 
 
-def until_signal(trial: Trial) -> int:
+def until_signal(trial: Trial) -> None:
     """Reads until a signal from outside ends it."""
     reader = trial.open(postprocess=slow)
     tell(reads=True)
@@ -309,7 +295,7 @@ def until_signal(trial: Trial) -> int:
             pass
 
 
-def stuck_until_signal(trial: Trial) -> int:
+def stuck_until_signal(trial: Trial) -> None:
     """Waits for a stuck worker until a signal from outside ends it."""
     reader = trial.open(postprocess=stuck)
     for _ in range(2):
@@ -318,10 +304,9 @@ def stuck_until_signal(trial: Trial) -> int:
     reader.fetchData()
     tell(reads=True)
     read_on(reader)
-    return 0
 
 
-def after_fork(trial: Trial) -> int:
+def after_fork(trial: Trial) -> bool:
     """A forked child cannot use the reader, ends as any program, and the parent goes on."""
     reader = trial.open(njob=1)
     whole = [batch.indices.tolist() for batch in reader]
@@ -334,7 +319,7 @@ def after_fork(trial: Trial) -> int:
         trial.raises("ReaderClosedError", reader.getNextBatch)
         trial.raises("ReaderClosedError", reader.fetchData)
         repr(reader)
-        return 0
+        return False
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code != 0:
         tell(unexpected=f"the forked child ended with {code}")
@@ -342,9 +327,7 @@ def after_fork(trial: Trial) -> int:
         tell(unexpected="the parent reads something else")
     start_clock()
     reader.close()
-    del reader
-    trial.check()
-    return 0
+    return True
 
 
 def in_forked_child(reader: Any) -> None:
@@ -354,7 +337,7 @@ def in_forked_child(reader: Any) -> None:
         os._exit(42 if type(exc).__name__ == "ReaderClosedError" else 1)
 
 
-def after_multiprocessing_fork(trial: Trial) -> int:
+def after_multiprocessing_fork(trial: Trial) -> bool:
     reader = trial.open(njob=1)
     reader.fetchData()
     with warnings.catch_warnings():
@@ -368,12 +351,10 @@ def after_multiprocessing_fork(trial: Trial) -> int:
     assert len(reader.getNextBatch()) == 4
     start_clock()
     reader.close()
-    del reader, child
-    trial.check()
-    return 0
+    return True
 
 
-def pickled(trial: Trial) -> int:
+def pickled(trial: Trial) -> bool:
     reader = trial.open()
     next(iter(reader))
     other = pickle.loads(pickle.dumps(reader))
@@ -383,12 +364,10 @@ def pickled(trial: Trial) -> int:
     start_clock()
     reader.close()
     other.close()
-    del reader, other
-    trial.check()
-    return 0
+    return True
 
 
-def _gets_error(trial: Trial, error: str, **params: Any) -> int:
+def _gets_error(trial: Trial, error: str, **params: Any) -> bool:
     """The error comes with its batch, and the reader can be closed."""
     reader = trial.open(**params)
     reader.fetchData()
@@ -397,37 +376,15 @@ def _gets_error(trial: Trial, error: str, **params: Any) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         reader.close()
-    if trial.workers == "process" or error != "ReaderTimeoutError":
-        del reader
-        trial.check()
-    return 0
+    return trial.workers == "process" or error != "ReaderTimeoutError"
 
 
-def worker_raises(trial: Trial) -> int:
-    return _gets_error(trial, "WorkerError", postprocess=raises)
+def failing(error: str, postprocess: Any, **params: Any) -> tuple[Way, int, str]:
+    """The way of a worker that fails, and how it ends."""
+    return partial(_gets_error, error=error, postprocess=postprocess, **params), 0, ""
 
 
-def worker_returns_wrong_shape(trial: Trial) -> int:
-    return _gets_error(trial, "WorkerError", postprocess=wrong_shape)
-
-
-def worker_killed(trial: Trial) -> int:
-    return _gets_error(trial, "WorkerError", postprocess=kills_itself)
-
-
-def worker_crashes(trial: Trial) -> int:
-    return _gets_error(trial, "WorkerError", postprocess=crashes)
-
-
-def worker_stuck(trial: Trial) -> int:
-    return _gets_error(trial, "ReaderTimeoutError", postprocess=stuck, timeout=0.2)
-
-
-def worker_stuck_in_c(trial: Trial) -> int:
-    return _gets_error(trial, "ReaderTimeoutError", postprocess=calls_c, timeout=0.2)
-
-
-def worker_stopped(trial: Trial) -> int:
+def worker_stopped(trial: Trial) -> bool:
     """A worker process stopped from outside, whatever it does."""
     reader = trial.open(timeout=0.2, postprocess=slow)
     reader.fetchData()
@@ -435,35 +392,21 @@ def worker_stopped(trial: Trial) -> int:
     trial.raises("ReaderTimeoutError", read_on, reader)
     start_clock()
     reader.close()
-    del reader
-    trial.check()
-    return 0
+    return True
 
 
-def stuck_without_close(trial: Trial) -> int:
-    """The program ends with a worker stuck in user code, warnings being errors."""
-    warnings.simplefilter("error")
-    reader = trial.open(postprocess=stuck, timeout=0.2)
-    for _ in range(2):
-        reader.fetchData()
-    trial.raises("ReaderTimeoutError", read_on, reader)
-    start_clock()
-    return 0
-
-
-def fails_to_open(trial: Trial) -> int:
+def fails_to_open(trial: Trial) -> bool:
     start_clock()
     trial.raises("WorkerError", lambda: trial.open(postprocess=fails_at_once))
     trial.raises("ParamsError", lambda: trial.open(batch_size=10**6))
-    trial.check()
-    return 0
+    return True
 
 
 def fails_at_once(data: Any, labels: Any) -> None:
     raise KeyError("at once")
 
 
-def children_reaped_by_others(trial: Trial) -> int:
+def children_reaped_by_others(trial: Trial) -> bool:
     """SIGCHLD is ignored: nobody can wait for a child, and a number may be another's."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     reader = trial.open()
@@ -471,12 +414,10 @@ def children_reaped_by_others(trial: Trial) -> int:
         assert len(batch) == 4
     start_clock()
     reader.close()
-    del reader, batch
-    trial.check()
-    return 0
+    return True
 
 
-def all_phases(trial: Trial, **params: Any) -> int:
+def all_phases(trial: Trial, **params: Any) -> None:
     """Opening, fetching, waiting, looping, closing, twice: for a signal at any moment."""
     for _ in range(2 if trial.workers == "thread" else 1):
         tell(phase="open")
@@ -489,16 +430,15 @@ def all_phases(trial: Trial, **params: Any) -> int:
         tell(phase="close")
         reader.close()
     tell(phase="end")
-    return 0
 
 
-def all_phases_traced(trial: Trial) -> int:
+def all_phases_traced(trial: Trial) -> None:
     """The same with a trace."""
     with tempfile.TemporaryDirectory() as folder:
-        return all_phases(trial, trace=f"{folder}/trace.json")
+        all_phases(trial, trace=f"{folder}/trace.json")
 
 
-def all_phases_of_drop_ins(trial: Trial) -> int:
+def all_phases_of_drop_ins(trial: Trial) -> None:
     """The same of an enqueuer and a ParaLoad, which has threads only."""
     from asyncreader.faces import OrderedEnqueuer, ParaLoad
 
@@ -516,7 +456,6 @@ def all_phases_of_drop_ins(trial: Trial) -> int:
         enqueuer.stop()
         loader.stop()
     tell(phase="end")
-    return 0
 
 
 class Slowly:
@@ -538,49 +477,38 @@ def fetch(batch: list[int], number: int) -> None:
 
 #: The ways that end by themselves: function, exit code, and how its last line on standard error
 #: begins. Then those that a signal ends: plan, and the exit code that it makes.
-WAYS: dict[str, tuple[Callable[[Trial], int], int, str]] = {
-    way.__name__: (way, code, said)
-    for way, code, said in (
-        (normal, 0, ""),
-        (exception, 1, "KeyError: 'mine'"),
-        (exception_without_with, 1, "KeyError: 'mine'"),
-        (forgotten, 0, ""),
-        (forgotten_loop, 0, ""),
-        (in_a_cycle, 0, ""),
-        (double_close, 0, ""),
-        (close_elsewhere, 0, ""),
-        (no_close, 0, ""),
-        (exit_code, 7, ""),
-        (thread_reads_on, 0, ""),
-        (after_fork, 0, ""),
-        (after_multiprocessing_fork, 0, ""),
-        (pickled, 0, ""),
-        (worker_raises, 0, ""),
-        (worker_returns_wrong_shape, 0, ""),
-        (worker_stuck, 0, ""),
-        (fails_to_open, 0, ""),
-    )
+WAYS: dict[str, tuple[Way, int, str]] = {
+    **{
+        way.__name__: (way, 0, "")
+        for way in (
+            *(normal, forgotten, forgotten_loop, in_a_cycle, double_close, close_elsewhere),
+            *(no_close, thread_reads_on, after_fork, after_multiprocessing_fork, pickled),
+            fails_to_open,
+        )
+    },
+    "exception": (exception, 1, "KeyError: 'mine'"),
+    "exception_without_with": (exception_without_with, 1, "KeyError: 'mine'"),
+    "exit_code": (exit_code, 7, ""),
+    "worker_raises": failing("WorkerError", raises),
+    "worker_returns_wrong_shape": failing("WorkerError", wrong_shape),
+    "worker_stuck": failing("ReaderTimeoutError", stuck, timeout=0.2),
 }
-OF_PROCESSES: dict[str, tuple[Callable[[Trial], int], int, str]] = {
-    way.__name__: (way, 0, "")
-    for way in (
-        worker_killed,
-        worker_crashes,
-        worker_stopped,
-        worker_stuck_in_c,
-        children_reaped_by_others,
-    )
+OF_PROCESSES: dict[str, tuple[Way, int, str]] = {
+    "worker_killed": failing("WorkerError", kills_itself),
+    "worker_crashes": failing("WorkerError", crashes),
+    "worker_stopped": (worker_stopped, 0, ""),
+    "worker_stuck_in_c": failing("ReaderTimeoutError", calls_c, timeout=0.2),
+    "children_reaped_by_others": (children_reaped_by_others, 0, ""),
 }
-BY_SIGNAL: dict[str, tuple[Callable[[Trial], int], dict[str, Any], int]] = {
+BY_SIGNAL: dict[str, tuple[Way, dict[str, Any], int]] = {
     "SIGTERM": (until_signal, {"signal": 15}, -15),
     "SIGKILL": (until_signal, {"signal": 9}, -9),
     "SIGTERM, a worker stuck": (stuck_until_signal, {"signal": 15}, -15),
     "SIGKILL, a worker stuck": (stuck_until_signal, {"signal": 9}, -9),
     "Ctrl-C, a worker stuck": (stuck_until_signal, {"signal": 2, "group": True}, -2),
 }
-_FUNCTIONS = {
-    **{name: way for name, (way, _, _) in {**WAYS, **OF_PROCESSES}.items()},
-    **{name: way for name, (way, _, _) in BY_SIGNAL.items()},
+_FUNCTIONS: dict[str, Way] = {
+    **{name: way for name, (way, _, _) in (WAYS | OF_PROCESSES | BY_SIGNAL).items()},
     "all phases": all_phases,
     "all phases, traced": all_phases_traced,
     "all phases, drop-ins": all_phases_of_drop_ins,
@@ -589,7 +517,10 @@ _FUNCTIONS = {
 
 def trial(way: str, path: str, workers: str) -> int:
     """Leave in that way; the exit code."""
-    return _FUNCTIONS[way](Trial(path, workers))
+    made = Trial(path, workers)
+    if _FUNCTIONS[way](made):
+        made.check()
+    return 0
 
 
 if __name__ == "__main__":  # a trial of its own from the first import on

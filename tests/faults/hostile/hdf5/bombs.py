@@ -15,42 +15,35 @@ from .tools import (
     N,
     done,
     filtered,
+    on_plain,
     plain,
     space,
 )
 
 
-@attack(says="lacks some|too small")
-def shape_bomb_chunked(scratch: Scratch) -> Target:
+@on_plain(says="lacks some|too small", data=False, labels=False)
+def shape_bomb_chunked(file: Any, scratch: Scratch) -> None:
     """2^60 rows of which none is stored."""
-    file = plain(scratch, data=False, labels=False)
     file.create_dataset("data", (1 << 60, 4), "u1", chunks=(1 << 20, 4))
-    return done(file)
 
 
-@attack(says="stores none")
-def shape_bomb_contiguous(scratch: Scratch) -> Target:
+@on_plain(says="stores none", data=False, labels=False)
+def shape_bomb_contiguous(file: Any, scratch: Scratch) -> None:
     """2^50 rows, never written."""
-    file = plain(scratch, data=False, labels=False)
     file.create_dataset("data", (1 << 50, 4), "u1")
-    return done(file)
 
 
-@attack(says="lacks some|too small")
-def fill_value_bomb(scratch: Scratch) -> Target:
+@on_plain(says="lacks some|too small", data=False, labels=False)
+def fill_value_bomb(file: Any, scratch: Scratch) -> None:
     """A fill value, a count, and one chunk."""
-    file = plain(scratch, data=False, labels=False)
     made = file.create_dataset("data", (1 << 40, 4), "u1", chunks=(64, 4), fillvalue=67)
     made[0:64] = 1
-    return done(file)
 
 
-@attack(says="another number of rows|lacks some|stores none", ways=SET)
-def labels_bomb(scratch: Scratch) -> Target:
+@on_plain(says="another number of rows|lacks some|stores none", ways=SET, labels=False)
+def labels_bomb(file: Any, scratch: Scratch) -> None:
     """As many labels as no memory holds, all of them the fill value."""
-    file = plain(scratch, labels=False)
     file.create_dataset("labels", (N, 1 << 45), "i8", chunks=(N, 1 << 20), fillvalue=1)
-    return done(file)
 
 
 def _zeros(mib: int) -> bytes:
@@ -60,29 +53,23 @@ def _zeros(mib: int) -> bytes:
     return b"".join(body.compress(piece) for _ in range(mib)) + body.flush()
 
 
-@attack(says="declares far more than it stores", ways=SET)
-def labels_gzip_bomb(scratch: Scratch) -> Target:
+@on_plain(says="declares far more than it stores", ways=SET, labels=False)
+def labels_gzip_bomb(file: Any, scratch: Scratch) -> None:
     """Labels of 1.9 GB in 2 MB."""
-    file = plain(scratch, labels=False)
     filtered(file, "labels", (N, 300 << 17), "i8", (1,), (1, 300 << 17), _zeros(300), values=(9,))
-    return done(file)
 
 
-@attack(says="declares far more than it stores")
-def chunk_gzip_bomb(scratch: Scratch) -> Target:
+@on_plain(says="declares far more than it stores", data=False, labels=False)
+def chunk_gzip_bomb(file: Any, scratch: Scratch) -> None:
     """A chunk of 300 MB in 300 kB."""
-    file = plain(scratch, data=False, labels=False)
     filtered(file, "data", (300, 1 << 20), "u1", (1,), (300, 1 << 20), _zeros(300), values=(9,))
-    return done(file)
 
 
-@attack(says="declares far more than it stores")
-def chunk_declares_gigabytes(scratch: Scratch) -> Target:
+@on_plain(says="declares far more than it stores", data=False, labels=False)
+def chunk_declares_gigabytes(file: Any, scratch: Scratch) -> None:
     """A chunk of 4 GB, ten bytes of it stored."""
-    file = plain(scratch, data=False, labels=False)
     shape = (1 << 12, (1 << 20) - 1)
     filtered(file, "data", shape, "u1", (1,), shape, zlib.compress(b"abc"), values=(9,))
-    return done(file)
 
 
 def _chunk(code: int, stored: bytes, says: str, name: str, **settings: Any) -> None:
@@ -149,50 +136,40 @@ _chunk(
 _chunk(32000, b"\xff" * 40, "lzf|size", "lzf_of_garbage")
 
 
-@attack(says="a chunk has the wrong size")
-def chunk_shorter_than_declared(scratch: Scratch) -> Target:
+@on_plain(says="a chunk has the wrong size", data=False)
+def chunk_shorter_than_declared(file: Any, scratch: Scratch) -> None:
     """An unfiltered chunk of five bytes: what follows it would be served."""
-    file = plain(scratch, data=False)
     made = file.create_dataset("data", ROWS, "u1", chunks=(1, *ROWS[1:]))
     for number in range(N):
         made.id.write_direct_chunk((number, 0, 0, 0), CANARY[:5], 0)
-    return done(file)
 
 
-@attack(says="no samples")
-def no_rows(scratch: Scratch) -> Target:
+@on_plain(says="no samples", data=False, labels=False)
+def no_rows(file: Any, scratch: Scratch) -> None:
     """A set without a sample."""
-    file = plain(scratch, data=False, labels=False)
     file["data"] = np.zeros((0, 4, 4, 3), np.uint8)
-    return done(file)
 
 
-@attack(says="another number of rows", ways=SET)
-def labels_without_values(scratch: Scratch) -> Target:
+@on_plain(says="another number of rows", ways=SET, labels=False)
+def labels_without_values(file: Any, scratch: Scratch) -> None:
     """Labels of shape (N, 0)."""
-    file = plain(scratch, labels=False)
     file["labels"] = np.zeros((N, 0), np.int64)
-    return done(file)
 
 
-@attack(NONE, ways=SET)
-def huge_class_numbers(scratch: Scratch) -> Target:
+@on_plain(NONE, ways=SET, data=False, labels=False)
+def huge_class_numbers(file: Any, scratch: Scratch) -> None:
     """Class names, and labels of 2^61: counting from 0 would need all memory."""
-    file = plain(scratch, data=False, labels=False)
     file["train_set_x"] = np.zeros(ROWS, np.uint8)
     file["train_set_y"] = np.full(N, 1 << 61)
     file["list_classes"] = np.array([b"a", b"b"])
-    return done(file)
 
 
-@attack(NONE, ways=SET)
-def sparse_terabyte(scratch: Scratch) -> Target:
+@on_plain(NONE, ways=SET, data=False, labels=False)
+def sparse_terabyte(file: Any, scratch: Scratch) -> None:
     """A file of 4 TiB that takes none of the disk."""
-    file = plain(scratch, data=False, labels=False)
     made = file.create_dataset("data", (1 << 12, 1 << 30), "u1")
     plist = made.id.get_create_plist()
     del file["data"]
     plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     h5py.h5d.create(file.id, b"data", h5py.h5t.NATIVE_UINT8, space((1 << 12, 1 << 30)), plist)
-    return done(file)

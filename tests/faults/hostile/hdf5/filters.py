@@ -18,26 +18,23 @@ from .tools import (
     done,
     external,
     filtered,
+    on_plain,
     patched,
     plain,
     virtually,
 )
 
 
-@attack(says="filter 32099")
-def plugin_data(scratch: Scratch) -> Target:
+@on_plain(says="filter 32099", data=False)
+def plugin_data(file: Any, scratch: Scratch) -> None:
     """Pixels behind a filter that HDF5 would look for in HDF5_PLUGIN_PATH."""
-    file = plain(scratch, data=False)
     filtered(file, "data", ROWS, "u1", optional=True)
-    return done(file)
 
 
-@attack(says="filter 32099", ways=SET)
-def plugin_labels(scratch: Scratch) -> Target:
+@on_plain(says="filter 32099", ways=SET, labels=False)
+def plugin_labels(file: Any, scratch: Scratch) -> None:
     """Labels behind one: a small table is read by the HDF5 library."""
-    file = plain(scratch, labels=False)
     filtered(file, "labels", (N,), "i8")
-    return done(file)
 
 
 @attack(says="filters that are not read together")
@@ -55,21 +52,17 @@ def plugin_with_a_built_in(scratch: Scratch) -> Target:
     return made
 
 
-@attack(says="is not read|needs a filter", ways=SET)
-def plugin_blosc_labels(scratch: Scratch) -> Target:
+@on_plain(says="is not read|needs a filter", ways=SET, labels=False)
+def plugin_blosc_labels(file: Any, scratch: Scratch) -> None:
     """A known filter on a table that only the HDF5 library reads."""
-    file = plain(scratch, labels=False)
     filtered(file, "labels", (N,), "i8", codes=(32001,))
-    return done(file)
 
 
-@attack(says="filter that is not read")
-def plugin_vlen(scratch: Scratch) -> Target:
+@on_plain(says="filter that is not read", data=False)
+def plugin_vlen(file: Any, scratch: Scratch) -> None:
     """Pictures of variable length behind one."""
-    file = plain(scratch, data=False)
     kind = h5py.h5t.py_create(h5py.vlen_dtype(np.dtype("u1")), logical=True)
     filtered(file, "data", (N,), kind, optional=True)
-    return done(file)
 
 
 def _labels_file(scratch: Scratch, how: str) -> Target:
@@ -151,30 +144,24 @@ def _fuel(file: Any, start: int, indices: Any) -> None:
     file.attrs["split"] = table
 
 
-@attack(says="filter 32099|found filter", ways=SET)
-def fuel_indices_plugin(scratch: Scratch) -> Target:
+@on_plain(says="filter 32099|found filter", ways=SET)
+def fuel_indices_plugin(file: Any, scratch: Scratch) -> None:
     """A split's records behind a filter."""
-    file = plain(scratch)
     filtered(file, "rows", (N,), "i8")
     _fuel(file, 0, file["rows"].ref)
-    return done(file)
 
 
-@attack(says="outside the file", ways=SET)
-def fuel_indices_storage(scratch: Scratch) -> Target:
+@on_plain(says="outside the file", ways=SET)
+def fuel_indices_storage(file: Any, scratch: Scratch) -> None:
     """A split's records are another file's bytes."""
-    file = plain(scratch)
     external(file, "rows", (N,), "i8", scratch)
     _fuel(file, 0, file["rows"].ref)
-    return done(file)
 
 
-@attack(says="is not a data set", ways=SET)
-def fuel_indices_group(scratch: Scratch) -> Target:
+@on_plain(says="is not a data set", ways=SET)
+def fuel_indices_group(file: Any, scratch: Scratch) -> None:
     """A reference to a group."""
-    file = plain(scratch)
     _fuel(file, 0, file.create_group("g").ref)
-    return done(file)
 
 
 @attack(NONE, ways=SET)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -18,35 +19,30 @@ from .tools import (
     done,
     external,
     filtered,
+    on_plain,
     packed_set,
     plain,
     virtually,
 )
 
 
-@attack(says="keeps its bytes outside the file")
-def external_storage_data(scratch: Scratch) -> Target:
+@on_plain(says="keeps its bytes outside the file", data=False)
+def external_storage_data(file: Any, scratch: Scratch) -> None:
     """The pixels are another file's bytes."""
-    file = plain(scratch, data=False)
     external(file, "data", ROWS, "u1", scratch)
-    return done(file)
 
 
-@attack(says="keeps its bytes outside the file", ways=SET)
-def external_storage_labels(scratch: Scratch) -> Target:
+@on_plain(says="keeps its bytes outside the file", ways=SET, labels=False)
+def external_storage_labels(file: Any, scratch: Scratch) -> None:
     """So are the labels."""
-    file = plain(scratch, labels=False)
     external(file, "labels", (N,), "i8", scratch)
-    return done(file)
 
 
-@attack(says="keeps its bytes outside the file")
-def external_storage_in_a_group(scratch: Scratch) -> Target:
+@on_plain(says="keeps its bytes outside the file", data=False)
+def external_storage_in_a_group(file: Any, scratch: Scratch) -> None:
     """Behind a soft link, two groups down."""
-    file = plain(scratch, data=False)
     external(file.create_group("a/b"), "x", ROWS, "u1", scratch)
     file["data"] = h5py.SoftLink("a/b/x")
-    return done(file)
 
 
 def _replaced(scratch: Scratch, table: str, how: str, base: str = "raw.h5") -> Target:
@@ -99,64 +95,50 @@ _tables("offsets", "jpeg.h5")
 _tables("paths", "raw.h5", ("verify", "convert"))
 
 
-@attack(says="link into another file")
-def external_link_data(scratch: Scratch) -> Target:
+@on_plain(says="link into another file", data=False)
+def external_link_data(file: Any, scratch: Scratch) -> None:
     """The data are a link to another file's data."""
-    file = plain(scratch, data=False)
     file["data"] = h5py.ExternalLink(scratch.secret_h5, "data")
-    return done(file)
 
 
-@attack(says="link into another file", ways=SET)
-def external_link_labels(scratch: Scratch) -> Target:
+@on_plain(says="link into another file", ways=SET, labels=False)
+def external_link_labels(file: Any, scratch: Scratch) -> None:
     """The labels are a link to another file's labels."""
-    file = plain(scratch, labels=False)
     file["labels"] = h5py.ExternalLink(scratch.secret_h5, "labels")
-    return done(file)
 
 
-@attack(says="link into another file")
-def external_link_to_a_pipe(scratch: Scratch) -> Target:
+@on_plain(says="link into another file", data=False)
+def external_link_to_a_pipe(file: Any, scratch: Scratch) -> None:
     """Whoever follows it waits for ever."""
-    file = plain(scratch, data=False)
     file["data"] = h5py.ExternalLink(scratch.pipe, "data")
-    return done(file)
 
 
-@attack(says="link into another file")
-def external_link_behind_soft_link(scratch: Scratch) -> Target:
+@on_plain(says="link into another file", data=False)
+def external_link_behind_soft_link(file: Any, scratch: Scratch) -> None:
     """A soft link inside the file, to a link out of it, to a pipe."""
-    file = plain(scratch, data=False)
     file["way"] = h5py.ExternalLink(scratch.pipe, "data")
     file["data"] = h5py.SoftLink("/way")
-    return done(file)
 
 
-@attack(says="link into another file")
-def external_link_as_a_group(scratch: Scratch) -> Target:
+@on_plain(says="link into another file", data=False, data_field="way/data")
+def external_link_as_a_group(file: Any, scratch: Scratch) -> None:
     """The group that the data lie in is another file's."""
-    file = plain(scratch, data=False)
     file["way"] = h5py.ExternalLink(scratch.pipe, "/")
-    return done(file, data_field="way/data")
 
 
-@attack(says="link into another file", ways=SET)
-def external_link_labels_to_a_pipe(scratch: Scratch) -> Target:
+@on_plain(says="link into another file", ways=SET, labels=False)
+def external_link_labels_to_a_pipe(file: Any, scratch: Scratch) -> None:
     """Labels by the names that are tried: each of them a pipe."""
-    file = plain(scratch, labels=False)
     for name in ("labels", "label", "targets", "target"):
         file[name] = h5py.ExternalLink(scratch.pipe, "x")
-    return done(file)
 
 
-@attack(says="no field 'data'|link into another file")
-def external_link_in_all_known_names(scratch: Scratch) -> Target:
+@on_plain(says="no field 'data'|link into another file", data=False, labels=False)
+def external_link_in_all_known_names(file: Any, scratch: Scratch) -> None:
     """Every name that a known layout has, each a pipe."""
-    file = plain(scratch, data=False, labels=False)
     names = "train_set_x test_set_x features image_features encoded_images images image jpegs x y"
     for name in names.split():
         file[name] = h5py.ExternalLink(scratch.pipe, "x")
-    return done(file)
 
 
 @attack(says="link into another file")
@@ -171,39 +153,31 @@ def user_defined_link(scratch: Scratch) -> Target:
     return made
 
 
-@attack(says="leads in circles|soft link")
-def soft_link_cycle(scratch: Scratch) -> Target:
+@on_plain(says="leads in circles|soft link", data=False)
+def soft_link_cycle(file: Any, scratch: Scratch) -> None:
     """Soft links that lead to each other."""
-    file = plain(scratch, data=False)
     file["data"] = h5py.SoftLink("/other")
     file["other"] = h5py.SoftLink("/data")
-    return done(file)
 
 
-@attack(says="leads in circles|soft link")
-def soft_link_that_grows(scratch: Scratch) -> Target:
+@on_plain(says="leads in circles|soft link", data=False)
+def soft_link_that_grows(file: Any, scratch: Scratch) -> None:
     """A soft link through itself, longer with each step."""
-    file = plain(scratch, data=False)
     file["data"] = h5py.SoftLink("/data/" + "a/" * 2000)
-    return done(file)
 
 
-@attack(says="no field 'data'")
-def soft_link_to_nothing(scratch: Scratch) -> Target:
+@on_plain(says="no field 'data'", data=False)
+def soft_link_to_nothing(file: Any, scratch: Scratch) -> None:
     """A soft link that tries a file system's path."""
-    file = plain(scratch, data=False)
     file["data"] = h5py.SoftLink("/../../../../etc/passwd")
-    return done(file)
 
 
-@attack(says="no field 'data'", ways=SET)
-def groups_in_circles(scratch: Scratch) -> Target:
+@on_plain(says="no field 'data'", ways=SET, data=False)
+def groups_in_circles(file: Any, scratch: Scratch) -> None:
     """A group that holds itself, and the root."""
-    file = plain(scratch, data=False)
     group = file.create_group("g")
     group["again"] = group
     group["root"] = file["/"]
-    return done(file)
 
 
 @attack(NONE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from asyncreader.formats import packed as fmt
 
-from ..corpus import CANARY, COUNT, Scratch, Target
+from ..corpus import CANARY, COUNT, SET, WAYS, Scratch, Target, attack
 
 N = COUNT
 ROWS = (N, 16, 4, 3)
@@ -35,6 +36,30 @@ def done(file: Any, **params: Any) -> Target:
     path = Path(file.filename)
     file.close()
     return Target(path, params)
+
+
+def on_plain(
+    refused: tuple[str, ...] = SET,
+    says: str = "",
+    ways: tuple[str, ...] = WAYS,
+    *,
+    data: bool = True,
+    labels: bool = True,
+    **params: Any,
+) -> Callable[[Callable[[Any, Scratch], None]], Callable[[Scratch], Target]]:
+    """Register an attack: what the function makes of a new foreign file, open for writing.
+    ``params``: how the file is opened."""
+
+    def register(change: Callable[[Any, Scratch], None]) -> Callable[[Scratch], Target]:
+        def make(scratch: Scratch) -> Target:
+            file = plain(scratch, data=data, labels=labels)
+            change(file, scratch)
+            return done(file, **params)
+
+        make.__doc__ = change.__doc__
+        return attack(refused, says, ways, change.__name__)(make)
+
+    return register
 
 
 def patched(path: Path, old: bytes, new: bytes, count: int = 1) -> None:

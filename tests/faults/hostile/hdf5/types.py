@@ -16,6 +16,7 @@ from .tools import (
     ROWS,
     N,
     done,
+    on_plain,
     packed_set,
     plain,
     redescribe,
@@ -72,13 +73,11 @@ _typed(
 )
 
 
-@attack(NONE)
-def committed_type(scratch: Scratch) -> Target:
+@on_plain(NONE, data=False)
+def committed_type(file: Any, scratch: Scratch) -> None:
     """Served: a named type of plain numbers."""
-    file = plain(scratch, data=False)
     file["kind"] = np.dtype("u1")
     file.create_dataset("data", data=np.zeros(ROWS, np.uint8), dtype=file["kind"])
-    return done(file)
 
 
 def _attributed(name: str, make_attribute: Any, base: str | None = None) -> None:
@@ -187,23 +186,19 @@ _odd_description("brackets", _attribute_of(np.bytes_(b"[" * 60_000)), "not JSON"
 ESCAPES = b"\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\x7f"
 
 
-@attack(says="no field 'data'", ways=SET)
-def escapes_in_names(scratch: Scratch) -> Target:
+@on_plain(says="no field 'data'", ways=SET, data=False, labels=False)
+def escapes_in_names(file: Any, scratch: Scratch) -> None:
     """Names that would retitle a terminal and wipe it: listed where data is not found."""
-    file = plain(scratch, data=False, labels=False)
     file[ESCAPES.decode("latin-1")] = np.zeros(ROWS)
     file["é" * 30_000] = np.zeros(4)
-    return done(file)
 
 
-@attack(NONE, ways=SET)
-def escapes_in_classes(scratch: Scratch) -> Target:
+@on_plain(NONE, ways=SET, data=False, labels=False)
+def escapes_in_classes(file: Any, scratch: Scratch) -> None:
     """Class names of another's set that would do so: shown, escaped."""
-    file = plain(scratch, data=False, labels=False)
     file["train_set_x"] = np.zeros(ROWS, np.uint8)
     file["train_set_y"] = np.arange(N) % 2
     file["list_classes"] = np.array([ESCAPES, b"\xff\xfe\n\n"])
-    return done(file)
 
 
 def _with_paths(file: Any, paths: list[bytes]) -> None:
