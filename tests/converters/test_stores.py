@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from converter_corpus import listed
 from fake_ray import FakeRay
-from fakes import encoded, pictures
+from fakes import encoded, pictures, s3_environment
 from PIL import Image
 from range_server import server_stats, serving
 
@@ -69,14 +69,7 @@ def bucket(
     """An S3 of this machine, with 7 names in each answer to a listing: the server's own URL."""
     settings = {"page": 7, **getattr(request, "param", {})}
     with serving(photos.parent.parent, **settings) as url:
-        for name, value in {
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "topsecret",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": url,
-            "AWS_ALLOW_HTTP": "true",
-        }.items():
-            monkeypatch.setenv(name, value)
+        s3_environment(monkeypatch, url)
         yield url
 
 

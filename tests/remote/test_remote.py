@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import pickle
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fakes
 import h5py
 import numpy as np
 import pytest
@@ -75,15 +75,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def digest(path: str | Path, epochs: int = 1, **params: Any) -> str:
-    """sha256 over all that is served."""
-    state = hashlib.sha256()
+    """Of all that is served."""
     settings = {"batch_size": 8, "shuffle": True, "nthread": 2, "njob": 2, "last_batch": "pad"}
     with AsyncReader({"path": path, "size": (16, 16), **settings, **params}) as reader:
-        for _ in range(epochs):
-            for batch in reader:
-                for part in (batch.data, batch.labels, batch.indices):
-                    state.update(np.ascontiguousarray(part).tobytes())
-    return state.hexdigest()
+        return fakes.digest(reader, epochs)
 
 
 @pytest.mark.parametrize("kind", [name for name in KINDS if name != "lmdb"])

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import encoded, pictures
+from fakes import digest, encoded, pictures, s3_environment
 from range_server import server_stats, serving
 
 from asyncreader import AsyncReader, SourceError
@@ -85,28 +84,15 @@ def bucket(packed: Path) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def credentials(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As AWS's own tools find them, and an empty cache."""
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "topsecret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": bucket,
-        "AWS_ALLOW_HTTP": "true",
-        "ASYNCREADER_CACHE_DIR": str(tmp_path / "cache"),
-    }.items():
-        monkeypatch.setenv(name, value)
+    s3_environment(monkeypatch, bucket)
+    monkeypatch.setenv("ASYNCREADER_CACHE_DIR", str(tmp_path / "cache"))
 
 
 def epochs(path: str | Path, count: int, **params: Any) -> list[str]:
-    """sha256 of what each epoch serves."""
-    found = []
+    """A hash of what each epoch serves."""
     settings = {"batch_size": 8, "shuffle": True, "nthread": 2, "njob": 2, "last_batch": "pad"}
     with AsyncReader({"path": path, "size": (16, 16), **settings, **params}) as reader:
-        for _ in range(count):
-            state = hashlib.sha256()
-            for batch in reader:
-                state.update(batch.data.tobytes() + batch.labels.tobytes())
-                state.update(batch.indices.tobytes())
-            found.append(state.hexdigest())
+        found = [digest(reader) for _ in range(count)]
         assert "secret" not in json.dumps(reader.state_dict()) + repr(reader)
     return found
 

@@ -821,16 +821,6 @@ def test_damaged_lmdb_never_kills(tmp_path: Path) -> None:
         source.close()
 
 
-def test_lmdb_is_read_without_a_lock_file(tmp_path: Path) -> None:
-    """Reading an LMDB set writes nothing beside it."""
-    path = write_lmdb(tmp_path / "ours.lmdb", packed(paint(4)))
-    (Path(path) / "lock.mdb").unlink(missing_ok=True)
-    with AsyncReader(path=path, batch_size=4) as reader:
-        reader.fetchData()
-        reader.getNextBatch()
-    assert os.listdir(path) == ["data.mdb"]
-
-
 def test_lmdb_of_many_pages(tmp_path: Path) -> None:
     """A tree of several levels is walked in key order."""
     images = np.arange(5000, dtype=np.uint16)[:, None].view(np.uint8).reshape(5000, 1, 2, 1)
@@ -864,16 +854,6 @@ def test_paths_whose_tree_is_damaged(tmp_path: Path) -> None:
         batch = next(iter(reader))
         assert 7 not in batch.indices
         assert reader.stats().bad_samples == 1
-
-
-def test_foreign_lmdb_is_named(tmp_path: Path) -> None:
-    """An LMDB of another layout is a FormatError that lists its databases."""
-    with lmdb.open(str(tmp_path / "other"), max_dbs=2, lock=False) as env:
-        database = env.open_db(b"theirs")
-        with env.begin(write=True, db=database) as transaction:
-            transaction.put(b"a", b"b")
-    with pytest.raises(FormatError, match="theirs"):
-        open_source(tmp_path / "other")
 
 
 # -- several files -------------------------------------------------------------------------------

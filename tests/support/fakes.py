@@ -7,6 +7,7 @@ not against its writer.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import threading
@@ -311,3 +312,24 @@ def damage(path: str, sample: bytes) -> None:
         held[at + len(sample) // 2] ^= 0x55
         at = held.find(sample, at + 1)
     file.write_bytes(held)
+
+
+def digest(reader: AsyncReader, epochs: int = 1) -> str:
+    """One hash over all that a reader serves in some epochs."""
+    state = hashlib.sha256()
+    for _ in range(epochs):
+        for batch in reader:
+            data = batch.data if isinstance(batch.data, tuple) else (batch.data,)
+            for array in (*data, batch.labels, batch.indices, batch.mask):
+                state.update(b"none" if array is None else np.ascontiguousarray(array).tobytes())
+            state.update(f"{batch.epoch} {batch.step}".encode())
+    return state.hexdigest()
+
+
+def s3_environment(patch: pytest.MonkeyPatch, url: str) -> None:
+    """A store at that URL, and credentials, where AWS's own tools find them."""
+    patch.setenv("AWS_ACCESS_KEY_ID", "key")
+    patch.setenv("AWS_SECRET_ACCESS_KEY", "topsecret")
+    patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    patch.setenv("AWS_ENDPOINT_URL", url)
+    patch.setenv("AWS_ALLOW_HTTP", "true")
