@@ -14,6 +14,7 @@ from fakes import (
     MemorySource,
     damage,
     encoded,
+    first,
     open_fake,
     packed,
     paint,
@@ -37,13 +38,6 @@ from asyncreader import (
 )
 from asyncreader.pixels import kernels, rows
 from asyncreader.sampling.samplers import Sequential
-
-
-def first(reader: AsyncReader) -> Batch:
-    """The next batch; its arrays stay valid while the reader is not used."""
-    reader.fetchData()
-    return reader.getNextBatch()
-
 
 # -- layout and values ---------------------------------------------------------------------------
 
@@ -190,8 +184,7 @@ def test_a_dtype_that_cannot_hold_a_stored_value(
         reader.fetchData()
         with pytest.raises(ParamsError, match=r"record 1.*cannot hold|cannot hold.*record 1"):
             reader.getNextBatch()
-        reader.fetchData()
-        assert reader.getNextBatch().indices[0] == 5
+        assert first(reader).indices[0] == 5
     data[:] = value
     with pytest.raises(ParamsError, match="cannot hold") as caught:
         AsyncReader(params, size=None if len(shape) == 1 else (3, 3))

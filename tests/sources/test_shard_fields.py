@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from converter_corpus import files, listed
-from fakes import damage
+from fakes import damage, first
 from PIL import Image
 from shard_sets import edit
 
@@ -314,11 +314,9 @@ def test_a_batch_of_all_fields_is_asked_for_at_once(
             path=f"{url}/set", data_field=["data", "mask"], batch_size=8, shuffle=True
         ) as reader,
     ):
-        reader.fetchData()
-        reader.getNextBatch()
+        first(reader)
         done.clear()
-        reader.fetchData()
-        reader.getNextBatch()
+        first(reader)
     asked = done.count("ask")
     assert asked >= 4
     assert done == ["ask"] * asked + ["wait"] * asked

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import damage, packed, paint, pictures, write_hdf5
+from fakes import damage, first, packed, paint, pictures, write_hdf5
 from observed import HANG
 from shard_sets import SIZES, edit, write_set
 from source_contract import Built, Case, SourceContract
@@ -151,8 +151,7 @@ def test_labels_and_pixels_go_together(folder: Path) -> None:
     np.testing.assert_array_equal(np.asarray(source.labels)[:, 0], labels)
     source.close()
     with AsyncReader(path=folder, batch_size=COUNT, shuffle=True, layout="NHWC") as reader:
-        reader.fetchData()
-        batch = reader.getNextBatch()
+        batch = first(reader)
         np.testing.assert_array_equal(batch.data, images[batch.indices])
 
 
@@ -170,8 +169,7 @@ def test_a_subset_goes_over_shards(folder: Path) -> None:
     """A slice and an array of record numbers mean those of the whole set."""
     chosen = np.array([22, 0, 7, 8, 16])
     with AsyncReader(path=folder, subset=chosen, batch_size=5) as reader:
-        reader.fetchData()
-        assert reader.getNextBatch().indices.tolist() == chosen.tolist()
+        assert first(reader).indices.tolist() == chosen.tolist()
     served = indices(folder, subset=slice(5, 19), shuffle="block")
     assert sorted(n for n in served[:16] if n >= 0) == list(range(5, 19))
 
@@ -183,8 +181,7 @@ def test_a_state_goes_on_with_the_same_shards(folder: Path, tmp_path: Path) -> N
         whole = [batch.indices.tolist() for batch in reader]
     with AsyncReader(path=folder, **params) as reader:
         for _ in range(2):
-            reader.fetchData()
-            reader.getNextBatch()
+            first(reader)
         state = json.loads(json.dumps(reader.state_dict()))
     copy = shutil.copytree(folder, tmp_path / "copy")
     with AsyncReader(path=copy, **params) as reader:
@@ -233,8 +230,7 @@ def some_steps(path: Any, **params: Any) -> tuple[dict[str, Any], list[list[int]
     """A state after two steps, and the rest of the epoch."""
     with AsyncReader(path=path, batch_size=3, epochs=1, last_batch="pad", **params) as reader:
         for _ in range(2):
-            reader.fetchData()
-            reader.getNextBatch()
+            first(reader)
         state = json.loads(json.dumps(reader.state_dict()))
         return state, [batch.indices.tolist() for batch in reader]
 

@@ -21,6 +21,7 @@ from fakes import (
     damage,
     data_file,
     encoded,
+    first,
     packed,
     paint,
     pictures,
@@ -421,8 +422,7 @@ def test_file_that_is_open_in_h5py(tmp_path: Path, locking: Any, mode: str) -> N
         file["data"] = images
     with h5py.File(path, mode, locking=locking) as file:
         with AsyncReader(path=path, batch_size=9, layout="NHWC") as reader:
-            reader.fetchData()
-            np.testing.assert_array_equal(reader.getNextBatch().data, images)
+            np.testing.assert_array_equal(first(reader).data, images)
         np.testing.assert_array_equal(file["data"][3], images[3])
 
 
@@ -436,8 +436,7 @@ def test_h5py_dataset_just_written(tmp_path: Path, storage: dict[str, Any]) -> N
             data[i] = image
         labels = file.create_dataset("l", data=np.arange(9))
         with AsyncReader(data=data, labels=labels, batch_size=9, layout="NHWC") as reader:
-            reader.fetchData()
-            batch = reader.getNextBatch()
+            batch = first(reader)
             np.testing.assert_array_equal(batch.data, images)
             np.testing.assert_array_equal(batch.labels, np.arange(9))
 
@@ -448,8 +447,7 @@ def test_h5py_dataset_in_memory() -> None:
     with h5py.File("not on disk", "w", driver="core", backing_store=False) as file:
         file["d"] = images
         with AsyncReader(data=file["d"], batch_size=9, layout="NHWC") as reader:
-            reader.fetchData()
-            np.testing.assert_array_equal(reader.getNextBatch().data, images)
+            np.testing.assert_array_equal(first(reader).data, images)
 
 
 @pytest.mark.parametrize("name", ["data", "/data"])
@@ -459,14 +457,12 @@ def test_our_data_by_any_name(tmp_path: Path, name: str) -> None:
     path = write_hdf5(tmp_path / "ours.h5", packed(images, "png"))
     for params in ({"path": path, "data_field": name},):
         with AsyncReader(params, batch_size=6, layout="NHWC", verify="always") as reader:
-            reader.fetchData()
-            np.testing.assert_array_equal(reader.getNextBatch().data, images)
+            np.testing.assert_array_equal(first(reader).data, images)
     with (
         h5py.File(path) as file,
         AsyncReader(data=file[name], batch_size=6, layout="NHWC", verify="always") as reader,
     ):
-        reader.fetchData()
-        np.testing.assert_array_equal(reader.getNextBatch().data, images)
+        np.testing.assert_array_equal(first(reader).data, images)
 
 
 def test_soft_link_and_group(tmp_path: Path) -> None:
@@ -655,8 +651,7 @@ def test_unclear_axes_are_not_guessed(tmp_path: Path) -> None:
     with pytest.raises(ParamsError, match="cha_dim=2"):
         AsyncReader(data=images)
     with AsyncReader(path=path, cha_dim=2, h_dim=3, w_dim=4, batch_size=6) as reader:
-        reader.fetchData()
-        np.testing.assert_array_equal(reader.getNextBatch().data, images)
+        np.testing.assert_array_equal(first(reader).data, images)
 
 
 def test_foreign_attribute_named_format(tmp_path: Path) -> None:
@@ -867,8 +862,7 @@ def test_several_files_keep_their_order(tmp_path: Path) -> None:
 
     def served(path: Any) -> np.ndarray:
         with AsyncReader(path=path, batch_size=6, layout="NHWC") as reader:
-            reader.fetchData()
-            return reader.getNextBatch().data.copy()
+            return first(reader).data.copy()
 
     a, b, c = (tmp_path / f"{name}.h5" for name in "abc")
     np.testing.assert_array_equal(served(str(tmp_path / "*.h5")), images)
@@ -946,8 +940,7 @@ def test_encoded_files_of_several_sizes(tmp_path: Path) -> None:
         with pytest.raises(ParamsError, match="size="):
             AsyncReader(path=path)
         with AsyncReader(path=path, size=(12, 12), batch_size=6) as reader:
-            reader.fetchData()
-            assert reader.getNextBatch().data.shape == (6, 3, 12, 12)
+            assert first(reader).data.shape == (6, 3, 12, 12)
 
 
 # -- arrays --------------------------------------------------------------------------------------
@@ -1018,8 +1011,7 @@ def test_rows_that_are_masked_are_refused() -> None:
 def test_lists_are_arrays() -> None:
     """A plain list serves as data and labels."""
     with AsyncReader(data=[[1, 2], [3, 4], [5, 6]], labels=[7, 8, 9], batch_size=3) as reader:
-        reader.fetchData()
-        data, labels = reader.getNextBatch()
+        data, labels = first(reader)
         np.testing.assert_array_equal(data, [[1, 2], [3, 4], [5, 6]])
         np.testing.assert_array_equal(labels, [7, 8, 9])
     with pytest.raises(ParamsError):
@@ -1122,8 +1114,7 @@ def test_one_grey_channel(tmp_path: Path) -> None:
     for encoding in ("raw", "png"):
         path = write_hdf5(tmp_path / f"{encoding}.h5", packed(images, encoding))
         with AsyncReader(path=path, batch_size=5, layout="NHWC") as reader:
-            reader.fetchData()
-            np.testing.assert_array_equal(reader.getNextBatch().data, images)
+            np.testing.assert_array_equal(first(reader).data, images)
 
 
 def test_encoded_bytes_as_they_are(tmp_path: Path) -> None:

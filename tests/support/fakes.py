@@ -24,7 +24,7 @@ import xxhash
 from observed import HANG
 from PIL import Image
 
-from asyncreader import AsyncReader, testing
+from asyncreader import AsyncReader, Batch, testing
 from asyncreader.formats import packed as fmt
 from asyncreader.pixels.rows import RowWriter, Writer
 from asyncreader.sources import OpenSet
@@ -312,6 +312,12 @@ def damage(path: str, sample: bytes) -> None:
         held[at + len(sample) // 2] ^= 0x55
         at = held.find(sample, at + 1)
     file.write_bytes(held)
+
+
+def first(reader: AsyncReader) -> Batch:
+    """The next batch; its arrays stay valid while the reader is not used."""
+    reader.fetchData()
+    return reader.getNextBatch()
 
 
 def digest(reader: AsyncReader, epochs: int = 1) -> str:
