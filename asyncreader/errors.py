@@ -18,6 +18,8 @@ AsyncReaderError
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TypedDict, Unpack
 
 __all__ = [
@@ -196,6 +198,29 @@ class ReaderTimeoutError(AsyncReaderError, TimeoutError):
 
 class WorkerError(AsyncReaderError, RuntimeError):
     """``postprocess`` raised or returned another shape, or a worker died."""
+
+
+@contextlib.contextmanager
+def located(
+    *,
+    path: str | None = None,
+    index: int | None = None,
+    key: Callable[[], str | None] | None = None,
+    source_path: str | None = None,
+) -> Iterator[None]:
+    """Give errors of ours that pass here their place, as far as they do not say it themselves.
+
+    ``key``: a function, since looking a key up takes time that only an error is worth.
+    """
+    try:
+        yield
+    except AsyncReaderError as exc:
+        exc.path = path if exc.path is None else exc.path
+        exc.index = index if exc.index is None else exc.index
+        if key is not None and exc.key is None:
+            exc.key = key()
+        exc.source_path = source_path if exc.source_path is None else exc.source_path
+        raise
 
 
 def as_ours(error: BaseException) -> AsyncReaderError:

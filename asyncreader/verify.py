@@ -20,6 +20,7 @@ from .errors import (
     SampleError,
     SourceError,
     SourceNotFoundError,
+    located,
 )
 from .formats import packed as fmt
 from .formats.manifest import CONTAINERS, file_digest, manifest_path, read_manifest
@@ -319,20 +320,15 @@ def _ahead(source: Source) -> int:
 
 def _decode(source: Source, index: int, data: bytes) -> None:
     spec = source.spec
-    try:
-        pixels = decode_sample(data, spec.stored)
-    except DecodeError as exc:
-        exc.path, exc.index = spec.path, index
-        raise
     declared = spec.stored.shape
-    if declared is not None and pixels.shape != declared:
-        raise DecodeError(
-            "image of another size than the set declares",
-            path=spec.path,
-            index=index,
-            found=pixels.shape,
-            expected=declared,
-        )
+    with located(path=spec.path, index=index):
+        pixels = decode_sample(data, spec.stored)
+        if declared is not None and pixels.shape != declared:
+            raise DecodeError(
+                "image of another size than the set declares",
+                found=pixels.shape,
+                expected=declared,
+            )
 
 
 def check_paths(source: Source) -> str | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,19 +26,16 @@ _MARGIN: Final = 20
 _GAP: Final = 12
 _TITLE, _TEXT, _SMALL = 18, 14, 12
 
-#: Fonts that are asked first for letters that Pillow's own font lacks: they have many, and are
-#: upright and of ordinary weight.
-_FIRST_FONTS: Final = (
-    "DejaVuSans.ttf",
-    "NotoSans-Regular.ttf",
-    "NotoSansCJK-Regular.ttc",
-    "NotoSansCJKsc-Regular.otf",
-    "wqy-microhei.ttc",
-    "FreeSans.ttf",
+#: Fonts for letters that Pillow's own lacks, as Linux, macOS and Windows have them; Pillow knows
+#: the folders. The first that has a letter draws it.
+_FONTS: Final = (
+    *("DejaVuSans.ttf", "NotoSans-Regular.ttf", "LiberationSans-Regular.ttf", "FreeSans.ttf"),
+    *("NotoSansCJK-Regular.ttc", "NotoSansCJKsc-Regular.otf", "wqy-microhei.ttc", "wqy-zenhei.ttc"),
+    *("DroidSansFallbackFull.ttf", "NotoSansDevanagari-Regular.ttf", "NotoSansThai-Regular.ttf"),
+    *("NotoSansArabic-Regular.ttf", "NotoSansHebrew-Regular.ttf", "unifont.ttf"),
+    *("Arial Unicode.ttf", "PingFang.ttc", "STHeiti Light.ttc", "AppleSDGothicNeo.ttc"),
+    *("segoeui.ttf", "msyh.ttc", "msgothic.ttc", "malgun.ttf", "Nirmala.ttf", "LeelawUI.ttf"),
 )
-
-#: Most fonts that are asked for a letter: each takes about half a millisecond to open.
-_MOST_FONTS: Final = 400
 
 #: What a letter lacks that can be drawn without it.
 _ACCENTS: Final = "accents"
@@ -157,7 +152,7 @@ def _wrapped(text: str, width_left: int) -> list[str]:
 def undrawn(texts: Iterable[str]) -> str | None:
     """What the foot of a sheet says of letters in ``texts`` that no font has; None if all are."""
     letters = {letter for text in texts for letter in _composed(text)}
-    lacking = sorted({_lacking(letter) for letter in letters if _file_of(letter) is None})
+    lacking = sorted({_lacking(letter) for letter in letters if _font_of(letter) is None})
     if not lacking:
         return None
     return f"no installed font has: {', '.join(lacking)}; one such as Noto Sans may have them"
@@ -175,7 +170,7 @@ def in_words(text: str) -> str:
         return text
     parts: list[str] = []
     for letter in text:
-        if _file_of(letter) is not None:
+        if _font_of(letter) is not None:
             parts.append(letter)
         elif _lacking(letter) == _ACCENTS:
             parts += filter(str.isascii, unicodedata.normalize("NFD", letter))
@@ -196,8 +191,9 @@ def _lacking(letter: str) -> str:
 
 
 def font_files(text: str) -> list[str]:
-    """The installed fonts that draw what Pillow's own lacks of ``text``, as in_words() made it."""
-    return sorted({file for letter in text if (file := _file_of(letter))})
+    """Paths of the fonts that draw what Pillow's own lacks of ``text``, as in_words() made it."""
+    names = {name for letter in text if (name := _font_of(letter))}
+    return sorted(_font(name, _TEXT).path for name in names)
 
 
 def _length(text: str, size: int) -> float:
@@ -206,86 +202,48 @@ def _length(text: str, size: int) -> float:
 
 def _runs(text: str, size: int) -> list[tuple[Any, str]]:
     """``text`` in pieces, each with a font that has all its letters."""
-    file, begun, found = "", 0, []
+    name, begun, found = "", 0, []
     if not text.isascii():
         for at, letter in enumerate(text):
-            if not letter.isspace() and not _has(file, letter):
-                found.append((file, text[begun:at]))
-                file, begun = _file_of(letter) or "", at
-    found.append((file, text[begun:]))
-    return [(_font(file, size) or _font("", size), run) for file, run in found if run]
+            if not letter.isspace() and not _has(name, letter):
+                found.append((name, text[begun:at]))
+                name, begun = _font_of(letter) or "", at
+    found.append((name, text[begun:]))
+    return [(_font(name, size), run) for name, run in found if run]
 
 
 @functools.lru_cache(4096)
-def _file_of(letter: str) -> str | None:
-    """The first font file that has a letter; "" is Pillow's own, None if none has it."""
+def _font_of(letter: str) -> str | None:
+    """The first font that has a letter; "" is Pillow's own, None if none has it."""
     if letter.isascii() or letter.isspace():
         return ""
-    return next((file for file in ("", *_font_files()) if _has(file, letter)), None)
+    return next((name for name in ("", *_FONTS) if _has(name, letter)), None)
 
 
 @functools.cache
-def _font_files() -> tuple[str, ...]:
-    """Fonts in the folders where systems keep them, the likeliest to be of use first."""
-    home = os.path.expanduser("~")
-    shared = os.environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
-    own = os.environ.get("XDG_DATA_HOME") or f"{home}/.local/share"
-    folders = [f"{folder}/fonts" for folder in (own, *shared.split(":"))]
-    folders += [
-        f"{home}/.fonts",
-        f"{home}/Library/Fonts",
-        "/Library/Fonts",
-        "/System/Library/Fonts",
-    ]
-    found = {
-        os.path.join(folder, name)
-        for top in folders
-        for folder, _, names in os.walk(top)
-        for name in names
-        if name.lower().endswith((".ttf", ".otf", ".ttc")) and "LastResort" not in name
-    }
-
-    def order(file: str) -> tuple[int, bool, str]:
-        name = os.path.basename(file)
-        first = _FIRST_FONTS.index(name) if name in _FIRST_FONTS else len(_FIRST_FONTS)
-        slanted = re.search("bold|italic|oblique|light|thin|black|mono|serif", name.lower())
-        return first, slanted is not None, file
-
-    return tuple(sorted(found, key=order)[:_MOST_FONTS])
-
-
-@functools.lru_cache(2048)
-def _font(file: str, size: int) -> Any:
-    """A font by its file, "" for the one that Pillow brings along; None if it cannot be used."""
+def _font(name: str, size: int) -> Any:
+    """A font by its file's name, "" for the one that Pillow brings along; None without it."""
     from PIL import ImageFont
 
-    if not file:
+    if not name:
         return ImageFont.load_default(size)
     try:
-        return ImageFont.truetype(file, size)
+        return ImageFont.truetype(name, size)
     except OSError:
         return None
 
 
 @functools.lru_cache(65_536)
-def _has(file: str, letter: str) -> bool:
+def _has(name: str, letter: str) -> bool:
     """Whether a font has a letter: what it draws is not its box for missing letters."""
-    return _font(file, _TEXT) is not None and _drawn(file, letter) != _missing(file)
+    return _font(name, _TEXT) is not None and _drawn(name, letter) != _drawn(name, "\U0010ffff")
 
 
-@functools.cache
-def _missing(file: str) -> tuple[Any, bytes]:
-    return _drawn(file, "\U0010ffff")
-
-
-def _drawn(file: str, letter: str) -> tuple[Any, bytes]:
-    mask = _unshaped(file).getmask(letter)
-    return mask.size, bytes(mask)
-
-
-@functools.cache
-def _unshaped(file: str) -> Any:
-    """A font that draws a vowel sign alone as it is: shaping would put it on a dotted circle."""
+@functools.lru_cache(4096)
+def _drawn(name: str, letter: str) -> tuple[Any, bytes]:
+    """A letter alone as it is: shaping would put a vowel sign on a dotted circle."""
     from PIL import ImageFont
 
-    return _font(file, _TEXT).font_variant(layout_engine=ImageFont.Layout.BASIC)
+    plain = _font(name, _TEXT).font_variant(layout_engine=ImageFont.Layout.BASIC)
+    mask = plain.getmask(letter)
+    return mask.size, bytes(mask)

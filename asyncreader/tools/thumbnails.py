@@ -11,7 +11,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from ..array_types import Array, UInt8
-from ..errors import FormatError, SampleError
+from ..errors import FormatError, located
 from ..pixels import codec
 from ..pixels.masks import decode_values
 from ..pixels.transform import decode_sample
@@ -191,14 +191,11 @@ class Looker:
             height, width = pixels.shape[:2]
             return Look(record, pixels, height, width, pixels.nbytes, None)
         data = self._inspector.bytes(record)
-        try:
+        with located(path=source.spec.path, index=record):
             header = codec.read_header(data)
             part = min(1.0, side / max(header.height, header.width))
             least = (math.ceil(header.height * part), math.ceil(header.width * part))
             pixels = decode_sample(data, stored, header, least)
-        except SampleError as exc:
-            exc.path, exc.index = source.spec.path, record
-            raise
         return Look(record, pixels, header.height, header.width, len(data), data)
 
 

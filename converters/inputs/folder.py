@@ -10,7 +10,7 @@ from typing import Any
 import xxhash
 
 from asyncreader.array_types import Array, Int64
-from asyncreader.errors import FormatError, ParamsError, SampleError
+from asyncreader.errors import FormatError, located
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import DATA
 from asyncreader.pixels import codec
@@ -123,13 +123,10 @@ class FolderSamples:
 
     def fetch(self, number: int, hold: Hold) -> Sample:
         path = self._listing.paths[number]
-        try:
+        with located(source_path=self._listing.tree.shown(path)):
             data = self._listing.tree.read(path, hold, self._listing.stamps[number])
             picture = self._recipe.from_file(data, hold)
             header = codec.read_header(data) if self._masks else None
-        except (SampleError, ParamsError) as exc:
-            exc.source_path = self._listing.tree.shown(path)
-            raise
         if header is None:
             return (picture,)
         full = header.height, header.width

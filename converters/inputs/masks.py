@@ -22,6 +22,7 @@ from asyncreader.errors import (
     SampleError,
     SourceError,
     SourceNotFoundError,
+    located,
 )
 from asyncreader.formats.packed import FIELD_DTYPES
 from asyncreader.pixels import codec
@@ -89,14 +90,11 @@ class MaskFolder:
         path = self.paths[number]
         if not path:
             raise _missing(self.name, self.tree, picture, 1)
-        try:
+        with located(source_path=self.tree.shown(path)):
             data = self.tree.read(path, hold)
             header = codec.read_header(data)
             hold(decoding_bytes(header))
             return stored_values(self.name, decode_values(data), full, recipe)
-        except SampleError as exc:
-            exc.source_path = self.tree.shown(path)
-            raise
 
     def close(self) -> None:
         """Close the temporary files."""

@@ -6,13 +6,14 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import xxhash
 
 from asyncreader.array_types import Array, Int64
-from asyncreader.errors import FormatError, ParamsError, SampleError, SourceError
+from asyncreader.errors import FormatError, ParamsError, SampleError, SourceError, located
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import ENCODINGS, digest, is_field_name
@@ -136,16 +137,13 @@ class PackedSamples:
         record = self._record(number)
         if self._remote:
             self._prefetch(number)
-        try:
+        key = partial(self._inspector.key, record)
+        with located(path=self._source.spec.path, index=record, key=key):
             picture = self._picture(record, hold)
             if not self._others:
                 return (picture,)
             full = self._full(record)
             return (picture, *(field.fetch(record, full) for field in self._others))
-        except (SampleError, ParamsError) as exc:
-            exc.path, exc.index = exc.path or self._source.spec.path, record
-            exc.key = exc.key or self._inspector.key(record)
-            raise
 
     def _full(self, record: int) -> tuple[int, int]:
         """(H, W) of a sample's picture as it is in the source."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy._core import multiarray
 
 from asyncreader.array_types import Array, Int64, UInt8
-from asyncreader.errors import DecodeError, ParamsError, SampleError
+from asyncreader.errors import DecodeError, ParamsError, SampleError, located
 from asyncreader.formats.packed import DATA
 from asyncreader.pixels import codec
 from asyncreader.sources.layouts.detect import PickledSet, pickled_set
@@ -197,7 +197,8 @@ class PickledSamples:
             if why is not None:
                 raise self._bad(number, why, ascii(label)[:80])
         picture = self._as_picture(self._field(point, self._image, number), number)
-        try:
+        blame = self._found.entries.blame
+        with located(path=self._found.path, index=number, key=lambda: blame(number)["key"]):
             if isinstance(picture, bytes):
                 return (self._recipe.from_file(picture, hold),)
             if self.encoding == "original":
@@ -205,10 +206,6 @@ class PickledSamples:
             if picture.shape[0] * picture.shape[1] > codec.MAX_PIXELS:
                 raise DecodeError("image dimensions out of range", found=picture.shape)
             return (self._recipe.from_pixels(np.ascontiguousarray(picture)),)
-        except (SampleError, ParamsError) as exc:
-            exc.path, exc.index = self._found.path, number
-            exc.key = self._found.entries.blame(number)["key"]
-            raise
 
     @property
     def classes(self) -> tuple[str, ...] | None:

@@ -31,6 +31,7 @@ from asyncreader import (
     SourceNotFoundError,
     WorkerError,
 )
+from asyncreader.errors import located
 from asyncreader.formats import packed as fmt
 from asyncreader.pipeline.threads import STUCK_AFTER
 from asyncreader.pixels import kernels
@@ -444,6 +445,37 @@ def test_a_closed_reader_is_not_pickled() -> None:
     reader.close()
     with pytest.raises(ReaderClosedError):
         pickle.dumps(reader)
+
+
+def test_errors_are_located_where_they_pass() -> None:
+    """Inside located() an error of ours gets the place that it does not name itself, and nothing
+    else of it changes; a key is looked up for an error alone; other errors pass as they are."""
+    asked = list[int]()
+
+    def key() -> str:
+        asked.append(1)
+        return "07"
+
+    with located(path="a.h5", key=key):
+        pass
+    assert asked == []
+    for given, expected in (
+        ({}, {"path": "a.h5", "index": 7, "key": "07", "source_path": "cat/1.png"}),
+        ({"path": "b.h5", "index": 0, "key": ""}, {"path": "b.h5", "index": 0, "key": ""}),
+    ):
+        error = ChecksumError("what", found=3, **given)
+        cause = error.__cause__ = ValueError()
+        with (
+            pytest.raises(ChecksumError) as raised,
+            located(path="a.h5", index=7, key=key, source_path="cat/1.png"),
+        ):
+            raise error
+        assert raised.value is error
+        assert (error.what, error.found, error.__cause__) == ("what", 3, cause)
+        assert expected.items() <= error.fields().items()
+    with pytest.raises(KeyError) as other, located(path="a.h5"):
+        raise KeyError("k")
+    assert not hasattr(other.value, "path")
 
 
 def test_errors_keep_their_fields_through_pickling() -> None:

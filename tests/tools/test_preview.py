@@ -405,7 +405,7 @@ def fonts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setenv(name, str(tmp_path / "data"))
 
     def forget() -> None:
-        for known in (sheet._font_files, sheet._file_of, sheet._has, sheet._font):
+        for known in (sheet._font_of, sheet._has, sheet._drawn, sheet._font):
             known.cache_clear()
 
     forget()
@@ -422,9 +422,9 @@ def captioned(name: str) -> np.ndarray:
 
 
 def test_an_installed_font_is_found_for_any_letter(fonts: Path) -> None:
-    """A letter that only one installed font has is drawn with it, wherever below the folders of
+    """A letter that only one of the known fonts has is drawn with it, wherever below the folders of
     fonts it lies, on one line with the letters before and after it."""
-    font_of("\u732b", fonts / "deep" / "er" / "Odd.ttf")
+    font_of("\u732b", fonts / "deep" / "er" / "wqy-zenhei.ttc")
     dark = captioned("\u732b") < 60
     rows, columns = np.flatnonzero(dark.any(axis=1)), np.flatnonzero(dark.any(axis=0))
     assert (rows.size, columns.size) == (14, 14)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...array_types import Int64, UInt8
-from ...errors import DecodeError, FormatError, ParamsError
+from ...errors import FormatError, ParamsError, located
 from ...formats import packed as fmt
 from ...pixels.transform import SampleSpec
 from ..arrays import FileRows, Rows
@@ -312,11 +312,8 @@ def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:
             offset = int(grid.offsets[number])
             stored = found.file.mapped.view(offset, int(grid.sizes[number]))
             mask, size = int(grid.masks[number]), grid.chunk_bytes
-            try:
+            with located(path=found.path, index=number * grid.chunk[0]):
                 part = decode_chunk(stored, steps, mask, size, ELEMENT.itemsize)
-            except DecodeError as exc:
-                exc.path, exc.index = found.path, number * grid.chunk[0]
-                raise
             inside = min(grid.chunk[0], grid.shape[0] - number * grid.chunk[0])
             yield part[: inside * ELEMENT.itemsize]
         return
