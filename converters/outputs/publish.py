@@ -15,21 +15,26 @@ import os
 import re
 import shutil
 import stat
-from types import TracebackType
 from typing import Final
 
 from asyncreader.errors import AsyncReaderError, SourceError, SourceNotFoundError
 from asyncreader.formats import manifest
+from asyncreader.sources.hdf5.file import is_hdf5
+from asyncreader.sources.lmdb.file import lmdb_data_file
 
 from .disk import ENTRY, NOTHING_LEFT, full_error, is_full, sync
 
 SUFFIX: Final = ".asyncreader-tmp"
 _LOCK: Final = "lock"
 _SHARD: Final = re.compile(r"shard-(\d+)-of-(\d+)\.")
-_MEMBERS: Final = frozenset(("data.mdb", "lock.mdb"))
-_HDF5_SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
-#: lmdb.h: MDB_MAGIC, behind the 16 bytes of the first page's header (8 of them in 32-bit builds).
-_LMDB_MAGIC: Final = (0xBEEFC0DE).to_bytes(4, "little")
+
+#: By kind of target: what its set is called in the workspace, and in messages.
+_WORK: Final = {"hdf5": "set.h5", "lmdb": "set.lmdb", "shards": "set"}
+_KIND: Final = {"hdf5": "an HDF5 file", "lmdb": "an LMDB folder", "shards": "a folder of shards"}
+#: In the workspace: the set that is being replaced.
+_OLD: Final = "old"
+#: A second name of the old file, until the new one is on the disk.
+_LINK: Final = "link"
 
 
 class Target:
@@ -50,22 +55,18 @@ class Target:
         self._overwrite = overwrite
         self._resume = resume
         self._folder, name = os.path.split(self.path)
-        self._workspace = os.path.join(self._folder, f".{name}{SUFFIX}")
-        self.work = os.path.join(self._workspace, _WORK[kind])
+        #: The folder next to the target, for unfinished work.
+        self.workspace = os.path.join(self._folder, f".{name}{SUFFIX}")
+        self.work = os.path.join(self.workspace, _WORK[kind])
         self._lock = -1
         if not os.path.isdir(self._folder):
             raise SourceNotFoundError("the target's folder does not exist", path=path)
         self._check()
 
-    @property
-    def workspace(self) -> str:
-        """The folder next to the target, for unfinished work."""
-        return self._workspace
-
     def _check(self) -> None:
         """Refuse a target that exists, or that is not what would be written."""
         try:
-            facts = os.lstat(self.path)
+            os.lstat(self.path)
         except FileNotFoundError:
             return
         except OSError as exc:
@@ -78,7 +79,7 @@ class Target:
                 path=self.shown,
                 hint="pass overwrite (--overwrite) to replace it",
             )
-        problem = _PROBLEM[self.kind](self.path, facts)
+        problem = _other_kind(self.path, self.kind)
         if problem is not None:
             raise SourceError(
                 "the target is of another kind, so it is not replaced",
@@ -99,7 +100,7 @@ class Target:
                 self.keep = bool(self._finished())
             else:
                 self._check_finished()
-                _clear(self._workspace, keep=_LOCK)
+                _clear(self.workspace)
         except BaseException as exc:  # Ctrl-C too: the lock lives as long as the process
             self.keep = bool(self._finished())  # of another run: nothing was written yet
             self._release()
@@ -111,7 +112,7 @@ class Target:
     def _put_back(self) -> None:
         """Restore the old set, if a run was killed after it had moved it away; remove it, if that
         run had put the new one in its place."""
-        old = os.path.join(self._workspace, _OLD)
+        old = os.path.join(self.workspace, _OLD)
         if not os.path.isdir(old):
             return
         if os.path.lexists(self.path):
@@ -125,27 +126,28 @@ class Target:
         if self._finished():
             raise SourceError(
                 "an interrupted run has left finished shards of this target",
-                path=self._workspace,
-                found=f"{self._finished()} of them",
+                path=self.workspace,
+                found=f"{len(self._finished())} of them",
                 hint="pass resume (--resume) to go on with them, or remove that folder",
             )
 
-    def _finished(self) -> int:
-        done = os.path.join(self._workspace, _WORK["shards"])
-        return len(os.listdir(done)) if os.path.isdir(done) else 0
+    def _finished(self) -> list[str]:
+        """The names of the shards that are finished."""
+        done = os.path.join(self.workspace, _WORK["shards"])
+        return os.listdir(done) if os.path.isdir(done) else []
 
     def _acquire(self) -> bool:
         """Make and lock the workspace; False when another run removed it in between."""
         try:
-            os.mkdir(self._workspace, 0o777)
+            os.mkdir(self.workspace, 0o777)
         except FileExistsError:
-            if not stat.S_ISDIR(os.lstat(self._workspace).st_mode):
+            if not stat.S_ISDIR(os.lstat(self.workspace).st_mode):
                 raise SourceError(
                     "the name for temporary files is taken by something else",
-                    path=self._workspace,
+                    path=self.workspace,
                     hint="remove it",
                 ) from None
-        path = os.path.join(self._workspace, _LOCK)
+        path = os.path.join(self.workspace, _LOCK)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             lock = os.open(path, flags, 0o666)
@@ -153,7 +155,7 @@ class Target:
             return False
         except OSError:
             with contextlib.suppress(OSError):  # others are in it already
-                os.rmdir(self._workspace)
+                os.rmdir(self.workspace)
             raise
         try:
             _flock(lock)
@@ -167,19 +169,14 @@ class Target:
             raise SourceError(
                 "another run is writing this target",
                 path=self.shown,
-                found=f"{self._workspace} is locked",
+                found=f"{self.workspace} is locked",
                 hint="wait for it to end",
             ) from exc
         finally:
             if lock >= 0:
                 os.close(lock)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self.keep = self.keep and error is not None
         if error is not None and self.kind == "shards":
             self._say_what_is_kept(error)
@@ -187,12 +184,13 @@ class Target:
 
     def _say_what_is_kept(self, error: BaseException) -> None:
         """Add it to the hint of our error types, or to another exception as a note."""
-        numbers = sorted(int(found[1]) for found in self._names())
+        names = [found for found in map(_SHARD.match, self._finished()) if found is not None]
+        numbers = sorted(int(found[1]) for found in names)
         words = "no shard was finished, nothing is kept"
         if self.keep and numbers:
             words = (
                 f"finished shards are kept ({len(numbers):,}): resume (--resume) goes on with "
-                f"them, {_ranges(numbers)} of {int(self._names()[0][2]):,} in {self._workspace!r}; "
+                f"them, {_ranges(numbers)} of {int(names[0][2]):,} in {self.workspace!r}; "
                 "with other options remove that folder first"
             )
         elif isinstance(error, AsyncReaderError):
@@ -203,21 +201,15 @@ class Target:
         else:
             error.add_note(words)
 
-    def _names(self) -> list[re.Match[str]]:
-        """Names of finished shards: number, and how many there are to be."""
-        done = os.path.join(self._workspace, _WORK["shards"])
-        names = os.listdir(done) if os.path.isdir(done) else []
-        return [found for found in map(_SHARD.match, names) if found is not None]
-
     def _release(self) -> None:
         if self._lock < 0:
             return
         try:
             if self.keep:
                 return
-            _clear(self._workspace, keep=_LOCK)
-            os.unlink(os.path.join(self._workspace, _LOCK))
-            os.rmdir(self._workspace)
+            _clear(self.workspace)
+            os.unlink(os.path.join(self.workspace, _LOCK))
+            os.rmdir(self.workspace)
         except OSError:
             pass  # the next run clears it; what went wrong before matters more
         finally:
@@ -235,21 +227,23 @@ class Target:
             if self.kind == "shards" and os.path.isdir(path):
                 # A folder cannot be renamed onto a full one, so for a moment there is none. If
                 # the run is killed then, the next run puts the old one back.
-                old = os.path.join(self._workspace, _OLD)
+                old = os.path.join(self.workspace, _OLD)
                 os.rename(path, old)
                 undo.append((old, path))
             elif self.kind == "lmdb" and os.path.isdir(path):
                 # Readers map the old lock.mdb by its inode and go on; new ones must not see its
                 # table, whose transaction numbers are those of the old file.
-                _unlink(os.path.join(path, "lock.mdb"))
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(path, "lock.mdb"))
                 new, path = (os.path.join(folder, "data.mdb") for folder in (new, path))
-            if os.path.lexists(path):
+            replaced = os.path.lexists(path)
+            if replaced:
+                link = os.path.join(self.workspace, _LINK)
                 with contextlib.suppress(OSError):  # there are file systems without hard links
-                    os.link(path, os.path.join(self._workspace, _LINK))
-                    undo.append((os.path.join(self._workspace, _LINK), path))
-                os.rename(new, path)
-            else:
-                os.rename(new, path)
+                    os.link(path, link)
+                    undo.append((link, path))
+            os.rename(new, path)
+            if not replaced:
                 undo.append((path, new))
             if path != self.path:
                 sync(self.path)
@@ -275,61 +269,36 @@ def _flock(file: int) -> None:
             raise
 
 
-def _no_file(path: str, facts: os.stat_result) -> str | None:
-    if stat.S_ISDIR(facts.st_mode):
-        return "a folder"
-    if not stat.S_ISREG(facts.st_mode):
-        return "not a regular file"
-    with open(path, "rb") as file:
-        # a user block of 512 * 2^k bytes may come before (HDF5 specification, II.A)
-        offsets = [0, *(512 << k for k in range(40) if 512 << k < facts.st_size)]
-        for offset in offsets:
-            file.seek(offset)
-            if file.read(8) == _HDF5_SIGNATURE:
-                return None
-    return None if not facts.st_size else "a file that is not HDF5"
-
-
-def _no_lmdb(path: str, facts: os.stat_result) -> str | None:
-    if not stat.S_ISDIR(facts.st_mode):
+def _other_kind(path: str, kind: str) -> str | None:
+    """What is at ``path``, which exists, if it is no set of this ``kind`` nor an empty one."""
+    mode = os.lstat(path).st_mode
+    if kind == "hdf5":
+        if not stat.S_ISREG(mode):
+            return "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+        whole = os.path.getsize(path) == 0 or is_hdf5(path)
+        return None if whole else "a file that is not HDF5"
+    if not stat.S_ISDIR(mode):
         return "a file"
-    with os.scandir(path) as entries:
-        others = sorted(entry.name for entry in entries if entry.name not in _MEMBERS)
-    if others:
-        return f"a folder with other files, such as {others[0]!r}"
-    data = os.path.join(path, "data.mdb")
-    if not os.path.lexists(data):
-        return None
-    if not stat.S_ISREG(os.lstat(data).st_mode):
-        return "a folder whose data.mdb is not a regular file"
-    with open(data, "rb") as file:
-        head = file.read(32)
-    if _LMDB_MAGIC in (head[16:20], head[8:12]) or not head:
-        return None
-    return "a folder whose data.mdb is not LMDB's"
-
-
-def _no_set(path: str, facts: os.stat_result) -> str | None:
-    if not stat.S_ISDIR(facts.st_mode):
-        return "a file"
-    found = os.path.join(path, manifest.NAME)
     names = set(os.listdir(path))
-    if not names:
-        return None
-    if not os.path.isfile(found):
-        return f"a folder without a manifest ({manifest.NAME})"
-    listed = manifest.read_manifest(found)
-    others = sorted(names - {manifest.NAME} - {listed.name(n) for n in range(len(listed))})
+    if kind == "lmdb":
+        known = {"data.mdb", "lock.mdb"}
+        data = os.path.join(path, "data.mdb")
+        if "data.mdb" in names and not (lmdb_data_file(data) or _is_empty(data)):
+            return "a folder whose data.mdb is not LMDB's"
+    else:
+        found = os.path.join(path, manifest.NAME)
+        if names and not os.path.isfile(found):
+            return f"a folder without a manifest ({manifest.NAME})"
+        known = {manifest.NAME}
+        if names:
+            listed = manifest.read_manifest(found)
+            known |= {listed.name(number) for number in range(len(listed))}
+    others = sorted(names - known)
     return f"a folder with other files, such as {others[0]!r}" if others else None
 
 
-_WORK: Final = {"hdf5": "set.h5", "lmdb": "set.lmdb", "shards": "set"}
-_KIND: Final = {"hdf5": "an HDF5 file", "lmdb": "an LMDB folder", "shards": "a folder of shards"}
-_PROBLEM: Final = {"hdf5": _no_file, "lmdb": _no_lmdb, "shards": _no_set}
-#: In the workspace: the set that is being replaced.
-_OLD: Final = "old"
-#: A second name of the old file, until the new one is on the disk.
-_LINK: Final = "link"
+def _is_empty(path: str) -> bool:
+    return os.path.isfile(path) and os.path.getsize(path) == 0
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -344,16 +313,12 @@ def _ranges(numbers: list[int]) -> str:
     return ", ".join(words)
 
 
-def _unlink(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-
-
-def _clear(folder: str, keep: str) -> None:
+def _clear(folder: str) -> None:
+    """Remove all but the lock from a workspace."""
     with os.scandir(folder) as entries:
-        names = [(e.path, e.is_dir(follow_symlinks=False)) for e in entries if e.name != keep]
-    for path, is_folder in names:
-        if is_folder:
-            shutil.rmtree(path)
+        others = [entry for entry in entries if entry.name != _LOCK]
+    for entry in others:
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
         else:
-            os.unlink(path)
+            os.unlink(entry.path)
