@@ -8,9 +8,11 @@ import time
 from typing import Unpack
 
 from asyncreader.checks import documented
-from asyncreader.errors import AsyncReaderError, SourceError
+from asyncreader.errors import AsyncReaderError, ParamsError, SourceError
 
-from .inputs.samples import Samples, open_samples
+from .inputs.folder import FolderSamples
+from .inputs.packed import PackedSamples, may_be_packed
+from .inputs.samples import Samples
 from .options import OPTIONS, ConvertKeywords, Options, PathLike, check
 from .outputs.disk import is_full, no_temporary_space
 from .outputs.one_file import Order, Packing, all_bad, data_file, reason
@@ -56,6 +58,24 @@ def convert(src: PathLike, dst: PathLike, **keywords: Unpack[ConvertKeywords]) -
             found=exc.strerror or str(exc),
             hint="; ".join(getattr(exc, "__notes__", ())) or None,
         ) from exc
+
+
+def open_samples(options: Options, exclude: str) -> Samples:
+    """What ``options.src`` holds. ``exclude``: the target, in case it lies inside a folder."""
+    if not may_be_packed(options.src):
+        if options.params is not None:
+            raise ParamsError(
+                "params say how a packed set is read", path=options.src, found="a folder"
+            )
+        return FolderSamples(options, exclude)
+    if options.fields:
+        raise ParamsError("fields are for folders of pictures", found="a packed set")
+    if options.allow_pickle:
+        from .inputs.pickled import open_pickled
+
+        if (pickled := open_pickled(options)) is not None:
+            return pickled
+    return PackedSamples(options)
 
 
 def _pack_one(options: Options, samples: Samples, target: Target, begun: float) -> ConvertReport:

@@ -27,6 +27,7 @@ from .masks import MaskFolder
 from .object_store import holds_set
 from .origin import open_origin
 from .packed import check_class_names, may_be_packed
+from .samples import Samples
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class FolderPart:
         return FolderSamples(options, "", listing, masks)
 
 
-class FolderSamples:
+class FolderSamples(Samples):
     """The pictures of a folder. ``listing`` and ``masks``: None and empty: found here."""
 
     def __init__(
@@ -77,6 +78,7 @@ class FolderSamples:
         listing: Listing | None = None,
         masks: Sequence[MaskFolder] = (),
     ) -> None:
+        super().__init__()
         self.encoding: str = options.encoding or "raw"
         self.channels: int = options.channels or (1 if options.bits == 16 else 3)
         check_encoding(options, self.encoding, self.channels, options.bits)
@@ -92,7 +94,6 @@ class FolderSamples:
             classes_from_folders=options.classes_from_folders,
         )
         self.count = self._listing.count
-        self.classes = self._listing.classes
         self.label_kind = self._listing.label_kind
         self.ignored = self._listing.ignored
         self.notes = self._listing.notes + notes(options, self._recipe)
@@ -102,7 +103,6 @@ class FolderSamples:
         light = self.encoding == "original" and not options.check_decode
         self.run = RUN if light else 1
         self.ahead = self._listing.tree.ahead
-        self.identity = "folder"
         self._masks = list(masks)
         self.fields = (DATA, *(name for name, _ in options.fields))
         try:
@@ -116,6 +116,14 @@ class FolderSamples:
             raise
         self._paths = (self._listing.paths, *(field.paths for field in self._masks))
         self.paths: tuple[PathOf | None, ...] = tuple(paths.__getitem__ for paths in self._paths)
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        return self._listing.classes
+
+    @property
+    def identity(self) -> str:
+        return "folder"
 
     def will_need(self, number: int) -> bool:
         listing = self._listing

@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 
 from asyncreader.array_types import Array, Int64
-from asyncreader.errors import FormatError, ParamsError, SampleError, SourceError, located
+from asyncreader.errors import FormatError, ParamsError, SourceError, located
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import ENCODINGS, digest, is_field_name
@@ -42,6 +42,7 @@ from ..ordered_pool import RUN
 from ..temp_tables import PathOf, Strings
 from .masks import stored_values
 from .object_store import holds_set
+from .samples import Samples
 
 
 class _Prefetched(threading.local):
@@ -50,12 +51,11 @@ class _Prefetched(threading.local):
     numbers = range(0)
 
 
-class PackedSamples:
+class PackedSamples(Samples):
     """The samples of a packed set, by number."""
 
-    ahead = 0
-
     def __init__(self, options: Options) -> None:
+        super().__init__()
         check_packed(options)
         read = options.params
         self._source: OpenSet
@@ -99,12 +99,10 @@ class PackedSamples:
         self.fields = (fmt.DATA, *(field.name for field in self._others))
         labels = None if options.no_labels else self._source.labels
         self._labels = None if labels is None else _label_table(labels, options.src)
-        self.classes = None if labels is None else spec.classes
-        check_class_names(self.classes, options.src)
+        self._classes = None if labels is None else spec.classes
+        check_class_names(self._classes, options.src)
         self.label_kind = _label_kind(first, labels is not None)
-        self.ignored: dict[str, int] = {}
         self.notes = notes(options, self._recipe)
-        self.skipped: list[tuple[Any, str, SampleError]] = []
         self._paths = list(map(_paths, self._source.parts))
         self.paths = tuple(map(self._path_of, self._paths))
         # a run of remote samples is one request; in random order there are no runs
@@ -113,6 +111,10 @@ class PackedSamples:
         light = light and not self._check_decode
         self.run = RUN if light or self._remote else 1
         self._prefetched = _Prefetched()
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        return self._classes
 
     @property
     def identity(self) -> str:
@@ -179,24 +181,15 @@ class PackedSamples:
             return number, f"record {self._record(number)}"
         return number, os.fsdecode(path(number))
 
-    def where(self, number: int) -> str:
-        return self.name(number)[1]
-
     def label_rows(self, numbers: Int64) -> Array | None:
         if self._labels is None:
             return None
         rows: Array = self._labels[numbers if self._records is None else self._records[numbers]]
         return rows
 
-    def will_need(self, number: int) -> bool:
-        return True
-
     def sources(self, numbers: Int64) -> str:
         """Empty for a set packed by asyncreader: ``identity`` has the digest of its checksums."""
         return "" if self._source.spec.meta is not None else files_digest(self._source.first.index)
-
-    def part(self, numbers: Int64) -> None:
-        """None: any machine opens the packed set itself."""
 
     def give_up(self) -> None:
         if self._source.spec.remote:

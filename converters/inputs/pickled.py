@@ -18,15 +18,14 @@ from numpy._core import multiarray
 
 from asyncreader.array_types import Array, Int64, UInt8
 from asyncreader.errors import DecodeError, ParamsError, SampleError, located
-from asyncreader.formats.packed import DATA
 from asyncreader.pixels import codec
 from asyncreader.sources.layouts.detect import PickledSet, pickled_set
 from asyncreader.sources.request import no_field
 
 from ..encode import Hold, Sample, make_recipe, notes
 from ..options import Options, check_encoding
-from ..temp_tables import PathOf
 from .packed import check_original, check_packed
+from .samples import Samples
 
 
 def _latin1(text: str, encoding: str) -> bytes:
@@ -85,13 +84,14 @@ def open_pickled(options: Options) -> PickledSamples | None:
         raise
 
 
-class PickledSamples:
+class PickledSamples(Samples):
     """Pickled datapoints such as (image, label): image files' bytes, or uint8 arrays of pixels.
 
     ``data_field`` and ``labels_field`` name the parts: by number (0 and 1), or by key in dicts.
     """
 
     def __init__(self, options: Options, found: PickledSet) -> None:
+        super().__init__()
         check_packed(options)
         read = options.params
         if read is not None and (read.labels_path is not None or read.subset is not None):
@@ -119,13 +119,6 @@ class PickledSamples:
         self._labels = None if self._label is None else _Labels(self._first_label(), self.count)
         self.notes = notes(options, self._recipe)
         self.label_kind = "none" if self._labels is None else self._labels.kind
-        self.ignored: dict[str, int] = {}
-        self.skipped: list[tuple[Any, str, SampleError]] = []
-        self.run = 1
-        self.ahead = 0
-        self.identity = "pickles"
-        self.fields: tuple[str, ...] = (DATA,)
-        self.paths: tuple[PathOf | None, ...] = (None,)
 
     def _parts(self, found: PickledSet, read: Any) -> tuple[Any, Any]:
         """The keys or indices of the image and the label (None: no label) in a datapoint."""
@@ -212,27 +205,8 @@ class PickledSamples:
         """Sorted class names, of labels that are text: known when all samples were fetched."""
         return None if self._labels is None else self._labels.classes()
 
-    def name(self, number: int) -> tuple[Any, str]:
-        return number, f"record {number}"
-
-    def where(self, number: int) -> str:
-        return self.name(number)[1]
-
     def label_rows(self, numbers: Int64) -> Array | None:
         return None if self._labels is None else self._labels.rows(numbers)
-
-    def will_need(self, number: int) -> bool:
-        return True
-
-    def sources(self, numbers: Int64) -> str:
-        """Empty: shards of pickles are refused."""
-        return ""
-
-    def part(self, numbers: Int64) -> None:
-        """None: shards of pickles are refused."""
-
-    def give_up(self) -> None:
-        pass
 
     def close(self) -> None:
         self._found.file.close()

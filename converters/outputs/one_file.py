@@ -22,7 +22,7 @@ from asyncreader.sampling.feistel import permutation
 
 from ..encode import Kind, Sample, kinds_of, sample_bytes
 from ..inputs.listing import SKIP_HINT
-from ..inputs.samples import FileSamples
+from ..inputs.samples import Samples
 from ..options import Options
 from ..ordered_pool import Lease, Pool
 from .disk import ENTRY, full_error, is_full, sync
@@ -66,7 +66,7 @@ class Packing:
     def __init__(
         self,
         options: Options,
-        samples: FileSamples,
+        samples: Samples,
         work: str,
         shown: str,
         *,
@@ -284,7 +284,7 @@ def _one_size(options: Options) -> str:
     return f"size {side} is the length of the shorter side: pass size {both!r} (--size {both})"
 
 
-def check_skippable(error: Exception, options: Options, samples: FileSamples, number: int) -> None:
+def check_skippable(error: Exception, options: Options, samples: Samples, number: int) -> None:
     """Return if a sample's error may be skipped; else raise it."""
     if not isinstance(error, SampleError):
         if not isinstance(error, AsyncReaderError):

@@ -10,7 +10,7 @@ import numpy as np
 from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import Shard, file_digest
 
-from ..inputs.samples import FileSamples
+from ..inputs.samples import Samples
 from ..options import Options
 from .disk import full_disk_reported
 from .one_file import Packing, data_file
@@ -21,7 +21,7 @@ def pack_shard(
     options: Options,
     plan: Plan,
     number: int,
-    samples: FileSamples,
+    samples: Samples,
     workspace: Workspace,
     done: Callable[[int], None] | None = None,
 ) -> ShardRecord:
@@ -65,6 +65,6 @@ def pack_shard(
     return record
 
 
-def sources_digest(samples: FileSamples) -> str:
+def sources_digest(samples: Samples) -> str:
     """Digest of the source files of all of ``samples``."""
     return samples.sources(np.arange(samples.count, dtype=np.int64))

@@ -20,7 +20,7 @@ from asyncreader.sources.urls import is_url
 
 from ..inputs.folder import FolderPart
 from ..inputs.packed import PackedSamples
-from ..inputs.samples import FileSamples, Samples, View
+from ..inputs.samples import Samples, View
 from ..options import Options
 from .one_shard import pack_shard
 from .workspace import Plan, ShardRecord, Workspace
@@ -57,7 +57,7 @@ class Task:
             )
         if isinstance(self.part, FolderPart):
             whole: Samples = self.part.open(self.options)
-            samples: FileSamples = whole
+            samples: Samples = whole
         else:
             whole = PackedSamples(self.options)
             samples = View(whole, self.part)

@@ -12,7 +12,7 @@ from asyncreader.array_types import Array, Int64, UInt64
 from asyncreader.formats import packed as fmt
 
 from ..encode import Packed, Sample, field_encoding
-from ..inputs.samples import FileSamples
+from ..inputs.samples import Samples
 from ..temp_tables import Numbers
 
 #: Samples whose labels or paths are handled at a time.
@@ -145,7 +145,7 @@ class FieldRecords:
 class PackedRecords:
     """The packed samples of ``samples`` in record order: number in the source, and each field."""
 
-    def __init__(self, samples: FileSamples) -> None:
+    def __init__(self, samples: Samples) -> None:
         self._samples = samples
         encodings = [samples.encoding, *[field_encoding(samples.encoding)] * len(samples.fields)]
         self._fields = list(map(FieldRecords, samples.fields, encodings))

@@ -34,10 +34,10 @@ from converters import convert
 from converters.inputs import object_store as stores_module
 from converters.inputs.listing import scan
 from converters.inputs.object_store import StoreFolder
-from converters.inputs.samples import open_samples
 from converters.options import check
 from converters.outputs.ray import tasks_of
 from converters.outputs.workspace import Plan
+from converters.pack import open_samples
 
 pytest.importorskip("obstore", reason="obstore is not installed")
 

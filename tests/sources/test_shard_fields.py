@@ -33,13 +33,13 @@ from asyncreader.sources.base import Fields
 from asyncreader.sources.sets.shards import LocalShards, sharded
 from asyncreader.verify import verify_file
 from converters import convert
-from converters.inputs.samples import open_samples
 from converters.options import check
 from converters.outputs.one_file import Order
 from converters.outputs.publish import Target
 from converters.outputs.ray import tasks_of
 from converters.outputs.shards import make_plan
 from converters.outputs.workspace import ShardRecord, Workspace
+from converters.pack import open_samples
 
 COUNT, SHARDS = 23, 4
 HIGH, WIDE = 20, 28
