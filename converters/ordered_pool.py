@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
 from asyncreader.system.signals import after_this, wait_for
@@ -92,12 +91,7 @@ class Pool(Generic[T]):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
 
     def _stop(self) -> None:

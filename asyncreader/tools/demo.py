@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..reader import AsyncReader
+
 Floats = NDArray[np.float32]
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
+Reader: TypeAlias = AsyncReader[Any, Any]
 
 IMAGE_SIZE = (48, 48)  # (height, width) the pictures are converted to
 BATCH_SIZE = 32
@@ -29,33 +33,6 @@ LEARNING_RATE = 0.03
 MOMENTUM = 0.9
 HIDDEN = 64  # width of the network's one hidden layer
 MAX_SHIFT = 3  # pixels, see augment()
-
-
-class Stats(Protocol):
-    """What train() reads of ``reader.stats()``."""
-
-    @property
-    def wait_seconds(self) -> float: ...
-
-
-class Reader(Protocol):
-    """What train() needs of a reader: AsyncReader has it, and so may a test's fake.
-
-    A batch unpacks to images (B, H, W, C) uint8 and labels (B, 1) int64.
-    """
-
-    @property
-    def classes(self) -> Sequence[str] | None: ...
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Iterable[Any]]: ...
-
-    def fetchData(self) -> bool: ...
-
-    def getNextBatch(self) -> Iterable[Any]: ...
-
-    def stats(self) -> Stats: ...
 
 
 # ---------------------------------------------------------------------------------- input
@@ -160,56 +137,43 @@ def accuracy(network: Network, heldout: Reader) -> float:
     return right / total
 
 
-def train(
-    reader: Reader,
-    heldout: Reader,
-    epochs: int,
-    echo: Callable[[str], None],
-    label: str,
-) -> float:
+def train(reader: Reader, heldout: Reader, echo: Callable[[str], None]) -> float:
     """Train a new network over ``reader``; returns the accuracy on ``heldout``.
 
-    It ends with the first epoch whose mean loss is below ``CONVERGED``, after ``epochs`` at most.
-    The first epoch, every second and the last echo one line that starts with ``label``: the loss
-    of that epoch, and how fast it went since the line before.
+    It ends with the first epoch whose mean loss is below ``CONVERGED``, after ``EPOCHS`` at most.
+    The first epoch, every second and the last echo one line: the loss of that epoch, and how fast
+    it went since the line before.
     """
     rng = np.random.default_rng(0)
     network: Network | None = None
-    per_epoch = len(reader)
-    steps = epochs * per_epoch
-    score, losses, samples = 0.0, [], 0
+    steps, step, score, samples = EPOCHS * len(reader), 0, 0.0, 0
     started, waited = time.perf_counter(), reader.stats().wait_seconds
-    reader.fetchData()
-    for step in range(1, steps + 1):
-        images, labels = reader.getNextBatch()
-        if step < steps:  # the next batch fills while this one is used
-            reader.fetchData()
-        if network is None:
-            if reader.classes is None:
-                raise ValueError("the training set has no classes to tell apart")
-            network = Network(features(images).shape[1], len(reader.classes), rng)
-        rate = LEARNING_RATE * (1 - (step - 1) / steps)  # falls to 0, so that the end is calm
-        losses.append(network.step(images, labels[:, 0], rate))
-        samples += len(labels)
-        epoch, rest = divmod(step, per_epoch)
-        if rest:
-            continue
-        loss, losses = float(np.mean(losses)), []
-        done = loss < CONVERGED or epoch == epochs
-        if epoch == 1 or epoch % EVERY == 0 or done:
+    for epoch in range(1, EPOCHS + 1):
+        losses = []
+        for images, labels in reader:  # the next batch fills while this one is used
+            if network is None:
+                if reader.classes is None:
+                    raise ValueError("the training set has no classes to tell apart")
+                network = Network(features(images).shape[1], len(reader.classes), rng)
+            rate = LEARNING_RATE * (1 - step / steps)  # falls to 0, so that the end is calm
+            losses.append(network.step(images, labels[:, 0], rate))
+            samples += len(labels)
+            step += 1
+        loss = float(np.mean(losses))
+        done = loss < CONVERGED or epoch == EPOCHS
+        if network is not None and (epoch == 1 or epoch % EVERY == 0 or done):
             seconds = time.perf_counter() - started
             waiting = reader.stats().wait_seconds - waited
             score = accuracy(network, heldout)
             echo(
-                f"{label} epoch {epoch:2d}/{epochs}  loss {loss:.2f}"
-                f"  held-out accuracy {score:.3f}  {samples / seconds:4.0f} samples/s"
-                f"  wait {waiting / seconds:3.0%}"
+                f"epoch {epoch:2d}/{EPOCHS}  loss {loss:.2f}  held-out accuracy {score:.3f}"
+                f"  {samples / seconds:4.0f} samples/s  wait {waiting / seconds:3.0%}"
             )
             samples = 0
             started, waited = time.perf_counter(), reader.stats().wait_seconds
         if done:
             why = f"converged, the loss is below {CONVERGED}" if loss < CONVERGED else "stopped"
-            echo(f"{label} {why} after {epoch} epochs")
+            echo(f"{why} after {epoch} epochs")
             break
     return score
 
@@ -219,7 +183,6 @@ def run_demo(sample_data: Path, echo: Callable[[str], None]) -> float:
 
     Returns the smaller of the two held-out accuracies.
     """
-    from asyncreader import AsyncReader
     from converters import convert
 
     scores: dict[str, float] = {}
@@ -233,28 +196,26 @@ def run_demo(sample_data: Path, echo: Callable[[str], None]) -> float:
                 convert(sample_data / split, path, size=IMAGE_SIZE).count
                 for split, path in paths.items()
             ]
-            echo(
-                f"{suffix:4s} {counts[0]} pictures to train on, {counts[1]} held out, packed in "
+            say = partial(_say, echo, suffix)
+            say(
+                f"{counts[0]} pictures to train on, {counts[1]} held out, packed in "
                 f"{time.perf_counter() - begun:.1f} s"
             )
-            common: dict[str, Any] = {
-                "batchSize": BATCH_SIZE,
-                "nthread": 2,
-                "world_size": 1,
-                "seed": 0,
-                "layout": "NHWC",
-            }
+            common = {"batchSize": BATCH_SIZE, "nthread": 2, "world_size": 1, "layout": "NHWC"}
+            training = {**common, "path": paths["train"], "shuffle": True, "postprocess": augment}
             with (
-                AsyncReader(
-                    common, path=paths["train"], shuffle=True, postprocess=augment
-                ) as reader,
+                AsyncReader(training) as reader,
                 AsyncReader(common, path=paths["test"], last_batch="short") as heldout,
             ):
-                echo(
-                    f"{suffix:4s} now a small network learns {len(reader.classes or ())} classes, "
+                say(
+                    f"now a small network learns {len(reader.classes or ())} classes, "
                     f"{EPOCHS} epochs at most; wait: for data"
                 )
-                scores[suffix] = train(reader, heldout, EPOCHS, echo, f"{suffix:4s}")
+                scores[suffix] = train(reader, heldout, say)
     for suffix, score in scores.items():
-        echo(f"{suffix:4s} held-out accuracy {score:.3f}")
+        _say(echo, suffix, f"held-out accuracy {score:.3f}")
     return min(scores.values())
+
+
+def _say(echo: Callable[[str], None], suffix: str, text: str) -> None:
+    echo(f"{suffix:4s} {text}")

@@ -16,19 +16,16 @@ import os
 import re
 import stat
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
-from asyncreader.errors import (
-    FormatError,
-    ParamsError,
-    SourceError,
-    SourceNotFoundError,
-)
+from asyncreader.errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 
 from ..temp_tables import Numbers, sorted_records
 from .local_tree import sort_key
+from .origin import Origin
 
 _INTEGER: Final = re.compile(r"[+-]?\d+")
 _REAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -37,16 +34,6 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 
 #: After a path's sort key: two NULs (a component is never empty, so none inside), row, line.
 _ROW_AND_LINE: Final = struct.Struct(">QQ")
-
-
-class Pictures(Protocol):
-    """What is needed of the pictures that a CSV names; see :class:`origin.Origin`."""
-
-    def relative(self, name: bytes) -> bytes:
-        """A path below their folder, of a name that may be absolute."""
-
-    def exists(self, path: bytes) -> bool:
-        """Whether there is a file of this name; called for the first row, which may be a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +67,7 @@ class _Line:
 
 def read_labels(
     path: str,
-    pictures: Pictures,
+    pictures: Origin,
     classes: tuple[str, ...] | None,
     file: str | None = None,
 ) -> Labels:
@@ -117,7 +104,7 @@ def check_regular(path: str, what: str) -> None:
 class _Table:
     """The data lines of the CSV, without its header if it has one."""
 
-    def __init__(self, path: str, file: str, pictures: Pictures) -> None:
+    def __init__(self, path: str, file: str, pictures: Origin) -> None:
         self.path = path
         self._file = file
         self._relative = pictures.relative
@@ -130,22 +117,17 @@ class _Table:
                 self._file, encoding="utf-8-sig", errors="surrogateescape", newline=""
             ) as file:
                 reader = csv.reader(file, strict=True)
-                for cells in reader:
-                    if not cells:
-                        continue
-                    if first and self._is_header(cells):
-                        first = False
-                        continue
+                for cells in filter(None, reader):
+                    if not first or not self._is_header(cells):
+                        yield self._line(reader.line_num, cells)
                     first = False
-                    yield self._line(reader.line_num, cells)
         except csv.Error as exc:
             raise FormatError("not a CSV file", path=self.path, found=str(exc)) from exc
+        except SourceError:
+            raise
         except OSError as exc:
-            if isinstance(exc, SourceError):
-                raise
-            raise SourceError(
-                "the labels CSV cannot be read", path=self.path, found=exc.strerror
-            ) from exc
+            what = "the labels CSV cannot be read"
+            raise SourceError(what, path=self.path, found=exc.strerror) from exc
 
     def _is_header(self, cells: list[str]) -> bool:
         """Whether the first row is a header: its path cannot be a file, its labels not numbers.
@@ -176,55 +158,18 @@ class _Table:
         return _Line(number, path, [cell.strip() for cell in cells[1:]])
 
 
-class _Column:
-    """What the cells of one column have in common. ``number``: counted from 1, the path's."""
-
-    def __init__(self, path: str, number: int) -> None:
-        self._path = path
-        self._number = number
-        self._integers = self._reals = self._texts = 0
-        self._text: tuple[int, str] = (0, "")  # the first one: line and cell
-
-    def add(self, line: int, cell: str) -> None:
-        if _INTEGER.fullmatch(cell):
-            self._integers += 1
-        elif _is_number(cell):
-            self._reals += 1
-        else:
-            self._texts += 1
-            if self._texts == 1:
-                self._text = line, cell
-
-    def kind(self, names_like_numbers: bool) -> str:
-        """ "integer", "real" or "text": the last where most cells are text, or some are and class
-        names are given that look like numbers. FormatError for text in a column of numbers."""
-        if not self._texts:
-            return "real" if self._reals else "integer"
-        numbers = self._integers + self._reals
-        if self._texts > numbers or names_like_numbers:
-            return "text"
-        line, cell = self._text
-        raise FormatError(
-            f"line {line} of the labels CSV: text in a column of numbers",
-            path=self._path,
-            found=f"{cell[:80]!r}, column {self._number} (numbers: {numbers:,}, "
-            f"text: {self._texts:,})",
-            expected="a number",
-            hint="correct the cell; if all of them are names of classes, list those in a file, "
-            "one a line (classes, --classes FILE)",
-        )
-
-
 def _is_number(text: str) -> bool:
     return bool(_REAL.fullmatch(text) or _NOT_FINITE.fullmatch(text))
 
 
 def _kinds(table: _Table, classes: tuple[str, ...] | None) -> list[str]:
-    """The kind of each column; FormatError, naming the line, for rows that do not fit."""
-    columns: list[_Column] = []
+    """The kind of each column: "integer", "real", or "text", where most cells are text, or some are
+    and class names are given that look like numbers. FormatError, naming the line, for rows that do
+    not fit, and for text in a column of numbers."""
+    columns: list[Counter[str]] = []
+    texts: dict[int, tuple[int, str]] = {}  # of each column the first text: its line and cell
     for line in table.lines():
-        if not columns:
-            columns = [_Column(table.path, 2 + n) for n in range(len(line.cells))]
+        columns = columns or [Counter() for _ in line.cells]
         if len(line.cells) != len(columns):
             _wrong(
                 table.path,
@@ -233,14 +178,32 @@ def _kinds(table: _Table, classes: tuple[str, ...] | None) -> list[str]:
                 str(len(line.cells)),
                 f"{len(columns)}, as in the first row",
             )
-        for column, cell in zip(columns, line.cells, strict=True):
+        for n, cell in enumerate(line.cells):
             if not cell:
                 _wrong(table.path, line.number, "an empty label", repr(os.fsdecode(line.path)))
-            column.add(line.number, cell)
+            kind = "integer" if _INTEGER.fullmatch(cell) else "real" if _is_number(cell) else "text"
+            columns[n][kind] += 1
+            if kind == "text":
+                texts.setdefault(n, (line.number, cell))
     if not columns:
         raise FormatError("the labels CSV has no rows", path=table.path)
-    names_like_numbers = classes is not None and any(map(_is_number, classes))
-    return [column.kind(names_like_numbers) for column in columns]
+    text_wins = classes is not None and any(map(_is_number, classes))
+    for n, (number, cell) in texts.items():
+        text, numbers = columns[n]["text"], columns[n].total() - columns[n]["text"]
+        if text <= numbers and not text_wins:
+            _wrong(
+                table.path,
+                number,
+                "text in a column of numbers",
+                f"{cell[:80]!r}, column {2 + n} (numbers: {numbers:,}, text: {text:,})",
+                "a number",
+                "correct the cell; if all of them are names of classes, list those in a file, "
+                "one a line (classes, --classes FILE)",
+            )
+    return [
+        "text" if n in texts else "real" if column["real"] else "integer"
+        for n, column in enumerate(columns)
+    ]
 
 
 def _names(

@@ -6,6 +6,7 @@ folder, and pictures that are not regular files.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -158,25 +159,34 @@ class Tree:
         return sorted_records(self._listed(path))
 
     def _listed(self, path: bytes) -> Iterator[bytes]:
+        with (
+            self._reported(path, "a folder cannot be read"),
+            os.scandir(self.full(path)) as entries,
+        ):
+            for entry in entries:
+                if entry.name.startswith(b"."):
+                    self.ignored[HIDDEN] += 1
+                elif entry.is_symlink():
+                    yield entry.name + b"\0l"
+                elif entry.is_dir(follow_symlinks=False):
+                    if not self._excluded(os.path.join(path, entry.name)):
+                        yield entry.name + b"\0d"
+                elif has_image_suffix(entry.name):
+                    regular = entry.is_file(follow_symlinks=False)
+                    yield entry.name + (b"\0f" if regular else b"\0o")
+                else:
+                    self.ignored[OTHER_SUFFIX] += 1
+
+    @contextlib.contextmanager
+    def _reported(self, path: bytes, what: str) -> Iterator[None]:
+        """The system's error becomes a SourceError, SourceNotFoundError where nothing is there."""
         try:
-            with os.scandir(self.full(path)) as entries:
-                for entry in entries:
-                    if entry.name.startswith(b"."):
-                        self.ignored[HIDDEN] += 1
-                    elif entry.is_symlink():
-                        yield entry.name + b"\0l"
-                    elif entry.is_dir(follow_symlinks=False):
-                        if not self._excluded(os.path.join(path, entry.name)):
-                            yield entry.name + b"\0d"
-                    elif has_image_suffix(entry.name):
-                        regular = entry.is_file(follow_symlinks=False)
-                        yield entry.name + (b"\0f" if regular else b"\0o")
-                    else:
-                        self.ignored[OTHER_SUFFIX] += 1
+            yield
+        except SourceError:
+            raise
         except OSError as exc:
-            raise SourceError(
-                "a folder cannot be read", source_path=self.shown(path), found=exc.strerror
-            ) from exc
+            kind = SourceNotFoundError if exc.errno in _ABSENT else SourceError
+            raise kind(what, source_path=self.shown(path), found=exc.strerror) from exc
 
     def _again(self, folder: tuple[int, int]) -> bool:
         """Whether a folder may be entered by one more link."""
@@ -187,12 +197,8 @@ class Tree:
         return self._exclude == os.path.join(self.real, path)
 
     def _identity(self, path: bytes) -> tuple[int, int]:
-        try:
+        with self._reported(path, "a folder cannot be read"):
             facts = os.stat(self.full(path))
-        except OSError as exc:
-            raise SourceError(
-                "a folder cannot be read", source_path=self.shown(path), found=exc.strerror
-            ) from exc
         return facts.st_dev, facts.st_ino
 
     def _plain(self, path: bytes, kind: bytes) -> Found | bool:
@@ -228,13 +234,8 @@ class Tree:
 
         SourceNotFoundError if there is none, or a folder: the CSV's columns may be swapped.
         """
-        try:
+        with self._reported(path, "a picture cannot be found"):
             os.lstat(self.full(path))
-        except OSError as exc:
-            kind = SourceNotFoundError if exc.errno in _ABSENT else SourceError
-            raise kind(
-                "a picture cannot be found", source_path=self.shown(path), found=exc.strerror
-            ) from exc
         target = self._target(path)
         if isinstance(target, SampleError):
             return Found(path, target)
@@ -270,28 +271,19 @@ class Tree:
 
         ``hold`` is called with the file's size before it is read.
         """
-        try:
+        with self._reported(path, "a picture cannot be read"):
             file = self._open(path)
             try:
-                return self._contents(file, path, hold)
+                before = os.fstat(file)
+                if not stat.S_ISREG(before.st_mode):
+                    raise _not_regular(before)
+                check_file_size(before.st_size)
+                hold(before.st_size)
+                with open(file, "rb", closefd=False) as whole:
+                    data = whole.read(before.st_size + 1)  # a byte more: it may have grown
+                after = os.fstat(file)
             finally:
                 os.close(file)
-        except OSError as exc:
-            if isinstance(exc, SourceError):
-                raise
-            kind = SourceNotFoundError if exc.errno in _ABSENT else SourceError
-            raise kind(
-                "a picture cannot be read", source_path=self.shown(path), found=exc.strerror
-            ) from exc
-
-    def _contents(self, file: int, path: bytes, hold: Callable[[int], None]) -> bytes:
-        before = os.fstat(file)
-        if not stat.S_ISREG(before.st_mode):
-            raise _not_regular(before)
-        check_file_size(before.st_size)
-        hold(before.st_size)
-        data = _read_all(file, before.st_size)
-        after = os.fstat(file)
         same = before.st_size == after.st_size and before.st_mtime_ns == after.st_mtime_ns
         if not same or len(data) != after.st_size:
             raise SourceError(
@@ -354,14 +346,3 @@ _KINDS: Final = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
 }
-
-
-def _read_all(file: int, size: int) -> bytes:
-    """Read to the end of the file, asking for one byte more than ``size`` to notice growth."""
-    data = os.read(file, size + 1)
-    if len(data) == size:
-        return data
-    parts = [data]
-    while parts[-1] and sum(map(len, parts)) <= size:
-        parts.append(os.read(file, size + 1 - sum(map(len, parts))))
-    return b"".join(parts)

@@ -139,13 +139,15 @@ class Extent:
             try:
                 done = os.pwrite(self.file, data, self._at)
             except OSError as exc:
-                if not is_full(exc):
-                    raise SourceError(
-                        "the target cannot be written", path=self._target, found=exc.strerror
-                    ) from exc
-                raise full_error(self._target, self._folder, len(data), exc) from exc
+                raise self._failed(exc, len(data)) from exc
             self._at += done
             data = data[done:]
+
+    def _failed(self, error: OSError, needed: int) -> SourceError:
+        if is_full(error):
+            return full_error(self._target, self._folder, needed, error)
+        what = "the target cannot be written"
+        return SourceError(what, path=self._target, found=error.strerror)
 
     def reserve(self, end: int) -> None:
         """Make sure that the file can be written up to ``end``."""
@@ -161,13 +163,8 @@ class Extent:
             except OSError as exc:
                 if exc.errno in _UNABLE:
                     break
-                if not is_full(exc):
-                    raise SourceError(
-                        "the target cannot be written", path=self._target, found=exc.strerror
-                    ) from exc
-                if wanted == end:
-                    needed = end - self._reserved
-                    raise full_error(self._target, self._folder, needed, exc) from exc
+                if wanted == end or not is_full(exc):
+                    raise self._failed(exc, end - self._reserved) from exc
             else:
                 self._reserved = wanted
                 break

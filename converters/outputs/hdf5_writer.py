@@ -210,21 +210,21 @@ class FieldData(Protocol):
         """Complete the data set; ``shape``, ``dtype``: of all samples as one array."""
 
     def abandon(self) -> None:
-        """Release what is held."""
+        """Release what is held; nothing, unless a class says otherwise."""
+        return
 
 
-class ContiguousData:
+class ContiguousData(FieldData):
     """``/data`` in one piece, written as it comes."""
 
     def __init__(self, file: Hdf5File) -> None:
         self._file = file
 
     def append(self, sample: Packed) -> None:
-        """Add one sample's bytes."""
         self._file.extent.append(sample.data)
 
     def finish(self, shape: tuple[int, ...], dtype: str) -> None:
-        """Create the data set around the bytes; HDF5's file is open from here on."""
+        # the data set is created around the bytes; HDF5's file is open from here on
         file = self._file
         file.extent.flush()
         size = file.extent.end - START
@@ -233,8 +233,7 @@ class ContiguousData:
         file.extent.truncate(START if small else file.extent.end)
         file.open(alignment=not small)
         values = np.dtype(dtype).newbyteorder("<")
-        kind = h5t.STD_U8LE if values == np.uint8 else h5t.py_create(values)
-        dataset = file.dataset(fmt.DATA, kind, shape, written=not small)
+        dataset = file.dataset(fmt.DATA, h5t.py_create(values), shape, written=not small)
         if small:
             dataset.write(h5s.ALL, h5s.ALL, np.frombuffer(data, values).reshape(shape))
         elif dataset.get_offset() != START:
@@ -247,11 +246,8 @@ class ContiguousData:
             )
         file.flush(dataset)
 
-    def abandon(self) -> None:
-        """Nothing to release."""
 
-
-class SpooledData:
+class SpooledData(FieldData):
     """One of the other fields: in an unlinked file until ``/data`` is complete, then copied."""
 
     def __init__(self, file: Hdf5File, name: str, path: str) -> None:
@@ -263,11 +259,9 @@ class SpooledData:
         os.unlink(temporary)
 
     def append(self, sample: Packed) -> None:
-        """Add one sample's bytes."""
         self._spool.append(sample.data)
 
     def finish(self, shape: tuple[int, ...], dtype: str) -> None:
-        """Copy all of them into the file that HDF5 has open."""
         self._spool.flush()
         kind = np.dtype(dtype).newbyteorder("<")
         dataset = self._file.dataset(self._name, h5t.py_create(kind), shape)
@@ -284,11 +278,10 @@ class SpooledData:
         self._spool.close()
 
     def abandon(self) -> None:
-        """Close the temporary file."""
         self._spool.close()
 
 
-class ChunkedData:
+class ChunkedData(FieldData):
     """``/data`` or another field in gzip chunks, compressed by threads and written in order."""
 
     def __init__(self, file: Hdf5File, name: str, chunk: int, jobs: int) -> None:
@@ -307,7 +300,6 @@ class ChunkedData:
         self._depth = 1
 
     def append(self, sample: Packed) -> None:
-        """Add one sample's pixels."""
         if self._dataset is None:
             assert sample.shape is not None
             self._dtype = np.dtype(sample.dtype).newbyteorder("<")
@@ -332,8 +324,7 @@ class ChunkedData:
         plan.set_chunk((self._chunk, *row))
         plan.set_deflate(LEVEL)
         space = h5s.create_simple((0, *row), (h5s.UNLIMITED, *row))
-        handle = self._file.handle()
-        kind = h5t.STD_U8LE if self._dtype == np.uint8 else h5t.py_create(self._dtype)
+        handle, kind = self._file.handle(), h5t.py_create(self._dtype)
         self._dataset = h5d.create(handle, self._name.encode(), kind, space, dcpl=plan)
 
     def _bytes(self, row: tuple[int, ...]) -> int:
@@ -358,8 +349,7 @@ class ChunkedData:
         self._written = end
 
     def finish(self, shape: tuple[int, ...], dtype: str) -> None:
-        """Write what is pending; the last chunk is filled up with zeros."""
-        if self._held:
+        if self._held:  # the last chunk is filled up with zeros
             self._begin()
         while self._pending:
             self._write()
@@ -369,7 +359,6 @@ class ChunkedData:
         self._dataset = None
 
     def abandon(self) -> None:
-        """Stop the threads."""
         self._dataset = None
         self._pool.shutdown(cancel_futures=True)
 

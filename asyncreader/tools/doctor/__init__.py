@@ -102,7 +102,7 @@ def diagnose(
     given.setdefault("batch_size", 128)
     p = parse_params(given, {})
     _check_local(p)
-    with contextlib.closing(_open(p)) as source:
+    with contextlib.closing(open_source(p.given_path, fields_of(p))) as source:
         notes = []
         high, wide, _ = source.spec.stored.image_shape()
         large = source.spec.stored.encoded and (high or 0) * (wide or 0) > _LARGE
@@ -124,10 +124,6 @@ def _check_local(p: ReaderParams) -> None:
                 hint="bench tells how fast a store serves it; or copy some shards here, and ask "
                 "of those",
             )
-
-
-def _open(p: ReaderParams) -> Source:
-    return open_source(p.given_path, fields_of(p))
 
 
 class _Visit:
@@ -182,10 +178,7 @@ class _Visit:
             rates, failures = self._trials(here, proposals, packed)
         now = rates["now"]
         served = self._in_training(now.samples_per_second, self._in_order, tops)
-        counts = sorted(
-            (rate for name, rate in rates.items() if name in ("now", "one")),
-            key=lambda rate: rate.nthread,
-        )
+        counts = [rates[name] for name in ("one", "now") if name in rates]
         by_nthread, spread = dict[int, float](), dict[int, tuple[float, float]]()
         for rate in counts:
             low, median, high = (
@@ -355,11 +348,8 @@ class _Visit:
 
     def _read(self) -> dict[str, Any]:
         """How the set is read; ``convert`` needs the same parameters."""
-        return {
-            name: value
-            for name, value in self._given.items()
-            if name in READ_BY and name != "subset"
-        }
+        names = set(READ_BY) - {"subset"}
+        return {name: value for name, value in self._given.items() if name in names}
 
     def _tried(
         self,

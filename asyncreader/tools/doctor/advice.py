@@ -5,6 +5,7 @@ Pure: nothing here opens a file or looks at a clock.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -32,6 +33,10 @@ _MUCH_LARGER: Final = 2.0
 
 #: Shorter side that is kept for random crops of a size: 256 for 224, as ImageNet is usually kept.
 _MARGIN: Final = 256 / 224
+
+#: Crops that need the whole picture, and what is given up where only their middle is kept.
+_RANDOM: Final = ("random", "random-resized")
+_KEEP: Final = "the pictures are cut and scaled for good: keep SRC"
 
 #: Quality of JPEGs made from pixels; re-encoding loses something once.
 _QUALITY: Final = 95
@@ -99,15 +104,11 @@ def propose(facts: Facts, p: ReaderParams) -> list[Proposal]:
     full = p.shuffle is True
     if full and (facts.chunk > 1 or not facts.fits):
         unit = f"chunks of {facts.chunk}" if facts.chunk > 1 else "pieces of about 1 MB"
-        found.append(
-            Proposal(
-                "block",
-                'shuffle="block"',
-                f"{unit} in random order, samples mixed over {p.shuffle_window:,} at a time "
-                "instead of over the whole set",
-                {"shuffle": "block"},
-            )
+        costs = (
+            f"{unit} in random order, samples mixed over {p.shuffle_window:,} at a time instead of "
+            "over the whole set"
         )
+        found.append(Proposal("block", 'shuffle="block"', costs, {"shuffle": "block"}))
     if not facts.fits:
         many = READERS_PER_CORE * facts.cores
         if int(p.nthread if p.nthread != "auto" else facts.cores) < many:
@@ -122,33 +123,19 @@ def propose(facts: Facts, p: ReaderParams) -> list[Proposal]:
 def _encoded(facts: Facts, p: ReaderParams) -> list[Proposal]:
     """Pictures that are decoded each time: smaller ones, pixels, or JPEGs decoded in part."""
     found = []
-    random = p.size is not None and p.crop in ("random", "random-resized")
+    random = p.size is not None and p.crop in _RANDOM
     size = p.size or (None if facts.shape is None else facts.picture)
     if size is not None and not random:
         cut = _before_crop(size, p)
         how = {"encoding": "raw", **_sized(cut, facts, p)}
-        found.append(
-            Proposal(
-                "raw",
-                f"pack pixels of {sides(*cut)}",
-                "" if p.size is None else "the pictures are cut and scaled for good: keep SRC",
-                {},
-                how,
-            )
-        )
+        costs = "" if p.size is None else _KEEP
+        found.append(Proposal("raw", f"pack pixels of {sides(*cut)}", costs, {}, how))
     if p.size is not None and facts.picture is not None and not facts.deep:
         side = math.ceil(max(p.size) * (_MARGIN if random else 1 / p.crop_ratio))
-        high, wide = facts.picture
-        if min(high, wide) ** 2 > _MUCH_LARGER * side * side:
-            found.append(
-                Proposal(
-                    "jpeg",
-                    f"pack JPEGs of {side} on the shorter side",
-                    "the pictures are scaled for good: keep SRC",
-                    {},
-                    {"encoding": "jpeg", "size": side},
-                )
-            )
+        if min(facts.picture) ** 2 > _MUCH_LARGER * side * side:
+            words = f"pack JPEGs of {side} on the shorter side"
+            costs = "the pictures are scaled for good: keep SRC"
+            found.append(Proposal("jpeg", words, costs, {}, {"encoding": "jpeg", "size": side}))
     if random and facts.unmarked:
         words = "pack the same JPEGs with restart markers"
         found.append(Proposal("restarts", words, "", {}, {"restarts": True}))
@@ -158,38 +145,22 @@ def _encoded(facts: Facts, p: ReaderParams) -> list[Proposal]:
 def _raw(facts: Facts, p: ReaderParams) -> list[Proposal]:
     """Pixels: not compressed, not larger than needed, or small enough to stay in memory."""
     found = []
-    how: dict[str, Any] = {"encoding": "raw"}
-    words, costs = "pack plain pixels", ""
-    smaller = False
-    if (
-        p.size is not None
-        and facts.picture is not None
-        and p.crop
-        not in (
-            "random",
-            "random-resized",
-        )
-    ):
+    proposal = Proposal("raw", "pack plain pixels", "", {}, {"encoding": "raw"})
+    wanted = bool(facts.compression) or (facts.container == "LMDB" and not facts.ours)
+    if p.size is not None and facts.picture is not None and p.crop not in _RANDOM:
         cut = _before_crop(p.size, p)
-        smaller = facts.picture[0] * facts.picture[1] > cut[0] * cut[1]
-        if smaller:
-            how |= _sized(cut, facts, p)
-            words = f"pack pixels of {sides(*cut)}"
-            costs = "the pictures are cut and scaled for good: keep SRC"
-    slow_layout = facts.container == "LMDB" and not facts.ours
-    if facts.compression or smaller or slow_layout:
-        found.append(Proposal("raw", words, costs, {}, how))
+        if math.prod(facts.picture) > math.prod(cut):
+            how = {"encoding": "raw", **_sized(cut, facts, p)}
+            proposal = Proposal("raw", f"pack pixels of {sides(*cut)}", _KEEP, {}, how)
+            wanted = True
+    if wanted:
+        found.append(proposal)
     large = facts.picture is not None and min(facts.picture) >= 64
     if not facts.fits and large and not facts.deep:
-        found.append(
-            Proposal(
-                "jpeg",
-                f"pack JPEGs (quality {_QUALITY})",
-                "pixels change a little: JPEG is lossy; keep SRC",
-                {},
-                {"encoding": "jpeg", "quality": _QUALITY},
-            )
-        )
+        words = f"pack JPEGs (quality {_QUALITY})"
+        costs = "pixels change a little: JPEG is lossy; keep SRC"
+        how = {"encoding": "jpeg", "quality": _QUALITY}
+        found.append(Proposal("jpeg", words, costs, {}, how))
     return found
 
 
@@ -213,27 +184,17 @@ def command(src: str, dst: str, how: Mapping[str, Any], read: Mapping[str, Any])
         words.append(f"--{name.replace('_', '-')}")
         if value is not True:
             words.append(f"{value[0]}x{value[1]}" if isinstance(value, tuple) else str(value))
-    words += _as_options(read)
-    return shlex.join(words)
-
-
-def _as_options(params: Mapping[str, Any]) -> list[str]:
-    words = []
-    for name, value in params.items():
+    for name, value in read.items():
         text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
         words += ["-p", f"{name}={text}"]
-    return words
+    return shlex.join(words)
 
 
 def free_name(path: str, name: str, taken: Callable[[str], bool] = os.path.lexists) -> str:
     """A path next to ``path`` that does not exist yet: train.h5 -> train-raw.h5."""
     stem = os.path.splitext(path.rstrip(os.sep))[0]
-    number = 1
-    while True:
-        found = f"{stem}-{name}{'' if number == 1 else f'-{number}'}.h5"
-        if not taken(found):
-            return found
-        number += 1
+    ends = itertools.chain([""], map("-{}".format, itertools.count(2)))
+    return next(found for end in ends if not taken(found := f"{stem}-{name}{end}.h5"))
 
 
 # -- words ---------------------------------------------------------------------------------------
@@ -314,26 +275,24 @@ def _about_disk(facts: Facts, tops: Ceilings) -> list[str]:
 def _about_decoding(facts: Facts, p: ReaderParams, now: Rate, tops: Ceilings) -> list[str]:
     undoing = _undoing(facts)
     words = [f"{undoing[0].upper()}{undoing[1:]}: {now.decode_share:.0%} of the threads' time."]
-    if facts.encoded:
-        if p.size is not None and facts.picture is not None:
-            part = p.size[0] * p.size[1] / (facts.picture[0] * facts.picture[1])
-            if part < 0.5:
-                words.append(
-                    f"They have {sides(*facts.picture)} pixels, of which training sees "
-                    f"{sides(*p.size)}: {part:.1%}."
-                )
-    else:
-        if facts.chunk > 1 and p.shuffle is True:
+    if facts.encoded and p.size is not None and facts.picture is not None:
+        part = math.prod(p.size) / math.prod(facts.picture)
+        if part < 0.5:
             words.append(
-                f"{facts.chunk} samples ({in_bytes(facts.chunk_bytes)}) are compressed together; "
-                f"a sample drawn at random needs all of them, and {facts.chunk - 1} of "
-                f"{facts.chunk} are inflated for nothing."
+                f"They have {sides(*facts.picture)} pixels, of which training sees "
+                f"{sides(*p.size)}: {part:.1%}."
             )
-        if facts.chunk > 1 and p.world_size != 1:
-            words.append(
-                f"Every rank decodes each chunk of {facts.chunk} that has one of its samples, and "
-                "many ranks nearly all chunks: for several ranks pack a set one sample a chunk."
-            )
+    if not facts.encoded and facts.chunk > 1 and p.shuffle is True:
+        words.append(
+            f"{facts.chunk} samples ({in_bytes(facts.chunk_bytes)}) are compressed together; "
+            f"a sample drawn at random needs all of them, and {facts.chunk - 1} of "
+            f"{facts.chunk} are inflated for nothing."
+        )
+    if not facts.encoded and facts.chunk > 1 and p.world_size != 1:
+        words.append(
+            f"Every rank decodes each chunk of {facts.chunk} that has one of its samples, and "
+            "many ranks nearly all chunks: for several ranks pack a set one sample a chunk."
+        )
     if tops.decode_all is not None:
         words.append(
             f"As plain pixels they could be copied {tops.copy / tops.decode_all:,.0f} times as "

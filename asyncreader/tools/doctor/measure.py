@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -120,12 +119,7 @@ class Trials:
     def __enter__(self) -> Trials:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for trial in self._open.values():
             trial.close()
         self._open = {}
