@@ -437,49 +437,46 @@ def _format(options: Options) -> Format:
     return _SUFFIXES[suffix]
 
 
+#: Options that cannot both be given.
+_CONTRARY: Final = (
+    *(("shards", "shard_size"), ("no_labels", "labels"), ("no_labels", "classes")),
+    *(("classes_from_folders", "labels"), ("classes_from_folders", "no_labels")),
+)
+
+
 def _check_together(options: Options) -> None:
-    if options.shards is not None and options.shard_size is not None:
-        raise ParamsError("shards and shard_size contradict each other", hint="give one of them")
-    if options.resume and not options.sharded:
+    from asyncreader.sources.urls import is_url
+
+    for one, other in _CONTRARY:
+        if getattr(options, one) and getattr(options, other):
+            raise ParamsError(f"{one} and {other} contradict each other", hint="give one of them")
+    ray = options.engine == "ray"
+    if not options.sharded and (ray or options.resume):
         raise ParamsError(
-            "resume goes with shards: a single file is written in one go",
+            "engine 'ray' packs shards: a single file is written by one machine"
+            if ray
+            else "resume goes with shards: a single file is written in one go",
             hint="add shards (--shards N) or shard_size (--shard-size 1GB)",
         )
-    if options.engine == "ray" and not options.sharded:
-        raise ParamsError(
-            "engine 'ray' packs shards: a single file is written by one machine",
-            hint="add shards (--shards N) or shard_size (--shard-size 1GB)",
-        )
-    if options.address is not None and options.engine != "ray":
+    if options.address is not None and not ray:
         raise ParamsError("address goes with engine 'ray'")
     if options.sharded and options.allow_pickle:
         raise ParamsError(
             "a set of pickles cannot be converted to shards: its classes are known only at its end",
             hint="convert it to one file, and that to shards",
         )
-    from asyncreader.sources.urls import is_url
-
     if options.follow_links and is_url(options.src):
         raise ParamsError("follow_links is for folders on a disk", found=options.src)
-    if options.no_labels and (options.labels or options.classes):
-        other = "labels" if options.labels else "classes"
-        raise ParamsError(f"no_labels and {other} contradict each other", hint="give one of them")
-    if options.classes_from_folders and (options.labels or options.no_labels):
-        other = "labels" if options.labels else "no_labels"
-        raise ParamsError(
-            f"classes_from_folders and {other} contradict each other", hint="give one of them"
-        )
-    if options.encoding == "original" and options.size is not None:
+    size = options.size
+    if options.encoding == "original" and size is not None:
         raise ParamsError(
             "size does not apply to encoding 'original', which keeps the files' own bytes",
             hint="choose encoding 'jpeg', 'png' or 'raw', or leave size out",
         )
-    if not isinstance(options.size, tuple) and options.resize != "crop":
+    if not isinstance(size, tuple) and options.resize != "crop":
         raise ParamsError(
             f"resize {options.resize!r} needs a fixed shape",
-            found="no size"
-            if options.size is None
-            else f"size {options.size}, the length of the shorter side",
+            found="no size" if size is None else f"size {size}, the length of the shorter side",
             expected="size HxW (height x width)",
         )
     if options.compression is not None and options.format == "lmdb":

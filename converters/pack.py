@@ -15,7 +15,7 @@ from .inputs.packed import PackedSamples, may_be_packed
 from .inputs.samples import Samples
 from .options import OPTIONS, ConvertKeywords, Options, PathLike, check
 from .outputs.disk import is_full, no_temporary_space
-from .outputs.one_file import Order, Packing, all_bad, data_file, reason
+from .outputs.one_file import Order, Packing, all_bad, all_skipped, data_file, told
 from .outputs.publish import Target
 from .outputs.shards import pack_shards
 from .report import ConvertReport
@@ -79,22 +79,9 @@ def open_samples(options: Options, exclude: str) -> Samples:
 
 
 def _pack_one(options: Options, samples: Samples, target: Target, begun: float) -> ConvertReport:
-    before, total = len(samples.skipped), len(samples.skipped) + samples.count
-
-    def done(count: int) -> None:
-        if options.progress is not None:
-            options.progress(before + count, total)
-
-    packed = Packing(
-        options,
-        samples,
-        target.work,
-        target.shown,
-        order=Order(samples.count, options.shuffle),
-        done=done,
-    ).run()
-    skipped = [(key, name, reason(why)) for key, name, why in samples.skipped]
-    skipped += [(*samples.name(number), why) for number, why in packed.skipped]
+    order, done = Order(samples.count, options.shuffle), told(options, samples)
+    packed = Packing(options, samples, target.work, target.shown, order=order, done=done).run()
+    skipped = all_skipped(samples, packed.skipped)
     if packed.meta is None:
         raise all_bad(options, skipped)
     size = os.stat(data_file(target.work, options.format)).st_size

@@ -6,7 +6,6 @@ Spawned workers import this module and little else, so it stays light: no numpy,
 from __future__ import annotations
 
 import inspect
-import itertools
 import operator
 import random
 import threading
@@ -189,7 +188,7 @@ def _samples(
             yield from first
             return
         yield first
-        for _ in itertools.count():
+        while True:
             yield data_provide(*share, **arguments)
     except StopIteration:
         return

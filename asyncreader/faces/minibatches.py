@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import warnings
 from collections.abc import Iterator, Sequence
@@ -74,56 +75,38 @@ def iter_minibatches(
         )
     seed = _seed(random_state)
     cycles = _cycles(n_cycles)
-    containers, axes = list(lst), [int(dim) for dim in dims]
+    both: list[tuple[Any, int]] = [(one, int(dim)) for one, dim in zip(lst, dims, strict=True)]
     steps = count // size if discard_uneven else -(-count // size)
     kind = Replacement if replace else Shuffled
     if shuffle == "block":
-        return _blocks(containers, axes, kind(steps, seed), size, count, cycles)
-    return _samples(containers, axes, kind(count, seed), size, steps, cycles)
+        blocks = _blocks(kind(steps, seed), size, count, cycles)
+        return (tuple(_slice(one, axis, part) for one, axis in both) for part in blocks)
+    batches = _samples(kind(count, seed), size, steps, cycles)
+    return (tuple(_gather(one, axis, *rows) for one, axis in both) for rows in batches)
 
 
-def _blocks(
-    containers: list[Any],
-    axes: list[int],
-    order: Sampler,
-    size: int,
-    count: int,
-    cycles: Iterator[int],
-) -> Iterator[tuple[Any, ...]]:
+def _blocks(order: Sampler, size: int, count: int, cycles: Iterator[int]) -> Iterator[slice]:
+    """The slices of each cycle in its order."""
     for cycle in cycles:
         for lo in range(0, order.length, _AHEAD):
             positions = np.arange(lo, min(lo + _AHEAD, order.length), dtype=np.int64)
             for block in order.records(cycle, positions).tolist():
-                start, stop = block * size, min((block + 1) * size, count)
-                yield tuple(
-                    _slice(container, axis, start, stop)
-                    for container, axis in zip(containers, axes, strict=True)
-                )
+                yield slice(block * size, min((block + 1) * size, count))
 
 
 def _samples(
-    containers: list[Any],
-    axes: list[int],
-    order: Sampler,
-    size: int,
-    steps: int,
-    cycles: Iterator[int],
-) -> Iterator[tuple[Any, ...]]:
+    order: Sampler, size: int, steps: int, cycles: Iterator[int]
+) -> Iterator[tuple[Int64, Int64]]:
+    """The samples of each batch: ascending numbers, and where each is to come."""
     for cycle in cycles:
-        for step in range(steps):
-            positions = np.arange(step * size, min((step + 1) * size, order.length), dtype=np.int64)
-            chosen = order.records(cycle, positions)
-            ascending, inverse = np.unique(chosen, return_inverse=True)
-            yield tuple(
-                _gather(container, axis, ascending, inverse)
-                for container, axis in zip(containers, axes, strict=True)
-            )
+        for start in range(0, steps * size, size):
+            positions = np.arange(start, min(start + size, order.length), dtype=np.int64)
+            ascending, inverse = np.unique(order.records(cycle, positions), return_inverse=True)
+            yield ascending, inverse
 
 
-def _slice(container: Any, axis: int, start: int, stop: int) -> Any:
-    if axis == 0:
-        return container[start:stop]
-    return container[(slice(None),) * axis + (slice(start, stop),)]
+def _slice(container: Any, axis: int, part: slice) -> Any:
+    return container[part] if axis == 0 else container[(*(slice(None),) * axis, part)]
 
 
 def _gather(container: Any, axis: int, ascending: Int64, inverse: Int64) -> Any:
@@ -138,8 +121,8 @@ def _gather(container: Any, axis: int, ascending: Int64, inverse: Int64) -> Any:
     breaks = np.flatnonzero(np.diff(ascending) != 1) + 1
     for run in np.split(np.arange(ascending.size), breaks):
         lo, hi = int(run[0]), int(run[-1]) + 1
-        target = rows[(slice(None),) * axis + (slice(lo, hi),)]
-        target[...] = _slice(container, axis, int(ascending[lo]), int(ascending[hi - 1]) + 1)
+        stored = slice(int(ascending[lo]), int(ascending[hi - 1]) + 1)
+        _slice(rows, axis, slice(lo, hi))[...] = _slice(container, axis, stored)
     return np.take(rows, inverse, axis=axis)
 
 
@@ -178,15 +161,8 @@ def _cycles(n_cycles: Any) -> Iterator[int]:
         warnings.warn("n_cycles=False means None: for ever", DeprecationWarning, stacklevel=3)
         n_cycles = None
     if n_cycles is None:
-        return _for_ever()
+        return itertools.count()
     return iter(range(whole("n_cycles", n_cycles, 0)))
-
-
-def _for_ever() -> Iterator[int]:
-    cycle = 0
-    while True:
-        yield cycle
-        cycle += 1
 
 
 def _seed(random_state: Any) -> int:
@@ -218,7 +194,7 @@ def minibatches(arr: Container[T_co], batch_size: int, d: int = 0) -> list[T_co]
     """The minibatches of ``arr`` along axis ``d``, in order; views of a numpy array."""
     axis = whole("d", d, 0)
     count = _common_length([arr], [axis])
-    return [_slice(arr, axis, s.start, s.stop) for s in mini_slices(count, batch_size)]
+    return [_slice(arr, axis, part) for part in mini_slices(count, batch_size)]
 
 
 def draw_mini_slices(
@@ -229,7 +205,7 @@ def draw_mini_slices(
     kind = Replacement if with_replacement else Shuffled
     order = kind(len(slices), _seed(random_state))
     every = np.arange(len(slices), dtype=np.int64)
-    return (slices[i] for cycle in _for_ever() for i in order.records(cycle, every).tolist())
+    return (slices[i] for cycle in itertools.count() for i in order.records(cycle, every).tolist())
 
 
 def draw_mini_indices(
@@ -242,5 +218,5 @@ def draw_mini_indices(
     """
     count, size = whole("n_samples", n_samples), whole("batch_size", batch_size)
     schedule = Schedule(Shuffled(count, _seed(random_state)), size, last_batch="wrap")
-    places = (divmod(step * size, count) for step in _for_ever())
+    places = (divmod(step * size, count) for step in itertools.count())
     return (schedule.plan(Cursor(*place)).indices for place in places)

@@ -25,8 +25,8 @@ class DataIterator:
     """Base of the iterators: derive from one of them to change what it gives.
 
     ``keys``: a name, or several; batches are an array, or a tuple of arrays in that order, new ones
-    each time. ``gen``: the batches as they are stored; ``lock``: take it around ``next(gen)`` where
-    threads share the iterator. Override ``__next__`` (or ``next``) for batches of your own.
+    each time; threads may share an iterator. ``gen``: the batches as they are stored; ``lock``:
+    take it around ``next(gen)``. Override ``__next__`` (or ``next``) for batches of your own.
     ``rng``: ``numpy.random``, a RandomState or a Generator.
     """
 
@@ -37,7 +37,7 @@ class DataIterator:
         self.db = db
         self.keys = [keys] if isinstance(keys, str) else list(keys)
         self.rng = rng
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         indices = db.indices
         if indices.size == 0:
             raise ParamsError("the set has no samples", found=db.dirpath)
@@ -52,7 +52,8 @@ class DataIterator:
 
     def next(self) -> Arrays:
         """The next batch; StopIteration after the last one of a single pass."""
-        return next(self.gen)
+        with self.lock:
+            return next(self.gen)
 
     def __next__(self) -> Arrays:
         return self.next()
@@ -60,14 +61,6 @@ class DataIterator:
     def _batch(self, indices: Int64) -> Arrays:
         arrays = self.db.stacked(indices.tolist(), self.keys)
         return arrays[0] if len(arrays) == 1 else tuple(arrays)
-
-
-class _Shared(DataIterator):
-    """``next()`` under the lock: threads may share the iterator."""
-
-    def next(self) -> Arrays:
-        with self.lock:
-            return next(self.gen)
 
 
 class SimpleBatch(DataIterator):
@@ -135,13 +128,7 @@ class StochasticBatch(DataIterator):
             yield self._batch(indices[drawn.astype(np.int64)])
 
 
-class SimpleBatchThreadSafe(_Shared, SimpleBatch):
-    """SimpleBatch that threads may share."""
-
-
-class SequentialBatchThreadSafe(_Shared, SequentialBatch):
-    """SequentialBatch that threads may share."""
-
-
-class StochasticBatchThreadSafe(_Shared, StochasticBatch):
-    """StochasticBatch that threads may share."""
+#: Every iterator can be shared by threads.
+SimpleBatchThreadSafe = SimpleBatch
+SequentialBatchThreadSafe = SequentialBatch
+StochasticBatchThreadSafe = StochasticBatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from dataclasses import dataclass
@@ -183,20 +184,12 @@ def unpack_array(data: bytes, index: int, key: str, path: str, copy: bool = Fals
     plain = _plain(dtype)
     if plain is None:
         raise _bad("an array of no plain dtype", index, key, path, repr(dtype))
-    try:
-        fits = min(shape, default=0) >= 0 and math.prod(shape) * plain.itemsize == len(payload)
-        array: Array | None = np.ndarray(shape, plain, payload) if fits else None
-    except (TypeError, ValueError):
-        array = None
-    if array is None:
-        raise _bad(
-            "an array whose bytes do not fit its shape",
-            index,
-            key,
-            path,
-            f"{len(payload)} bytes, shape {shape}, dtype {plain}",
-        )
-    return array.copy() if copy else array
+    with contextlib.suppress(TypeError, ValueError):
+        if min(shape, default=0) >= 0 and math.prod(shape) * plain.itemsize == len(payload):
+            array: Array = np.ndarray(shape, plain, payload)
+            return array.copy() if copy else array
+    found = f"{len(payload)} bytes, shape {shape}, dtype {plain}"
+    raise _bad("an array whose bytes do not fit its shape", index, key, path, found)
 
 
 @lru_cache(maxsize=64)
@@ -220,12 +213,6 @@ def _unpacked(data: bytes, index: int, key: str | None, path: str) -> Any:
 
 
 def _bad(what: str, index: int, key: str | None, path: str, found: str | None = None) -> Exception:
-    where = None if key is None else f"{record_key(index).decode()}, {key!r}"
-    return SampleError(
-        what,
-        path=path,
-        index=index,
-        key=where or record_key(index).decode(),
-        found=found,
-        hint="write this sample again",
-    )
+    where = record_key(index).decode() + ("" if key is None else f", {key!r}")
+    hint = "write this sample again"
+    return SampleError(what, path=path, index=index, key=where, found=found, hint=hint)

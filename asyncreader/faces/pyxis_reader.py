@@ -84,11 +84,7 @@ class Reader:
         """The arrays of a sample by name, still packed."""
         if not 0 <= i < self.nb_samples:
             raise IndexError(f"sample number out of range: {i} of {self.nb_samples}")
-
-        def look(snapshot: Snapshot) -> bytes | None:
-            return snapshot.value(i)
-
-        data = self._look(look)
+        data = self._look(lambda snapshot: snapshot.value(i))
         if data is None:
             raise SampleError(
                 "there is no sample of this number",
@@ -177,10 +173,9 @@ class Reader:
 
     def get_data_specification(self, i: int) -> dict[str, Specification]:
         """``{name: {"dtype": ..., "shape": ...}}`` of sample ``i``."""
-        sample = {name: np.asarray(value) for name, value in self.get_sample(i).items()}
-        return {
-            name: {"dtype": value.dtype, "shape": value.shape} for name, value in sample.items()
-        }
+        sample = self.get_sample(i).items()
+        arrays = ((name, np.asarray(value)) for name, value in sample)
+        return {name: {"dtype": one.dtype, "shape": one.shape} for name, one in arrays}
 
     def get_meta_str(self, key: str | bytes) -> str:
         """A string kept with the set; "None" where there is none (as in ml-pyxis)."""

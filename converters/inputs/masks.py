@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -63,11 +64,10 @@ class MaskFolder:
             kind = SourceError if os.path.lexists(folder) else SourceNotFoundError
             raise kind(f"there is no folder of field {name!r}", path=folder)
         tree = Tree(folder, follow_links)
-        matching = _Matching(name, tree, pictures)
-        paths = Strings()
+        paths, extra = Strings(), Counter[str]()
         missing, first = 0, b""
         try:
-            for record in sorted_records(iter(matching)):
+            for record in sorted_records(_matched(name, tree, pictures, extra)):
                 paths.append(record[_NUMBER.size :])
                 if len(record) == _NUMBER.size:
                     first = first or pictures[paths.count - 1]
@@ -78,7 +78,7 @@ class MaskFolder:
         if missing and not skip_bad:
             paths.close()
             raise _missing(name, tree, first, missing)
-        return cls(name, tree, paths.freeze(), matching.extra)
+        return cls(name, tree, paths.freeze(), extra[name])
 
     def fetch(
         self, number: int, picture: bytes, full: tuple[int, int], recipe: Recipe, hold: Hold
@@ -101,43 +101,33 @@ class MaskFolder:
         self.paths.close()
 
 
-class _Matching:
-    """Records of picture number and mask path, in order of the paths without suffixes."""
-
-    def __init__(self, name: str, tree: Tree, pictures: Strings) -> None:
-        self._name = name
-        self._tree = tree
-        self._pictures = pictures
-        self.extra = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        # sorted together: each mask comes right before the pictures of the same stem
-        masks = (_stem(mask.path) + _END + _MASK + mask.path for mask in self._tree)
-        pictures = (
-            _stem(path) + _END + _PICTURE + _NUMBER.pack(number)
-            for number, path in enumerate(self._pictures)
-        )
-        records = (r.split(_END, 1) for r in sorted_records(itertools.chain(masks, pictures)))
-        for _, group in itertools.groupby(records, lambda record: record[0]):
-            paths: list[bytes] = []
-            used = False
-            for _, record in group:
-                if record.startswith(_MASK):
-                    paths.append(record[1:])
-                    continue
-                if len(paths) > 1:
-                    raise self._doubled(paths)
-                yield record[1:] + (paths[0] if paths else b"")
-                used = True
-            self.extra += 0 if used else len(paths)
-
-    def _doubled(self, paths: list[bytes]) -> FormatError:
-        return FormatError(
-            f"a picture has two of field {self._name!r}",
-            source_path=self._tree.shown(paths[0]),
-            found=repr(self._tree.shown(paths[1])),
-            hint="remove one of them",
-        )
+def _matched(name: str, tree: Tree, pictures: Strings, extra: Counter[str]) -> Iterator[bytes]:
+    """Records of picture number and mask path, in order of the paths without suffixes; ``extra``
+    counts the masks without a picture."""
+    # sorted together: each mask comes right before the pictures of the same stem
+    masks = (_stem(mask.path) + _END + _MASK + mask.path for mask in tree)
+    numbered = (
+        _stem(path) + _END + _PICTURE + _NUMBER.pack(number) for number, path in enumerate(pictures)
+    )
+    records = (r.split(_END, 1) for r in sorted_records(itertools.chain(masks, numbered)))
+    for _, group in itertools.groupby(records, lambda record: record[0]):
+        paths: list[bytes] = []
+        used = False
+        for _, record in group:
+            if record.startswith(_MASK):
+                paths.append(record[1:])
+                continue
+            if len(paths) > 1:
+                raise FormatError(
+                    f"a picture has two of field {name!r}",
+                    source_path=tree.shown(paths[0]),
+                    found=repr(tree.shown(paths[1])),
+                    hint="remove one of them",
+                )
+            yield record[1:] + b"".join(paths)
+            used = True
+        if not used:
+            extra[name] += len(paths)
 
 
 def _stem(path: bytes) -> bytes:

@@ -10,7 +10,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Final, TypeAlias
 
 from asyncreader.errors import ParamsError, SourceError, SourceNotFoundError
@@ -128,11 +128,12 @@ class StoreFolder:
     def look_up(self, paths: Sequence[bytes]) -> list[Found | None]:
         good = [path for path in paths if _is_text(path)]
         versions = self._objects.versions(self._location, list(map(self._at, good)))
-        found = dict(zip(good, versions, strict=True))
-        return [
-            None if version is None else Found(path, stamp=version.to_bytes())
-            for path, version in ((path, found.get(path)) for path in paths)
-        ]
+        there = {
+            path: Found(path, stamp=version.to_bytes())
+            for path, version in zip(good, versions, strict=True)
+            if version is not None
+        }
+        return [there.get(path) for path in paths]
 
     # -- pictures ----------------------------------------------------------------------------
 
@@ -202,27 +203,22 @@ def holds_set(url: str) -> bool:
     location = location_of(url)
     if location.key.rstrip("/").endswith((".h5", ".hdf5", ".json", ".lmdb")):
         return True
-    objects = Objects(location.base)
-    try:
+    with closing(Objects(location.base)) as objects:
         return objects.versions(location, [location.inside(MANIFEST)]) != [None]
-    finally:
-        objects.close()
 
 
 @contextmanager
 def fetched_text(url: str) -> Iterator[str]:
     """The file that a URL names, on this machine as long as the context lasts."""
     location = location_of(url)
-    objects = Objects(location.base)
-    try:
+    with (
+        closing(Objects(location.base)) as objects,
+        tempfile.NamedTemporaryFile(prefix="asyncreader-") as file,
+    ):
         size = objects.size(location)
-        with tempfile.NamedTemporaryFile(prefix="asyncreader-") as file:
-            for lo in range(0, size, _PIECE * _TOGETHER):
-                hi = min(lo + _PIECE * _TOGETHER, size)
-                ranges = [(at, min(at + _PIECE, hi)) for at in range(lo, hi, _PIECE)]
-                for piece in objects.read_ranges(location, ranges):
-                    file.write(piece)
-            file.flush()
-            yield file.name
-    finally:
-        objects.close()
+        for lo in range(0, size, _PIECE * _TOGETHER):
+            hi = min(lo + _PIECE * _TOGETHER, size)
+            ranges = [(at, min(at + _PIECE, hi)) for at in range(lo, hi, _PIECE)]
+            file.writelines(objects.read_ranges(location, ranges))
+        file.flush()
+        yield file.name

@@ -58,7 +58,6 @@ class PackedSamples(Samples):
         super().__init__()
         check_packed(options)
         read = options.params
-        self._source: OpenSet
         if read is not None and read.field_names is not None:
             self._source = open_reader_source(read)
         else:
@@ -73,7 +72,7 @@ class PackedSamples(Samples):
     def _prepare(self, options: Options) -> None:
         first, spec = self._source.first, self._source.spec
         chosen = None if options.params is None else resolve_subset(options.params.subset, first)
-        self._records = None if chosen is None else _numbers(chosen, spec.count)
+        self._records = None if chosen is None else np.arange(spec.count, dtype=np.int64)[chosen]
         self.count = spec.count if self._records is None else self._records.size
         stored = spec.encoding if spec.encoding in ENCODINGS else "original"
         self._axes = None if spec.stored.encoded else _pixel_axes(first)
@@ -265,13 +264,8 @@ def may_be_packed(path: str) -> bool:
 
 def check_packed(options: Options) -> None:
     """ParamsError for options that are for folders of pictures."""
-    for name, value in (
-        ("labels", options.labels),
-        ("classes", options.classes),
-        ("follow_links", options.follow_links),
-        ("classes_from_folders", options.classes_from_folders),
-    ):
-        if value:
+    for name in ("labels", "classes", "follow_links", "classes_from_folders"):
+        if getattr(options, name):
             raise ParamsError(
                 f"{name} is for folders of pictures",
                 path=options.src,
@@ -311,10 +305,6 @@ def _files(index: FieldIndex) -> Iterator[FileRef]:
     if isinstance(index.storage, Joined) and isinstance(index.storage.files, tuple):
         for one in index.storage.files:
             yield from _files(one)
-
-
-def _numbers(chosen: slice | Int64, count: int) -> Int64:
-    return np.arange(count, dtype=np.int64)[chosen]
 
 
 def _pixel_axes(source: Source) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -299,6 +299,24 @@ def check_skippable(error: Exception, options: Options, samples: Samples, number
 def reason(error: SampleError) -> str:
     """What is wrong with a sample, without its path."""
     return str(SampleError(error.what, found=error.found, expected=error.expected))
+
+
+def told(options: Options, samples: Samples, before: int = 0) -> Callable[[int], None]:
+    """``progress`` as it is called after each sample, where ``before`` have been counted already:
+    of all that were found, those that were bad from the start first."""
+    bad = len(samples.skipped)
+
+    def done(count: int) -> None:
+        if options.progress is not None:
+            options.progress(bad + before + count, bad + samples.count)
+
+    return done
+
+
+def all_skipped(samples: Samples, bad: Iterable[tuple[int, str]]) -> list[tuple[Any, str, str]]:
+    """(where it sorts, name, reason) of all skipped samples; ``bad``: (number, reason)."""
+    skipped = [(key, name, reason(why)) for key, name, why in samples.skipped]
+    return skipped + [(*samples.name(number), why) for number, why in bad]
 
 
 def all_bad(options: Options, skipped: list[tuple[Any, str, str]]) -> SourceError:

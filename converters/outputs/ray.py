@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from asyncreader.array_types import Int64
 from asyncreader.errors import AsyncReaderError, ParamsError, SourceError
-from asyncreader.params import ReaderParams
-from asyncreader.sources.urls import is_url
 
 from ..inputs.folder import FolderPart
 from ..inputs.packed import PackedSamples
@@ -133,11 +131,10 @@ class RayEngine:
     def _one(self, running: dict[Any, int], done: Callable[[int, ShardRecord], None]) -> None:
         """Wait until one more task is done."""
         (reference,), _ = self._ray.wait(list(running), num_returns=1)
-        number = running[reference]
+        number = running.pop(reference)
         try:
             text = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as exc:
-            del running[reference]
             cause = exc.cause
             if isinstance(cause, AsyncReaderError):
                 raise cause from exc
@@ -146,13 +143,11 @@ class RayEngine:
                 found=f"{type(cause).__name__}: {cause}",
             ) from exc
         except self._ray.exceptions.RayError as exc:
-            del running[reference]
             raise SourceError(
                 f"shard {number} could not be packed: its worker died {RETRIES + 1} times",
                 found=f"{type(exc).__name__}: {str(exc)[:300]}",
                 hint="it may lack memory for one picture for each thread: lower jobs (--jobs)",
             ) from exc
-        del running[reference]
         done(number, ShardRecord.from_json(text))
 
 
@@ -168,27 +163,10 @@ def tasks_of(
     wanted: Iterator[tuple[int, Int64]],
 ) -> Iterator[Task]:
     """A task for each of ``wanted``: (shard, numbers of its samples)."""
-    away = replace(
-        options,
-        src=_absolute_path(options.src),
-        dst=os.path.abspath(options.dst),
-        params=None if options.params is None else _absolute(options.params),
-        fields=tuple((name, os.path.abspath(folder)) for name, folder in options.fields),
-        progress=None,
-    )
+    read = options.params
+    if read is not None and read.labels_path is not None:  # a worker has a folder of its own
+        read = replace(read, labels_path=os.path.abspath(read.labels_path))
+    away = replace(options, params=read, progress=None)
     for number, numbers in wanted:
         part = samples.part(numbers)
         yield Task(away, plan, number, numbers if part is None else part, root)
-
-
-def _absolute_path(path: str) -> str:
-    return path if is_url(path) else os.path.abspath(path)
-
-
-def _absolute(read: ReaderParams) -> ReaderParams:
-    labels = read.labels_path
-    return replace(
-        read,
-        path=_absolute_path(str(read.path)),
-        labels_path=None if labels is None else os.path.abspath(labels),
-    )

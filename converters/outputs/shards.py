@@ -12,9 +12,9 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import xxhash
@@ -34,7 +34,7 @@ from ..inputs.samples import Samples, View
 from ..options import Options
 from ..report import ConvertReport
 from .disk import check_space, full_disk_reported, is_full, no_temporary_space
-from .one_file import Order, all_bad, check_skippable, reason
+from .one_file import Order, all_bad, all_skipped, check_skippable, told
 from .one_shard import pack_shard, sources_digest
 from .publish import Target
 from .workspace import Plan, ShardRecord, Workspace
@@ -84,7 +84,7 @@ def _measure(options: Options, samples: Samples, order: Order) -> tuple[tuple[Ki
             sizes.append(sample_bytes(sample))
             kinds = kinds or kinds_of(sample, samples.encoding)
     if not sizes:
-        raise all_bad(options, _skipped(samples, order, []) or [(0, "?", "?")])
+        raise all_bad(options, all_skipped(samples, []) or [(0, "?", "?")])
     return kinds, sum(sizes) / len(sizes)
 
 
@@ -149,7 +149,6 @@ class _Run:
         self._target = target
         self._order = Order(samples.count, options.shuffle)
         self._workspace = Workspace(target.workspace, options.format)
-        self._before = len(samples.skipped)
 
     def run(self) -> ConvertReport:
         target, workspace = self._target, self._workspace
@@ -163,7 +162,7 @@ class _Run:
         kept = [record.shard.count for record in records.values() if record.shard is not None]
         target.keep = bool(kept)
         if self._options.resume:
-            self._progress(self._before)(sum(len(plan.span(number)) for number in records))
+            told(self._options, self._samples)(sum(len(plan.span(number)) for number in records))
         try:
             self._pack(plan, records)
             manifest, skipped = self._finish(plan, [records[n] for n in range(plan.shards)])
@@ -235,20 +234,18 @@ class _Run:
         if self._options.engine == "ray":
             self._pack_on_ray(plan, records)
             return
-        done = self._before + sum(len(plan.span(number)) for number in records)
+        options, before = self._options, sum(len(plan.span(number)) for number in records)
         for number in range(plan.shards):
             if number not in records:
-                samples = self._view(plan, number)
-                records[number] = pack_shard(
-                    self._options, plan, number, samples, self._workspace, self._progress(done)
-                )
+                samples, done = self._view(plan, number), told(options, self._samples, before)
+                records[number] = pack_shard(options, plan, number, samples, self._workspace, done)
                 self._target.keep |= records[number].shard is not None
-                done += samples.count
+                before += samples.count
 
     def _pack_on_ray(self, plan: Plan, records: dict[int, ShardRecord]) -> None:
         from .ray import RayEngine, tasks_of
 
-        progress = self._progress(self._before)
+        progress = told(self._options, self._samples)
         kept = sum(len(plan.span(number)) for number in records)
 
         def done(number: int, record: ShardRecord) -> None:
@@ -264,16 +261,6 @@ class _Run:
         with RayEngine(self._options.address) as engine:
             engine.run(tasks_of(self._options, plan, self._samples, root, wanted), done)
 
-    def _progress(self, before: int) -> Callable[[int], None]:
-        """Progress of a shard, counted from its first sample, as progress of the whole set."""
-        total = self._before + self._samples.count
-
-        def done(count: int) -> None:
-            if self._options.progress is not None:
-                self._options.progress(before + count, total)
-
-        return done
-
     def _numbers(self, plan: Plan, number: int) -> Int64:
         span = plan.span(number)
         numbers: Int64 = self._order.numbers(span.start, span.stop)
@@ -283,12 +270,14 @@ class _Run:
         self, plan: Plan, records: list[ShardRecord]
     ) -> tuple[Manifest, tuple[tuple[str, str], ...]]:
         """Write the manifest; return it, and the skipped samples in path order."""
-        bad = [
-            (plan.span(number).start + position, why)
-            for number, record in enumerate(records)
-            for position, why in record.skipped
-        ]
-        skipped = _skipped(self._samples, self._order, bad)
+        skipped = all_skipped(
+            self._samples,
+            (
+                (self._order[plan.span(number).start + position], why)
+                for number, record in enumerate(records)
+                for position, why in record.skipped
+            ),
+        )
         good = [record for record in records if record.shard is not None]
         if not good:
             raise all_bad(self._options, skipped)
@@ -339,11 +328,3 @@ def _fields(shards: list[tuple[FieldMeta, ...]]) -> tuple[FieldMeta, ...]:
         column[0] if len(set(column)) == 1 else replace(column[0], shape=None)
         for column in zip(*shards, strict=True)
     )
-
-
-def _skipped(
-    samples: Samples, order: Order, bad: list[tuple[int, str]]
-) -> list[tuple[Any, str, str]]:
-    """(where it sorts, name, reason) of all skipped samples; ``bad``: (position, reason)."""
-    skipped = [(key, name, reason(why)) for key, name, why in samples.skipped]
-    return skipped + [(*samples.name(order[position]), why) for position, why in bad]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -38,13 +39,8 @@ class Paths:
 
     def blocks(self, size: int) -> Iterator[npt.NDArray[np.bytes_]]:
         """Arrays of fixed-length bytes, ``size`` paths at a time."""
-        block: list[bytes] = []
-        for path in self.each():
-            block.append(path)
-            if len(block) == size:
-                yield np.array(block, f"S{self.longest}")
-                block = []
-        if block:
+        paths = self.each()
+        while block := list(itertools.islice(paths, size)):
             yield np.array(block, f"S{self.longest}")
 
 
