@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -103,23 +103,40 @@ def verify_file(
     of the fields that these name, all are checked. Raises SourceNotFoundError if there is no such
     file, ParamsError if its fields or axes are not clear.
     """
-    names = expand_paths(path)
+    names, how = expand_paths(path), _How(decode, jobs or usable_cores(), progress)
     if params:
-        return _verify_read(path, names, params, decode, jobs or usable_cores(), progress)
+        return _verify_read(path, names, params, how)
     if is_url(names[0]):
-        return _verify_url(path, decode, jobs or usable_cores(), progress)
+        return _verify_url(path, how)
     manifest = manifest_path(names[0])
     if manifest is not None and len(names) == 1:
-        return _verify_local_set(path, manifest, decode, jobs or usable_cores(), progress)
-    container = container_of(names[0])
+        return _verify_local_set(path, manifest, how)
+    return _verify_opened(path, container_of(names[0]), partial(open_whole, path), how)
+
+
+@dataclass(frozen=True)
+class _How:
+    """How a set is verified: in how many threads, with its pictures decoded, and who is told."""
+
+    decode: bool
+    jobs: int
+    progress: Callable[[int, int], None] | None
+
+
+def _unreadable(path: str, container: str, error: SourceError) -> VerifyReport:
+    """The report of a set that cannot be opened."""
+    return VerifyReport(path, container, 0, 0, 0, 0, (str(error),))
+
+
+def _verify_opened(
+    path: str, container: str, opened: Callable[[], OpenSet], how: _How
+) -> VerifyReport:
     try:
-        source = open_whole(path)
+        source = opened()
     except SourceError as exc:
-        return VerifyReport(path, container, 0, 0, 0, 0, (str(exc),))
-    try:
-        return _verify(path, source, decode, jobs or usable_cores(), progress)
-    finally:
-        source.close()
+        return _unreadable(path, container, exc)
+    with contextlib.closing(source):
+        return _verify(path, source, how)
 
 
 #: Parameters that say how a set is read: all of it.
@@ -127,12 +144,7 @@ _READ_BY: Final = tuple(name for name in READ_BY if name != "subset")
 
 
 def _verify_read(
-    path: str,
-    names: list[str],
-    params: Mapping[str, object],
-    decode: bool,
-    jobs: int,
-    progress: Callable[[int, int], None] | None,
+    path: str, names: list[str], params: Mapping[str, object], how: _How
 ) -> VerifyReport:
     """Verify what ``params`` name of a set of files that others wrote."""
     read = reading_params(path, params, _READ_BY)
@@ -143,26 +155,14 @@ def _verify_read(
             path=names[0],
             found=", ".join(params),
         )
-    container = container_of(names[0])
-    try:
-        source = open_reader_source(read)
-    except SourceError as exc:
-        return VerifyReport(path, container, 0, 0, 0, 0, (str(exc),))
-    with contextlib.closing(source):
-        return _verify(path, source, decode, jobs, progress)
+    return _verify_opened(path, container_of(names[0]), partial(open_reader_source, read), how)
 
 
-def _verify_local_set(
-    path: str,
-    manifest_file: str,
-    decode: bool,
-    jobs: int,
-    progress: Callable[[int, int], None] | None,
-) -> VerifyReport:
+def _verify_local_set(path: str, manifest_file: str, how: _How) -> VerifyReport:
     try:
         manifest = read_manifest(manifest_file)
     except SourceError as exc:
-        return VerifyReport(path, "?", 0, 0, 0, 0, (str(exc),))
+        return _unreadable(path, "?", exc)
     shards = LocalShards(os.path.dirname(manifest_file), manifest)
     each = EachShard(path, manifest, shards)
 
@@ -170,15 +170,10 @@ def _verify_local_set(
         row = manifest.shard(number)
         return file_digest(each.path(number)) == (row.bytes, row.xxh3)
 
-    return _verify_set(path, manifest_file, each, same, decode, jobs, progress)
+    return _verify_set(path, manifest_file, each, same, how)
 
 
-def _verify_url(
-    path: str,
-    decode: bool,
-    jobs: int,
-    progress: Callable[[int, int], None] | None,
-) -> VerifyReport:
+def _verify_url(path: str, how: _How) -> VerifyReport:
     """Verify a set in a store: its shards are fetched one after the other. A store that cannot be
     reached is an error, not a problem of the set."""
     from .sources.remote.open import fetched_shards
@@ -186,21 +181,15 @@ def _verify_url(
     try:
         with fetched_shards(path) as each:
             if each is not None:  # each shard was compared with the manifest when it was fetched
-                return _verify_set(path, path, each, lambda _: True, decode, jobs, progress)
+                return _verify_set(path, path, each, lambda _: True, how)
         with contextlib.closing(open_whole(path)) as source:
-            return _verify(path, source, decode, jobs, progress)
+            return _verify(path, source, how)
     except FormatError as exc:
-        return VerifyReport(path, "?", 0, 0, 0, 0, (str(exc),))
+        return _unreadable(path, "?", exc)
 
 
 def _verify_set(
-    path: str,
-    name: str,
-    each: EachShard,
-    same: Callable[[int], bool],
-    decode: bool,
-    jobs: int,
-    progress: Callable[[int, int], None] | None,
+    path: str, name: str, each: EachShard, same: Callable[[int], bool], how: _How
 ) -> VerifyReport:
     """``name``: of the manifest; ``same``: whether a shard's bytes are those it states."""
     manifest = each.manifest
@@ -209,21 +198,23 @@ def _verify_set(
     problems: list[str] = []
 
     def shard_progress(done: int, _: int) -> None:
-        if progress is not None:
-            progress(before + done, manifest.count)
+        if how.progress is not None:
+            how.progress(before + done, manifest.count)
+
+    of_shard = replace(how, progress=shard_progress)
 
     for number in range(len(manifest)):
         row, shown = manifest.shard(number), each.path(number)
         try:
             with each.open(number) as parts:
                 shard = OpenSet(parts, named=len(parts) > 1)
-                found = _verify(shown, shard, decode, jobs, shard_progress, before)
+                found = _verify(shown, shard, of_shard, before)
                 digests.add(parts)
         except SourceError as exc:
             if is_url(path) and not isinstance(exc, SourceNotFoundError | FormatError):
                 raise  # the store, not the shard
             exc.shift_record(before)
-            found = VerifyReport(shown, "", 0, 0, 0, 0, (str(exc),))
+            found = _unreadable(shown, "", exc)
         checked, decoded, bad = checked + found.checked, decoded + found.decoded, bad + found.bad
         problems.extend(found.problems)
         if found.ok and not same(number):
@@ -239,39 +230,24 @@ def _verify_set(
     return VerifyReport(path, container, manifest.count, checked, decoded, bad, tuple(problems))
 
 
-def _verify(
-    path: str,
-    source: OpenSet,
-    decode: bool,
-    jobs: int,
-    progress: Callable[[int, int], None] | None,
-    first: int = 0,
-) -> VerifyReport:
+def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyReport:
     """``first``: the record number of its first sample, where it is a part of a set."""
-    spec = source.spec
-    problems: list[str] = []
-    bad = 0
-    parts = source.parts
-    for part in parts:
-        problem = check_paths(part)
-        if problem is not None:
-            problems.append(problem)
-    encoded = sum(part.spec.stored.encoded for part in parts) if decode else 0
+    spec, parts = source.spec, source.parts
+    problems = [problem for part in parts if (problem := check_paths(part)) is not None]
+    encoded = sum(part.spec.stored.encoded for part in parts) if how.decode else 0
     runs = (range(lo, min(lo + _RUN, spec.count)) for lo in range(0, spec.count, _RUN))
     stop = threading.Event()
-    with ThreadPoolExecutor(jobs, thread_name_prefix="asyncreader-verify") as pool:
-        done = 0
+    with ThreadPoolExecutor(how.jobs, thread_name_prefix="asyncreader-verify") as pool:
+        done = bad = 0
         try:
             # a sparse file may state 2^50 samples: only some runs wait at any time
-            checked = in_order(
-                pool, partial(_check_run, source, decode, stop, first), runs, _AHEAD * jobs
-            )
-            for run, (failed, found) in checked:
+            check = partial(_check_run, source, how.decode, stop, first)
+            for run, (failed, found) in in_order(pool, check, runs, _AHEAD * how.jobs):
                 done += len(run)
                 bad += failed
                 problems.extend(found[: max(0, LISTED - len(problems))])
-                if progress is not None:
-                    progress(done, spec.count)
+                if how.progress is not None:
+                    how.progress(done, spec.count)
         except BaseException:  # Ctrl-C, say: what runs ends after the sample it is at
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)

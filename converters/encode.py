@@ -262,13 +262,10 @@ def make_recipe(options: Options, encoding: str, channels: int, bits: int | None
 
 def notes(options: Options, recipe: Recipe | None) -> tuple[str, ...]:
     """What a user may not expect of the pictures that ``recipe`` makes (None: they are copied)."""
-    if recipe is None or recipe.encoding != "jpeg" or recipe.restarts:
+    plain = recipe is None or recipe.encoding != "jpeg" or recipe.restarts
+    if plain or options.restarts is False:
         return ()
-    return (
-        ()
-        if options.restarts is False
-        else (f"no restart markers in the JPEGs: numba does not work here ({kernels.reason()})",)
-    )
+    return (f"no restart markers in the JPEGs: numba does not work here ({kernels.reason()})",)
 
 
 def decoding_bytes(header: codec.ImageHeader) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,17 +16,14 @@ from .options import (
     json_option,
     njob_option,
     number,
-    open_set,
     param_option,
     reader_option,
+    size_for,
 )
-from .terminal import Progress, print_json, print_table, say
+from .terminal import Progress, print_json, print_table
 
 if TYPE_CHECKING:
     from ..tools.bench import BenchReport
-
-#: What is made of pictures that differ in size: (H, W) that most ImageNet training uses.
-BENCH_SIZE: Final = (224, 224)
 
 
 @click.command(
@@ -79,12 +75,7 @@ def bench(
         check_plot(plot)
     given = {name: value for name, value in options.items() if value is not None}
     given |= {"path": path, **params}
-    if "size" not in given:
-        with contextlib.closing(open_set(given)) as source:
-            if source.spec.row_shape is None:
-                given["size"] = BENCH_SIZE
-                if not quiet:
-                    say("the pictures differ in size: cut to {}x{}; see --size".format(*BENCH_SIZE))
+    size_for(given, quiet)
     with Progress("measuring", quiet or as_json, plain=False) as progress:
         report = run_bench(
             given,

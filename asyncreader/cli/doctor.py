@@ -19,7 +19,7 @@ from .options import (
     param_option,
     reader_option,
 )
-from .terminal import Status, check_converters, print_json, print_table, width
+from .terminal import Status, check_converters, folded, print_json, print_table, width
 
 if TYPE_CHECKING:
     from ..tools.doctor import Diagnosis, Tried
@@ -134,9 +134,8 @@ def _print_facts(found: Diagnosis) -> None:
             f"{tops.disk_random / (facts.stored_bytes * facts.chunk):,.0f} samples/s at random "
             "from the disk, without the page cache"
         )
-    order = {True: "shuffled", False: "in order"}.get(
-        found.params["shuffle"], f"shuffle={found.params['shuffle']}"
-    )
+    shuffle = found.params["shuffle"]
+    order = {True: "shuffled", False: "in order"}.get(shuffle, f"shuffle={shuffle}")
     rows["loader"] = (
         f"{found.samples_per_second:,.0f} samples/s ({_spread(found, now.nthread)}) {order}, batch "
         f"{found.params['batch_size']}, nthread {now.nthread}, njob {found.params['njob']}"
@@ -187,10 +186,7 @@ def _print_advice(found: Diagnosis) -> None:
         _say(f"Parameters that suit it: {suited}")
         return
     _say(_gain(advised))
-    if advised.command is not None:
-        click.echo()
-        click.echo(f"  {advised.command}")
-        click.echo()
+    _print_command(advised)
     if advised.costs:
         _say(f"Its price: {advised.costs}.")
     # a new file was measured with these; how many threads suit it, its own diagnosis tells
@@ -201,10 +197,12 @@ def _print_advice(found: Diagnosis) -> None:
     for other in found.tried:
         if other is not advised and other.worth:
             _say(f"Or: {_gain(other)}" + (f" Its price: {other.costs}." if other.costs else ""))
-            if other.command is not None:
-                click.echo()
-                click.echo(f"  {other.command}")
-                click.echo()
+            _print_command(other)
+
+
+def _print_command(change: Tried) -> None:
+    if change.command is not None:
+        click.echo(f"\n  {change.command}\n")
 
 
 def _gain(change: Tried) -> str:
@@ -232,18 +230,8 @@ def _nothing(found: Diagnosis) -> str:
 
 
 def _heading(text: str) -> None:
-    click.echo()
-    click.echo(text)
+    click.echo(f"\n{text}")
 
 
 def _say(text: str) -> None:
-    click.echo(
-        textwrap.fill(
-            shown(text),
-            width(),
-            initial_indent="  ",
-            subsequent_indent="  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    )
+    click.echo(textwrap.indent(folded(shown(text), width() - 2), "  "))

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..array_types import Int64
 from ..errors import shown
 from ..text import in_bytes, some, times
 from .options import PATH, json_option, param_option
 from .terminal import print_json, print_table
 
 if TYPE_CHECKING:
+    from ..array_types import Int64
     from ..sources import OpenSet, Source
     from ..sources.base import FieldIndex
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -13,11 +14,13 @@ import click
 
 from ..checks import Form, Parameter, path_text
 from ..params import PARAMETERS, parse_params, snake_case
+from .terminal import say
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from ..sources import OpenSet
+#: What is made of pictures that differ in size: (H, W) that most ImageNet training uses.
+USUAL_SIZE: Final = (224, 224)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -225,8 +228,15 @@ def number(name: str, low: float, default: float, text: str) -> Callable[[F], F]
     return click.option(name, type=kind, metavar="N", default=default, show_default=True, help=text)
 
 
-def open_set(params: dict[str, Any]) -> OpenSet:
-    """The set that a reader with these parameters reads."""
+def size_for(params: dict[str, Any], quiet: bool = False) -> None:
+    """Give ``params`` of a reader a size, and say so, where they have none and the set's pictures
+    differ in size."""
     from ..sources import open_reader_source
 
-    return open_reader_source(parse_params(params, {}))
+    if "size" in params:
+        return
+    with contextlib.closing(open_reader_source(parse_params(params, {}))) as source:
+        if source.spec.row_shape is None:
+            params["size"] = USUAL_SIZE
+            if not quiet:
+                say("the pictures differ in size: cut to {}x{}; see --size".format(*USUAL_SIZE))

@@ -13,8 +13,7 @@ from click.core import ParameterSource
 
 from ..errors import SourceError, shown
 from ..text import in_bytes, sides, some
-from .bench import BENCH_SIZE
-from .options import PATH, json_option, number, open_set, param_option, quiet_option, reader_option
+from .options import PATH, json_option, number, param_option, quiet_option, reader_option, size_for
 from .terminal import Progress, print_json, say
 
 if TYPE_CHECKING:
@@ -182,11 +181,7 @@ def _sheet(path: str, params: dict[str, Any], options: dict[str, Any]) -> Previe
     _refuse(options, "indices", "classes", instead="a batch has the samples that come first")
     if options["size"] is not None:
         given["size"] = options["size"]
-    if "size" not in given:
-        with contextlib.closing(open_set(given)) as source:
-            if source.spec.row_shape is None:
-                given["size"] = BENCH_SIZE
-                say("the pictures differ in size: cut to {}x{}; see --size".format(*BENCH_SIZE))
+    size_for(given)
     given.setdefault("seed", options["seed"])
     return preview_batch(given, count=options["count"], columns=options["columns"])
 

@@ -66,18 +66,19 @@ def say(text: str) -> None:
     """
     try:
         if sys.stderr is not None and sys.stderr.isatty():
-            text = "\n".join(_folded(line) for line in text.split("\n"))
+            columns = shutil.get_terminal_size((80, 24)).columns
+            text = "\n".join(folded(line, columns, "  ") for line in text.split("\n"))
         click.echo(text, err=True)
     except OSError:
         drop(sys.stderr)
 
 
-def _folded(line: str) -> str:
-    columns = shutil.get_terminal_size((80, 24)).columns
+def folded(line: str, columns: int, indent: str = "") -> str:
+    """``line`` wrapped between words to ``columns``; ``indent``: before all lines but the first."""
     if len(line) <= columns:
         return line
     return textwrap.fill(
-        line, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 

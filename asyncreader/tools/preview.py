@@ -322,22 +322,20 @@ def _notes(scale: Scale, channels: int, masks: set[int]) -> list[str]:
 
 def _settings(p: ReaderParams) -> str:
     """The parameters that make a batch look as it does, in the words of the parameters."""
-    names = ("seed", "shuffle", "size", "crop", "flip", "dtype", "scale", "mean", "std", "subset")
-    words = [f"{name}={_value(getattr(p, name))}" for name in names if _matters(p, name)]
+    matter = {
+        "seed": bool(p.shuffle) or p.flip or "random" in p.crop,
+        "shuffle": True,
+        "size": p.size is not None,
+        "crop": p.size is not None,
+        "flip": p.flip,
+        **{name: getattr(p, name) is not None for name in ("dtype", "scale", "mean", "std")},
+        "subset": p.subset is not None,
+    }
+    words = [f"{name}={_value(getattr(p, name))}" for name, matters in matter.items() if matters]
     if p.postprocess is not None:
         function = p.postprocess
         words.append(f"postprocess={getattr(function, '__qualname__', type(function).__name__)}")
     return ", ".join(words)
-
-
-def _matters(p: ReaderParams, name: str) -> bool:
-    if name == "shuffle":
-        return True
-    if name == "crop":
-        return p.size is not None
-    if name == "seed":
-        return bool(p.shuffle) or p.flip or "random" in p.crop
-    return getattr(p, name) not in (None, False) if name != "subset" else p.subset is not None
 
 
 def _value(value: Any) -> str:
