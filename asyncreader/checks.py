@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 
-from .array_types import Int64
 from .errors import ParamsError
 
 if TYPE_CHECKING:
-    pass
+    from .array_types import Int64
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])

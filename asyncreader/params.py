@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 
 from . import checks
-from .array_types import Int64
 from .checks import declared, one_of, optional, or_auto, parameter, whole, written
 from .errors import ParamsError
 from .sampling import Shuffle, takes_window
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from .array_types import Int64
     from .pixels.transform import OutputSpec
 
 #: What names packed files: a path, a glob or several of them.

@@ -4,9 +4,8 @@ Each shard is a packed file of its own (packed.py); record numbers run on from s
 manifest names the shards with what tells whether each is whole and the right one, so that a set of
 a million shards opens without opening any. It is written last, with a digest of its own.
 
-Version 2 adds ``digests``, those of the tables of all samples together, and other fields: their
-descriptions, and for each a column with the digest of its checksums. A set that has neither stays
-version 1. ``dtype`` is written where it is not uint8.
+``digests`` are those of the tables of all samples together. Each other field has its description,
+and a column with the digests of its checksums. ``dtype`` is written where it is not uint8.
 
 Nothing in it is trusted: names are plain names of files in its folder, numbers are bounded, and
 the length of the text is limited before it is parsed.
@@ -118,7 +117,7 @@ class Manifest:
     ``names``: fixed-length bytes (S,); ``counts``, ``sizes``: int64 (S,); ``xxh3``, ``checksums``,
     ``label_digests``: uint64 (S,), the last zero without labels; ``field_checksums``: uint64
     (F, S), of other fields; ``digests``: of the tables of all samples, as a single file of them
-    would state them (``checksums``, ``labels``, ``mask.checksums``), empty if not known.
+    would state them (``checksums``, ``labels``, ``mask.checksums``), empty of a part of a set.
     """
 
     common: Common
@@ -138,11 +137,6 @@ class Manifest:
         """The manifest of these shards, in this order; FormatError for rows that make no sense."""
         rows = [shard.row() for shard in shards]
         return replace(cls._checked(common, rows, "the manifest"), digests=dict(digests or {}))
-
-    @property
-    def version(self) -> int:
-        """The lowest version that can say all this."""
-        return 2 if self.digests or self.common.fields else 1
 
     @cached_property
     def ends(self) -> Int64:
@@ -211,13 +205,12 @@ class Manifest:
         """The lines of all but the digest and the table."""
         head = {
             "format": FORMAT_NAME,
-            "version": self.version,
+            "version": VERSION,
             "count": self.count,
             "columns": self.common.columns(),
+            "digests": dict(sorted(self.digests.items())),
             **self.common.facts(),
         }
-        if self.digests:
-            head["digests"] = dict(sorted(self.digests.items()))
         return "".join(f"  {json.dumps(key)}: {_json(head[key])},\n" for key in sorted(head))
 
     def rows(self) -> list[list[Any]]:
@@ -269,7 +262,7 @@ class Manifest:
         if not isinstance(rows, list) or not rows:
             raise source.wrong(raw, "shards", "a table")
         manifest = replace(cls._checked(common, rows, path), digests=digests)
-        for name, expected in (("version", manifest.version), ("count", manifest.count)):
+        for name, expected in (("version", VERSION), ("count", manifest.count)):
             if raw.get(name) != expected:
                 raise source.wrong(raw, name, str(expected))
         found = _text_digest(manifest._head(), rows)
@@ -355,19 +348,19 @@ _RULES: Final[Rules] = {
     "compression": one_of(None, "gzip"),
     "data_bytes": whole(MOST),
     "field_bytes": optional(each(whole(MOST))),
-    "digests": optional(DIGESTS),
+    "digests": DIGESTS,
 }
 
 
 def _common(raw: dict[str, Any], source: JsonText) -> tuple[Common, dict[str, str]]:
-    """What the shards share, and the digests of the tables of all samples: all or none."""
+    """What the shards share, and the digests of the tables of all samples."""
     entries = fmt.read_samples({"dtype": "uint8", **raw}, _RULES, source)
-    digests = entries.pop("digests") or {}
+    digests = entries.pop("digests")
     entries["field_bytes"] = entries["field_bytes"] or ()
     common = Common(**entries)
     if len(common.field_bytes) != len(common.fields):
         raise source.wrong(raw, "field_bytes", "a number for each field")
-    if digests and set(digests) != set(common.tables()):
+    if set(digests) != set(common.tables()):
         raise source.wrong(raw, "digests", f"those of {', '.join(common.tables())}")
     return common, digests
 

@@ -215,17 +215,6 @@ def test_fingerprint_is_of_content(folder: Path, tmp_path: Path) -> None:
     assert fingerprint(open_source(other)) != found
 
 
-def test_a_manifest_without_digests_of_all(tmp_path: Path) -> None:
-    """Sets of version 1 open as before: known by their shards' digests, so by their cut, too."""
-    old = write_set(tmp_path / "old", pictures(COUNT), with_digests=False)
-    cut = write_set(tmp_path / "cut", pictures(COUNT), (5, 18), with_digests=False)
-    assert json.loads((old / NAME).read_text())["version"] == 1
-    assert verify_file(str(old)).ok
-    assert fingerprint(open_source(old)) != fingerprint(open_source(cut))
-    copy = shutil.copytree(old, tmp_path / "copy")
-    assert fingerprint(open_source(copy)) == fingerprint(open_source(old))
-
-
 def some_steps(path: Any, **params: Any) -> tuple[dict[str, Any], list[list[int]]]:
     """A state after two steps, and the rest of the epoch."""
     with AsyncReader(path=path, batch_size=3, epochs=1, last_batch="pad", **params) as reader:

@@ -51,11 +51,9 @@ def write_set(
     encoding: str = "raw",
     chunk: int | None = None,
     content: Packed | None = None,
-    with_digests: bool = True,
     **options: Any,
 ) -> Path:
-    """A folder of shards of ``sizes`` samples; ``chunk``: gzip, so many samples to a chunk;
-    ``with_digests``: the manifest states those of all samples."""
+    """A folder of shards of ``sizes`` samples; ``chunk``: gzip, so many samples to a chunk."""
     folder.mkdir()
     content = content or packed(images, encoding, **options)
     shards = []
@@ -103,7 +101,7 @@ def write_set(
     )
     tables = (fmt.CHECKSUMS, fmt.LABELS, *(f"{name}.checksums" for name in content.fields))
     digests = {name: meta.digests[name] for name in tables if name in meta.digests}
-    whole = Manifest.of(common, shards, digests if with_digests else {})
+    whole = Manifest.of(common, shards, digests)
     (folder / NAME).write_text(whole.to_json())
     return folder
 
