@@ -28,10 +28,10 @@ class Turn:
 
     samples: int
     bytes: int
-    """Of ``data``, as handed out."""
+    """The bytes of ``data``, as handed out."""
     seconds: float
     wait_seconds: float
-    """Of them spent in getNextBatch()."""
+    """How many of the seconds were spent in getNextBatch()."""
 
     @property
     def samples_per_second(self) -> float:
@@ -68,7 +68,7 @@ class BenchReport:
     path: str
     count: int
     data_shape: Any
-    """Of a batch as handed out."""
+    """The shape of a batch as handed out."""
     dtype: str
     batch_bytes: int
     """Bytes of ``data`` of a batch."""

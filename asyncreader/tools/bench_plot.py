@@ -134,10 +134,8 @@ def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
     positions = range(len(threads))
     rates = [row.samples_per_second for row in report.rows]
     lines = [("loader", "AsyncReader", rates)]
-    for name, words, top in (
-        ("copy", "copying memory", tops.copy),
-        ("decode", "bare decoding", tops.decode),
-    ):
+    tried = (("copy", "copying memory", tops.copy), ("decode", "bare decoding", tops.decode))
+    for name, words, top in tried:
         if top:
             lines.append((name, words, [top.get(n, float("nan")) for n in threads]))
     if tops.disk is not None:
@@ -146,17 +144,10 @@ def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
         words += "" if why is None else f"\n(the set came {why})"
         lines.append(("disk", words, [tops.disk] * len(threads)))
     for name, words, values in lines:
-        style = "-" if name == "loader" else ("--" if name != "disk" else ":")
-        axes.plot(
-            positions,
-            values,
-            style,
-            color=_COLOURS[name],
-            marker="o" if name == "loader" else None,
-            linewidth=2.4 if name == "loader" else 1.6,
-            label=words,
-            zorder=3 if name == "loader" else 2,
-        )
+        style: dict[str, Any] = {"linestyle": ":" if name == "disk" else "--", "linewidth": 1.6}
+        if name == "loader":
+            style = {"linestyle": "-", "linewidth": 2.4, "marker": "o", "zorder": 3}
+        axes.plot(positions, values, color=_COLOURS[name], label=words, **style)
     spread = [
         [row.samples_per_second - row.slowest for row in report.rows],
         [row.fastest - row.samples_per_second for row in report.rows],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,7 @@ from .thumbnails import (
     as_mask,
     fit,
     not_pictures,
+    scale_for,
     scale_of,
     stored_mask,
     tinted,
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 
 #: Most samples on a sheet that a person still looks at.
 MOST: Final = 1000
-
-#: Pictures read to find the range of values, where they are not bytes.
-_PROBE: Final = 64
 
 #: Sides of the squares that pictures are fitted into, in pixels.
 SIDE: Final = 160
@@ -82,7 +80,7 @@ def preview(
         first = source.first
         looker = Looker(first)
         records = _choose(first, p, count, seed, indices, classes)
-        scale = _scale(looker, records)
+        scale = scale_for(looker, records, SIDE)
         tiles, bad, masks = [], [], set()
         shapes: list[tuple[int, ...]] = []
         for record in records:  # one after the other: of large pictures only the small one stays
@@ -221,19 +219,6 @@ def _choose(
 def _picture(pixels: Array, scale: Scale, mask: Array | None) -> Array:
     picture = fit(to_rgb(pixels, scale), SIDE)
     return picture if mask is None else tinted(picture, mask)
-
-
-def _scale(looker: Looker, records: Sequence[int]) -> Scale:
-    """What suits these samples, by at most 64 of them."""
-    if looker.source.spec.stored.dtype == np.uint8:
-        return Scale()
-
-    def pictures() -> Iterator[Array]:
-        for record in records[:: max(1, len(records) // _PROBE)]:
-            with contextlib.suppress(SampleError):
-                yield looker.look(record, SIDE).pixels
-
-    return scale_of(pictures())
 
 
 def _mask_of(source: OpenSet, record: int) -> Array | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,12 +12,15 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from ..array_types import Array, UInt8
-from ..errors import FormatError, located
+from ..errors import FormatError, SampleError, located
 from ..pixels import codec
 from ..pixels.masks import decode_values
 from ..pixels.transform import decode_sample
 from ..sources import Inspector, Source
 from ..sources.request import NAME_AXES
+
+#: Pictures read to find the range of values, where they are not bytes.
+_PROBE: Final = 64
 
 #: What pixels are shown as that are not a number, or infinite.
 NOT_A_NUMBER: Final = (255, 0, 255)
@@ -197,6 +201,19 @@ class Looker:
             least = (math.ceil(header.height * part), math.ceil(header.width * part))
             pixels = decode_sample(data, stored, header, least)
         return Look(record, pixels, header.height, header.width, len(data), data)
+
+
+def scale_for(looker: Looker, records: Sequence[int], side: int) -> Scale:
+    """The scale that suits these samples, by at most 64 of them."""
+    if looker.source.spec.stored.dtype == np.uint8:
+        return Scale()
+
+    def pictures() -> Iterator[Array]:
+        for record in records[:: max(1, len(records) // _PROBE)]:
+            with contextlib.suppress(SampleError):
+                yield looker.look(record, side).pixels
+
+    return scale_of(pictures())
 
 
 def not_pictures(path: str, shape: tuple[int, ...]) -> FormatError:

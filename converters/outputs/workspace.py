@@ -46,7 +46,7 @@ class Plan:
         return f"shard-{number:05d}-of-{self.shards:05d}.{suffix}"
 
     def to_json(self) -> str:
-        """One line."""
+        """The plan as one line of JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
@@ -73,7 +73,7 @@ class ShardRecord:
     narrowed: int
 
     def to_json(self) -> str:
-        """One line."""
+        """The record as one line of JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod

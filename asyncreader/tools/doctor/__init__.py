@@ -51,15 +51,15 @@ class Diagnosis:
 
     facts: Facts
     params: Mapping[str, Any]
-    """Of the reader, as measured."""
+    """The parameters of the reader, as measured."""
     now: Rate
     samples_per_second: float
-    """In training, from the second epoch on."""
+    """What training gets from the second epoch on."""
     measured: bool
-    """False: worked out from a part of the set and the disk's speed."""
+    """False if the rate was worked out from a part of the set and the disk's speed."""
     by_nthread: Mapping[int, float]
     spread: Mapping[int, tuple[float, float]]
-    """By nthread, the slowest and the fastest turn."""
+    """The slowest and the fastest turn, by nthread."""
     ceilings: Ceilings
     limit: str
     """"decode", "disk", "memory" or "work"."""
@@ -69,11 +69,11 @@ class Diagnosis:
     tried: tuple[Tried, ...]
     advised: Tried | None
     keeps_up: bool | None
-    """None where no consumer was named."""
+    """Whether the loader is as fast as the consumer; None where no consumer was named."""
     keeps_up_words: str | None
     notes: tuple[str, ...]
     seconds: float
-    """That the diagnosis took."""
+    """How long the diagnosis took."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -80,16 +80,16 @@ class Tried:
     costs: str
     params: Mapping[str, Any]
     command: str | None
-    """That packs the set anew, fit for a shell."""
+    """What packs the set anew, fit for a shell."""
     samples_per_second: float | None
     factor: float | None
-    """Of the rate that the set has now."""
+    """The rate in relation to the one that the set has now."""
     size: float
-    """Bytes of the whole set, then."""
+    """Bytes of the whole set after the change."""
     fits: bool
     """Whether that stays in memory."""
     measured: bool
-    """False: worked out from the disk's speed, since the whole would not fit in memory."""
+    """False if it was worked out from the disk's speed: the whole would not fit in memory."""
     failure: str | None = None
 
     @property

@@ -38,7 +38,7 @@ class Facts:
     chunk: int
     """Samples that are compressed together; 1 where nothing is compressed."""
     shape: tuple[int, ...] | None
-    """Of a stored sample; None where they differ."""
+    """The shape of a stored sample; None where samples differ."""
     picture: tuple[int, int] | None
     """(H, W) of a usual picture; None where samples are no pictures."""
     unmarked: bool
@@ -46,7 +46,7 @@ class Facts:
     packable: bool
     """Whether ``asyncreader convert`` takes such samples."""
     sample_bytes: float
-    """Of a usual sample, decoded."""
+    """Bytes of a usual sample, decoded."""
     stored_bytes: float
     """Bytes of file to a sample."""
     files: tuple[str, ...]

@@ -36,16 +36,16 @@ class Rate:
     wait_share: float
     """Part of the time that the consumer waited."""
     read_seconds: float
-    """Of a worker for one sample: reading, copying, converting."""
+    """What a worker takes for one sample to read, copy and convert it."""
     decode_seconds: float
-    """Of a worker for one sample: decoding images or chunks."""
+    """What a worker takes for one sample to decode its image or chunk."""
     batch_bytes: int
     batch_size: int
     nthread: int
     rates: tuple[float, ...]
-    """Of each turn, samples/s."""
+    """Samples/s of each turn."""
     other_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Of a worker for one sample: the other steps by name."""
+    """What a worker takes for one sample in the other steps, by their names."""
 
     @property
     def decode_share(self) -> float:
@@ -114,7 +114,7 @@ class Trials:
     def __init__(self) -> None:
         self._open: dict[str, Trial] = {}
         self.failures: dict[str, AsyncReaderError] = {}
-        """Of trials that could not be run."""
+        """What went wrong in trials that could not be run."""
 
     def __enter__(self) -> Trials:
         return self

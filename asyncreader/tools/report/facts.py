@@ -71,9 +71,9 @@ class Facts:
     size_on_disk: int
     fingerprint: str
     labels: str
-    """Their shape and dtype in words."""
+    """The labels' shape and dtype in words."""
     groups: tuple[Group, ...]
-    """By label; one without a label where the set has no classes."""
+    """A group for each label; one without a label where the set has no classes."""
     classed: bool
     """Whether the groups are classes."""
     label_values: tuple[tuple[str, Array], ...]
@@ -81,14 +81,14 @@ class Facts:
     heights: Int64
     widths: Int64
     bytes_each: Int64
-    """Of each good sample that was looked at."""
+    """The bytes of each good sample that was looked at."""
     copies: tuple[Copies, ...]
     extra_copies: int
     """Samples that could go without losing a picture."""
     copy_groups: int
     """Groups of equal samples, of which ``copies`` lists the first hundred."""
     torn_groups: int
-    """Those of them whose labels differ."""
+    """Groups of equal samples whose labels differ."""
     compared: int
     """Samples whose checksums were compared."""
     flat: tuple[Row, ...]

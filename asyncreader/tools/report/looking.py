@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ from ...system.futures import in_order
 from ...system.limits import usable_cores
 from ...verify import check_paths
 from ..label_stats import LabelCount, class_of, count_labels, in_words, single
-from ..thumbnails import Looker, Scale, scale_of, to_rgb
+from ..thumbnails import Looker, scale_for, to_rgb
 from .checks import checks_of
 from .facts import LISTED, MEMBERS, Copies, Facts, Group, Row
 from .pictures import Thumb, thumb_of
@@ -41,9 +41,6 @@ IN_FULL: Final = 10_000_000
 #: A picture whose channels all have a smaller standard deviation than this, of 255, is near
 #: constant: what an encoder makes of one colour stays below 1, a dim photograph is above 5.
 FLAT: Final = 2.0
-
-#: Pictures read to find the range of values, where they are not bytes.
-_PROBE: Final = 64
 
 #: Samples that one task looks at.
 _RUN: Final = 16
@@ -138,14 +135,7 @@ class _Gathering:
         others = self.sample[~np.isin(self.sample, chosen)]
         others = self.rng.permutation(others)[: max(0, limit - len(self.wanted))]
         self.records = np.union1d(others, np.array(chosen, np.int64))
-        self.scale = Scale()
-        if spec.stored.dtype != np.uint8:
-            self.scale = scale_of(self._probe())
-
-    def _probe(self) -> Iterator[Array]:
-        for record in self.records[:: max(1, self.records.size // _PROBE)].tolist():
-            with contextlib.suppress(SampleError):
-                yield self.looker.look(record, self.side).pixels
+        self.scale = scale_for(self.looker, self.records.tolist(), self.side)
 
     def _choose_shown(self, most: int) -> list[list[int]]:
         """Records to show of each label, drawn at random, ``most`` in all."""
@@ -220,10 +210,11 @@ class _Gathering:
         source, spec = self.source, self.source.spec
         thumbs = {entry.record: entry.thumb for entry in seen if entry.thumb is not None}
         groups = []
-        for number, records in enumerate(self.shown):
-            count = LabelCount(0, None, self.count) if self.counts is None else self.counts[number]
+        for count, records in zip(
+            self.counts or [LabelCount(0, None, self.count)], self.shown, strict=True
+        ):
             found = [thumbs[record] for record in records if record in thumbs]
-            groups.append(Group(count, tuple(self._captioned(thumb) for thumb in found)))
+            groups.append(Group(count, tuple(map(self._captioned, found))))
         flat = [entry for entry in seen if entry.spread < FLAT]
         equal = self.equal or self._equal_of(seen)
         channels = spec.channels if spec.stored.axes is not None else 1
@@ -345,11 +336,10 @@ class _Gathering:
         return torn
 
     def _thumb(self, record: int) -> Thumb | None:
-        try:
+        with contextlib.suppress(SampleError):
             pixels = self.looker.look(record, self.side).pixels
-        except SampleError:
-            return None
-        return thumb_of(record, to_rgb(pixels, self.scale), self.side)
+            return thumb_of(record, to_rgb(pixels, self.scale), self.side)
+        return None
 
     def _row(self, record: int, why: str, thumb: Thumb | None = None) -> Row:
         label, words = self._label(record)
