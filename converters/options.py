@@ -64,12 +64,10 @@ def _path_or_url(value: Any) -> str:
     from asyncreader.sources.urls import absolute, is_url, local_path, location_of
 
     path = _path(value)
-    if not is_url(path):
-        return absolute(path)
-    local = local_path(path)
+    local = local_path(path) if is_url(path) else path
     if local is None:
         location_of(path)  # ParamsError for a malformed URL or secrets in it
-    return path if local is None else local
+    return path if local is None else absolute(local)
 
 
 def _target(value: Any) -> str:
@@ -118,7 +116,7 @@ def _read(value: Any) -> ReaderParams | None:
 
 
 def _fields(value: Any) -> tuple[tuple[str, str], ...]:
-    """Names and folders."""
+    """The name and the folder of each field."""
     from asyncreader.formats.packed import is_field_name
     from asyncreader.sources.urls import absolute, is_url, without_secrets
 

@@ -213,13 +213,11 @@ def _names(
 
     All text columns share them, so that each name has one number.
     """
-    if "text" not in kinds:
-        if "real" in kinds and classes is not None:
-            raise ParamsError(
-                "classes are given, and the labels in the CSV are fractions", path=table.path
-            )
-        return classes, ()
-    if classes is not None:
+    if classes is not None and "text" not in kinds and "real" in kinds:
+        raise ParamsError(
+            "classes are given, and the labels in the CSV are fractions", path=table.path
+        )
+    if classes is not None or "text" not in kinds:
         return classes, ()
     # Only now, where they are names: a million regression targets would fill the memory.
     found: dict[int, set[str]] = {n: set() for n, kind in enumerate(kinds) if kind == "text"}
@@ -227,14 +225,15 @@ def _names(
         for n, names in found.items():
             names.add(line.cells[n])
     union = set().union(*found.values())
-    notes: tuple[str, ...] = ()
-    if any(names != union for names in found.values()):
-        columns = " and ".join(str(2 + n) for n in found)
-        notes = (
-            f"the text columns of the labels CSV (columns {columns}) share one list of "
-            f"{len(union):,} names: a label is the number of its name in it",
-        )
-    return tuple(sorted(union, key=lambda name: name.encode("utf-8", "surrogateescape"))), notes
+    ordered = tuple(sorted(union, key=lambda name: name.encode("utf-8", "surrogateescape")))
+    if all(names == union for names in found.values()):
+        return ordered, ()
+    columns = " and ".join(str(2 + n) for n in found)
+    note = (
+        f"the text columns of the labels CSV (columns {columns}) share one list of "
+        f"{len(union):,} names: a label is the number of its name in it"
+    )
+    return ordered, (note,)
 
 
 class _Cells:

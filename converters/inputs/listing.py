@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from asyncreader.array_types import Array, Int64
-from asyncreader.errors import (
-    FormatError,
-    SampleError,
-    SourceError,
-    SourceNotFoundError,
-)
+from asyncreader.errors import FormatError, SampleError, SourceError, SourceNotFoundError
 from asyncreader.sources.urls import is_url
 
 from ..temp_tables import Numbers, Strings
@@ -133,12 +129,9 @@ class _Builder:
                 raise self._without_class(found.path)
             last = len(self.tree.folders) - 1
             self._append(found)
-            if fixed is None:
-                numbers.append(last)
-            elif not meant and self._is_unknown_part(fixed, found.path):
-                raise folders.refusal()
-            else:
-                numbers.append(self._known(fixed, found.path))
+            numbers.append(
+                last if fixed is None else self._known(fixed, found.path, folders, meant)
+            )
         if classes is None:
             if not meant:
                 folders.check()
@@ -182,7 +175,7 @@ class _Builder:
         for row in table.rows:
             key = sort_key(row.path)
             while found is not None and sort_key(found.path) < key:
-                self._count_unlisted(found)
+                self._unlisted += has_image_suffix(found.path)
                 found = next(walk, None)
             if found is not None and found.path == row.path:
                 yield row, found
@@ -191,11 +184,8 @@ class _Builder:
                 # the CSV names a file that the walk ignores (hidden, other suffix)
                 yield row, self.tree.look_up([row.path])[0]
         while found is not None:
-            self._count_unlisted(found)
+            self._unlisted += has_image_suffix(found.path)
             found = next(walk, None)
-
-    def _count_unlisted(self, found: Found) -> None:
-        self._unlisted += has_image_suffix(found.path)
 
     def _good(self, found: Found) -> bool:
         if found.problem is None:
@@ -217,13 +207,12 @@ class _Builder:
             hint="give labels (--labels CSV) or no_labels (--no-labels), or move the files",
         )
 
-    def _is_unknown_part(self, fixed: dict[str, int], path: bytes) -> bool:
+    def _known(self, fixed: dict[str, int], path: bytes, folders: ClassFolders, meant: bool) -> int:
         top = path.split(b"/", 1)[0]
-        return is_part(top) and _name(top) not in fixed
-
-    def _known(self, fixed: dict[str, int], path: bytes) -> int:
-        name = _name(path.split(b"/", 1)[0])
+        name = _name(top)
         if name not in fixed:
+            if not meant and is_part(top):
+                raise folders.refusal()
             raise FormatError(
                 "an unknown class",
                 source_path=self.tree.shown(path),
@@ -282,17 +271,15 @@ def read_class_names(path: str) -> tuple[str, ...]:
             open(name, encoding="utf-8-sig", errors="surrogateescape") as file,
         ):
             names = [line.rstrip("\n") for line in file]
+    except SourceError:
+        raise
     except OSError as exc:
-        if isinstance(exc, SourceError):
-            raise
         raise SourceError("the file of class names cannot be read", path=path) from exc
     names = [name for name in names if name]
     if not names or any("\0" in name for name in names):
         what = "holds no names" if not names else "is not text"
         raise FormatError(f"the file of class names {what}", path=path)
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise FormatError("a class name comes twice", path=path, found=repr(name))
-        seen.add(name)
+    name, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        raise FormatError("a class name comes twice", path=path, found=repr(name))
     return tuple(names)

@@ -9,10 +9,10 @@ its shard shorter and moves no other; a shard whose pictures are all bad is left
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -74,9 +74,10 @@ def _measure(options: Options, samples: Samples, order: Order) -> tuple[tuple[Ki
     all_alike = raw or options.shard_size is None
     evenly = np.linspace(0, samples.count - 1, 1 if all_alike else min(MEASURED, samples.count))
     positions = dict.fromkeys(evenly.astype(np.int64).tolist())
+    others = (position for position in range(samples.count) if position not in positions)
     sizes: list[int] = []
     kinds: tuple[Kind, ...] = ()
-    for position in _then_all(positions, samples.count):
+    for position in itertools.chain(positions, others):
         if sizes and position not in positions:
             break
         sample = _tried(options, samples, order[position])
@@ -86,11 +87,6 @@ def _measure(options: Options, samples: Samples, order: Order) -> tuple[tuple[Ki
     if not sizes:
         raise all_bad(options, all_skipped(samples, []) or [(0, "?", "?")])
     return kinds, sum(sizes) / len(sizes)
-
-
-def _then_all(positions: dict[int, None], count: int) -> Iterator[int]:
-    yield from positions
-    yield from (position for position in range(count) if position not in positions)
 
 
 def _tried(options: Options, samples: Samples, number: int) -> Sample | None:

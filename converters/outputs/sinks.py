@@ -20,7 +20,7 @@ from asyncreader.errors import AsyncReaderError, FormatError, SourceError
 from asyncreader.formats import packed as fmt
 
 from ..encode import Sample, sample_bytes
-from .disk import ENTRY, check_space, free_bytes, full_error, is_full
+from .disk import ENTRY, check_space, free_bytes, full_disk_reported, full_error, is_full
 from .hdf5_writer import ChunkedData, ContiguousData, FieldData, Hdf5File, SpooledData
 from .tables import FieldTables, Tables
 
@@ -273,16 +273,12 @@ class LmdbSink:
     @contextlib.contextmanager
     def _translated(self, needed: int = 0) -> Iterator[None]:
         try:
-            yield
+            with full_disk_reported(self._target, self._folder):
+                yield
         except lmdb.Error as exc:
             # LMDB reports a write to a full disk as "Input/output error".
             needed += TRANSACTION_BYTES
             if is_full(exc) or free_bytes(self._folder) < needed:
                 raise full_error(self._target, self._folder, needed, exc) from exc
-            raise SourceError(
-                "LMDB cannot write the target", path=self._target, found=str(exc)
-            ) from exc
-        except OSError as exc:
-            if isinstance(exc, SourceError) or not is_full(exc):
-                raise
-            raise full_error(self._target, self._folder, ENTRY, exc) from exc
+            what = "LMDB cannot write the target"
+            raise SourceError(what, path=self._target, found=str(exc)) from exc
