@@ -236,7 +236,7 @@ class GeneratorEnqueuer(_Enqueuer[T]):
             )
 
     def _make_run(self, workers: int, depth: int) -> _Run:
-        from .workers import SpawnedGroup, ThreadGroup
+        from .workers import worker_group
 
         jobs: list[Job]
         if self._shared is not None:
@@ -251,11 +251,7 @@ class GeneratorEnqueuer(_Enqueuer[T]):
         lanes = range(len(jobs))
         ring = _ring(depth, len(jobs))
         turns = _Turns(len(jobs), ring)
-        group: WorkerGroup = (
-            SpawnedGroup(ring, jobs, turns.ended)
-            if self._processes
-            else ThreadGroup(ring, jobs, lanes, turns.ended)
-        )
+        group = worker_group(self._processes, ring, jobs, lanes, turns.ended)
         return _Run(ring, group, turns.tasks())
 
 
@@ -315,25 +311,18 @@ class OrderedEnqueuer(_Enqueuer[T]):
         self._seed = whole("random_seed", random_seed, 0)
 
     def _make_run(self, workers: int, depth: int) -> _Run:
-        from .workers import SpawnedGroup, ThreadGroup
+        from .workers import worker_group
 
         if len(self._sequence) < 1:
             raise ParamsError("the sequence is empty", found=f"length {len(self._sequence)}")
         jobs = [SequenceJob(self._sequence)] * workers
         ring = _ring(depth, 1)
-        group: WorkerGroup = (
-            SpawnedGroup(ring, jobs, _never)
-            if self._processes
-            else ThreadGroup(ring, jobs, [0] * workers, _never)
+        # a sequence has no end
+        group = worker_group(self._processes, ring, jobs, [0] * workers, lambda _: None)
+        processes = group if self._processes else None
+        return _Run(
+            ring, group, _epochs(self._sequence, self._shuffle, self._seed, ring, processes)
         )
-        tasks = _epochs(
-            self._sequence, self._shuffle, self._seed, ring, group if self._processes else None
-        )
-        return _Run(ring, group, tasks)
-
-
-def _never(lane: int) -> None:
-    """A sequence has no end."""
 
 
 def _epochs(

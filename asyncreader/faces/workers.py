@@ -39,6 +39,15 @@ class WorkerGroup(Protocol):
         """End the workers of a closed ring."""
 
 
+def worker_group(
+    processes: bool, ring: Ring[RingSlot], jobs: Sequence[Job], lanes: Sequence[int], ended: OnEnd
+) -> WorkerGroup:
+    """Workers for ``jobs``: processes, or threads that serve ``lanes``."""
+    if processes:
+        return SpawnedGroup(ring, jobs, ended)
+    return ThreadGroup(ring, jobs, lanes, ended)
+
+
 class ThreadGroup:
     """Threads, one for each of ``jobs``; thread ``i`` serves lane ``lanes[i]``."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import DATA
 from asyncreader.pixels import codec
 from asyncreader.sources import open_source
+from asyncreader.sources.hdf5.file import is_hdf5
 from asyncreader.sources.urls import is_url
 
 from ..encode import Hold, Sample, make_recipe, notes
@@ -24,7 +26,6 @@ from ..temp_tables import Numbers, PathOf, Strings
 from .listing import Listing, read_class_names, scan
 from .local_tree import Tree, sort_key
 from .masks import MaskFolder
-from .object_store import holds_set
 from .origin import open_origin
 from .packed import check_class_names, may_be_packed
 from .samples import Samples
@@ -182,20 +183,12 @@ class FolderSamples(Samples):
 
 def _class_names(path: str) -> tuple[str, ...]:
     """Names from a packed set, or from a text file."""
-    from asyncreader.sources.hdf5.file import is_hdf5
-
-    if is_url(path):
-        plain = not holds_set(path)
-    else:
-        plain = os.path.isfile(path) and not is_hdf5(path) and manifest_path(path) is None
-        plain = plain or not may_be_packed(path)
-    if plain:
+    known = is_url(path) or os.path.isdir(path) or manifest_path(path) is not None
+    if not may_be_packed(path) or not (known or is_hdf5(path)):
         return read_class_names(path)
-    source = open_source(path)
-    try:
-        if source.spec.classes is None:
-            raise FormatError("this set has no class names", path=path)
-        check_class_names(source.spec.classes, path)
-        return source.spec.classes
-    finally:
-        source.close()
+    with contextlib.closing(open_source(path)) as source:
+        names = source.spec.classes
+    if names is None:
+        raise FormatError("this set has no class names", path=path)
+    check_class_names(names, path)
+    return names

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from asyncreader.array_types import Array, Int64
 from asyncreader.errors import SampleError
 from asyncreader.formats.packed import DATA
 
 from ..encode import Hold, Sample
+from ..options import Options
 from ..temp_tables import PathOf
 
-if TYPE_CHECKING:
-    from .folder import FolderPart
+
+class Part(Protocol):
+    """Some samples, as they are sent to another machine."""
+
+    def open(self, options: Options) -> Samples:
+        """These samples, numbered from 0."""
 
 
 class Samples:
@@ -76,7 +81,7 @@ class Samples:
         """Prefetch a sample; False if too much is in flight."""
         return True
 
-    def part(self, numbers: Int64) -> FolderPart | None:
+    def part(self, numbers: Int64) -> Part | None:
         """Some samples to send to another machine; None where that opens the source itself."""
         return None
 

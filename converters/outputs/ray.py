@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
+
 from asyncreader.array_types import Int64
 from asyncreader.errors import AsyncReaderError, ParamsError, SourceError
 
-from ..inputs.folder import FolderPart
 from ..inputs.packed import PackedSamples
-from ..inputs.samples import Samples, View
+from ..inputs.samples import Part, Samples, View
 from ..options import Options
 from .one_shard import pack_shard
 from .workspace import Plan, ShardRecord, Workspace
@@ -40,7 +41,7 @@ class Task:
     plan: Plan
     number: int
     #: The pictures of a folder, or the numbers of samples in a packed set.
-    part: FolderPart | Int64
+    part: Part | Int64
     root: str
 
     def run(self) -> str:
@@ -53,12 +54,12 @@ class Task:
                 found=f"nothing there on {os.uname().nodename}",
                 hint="source and target must be on a file system that all machines share",
             )
-        if isinstance(self.part, FolderPart):
-            whole: Samples = self.part.open(self.options)
-            samples: Samples = whole
-        else:
-            whole = PackedSamples(self.options)
+        samples: Samples
+        if isinstance(self.part, np.ndarray):
+            whole: Samples = PackedSamples(self.options)
             samples = View(whole, self.part)
+        else:
+            samples = whole = self.part.open(self.options)
         try:
             return pack_shard(self.options, self.plan, self.number, samples, workspace).to_json()
         finally:

@@ -360,34 +360,30 @@ class _Visit:
         served: float,
         tops: Ceilings,
     ) -> Tried:
-        facts = self._facts
-        size, each = float(facts.size), facts.stored_bytes
-        command, rate, measured = None, None, facts.fits
-        in_order = self._in_order
+        facts, in_order = self._facts, self._in_order
+        size, each, command = float(facts.size), facts.stored_bytes, None
         if proposal.convert is not None:
-            read = self._read()
+            read, path = self._read(), str(self._path)
             if isinstance(self._p.subset, str):
                 read["subset"] = self._p.subset
-            target = advice.free_name(str(self._path), proposal.name)
-            command = advice.command(str(self._path), target, proposal.convert, read)
+            target = advice.free_name(path, proposal.name)
+            command = advice.command(path, target, proposal.convert, read)
             found = packed[proposal.name]
-            if not isinstance(found, AsyncReaderError):
-                count = facts.count if self._records is None else self._records.size
+            if isinstance(found, PackedSample):
                 each = found.bytes_each
-                size = each * count
-        factor = None
+                size = each * (facts.count if self._records is None else self._records.size)
+        rate, factor, measured = None, None, facts.fits
         if proposal.name in rates:
-            found_rate = rates[proposal.name]
-            warm, gained = found_rate.samples_per_second, found_rate.against(rates["now"])
+            warm = rates[proposal.name].samples_per_second
             if proposal.convert is None:
                 rate = self._in_training(warm, in_order or proposal.name == "block", tops)
-                factor = gained if facts.fits else rate / served
             else:
                 hit = measure.hit_share(facts, in_order, size)
                 disk = tops.disk_in_order if in_order else tops.disk_random
                 rate = measure.expected_rate(warm, each, hit, disk)
                 measured = hit >= 1
-                factor = gained if measured and facts.fits else rate / served
+            as_measured = facts.fits and measured
+            factor = rates[proposal.name].against(rates["now"]) if as_measured else rate / served
         failure = failures.get(proposal.name)
         return Tried(
             name=proposal.name,
