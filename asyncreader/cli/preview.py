@@ -170,14 +170,8 @@ def _sheet(path: str, params: dict[str, Any], options: dict[str, Any]) -> Previe
         _refuse(options, "size", instead="it goes with --batch")
         if options["indices"] is not None:
             _refuse(options, "classes", instead="--indices names the samples")
-        return preview(
-            given,
-            count=options["count"],
-            seed=options["seed"],
-            indices=options["indices"],
-            classes=options["classes"],
-            columns=options["columns"],
-        )
+        chosen = ("count", "seed", "indices", "classes", "columns")
+        return preview(given, **{name: options[name] for name in chosen})
     _refuse(options, "indices", "classes", instead="a batch has the samples that come first")
     if options["size"] is not None:
         given["size"] = options["size"]

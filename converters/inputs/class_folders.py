@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from asyncreader.errors import FormatError
+from asyncreader.text import some
 
 from .origin import Origin
 
 #: Names of parts of a set, in lower case and without digits at the end (COCO's train2017).
-_PARTS: Final = frozenset(
-    ("train", "training", "val", "valid", "validation", "test", "testing"),
-)
+_PARTS: Final = ("train", "training", "val", "valid", "validation", "test", "testing")
 #: Folders that a message names.
 _NAMED: Final = 3
 #: How to say that first-level folders are classes, whatever their names and contents.
@@ -82,7 +81,7 @@ class ClassFolders:
         if deep and self._lossy(nested):
             inside = [path for name in nested for path in self._inside(name)]
             direct = sum(self._classes[name].direct for name in nested)
-            also = f" together with {direct:,} {_pictures(direct)} next to them" if direct else ""
+            also = f" together with {some(direct, 'picture')} next to them" if direct else ""
             notes.append(
                 f"a class is a first-level folder: folders inside, such as "
                 f"{', '.join(map(repr, inside[:_NAMED]))}, are no classes, and their pictures are "
@@ -91,8 +90,7 @@ class ClassFolders:
             )
         empty = [name for name in self._tree.folders if name not in self._classes]
         if empty:
-            folder = "folder" if len(empty) == 1 else "folders"
-            notes.append(f"no pictures in {len(empty):,} class {folder}: {_listed(empty)}")
+            notes.append(f"no pictures in {some(len(empty), 'class folder')}: {_listed(empty)}")
         return tuple(notes)
 
     def _lossy(self, nested: list[bytes]) -> bool:
@@ -117,7 +115,3 @@ def _listed(names: list[bytes]) -> str:
     if len(names) > _NAMED:
         return f"{', '.join(shown)}, ..."
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
-
-
-def _pictures(count: int) -> str:
-    return "picture" if count == 1 else "pictures"

@@ -15,21 +15,11 @@ _WIDE, _HIGH = 480, 150
 _LEFT, _FOOT, _TOP = 4, 22, 16
 
 #: Ratios of width to height that pictures are named after.
-RATIOS: Final = {
-    "1:3": 1 / 3,
-    "1:2": 1 / 2,
-    "9:16": 9 / 16,
-    "2:3": 2 / 3,
-    "3:4": 3 / 4,
-    "4:5": 4 / 5,
-    "1:1": 1.0,
-    "5:4": 5 / 4,
-    "4:3": 4 / 3,
-    "3:2": 3 / 2,
-    "16:9": 16 / 9,
-    "2:1": 2.0,
-    "3:1": 3.0,
-}
+_SIDES: Final = (
+    *((1, 3), (1, 2), (9, 16), (2, 3), (3, 4), (4, 5), (1, 1)),
+    *((5, 4), (4, 3), (3, 2), (16, 9), (2, 1), (3, 1)),
+)
+RATIOS: Final = {f"{wide}:{high}": wide / high for wide, high in _SIDES}
 
 
 class Bar(NamedTuple):
