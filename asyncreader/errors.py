@@ -218,7 +218,8 @@ def located(
         exc.path = path if exc.path is None else exc.path
         exc.index = index if exc.index is None else exc.index
         if key is not None and exc.key is None:
-            exc.key = key()
+            with contextlib.suppress(AsyncReaderError):  # where the file cannot be read
+                exc.key = key()
         exc.source_path = source_path if exc.source_path is None else exc.source_path
         raise
 

@@ -28,6 +28,7 @@ from asyncreader import (
     AsyncReaderError,
     ChecksumError,
     ReaderClosedError,
+    SourceError,
     SourceNotFoundError,
     WorkerError,
 )
@@ -452,6 +453,9 @@ def test_errors_are_located_where_they_pass() -> None:
     else of it changes; a key is looked up for an error alone; other errors pass as they are."""
     asked = list[int]()
 
+    def unreadable() -> str:
+        raise SourceError("not even the key can be read")
+
     def key() -> str:
         asked.append(1)
         return "07"
@@ -475,6 +479,10 @@ def test_errors_are_located_where_they_pass() -> None:
         assert expected.items() <= error.fields().items()
     with pytest.raises(KeyError) as other, located(path="a.h5"):
         raise KeyError("k")
+    error = SourceError("the disk")
+    with pytest.raises(SourceError, match="the disk"), located(key=unreadable):
+        raise error
+    assert error.key is None
     assert not hasattr(other.value, "path")
 
 
