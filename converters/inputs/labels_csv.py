@@ -188,7 +188,7 @@ def _kinds(table: _Table, classes: tuple[str, ...] | None) -> list[str]:
     if not columns:
         raise FormatError("the labels CSV has no rows", path=table.path)
     text_wins = classes is not None and any(map(_is_number, classes))
-    for n, (number, cell) in texts.items():
+    for n, (number, cell) in sorted(texts.items()):
         text, numbers = columns[n]["text"], columns[n].total() - columns[n]["text"]
         if text <= numbers and not text_wins:
             _wrong(

@@ -283,7 +283,8 @@ def _other_kind(path: str, kind: str) -> str | None:
     if kind == "lmdb":
         known = {"data.mdb", "lock.mdb"}
         data = os.path.join(path, "data.mdb")
-        if "data.mdb" in names and not (lmdb_data_file(data) or _is_empty(data)):
+        sound = not os.path.islink(data) and (lmdb_data_file(data) or _is_empty(data))
+        if "data.mdb" in names and not sound:
             return "a folder whose data.mdb is not LMDB's"
     else:
         found = os.path.join(path, manifest.NAME)
