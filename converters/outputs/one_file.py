@@ -302,8 +302,8 @@ def reason(error: SampleError) -> str:
 
 
 def told(options: Options, samples: Samples, before: int = 0) -> Callable[[int], None]:
-    """``progress`` as it is called after each sample, where ``before`` have been counted already:
-    of all that were found, those that were bad from the start first."""
+    """A function that reports progress when so many samples are packed. It counts all that were
+    found: those that were bad from the start, ``before`` others, and then these."""
     bad = len(samples.skipped)
 
     def done(count: int) -> None:
@@ -314,7 +314,7 @@ def told(options: Options, samples: Samples, before: int = 0) -> Callable[[int],
 
 
 def all_skipped(samples: Samples, bad: Iterable[tuple[int, str]]) -> list[tuple[Any, str, str]]:
-    """(where it sorts, name, reason) of all skipped samples; ``bad``: (number, reason)."""
+    """All skipped samples: where each sorts, its name, the reason; ``bad``: (number, reason)."""
     skipped = [(key, name, reason(why)) for key, name, why in samples.skipped]
     return skipped + [(*samples.name(number), why) for number, why in bad]
 
