@@ -94,7 +94,7 @@ def expected(images: Array, wanted: OutputSpec, keys: Array) -> Array:
     """What a fill must make of ``images``, one by one and in plain numpy."""
     dtype = wanted.dtype or images.dtype
     flips = uniforms(keys, FLIP_DRAW) < 0.5
-    draws = np.stack([uniforms(keys, k) for k in range(40)], axis=1)
+    draws = np.stack([uniforms(keys, k) for k in range(40 if wanted.size else 1)], axis=1)
     rows = []
     for i, image in enumerate(images):
         if wanted.size is not None:

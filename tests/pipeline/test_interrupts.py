@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from ctrl_c import elsewhere, moments
 from observed import HANG, until, waits
-from project import FILES, ROOT, tree_of
+from project import FILES, tree_of
 
 from asyncreader.faces import GeneratorEnqueuer, OrderedEnqueuer, ParaLoad
 from asyncreader.pipeline.ring import SlotState
@@ -209,53 +209,52 @@ def test_paraload_at_every_moment(what: str) -> None:
     moments(case)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_conditions_have_locks_that_ctrl_c_leaves_whole(path: Path) -> None:
+def test_conditions_have_locks_that_ctrl_c_leaves_whole() -> None:
     """Every Condition has an RLock, which wait() takes back in C. Another lock is taken back in
     Python, and Ctrl-C there would leave wait() without the lock."""
-    tree = tree_of(path)
-    locks = {
-        ast.unparse(target)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and ast.unparse(node.value) == "threading.RLock()"
-        for target in node.targets
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("threading.Condition"):
-            given = [ast.unparse(argument) for argument in node.args]
-            assert not given or given[0] in locks, f"{path.name}:{node.lineno}"
+    for path in FILES:
+        locks = {
+            ast.unparse(target)
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.Assign) and ast.unparse(node.value) == "threading.RLock()"
+            for target in node.targets
+        }
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+                "threading.Condition"
+            ):
+                given = [ast.unparse(argument) for argument in node.args]
+                assert not given or given[0] in locks, f"{path}:{node.lineno}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_futures_are_waited_for_by_one_module(path: Path) -> None:
+def test_futures_are_waited_for_by_one_module() -> None:
     """No other file calls a Future's result() or a pool's submit(): Ctrl-C in them can leave a lock
     held, and then the program never ends."""
-    if path.name == "futures.py":
-        return
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            called = ast.unparse(node.func)
-            assert not re.search(r"pool\.(submit|map)$|\.result$", called), (
-                f"{node.lineno}: {called}"
-            )
+    for path in FILES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                called = ast.unparse(node.func)
+                if path.name != "futures.py":
+                    assert not re.search(r"pool\.(submit|map)$|\.result$", called), (
+                        f"{path}:{node.lineno}: {called}"
+                    )
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_condition_is_entered(path: Path) -> None:
+def test_no_condition_is_entered() -> None:
     """No file enters a Condition by ``with`` or acquire(): its lock is entered by itself, since a
     Condition's ``__enter__`` and ``__exit__`` are Python, and Ctrl-C in them leaves it held."""
-    conditions = {"_cond", "_work"}
-    tree = tree_of(path)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and "Condition(" in ast.unparse(node.value):
-            conditions |= {ast.unparse(target).rpartition(".")[2] for target in node.targets}
-    for node in ast.walk(tree):
-        entered: list[ast.expr] = []
-        if isinstance(node, ast.With):
-            entered = [item.context_expr for item in node.items]
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            entered = [node.func.value, *node.args] if node.func.attr in ENTERS else []
-        for expression in entered:
-            name = ast.unparse(expression).rpartition(".")[2]
-            assert name not in conditions, f"{path.name}:{node.lineno} enters {name}"
-            assert "Condition(" not in name, f"{path.name}:{node.lineno}"
+    for path in FILES:
+        conditions = {"_cond", "_work"}
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Assign) and "Condition(" in ast.unparse(node.value):
+                conditions |= {ast.unparse(target).rpartition(".")[2] for target in node.targets}
+        for node in ast.walk(tree_of(path)):
+            entered: list[ast.expr] = []
+            if isinstance(node, ast.With):
+                entered = [item.context_expr for item in node.items]
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                entered = [node.func.value, *node.args] if node.func.attr in ENTERS else []
+            for expression in entered:
+                name = ast.unparse(expression).rpartition(".")[2]
+                assert name not in conditions, f"{path}:{node.lineno} enters {name}"
+                assert "Condition(" not in name, f"{path}:{node.lineno}"
