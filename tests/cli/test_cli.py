@@ -991,12 +991,12 @@ def test_no_room_for_the_output(packed: Path, unbuffered: str) -> None:
             assert re.fullmatch(r"error: .*No space left on device\n", done.stderr)
 
 
-#: Commands that say something on either stream, and their exit codes.
+#: Commands that say something on either stream, their exit codes, and the streams that are closed.
 CODES = {
-    "convert {photos} {out} --skip-bad": 3,
-    "convert {photos} {out} --resume --shards no": 2,
-    "verify {bad}": 1,
-    "bench {packed} --seconds 0.1": 0,
+    "convert {photos} {out} --skip-bad": (3, ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")),
+    "convert {photos} {out} --resume --shards no": (2, ("2>&-", "<&- >&- 2>&-")),
+    "verify {bad}": (1, (">&-", "<&- >&- 2>&-")),
+    "bench {packed} --seconds 0.1": (0, (">&-", "<&- >&- 2>&-")),
 }
 
 
@@ -1015,7 +1015,7 @@ def test_closed_streams_change_nothing(
         "packed": packed,
         "bad": damaged(packed, tmp_path / "bad.h5", 3),
     }
-    for words, code in CODES.items():
+    for words, code in [(words, code) for words, (code, how) in CODES.items() if closed in how]:
         whole = command(*words.format(**names).split())
         done = child_processes.run(["sh", "-c", f'exec "$@" {closed}', "sh", *whole])
         assert (words, done.returncode) == (words, code)

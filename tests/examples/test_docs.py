@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import re
 import shlex
 import shutil
@@ -109,8 +110,9 @@ def packed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def beside_photos(packed_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with what packed_once made in it."""
-    shutil.copytree(packed_once, tmp_path, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    """A working folder with what packed_once made in it; its files are links: no page may change
+    one in its place."""
+    shutil.copytree(packed_once, tmp_path, copy_function=os.link, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_BACKEND", "")  # a block sets it: put back at the end
     return tmp_path
