@@ -50,7 +50,7 @@ class StoreFolder:
 
     ahead = IN_FLIGHT
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, ahead_bytes: int = AHEAD_BYTES) -> None:
         location = location_of(url)
         self._location = Location(location.base, location.key.strip("/"))
         self._objects = Objects(location.base)
@@ -58,6 +58,7 @@ class StoreFolder:
         self.ignored: dict[str, int] = {HIDDEN: 0, OTHER_SUFFIX: 0}
         self.folders: list[bytes] = []
         self._nested = False
+        self._ahead_bytes = ahead_bytes
         self._lock = threading.Lock()
         self._requested: dict[bytes, tuple[_Answer, int]] = {}
         self._bytes = 0
@@ -139,12 +140,12 @@ class StoreFolder:
 
     def will_need(self, path: bytes, stamp: bytes) -> bool:
         size = Version.from_bytes(stamp).size
-        if size > AHEAD_BYTES // 4:
+        if size > self._ahead_bytes // 4:
             return True  # fetched when it is read, and its memory is counted there
         with self._lock:
             if path in self._requested:
                 return True
-            if len(self._requested) >= self.ahead or self._bytes + size > AHEAD_BYTES:
+            if len(self._requested) >= self.ahead or self._bytes + size > self._ahead_bytes:
                 return False
             self._requested[path] = self._objects.begin_whole(self._at(path)), size
             self._bytes += size

@@ -167,10 +167,12 @@ class LmdbSink:
         expected: int,
         fields: tuple[str, ...],
         first_map: int = FIRST_MAP,
+        commit_bytes: int = COMMIT_BYTES,
     ) -> None:
         self._folder = os.path.dirname(path)
         self._target = target
         self._expected = expected if encoding == "raw" else 0
+        self._commit_bytes = commit_bytes
         self._count = 0
         self._pending: list[tuple[Any, bytes, Any]] = []
         self._pending_bytes = 0
@@ -203,7 +205,7 @@ class LmdbSink:
     def _put(self, database: Any, key: bytes, value: Any) -> None:
         self._pending.append((database, key, value))
         self._pending_bytes += len(value)
-        if self._pending_bytes >= COMMIT_BYTES or len(self._pending) >= COMMIT_RECORDS:
+        if self._pending_bytes >= self._commit_bytes or len(self._pending) >= COMMIT_RECORDS:
             self._commit()
 
     def _commit(self) -> None:

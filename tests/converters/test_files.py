@@ -295,12 +295,12 @@ def test_the_map_of_lmdb_grows(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a first map too small for one picture, and tiny transactions, all is packed the same."""
-    grown = []
+    grown, commits = [], converters.outputs.sinks.COMMIT_BYTES
     real = converters.outputs.sinks.LmdbSink
 
     class Small(real):  # type: ignore[misc, valid-type]
         def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options, first_map=1 << 16)
+            super().__init__(*args, **options, first_map=1 << 16, commit_bytes=commits)
 
         def finish(self, tables: Tables) -> None:
             super().finish(tables)
@@ -308,7 +308,7 @@ def test_the_map_of_lmdb_grows(
 
     monkeypatch.setattr(converters.outputs.one_file, "LmdbSink", Small)
     convert(folder, tmp_path / "a.lmdb", size=100)
-    monkeypatch.setattr(converters.outputs.sinks, "COMMIT_BYTES", 100_000)
+    commits = 100_000
     convert(folder, tmp_path / "b.lmdb", size=100)
     assert min(grown) >= 1 << 20
     for name in ("a.lmdb", "b.lmdb"):

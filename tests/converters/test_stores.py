@@ -31,7 +31,6 @@ from asyncreader import (
 )
 from asyncreader.sources.remote.client import Version
 from converters import convert
-from converters.inputs import object_store as stores_module
 from converters.inputs.listing import scan
 from converters.inputs.object_store import StoreFolder
 from converters.options import check
@@ -321,15 +320,12 @@ def test_no_network(monkeypatch: pytest.MonkeyPatch, impatient: None, tmp_path: 
 
 
 @pytest.mark.parametrize("bucket", [{"latency": 0.05, "page": 1000}], indirect=True)
-def test_requests_are_in_flight_together(
-    photos: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_are_in_flight_together(photos: Path, bucket: str, tmp_path: Path) -> None:
     """One thread that packs has many pictures under way, and never more bytes than it may."""
     size = max(path.stat().st_size for path in photos.rglob("*.jpg"))
     convert("s3://b/photos", tmp_path / "a.h5", encoding="original", jobs=1)
     assert server_stats(bucket)["peak"] >= COUNT // 2
-    monkeypatch.setattr(stores_module, "AHEAD_BYTES", 4 * size)
-    folder = StoreFolder("s3://b/photos")
+    folder = StoreFolder("s3://b/photos", ahead_bytes=4 * size)
     found = list(folder)
     taken = [folder.will_need(each.path, each.stamp) for each in found]
     assert 4 <= taken.count(True) < COUNT

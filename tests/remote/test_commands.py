@@ -14,7 +14,6 @@ from range_server import server_stats, serving
 
 from asyncreader import SourceError, SourceNotFoundError
 from asyncreader.sources import Inspector, container_of
-from asyncreader.sources.remote import client as objects_module
 from asyncreader.verify import verify_file
 from converters import convert
 
@@ -122,10 +121,8 @@ def convert_sample(folder: Path) -> bytes:
         source.close()
 
 
-def test_verify_needs_the_store(copied: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_needs_the_store(copied: tuple[Path, str], impatient: None) -> None:
     """A set that is not there, or a store that cannot be reached, is an error and no report."""
-    monkeypatch.setattr(objects_module, "_PATIENCE", 0.0)
-    monkeypatch.setattr(objects_module, "_RETRY", {"max_retries": 0})
     _, url = copied
     for name in ("none", "none.h5"):
         with pytest.raises(SourceNotFoundError, match="none"):

@@ -18,7 +18,6 @@ from fakes import digest, encoded, pictures, s3_environment
 from range_server import server_stats, serving
 
 from asyncreader import AsyncReader, SourceError
-from asyncreader.sources.remote import client as objects_module
 from asyncreader.verify import verify_file
 from converters import convert
 
@@ -152,9 +151,8 @@ def test_packing(tmp_path: Path) -> None:
     assert verify_file("s3://sets/train").ok
 
 
-def test_no_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_permission(impatient: None) -> None:
     """A bucket that does not exist, or is not ours, is an error without the credentials."""
-    monkeypatch.setattr(objects_module, "_PATIENCE", 0.0)
     with pytest.raises((SourceError, FileNotFoundError)) as caught:
         AsyncReader(path="s3://elsewhere/train")
     assert "secret" not in str(caught.value)

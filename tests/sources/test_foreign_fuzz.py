@@ -19,7 +19,7 @@ from asyncreader import AsyncReaderError
 from asyncreader.sources import open_source
 
 #: Rounds of each layout here; many more by the command that fuzz_layouts.py is.
-ROUNDS = 40
+ROUNDS = 15
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
