@@ -856,6 +856,7 @@ def test_demo_fails_below_its_bar(score: float, code: int, monkeypatch: pytest.M
     assert folders == [pictures, Path("elsewhere")]
 
 
+@pytest.mark.slow
 def test_demo_says_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     """demo says which of its parts begins and what it does next, in lines of at most 80 columns,
     and stops when it has converged: long before its most epochs, with every picture named right."""
@@ -959,7 +960,15 @@ def test_warnings_are_one_line(tmp_path: Path) -> None:
 # -- pipes, signals, terminals -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", ["info {}", "info {} --json", "verify {}", "--version"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "verify {}",
+        pytest.param("info {}", marks=pytest.mark.slow),
+        pytest.param("info {} --json", marks=pytest.mark.slow),
+        pytest.param("--version", marks=pytest.mark.slow),
+    ],
+)
 def test_a_closed_pipe_is_no_error(words: str, packed: Path) -> None:
     """A reader that went away ends the command without a word, as it ends other programs."""
     reading, writing = os.pipe()
@@ -980,7 +989,7 @@ def test_a_closed_stderr_stops_no_conversion(photos: Path, tmp_path: Path) -> No
     assert done.stdout.startswith("packed 20 samples")
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
 def test_no_room_for_the_output(packed: Path, unbuffered: str) -> None:
     """A full disk under stdout is an error like others, whether Python buffers it or not."""
     env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
@@ -1058,6 +1067,7 @@ def test_convert_without_stderr(
     assert (tmp_path / "b.h5").exists()
 
 
+@pytest.mark.slow
 def test_no_room_for_the_report(photos: Path, tmp_path: Path) -> None:
     """Where the disk under stdout is full, convert ends with 1 and says that the set is packed."""
     with open("/dev/full", "w") as full:
@@ -1090,6 +1100,7 @@ def test_ctrl_c_while_packing(photos: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_training() -> None:
     """Ctrl-C in the middle of the demo, with workers running, ends at once in the same way."""
     with child(command("demo"), stdout=-1, stderr=-1, text=True) as done:
@@ -1126,7 +1137,10 @@ def on_terminal(*words: str | Path, code: int = 0, **environment: str) -> str:
 COLOUR = re.compile(r"\x1b\[[\d;]*3[0-9]")
 
 
-@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+@pytest.mark.parametrize(
+    "environment",
+    [{}, *(pytest.param(e, marks=pytest.mark.slow) for e in ({"NO_COLOR": "1"}, {"TERM": "dumb"}))],
+)
 def test_progress_on_a_terminal(photos: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     """A terminal gets a bar with rate, in colours unless NO_COLOR; a dumb one gets lines."""
     text = on_terminal("convert", photos, tmp_path / "out.h5", **environment)
@@ -1151,6 +1165,7 @@ def test_long_lines_are_broken_between_words() -> None:
     assert f"{first} {second.strip()}".endswith("see 'asyncreader convert --help'")
 
 
+@pytest.mark.slow
 def test_output_elsewhere_is_plain(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a terminal there are no escape codes, and the table keeps to 80 columns."""
     for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):

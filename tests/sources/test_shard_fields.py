@@ -470,6 +470,7 @@ def _limit() -> int:
 # -- commands ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_commands(folders: tuple[Path, Path], tmp_path: Path) -> None:
     """convert, info, verify, preview, doctor and bench know the fields of shards."""
     pictures, masks = (str(folder) for folder in folders)
