@@ -266,7 +266,7 @@ class RingMachine(RuleBasedStateMachine):
                 self.ring.begin(plan(0))
 
 
-RingMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+RingMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 TestRing = RingMachine.TestCase
 TestRing.__doc__ = """No slot is owned twice, batches keep their order, close always ends."""
 

@@ -236,6 +236,7 @@ def test_threads_and_jobs_change_nothing(container: tuple[str, Any], mode: str) 
         assert digest(everything({**params, **other}, 2)) == first
 
 
+@pytest.mark.slow
 def test_processes_change_nothing(tmp_path: Path) -> None:
     """Worker processes fill the slots of all fields as threads do, postprocess included."""
     path = write_hdf5(tmp_path / "set.h5", ours("jpeg"))

@@ -323,6 +323,7 @@ convert("a", "b.h5", size="224x224", encoding="jpeg", quality=90, fields={"mask"
 """
 
 
+@pytest.mark.slow
 def test_a_type_checker_finds_wrong_keywords(tmp_path: Path) -> None:
     """mypy knows the keywords, their types and values: a line that is right passes, and each
     that is wrong is an error."""

@@ -389,7 +389,7 @@ def test_early_release() -> None:
 
 
 @pytest.mark.parametrize("debug", [False, True])
-@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("workers", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_a_batch_that_was_given_back(workers: str, debug: bool) -> None:
     """data and labels of a batch given back raise and name copy=True; arrays taken out stay."""
     with open_reader(njob=3, workers=workers, debug=debug) as reader:

@@ -8,6 +8,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -165,8 +166,9 @@ def write_good(folder: Path) -> dict[bytes, bytes]:
     return contents
 
 
+@cache
 def by_pillow(data: bytes, channels: int = 3) -> UInt8:
-    """The upright picture, (H, W, channels), by Pillow alone."""
+    """The upright picture, (H, W, channels), by Pillow alone; it must not be changed."""
     with Image.open(io.BytesIO(data)) as opened:
         picture: Image.Image = opened
         picture.load()
