@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 from project import ROOT
 
 from asyncreader.pixels import codec
@@ -31,6 +32,7 @@ def test_numbers() -> None:
     assert 0 <= len(all_attacks()) - int(stated[1]) < 100
 
 
+@pytest.mark.slow
 def test_commands() -> None:
     """The commands that the pages name know the case, and the marks of the table are there."""
     words = [sys.executable, "tests/faults/run.py", "--list"]

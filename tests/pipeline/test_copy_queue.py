@@ -401,7 +401,7 @@ def test_a_set_that_comes_into_memory_later(
         {"io": "pread"},
         {"dtype": "float32"},
         {"postprocess": lambda data, labels: None},
-        {"workers": "process"},
+        pytest.param({"workers": "process"}, marks=pytest.mark.slow),
         {"flip": True},
     ],
     ids=lambda params: next(iter(params)),

@@ -234,7 +234,11 @@ def test_encoded_pictures_as_int8(encoding: str, workers: str, tmp_path: Path) -
         ({"std": 0.25}, r"scale=1/255"),
         ({"mean": 0.5, "std": 0.5, "data": IMAGES.astype("uint16")}, r"scale=1/65535"),
         ({"mean": (123.7, 116.3, 103.5), "std": 58.0, "scale": 1 / 255}, "leave scale out"),
-        ({"mean": 0.5, "std": 0.5, "workers": "process", "nthread": 2}, r"scale=1/255"),
+        pytest.param(
+            {"mean": 0.5, "std": 0.5, "workers": "process", "nthread": 2},
+            r"scale=1/255",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_mean_and_std_of_another_scale(given: dict[str, Any], cure: str) -> None:

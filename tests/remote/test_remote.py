@@ -109,6 +109,7 @@ def test_failing_and_cut_answers_lose_nothing(root: Path, kind: str) -> None:
         assert stats["cuts"] > 0
 
 
+@pytest.mark.slow
 def test_workers_in_processes(root: Path) -> None:
     """Worker processes open the set by its URL for themselves."""
     with serving(root) as url:
@@ -231,6 +232,7 @@ def test_more_threads_than_shards_fit(
     assert 0 < most <= limit
 
 
+@pytest.mark.slow
 def test_more_processes_than_shards_fit(
     root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -505,6 +507,7 @@ def test_a_forked_process_keeps_no_lock(tmp_path: Path) -> None:
         assert ended(process)[0] == b"free\n"
 
 
+@pytest.mark.slow
 def test_two_processes_fetch_a_shard_once(root: Path, cache: Path) -> None:
     """Processes of a machine share the cache: nothing is fetched twice."""
     program = (

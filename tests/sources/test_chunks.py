@@ -59,8 +59,7 @@ def written(folder: Path, name: str, pixels: np.ndarray, chunk: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("dtype", ["u1", "<u2", ">f4", "<f8"])
-@pytest.mark.parametrize("chunk", [1, 5])
+@pytest.mark.parametrize(("chunk", "dtype"), [(1, "u1"), (5, "<u2"), (1, ">f4"), (5, "<f8")])
 @pytest.mark.parametrize("name", FILTERS)
 def test_filters_of_users(tmp_path: Path, name: str, chunk: int, dtype: str) -> None:
     """What a filter's own library wrote comes out as it went in, whatever dtype and chunk."""
@@ -81,7 +80,7 @@ def test_damaged_chunks_of_users(tmp_path: Path, name: str) -> None:
         info = file["data"].id.get_chunk_info(3)
     whole = bytearray(path.read_bytes())
     rng = np.random.default_rng(1)
-    for _ in range(40):
+    for _ in range(12):
         broken = bytearray(whole)
         for _ in range(3):
             broken[info.byte_offset + int(rng.integers(info.size))] = int(rng.integers(256))
