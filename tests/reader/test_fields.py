@@ -549,7 +549,7 @@ def test_a_bad_mask_is_an_error_that_names_the_field(damaged: str) -> None:
     assert str(again) == str(raised.value)
 
 
-@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("workers", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_all_fields_stand_in_together(damaged: str, workers: str) -> None:
     """on_error="skip": one replacement for the whole sample, whichever field is bad."""
     params = {"path": damaged, "data_field": ALL, "batch_size": 11, "on_error": "skip"}

@@ -208,7 +208,7 @@ def test_a_dtype_that_holds_what_is_stored() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["png", "jpeg"])
-@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("workers", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_encoded_pictures_as_int8(encoding: str, workers: str, tmp_path: Path) -> None:
     """Decoded pixels are checked as raw ones are, in whatever worker."""
     images = [np.full((8, 8, 3), 100, np.uint8) for _ in range(40)]

@@ -163,7 +163,7 @@ def growing(path: Path, **more: Any) -> np.ndarray:
 DIMS = {"num_dim": 4, "h_dim": 1, "w_dim": 2, "cha_dim": 3}
 
 
-@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("workers", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_a_set_that_grows_along_its_last_axis(tmp_path: Path, workers: str) -> None:
     """Data, a second field and labels whose growing axis is the last are served as h5py reads
     them, by threads and by worker processes."""

@@ -35,7 +35,7 @@ def npy(tmp_path: Path) -> Path:
 # -- .npy ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("workers", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_npy_is_served_as_any_set(npy: Path, workers: Any) -> None:
     """An array of pictures in a .npy file is shuffled, decoded by threads or processes, and resumed
     to the sample; its fingerprint tells it from other values."""

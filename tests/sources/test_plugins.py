@@ -92,7 +92,7 @@ def frames(path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("workers", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("write", [tiny, frames])
 def test_a_package_adds_a_layout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: object, workers: str
