@@ -292,7 +292,7 @@ class SourceContract:
 
         def read(seed: int) -> None:
             rng = np.random.default_rng(seed)
-            for _ in range(10):
+            for _ in range(5):
                 records = rng.integers(0, len(built.images), 12)
                 check = rng.random(12) < 0.5 if source.spec.checksums else None
                 found, _, errors = fill_rows(source, wanted, records, check=check)

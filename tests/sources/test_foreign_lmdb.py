@@ -339,6 +339,7 @@ def test_a_bad_file_is_a_bad_sample(tmp_path: Path) -> None:
         convert(path, tmp_path / "out.lmdb")
 
 
+@pytest.mark.slow
 def test_workers_of_other_processes(tmp_path: Path) -> None:
     """Spawned workers open a foreign set by its path, and serve the same."""
     path = foreign.write_lmdb(tmp_path / "set", foreign.caffe(IMAGES, range(COUNT)))

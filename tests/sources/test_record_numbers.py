@@ -279,6 +279,7 @@ def test_fields_name_it(
     source.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["contiguous", "our rows"])
 def test_worker_processes_name_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
