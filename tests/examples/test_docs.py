@@ -183,6 +183,7 @@ def test_blocks_run(page: str, beside_photos: Path) -> None:
             exec(compile(block.text, page, "exec"), namespace)
 
 
+@pytest.mark.slow
 def test_the_contact_sheet_is_what_its_command_draws(beside_photos: Path) -> None:
     """The command above README's contact sheet draws it again."""
     (line,) = re.findall(r"^asyncreader preview .* --output batch\.png$", README, re.MULTILINE)

@@ -91,6 +91,7 @@ def test_change_is_noticed(runner: AttackRunner, corpus: Corpus) -> None:
     assert next(results).outcome == "files changed"
 
 
+@pytest.mark.slow
 def test_death_is_noticed(runner: AttackRunner) -> None:
     """A child process that dies is reported with its signal, and replaced."""
     odd = Attack(

@@ -250,8 +250,13 @@ def centre(pixels: np.ndarray) -> np.ndarray:
     return np.array([(bright * y).sum(), (bright * x).sum()]) / bright.sum()
 
 
-@pytest.mark.parametrize("turn", range(1, 9))
-@pytest.mark.parametrize("size", [(30, 30), (37, 50), (64, 48), (96, 131)])
+@pytest.mark.parametrize(
+    ("turn", "size"),
+    [
+        *((1, size) for size in ((30, 30), (37, 50), (64, 48), (96, 131))),
+        *((turn, (37, 50)) for turn in range(2, 9)),
+    ],
+)
 def test_a_jpeg_decoded_smaller_is_where_it_is_at_full_size(
     turn: int, size: tuple[int, int]
 ) -> None:

@@ -431,6 +431,7 @@ print(out)
     assert generic.stdout == child(GATHER + half).stdout
 
 
+@pytest.mark.slow
 def test_numba_serves_its_user_as_well() -> None:
     """Kernels load without what numba needs to compile; a user's own function still finds it."""
     pytest.importorskip("numba")

@@ -112,6 +112,7 @@ def test_a_disk_below_the_curve_is_explained(
 @pytest.mark.parametrize(
     "name", ["\u732b \u0441.h5", "bad\udcff.h5", "a\nb\x1b[31m.h5", "\U00013000.h5"], ids=ascii
 )
+@pytest.mark.slow
 def test_a_figure_of_any_name(tmp_path: Path, name: str, suffix: str) -> None:
     """Any letters, controls and bytes that are no UTF-8 may stand in a set's name: the figure is
     drawn, and nothing is warned of."""

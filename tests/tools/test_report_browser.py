@@ -165,6 +165,7 @@ def test_light_and_dark_can_be_read(browser: chromium.Page, report: Path, dark: 
         assert max(word, ground) / min(word, ground) >= 4.5
 
 
+@pytest.mark.slow
 def test_many_hostile_classes(browser: chromium.Page, tmp_path: Path) -> None:
     """1,000 classes can be searched, and their names stay text."""
     classes = [*HOSTILE, *(f"n{number:04}" for number in range(1000 - len(HOSTILE)))]
