@@ -84,19 +84,21 @@ def test_loop(on: Opener, pace: str | int, njob: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pace", PACES)
-def test_fetch_and_get(on: Opener, pace: str | int) -> None:
+@pytest.mark.parametrize(
+    ("pace", "workers"),
+    [*((pace, "thread") for pace in PACES), ("late", "process"), ("eager", "process")],
+)
+def test_fetch_and_get(on: Opener, pace: str | int, workers: str) -> None:
     """The same of a loop that fetches by hand, and of process workers' shared slots."""
-    for workers in ("thread", "process"):
-        device = FakeDevice(pace)
-        consumer = Consumer(device)
-        with on(device, njob=1, debug=True, workers=workers) as reader:
+    device = FakeDevice(pace)
+    consumer = Consumer(device)
+    with on(device, njob=1, debug=True, workers=workers) as reader:
+        reader.fetchData()
+        for _ in range(2 * STEPS):
+            batch = reader.getNextBatch()
             reader.fetchData()
-            for _ in range(2 * STEPS):
-                batch = reader.getNextBatch()
-                reader.fetchData()
-                consumer.use(*batch)
-            assert consumer.records() == expected(2)
+            consumer.use(*batch)
+        assert consumer.records() == expected(2)
 
 
 @pytest.mark.parametrize("forgets", ["after", "wait", "follow"])
