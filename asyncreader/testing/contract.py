@@ -218,7 +218,7 @@ class SourceContract:
         """Rows whose checksum is checked, all or some, are the same rows, in every mode."""
         source = built.opened()
         if source.spec.checksums:
-            records = np.sort(np.random.default_rng(6).permutation(len(built.images))[:12])
+            records = np.arange(12)[::-1]
             some = np.arange(12) % 3 == 1
             for mode in MODES.values():
                 wanted = sized(mode, built.images)

@@ -1314,6 +1314,7 @@ def test_tab_where_a_converters_of_the_user_comes_first(
     assert "--size" not in done.stdout
 
 
+@pytest.mark.slow
 def test_python_m_does_not_take_a_converters_of_the_user(tmp_path: Path, photos: Path) -> None:
     """``python -m asyncreader`` does not look for modules where it is run."""
     words = ("convert", str(photos), str(tmp_path / "a.h5"), "--size", "8x8", "--quiet")
