@@ -593,19 +593,14 @@ def share(names: Iterable[str] = ()) -> str | None:
     for name in names:
         __getattr__(name)
     with _state.lock:
-        module = _state.module
-        loaded = {name: globals()[name] for name in _TWINS if name in globals()}
-        lost = {
-            name: kernel
-            for name, kernel in loaded.items()
-            if kernel is not _TWINS[name] and module is not None and not module.is_kept(kernel)
-        }
+        module, found = _state.module, globals()
+        loaded = [found[name] for name in _TWINS if found.get(name, _TWINS[name]) != _TWINS[name]]
+        lost = [kernel for kernel in loaded if module is not None and not module.is_kept(kernel)]
         if lost and module is not None:
             with contextlib.suppress(Exception):  # they compile it themselves, then
-                if _state.folder is None:
-                    _state.folder = _own_folder()
-                for name, kernel in lost.items():
-                    module.keep_in(_state.folder, name, kernel)
+                _state.folder = _state.folder or _own_folder()
+                for kernel in lost:
+                    module.keep_in(_state.folder, kernel)
         return _state.folder
 
 

@@ -249,12 +249,13 @@ assert (out == source).all()
 
 #: Before anything else in a process: no folder can be written but what a parent shares.
 READ_ONLY = """
-import errno, tempfile
-def refuse(*args, dir=None, **options):
-    if "asyncreader-kernels-" not in str(dir):
-        raise OSError(errno.EROFS, "read-only", dir)
-    return whole(*args, dir=dir, **options)
-whole, tempfile.TemporaryFile = tempfile.TemporaryFile, refuse
+import errno, os
+from pathlib import Path
+def refuse(path, data):
+    if "asyncreader-kernels-" not in str(path):
+        raise OSError(errno.EROFS, "read-only", path)
+    return whole(path, data)
+whole, Path.write_bytes = Path.write_bytes, refuse
 """
 
 HITS = "print(sum(kernels.gather_rows.stats.cache_hits.values()))"
@@ -288,25 +289,68 @@ def package(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_damaged_compiled_code_is_compiled_anew(package: Path, tmp_path: Path) -> None:
-    """A cache file that is cut short, at any point, stops nothing; a whole one replaces it."""
+    """A cache file that is cut short, at any point, or that has another byte anywhere, stops
+    nothing; a whole one replaces it."""
     folder = tmp_path / "cache"
     assert hits(package, folder, "") == [0]
-    (index,), (code,) = folder.rglob("*.nbi"), folder.rglob("*.nbc")
+    (path,) = folder.rglob("*.nbc")
+    size = path.stat().st_size
     damages: list[str] = []
-    for path, share in ((index, 0), (index, 0.5), (index, 0.97), (code, 0), (code, 0.5)):
-        size = int(path.stat().st_size * share)
-        damages += (f"os.truncate({str(path)!r}, {size})", "")
-    assert hits(package, folder, *damages) == [0, 1] * 5
+    for cut in (0, 20, size // 2, size - 1):
+        damages += (f"os.truncate({str(path)!r}, {cut})", "")
+    for at in (0, 100, size // 2, size - 1):
+        change = f"open({str(path)!r}, 'rb+')"
+        flip = f"b = file.read(1)[0]; file.seek({at}); file.write(bytes([b ^ 1]))"
+        damages += (f"with {change} as file: file.seek({at}); {flip}", "")
+    assert hits(package, folder, *damages) == [0, 1] * 8
 
 
 @pytest.mark.slow
 def test_kept_code_is_of_the_sources(package: Path, tmp_path: Path) -> None:
-    """A change of the file that kernels share is a change of every kernel: no old code is used."""
+    """A change of the file that kernels share is a change of every kernel, and so is another numba:
+    no old code is used."""
     changes = []
     for name in ("base.py", "copying.py"):
         path = package / "asyncreader/pixels/_compiled" / name
         changes += [f"open({str(path)!r}, 'a').write('# changed')", ""]
-    assert hits(package, tmp_path / "cache", "", "", *changes) == [0, 1] * 3
+    changes += ["numba.__version__ = '99.0'", ""]  # forks have it, too
+    assert hits(package, tmp_path / "cache", "", "", *changes) == [0, 1] * 4
+
+
+@pytest.mark.slow
+def test_processes_that_compile_at_a_time(package: Path, tmp_path: Path) -> None:
+    """Processes that compile the same kernel at a time all serve, and leave one whole file."""
+    folder = tmp_path / "cache"
+    child(
+        "import os, numba\n"
+        "pids = [os.fork() for _ in range(2)]\n"
+        f"exec({GATHER!r}, {{}})\n"
+        "if not all(pids):\n    os._exit(0)\n"
+        "assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0]\n",
+        package,
+        NUMBA_CACHE_DIR=str(folder),
+    )
+    assert [path.suffix for path in folder.rglob("*") if path.is_file()] == [".nbc"]
+    assert hits(package, folder, "") == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("home", ["", "/nowhere", "~"])
+def test_without_a_home(package: Path, home: str) -> None:
+    """Without a home folder, and with a package folder that cannot be written, kernels work."""
+    (package / "asyncreader/pixels/_compiled/__pycache__").write_text("no folder")
+    assert child(GATHER + HITS, package, HOME=home, XDG_CACHE_HOME="").stdout == "0\n"
+
+
+@pytest.mark.slow
+def test_the_user_keeps_code_of_a_package_that_cannot_be_written(
+    package: Path, tmp_path: Path
+) -> None:
+    """Where the package's folder cannot be written, code is kept in the user's cache folder."""
+    (package / "asyncreader/pixels/_compiled/__pycache__").write_text("no folder")
+    home = str(tmp_path / "home")
+    told = [child(GATHER + HITS, package, HOME=home, XDG_CACHE_HOME="").stdout for _ in range(2)]
+    assert told == ["0\n", "1\n"]
 
 
 @pytest.mark.slow

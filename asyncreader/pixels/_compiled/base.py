@@ -10,13 +10,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import pickle
+import secrets
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numba
 from numba import config, njit, types
-from numba.core import caching, cgutils
+from numba.core import cgutils
+from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
+from numba.core.serialize import dumps
 from numba.extending import intrinsic
 
 #: The kernels by name: the function, and its signature.
@@ -36,47 +42,39 @@ def kernel(*arguments: Any, name: str | None = None) -> Any:
 # -- compiling and keeping -----------------------------------------------------------------------
 
 
-#: Of this file, whose code is part of every kernel: numba looks at a kernel's own file alone.
-_SHARED = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+#: Digest of all files of kernels: a kernel's code follows from its own, and from what it inlines.
+_SOURCES: Final = hashlib.sha256(
+    b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+).digest()
 
 
-class _Cache(caching.FunctionCache):
-    """numba's cache, which also notices a change of this file."""
+class Cache:
+    """The compiled code of one kernel: a file, in the first of several folders that has it whole.
 
-    def _index_key(self, signature: Any, codegen: Any) -> Any:
-        return (*super()._index_key(signature, codegen), _SHARED)
-
-
-class Caches:
-    """What numba asks for kept code: several folders. What goes wrong with one stays in here.
-
-    numba's own choice comes first (``NUMBA_CACHE_DIR``, ``__pycache__`` next to the kernel's file,
-    the user's cache folder: the first that is writable), then the same folders where they can only
-    be read, as in a container, then ``folder``, which a parent process shares with its workers.
+    numba asks this object for code instead of its own cache (``cache=True``), which raises an error
+    at a damaged file, at a full disk and where folders can only be read, does not notice a change
+    of what a kernel inlines from another file, and imports all that compiling needs (0.45 s, and
+    scipy) before it reads.
     """
 
-    def __init__(self, function: Any, folder: str | None, missing: Callable[[], None]) -> None:
-        self._missing = missing
+    #: What numba's statistics name as the folder.
+    cache_path = ""
+
+    def __init__(self, file: str, folders: Sequence[str], missing: Callable[[], None]) -> None:
+        self._file, self._folders, self._missing = file, folders, missing
         #: Whether the code lies in one of the folders.
         self.kept = False
-        self._caches: list[Any] = []
-        with contextlib.suppress(Exception):
-            self._caches.append(_Cache(function))
-        for path in (*_readable_folders(), *([folder] if folder else ())):
-            with contextlib.suppress(Exception):
-                self._caches.append(_cache_in(path, function))
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        """The compiled function from the first folder that has it whole, or None: numba compiles
-        it then, and ``missing`` is called before."""
-        with contextlib.suppress(Exception):
-            # All that loaded code needs of numba. cache.load_overload() would first import all that
-            # compiling needs: half a second, and scipy.
-            rtsys.initialize(target)
-        for cache in self._caches:
-            with contextlib.suppress(Exception):  # truncated, or of another version
-                found = cache._load_overload(signature, target)
-                if found is not None:
+        """The compiled function, or None: numba compiles it then, and ``missing`` is called before.
+
+        What is damaged, or of other sources, is as if it were not there."""
+        for folder in self._folders:
+            with contextlib.suppress(Exception):
+                rtsys.initialize(target)  # all that loaded code needs of numba
+                data = Path(folder, self._file).read_bytes()
+                if data == _sealed(data[32:]):
+                    found = CompileResult._rebuild(target, *pickle.loads(data[32:]))
                     self.kept = True
                     return found
         self._missing()
@@ -84,57 +82,55 @@ class Caches:
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Keep a compiled function in the first folder that takes it, if any does."""
-        for cache in self._caches:
-            for before in (lambda: None, cache.flush):  # a damaged index is written anew
-                with contextlib.suppress(Exception):  # read-only, full, over quota
-                    before()
-                    cache.save_overload(signature, compiled)
-                    self.kept = True
-                    return
+        self.keep(compiled, self._folders)
 
-    @property
-    def cache_path(self) -> str:
-        """The folder that is asked first, for numba's statistics."""
-        return str(self._caches[0].cache_path) if self._caches else ""
+    def keep(self, compiled: Any, folders: Sequence[str]) -> None:
+        """Write a compiled function to the first of ``folders`` that takes it, if any does."""
+        data = _sealed(dumps(compiled._reduce()))
+        self.kept = any(_write(Path(folder, self._file), data) for folder in folders)
 
 
-def _readable_folders() -> Sequence[str]:
-    folders = [os.path.join(os.path.dirname(__file__), "__pycache__")]
+def _sealed(code: bytes) -> bytes:
+    return hashlib.sha256(_SOURCES + code).digest() + code
+
+
+def _write(path: Path, data: bytes) -> bool:
+    """Whether ``path`` could be written, as a whole: other processes may read and write it."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError:  # read-only, full, over quota
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        return False
+    return True
+
+
+def _folders() -> list[str]:
+    """Where code is kept: ``NUMBA_CACHE_DIR``, ``__pycache__`` here, the user's cache folder."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    own = "asyncreader-" + hashlib.sha256(here.encode()).hexdigest()[:16]
+    user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    found = [os.path.join(here, "__pycache__")]
     if config.CACHE_DIR:
-        inner = caching._CacheLocator.get_suitable_cache_subpath(__file__)
-        folders.insert(0, os.path.join(config.CACHE_DIR, inner))
-    return folders
-
-
-def _cache_in(folder: str, function: Any) -> Any:
-    """numba's cache of a function, in a folder that need not be writable."""
-
-    class Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):
-        def __init__(self, function: Any, file: str) -> None:
-            self._py_file = file
-            self._lineno = function.__code__.co_firstlineno
-
-        def get_cache_path(self) -> str:
-            return folder
-
-        @classmethod
-        def from_function(cls, function: Any, file: str) -> Any:
-            return cls(function, file)
-
-    class Impl(caching.CompileResultCacheImpl):
-        _locator_classes = (Locator,)
-
-    class Cache(_Cache):
-        _impl_class = Impl
-
-    return Cache(function)
+        found.insert(0, os.path.join(config.CACHE_DIR, own))
+    if os.path.isabs(user):  # there may be no home
+        found.append(os.path.join(user, "numba", own))
+    return found
 
 
 def load(name: str, folder: str | None = None, missing: Callable[[], None] = lambda: None) -> Any:
-    """Kernel ``name``, from a cache on disk or compiled and kept there (see :class:`Caches`)."""
+    """Kernel ``name``, from a folder (see :class:`Cache`) or compiled and kept there.
+
+    ``folder``: one more, which a parent process shares with its workers."""
     function, signature = KERNELS[name]
     dispatcher = njit(nogil=True)(function)
-    dispatcher._cache = Caches(function, folder, missing)
+    machine = dispatcher.targetctx.codegen().magic_tuple()
+    made_by = sys.version_info[:2], sys.abiflags, numba.__version__, machine
+    file = f"{name}-{hashlib.sha256(repr(made_by).encode()).hexdigest()[:16]}.nbc"
+    dispatcher._cache = Cache(file, [*_folders(), *([folder] if folder else ())], missing)
     dispatcher.compile(signature)
     dispatcher.disable_compile()
     return dispatcher
@@ -145,11 +141,10 @@ def is_kept(kernel: Any) -> bool:
     return bool(kernel._cache.kept)
 
 
-def keep_in(folder: str, name: str, kernel: Any) -> None:
+def keep_in(folder: str, kernel: Any) -> None:
     """Write a loaded kernel to ``folder``, which other processes are told of."""
-    function, signature = KERNELS[name]
-    _cache_in(folder, function).save_overload(signature, kernel.overloads[signature.args])
-    kernel._cache.kept = True
+    (compiled,) = kernel.overloads.values()
+    kernel._cache.keep(compiled, [folder])
 
 
 # -- what the kernels are made of ----------------------------------------------------------------
