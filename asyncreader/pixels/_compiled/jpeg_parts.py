@@ -1,0 +1,301 @@
+"""Kernels that read a JPEG's header, and cut a part of its picture out as a smaller JPEG."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from .base import kernel, load_any, memcpy, offsets_type
+from .jpeg_bits import peek, symbols_of, u16_at, without_stuffing
+
+_bytes = types.Array(types.uint8, 1, "C", readonly=True)
+
+
+@intrinsic
+def _markers(typingctx: Any, address: Any) -> Any:
+    """A bit for each of the 64 bytes at ``address``: whether it is 0xFF and the next one not 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.VectorType(ir.IntType(8), 64)
+        one = ir.Constant(ir.IntType(64), 1)
+        first = load_any(builder, arguments[0], kind)
+        second = load_any(builder, builder.add(arguments[0], one), kind)
+        found = builder.and_(
+            builder.icmp_unsigned("==", first, ir.Constant(kind, [0xFF] * 64)),
+            builder.icmp_unsigned("!=", second, ir.Constant(kind, [0] * 64)),
+        )
+        return builder.bitcast(found, ir.IntType(64))
+
+    return types.uint64(types.int64), generate
+
+
+@intrinsic
+def _lowest_bit(typingctx: Any, value: Any) -> Any:
+    """The number of the lowest bit that is set in ``value``, which is not 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
+#: Pixels that must be saved: finding and copying the segments takes as long as decoding some
+#: thousand pixels.
+_WORTH = 16_384
+#: Shortest side of a part: a decoder treats pictures of a few pixels in other ways.
+_SHORTEST = 64
+#: Bytes that must be there behind those of the file.
+_SPARE = 64
+
+
+@njit
+def _tables_fit(data: Any, at: Any, end: Any, marker: Any) -> Any:
+    """Whether the tables in a DHT or DQT segment's body have valid numbers and fill it exactly."""
+    while at < end:
+        kind, number = data[at] >> 4, data[at] & 15
+        if kind > 1 or number > 3:
+            return False
+        at += 1
+        if marker == 0xDB:
+            at += 128 if kind else 64
+            continue
+        if at + 16 > end:
+            return False
+        symbols = symbols_of(data, at)
+        if symbols > 256:
+            return False
+        at += 16 + symbols
+    return at == end
+
+
+@kernel(_bytes, offsets_type)
+def jpeg_header(data, facts):  # type: ignore[no-untyped-def]
+    facts[:] = 0
+    size, at, frame, interval = data.size, np.int64(2), np.int64(0), np.int64(0)
+    if size < 4 or data[0] != 0xFF or data[1] != 0xD8:
+        return
+    for _ in range(256):
+        if at + 4 > size or data[at] != 0xFF:
+            return
+        marker, end = data[at + 1], at + 2 + u16_at(data, at + 2)
+        if end < at + 4 or end > size:
+            return
+        body, length = at + 4, end - at - 4
+        if marker == 0xC4 or marker == 0xDB:
+            if not _tables_fit(data, body, end, marker):
+                return
+        elif marker == 0xC0 and frame == 0:
+            frame = at
+        elif marker == 0xDD and length == 2:
+            interval = u16_at(data, body)
+        elif marker == 0xDA:
+            break
+        elif marker == 0xE0:
+            # JFIF of another version is a warning of the decoder
+            if length >= 14 and data[body] == 0x4A and data[body + 5] != 1:
+                return
+        elif marker == 0xE1:
+            facts[3] = 1
+        elif marker == 0xEE:
+            # the same for colours that Adobe's segment has no name for
+            if length >= 12 and data[body] == 0x41 and data[body + 11] > 1:
+                return
+        elif marker != 0xFE and marker & 0xF0 != 0xE0:
+            return
+        at = end
+    if frame == 0 or data[at + 1] != 0xDA or end >= size:
+        return
+    channels = np.int64(data[frame + 9])
+    if data[frame + 4] != 8 or (channels != 1 and channels != 3):
+        return
+    if u16_at(data, frame + 2) != 8 + 3 * channels or end != at + 8 + 2 * channels:
+        return
+    if data[at + 4] != channels:
+        return
+    across, down = np.int64(data[frame + 11] >> 4), np.int64(data[frame + 11] & 15)
+    for c in range(channels):
+        if data[at + 5 + 2 * c] != data[frame + 10 + 3 * c]:
+            return
+        if c and data[frame + 11 + 3 * c] != 0x11:
+            return
+    if channels == 1:
+        if across != 1 or down != 1:
+            return
+    elif not (across <= 2 and down <= 2) and not (across == 4 and down == 1):
+        return
+    if across == 0 or down == 0:
+        return
+    high, wide = u16_at(data, frame + 5), u16_at(data, frame + 7)
+    if high == 0 or wide == 0 or high > 65500 or wide > 65500:
+        return
+    facts[0], facts[1], facts[2] = end, high, wide
+    facts[8], facts[9] = down, across
+    columns = (wide + 8 * across - 1) // (8 * across)
+    rows = (high + 8 * down - 1) // (8 * down)
+    facts[10], facts[11] = interval, rows * columns
+    if interval == 0 or interval >= rows * columns:
+        return
+    if columns % interval == 0:
+        facts[4], facts[5] = rows, columns // interval
+        facts[6], facts[7] = 8 * down, 8 * across * interval
+    elif interval % columns == 0:
+        many = interval // columns
+        facts[4], facts[5] = (rows + many - 1) // many, 1
+        facts[6], facts[7] = 8 * down * many, wide
+
+
+@njit
+def _fills(data: Any, scan: Any, facts: Any, tables: Any, mcus: Any, bits: Any, size: Any) -> Any:
+    """Whether ``mcus`` MCUs are what the ``size`` bytes at address ``bits`` hold, to the last byte.
+
+    ``scan``: where the SOS segment is; ``tables``: where the DC and AC tables are.
+    """
+    # For codes of each length: 16 bits that are above them all, and where the symbol of code 0
+    # would be.
+    length: Any
+    k: Any
+    above = np.empty((6, 16), np.int32)
+    symbol = np.empty((6, 17), np.int64)
+    channels = np.int64(data[scan + 4])
+    for c in range(channels):
+        for kind in range(2):
+            number = data[scan + 6 + 2 * c]
+            at = tables[kind, (number if kind else number >> 4) & 3]
+            code, place = np.int64(0), at + 16
+            for length in range(16):
+                many = np.int64(data[at + length])
+                symbol[2 * c + kind, length] = place - code
+                code += many
+                place += many
+                if at == 0 or code > 2 << length or place > data.size:
+                    return False
+                above[2 * c + kind, length] = code << (15 - length)
+                code <<= 1
+    here = np.int64(0)
+    for _ in range(mcus):
+        for c in range(channels):
+            for _ in range(1 if c else facts[8] * facts[9]):
+                k = 0
+                while k < 64:
+                    table = 2 * c + (k > 0)
+                    word = np.int32(peek(bits, here) >> np.uint64(48))
+                    length = np.int32(0)  # of the code, less 1: without a branch
+                    for shorter in range(16):
+                        length += np.int32(word >= above[table, shorter])
+                    if length > 15:
+                        return False
+                    value = np.int64(data[symbol[table, length] + (word >> (15 - length))])
+                    category = value if k == 0 else value & 15
+                    here += length + 1 + category
+                    if here > 8 * size or category > 11:
+                        return False
+                    if k == 0:
+                        k = 1
+                    elif category:
+                        k += 1 + (value >> 4)
+                    elif value == 0xF0:
+                        k += 16
+                    else:
+                        break
+                if k > 64:
+                    return False
+    return (here + 7) >> 3 == size
+
+
+@kernel(_bytes, offsets_type, offsets_type, types.uint8[::1], offsets_type)
+def cut_jpeg(data, facts, wanted, out, found):  # type: ignore[no-untyped-def]
+    found[:] = 0
+    scan, rows, columns = facts[0], facts[4], facts[5]
+    total = rows * columns
+    if total == 0 or total >= data.size or out.size < data.size + _SPARE:
+        return
+    # -- the segments that the part needs ---------------------------------------------------------
+    bounds = np.empty((2, 2), np.int64)
+    pixels = np.int64(1)
+    for axis in range(2):
+        side, tall, count = facts[1 + axis], facts[6 + axis], facts[4 + axis]
+        # upsampling mixes a pixel of a chroma channel with the next one
+        more = (7 + wanted[4]) // wanted[4] if facts[8 + axis] > 1 else 0
+        bounds[axis, 0] = max(0, wanted[axis] - more) // tall
+        bounds[axis, 1] = min((wanted[axis + 2] + more + tall - 1) // tall, count)
+        found[1 + axis] = bounds[axis, 0] * tall
+        found[3 + axis] = min(bounds[axis, 1] * tall, side)
+        length = found[3 + axis] - found[1 + axis]
+        if length < min(_SHORTEST, side):
+            return
+        pixels *= length
+    if facts[1] * facts[2] - pixels < _WORTH:
+        return
+    top, bottom, left, right = bounds[0, 0], bounds[0, 1], bounds[1, 0], bounds[1, 1]
+    # -- where the segments begin; all markers of the scan, and their numbers ---------------------
+    begins = np.empty(total + 1, np.int64)
+    begins[0] = scan
+    count, at, size = 1, scan, data.size
+    address = np.int64(data.ctypes.data)
+    while at + 2 <= size and count <= total:
+        step = 64 if at + 65 <= size else 1
+        if step == 64:
+            marks = _markers(address + at)
+        else:
+            marks = np.uint64(data[at] == 0xFF and data[at + 1] != 0)
+        while marks and count <= total:
+            k = at + _lowest_bit(marks)
+            marker = data[k + 1]
+            if marker != (0xD9 if count == total else 0xD0 + ((count - 1) & 7)):
+                return
+            begins[count] = k + 2
+            count += 1
+            marks &= marks - np.uint64(1)
+        at += step
+    if count != total + 1:
+        return
+    # -- the header, without what says nothing about the pixels; tables[kind, number]: of symbols --
+    tables = np.zeros((2, 4), np.int64)
+    out[0], out[1] = 0xFF, 0xD8
+    written, at, frame, last = np.int64(2), np.int64(2), np.int64(0), np.int64(0)
+    target = np.int64(out.ctypes.data)
+    while at < scan:
+        marker, end = data[at + 1], at + 2 + u16_at(data, at + 2)
+        if end > scan:  # another process writes to the file
+            return
+        if marker == 0xC4:
+            here = at + 4
+            while here + 17 <= end:
+                tables[(data[here] >> 4) & 1, data[here] & 3] = here + 1
+                here += 17 + symbols_of(data, here + 1)
+        elif marker == 0xC0:
+            frame = written
+        last = at
+        at = end
+        if marker != 0xFE and (marker & 0xF0 != 0xE0 or marker == 0xE0 or marker == 0xEE):
+            memcpy(np.uintp(target + written), np.uintp(address + last), np.uintp(end - last))
+            written += end - last
+    for axis in range(2):
+        side = found[3 + axis] - found[1 + axis]
+        out[frame + 5 + 2 * axis], out[frame + 6 + 2 * axis] = side >> 8, side & 255
+    # -- the segments, with new numbers ------------------------------------------------------------
+    number = 0
+    for row in range(top, bottom):
+        first, behind = row * columns + left, row * columns + right
+        length = begins[behind] - begins[first]
+        memcpy(np.uintp(target + written), np.uintp(address + begins[first]), np.uintp(length))
+        for k in range(first + 1, behind + 1):
+            out[written + begins[k] - begins[first] - 1] = 0xD0 + (number & 7)
+            number += 1
+        written += length
+    # The decoder sees bytes left over in a segment at the next one, and where none follows not.
+    k = bottom * columns - columns + right - 1
+    mcus = min(facts[10], facts[11] - k * facts[10])
+    unstuffed = out[written:]
+    bits, _ = without_stuffing(data, address, begins[k], target + written, unstuffed)
+    unstuffed[bits : bits + 8] = 0
+    if not _fills(data, last, facts, tables, mcus, target + written, bits):
+        return
+    # an empty comment, at which the decoder says what was left over in the segments before
+    out[written - 1] = 0xFE
+    out[written], out[written + 1], out[written + 2], out[written + 3] = 0, 2, 0xFF, 0xD9
+    found[0] = written + 4

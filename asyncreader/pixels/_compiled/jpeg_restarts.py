@@ -1,0 +1,452 @@
+"""The kernel that puts restart markers into a JPEG."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray, njit
+
+from .base import i8, kernel, memcpy, offsets_type, u8_pointer
+from .jpeg_bits import (
+    copy_bits,
+    end_segment,
+    peek,
+    put,
+    store_u8,
+    symbols_of,
+    u16_at,
+    without_stuffing,
+)
+
+#: Bits of a Huffman code that the tables are indexed by; longer codes are searched for.
+_LOOKUP = 11
+_ENTRIES = 1 << _LOOKUP
+#: What is added to a number of coefficients: see _pairs.
+_ENDED, _OTHER = 128, 1024
+#: Bytes behind a scan that may be read, as zeros: one block is at most 250 bytes.
+_BEHIND = 512
+#: Pixels between two restart markers where they divide the row, and the least and most elsewhere.
+_APART, _CLOSEST, _FARTHEST = 64, 48, 160
+#: Bytes that a marker and the DC values behind it add, and which part of a scan they may be.
+_MARKER, _SHARE = 4, 45
+
+
+@njit
+def _huffman(data: Any, at: Any, single: Any, long: Any, codes: Any) -> Any:
+    """Make the tables of the Huffman table at ``data[at]`` (T.81, C.2); False for an invalid one.
+
+    ``single``: by the next bits: length of the code << 8 | its symbol, 0 for a longer one or none;
+    ``long``: for each length: first code, number of codes, index of its first symbol in the file;
+    ``codes``: for each symbol up to 15: length << 32 | code, 0 for none; then, as number 16, the
+    same of the last code plus one.
+    """
+    single[:] = 0
+    codes[:] = 0
+    code, symbol = 0, at + 16
+    for length in range(1, 17):
+        number = np.int64(data[at + length - 1])
+        long[length, 0], long[length, 1], long[length, 2] = code, number, symbol
+        if number and code + number >= 1 << length:  # no code may be all ones
+            return False
+        for _ in range(number):
+            value = np.int64(data[symbol])
+            if length <= _LOOKUP:
+                shift = _LOOKUP - length
+                single[code << shift : (code + 1) << shift] = length << 8 | value
+            if value < 16 and codes[value] == 0:
+                codes[value] = length << 32 | code
+            code += 1
+            symbol += 1
+        if number:
+            codes[16] = length << 32 | code
+        code <<= 1
+    return True
+
+
+@njit
+def _pairs(single: Any, many: Any) -> None:
+    """``many``: what ``single`` says of AC coefficients, as many as the bits hold: their bits
+    (5 bits), and how many they are, zeros included, << 5; _ENDED more of these at the end of the
+    block, _OTHER more where it is no valid symbol, or a longer one."""
+    for i in range(_ENTRIES):
+        entry = np.int64(single[i])
+        length, run, size = entry >> 8, (entry >> 4) & 15, entry & 15
+        if entry == 0 or size > 10 or (size == 0 and run not in (0, 15)):
+            many[i] = _OTHER << 5
+        elif size == 0 and run == 0:
+            many[i] = length | _ENDED << 5
+        else:
+            many[i] = (length + size) | (run + 1) << 5
+    # From the longest first symbols on: what follows has been looked up by then or is looked up
+    # as it is, one symbol: both are right.
+    for i in range(_ENTRIES):
+        entry = np.int64(many[i])
+        taken = entry & 31
+        if entry >> 5 >= _ENDED or taken >= _LOOKUP:
+            continue
+        follow = np.int64(many[(i << taken) & (_ENTRIES - 1)])
+        number = (entry >> 5) + (follow >> 5)
+        if taken + (follow & 31) <= _LOOKUP and number < _OTHER and number & (_ENDED - 1) < 64:
+            many[i] = (taken + (follow & 31)) | number << 5
+
+
+@njit
+def _long_code(word: Any, long: Any, data: Any) -> Any:
+    """Length << 8 | symbol of the code of over _LOOKUP bits that ``word`` begins with, or 0."""
+    for length in range(_LOOKUP + 1, 17):
+        code = np.int64(word >> np.uint64(64 - length)) - long[length, 0]
+        if 0 <= code < long[length, 1]:
+            return length << 8 | np.int64(data[long[length, 2] + code])
+    return 0
+
+
+@njit
+def _interval(row: Any, rows: Any, pixels: Any, size: Any) -> Any:
+    """MCUs between two markers: a divisor of a row's, or all of them.
+
+    ``row``: MCUs of ``pixels`` pixels each; ``size``: bytes of the scan, to which markers that
+    are closer than a row add 1 in _SHARE at most.
+    """
+    best = row
+    for number in range(1, row):
+        apart = number * pixels
+        nearer = best == row or abs(apart - _APART) <= abs(best * pixels - _APART)
+        cheap = row // number * rows * _MARKER * _SHARE <= size
+        if row % number == 0 and _CLOSEST <= apart <= _FARTHEST and nearer and cheap:
+            best = number
+    return best
+
+
+@njit
+def _sections(data: Any, size: Any, tables: Any) -> Any:
+    """Where a baseline JPEG's frame header, its scan header and its scan begin; 0, 0, 0 for a file
+    that gets no markers. ``tables`` (2, 4): where its DC and AC tables are, -1 for none."""
+    tables[:] = -1
+    frame, scan, at = np.int64(0), np.int64(0), np.int64(2)
+    while scan == 0:
+        if at + 4 > size or data[at] != 0xFF:
+            return 0, 0, 0
+        marker = data[at + 1]
+        end = at + 2 + u16_at(data, at + 2)
+        if end < at + 4 or end > size:
+            return 0, 0, 0
+        if marker == 0xC0 and frame == 0:
+            frame = at
+        elif marker == 0xC4:
+            here = at + 4
+            while here < end:
+                kind, number = data[here] >> 4, data[here] & 15
+                if here + 17 > end or kind > 1 or number > 3:
+                    return 0, 0, 0
+                symbols = symbols_of(data, here + 1)
+                if symbols > 256 or here + 17 + symbols > end:
+                    return 0, 0, 0
+                tables[kind, number] = here + 1
+                here += 17 + symbols
+        elif marker == 0xDA and end >= at + 10:
+            scan = at
+        elif marker == 0xE2 and end >= at + 8:
+            # Multi-picture files state the offset of their other pictures.
+            if data[at + 4] == 0x4D and data[at + 5] == 0x50 and data[at + 6] == 0x46:
+                return 0, 0, 0
+        elif not (marker == 0xDB or marker == 0xFE or (marker & 0xF0) == 0xE0):
+            return 0, 0, 0
+        at = end
+    parts = np.int64(data[scan + 4])
+    if frame == 0 or at != scan + 8 + 2 * parts or (parts != 1 and parts != 3):
+        return 0, 0, 0
+    if u16_at(data, frame + 2) != 8 + 3 * parts or data[frame + 4] != 8:
+        return 0, 0, 0
+    high, wide = u16_at(data, frame + 5), u16_at(data, frame + 7)
+    if data[frame + 9] != parts or high == 0 or wide == 0:
+        return 0, 0, 0
+    if data[at - 3] != 0 or data[at - 2] != 63 or data[at - 1] != 0:
+        return 0, 0, 0
+    return frame, scan, at
+
+
+@njit
+def _mcu(data: Any, frame: Any, scan: Any, tables: Any, codes: Any, made: Any, blocks: Any) -> Any:
+    """Make the Huffman tables that a scan uses, and note the blocks of an MCU.
+
+    ``codes``: the tables ``single``, ``many`` and ``long``, and the codes of the DC symbols, see
+    _huffman and _pairs; ``made`` (2, 4): which of them there are; ``blocks`` (3, 10): component, DC
+    and AC table of each block. Returns how many blocks an MCU has, and its blocks across and down;
+    0, 0, 0 for a file that gets no markers.
+    """
+    single, many, long, symbols = codes
+    parts, count = np.int64(data[scan + 4]), np.int64(0)
+    most_x, most_y = np.int64(1), np.int64(1)
+    for c in range(parts):
+        spread = data[frame + 11 + 3 * c]
+        x, y = np.int64(spread >> 4), np.int64(spread & 15)
+        dc, ac = np.int64(data[scan + 6 + 2 * c] >> 4), np.int64(data[scan + 6 + 2 * c] & 15)
+        if data[scan + 5 + 2 * c] != data[frame + 10 + 3 * c] or dc > 3 or ac > 3:
+            return 0, 0, 0
+        if x < 1 or x > 4 or y < 1 or y > 4:
+            return 0, 0, 0
+        if parts == 1:
+            x, y = np.int64(1), np.int64(1)
+        if count + x * y > 10:
+            return 0, 0, 0
+        for kind in range(2):
+            number = ac if kind else dc
+            if not made[kind, number]:
+                place = tables[kind, number]
+                if place < 0:
+                    return 0, 0, 0
+                own = single[(4 * kind + number) * _ENTRIES :][:_ENTRIES]
+                if not _huffman(data, place, own, long[kind, number], symbols[kind, number]):
+                    return 0, 0, 0
+                if kind:
+                    _pairs(own, many[number * _ENTRIES :][:_ENTRIES])
+                made[kind, number] = 1
+        most_x, most_y = max(most_x, x), max(most_y, y)
+        for _ in range(x * y):
+            blocks[0, count], blocks[1, count], blocks[2, count] = c, dc, ac
+            count += 1
+    return count, most_x, most_y
+
+
+@njit
+def _longer_codes(symbols: Any, made: Any, extra: Any) -> Any:
+    """Codes for the differences that a DC table lacks: longer than all it has, so that these stay.
+
+    ``extra`` (4, 3): of each table the length of the new codes, how many there are, and whether one
+    is used. Returns the bytes that new tables may add to the header.
+    """
+    more = np.int64(0)
+    for t in range(4):
+        lacking = np.int64(0)
+        for value in range(12):
+            lacking += made[0, t] and symbols[t, value] == 0
+        last = symbols[t, 16] >> 32
+        if not lacking or not last:
+            continue
+        for length in range(last + 1, 17):
+            code = (symbols[t, 16] & 0xFFFF) << (length - last)
+            if code + lacking < 1 << length:
+                extra[t, 0], extra[t, 1] = length, lacking
+                more += 2 + 2 + 17 + 12 + 256
+                for value in range(12):
+                    if symbols[t, value] == 0:
+                        symbols[t, value] = length << 32 | code
+                        code += 1
+                break
+    return more
+
+
+@njit
+def _own_value(value: Any, symbols: Any, extra: Any) -> Any:
+    """(code, its length) of a block's own DC value, where the file has the difference; length 0
+    where the table has no code for it."""
+    size, new = abs(value), np.int64(0)
+    while size >> new:
+        new += 1
+    code = symbols[new]
+    if code == 0:
+        return 0, 0
+    if extra[0] and code >> 32 == extra[0]:
+        extra[2] = 1
+    bits = value if value >= 0 else value + (1 << new) - 1
+    return (code & 0xFFFF) << new | bits, (code >> 32) + new
+
+
+@njit(inline="always")
+def _behind_block(bits: Any, here: Any, t: Any, codes: Any, data: Any) -> Any:
+    """The bit behind a block's AC coefficients, which begin at bit ``here``; -1 for an invalid one.
+
+    ``t``: their table.
+    """
+    single, many, long, _ = codes
+    base = np.uint64(t * _ENTRIES)
+    k = np.int64(1)
+    while True:
+        # Of the 57 bits or more of a word three look-ups take 22 each at most.
+        word = peek(bits, here)
+        entry = np.int64(many[base + (word >> np.uint64(64 - _LOOKUP))])
+        here += entry & 31
+        k += entry >> 5
+        if k < 64:
+            word <<= np.uint64(entry & 31)
+            entry = np.int64(many[base + (word >> np.uint64(64 - _LOOKUP))])
+            here += entry & 31
+            k += entry >> 5
+            if k < 64:
+                word <<= np.uint64(entry & 31)
+                entry = np.int64(many[base + (word >> np.uint64(64 - _LOOKUP))])
+                here += entry & 31
+                k += entry >> 5
+                if k < 64:
+                    continue
+        if k == 64 or 0 <= k - _ENDED < 64:
+            return here
+        # One symbol: long codes, and a block that ends without a code, at number 64.
+        here -= entry & 31
+        k -= entry >> 5
+        word = peek(bits, here)
+        index = base + (word >> np.uint64(64 - _LOOKUP))
+        entry = np.int64(single[np.uint64(4 * _ENTRIES) + index])
+        if entry == 0:
+            entry = _long_code(word, long[1, t], data)
+            if entry == 0:
+                return -1
+        run, category = (entry >> 4) & 15, entry & 15
+        here += (entry >> 8) + category
+        if category == 0 and run == 0:
+            return here
+        k += run + 1
+        if category > 10 or (category == 0 and run != 15) or k > 64:
+            return -1
+        if k == 64:
+            return here
+
+
+@njit
+def _segments(
+    data: Any, bits: Any, count: Any, mcus: Any, interval: Any, mcu: Any, codes: Any, extra: Any,
+    out: Any, limit: Any,
+) -> Any:  # fmt: skip
+    """Write a scan of ``count`` bytes from address ``bits`` to ``out``, with a marker after each
+    ``interval`` MCUs; returns the address behind it, 0 for a scan that gets no markers.
+
+    ``mcu``: component, DC and AC table of its blocks, and how many there are. AC bits are copied as
+    they are; of the DC values only the first of each component behind a marker is coded anew.
+    """
+    single, _, long, symbols = codes
+    part_of, dc_of, ac_of, blocks = mcu
+    held, in_held = np.uint64(0), np.int64(0)
+    before = np.zeros(3, np.int64)
+    due = np.zeros(3, np.uint8)
+    here, copied, left, marks = np.int64(0), np.int64(0), interval, np.int64(0)
+    for _ in range(mcus):
+        if left == 0:
+            if limit - out < (here - copied) // 4 + 64:
+                return 0
+            out, held, in_held = copy_bits(bits, copied, here, out, held, in_held)
+            out = end_segment(out, held, in_held)
+            in_held = np.int64(0)
+            store_u8(out, np.uint64(0xFF | (0xD0 + (marks & 7)) << 8))
+            out += 2
+            marks += 1
+            copied, left = here, interval
+            due[:] = 1
+        left -= 1
+        for b in range(blocks):
+            word = peek(bits, here)
+            c, t = part_of[b], dc_of[b]
+            index = word >> np.uint64(64 - _LOOKUP)
+            entry = np.int64(single[np.uint64(t * _ENTRIES) + index])
+            if entry == 0:
+                entry = _long_code(word, long[0, t], data)
+                if entry == 0:
+                    return 0
+            length, category = entry >> 8, entry & 255
+            if category > 11:
+                return 0
+            # T.81, F.2.2.1, without branches: a first bit of 0 means a negative difference
+            value = np.int64(word << np.uint64(length) >> np.uint64(1) >> np.uint64(63 - category))
+            value -= ((value << 1 >> category) ^ 1) * ((1 << category) - 1)
+            before[c] += value
+            if before[c] > 2047 or before[c] < -2047:
+                return 0
+            if due[c]:
+                # The first block of a component in a segment: its own value, not the difference.
+                if limit - out < (here - copied) // 4 + 64:
+                    return 0
+                out, held, in_held = copy_bits(bits, copied, here, out, held, in_held)
+                code, own = _own_value(before[c], symbols[0, t], extra[t])
+                if own == 0:
+                    return 0
+                out, held, in_held = put(out, held, in_held, np.uint64(code), own)
+                copied = here + length + category
+                due[c] = 0
+            here = _behind_block(bits, here + length + category, ac_of[b], codes, data)
+            if here < 0 or here > count * 8:
+                return 0
+    if (here + 7) >> 3 != count or limit - out < (here - copied) // 4 + 64:
+        return 0
+    out, held, in_held = copy_bits(bits, copied, here, out, held, in_held)
+    return end_segment(out, held, in_held)
+
+
+@njit
+def _scan_header(
+    data: Any, address: Any, scan: Any, at: Any, out: Any, interval: Any, tables: Any,
+    symbols: Any, extra: Any,
+) -> Any:  # fmt: skip
+    """Write, from ``out`` backwards, the scan's header, the interval, and the DC tables that got
+    new codes which are used; returns where they begin."""
+    out -= at - scan
+    memcpy(np.uintp(out), np.uintp(address + scan), np.uintp(at - scan))
+    out -= 6
+    store_u8(out, np.uint64(0x0400DDFF | (interval >> 8) << 32 | (interval & 255) << 40))
+    memcpy(np.uintp(out + 6), np.uintp(address + scan), np.uintp(2))
+    for t in range(4):
+        if extra[t, 2]:
+            place = tables[0, t]
+            number = symbols_of(data, place)
+            length = 19 + number + extra[t, 1]
+            out -= 2 + length
+            table = carray(u8_pointer(np.uintp(out)), 2 + length)
+            table[0], table[1] = 0xFF, 0xC4
+            table[2], table[3], table[4] = length >> 8, length & 255, t
+            for k in range(16):
+                table[5 + k] = data[place + k]
+            table[4 + extra[t, 0]] = extra[t, 1]
+            for k in range(number):
+                table[21 + k] = data[place + 16 + k]
+            k = 21 + number
+            for value in range(12):
+                if symbols[t, value] >> 32 == extra[t, 0]:
+                    table[k] = value
+                    k += 1
+    return out
+
+
+@kernel(i8, i8, i8, i8, i8, offsets_type)
+def add_restarts(address, size, scratch, start, room, result):  # type: ignore[no-untyped-def]
+    result[0], result[1] = 0, 0
+    data = carray(u8_pointer(np.uintp(address)), size)
+    tables = np.empty((2, 4), np.int64)
+    frame, scan, at = _sections(data, size, tables)
+    if scan == 0:
+        return
+    codes = (
+        np.empty(8 * _ENTRIES, np.uint16),  # four DC tables, four AC tables
+        np.empty(4 * _ENTRIES, np.uint16),
+        np.empty((2, 4, 17, 3), np.int64),
+        np.zeros((2, 4, 17), np.int64),
+    )
+    made, blocks = np.zeros((2, 4), np.uint8), np.zeros((3, 10), np.int64)
+    number, most_x, most_y = _mcu(data, frame, scan, tables, codes, made, blocks)
+    if number == 0:
+        return
+    extra = np.zeros((4, 3), np.int64)
+    # bytes before the scan's header: with the interval, and new tables where needed
+    header = scan + 6 + _longer_codes(codes[3][0], made, extra)
+    plain = carray(u8_pointer(np.uintp(scratch)), size - at + _BEHIND)
+    count, tail = without_stuffing(data, address, at, scratch, plain)
+    if tail + 2 > size or data[tail + 1] != 0xD9:
+        return
+    row = (u16_at(data, frame + 7) + 8 * most_x - 1) // (8 * most_x)
+    rows = (u16_at(data, frame + 5) + 8 * most_y - 1) // (8 * most_y)
+    interval = _interval(row, rows, 8 * most_x, count)
+    if row * rows <= interval or header + size - scan > room:
+        return
+    plain[count : count + _BEHIND] = 0
+    first = start + header + (at - scan)
+    limit = start + room - (size - tail)
+    mcu = blocks[0], blocks[1], blocks[2], number
+    end = _segments(data, scratch, count, row * rows, interval, mcu, codes, extra, first, limit)
+    if end == 0:
+        return
+    memcpy(np.uintp(end), np.uintp(address + tail), np.uintp(size - tail))
+    result[1] = end + size - tail - start
+    out = _scan_header(
+        data, address, scan, at, first, interval, tables, codes[3][0], extra
+    )  # fmt: skip
+    out -= scan
+    memcpy(np.uintp(out), np.uintp(address), np.uintp(scan))
+    result[0] = out - start
