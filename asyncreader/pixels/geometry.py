@@ -117,10 +117,15 @@ def resize_into(
         rows = nearest_pixels(box[0], box[2], high, pixels.shape[0])
         columns = nearest_pixels(box[1], box[3], wide, pixels.shape[1])
         out[:] = pixels[rows[:, None], columns[::-1] if flip else columns]
+    elif pixels.shape[2] > 4 and (interpolation == "fast" or pixels.dtype == np.uint8):
+        for c in range(pixels.shape[2]):
+            plane = np.empty((high, wide, 1), out.dtype)
+            resize_into(pixels[:, :, c : c + 1], plane, box, interpolation, flip, outside)
+            out[:, :, c : c + 1] = plane
     elif interpolation == "fast":
         _resize_fast(pixels, out, box)
         if flip:
-            mirror(out)
+            out[:] = out[:, ::-1].copy()
     else:
         _resample(pixels, out, box, interpolation, flip, outside)
 
@@ -151,12 +156,6 @@ def _resample(
     """A weighted mean of all pixels that a pixel of the result covers, without aliasing."""
     method = _METHODS[interpolation]
     channels = pixels.shape[2]
-    if pixels.dtype == np.uint8 and channels > 4:
-        for c in range(channels):
-            plane = np.empty((*out.shape[:2], 1), out.dtype)
-            _resample(pixels[:, :, c : c + 1], plane, box, interpolation, flip, outside)
-            out[:, :, c : c + 1] = plane
-        return
     top, left, tall, broad = box
     by_y, by_x = _blocks(tall, out.shape[0]), _blocks(broad, out.shape[1])
     if by_y > 1 or by_x > 1:
@@ -181,36 +180,31 @@ def _resample(
         inside += [0, high]
         taps.append(kernels.taps(length / size, method, high))
     limits, part_box = np.array(inside), np.array((top, left, tall, broad), np.float64)
+    weights = limits, part_box, method, *taps, flip
     if pixels.dtype == np.uint8 == out.dtype:
         if pixels.strides[2] != 1 or pixels.strides[1] != channels or pixels.strides[0] < 0:
             pixels = np.ascontiguousarray(pixels)
-        kernels.resize_u8(
-            pixels.ctypes.data,
-            pixels.strides[0],
-            channels,
-            limits,
-            part_box,
-            method,
-            taps[0],
-            taps[1],
-            flip,
-            out.ctypes.data,
-            *out.shape[:2],
-        )
+        address, stride = pixels.ctypes.data, pixels.strides[0]
+        kernels.resize_u8(address, stride, channels, *weights, out.ctypes.data, *out.shape[:2])
         return
     single = out.dtype.itemsize <= 2 or out.dtype == np.float32
     work = np.float32 if single else np.float64
     lines = np.ascontiguousarray(pixels, work).reshape(len(pixels), -1)
     mixed = out if out.dtype == work else np.empty(out.shape, work)
     resize = kernels.resize_f4 if single else kernels.resize_f4_numpy
-    resize(lines, channels, limits, part_box, method, taps[0], taps[1], flip, mixed)
+    resize(lines, channels, *weights, mixed)
     if mixed is not out:
-        if out.dtype.kind in "iu":
-            limit = np.iinfo(out.dtype)
-            np.clip(np.rint(mixed), limit.min, limit.max, out=mixed)
-        elif out.dtype.kind == "b":
-            np.rint(mixed, out=mixed)
-        np.copyto(out, mixed, casting="unsafe")
+        _round_into(mixed, out)
+
+
+def _round_into(mixed: Pixels, out: Pixels) -> None:
+    """Cast what a resize gives, rounded to what ``out`` can hold where its numbers are whole."""
+    if out.dtype.kind in "iu":
+        limit = np.iinfo(out.dtype)
+        np.clip(np.rint(mixed), limit.min, limit.max, out=mixed)
+    elif out.dtype.kind == "b":
+        np.rint(mixed, out=mixed)
+    np.copyto(out, mixed, casting="unsafe")
 
 
 def _blocks(length: float, size: int) -> int:
@@ -225,12 +219,6 @@ def _resize_fast(pixels: Pixels, out: Pixels, box: Box) -> None:
         wider = np.empty(out.shape, np.float64)
         _resize_fast(pixels, wider, box)
         np.copyto(out, wider if out.dtype.kind == "f" else np.rint(wider), casting="unsafe")
-        return
-    if pixels.shape[2] > 4:
-        for c in range(pixels.shape[2]):
-            plane = np.empty((*out.shape[:2], 1), out.dtype)
-            _resize_fast(pixels[:, :, c : c + 1], plane, box)
-            out[:, :, c : c + 1] = plane
         return
     top, left, tall, broad = box
     by_y = max(1, math.ceil(tall / out.shape[0] / 2))
@@ -305,8 +293,3 @@ _WARPED_SIDE: Final = 32_766
 _CV_TYPES: Final = frozenset(
     np.dtype(name) for name in ("uint8", "uint16", "int16", "float32", "float64")
 )
-
-
-def mirror(pixels: Pixels) -> None:
-    """Mirror ``pixels`` (H, W, C; C-contiguous) left to right, in place."""
-    pixels[:] = pixels[:, ::-1].copy()

@@ -339,12 +339,15 @@ def test_random_resized_areas_and_shapes() -> None:
     assert narrow.width == 2
 
 
-def test_mirror() -> None:
-    """mirror() turns a picture left to right in place."""
-    noise = np.random.default_rng(5).integers(0, 256, (13, 17, 3), np.uint8)
-    image = noise.copy()
-    geometry.mirror(image)
-    np.testing.assert_array_equal(image, noise[:, ::-1])
+@pytest.mark.parametrize("channels", [3, 5])
+@pytest.mark.parametrize("interpolation", geometry.INTERPOLATIONS)
+def test_mirror(interpolation: str, channels: int) -> None:
+    """With ``flip`` a resized picture is the same one turned left to right."""
+    noise = np.random.default_rng(5).integers(0, 256, (13, 17, channels), np.uint8)
+    plain, mirrored = np.empty((2, 9, 11, channels), np.uint8)
+    geometry.resize_into(noise, plain, None, interpolation)
+    geometry.resize_into(noise, mirrored, None, interpolation, flip=True)
+    np.testing.assert_array_equal(mirrored, plain[:, ::-1])
 
 
 @pytest.mark.parametrize(("length", "count"), [(198, 49), (150, 98), (35, 50), (161, 49)])

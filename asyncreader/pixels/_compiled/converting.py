@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
@@ -50,6 +50,15 @@ def _affine(element: Any) -> tuple[Any, ...]:
     return (*head, types.uint8[::1], types.boolean, element[:, ::1], offsets_type)
 
 
+@njit
+def _of_line(coefficients: Any, line: Any) -> Any:
+    """The coefficients of a line: the inner loop runs over contiguous elements."""
+    repeated = np.empty(line, np.float32)
+    for i in range(line):
+        repeated[i] = coefficients[i % coefficients.size]
+    return repeated
+
+
 # LLVM turns loads and stores with a stride of 3 into vector shuffles, but only where it sees the 3:
 # hence the branch for RGB. Lines are taken apart into planes of bytes first, which stay in cache.
 @kernel(*_affine(types.float32))
@@ -58,13 +67,7 @@ def affine_rows(  # type: ignore[no-untyped-def]
 ):
     channels = scale.size
     line = width * channels
-    height = pixels // width
-    # One line's coefficients, so that the inner loop runs over contiguous elements.
-    a = np.empty(line, np.float32)
-    b = np.empty(line, np.float32)
-    for i in range(line):
-        a[i] = scale[i % channels]
-        b[i] = shift[i % channels]
+    a, b = _of_line(scale, line), _of_line(shift, line)
     planes = np.empty((3, max(width, _TILE)), np.uint8)
     p0, p1, p2 = planes[0], planes[1], planes[2]
     s0, s1, s2 = scale[0], scale[min(1, channels - 1)], scale[min(2, channels - 1)]
@@ -74,7 +77,7 @@ def affine_rows(  # type: ignore[no-untyped-def]
         dst = out[rows[i]]
         mirrored = flips[i] != 0
         if not mirrored and (not planar or channels == 1):
-            for y in range(height):
+            for y in range(pixels // width):
                 base = y * line
                 row = dst[base : base + line]
                 for k in range(line):
@@ -113,7 +116,7 @@ def affine_rows(  # type: ignore[no-untyped-def]
                         row[3 * x + 1] = _like(row, np.float32(p1[x]) * s1 + t1)
                         row[3 * x + 2] = _like(row, np.float32(p2[x]) * s2 + t2)
         else:
-            for y in range(height):
+            for y in range(pixels // width):
                 for x in range(width):
                     come = y * line + ((width - 1 - x) if mirrored else x) * channels
                     for c in range(channels):

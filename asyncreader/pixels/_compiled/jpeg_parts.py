@@ -72,63 +72,75 @@ def _tables_fit(data: Any, at: Any, end: Any, marker: Any) -> Any:
     return at == end
 
 
-@kernel(_bytes, offsets_type)
-def jpeg_header(data, facts):  # type: ignore[no-untyped-def]
-    facts[:] = 0
+@njit
+def _plain_segments(data: Any, facts: Any) -> Any:
+    """Where the frame header, the scan header and the scan begin, and the restart interval; 0 for
+    the frame header in a file that is not plain. Sets ``facts[3]``."""
     size, at, frame, interval = data.size, np.int64(2), np.int64(0), np.int64(0)
+    nothing = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     if size < 4 or data[0] != 0xFF or data[1] != 0xD8:
-        return
+        return nothing
     for _ in range(256):
         if at + 4 > size or data[at] != 0xFF:
-            return
+            return nothing
         marker, end = data[at + 1], at + 2 + u16_at(data, at + 2)
         if end < at + 4 or end > size:
-            return
+            return nothing
         body, length = at + 4, end - at - 4
         if marker == 0xC4 or marker == 0xDB:
             if not _tables_fit(data, body, end, marker):
-                return
+                return nothing
         elif marker == 0xC0 and frame == 0:
             frame = at
         elif marker == 0xDD and length == 2:
             interval = u16_at(data, body)
         elif marker == 0xDA:
-            break
+            return (frame, at, end, interval) if end < size else nothing
         elif marker == 0xE0:
             # JFIF of another version is a warning of the decoder
             if length >= 14 and data[body] == 0x4A and data[body + 5] != 1:
-                return
+                return nothing
         elif marker == 0xE1:
             facts[3] = 1
         elif marker == 0xEE:
             # the same for colours that Adobe's segment has no name for
             if length >= 12 and data[body] == 0x41 and data[body + 11] > 1:
-                return
+                return nothing
         elif marker != 0xFE and marker & 0xF0 != 0xE0:
-            return
+            return nothing
         at = end
-    if frame == 0 or data[at + 1] != 0xDA or end >= size:
-        return
+    return nothing
+
+
+@njit
+def _plain_frame(data: Any, frame: Any, at: Any, end: Any) -> Any:
+    """Whether the headers of the frame and of the scan (from ``at`` to ``end``) belong together,
+    and state 1 or 3 channels of 8 bits in a sampling with a name."""
     channels = np.int64(data[frame + 9])
-    if data[frame + 4] != 8 or (channels != 1 and channels != 3):
-        return
+    if data[frame + 4] != 8 or (channels != 1 and channels != 3) or data[at + 4] != channels:
+        return False
     if u16_at(data, frame + 2) != 8 + 3 * channels or end != at + 8 + 2 * channels:
-        return
-    if data[at + 4] != channels:
-        return
-    across, down = np.int64(data[frame + 11] >> 4), np.int64(data[frame + 11] & 15)
+        return False
+    across, down = data[frame + 11] >> 4, data[frame + 11] & 15
     for c in range(channels):
         if data[at + 5 + 2 * c] != data[frame + 10 + 3 * c]:
-            return
+            return False
         if c and data[frame + 11 + 3 * c] != 0x11:
-            return
-    if channels == 1:
-        if across != 1 or down != 1:
-            return
-    elif not (across <= 2 and down <= 2) and not (across == 4 and down == 1):
-        return
+            return False
     if across == 0 or down == 0:
+        return False
+    if channels == 1:
+        return across == 1 and down == 1
+    return (across <= 2 and down <= 2) or (across == 4 and down == 1)
+
+
+@kernel(_bytes, offsets_type)
+def jpeg_header(data, facts):  # type: ignore[no-untyped-def]
+    facts[:] = 0
+    frame, at, end, interval = _plain_segments(data, facts)
+    if frame == 0 or not _plain_frame(data, frame, at, end):
         return
+    across, down = np.int64(data[frame + 11] >> 4), np.int64(data[frame + 11] & 15)
     high, wide = u16_at(data, frame + 5), u16_at(data, frame + 7)
     if high == 0 or wide == 0 or high > 65500 or wide > 65500:
         return
@@ -206,15 +218,10 @@ def _fills(data: Any, scan: Any, facts: Any, tables: Any, mcus: Any, bits: Any, 
     return (here + 7) >> 3 == size
 
 
-@kernel(_bytes, offsets_type, offsets_type, types.uint8[::1], offsets_type)
-def cut_jpeg(data, facts, wanted, out, found):  # type: ignore[no-untyped-def]
-    found[:] = 0
-    scan, rows, columns = facts[0], facts[4], facts[5]
-    total = rows * columns
-    if total == 0 or total >= data.size or out.size < data.size + _SPARE:
-        return
-    # -- the segments that the part needs ---------------------------------------------------------
-    bounds = np.empty((2, 2), np.int64)
+@njit
+def _needed(facts: Any, wanted: Any, found: Any, bounds: Any) -> Any:
+    """Whether cutting the part out costs less than decoding the whole. ``bounds``: its first and
+    end row of segments, its first and end column; ``found``: the part that these show."""
     pixels = np.int64(1)
     for axis in range(2):
         side, tall, count = facts[1 + axis], facts[6 + axis], facts[4 + axis]
@@ -226,16 +233,18 @@ def cut_jpeg(data, facts, wanted, out, found):  # type: ignore[no-untyped-def]
         found[3 + axis] = min(bounds[axis, 1] * tall, side)
         length = found[3 + axis] - found[1 + axis]
         if length < min(_SHORTEST, side):
-            return
+            return False
         pixels *= length
-    if facts[1] * facts[2] - pixels < _WORTH:
-        return
-    top, bottom, left, right = bounds[0, 0], bounds[0, 1], bounds[1, 0], bounds[1, 1]
-    # -- where the segments begin; all markers of the scan, and their numbers ---------------------
-    begins = np.empty(total + 1, np.int64)
+    return facts[1] * facts[2] - pixels >= _WORTH
+
+
+@njit
+def _segment_starts(data: Any, address: Any, scan: Any, begins: Any) -> Any:
+    """Whether the scan has the markers that it should have, and no others. ``begins``: where each
+    of its segments begins, and where the last one ends."""
+    total = begins.size - 1
     begins[0] = scan
     count, at, size = 1, scan, data.size
-    address = np.int64(data.ctypes.data)
     while at + 2 <= size and count <= total:
         step = 64 if at + 65 <= size else 1
         if step == 64:
@@ -246,22 +255,28 @@ def cut_jpeg(data, facts, wanted, out, found):  # type: ignore[no-untyped-def]
             k = at + _lowest_bit(marks)
             marker = data[k + 1]
             if marker != (0xD9 if count == total else 0xD0 + ((count - 1) & 7)):
-                return
+                return False
             begins[count] = k + 2
             count += 1
             marks &= marks - np.uint64(1)
         at += step
-    if count != total + 1:
-        return
-    # -- the header, without what says nothing about the pixels; tables[kind, number]: of symbols --
-    tables = np.zeros((2, 4), np.int64)
+    return count == total + 1
+
+
+@njit
+def _header_of_part(data: Any, scan: Any, found: Any, out: Any, tables: Any) -> Any:
+    """Write the header of the part ``found``, without what says nothing about its pixels.
+
+    ``tables[kind, number]``: where the symbols of a Huffman table are. Returns how many bytes the
+    header has, and where the scan header is in ``data``; 0, 0 where the file has changed meanwhile.
+    """
     out[0], out[1] = 0xFF, 0xD8
     written, at, frame, last = np.int64(2), np.int64(2), np.int64(0), np.int64(0)
-    target = np.int64(out.ctypes.data)
+    target, address = np.int64(out.ctypes.data), np.int64(data.ctypes.data)
     while at < scan:
         marker, end = data[at + 1], at + 2 + u16_at(data, at + 2)
         if end > scan:  # another process writes to the file
-            return
+            return np.int64(0), np.int64(0)
         if marker == 0xC4:
             here = at + 4
             while here + 17 <= end:
@@ -277,8 +292,28 @@ def cut_jpeg(data, facts, wanted, out, found):  # type: ignore[no-untyped-def]
     for axis in range(2):
         side = found[3 + axis] - found[1 + axis]
         out[frame + 5 + 2 * axis], out[frame + 6 + 2 * axis] = side >> 8, side & 255
-    # -- the segments, with new numbers ------------------------------------------------------------
-    number = 0
+    return written, last
+
+
+@kernel(_bytes, offsets_type, offsets_type, types.uint8[::1], offsets_type)
+def cut_jpeg(data, facts, wanted, out, found):  # type: ignore[no-untyped-def]
+    found[:] = 0
+    scan, rows, columns = facts[0], facts[4], facts[5]
+    total = rows * columns
+    if total == 0 or total >= data.size or out.size < data.size + _SPARE:
+        return
+    bounds = np.empty((2, 2), np.int64)
+    if not _needed(facts, wanted, found, bounds):
+        return
+    top, bottom, left, right = bounds[0, 0], bounds[0, 1], bounds[1, 0], bounds[1, 1]
+    address, target = np.int64(data.ctypes.data), np.int64(out.ctypes.data)
+    begins, tables = np.empty(total + 1, np.int64), np.zeros((2, 4), np.int64)
+    if not _segment_starts(data, address, scan, begins):
+        return
+    written, last = _header_of_part(data, scan, found, out, tables)
+    if written == 0:
+        return
+    number = 0  # of a segment's marker
     for row in range(top, bottom):
         first, behind = row * columns + left, row * columns + right
         length = begins[behind] - begins[first]

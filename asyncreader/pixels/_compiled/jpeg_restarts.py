@@ -214,7 +214,7 @@ def _longer_codes(symbols: Any, made: Any, extra: Any) -> Any:
     """Codes for the differences that a DC table lacks: longer than all it has, so that these stay.
 
     ``extra`` (4, 3): of each table the length of the new codes, how many there are, and whether one
-    is used. Returns the bytes that new tables may add to the header.
+    is used. Returns the bytes that new tables may add.
     """
     more = np.int64(0)
     for t in range(4):
@@ -444,9 +444,6 @@ def add_restarts(address, size, scratch, start, room, result):  # type: ignore[n
         return
     memcpy(np.uintp(end), np.uintp(address + tail), np.uintp(size - tail))
     result[1] = end + size - tail - start
-    out = _scan_header(
-        data, address, scan, at, first, interval, tables, codes[3][0], extra
-    )  # fmt: skip
-    out -= scan
-    memcpy(np.uintp(out), np.uintp(address), np.uintp(scan))
-    result[0] = out - start
+    out = _scan_header(data, address, scan, at, first, interval, tables, codes[3][0], extra)
+    memcpy(np.uintp(out - scan), np.uintp(address), np.uintp(scan))
+    result[0] = out - scan - start

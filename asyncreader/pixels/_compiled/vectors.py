@@ -168,6 +168,20 @@ def filter_down(
     return types.void(*[types.int64] * 5), generate
 
 
+def _by_lines(builder: Any, totals: list[Any]) -> list[Any]:
+    """The sums of eight lines: two lines in each vector."""
+    halves = zip(totals[:4], totals[4:], strict=True)
+    if not _FAST:
+        return [_take(builder, a, b, range(8)) for a, b in halves]
+    return [
+        builder.add(
+            _take(builder, a, b, [0, 1, 2, 3, 12, 13, 14, 15]),
+            _take(builder, a, b, [4, 5, 6, 7, 8, 9, 10, 11]),
+        )
+        for a, b in halves
+    ]
+
+
 def _filter_along(known: int | None) -> Any:
     """An intrinsic: a pixel of the result, as 4 bytes, of each of LINES lines, next to each other.
 
@@ -216,17 +230,7 @@ def _filter_along(known: int | None) -> Any:
                 return total
 
             totals = _sums(builder, known or count_, products)
-            halves = zip(totals[:4], totals[4:], strict=True)
-            if _FAST:
-                totals = [
-                    builder.add(
-                        _take(builder, a, b, [0, 1, 2, 3, 12, 13, 14, 15]),
-                        _take(builder, a, b, [4, 5, 6, 7, 8, 9, 10, 11]),
-                    )
-                    for a, b in halves
-                ]
-            else:
-                totals = [_take(builder, a, b, range(8)) for a, b in halves]
+            totals = _by_lines(builder, totals)
             both = [_clipped(builder, *two) for two in (totals[:2], totals[2:])]
             store_any(builder, _as_bytes(builder, *both), out_)
             return context.get_dummy_value()
