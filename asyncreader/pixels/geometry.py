@@ -180,7 +180,7 @@ def _resample(
         inside += [0, high]
         taps.append(kernels.taps(length / size, method, high))
     limits, part_box = np.array(inside), np.array((top, left, tall, broad), np.float64)
-    weights = limits, part_box, method, *taps, flip
+    weights = limits, part_box, method, taps[0], taps[1], flip
     if pixels.dtype == np.uint8 == out.dtype:
         if pixels.strides[2] != 1 or pixels.strides[1] != channels or pixels.strides[0] < 0:
             pixels = np.ascontiguousarray(pixels)

@@ -126,7 +126,7 @@ def test_orientation_in_either_byte_order(order: str) -> None:
     inside = b"\xff\xfe" + struct.pack(">H", 7) + b"hello" + b"\xff\xff\xe1"
     inside += struct.pack(">H", len(app1) + 2) + app1
     data = jpeg[:2] + inside + jpeg[2:]
-    assert codec.jpeg_orientation(data) == 6
+    assert codec.read_header(data).orientation == 6
     np.testing.assert_array_equal(codec.decode(data, 3), codec.upright(codec.decode(jpeg, 3), 6))
 
 

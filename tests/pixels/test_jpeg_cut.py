@@ -14,6 +14,7 @@ from PIL import Image
 
 from asyncreader.errors import DecodeError
 from asyncreader.pixels import codec, jpeg_cut
+from asyncreader.pixels.codec import decoding
 from asyncreader.pixels.geometry import INTERPOLATIONS
 from asyncreader.pixels.transform import OutputSpec, RowTransform, SampleSpec
 from asyncreader.stats import Meter
@@ -87,7 +88,7 @@ def test_rows_of_a_slot(interpolation: str) -> None:
         {"crop": "random", "crop_ratio": 0.5},
         {"crop_ratio": 0.4, "dtype": np.dtype("f4")},
     ]
-    decoder = codec._decode_jpeg
+    decoder = decoding._decode_jpeg
     sizes: list[tuple[int, ...]] = []
     for sampling, turn in (("4:2:0", 1), ("4:4:4", 6), ("grey", 3)):
         interval = 80 // cut_jpegs.ACROSS[sampling]
@@ -100,7 +101,7 @@ def test_rows_of_a_slot(interpolation: str) -> None:
             draws = rng.random(40)
             flip = bool(rng.random() < 0.5)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(codec, "_decode_jpeg", lambda *a: _noted(decoder(*a), sizes))
+                patch.setattr(decoding, "_decode_jpeg", lambda *a: _noted(decoder(*a), sizes))
                 fill.put_encoded(data, draws, flip, rows[0], Meter())
                 patch.setattr(codec, "read_plain_header", lambda _: None)
                 fill.put_encoded(data, draws, flip, rows[1], Meter())

@@ -1,0 +1,361 @@
+"""Decodes images to upright pixels, and encodes pixels as JPEG or PNG."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ...array_types import Array, Int64, UInt8
+from ...errors import DecodeError
+from .. import jpeg_cut
+from .headers import PPM_LONGEST, PPM_VALUES, ImageHeader, damage, pillow_open, read_header
+from .jpeg_segments import Buffer, plain_jpeg
+
+Pixels: TypeAlias = Array
+
+
+def decode(
+    data: Buffer,
+    channels: int,
+    *,
+    header: ImageHeader | None = None,
+    min_size: tuple[int, int] | None = None,
+    min_factor: float = 2,
+    scratch: UInt8 | None = None,
+) -> UInt8:
+    """Upright pixels, (H, W, channels) uint8, of any image we read.
+
+    With ``min_size`` (H, W), a JPEG may be decoded smaller (in its DCT, by 2, 4 or 8 as
+    ``min_factor`` allows) as long as both sides stay at least that long. ``scratch`` (1-D uint8)
+    lends memory: the result may be a view of it.
+    Raises DecodeError for anything damaged, truncated, too large or not an image.
+    """
+    header = header or read_header(data)
+    if header.odd:
+        if header.kind == "jpeg" and not header.loose:
+            _check_cmyk(data)
+        return _pillow_pixels(data, channels, header)
+    if header.kind == "png":
+        return _grey_or_rgb(png_pixels(data), channels)
+    jpeg = plain_jpeg(data) if header.loose else data
+    if scratch is not None and scratch.size < header.height * header.width * 3:
+        scratch = None
+    return _decode_jpeg(jpeg, channels, header.orientation, min_size, min_factor, scratch)
+
+
+def _decode_jpeg(
+    data: Buffer,
+    channels: int,
+    orientation: int,
+    min_size: tuple[int, int] | None,
+    min_factor: float,
+    scratch: UInt8 | None,
+) -> UInt8:
+    import simplejpeg
+
+    low_h, low_w = (min_size[::-1] if orientation >= 5 else min_size) if min_size else (0, 0)
+    with damage("damaged JPEG"):
+        pixels: UInt8 = simplejpeg.decode_jpeg(
+            data,
+            colorspace="RGB",
+            min_height=low_h,
+            min_width=low_w,
+            min_factor=min_factor if min_size else 1,
+            buffer=scratch,
+        )
+    return _grey_or_rgb(upright(pixels, orientation), channels)
+
+
+class Decoded(NamedTuple):
+    """Pixels (H, W, C) of a picture, or of a part: they begin at row ``top`` and column ``left`` of
+    those of the whole picture, whose shape is ``whole``."""
+
+    pixels: UInt8
+    top: int
+    left: int
+    whole: tuple[int, int]
+
+
+def decode_part(
+    data: Buffer,
+    channels: int,
+    *,
+    header: ImageHeader,
+    part: tuple[int, int, int, int] | None,
+    reach: tuple[int, int] = (0, 0),
+    min_size: tuple[int, int] | None = None,
+    scratch: UInt8 | None = None,
+    copy: UInt8 | None = None,
+) -> Decoded:
+    """All of a picture, as :func:`decode` gives it, or some of it: where a JPEG has restart markers
+    and that costs less.
+
+    ``part``: top, left, height and width in the upright picture of full size; None: all. There,
+    and ``reach`` (down, across) pixels of the result around it, the pixels are those of the whole.
+    ``copy``: memory as ``scratch`` is, of ``jpeg_cut.most(data)`` bytes.
+    """
+    if header.facts is not None and part is not None:
+        found = _decode_cut(
+            data, channels, header, header.facts, part, reach, min_size, scratch, copy
+        )
+        if found is not None:
+            return found
+    pixels = decode(data, channels, header=header, min_size=min_size, scratch=scratch)
+    return Decoded(pixels, 0, 0, (pixels.shape[0], pixels.shape[1]))
+
+
+def _decode_cut(
+    data: Buffer,
+    channels: int,
+    header: ImageHeader,
+    facts: Int64,
+    part: tuple[int, int, int, int],
+    reach: tuple[int, int],
+    min_size: tuple[int, int] | None,
+    scratch: UInt8 | None,
+    copy: UInt8 | None,
+) -> Decoded | None:
+    full, turned = (header.height, header.width), header.orientation
+    eighths = _eighths(full, min_size) if min_size else 8
+    down, across = reach
+    if eighths < 8:  # the part begins and ends within a pixel
+        down, across = -(-8 * (down + 1) // eighths), -(-8 * (across + 1) // eighths)
+    rows = part[0] - down, part[0] + part[2] + down
+    columns = part[1] - across, part[1] + part[3] + across
+    rows_turned, columns_turned = _turned(turned)
+    if rows_turned:
+        rows = full[0] - rows[1], full[0] - rows[0]
+    if columns_turned:
+        columns = full[1] - columns[1], full[1] - columns[0]
+    if turned >= 5:
+        rows, columns = columns, rows
+    if copy is None:
+        copy = np.empty(jpeg_cut.most(data), np.uint8)
+    cut = jpeg_cut.cut(data, facts, (rows[0], columns[0], rows[1], columns[1]), eighths, copy)
+    if cut is None:
+        return None
+    jpeg, (top, left, bottom, right) = cut
+    shape = bottom - top, right - left
+    if turned >= 5:
+        shape, top, left = shape[::-1], left, top
+    if scratch is not None and scratch.size < shape[0] * shape[1] * 3:
+        scratch = None
+    shape = _scaled(shape, eighths)
+    try:
+        pixels = _decode_jpeg(jpeg, channels, turned, shape if eighths < 8 else None, 2, scratch)
+    except DecodeError:
+        return None  # decoding all of it says what is wrong
+    if pixels.shape[:2] != shape:
+        return None
+    whole = _scaled(full, eighths)
+    top, left = top * eighths // 8, left * eighths // 8  # they are multiples of 8
+    if rows_turned:
+        top = whole[0] - top - shape[0]
+    if columns_turned:
+        left = whole[1] - left - shape[1]
+    return Decoded(pixels, top, left, whole)
+
+
+def _eighths(size: tuple[int, int], least: tuple[int, int]) -> int:
+    """At how many eighths of its (H, W) ``size`` a JPEG is decoded when ``least`` is asked for: at
+    most half, or all."""
+    high, wide = size
+    for n in (1, 2, 3, 4) if 2 * least[0] <= high + 1 else ():
+        if -(-high * n // 8) >= least[0] and -(-wide * n // 8) >= least[1]:
+            return n
+    return 8
+
+
+def _scaled(size: tuple[int, int], eighths: int) -> tuple[int, int]:
+    return -(-size[0] * eighths // 8), -(-size[1] * eighths // 8)
+
+
+def _turned(orientation: int) -> tuple[bool, bool]:
+    """Whether the rows and the columns of an upright picture are the other way round than those
+    that are stored (as columns and rows, from 5 on)."""
+    return orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
+
+
+def _check_cmyk(data: Buffer) -> None:
+    """DecodeError for a damaged JPEG of four channels: Pillow shows what it can of it."""
+    import simplejpeg
+
+    with damage("damaged JPEG"):
+        simplejpeg.decode_jpeg(data, colorspace="CMYK", min_height=1, min_width=1, min_factor=2)
+
+
+def reduction(header: ImageHeader, shape: tuple[int, ...]) -> tuple[float, float, float]:
+    """(s, y, x) of a picture that :func:`decode` gave at ``shape`` (H, W, C): what lies at
+    (row, column) of the full picture lies at (row * s + y, column * s + x) of those pixels.
+
+    The JPEG decoder rounds the size up: its last pixels stand for more than there is of the
+    picture, and are the first ones where it was turned.
+    """
+    full, actual = (header.height, header.width), (shape[0], shape[1])
+    if full == actual:
+        return 1.0, 0.0, 0.0
+    eighths = (n for n in range(1, 8) if _scaled(full, n) == actual)
+    scale = next(eighths) / 8  # the decoder takes the smallest that is enough
+    rows_turned, columns_turned = _turned(header.orientation)
+    return (
+        scale,
+        actual[0] - full[0] * scale if rows_turned else 0.0,
+        actual[1] - full[1] * scale if columns_turned else 0.0,
+    )
+
+
+def png_pixels(data: Buffer) -> UInt8:
+    """Stored pixels (H, W, C) of a PNG; DecodeError for a damaged one."""
+    import imagecodecs
+
+    _UNLOGGED.decoding = True
+    try:
+        with damage("damaged PNG"):
+            pixels: UInt8 = imagecodecs.png_decode(data)
+    finally:
+        _UNLOGGED.decoding = False
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+class _Unlogged(threading.local):
+    """Drops what imagecodecs logs in a thread while it decodes a PNG here: libpng's warnings about
+    chunks that are no part of the pixels (a sloppy colour profile), for every picture again. What
+    is wrong with the pixels is an error. What others have imagecodecs do is logged as ever."""
+
+    decoding = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether ``record`` is logged."""
+        return not self.decoding
+
+
+_UNLOGGED: Final = _Unlogged()
+logging.getLogger("imagecodecs").addFilter(_UNLOGGED)
+
+
+def _pillow_pixels(data: Buffer, channels: int, header: ImageHeader) -> UInt8:
+    with damage(f"damaged {header.kind.upper()}"), pillow_open(data) as image:
+        _load(image)
+        mode = image.mode
+        if mode.startswith("I"):  # 16-bit grey: Pillow's own conversion would clip at 255
+            if header.kind == "tiff" and not mode.startswith("I;16"):
+                raise DecodeError("32-bit pixels are not read", found=f"mode {mode}")
+            grey = (np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8)
+            pixels: UInt8 = grey[:, :, None]
+        elif mode == "F":
+            raise DecodeError("floating-point pixels are not read", found="mode F")
+        else:
+            if mode in ("P", "PA"):  # a palette's transparency goes by way of RGBA
+                image = image.convert("RGBA")
+            target = "L" if mode in ("1", "L", "LA", "La") else "RGB"
+            pixels = np.asarray(image.convert(target))
+            if pixels.ndim == 2:
+                pixels = pixels[:, :, None]
+    return _grey_or_rgb(upright(pixels, header.orientation), channels)
+
+
+def _load(image: Any) -> None:
+    from PIL import Image
+
+    try:
+        image.load()
+    except Image.DecompressionBombError as exc:
+        raise DecodeError("image dimensions out of range", found=str(exc)) from exc
+
+
+def stored_pixels(data: Buffer, header: ImageHeader) -> Pixels:
+    """What Pillow finds stored, not turned: (H, W, 1) palette indices or grey (uint16 above 8 bits,
+    0 and 1 of one bit), else (H, W, 3) RGB. DecodeError for what is damaged or beyond uint16.
+
+    A PGM or PPM gives its numbers, which Pillow stretches to 255 or 65535."""
+    if header.kind == "ppm" and memoryview(data)[1] not in b"14":
+        return _ppm_values(data, header)
+    if header.deep == "colour":
+        raise DecodeError(
+            f"colours of 16 bits are not read from {header.kind.upper()}",
+            hint="convert it to PNG, or to 8 bits",
+        )
+    with damage(f"damaged {header.kind.upper()}"), pillow_open(data) as image:
+        _load(image)
+        mode = image.mode
+        if mode in ("LA", "La", "PA"):
+            image = image.getchannel(0)
+        elif mode not in ("1", "L", "P", "I", "F") and not mode.startswith("I;16"):
+            image = image.convert("RGB")
+        pixels: Pixels = np.asarray(image)
+    if pixels.dtype == np.bool_:
+        pixels = pixels.astype(np.uint8)
+    elif pixels.dtype != np.uint8:
+        if pixels.dtype.kind == "f" or int(pixels.min()) < 0 or int(pixels.max()) > 65_535:
+            raise DecodeError("numbers that uint16 cannot hold", found=f"mode {mode}")
+        pixels = pixels.astype(np.uint16)
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def _ppm_values(data: Buffer, header: ImageHeader) -> Pixels:
+    """The numbers of a PGM or PPM: (H, W, 1 or 3), uint16 where the largest may be above 255."""
+    found = PPM_VALUES.match(bytes(memoryview(data)[:PPM_LONGEST]))
+    if found is None:
+        raise DecodeError("damaged PPM header")
+    letter, most = memoryview(data)[1], int(found[1])
+    channels = 1 if letter in b"25" else 3
+    dtype = np.dtype(np.uint8 if most < 256 else ">u2")
+    count = header.height * header.width * channels
+    with damage("damaged PPM"):
+        if letter in b"56":
+            pixels: Pixels = np.frombuffer(data, dtype, count, found.end())
+        else:
+            words = re.sub(rb"#[^\r\n]*", b"", bytes(data)[found.end() :]).split(None, count)
+            pixels = np.array(words[:count]).astype(np.int64)
+        if pixels.size != count or not 0 <= int(pixels.min()) <= int(pixels.max()) <= most:
+            raise DecodeError("damaged PPM", expected=f"{count} numbers of at most {most}")
+        pixels = pixels.astype(dtype.newbyteorder("="))
+    return pixels.reshape(header.height, header.width, channels)
+
+
+def _grey_or_rgb(pixels: UInt8, channels: int) -> UInt8:
+    if pixels.shape[2] == channels:
+        return pixels
+    if channels == 3:
+        return np.repeat(pixels, 3, axis=2)
+    from PIL import Image
+
+    return np.asarray(Image.fromarray(pixels).convert("L"))[:, :, None]
+
+
+def upright(pixels: UInt8, orientation: int) -> UInt8:
+    """Turn stored pixels (H, W, C) as the EXIF orientation (1 to 8) says."""
+    if orientation == 1:
+        return pixels
+    if orientation >= 5:
+        pixels = pixels.transpose(1, 0, 2)
+    # after the transpose: 5 nothing more, 6 mirror, 7 both, 8 upside down
+    rows_turned, columns_turned = _turned(orientation)
+    if columns_turned:
+        pixels = pixels[:, ::-1]
+    if rows_turned:
+        pixels = pixels[::-1]
+    return np.ascontiguousarray(pixels)
+
+
+def encode(pixels: Pixels, encoding: str, quality: int = 90) -> bytes:
+    """Pixels (H, W, 1 or 3) as a "jpeg" (uint8; 4:2:0) or "png" (uint8, uint16) file's bytes."""
+    pixels = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
+    grey = pixels.shape[2] == 1
+    if encoding == "jpeg":
+        import simplejpeg
+
+        jpeg: bytes = simplejpeg.encode_jpeg(
+            pixels,
+            quality=quality,
+            colorspace="GRAY" if grey else "RGB",
+            colorsubsampling="Gray" if grey else "420",
+        )
+        return jpeg
+    import imagecodecs
+
+    return bytes(imagecodecs.png_encode(pixels[:, :, 0] if grey else pixels, level=3))
