@@ -231,7 +231,7 @@ def _marked(data: bytes, new: bytes | None, shape: tuple[int, int, int]) -> Pack
 
 
 def with_restarts(data: bytes) -> bytes | None:
-    """A JPEG with restart markers, of the same pixels (see ``kernels.add_restarts_numpy``); None
+    """A JPEG with restart markers, of the same pixels (see ``twins.add_restarts_numpy``); None
     where it cannot get any."""
     size = len(data)
     longest = size + size // 4 + 8192

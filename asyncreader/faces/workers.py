@@ -10,7 +10,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
 from ..pipeline.owners import RingSlot
-from ..pipeline.processes import ProcessGroup
+from ..pipeline.process_group import ProcessGroup
 from ..pipeline.ring import Ring
 from ..pipeline.threads import join_or_leave
 from ..system.signals import after_this

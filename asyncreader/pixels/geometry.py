@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from ..array_types import Array, Float64, Int64
-from . import kernels
+from . import kernels, twins
 
 Pixels: TypeAlias = Array
 #: Top, left, height and width of a part of a picture, in pixels and fractions of them.
@@ -86,9 +86,9 @@ def choose_rect(
 #: INTER_LINEAR, after averaging whole blocks of pixels where it shrinks by more than 2.
 INTERPOLATIONS: Final = ("bilinear", "bicubic", "area", "nearest", "fast")
 _METHODS: Final = {
-    "bilinear": kernels.BILINEAR,
-    "bicubic": kernels.BICUBIC,
-    "area": kernels.AREA,
+    "bilinear": twins.BILINEAR,
+    "bicubic": twins.BICUBIC,
+    "area": twins.AREA,
 }
 
 
@@ -178,7 +178,7 @@ def _resample(
     ):
         high = side if outside else max(1, min(side, math.ceil(start + length)))
         inside += [0, high]
-        taps.append(kernels.taps(length / size, method, high))
+        taps.append(twins.taps(length / size, method, high))
     limits, part_box = np.array(inside), np.array((top, left, tall, broad), np.float64)
     weights = limits, part_box, method, taps[0], taps[1], flip
     if pixels.dtype == np.uint8 == out.dtype:
@@ -191,7 +191,7 @@ def _resample(
     work = np.float32 if single else np.float64
     lines = np.ascontiguousarray(pixels, work).reshape(len(pixels), -1)
     mixed = out if out.dtype == work else np.empty(out.shape, work)
-    resize = kernels.resize_f4 if single else kernels.resize_f4_numpy
+    resize = kernels.resize_f4 if single else twins.resize_f4_numpy
     resize(lines, channels, *weights, mixed)
     if mixed is not out:
         _round_into(mixed, out)

@@ -18,18 +18,18 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..array_types import Int64, UInt8
-from . import kernels
+from . import kernels, twins
 
 #: First row, first column, end row and end column of a part of the stored picture, in pixels.
 Part: TypeAlias = tuple[int, int, int, int]
 
 
 def read_facts(data: Any) -> Int64 | None:
-    """What the header of a plain JPEG says (see ``kernels.jpeg_header_numpy``), in 2 us; None for
+    """What the header of a plain JPEG says (see ``twins.jpeg_header_numpy``), in 2 us; None for
     one that is not plain or not as it should be."""
     if not len(data):
         return None
-    facts = np.empty(kernels.JPEG_FACTS, np.int64)
+    facts = np.empty(twins.JPEG_FACTS, np.int64)
     kernels.jpeg_header(np.frombuffer(data, np.uint8), facts)
     return facts if facts[0] else None
 

@@ -19,7 +19,7 @@ from ..errors import AsyncReaderError, ChecksumError, DecodeError, ParamsError, 
 from ..stats import Meter
 from ..system.limits import last_level_cache
 from ..system.memory import address_of
-from . import kernels
+from . import kernels, twins
 from .steps import Row
 from .transform import SCRATCH, RowTransform
 
@@ -334,7 +334,7 @@ class RowWriter:
         fill, out, job = self.fill, self.out, self.job
         row_bytes = fill.stored_bytes
         expected = self._expected()
-        if fill.mode == "copy" and (row_bytes | address_of(out)) % kernels.CHECKED_ROW == 0:
+        if fill.mode == "copy" and (row_bytes | address_of(out)) % twins.CHECKED_ROW == 0:
             where = store.address(offsets.size * row_bytes)
             if where is not None:
                 found = np.empty(offsets.size, np.uint64)

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..array_types import Array, Int64, UInt8
 from ..errors import FormatError, SourceError, SourceNotFoundError
-from ..pixels import kernels
+from ..pixels import kernels, twins
 from ..pixels.transform import SCRATCH
 from ..system.memory import cached_share, map_file, read_into
 from ..system.signals import after_this
@@ -182,7 +182,7 @@ class MemoryStore:
         return 0, offsets
 
     def view(self, offset: int, length: int) -> UInt8:
-        return kernels.bytes_at(offset, length)
+        return twins.bytes_at(offset, length)
 
     def will_need(self, offsets: Int64, lengths: Array) -> None:
         pass
@@ -238,7 +238,7 @@ class PreadStore:
         if row_bytes >= _ADVISED:
             self.will_need(offsets, np.full(offsets.size, row_bytes))
         for lo, hi in itertools.pairwise(starts):
-            target = kernels.bytes_at(out + int(rows[lo]) * row_bytes, (hi - lo) * row_bytes)
+            target = twins.bytes_at(out + int(rows[lo]) * row_bytes, (hi - lo) * row_bytes)
             self._read(int(offsets[lo]), target)
 
     def address(self, size: int) -> int | None:

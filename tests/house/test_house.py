@@ -104,6 +104,7 @@ def test_adapters_do_not_load_frameworks() -> None:
 ALLOWED = {
     # the pipes of multiprocessing to processes that we have spawned ourselves
     ("asyncreader.pipeline.processes", "pickle"),
+    ("asyncreader.pipeline.process_group", "pickle"),
     # reads back what it has pickled itself, as another process would
     ("asyncreader.testing.contract", "pickle"),
     # convert --allow-pickle, for owners who trust whoever wrote the set

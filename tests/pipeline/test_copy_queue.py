@@ -15,7 +15,7 @@ from asyncreader import AsyncReader, ChecksumError
 from asyncreader.pipeline import copy_queue
 from asyncreader.pipeline.copy_queue import CLAIMED, PUBLISHED, STOPPED, CopyQueue
 from asyncreader.pipeline.owners import READY, SlotState
-from asyncreader.pixels import kernels
+from asyncreader.pixels import kernels, twins
 from asyncreader.sources import bytestore
 from asyncreader.stats import Meter
 from asyncreader.system.limits import last_level_cache
@@ -80,7 +80,7 @@ def test_kernel_and_twin_copy_the_same(
     """Compiled code and its numpy twin fill slots with the right rows and labels, and mark them;
     past the caches, too."""
     monkeypatch.setattr(copy_queue, "streams", lambda row, batch: stream)
-    for function in (kernels.copy_batches, kernels.copy_batches_numpy):
+    for function in (kernels.copy_batches, twins.copy_batches_numpy):
         jobs = Jobs(3, width, starts)
         rng = np.random.default_rng(2)
         for slot, size in enumerate((ROWS, 5, 1)):

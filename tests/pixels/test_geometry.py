@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from skimage.data import astronaut
 
-from asyncreader.pixels import geometry, kernels
+from asyncreader.pixels import geometry, kernels, twins
 from asyncreader.pixels.transform import OutputSpec, RowTransform, SampleSpec
 from asyncreader.stats import Meter
 
@@ -97,7 +97,7 @@ def test_noise_of_black_and_white_is_resized_along_the_lines_first(
     a level ("bicubic": two) of Pillow's pass along the lines, rounded and clipped to bytes, and its
     pass down after that. The other order is about 30 levels off."""
     if not compiled:
-        monkeypatch.setattr(kernels, "resize_u8", kernels.resize_u8_numpy)
+        monkeypatch.setattr(kernels, "resize_u8", twins.resize_u8_numpy)
     rng, swapped = np.random.default_rng(18), 0
     for tall, broad, high, wide in itertools.product((40, 97), (31, 120), (23, 64), (52, 150)):
         noise = (rng.random((tall, broad, 3)) < 0.5).astype(np.uint8) * 255

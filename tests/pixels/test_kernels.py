@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from asyncreader.pixels import kernels
+from asyncreader.pixels import kernels, twins
 from asyncreader.system.memory import aligned_empty
 
 sides = st.integers(1, 40)
@@ -44,7 +44,7 @@ def test_gather(name: str, size: int, data: st.DataObject) -> None:
     found = np.full((7, size), 9, np.uint8)
     twin = found.copy()
     getattr(kernels, name)(address(source), offsets, size, address(found), rows)
-    kernels.gather_rows_numpy(address(source), offsets, size, address(twin), rows)
+    twins.gather_rows_numpy(address(source), offsets, size, address(twin), rows)
     np.testing.assert_array_equal(found, twin)
     np.testing.assert_array_equal(found[rows], source[offsets // size])
     assert (np.delete(found, rows, axis=0) == 9).all()
@@ -55,14 +55,14 @@ def test_gather(name: str, size: int, data: st.DataObject) -> None:
 def test_checked_rows(blocks: int, shift: int, data: st.DataObject) -> None:
     """checked_rows copies whole rows to where they belong, from any address, and gives their
     XXH3-64 as the xxhash library computes it."""
-    size = blocks * kernels.CHECKED_ROW
+    size = blocks * twins.CHECKED_ROW
     memory = np.random.default_rng(size).integers(0, 256, 5 * size + shift, np.uint8)
     source = memory[shift:].reshape(5, size)
     offsets, rows = picks(data, 5, size, 7)
     found = aligned_empty((7, size), np.dtype(np.uint8))
     found[:] = 9
     twin, expected = found.copy(), [xxh3_64_intdigest(source[i // size].data) for i in offsets]
-    for function, out in ((kernels.checked_rows, found), (kernels.checked_rows_numpy, twin)):
+    for function, out in ((kernels.checked_rows, found), (twins.checked_rows_numpy, twin)):
         sums = np.zeros(offsets.size, np.uint64)
         function(address(source), offsets, size, address(out), rows, sums)
         assert sums.tolist() == expected
@@ -87,7 +87,7 @@ def test_transpose(height: int, width: int, channels: int, item: int, data: st.D
     twin = found.copy()
     arguments = (address(source), offsets, pixels, channels, item)
     kernels.transpose_rows(*arguments, address(found), rows)
-    kernels.transpose_rows_numpy(*arguments, address(twin), rows)
+    twins.transpose_rows_numpy(*arguments, address(twin), rows)
     np.testing.assert_array_equal(found, twin)
     turned = source.reshape(4, pixels, channels, item).transpose(0, 2, 1, 3).reshape(4, size)
     np.testing.assert_array_equal(found[rows], turned[offsets // size])
@@ -106,7 +106,7 @@ def test_mirror(height: int, width: int, pixel: int, data: st.DataObject) -> Non
     twin = found.copy()
     arguments = (address(source), offsets, height, width, pixel, flips)
     kernels.mirror_rows(*arguments, address(found), rows)
-    kernels.mirror_rows_numpy(*arguments, address(twin), rows)
+    twins.mirror_rows_numpy(*arguments, address(twin), rows)
     np.testing.assert_array_equal(found, twin)
     for offset, row, flip in zip(offsets, rows, flips, strict=True):
         image = source[offset // size]
@@ -137,7 +137,7 @@ def test_affine(
     twin = found.copy()
     arguments = (address(source), offsets, height * width, scale, shift, width, flips, planar)
     (kernels.affine_rows_half if half else kernels.affine_rows)(*arguments, found, rows)
-    kernels.affine_rows_numpy(*arguments, twin, rows)
+    twins.affine_rows_numpy(*arguments, twin, rows)
     if half:
         found, twin = found.view(np.float16), twin.view(np.float16)
     np.testing.assert_array_equal(found, twin)  # bit for bit: a machine without numba agrees
@@ -188,7 +188,7 @@ sys.modules["numba"] = None
 import hashlib
 import numpy as np
 from asyncreader import AsyncReader
-from asyncreader.pixels import kernels
+from asyncreader.pixels import kernels, twins
 assert not kernels.compiled()
 data = np.random.default_rng(0).integers(0, 256, (50, 9, 8, 3), dtype=np.uint8)
 digest = hashlib.sha256()
@@ -221,7 +221,7 @@ def test_a_kernel_is_compiled_when_it_is_first_used() -> None:
     pytest.importorskip("numba")
     found = child("""
 import sys, threading
-from asyncreader.pixels import kernels
+from asyncreader.pixels import kernels, twins
 assert "numba" not in sys.modules and "gather_rows" not in vars(kernels)
 start, found = threading.Barrier(8), []
 def use():
@@ -240,7 +240,7 @@ print(sorted(set(kernels._TWINS) & set(vars(kernels))))
 GATHER = """
 import sys
 import numpy as np
-from asyncreader.pixels import kernels
+from asyncreader.pixels import kernels, twins
 source, out = np.arange(12, dtype=np.uint8), np.zeros(12, np.uint8)
 rows = np.arange(3, dtype=np.int64)
 kernels.gather_rows(source.ctypes.data, rows * 4, 4, out.ctypes.data, rows)
@@ -380,7 +380,7 @@ def test_compiled_code_is_read_where_it_cannot_be_written(package: Path) -> None
     """compile_all() in an image warms it: without a writable folder the code is loaded all the
     same, and where there is none compile_all says so."""
     warm = """
-from asyncreader.pixels import _compiled, kernels
+from asyncreader.pixels import _compiled, kernels, twins
 for name in set(_compiled.KERNELS) - {"gather_rows"}:
     del _compiled.KERNELS[name]  # compiling all of them takes seconds
 kernels.compile_all()
@@ -405,7 +405,7 @@ def test_worker_processes_compile_nothing(package: Path, tmp_path: Path) -> None
 import multiprocessing
 import numpy as np
 from asyncreader import AsyncReader
-from asyncreader.pixels import kernels
+from asyncreader.pixels import kernels, twins
 
 def look(data, labels):
     if multiprocessing.parent_process() is not None:
@@ -512,12 +512,12 @@ def resize_settings(
         data.draw(st.floats(0.25, side - start)) for side, start in zip(stored, starts, strict=True)
     ]
     box = np.array([*starts, *sides])
-    method = data.draw(st.sampled_from([kernels.BILINEAR, kernels.BICUBIC, kernels.AREA]))
+    method = data.draw(st.sampled_from([twins.BILINEAR, twins.BICUBIC, twins.AREA]))
     inside, taps = [], []
     for side, start, length, count in zip(stored, starts, sides, size, strict=True):
         low, high = math.floor(start), min(side, math.ceil(start + length))
         inside += [low, high]
-        taps.append(kernels.taps(length / count, method, high - low))
+        taps.append(twins.taps(length / count, method, high - low))
     return stored, size, (np.array(inside), box, method, *taps, data.draw(st.booleans()))
 
 
@@ -533,7 +533,7 @@ def test_resize(channels: int, pad: int, data: st.DataObject) -> None:
     twin, other = found.copy(), found.copy()
     arguments = (lines.shape[1], channels, *rest)
     kernels.resize_u8(address(lines), *arguments, address(found) + 8, *size)
-    kernels.resize_u8_numpy(address(lines), *arguments, address(twin) + 8, *size)
+    twins.resize_u8_numpy(address(lines), *arguments, address(twin) + 8, *size)
     np.testing.assert_array_equal(found, twin)
     top, bottom, left, right = rest[0]
     changed = 255 - lines
@@ -551,19 +551,19 @@ def test_resize_for_any_processor(tmp_path: Path) -> None:
     child(
         """
 import numpy as np
-from asyncreader.pixels import _compiled, kernels
+from asyncreader.pixels import _compiled, kernels, twins
 resize = _compiled.load("resize_u8")
 assert not any(".avx2." in code for code in resize.inspect_llvm().values())
 for channels in (1, 2, 3, 4):
     lines = np.random.default_rng(channels).integers(0, 256, (61, 47 * channels), np.uint8)
-    for method in (kernels.BILINEAR, kernels.BICUBIC, kernels.AREA):
+    for method in (twins.BILINEAR, twins.BICUBIC, twins.AREA):
         for size in ((9, 11), (80, 70)):
             box = np.array([3.5, 2.25, 50.5, 44.0])
             inside = np.array([3, 54, 2, 47])
-            taps = [kernels.taps(box[2 + k] / size[k], method, 45) for k in (0, 1)]
+            taps = [twins.taps(box[2 + k] / size[k], method, 45) for k in (0, 1)]
             arguments = (lines.strides[0], channels, inside, box, method, *taps, channels == 3)
             both = [np.empty(size[0] * size[1] * channels, np.uint8) for _ in range(2)]
-            for function, out in zip((resize, kernels.resize_u8_numpy), both):
+            for function, out in zip((resize, twins.resize_u8_numpy), both):
                 function(lines.ctypes.data, *arguments, out.ctypes.data, *size)
             np.testing.assert_array_equal(*both)
 """,
@@ -580,5 +580,5 @@ def test_resize_floats(channels: int, data: st.DataObject) -> None:
     pixels = np.random.default_rng(high).normal(0, 9, (high, wide * channels)).astype(np.float32)
     found, twin = np.empty((*size, channels), np.float32), np.empty((*size, channels), np.float32)
     kernels.resize_f4(pixels, channels, *rest, found)
-    kernels.resize_f4_numpy(pixels, channels, *rest, twin)
+    twins.resize_f4_numpy(pixels, channels, *rest, twin)
     np.testing.assert_allclose(found, twin, rtol=1e-5, atol=1e-4)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from asyncreader import DecodeError, ParamsError
 from asyncreader.keyed_random import mix_rows, uniforms
-from asyncreader.pixels import codec, kernels
+from asyncreader.pixels import codec, twins
 from asyncreader.pixels.transform import FLIP_DRAW, SCRATCH, OutputSpec, RowTransform, SampleSpec
 from asyncreader.stats import Meter
 from asyncreader.testing.contract import MODES, expected, sized
@@ -302,7 +302,7 @@ def test_scratch_belongs_to_a_thread() -> None:
         other = pool.submit(lambda: SCRATCH.take("test", 100).ctypes.data).result()
         assert other != mine.ctypes.data
     assert SCRATCH.array("test", (2, 3), F4).shape == (2, 3)
-    assert kernels.bytes_at(mine.ctypes.data, 100).tobytes() == mine.tobytes()
+    assert twins.bytes_at(mine.ctypes.data, 100).tobytes() == mine.tobytes()
 
 
 @pytest.mark.parametrize("crop", ["center", "random", "none"])

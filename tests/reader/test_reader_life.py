@@ -172,9 +172,9 @@ def test_close_with_a_stuck_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_close_amid_a_slow_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker in a batch that takes seconds to decode leaves it at the next picture: close() has
     nobody to leave behind (which would be a warning, and so an error here)."""
-    from asyncreader.pixels import codec
+    from asyncreader.pixels.codec import decoding
 
-    decode, begun, never = codec.decode, threading.Event(), threading.Event()
+    decode, begun, never = decoding.decode, threading.Event(), threading.Event()
 
     def slowly(*args: Any, **settings: Any) -> Any:
         begun.set()
@@ -183,7 +183,7 @@ def test_close_amid_a_slow_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     path = write_lmdb(tmp_path / "a", packed(pictures(64), "png"))
     reader = AsyncReader(path=path, batch_size=64)
-    monkeypatch.setattr(codec, "decode", slowly)
+    monkeypatch.setattr(decoding, "decode", slowly)
     reader.fetchData()
     assert begun.wait(HANG)
     reader.close()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from asyncreader.keyed_random import key_of, mix, mix_rows, scale_rows, uniforms
 from asyncreader.pixels import kernels
-from asyncreader.pixels.kernels import feistel_rows_numpy
+from asyncreader.pixels.twins import feistel_rows_numpy
 from asyncreader.sampling import Shuffle, sampler_of
 from asyncreader.sampling.blocks import Blocks
 from asyncreader.sampling.feistel import ROUNDS, TABLE, Permutation, permutation

@@ -16,7 +16,7 @@ import sweep_chunks
 from observed import HANG
 
 from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError
-from asyncreader.pixels import kernels
+from asyncreader.pixels import twins
 from asyncreader.pixels.transform import OutputSpec, RowTransform
 from asyncreader.sources import Request, RowJob, open_source, read_rows
 from asyncreader.sources.hdf5 import checks, chunk_cache, chunks
@@ -387,7 +387,7 @@ def test_many_threads_over_one_cache(capacity: int) -> None:
             numbers = rng.integers(0, 50, 4)
             entries, addresses = cache.pin(numbers)
             for number, address in zip(numbers.tolist(), addresses.tolist(), strict=True):
-                if address and (kernels.bytes_at(address, 256) != number).any():
+                if address and (twins.bytes_at(address, 256) != number).any():
                     wrong.append(number)
             cache.unpin(entries)
             if not rng.integers(8):

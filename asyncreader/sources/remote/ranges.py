@@ -14,7 +14,7 @@ import numpy as np
 
 from ...array_types import Array, Int64, UInt8
 from ...errors import FormatError
-from ...pixels import kernels
+from ...pixels import twins
 from ..bytestore import REMOTE, ByteStore, fetched
 from ..urls import Location
 from .client import Objects, Version, merged
@@ -56,7 +56,7 @@ class RangeStore:
         lengths = np.full(offsets.size, row_bytes, np.int64)
         held = self._held(offsets, lengths)
         for extent, row in zip(held, rows.tolist(), strict=True):
-            kernels.bytes_at(out + row * row_bytes, row_bytes)[:] = extent
+            twins.bytes_at(out + row * row_bytes, row_bytes)[:] = extent
 
     def address(self, size: int) -> None:
         return None
