@@ -1,20 +1,17 @@
-"""How a parameter is declared: its default, the check of its value, and what it does in words.
+"""Checks of values: what a parameter takes, what is kept of it, and what is expected instead.
 
-Tab completion and ``--help`` read declarations: nothing here loads numpy before a check needs it.
+Tab completion and ``--help`` read them: nothing here loads numpy before a check needs it.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import math
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from .errors import ParamsError
 
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from .array_types import Int64
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., object])
 W = TypeVar("W")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -88,81 +84,6 @@ def written(value: object) -> str:
     except Exception:  # an odd object, or a number of too many digits
         return f"a {type(value).__name__}"
     return text if len(text) <= 200 else f"{text[:200]}..."
-
-
-# -- declarations --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter as it was declared. ``help`` is Markdown; its first sentence is the summary.
-
-    ``shown``: the default in words, where the value does not say it; ``metavar``: what ``--help``
-    calls a value.
-    """
-
-    name: str
-    default: object
-    check: Check[object]
-    help: str
-    shown: str
-    metavar: str
-
-    @property
-    def summary(self) -> str:
-        """What ``--help`` says of it."""
-        text = re.split(r"[.;] ", re.sub(r"[`\"]", "", self.help))[0].removesuffix(".")
-        return f"{text[0].upper()}{text[1:]}."
-
-    @property
-    def words(self) -> list[str]:
-        """Values that Tab offers, as a command line writes them."""
-        offered = [word for word in self.check.words if word is not None or self.default]
-        return [str(word).lower() if isinstance(word, bool) else str(word) for word in offered]
-
-
-def parameter(default: T, check: Check[T], help: str, *, shown: str = "", metavar: str = "") -> T:
-    """The declaration of a parameter, as a field of a dataclass."""
-    said = {"check": check, "help": help, "shown": shown, "metavar": metavar}
-    return dataclasses.field(default=default, metadata=said)
-
-
-def worked_out(check: Check[T], help: str, *, shown: str = "", metavar: str = "") -> T:
-    """As :func:`parameter`, but the default follows from other values: it is None until then."""
-    unknown: Any = None
-    field: T = parameter(unknown, _also(check, None), help, shown=shown, metavar=metavar)
-    return field
-
-
-def declared(kind: type) -> dict[str, Parameter]:
-    """The parameters that a dataclass declares, by name and in order."""
-    return {
-        field.name: Parameter(field.name, field.default, **field.metadata)
-        for field in dataclasses.fields(kind)
-        if "check" in field.metadata
-    }
-
-
-_INDENT: Final[dict[str, Any]] = {"subsequent_indent": " " * 8, "break_on_hyphens": False}
-
-
-def documented(parameters: Mapping[str, Parameter]) -> Callable[[F], F]:
-    """Shows the keywords that a function takes as ``**`` to ``help()`` and notebooks."""
-
-    def document(taker: F) -> F:
-        signature = inspect.signature(taker)
-        first = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        named = [
-            inspect.Parameter(p.name, inspect.Parameter.KEYWORD_ONLY, default=p.default)
-            for p in parameters.values()
-        ]
-        setattr(taker, "__signature__", signature.replace(parameters=[*first, *named]))  # noqa: B010
-        taker.__doc__ = inspect.cleandoc(taker.__doc__ or "Keywords:") + "\n"
-        for p in parameters.values():
-            taker.__doc__ += "\n" + textwrap.fill(f"    {p.name}: {p.help}", 90, **_INDENT)
-        return taker
-
-    return document
 
 
 # -- checks of any parameter ---------------------------------------------------------------------

@@ -14,7 +14,6 @@ from typing import Any, Generic, NoReturn, Self, TypeAlias, Unpack
 import numpy as np
 
 from .batch import Batch, D, L
-from .checks import documented
 from .errors import FinishedError, ParamsError, ReaderClosedError
 from .params import (
     PARAMETERS,
@@ -24,6 +23,7 @@ from .params import (
     given_params,
     parse_params,
 )
+from .params.declare import documented
 from .pipeline import build
 from .pipeline.cuda import DeviceRing, open_device
 from .pipeline.distributed import rank_and_world, warn_of_ranks_left_out, worker_count

@@ -13,19 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 
 from asyncreader import checks
-from asyncreader.checks import (
-    Check,
-    Wrong,
-    declared,
-    one_of,
-    optional,
-    parameter,
-    whole,
-    worked_out,
-)
+from asyncreader.checks import Check, Wrong, one_of, optional, whole
 from asyncreader.errors import ParamsError
 from asyncreader.formats.packed import Encoding
 from asyncreader.params import READ_BY, ReaderParams, reading_params, snake_case
+from asyncreader.params.declare import declared, parameter, worked_out
 from asyncreader.system.limits import usable_cores
 from asyncreader.text import plain_name, slip
 

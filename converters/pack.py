@@ -7,8 +7,8 @@ import os
 import time
 from typing import Unpack
 
-from asyncreader.checks import documented
 from asyncreader.errors import AsyncReaderError, ParamsError, SourceError
+from asyncreader.params.declare import documented
 
 from .inputs.folder import FolderSamples
 from .inputs.packed import PackedSamples, may_be_packed

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from ..checks import Form, Parameter, path_text
+from ..checks import Form, path_text
 from ..params import PARAMETERS, parse_params, snake_case
+from ..params.declare import Parameter
 from .terminal import say
 
 if TYPE_CHECKING:

@@ -26,13 +26,13 @@ from asyncreader.cli.main import cli
 from asyncreader.faces import pyxis
 from asyncreader.faces.hdf5matrix import HDF5Matrix
 from asyncreader.params import (
-    _HABITS,
     PARAMETERS,
     ReaderKeywords,
     ReaderParams,
     parse_params,
     snake_case,
 )
+from asyncreader.params.other_names import OTHER_NAMES
 from asyncreader.pipeline import distributed
 from asyncreader.pipeline.distributed import rank_and_world, worker_count
 from asyncreader.text import plain_name, slip
@@ -503,7 +503,7 @@ def test_habits_from_elsewhere(name: str, value: Any, line: str) -> None:
 
 def test_lines_of_habits_are_right() -> None:
     """Every parameter that an answer names exists, and no habit hides one."""
-    for name, line in _HABITS.items():
+    for name, line in OTHER_NAMES.items():
         assert name == plain_name(name) not in map(plain_name, DEFAULTS)
         for written, value in re.findall(r'(?<![\w.(])(\w+)=("[^"]*"|True|False|\d+\b|)', line):
             assert written in DEFAULTS, line

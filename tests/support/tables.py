@@ -13,10 +13,10 @@ import click
 import numpy as np
 from project import ROOT
 
-from asyncreader.checks import Parameter
 from asyncreader.cli.main import cli
 from asyncreader.errors import ParamsError
 from asyncreader.params import PARAMETERS
+from asyncreader.params.declare import Parameter
 from asyncreader.pixels.transform import OutputSpec, RowTransform
 from asyncreader.sources.layouts.detect import table as layout_table
 from asyncreader.sources.request import Request, stored_samples

@@ -1,0 +1,20 @@
+"""The parameters of a reader: each declared once, and checked once."""
+
+from __future__ import annotations
+
+from .parse import given_params, parse_params, reading_params, snake_case
+from .reader import PARAMETERS, PATHS, READ_BY, Given, Paths, ReaderKeywords, ReaderParams
+
+__all__ = [
+    "PARAMETERS",
+    "PATHS",
+    "READ_BY",
+    "Given",
+    "Paths",
+    "ReaderKeywords",
+    "ReaderParams",
+    "given_params",
+    "parse_params",
+    "reading_params",
+    "snake_case",
+]

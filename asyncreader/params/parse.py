@@ -1,0 +1,136 @@
+"""Checks what a caller passed to a reader, once: names, values, and what they say together."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from ..checks import written
+from ..errors import ParamsError
+from ..sampling import takes_window
+from .other_names import instead
+from .reader import PARAMETERS, PATHS, READ_BY, SHUFFLE_WINDOW, Given, ReaderParams
+
+
+def snake_case(name: str) -> str:
+    """The canonical spelling of a parameter: ``batchSize`` -> ``batch_size``."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda m: "_" + m.group(1).lower(), name)
+
+
+def parse_params(params: Given | None, overrides: Mapping[str, object]) -> ReaderParams:
+    """Check everything that can be known without opening a file; ParamsError says what is wrong."""
+    given = given_params(params, overrides)
+    _check_source(given)
+    checked = {name: PARAMETERS[name].check(name, value) for name, value in given.items()}
+    result = ReaderParams(**checked)  # type: ignore[arg-type]
+    _check_together(result)
+    return result
+
+
+def reading_params(
+    path: str, given: Mapping[str, object], allowed: Sequence[str] = READ_BY
+) -> ReaderParams:
+    """``given`` checked, of which only those ``allowed`` say how the set at ``path`` is read."""
+    read = parse_params({**given, "path": path}, {})
+    unknown = sorted(name for name in given if snake_case(name) not in allowed)
+    if unknown:
+        raise ParamsError(
+            "params say how a packed set is read",
+            found=", ".join(unknown),
+            expected=", ".join(allowed),
+        )
+    return read
+
+
+def given_params(params: Given | None, overrides: Mapping[str, object]) -> dict[str, object]:
+    """What the caller passed, by canonical name and unchecked; ``overrides`` win.
+
+    ParamsError for names that no parameter has.
+    """
+    return {**_collect(params), **_collect(overrides)}
+
+
+def _collect(params: Given | None) -> dict[str, object]:
+    if params is None:
+        return {}
+    if isinstance(params, str | os.PathLike | list | tuple):
+        return {"path": params}
+    if not isinstance(params, Mapping):
+        raise ParamsError(
+            "params must be a dict or a path",
+            found=type(params).__name__,
+            expected='{"path": ..., ...} or "train.h5"',
+            hint="arrays go as data=" if hasattr(params, "shape") else None,
+        )
+    given: dict[str, object] = {}
+    for raw, value in params.items():
+        name = snake_case(raw) if isinstance(raw, str) else raw
+        if name not in PARAMETERS:
+            raise ParamsError(f"unknown parameter {written(raw)}", hint=instead(str(name), value))
+        if name in given:
+            raise ParamsError(f"{name!r} is given twice, also as {raw!r}")
+        given[name] = value
+    return given
+
+
+def _check_source(given: Mapping[str, object]) -> None:
+    named = [n for n in (*PATHS, "data") if given.get(n) is not None]
+    if len(named) != 1:
+        raise ParamsError(
+            "name one source of data",
+            found=" and ".join(named) or "none",
+            expected="one of path, hdf5_path, lmdb_path or data",
+        )
+    if given.get("labels") is not None and "data" not in named:
+        raise ParamsError(
+            "labels= goes with data=", hint="name the labels of a file by labels_field"
+        )
+    if given.get("labels_path") is not None:
+        if named != ["path"] and named != ["hdf5_path"]:
+            raise ParamsError("labels_path goes with path= or hdf5_path=", found=f"{named[0]}=")
+        if "labels_field" in given and given["labels_field"] is None:
+            raise ParamsError("labels_path is given, but labels_field=None asks for no labels")
+
+
+def _check_together(p: ReaderParams) -> None:
+    dims = p.dims
+    if dims is not None and sorted(dims) != [1, 2, 3, 4]:
+        raise ParamsError(
+            "num_dim, h_dim, w_dim and cha_dim must be a permutation of 1, 2, 3, 4",
+            found=f"({', '.join(map(str, dims))})",
+        )
+    auto = {p.rank, p.world_size} & {"auto"}
+    if not auto and not 0 <= int(p.rank) < int(p.world_size):
+        raise ParamsError(
+            "rank must be below world_size", found=f"rank {p.rank}, world_size {p.world_size}"
+        )
+    if p.last_batch == "short" and p.world_size not in (1, "auto"):
+        raise ParamsError('last_batch="short" needs world_size 1: other ranks would wait for ever')
+    if p.size is None and (p.crop_ratio != 1.0 or p.crop in ("random", "random-resized")):
+        raise ParamsError("crop and crop_ratio need size=(H, W)")
+    if not takes_window(p.shuffle) and p.shuffle_window != SHUFFLE_WINDOW:
+        raise ParamsError('shuffle_window goes with shuffle="block"', found=f"{p.shuffle!r}")
+    _check_fields(p)
+
+
+def _check_fields(p: ReaderParams) -> None:
+    if p.data is None:
+        return
+    if not isinstance(p.data, dict):
+        if isinstance(p.data_field, tuple):
+            raise ParamsError(
+                "several fields of arrays go as data={name: array, ...}",
+                found=type(p.data).__name__,
+            )
+        return
+    if p.data_field == "data":
+        return
+    chosen = p.data_field if isinstance(p.data_field, tuple) else (p.data_field,)
+    missing = [name for name in chosen if name not in p.data]
+    if missing or isinstance(p.data_field, str):
+        raise ParamsError(
+            "data_field does not choose from data's arrays",
+            found=repr(p.data_field),
+            expected=f"a list of some of {', '.join(map(repr, p.data))}",
+        )

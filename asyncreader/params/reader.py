@@ -1,0 +1,394 @@
+"""The parameters of a reader: each is declared here, with its default, its check and its text.
+
+To add one: a line in ReaderKeywords, for type checkers and editors, and its declaration in
+ReaderParams. ``-p``, Tab, ``help()`` and the table of parameters follow from that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
+
+from .. import checks
+from ..checks import one_of, optional, or_auto, whole
+from ..sampling import Shuffle
+from .declare import declared, parameter
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ..array_types import Int64
+    from ..pixels.transform import OutputSpec
+
+#: What names packed files: a path, a glob or several of them.
+PATHS: Final = ("path", "hdf5_path", "lmdb_path")
+Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+#: Parameters that say which part of a packed set is meant.
+READ_BY: Final = (
+    *("data_field", "labels_field", "labels_path", "subset", "channel_order"),
+    *("num_dim", "h_dim", "w_dim", "cha_dim"),
+)
+
+#: What a reader is opened with: a dict of parameters, or what ``path`` takes.
+Given: TypeAlias = Mapping[str, object] | Paths
+
+#: Samples mixed together by shuffle="block".
+SHUFFLE_WINDOW: Final = 16_384
+
+# The values that some parameters have: their check and Tab take them from these types.
+Workers: TypeAlias = Literal["thread", "process"]
+LastBatch: TypeAlias = Literal["drop", "pad", "wrap", "short"]
+ChannelOrder: TypeAlias = Literal["RGB", "stored"]
+Layout: TypeAlias = Literal["NCHW", "NHWC"]
+Crop: TypeAlias = Literal["center", "random", "random-resized", "none"]
+Interpolation: TypeAlias = Literal["bilinear", "bicubic", "area", "nearest", "fast"]
+OnError: TypeAlias = Literal["raise", "skip", "zero"]
+Verify: TypeAlias = Literal["always", "first", "never"]
+Io: TypeAlias = Literal["auto", "mmap", "pread"]
+Auto: TypeAlias = Literal["auto"]
+
+
+class ReaderKeywords(TypedDict, total=False):
+    """Types of what a caller may pass; ReaderParams says what each means and what is kept."""
+
+    path: Paths | None
+    hdf5_path: Paths | None
+    lmdb_path: Paths | None
+    data: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
+    labels: npt.ArrayLike | None
+    data_field: str | Sequence[str]
+    labels_field: str | None
+    labels_path: str | os.PathLike[str] | None
+    subset: slice | str | Sequence[int] | npt.NDArray[np.integer] | None
+    batch_size: int
+    nthread: int | Auto
+    njob: int
+    workers: Workers
+    shuffle: Shuffle
+    shuffle_window: int
+    seed: int
+    epochs: int | None
+    last_batch: LastBatch
+    rank: int | Auto
+    world_size: int | Auto
+    num_dim: int | None
+    h_dim: int | None
+    w_dim: int | None
+    cha_dim: int | None
+    channel_order: ChannelOrder
+    layout: Layout
+    contiguous: bool
+    dtype: npt.DTypeLike | None
+    scale: float | None
+    mean: npt.ArrayLike | None
+    std: npt.ArrayLike | None
+    size: Sequence[int] | None
+    crop: Crop
+    crop_ratio: float
+    interpolation: Interpolation
+    flip: bool
+    postprocess: Callable[..., object] | None
+    on_error: OnError
+    verify: Verify
+    io: Io
+    timeout: float | None
+    cuda: bool | str
+    trace: str | os.PathLike[str] | None
+    copy: bool
+    debug: bool
+
+
+#: An axis of stored 4-D data.
+_AXIS: Final = optional(whole(1, 5))
+
+
+@dataclass(frozen=True, eq=False)
+class ReaderParams:
+    """Checked parameters of a reader: what AsyncReader keeps of its keywords.
+
+    Equal ones have equal values. Arrays of numpy are compared row by row; other arrays are equal
+    where they are the same object."""
+
+    path: str | tuple[str, ...] | None = parameter(
+        None,
+        optional(checks.PATHS),
+        "packed file(s): a path, a glob, a URL or a list (one data set, in that order); the format "
+        "is recognised by content; numpy's `.npy` is read, too",
+        shown="one of these",
+    )
+    hdf5_path: str | tuple[str, ...] | None = parameter(
+        None,
+        optional(checks.PATHS),
+        "the same, and an error if it is not HDF5",
+        shown="one of these",
+    )
+    lmdb_path: str | tuple[str, ...] | None = parameter(
+        None,
+        optional(checks.PATHS),
+        "the same, and an error if it is not LMDB",
+        shown="one of these",
+    )
+    data: object = parameter(
+        None,
+        optional(checks.DATA),
+        "an array instead of a path: numpy, memmap, zarr, a tensor of torch (not copied), "
+        "h5py data set (reopened by its path); "
+        "`data={name: array, ...}`: several fields",
+        shown="one of these",
+    )
+    labels: object = parameter(None, optional(checks.LABELS), "labels that go with `data`")
+    data_field: str | tuple[str, ...] = parameter(
+        "data",
+        checks.NAMES,
+        'name in the file (`group/x` works); `["data", "mask"]`: several fields',
+    )
+    labels_field: str | None = parameter(
+        "labels", optional(checks.TEXT), "name of the labels in the file; None: no labels"
+    )
+    labels_path: str | None = parameter(
+        None,
+        optional(checks.FILE),
+        "another file, which holds the labels: HDF5, or an LMDB for one of Caffe's Datums",
+    )
+    subset: slice | Int64 | str | None = parameter(
+        None,
+        optional(checks.SUBSET),
+        "a slice, an array of record numbers (repeats allowed) or the name of a split; "
+        "`indices` stay record numbers",
+    )
+    batch_size: int = parameter(1, whole(1, 1 << 63), "samples in a batch")
+    nthread: int | Auto = parameter(
+        1,
+        or_auto(whole(1, 1025)),
+        'worker threads; `"auto"`: usable cores divided by the ranks on this machine',
+    )
+    njob: int = parameter(1, whole(1, 4097), "batches in flight at most")
+    workers: Workers = parameter(
+        "thread",
+        one_of(Workers),
+        '`"process"`: the same slots filled by spawned processes, for a `postprocess` that holds '
+        "the GIL",
+    )
+    shuffle: Shuffle = parameter(
+        False,
+        one_of(Shuffle),
+        '`True`: another permutation every epoch; `"block"`: blocks of storage in random order, '
+        'samples mixed over a window; `"replacement"`: independent draws',
+    )
+    shuffle_window: int = parameter(
+        SHUFFLE_WINDOW, whole(1), 'samples mixed together by `"block"`, at most 256 MiB decoded'
+    )
+    seed: int = parameter(0, whole(0, 1 << 64), "seed of the order, of crops and of flips")
+    epochs: int | None = parameter(None, optional(whole(1)), "number of epochs; None: endless")
+    last_batch: LastBatch = parameter(
+        "drop",
+        one_of(LastBatch),
+        'an incomplete last batch: `"drop"`, `"pad"` (zeros, mask False), `"wrap"` (head of the '
+        'next epoch\'s order), `"short"` (world_size 1)',
+    )
+    rank: int | Auto = parameter(
+        0,
+        or_auto(whole(0, 1 << 31)),
+        'number of this process among `world_size`; `"auto"` asks Ray Train\'s context, else reads '
+        "`RANK` and `WORLD_SIZE`, `OMPI_*` or `SLURM_*`",
+    )
+    world_size: int | Auto = parameter(
+        1,
+        or_auto(whole(1, 1 << 31)),
+        'processes that share an epoch; `"auto"` as for `rank`. Left out where a launcher started '
+        "several, it is a warning",
+    )
+    num_dim: int | None = parameter(
+        None,
+        _AXIS,
+        "number of the sample axis of stored 4-D data, from 1; the four are a permutation. Data "
+        "that may be NCHW, and more than 4 channels, are pictures only where the axes are named",
+        shown="from the file, else 1",
+    )
+    h_dim: int | None = parameter(
+        None, _AXIS, "number of the height axis", shown="from the file, else 2"
+    )
+    w_dim: int | None = parameter(
+        None, _AXIS, "number of the width axis", shown="from the file, else 3"
+    )
+    cha_dim: int | None = parameter(
+        None, _AXIS, "number of the channel axis", shown="from the file, else 4"
+    )
+    channel_order: ChannelOrder = parameter(
+        "RGB",
+        one_of(ChannelOrder),
+        '`"stored"`: raw pixels known to be BGR (Caffe) are not turned into RGB',
+    )
+    layout: Layout = parameter(
+        "NCHW", one_of(Layout), "shape of a batch; NCHW of data stored NHWC is a free view"
+    )
+    contiguous: bool = parameter(False, checks.FLAG, "transpose into C order")
+    dtype: str | None = parameter(
+        None,
+        optional(checks.DTYPE),
+        '`"float32"`, `"float16"` ...: cast while filling',
+        shown="as stored",
+    )
+    scale: float | None = parameter(
+        None,
+        optional(checks.FINITE),
+        "`(x * scale - mean) / std`, fused into the fill; needs a float dtype",
+    )
+    mean: tuple[float, ...] | None = parameter(
+        None, optional(checks.per_channel()), "one number, or one for each channel"
+    )
+    std: tuple[float, ...] | None = parameter(
+        None, optional(checks.per_channel(divisor=True)), "as `mean`"
+    )
+    size: tuple[int, int] | None = parameter(
+        None,
+        optional(checks.SIZE),
+        "`(H, W)`: crop and resize while filling, raw pixels too; needed where stored images "
+        "differ in size",
+        shown="as stored",
+    )
+    crop: Crop = parameter(
+        "center",
+        one_of(Crop),
+        '`"center"`, `"random"`: a part of the largest rectangle of the shape of `size`; '
+        '`"random-resized"`: 0.08 to 1 of the area; `"none"`: all of it, squeezed',
+    )
+    crop_ratio: float = parameter(
+        1.0,
+        checks.number(0, 1),
+        "part of that rectangle's sides; 0.875 is the usual crop for evaluation",
+    )
+    interpolation: Interpolation = parameter(
+        "bilinear",
+        one_of(Interpolation),
+        'how to resize: `"bilinear"` and `"bicubic"` as Pillow and torchvision do (antialiased); '
+        '`"area"`: the mean of what a pixel covers; `"nearest"`; `"fast"`: OpenCV\'s bilinear',
+    )
+    flip: bool = parameter(False, checks.FLAG, "mirror at random")
+    postprocess: Callable[..., object] | None = parameter(
+        None,
+        optional(checks.FUNCTION),
+        "`f(data, labels)` or `f(data, labels, rng)` for each batch, in the workers; it returns "
+        "both, the data alone, or None if it worked in place. What it draws from `rng` is "
+        "reproducible; what it draws from the generators of `random`, numpy and torch is so in "
+        "worker processes only",
+    )
+    on_error: OnError = parameter(
+        "raise",
+        one_of(OnError),
+        'a bad sample: `"raise"`, `"skip"` (a replacement sample, shown in `indices`), `"zero"` '
+        "(mask False); listed in `stats()`",
+    )
+    verify: Verify = parameter(
+        "first",
+        one_of(Verify),
+        'check checksums: `"first"` until each sample has passed once, `"always"` or `"never"`',
+    )
+    io: Io = parameter(
+        "auto", one_of(Io), '`"mmap"`, or `"pread"` (network file systems, cold data)'
+    )
+    timeout: float | None = parameter(
+        None,
+        optional(checks.number(0, 1e9)),
+        "seconds before `getNextBatch()` raises `ReaderTimeoutError`; the batch keeps filling",
+    )
+    cuda: bool | str = parameter(
+        False,
+        checks.CUDA,
+        'True or `"cuda:1"`: page-locked slots, copied on a side stream into two device slots; '
+        "`data` and `labels` are torch device tensors, valid until the next `getNextBatch()` in "
+        "the order of the stream current at that call",
+    )
+    trace: str | None = parameter(
+        None,
+        optional(checks.FILE),
+        "a file for a Chrome trace of workers, slots and waits (the last 20,000 events of each), "
+        "written whole by `close()` or at the end of the program; opens in ui.perfetto.dev. One "
+        "file per rank",
+    )
+    copy: bool = parameter(False, checks.FLAG, "batches are private copies, which stay valid")
+    debug: bool = parameter(False, checks.FLAG, "overwrite batches that were given back")
+
+    # -- equality --------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ReaderParams):
+            return NotImplemented
+        return all(_equal(getattr(self, name), getattr(other, name)) for name in PARAMETERS)
+
+    def __hash__(self) -> int:
+        return hash(tuple(getattr(self, name) for name in PARAMETERS if name not in _UNHASHED))
+
+    # -- derived ---------------------------------------------------------------------------
+
+    @property
+    def dims(self) -> tuple[int, int, int, int] | None:
+        """1-based (number, height, width, channel) axes, or None where none was named."""
+        given = (self.num_dim, self.h_dim, self.w_dim, self.cha_dim)
+        if given == (None, None, None, None):
+            return None
+        number, height, width, channel = (
+            default if value is None else value
+            for value, default in zip(given, (1, 2, 3, 4), strict=True)
+        )
+        return number, height, width, channel
+
+    @property
+    def given_path(self) -> str | tuple[str, ...]:
+        """What names the packed files; () if the data are arrays."""
+        return self.path or self.hdf5_path or self.lmdb_path or ()
+
+    @property
+    def field_names(self) -> tuple[str, ...] | None:
+        """Names of the fields that are served as a tuple, in that order; None for plain data."""
+        if isinstance(self.data_field, tuple):
+            return self.data_field
+        return tuple(self.data) if isinstance(self.data, dict) else None
+
+    @property
+    def wanted(self) -> OutputSpec:
+        """The part that shapes and converts samples."""
+        import numpy as np
+
+        from ..pixels.transform import OutputSpec
+
+        return OutputSpec(
+            layout=self.layout,
+            contiguous=self.contiguous,
+            dtype=None if self.dtype is None else np.dtype(self.dtype),
+            scale=1.0 if self.scale is None else float(self.scale),
+            mean=(0.0,) if self.mean is None else self.mean,
+            std=(1.0,) if self.std is None else self.std,
+            size=self.size,
+            crop=self.crop,
+            crop_ratio=self.crop_ratio,
+            interpolation=self.interpolation,
+            flip=self.flip,
+        )
+
+
+#: The declarations, by name.
+PARAMETERS: Final = declared(ReaderParams)
+
+#: Parameters whose values may have no hash; equal ones of the others have equal hashes.
+_UNHASHED: Final = ("data", "labels", "subset", "postprocess")
+
+
+def _equal(a: object, b: object) -> bool:
+    """Whether two values of a parameter are the same."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict) and isinstance(b, dict):
+        return list(a) == list(b) and all(_equal(a[name], b[name]) for name in a)
+    import numpy as np
+
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        alike = a.dtype == b.dtype and a.shape == b.shape
+        return alike and bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
+    return not hasattr(a, "shape") and bool(a == b)
