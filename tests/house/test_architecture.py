@@ -18,7 +18,8 @@ LAYERS = {
         "asyncreader.array_types asyncreader.errors asyncreader.system asyncreader.text"
         " asyncreader.stats asyncreader.keyed_random",
         "asyncreader.pixels",
-        "asyncreader.formats asyncreader.checks asyncreader.params asyncreader.sampling",
+        "asyncreader.formats asyncreader.checks asyncreader.sampling",
+        "asyncreader.params",
         "asyncreader.sources",
         "asyncreader.pipeline asyncreader.verify asyncreader.testing",
         "asyncreader.faces asyncreader.batch",

@@ -105,6 +105,8 @@ ALLOWED = {
     # the pipes of multiprocessing to processes that we have spawned ourselves
     ("asyncreader.pipeline.processes", "pickle"),
     ("asyncreader.pipeline.process_group", "pickle"),
+    # compiled code that it has kept itself, as numba's own cache does
+    ("asyncreader.pixels._compiled.base", "pickle"),
     # reads back what it has pickled itself, as another process would
     ("asyncreader.testing.contract", "pickle"),
     # convert --allow-pickle, for owners who trust whoever wrote the set
@@ -210,7 +212,7 @@ def test_docstrings() -> None:
         assert ast.get_docstring(tree), path
         for node in tree.body:
             if path.parent.name == "_compiled":
-                continue  # the twins in kernels.py say what each does
+                continue  # the twins in twins.py say what each does
             if isinstance(node, kinds) and not node.name.startswith("_") and node.name != "main":
                 assert ast.get_docstring(node), f"{path}: {node.name}"
 

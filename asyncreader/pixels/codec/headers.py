@@ -274,6 +274,7 @@ def _check_webp(data: Buffer) -> None:
 
 
 def pillow_open(data: Buffer) -> Any:
+    """The image as Pillow opens it, its pixels not yet decoded. DecodeError."""
     # With formats given, Pillow itself loads no plugin beyond its first five.
     import PIL.TiffImagePlugin
     import PIL.WebPImagePlugin  # noqa: F401
