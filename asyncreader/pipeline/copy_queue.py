@@ -45,7 +45,7 @@ class CopyQueue:
     """Batches of the slots of one ring that are copied as they are.
 
     ``outs``: the rows of each slot, its labels (None without any) and its mark, where READY is
-    written when it is whole (see slot_state.py);
+    written when it is whole (see owners.py);
     ``labels``: the table that labels are copied from; ``extents``: where rows are (the arguments
     of kernels.copy_batches from ``source`` to ``stride``); ``servers``: workers that serve the
     queue at a time; ``traced``: notes in their meters when batches were copied, see trace.py.

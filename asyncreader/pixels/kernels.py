@@ -6,8 +6,8 @@ first read (``kernels.gather_rows``); from then on the name is an ordinary globa
 costs nothing more. Therefore write ``kernels.gather_rows(...)``: ``from .kernels import
 gather_rows`` would load numba with the module. Without numba the twins do the work.
 
-A new kernel is a function under ``@kernel`` in ``_compiled/``, its twin in ``_TWINS`` and a line
-of annotation here.
+A new kernel is a function under ``@kernel`` in ``_compiled/``, its twin and a line of annotation
+here.
 
 Compiled code is kept on disk: in ``NUMBA_CACHE_DIR``, in ``_compiled/__pycache__`` or in
 the user's cache folder, whichever can be written. Worker processes get what cannot be kept from a
@@ -50,21 +50,9 @@ cut_jpeg: Callable[..., None]
 add_restarts: Callable[..., None]
 
 _TWINS: Final[dict[str, Callable[..., None]]] = {
-    "feistel_rows": twins.feistel_rows_numpy,
-    "gather_rows": twins.gather_rows_numpy,
-    "stream_rows": twins.gather_rows_numpy,  # the same, past the caches
-    "checked_rows": twins.checked_rows_numpy,
-    "affine_rows": twins.affine_rows_numpy,
-    "affine_rows_half": twins.affine_rows_numpy,
-    "mirror_rows": twins.mirror_rows_numpy,
-    "transpose_rows": twins.transpose_rows_numpy,
-    "copy_batches": twins.copy_batches_numpy,
-    "await_batch": twins.await_batch_numpy,
-    "resize_u8": twins.resize_u8_numpy,
-    "resize_f4": twins.resize_f4_numpy,
-    "jpeg_header": twins.jpeg_header_numpy,
-    "cut_jpeg": twins.cut_jpeg_numpy,
-    "add_restarts": twins.add_restarts_numpy,
+    name.removesuffix("_numpy"): twin
+    for name, twin in vars(twins).items()
+    if name.endswith("_numpy")
 }
 
 #: Those whose twins take so much longer that the user is told.

@@ -3,7 +3,7 @@
 They are decoded to those numbers; label maps are resized by nearest neighbour. A palette picture
 gives its palette indices (Pascal VOC's classes), not the colours; grey of 8 or 16 bits is given as
 it is, 1 bit as 0 and 1; colours are three channels, of 16 bits from PNG and PPM only; alpha is
-dropped. Orientation is applied as everywhere (codec.py).
+dropped. Orientation is applied as everywhere (codec).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DTYPES: Final = ("uint8", "uint16")
 
 
 def decode_values(data: codec.Buffer) -> Array:
-    """Upright values, (H, W, C) uint8 or uint16 with C 1 or 3, of any image that codec.py reads.
+    """Upright values, (H, W, C) uint8 or uint16 with C 1 or 3, of any image that the codec reads.
 
     Raises DecodeError for what is damaged, or holds numbers that uint16 does not.
     """

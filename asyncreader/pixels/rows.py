@@ -301,7 +301,7 @@ class RowWriter:
         if part._check is not None:
             part._checked(store, offsets, part._check)
             return
-        row_bytes = fill.stored_bytes
+        row_bytes = fill.stored.row_bytes
         if fill.mode == "copy":
             where = None
             if streams(row_bytes, out.nbytes):
@@ -332,7 +332,7 @@ class RowWriter:
     def _checked(self, store: RowStore, offsets: Int64, check: Bools) -> None:
         """Copy rows, then hash and convert the copies: the bytes served are those checked."""
         fill, out, job = self.fill, self.out, self.job
-        row_bytes = fill.stored_bytes
+        row_bytes = fill.stored.row_bytes
         expected = self._expected()
         if fill.mode == "copy" and (row_bytes | address_of(out)) % twins.CHECKED_ROW == 0:
             where = store.address(offsets.size * row_bytes)

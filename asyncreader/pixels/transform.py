@@ -179,17 +179,13 @@ class RowTransform:
         if self.mode in _KERNELS:
             # loaded by the thread that opens the reader, not by a worker during the first batch
             getattr(kernels, _KERNELS[self.mode])
-        coefficients = np.empty((2, max(1, self._channels)), np.float64)
-        mean = np.broadcast_to(np.asarray(wanted.mean, np.float64), coefficients[0].shape)
-        std = np.broadcast_to(np.asarray(wanted.std, np.float64), coefficients[0].shape)
-        coefficients[0] = wanted.scale / std
-        coefficients[1] = -mean / std
+        shape = () if stored.axes is None else (self._channels,)
+        mean, std = (np.broadcast_to(np.ravel(v), shape or 1) for v in (wanted.mean, wanted.std))
         work = np.float64 if self.dtype.itemsize > 4 else np.float32
-        self._scale: Array = coefficients[0].astype(work)
-        self._shift: Array = coefficients[1].astype(work)
-        self._scale32 = coefficients[0].astype(np.float32)
-        self._shift32 = coefficients[1].astype(np.float32)
-        self._work = np.dtype(work)
+        self._scale: Array = (wanted.scale / std).astype(work).reshape(shape)
+        self._shift: Array = (-mean / std).astype(work).reshape(shape)
+        self._scale32 = (wanted.scale / std).astype(np.float32)
+        self._shift32 = (-mean / std).astype(np.float32)
         self.row_bytes = math.prod(self.row_shape) * self.dtype.itemsize
 
     # -- what the slots look like ----------------------------------------------------------
@@ -296,11 +292,6 @@ class RowTransform:
 
     # -- filling ---------------------------------------------------------------------------
 
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes of one raw sample."""
-        return self.stored.row_bytes
-
     def as_stored(self, data: UInt8) -> Array:
         """A raw sample in stored axis order, from its bytes."""
         assert self.stored.shape is not None
@@ -369,7 +360,7 @@ class RowTransform:
         """
         with self._checked(sample):
             if self._to_hwc is None:
-                self._finish_other(self._stepped(sample, row), out)
+                self._cast(self._stepped(sample, row), out)
             else:
                 self._put_hwc(sample.transpose(self._to_hwc), None, draws, flip, out, row)
         self._finish_steps(out, row)
@@ -554,23 +545,15 @@ class RowTransform:
             return
         if flip:
             hwc = hwc[:, ::-1]
-        target = out.transpose(self._row_to_hwc)
-        if not self.wanted.affine:
-            np.copyto(target, hwc, casting="unsafe")
-            return
-        work = hwc.astype(self._work)
-        work *= self._scale
-        work += self._shift
-        np.copyto(target, work, casting="unsafe")
+        self._cast(hwc, out.transpose(self._row_to_hwc))
 
-    def _finish_other(self, sample: Array, out: Array) -> None:
-        if not self.wanted.affine:
-            np.copyto(out, sample, casting="unsafe")
-            return
-        work = sample.astype(self._work)
-        work *= self._scale[0]
-        work += self._shift[0]
-        np.copyto(out, work, casting="unsafe")
+    def _cast(self, sample: Array, out: Array) -> None:
+        """Normalise a sample, and cast it into ``out``."""
+        if self.wanted.affine:
+            sample = sample.astype(self._scale.dtype)
+            sample *= self._scale
+            sample += self._shift
+        np.copyto(out, sample, casting="unsafe")
 
 
 def _holds_all(stored: np.dtype[Any], dtype: np.dtype[Any]) -> bool:

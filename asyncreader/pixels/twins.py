@@ -14,9 +14,6 @@ from ..array_types import Array, Float32, Float64, Int64, UInt8, UInt64
 #: Methods of resizing: see filter_weights.
 BILINEAR, BICUBIC, AREA = 0, 1, 2
 
-_M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-
-
 #: Elements that the twin of affine_rows takes at a time: they stay in the cache (16,384 was best).
 _TILE: Final = 16_384
 
@@ -38,19 +35,19 @@ def feistel_rows_numpy(
         hi, lo = x[todo] >> shift, x[todo] & rmask
         for r in range(keys.size):
             if r % 2 == 0:
-                hi ^= _round_numpy(lo, keys[r]) & lmask
+                hi ^= _round(lo, keys[r]) & lmask
             else:
-                lo ^= _round_numpy(hi, keys[r]) & rmask
+                lo ^= _round(hi, keys[r]) & rmask
         walked = (hi << shift) | lo
         x[todo] = walked
         todo = todo[walked >= np.uint64(count)]
     out[:] = x.astype(np.int64)
 
 
-def _round_numpy(half: UInt64, key: np.uint64) -> UInt64:
+def _round(half: UInt64, key: np.uint64) -> UInt64:
     z: Any = half + key
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(_M1)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(_M2)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: UInt64 = z ^ (z >> np.uint64(31))
     return mixed
 
@@ -64,6 +61,10 @@ def gather_rows_numpy(source: int, offsets: Int64, row_bytes: int, out: int, row
     """Copy ``row_bytes`` bytes at ``source + offsets[i]`` to row ``rows[i]`` of ``out``."""
     for offset, row in zip(offsets.tolist(), rows.tolist(), strict=True):
         ctypes.memmove(out + row * row_bytes, source + offset, row_bytes)
+
+
+#: It also writes past the caches when it is compiled.
+stream_rows_numpy = gather_rows_numpy
 
 
 def affine_rows_numpy(
@@ -114,6 +115,10 @@ def affine_rows_numpy(
                 np.copyto(done, tile[..., c])
                 done *= scale[c]
                 done += shift[c]
+
+
+#: Its rows are uint16, the bits of float16.
+affine_rows_half_numpy = affine_rows_numpy
 
 
 def checked_rows_numpy(
@@ -316,7 +321,7 @@ def resize_f4_numpy(
     flip: bool,
     out: Array,
 ) -> None:
-    """The same for floats, without clipping: ``pixels`` (h, w * channels) to ``out`` (H, W, C)."""
+    """Resize floats, which are not clipped: ``pixels`` (h, w * channels) to ``out`` (H, W, C)."""
     high, wide = out.shape[:2]
     down, across = _both_weights(inside, box, method, (high, wide), (taps_y, taps_x))
     values = pixels.reshape(len(pixels), -1, channels)

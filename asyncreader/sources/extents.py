@@ -157,7 +157,7 @@ class RawImages(ExtentSource):
     def _copy_planes(self, writer: RowWriter) -> None:
         """Rows as they are but for the order of their channel planes: still one gather."""
         planes, job = self._planes(), writer.job
-        size = writer.fill.stored_bytes // planes
+        size = writer.fill.stored.row_bytes // planes
         steps = np.arange(planes, dtype=np.int64)
         offsets = self.offsets(job.records)[:, None] + steps[::-1] * size
         rows = job.rows[:, None] * planes + steps

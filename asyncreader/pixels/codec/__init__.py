@@ -11,47 +11,23 @@ DecodeError, never a partly grey picture.
 
 from __future__ import annotations
 
-from .decoding import (
-    Decoded,
-    decode,
-    decode_part,
-    encode,
-    png_pixels,
-    reduction,
-    stored_pixels,
-    upright,
-)
-from .headers import (
-    IMAGE_SUFFIXES,
-    PILLOW_FORMATS,
-    ImageHeader,
-    check_depth,
-    read_header,
-    read_plain_header,
-    sniff,
-)
-from .jpeg_segments import MAX_PIXELS, MAX_SCANS, Buffer, is_grey_jpeg
-from .structure import check_structure
-
-__all__ = [
-    "IMAGE_SUFFIXES",
-    "MAX_PIXELS",
-    "MAX_SCANS",
-    "PILLOW_FORMATS",
-    "Buffer",
-    "Decoded",
-    "ImageHeader",
-    "check_depth",
-    "check_structure",
-    "decode",
-    "decode_part",
-    "encode",
-    "is_grey_jpeg",
-    "png_pixels",
-    "read_header",
-    "read_plain_header",
-    "reduction",
-    "sniff",
-    "stored_pixels",
-    "upright",
-]
+from .decoding import Decoded as Decoded
+from .decoding import decode as decode
+from .decoding import decode_part as decode_part
+from .decoding import encode as encode
+from .decoding import png_pixels as png_pixels
+from .decoding import reduction as reduction
+from .decoding import stored_pixels as stored_pixels
+from .decoding import upright as upright
+from .headers import IMAGE_SUFFIXES as IMAGE_SUFFIXES
+from .headers import PILLOW_FORMATS as PILLOW_FORMATS
+from .headers import ImageHeader as ImageHeader
+from .headers import check_depth as check_depth
+from .headers import read_header as read_header
+from .headers import read_plain_header as read_plain_header
+from .headers import sniff as sniff
+from .jpeg_segments import MAX_PIXELS as MAX_PIXELS
+from .jpeg_segments import MAX_SCANS as MAX_SCANS
+from .jpeg_segments import Buffer as Buffer
+from .jpeg_segments import is_grey_jpeg as is_grey_jpeg
+from .structure import check_structure as check_structure

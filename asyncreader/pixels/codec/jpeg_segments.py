@@ -199,7 +199,7 @@ def _tiff_orientation(tiff: bytes) -> int:
 
 
 def _odd_orientation(tiff: bytes) -> int:
-    """The same for EXIF data that are not as they should be: whatever Pillow makes of them."""
+    """The orientation in EXIF data that are not as they should be: what Pillow makes of them."""
     from PIL import Image
 
     exif = Image.Exif()
