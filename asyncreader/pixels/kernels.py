@@ -183,16 +183,16 @@ def compile_all() -> None:
     if module is None:
         raise RuntimeError(f"nothing to compile with: {_state.reason}")
     kernels = {name: __getattr__(name) for name in module.KERNELS}
-    lost = [name for name, kernel in kernels.items() if not _kept(module, kernel)]
+    lost = [
+        name
+        for name, kernel in kernels.items()
+        if kernel is _TWINS[name] or not module.is_kept(kernel)
+    ]
     if lost:
         raise RuntimeError(
             f"not kept on disk: {', '.join(lost)}; set NUMBA_CACHE_DIR to a folder that can be "
             "written"
         )
-
-
-def _kept(module: ModuleType, kernel: Callable[..., None]) -> bool:
-    return kernel not in _TWINS.values() and bool(module.is_kept(kernel))
 
 
 def share(names: Iterable[str] = ()) -> str | None:
