@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import os
 import shutil
@@ -15,6 +16,7 @@ import pytest
 from child_processes import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from project import tree_of
 from xxhash import xxh3_64_intdigest
 
 from asyncreader.pixels import kernels, twins
@@ -308,13 +310,28 @@ def test_damaged_compiled_code_is_compiled_anew(package: Path, tmp_path: Path) -
 @pytest.mark.slow
 def test_kept_code_is_of_the_sources(package: Path, tmp_path: Path) -> None:
     """A change of the file that kernels share is a change of every kernel, and so is another numba:
-    no old code is used."""
+    no old code is used. A change of another kernel's file is none."""
     changes = []
     for name in ("base.py", "copying.py"):
         path = package / "asyncreader/pixels/_compiled" / name
         changes += [f"open({str(path)!r}, 'a').write('# changed')", ""]
     changes += ["numba.__version__ = '99.0'", ""]  # forks have it, too
-    assert hits(package, tmp_path / "cache", "", "", *changes) == [0, 1] * 4
+    path = package / "asyncreader/pixels/_compiled/order.py"
+    changes.append(f"open({str(path)!r}, 'a').write('# changed')")
+    assert hits(package, tmp_path / "cache", "", "", *changes) == [*[0, 1] * 4, 1]
+
+
+def test_kernels_take_functions_from_files_without_kernels() -> None:
+    """A file with kernels imports from no other one: kept code would not see a change there."""
+    pytest.importorskip("numba")
+    from asyncreader.pixels import _compiled
+
+    files = {Path(function.__code__.co_filename) for function, _ in _compiled.KERNELS.values()}
+    for path in files:
+        nodes = [node for node in tree_of(path).body if isinstance(node, ast.ImportFrom)]
+        taken = {node.module for node in nodes if node.level}
+        assert taken
+        assert not taken & {other.stem for other in files}
 
 
 @pytest.mark.slow

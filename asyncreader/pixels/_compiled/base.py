@@ -15,7 +15,7 @@ import secrets
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numba
 from numba import config, njit, types
@@ -27,6 +27,8 @@ from numba.extending import intrinsic
 
 #: The kernels by name: the function, and its signature.
 KERNELS: dict[str, tuple[Callable[..., None], Any]] = {}
+#: The files that they are in.
+_FILES: set[Path] = set()
 
 
 def kernel(*arguments: Any, name: str | None = None) -> Any:
@@ -34,6 +36,7 @@ def kernel(*arguments: Any, name: str | None = None) -> Any:
 
     def decorate(function: Any) -> Any:
         KERNELS[name or function.__name__] = (function, types.void(*arguments))
+        _FILES.add(Path(function.__code__.co_filename))
         return function
 
     return decorate
@@ -42,10 +45,12 @@ def kernel(*arguments: Any, name: str | None = None) -> Any:
 # -- compiling and keeping -----------------------------------------------------------------------
 
 
-#: Digest of all files of kernels: a kernel's code follows from its own, and from what it inlines.
-_SOURCES: Final = hashlib.sha256(
-    b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-).digest()
+def _sources(function: Callable[..., None]) -> bytes:
+    """Digest of what a kernel's code follows from: its own file, and those without a kernel, from
+    which it may take functions."""
+    others = _FILES - {Path(function.__code__.co_filename)}
+    files = sorted({*Path(__file__).parent.glob("*.py")} - others)
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).digest()
 
 
 class Cache:
@@ -60,8 +65,11 @@ class Cache:
     #: What numba's statistics name as the folder.
     cache_path = ""
 
-    def __init__(self, file: str, folders: Sequence[str], missing: Callable[[], None]) -> None:
-        self._file, self._folders, self._missing = file, folders, missing
+    def __init__(
+        self, file: str, sources: bytes, folders: Sequence[str], missing: Callable[[], None]
+    ) -> None:
+        self._file, self._sources = file, sources
+        self._folders, self._missing = folders, missing
         #: Whether the code lies in one of the folders.
         self.kept = False
 
@@ -73,7 +81,7 @@ class Cache:
             with contextlib.suppress(Exception):
                 rtsys.initialize(target)  # all that loaded code needs of numba
                 data = Path(folder, self._file).read_bytes()
-                if data == _sealed(data[32:]):
+                if data == self._sealed(data[32:]):
                     found = CompileResult._rebuild(target, *pickle.loads(data[32:]))
                     self.kept = True
                     return found
@@ -86,12 +94,11 @@ class Cache:
 
     def keep(self, compiled: Any, folders: Sequence[str]) -> None:
         """Write a compiled function to the first of ``folders`` that takes it, if any does."""
-        data = _sealed(dumps(compiled._reduce()))
+        data = self._sealed(dumps(compiled._reduce()))
         self.kept = any(_write(Path(folder, self._file), data) for folder in folders)
 
-
-def _sealed(code: bytes) -> bytes:
-    return hashlib.sha256(_SOURCES + code).digest() + code
+    def _sealed(self, code: bytes) -> bytes:
+        return hashlib.sha256(self._sources + code).digest() + code
 
 
 def _write(path: Path, data: bytes) -> bool:
@@ -130,7 +137,8 @@ def load(name: str, folder: str | None = None, missing: Callable[[], None] = lam
     machine = dispatcher.targetctx.codegen().magic_tuple()
     made_by = sys.version_info[:2], sys.abiflags, numba.__version__, machine
     file = f"{name}-{hashlib.sha256(repr(made_by).encode()).hexdigest()[:16]}.nbc"
-    dispatcher._cache = Cache(file, [*_folders(), *([folder] if folder else ())], missing)
+    folders = [*_folders(), *([folder] if folder else ())]
+    dispatcher._cache = Cache(file, _sources(function), folders, missing)
     dispatcher.compile(signature)
     dispatcher.disable_compile()
     return dispatcher
