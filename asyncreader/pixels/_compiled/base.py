@@ -94,8 +94,9 @@ class Cache:
 
     def keep(self, compiled: Any, folders: Sequence[str]) -> None:
         """Write a compiled function to the first of ``folders`` that takes it, if any does."""
-        data = self._sealed(dumps(compiled._reduce()))
-        self.kept = any(_write(Path(folder, self._file), data) for folder in folders)
+        with contextlib.suppress(Exception):  # a numba that gives its code in another way
+            data = self._sealed(dumps(compiled._reduce()))
+            self.kept = any(_write(Path(folder, self._file), data) for folder in folders)
 
     def _sealed(self, code: bytes) -> bytes:
         return hashlib.sha256(self._sources + code).digest() + code
