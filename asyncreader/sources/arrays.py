@@ -28,11 +28,11 @@ class Indexed(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The first number is that of the samples."""
+        """The first number is the number of samples."""
 
     @property
     def dtype(self) -> npt.DTypeLike:
-        """Plain numbers."""
+        """The dtype of plain numbers."""
 
     def __getitem__(self, index: int, /) -> npt.ArrayLike:
         """One sample."""

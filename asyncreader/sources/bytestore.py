@@ -19,6 +19,7 @@ import numpy as np
 from ..array_types import Array, Int64, UInt8
 from ..errors import FormatError, SourceError, SourceNotFoundError
 from ..pixels import kernels, twins
+from ..pixels.rows import RowStore
 from ..pixels.transform import SCRATCH
 from ..system.memory import cached_share, map_file, read_into
 from ..system.signals import after_this
@@ -27,27 +28,16 @@ from ..system.signals import after_this
 REMOTE: Final = "ranges"
 
 
-class ByteStore(Protocol):
-    """Bytes by offset. Thread-safe; scratch memory belongs to the calling thread."""
+class ByteStore(RowStore, Protocol):
+    """Bytes by offset. Thread-safe; scratch memory belongs to the calling thread.
+
+    A view is valid until this thread's next call. ``address(0)`` is the address if bytes can ever
+    be copied from memory, else None.
+    """
 
     size: int
     #: Each call is a round trip over a network: a batch is prefetched before its parts are read.
     remote: bool
-
-    def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
-        """Copy ``row_bytes`` bytes at each offset to row ``rows[i]`` of memory at ``out``."""
-
-    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-        """An address, and offsets from it, at which the same rows can be read now."""
-
-    def address(self, size: int) -> int | None:
-        """The address of offset 0, for a copy of ``size`` bytes; None: it must be read.
-
-        With ``size`` 0: the address if bytes can ever be copied from memory, else None.
-        """
-
-    def view(self, offset: int, length: int) -> UInt8:
-        """The bytes of one extent, valid until this thread's next call."""
 
     def will_need(self, offsets: Int64, lengths: Array) -> None:
         """Prefetch: the calling thread reads these extents next."""
@@ -59,12 +49,12 @@ class ByteFile(Protocol):
     path: str
     size: int
     io: str
-    #: The samples are read from this,
+    #: The samples are read from this.
     store: ByteStore
 
     @property
     def mapped(self) -> Metadata:
-        """and the openers read a set's tables through this."""
+        """The openers read a set's tables through this."""
 
     @property
     def handle(self) -> str | IOBase:
@@ -75,7 +65,7 @@ class ByteFile(Protocol):
         """The file by name, to be opened again in another process."""
 
     def table(self, offset: int, size: int) -> UInt8:
-        """A table for as long as the set is open."""
+        """A table's bytes, which stay valid as long as the set is open."""
 
     def check_same(self) -> None:
         """FormatError if the path names another file by now."""
@@ -85,10 +75,10 @@ class ByteFile(Protocol):
 
 
 class Slices(Protocol):
-    """Bytes by slices, as a memoryview gives them."""
+    """Slices of bytes are memoryviews, as a memoryview gives them."""
 
     def __getitem__(self, part: slice, /) -> memoryview:
-        """Some of them."""
+        """The bytes of one slice."""
 
 
 class Bytes(Protocol):
@@ -96,14 +86,14 @@ class Bytes(Protocol):
 
     @property
     def size(self) -> int:
-        """How many."""
+        """The number of bytes."""
 
     @property
     def data(self) -> Slices:
-        """The same."""
+        """The bytes as a buffer, for what parses them in Python."""
 
     def __getitem__(self, part: slice, /) -> UInt8 | memoryview:
-        """Some of them."""
+        """The bytes of one slice."""
 
 
 class Metadata(Protocol):
@@ -111,7 +101,7 @@ class Metadata(Protocol):
 
     @property
     def bytes(self) -> Bytes:
-        """All of them."""
+        """The bytes of the whole file."""
 
     def view(self, offset: int, length: int) -> UInt8:
         """The bytes of one extent."""

@@ -186,7 +186,7 @@ class Hdf5:
         return check_stored(h5py.Dataset(found), name, self.path)
 
     def dataset(self, name: str) -> Dataset:
-        """The same, of a data set that must be there."""
+        """A data set that must be there, reached as :meth:`find` does."""
         found = self.find(name)
         if found is None:
             raise self.no_field(name)
@@ -291,7 +291,7 @@ class TablePaths:
     count: int
 
     def key(self, file: ByteFile, index: int) -> str | None:
-        """None: HDF5 numbers its samples."""
+        """HDF5 numbers its samples and has no keys."""
         return None
 
     def path(self, file: ByteFile, index: int) -> bytes | None:

@@ -160,7 +160,7 @@ class EntryNames:
 
 
 def records(entries: Entries) -> Entries:
-    """Without the entries that describe the set."""
+    """The entries but for those that describe the set."""
     special = (_KEYS, _LENGTH_OF, LENGTH)
     sizes = {len(key) for key in special}
     # only keys of those lengths are compared: there may be millions

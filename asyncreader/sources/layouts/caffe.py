@@ -54,7 +54,7 @@ class Headers:
 
     @classmethod
     def empty(cls, count: int) -> Headers:
-        """All absent."""
+        """Headers of which all fields are absent."""
         return cls(*(np.full(count, -1, np.int64) for _ in fields(cls)))
 
 
@@ -101,7 +101,7 @@ def _parse_block(span: Span, out: Headers) -> None:
 
 
 def _numbers(span: Span, field: Int64, out: Headers) -> Int64:
-    """Varints: the sides, the label, the flag."""
+    """Note varints: the sides, the label, the flag."""
     value, after = varint(span)
     # int32 fields: negative ones are written as 64 bits, and readers keep the low 32
     number = value.astype(np.uint32).view(np.int32).astype(np.int64)
@@ -120,7 +120,7 @@ def _numbers(span: Span, field: Int64, out: Headers) -> Int64:
 
 
 def _bytes(span: Span, field: Int64, out: Headers) -> Int64:
-    """A length and bytes: data, or packed floats."""
+    """Note a length and bytes: data, or packed floats."""
     length, start = varint(span)
     space = (span.ends - start).astype(np.uint64)
     span.need(length <= space, "its protobuf states more bytes than there are", length)
@@ -137,7 +137,7 @@ def _bytes(span: Span, field: Int64, out: Headers) -> Int64:
 
 
 def _fours(span: Span, field: Int64, out: Headers) -> Int64:
-    """32 bits: the first of a run of floats, each after its own tag."""
+    """Note 32 bits: the first of a run of floats, each after its own tag."""
     after = span.at + 4
     mine = np.flatnonzero(field == _FLOATS)
     if mine.size:

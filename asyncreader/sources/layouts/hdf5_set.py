@@ -67,7 +67,7 @@ class Hdf5Set:
 
     @property
     def labels_unnamed(self) -> bool:
-        """The same of ``labels``."""
+        """Whether the file has no ``labels``, and the caller does not say what to read instead."""
         fields = self.fields
         named = fields.labels != fmt.LABELS or fields.labels_required
         return not named and fmt.LABELS not in self.h5.names

@@ -53,7 +53,7 @@ class PackedNames:
         return None if value is None else value.tobytes()
 
     def paths(self, file: ByteFile, count: int) -> Iterator[bytes | None]:
-        """All paths, in one walk."""
+        """The paths of all samples, in one walk."""
         if self.tree is None:
             yield from [None] * count
             return

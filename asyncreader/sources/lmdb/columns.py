@@ -45,11 +45,11 @@ class Span:
     blame: Blame
 
     def pick(self, which: Int64 | Bools | slice) -> Span:
-        """The same of some of the records."""
+        """The parts of some of the records."""
         return replace(self, at=self.at[which], ends=self.ends[which], records=self.records[which])
 
     def moved(self, at: Int64) -> Span:
-        """The same with the cursors elsewhere (inside their records)."""
+        """The span with its cursors elsewhere (inside their records)."""
         return replace(self, at=at)
 
     def need(self, good: Bools, what: str, found: Sequence[Any] | Array | None = None) -> None:

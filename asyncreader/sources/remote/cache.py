@@ -83,7 +83,7 @@ class ShardCache:
         return cls(cache_folder() or default_folder(), None if text is None else parse_bytes(text))
 
     def check_fits(self, largest: int, path: str) -> None:
-        """ParamsError unless two shards fit."""
+        """Raise ParamsError unless two shards fit."""
         if 2 * largest > self.limit:
             raise ParamsError(
                 "the cache is too small: it must hold at least two shards",
@@ -118,7 +118,7 @@ class ShardCache:
         return self._shared(file, path, size)
 
     def _shared(self, file: int, path: str, size: int) -> int:
-        """The same of a file that is open."""
+        """The open ``file``, locked against removal; -1 if it was truncated and removed."""
         fcntl.flock(file, fcntl.LOCK_SH)
         facts = os.fstat(file)
         if facts.st_nlink and facts.st_size == size:

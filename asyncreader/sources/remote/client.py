@@ -150,7 +150,7 @@ class Version:
 
     @classmethod
     def of(cls, facts: Any) -> Version:
-        """From obstore's ObjectMeta."""
+        """The facts in obstore's ObjectMeta."""
         tag = facts["e_tag"]
         if tag is not None:  # a proxy that compresses marks it as weak (RFC 9110, 8.8.3)
             tag = tag.removeprefix("W/").strip('"')
@@ -158,12 +158,12 @@ class Version:
 
     @classmethod
     def from_bytes(cls, text: bytes) -> Version:
-        """From what :meth:`to_bytes` made."""
+        """The facts in what :meth:`to_bytes` made."""
         size, modified, tag = text.decode("utf-8", "surrogateescape").split(" ", 2)
         return cls(int(size), tag or None, int(modified))
 
     def to_bytes(self) -> bytes:
-        """A few words."""
+        """The facts in a few words."""
         text = f"{self.size} {self.modified} {self.tag or ''}"
         return text.encode("utf-8", "surrogateescape")
 
