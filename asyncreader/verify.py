@@ -206,10 +206,9 @@ def _verify_set(
     for number in range(len(manifest)):
         row, shown = manifest.shard(number), each.path(number)
         try:
-            with each.open(number) as parts:
-                shard = OpenSet(parts, named=len(parts) > 1)
+            with each.open(number) as shard:
                 found = _verify(shown, shard, of_shard, before)
-                digests.add(parts)
+                digests.add(shard)
         except SourceError as exc:
             if is_url(path) and not isinstance(exc, SourceNotFoundError | FormatError):
                 raise  # the store, not the shard

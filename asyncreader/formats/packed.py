@@ -246,24 +246,14 @@ class Meta(Described):
     def field(self, name: str) -> Meta | None:
         """This set's description as if the other field ``name`` were its data; None if it has
         no such field."""
-        for one in self.fields:
-            if one.name == name:
-                own = {
-                    table: self.digests[table_of(name, table)]
-                    for table in (CHECKSUMS, OFFSETS, PATHS)
-                    if table_of(name, table) in self.digests
-                }
-                shared = {k: v for k, v in self.digests.items() if k in (LABELS, CLASSES)}
-                return replace(
-                    self,
-                    encoding=one.encoding,
-                    shape=one.shape,
-                    channels=one.channels,
-                    dtype=one.dtype,
-                    digests={**shared, **own},
-                    fields=(),
-                )
-        return None
+        one = next((one for one in self.fields if one.name == name), None)
+        if one is None:
+            return None
+        tables = {table: table for table in (LABELS, CLASSES)}
+        tables |= {table: table_of(name, table) for table in (CHECKSUMS, OFFSETS, PATHS)}
+        own = {table: self.digests[key] for table, key in tables.items() if key in self.digests}
+        samples = {key: value for key, value in asdict(one).items() if key != "name"}
+        return replace(self, **samples, digests=own, fields=())
 
     def sealed(self) -> Meta:
         """The same with the digest of itself: what a writer stores."""

@@ -28,6 +28,7 @@ from ..sources import (
     open_reader_source,
     read_rows,
 )
+from ..sources.sets.joined import JoinedSource
 from ..sources.subset import resolve_subset
 from ..stats import Meter
 from ..system.memory import aligned_empty
@@ -229,5 +230,5 @@ def _storage(source: OpenSet, fills: tuple[RowTransform, ...]) -> Storage:
         for fill in fills
     )
     spec = source.spec
-    files = source.open_at_once
+    files = source.first.open_at_once if isinstance(source.first, JoinedSource) else None
     return Storage(spec.path, spec.count, spec.block, decoded, spec.ends, files)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..pixels.rows import RowError, RowJob
 from .base import Source, SourceSpec, read_rows
-from .fields import OpenSet, SetIndex, fingerprint
+from .fields import OpenSet, SetIndex
+from .fingerprint import fingerprint
 from .inspector import Inspector
 from .open import expand_paths, fields_of, open_reader_source, open_source, open_whole
 from .request import Request

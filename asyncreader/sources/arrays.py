@@ -116,9 +116,6 @@ def index_arrays(data: Any, labels: Any, asked: Request) -> FieldIndex:
         stored=stored,
         encoding="raw",
         block=default_block(row_size(rows, dtype)),
-        meta=None,
-        classes=None,
-        checksums=False,
         io="mmap",
         size_on_disk=int(getattr(data, "nbytes", 0)),
     )

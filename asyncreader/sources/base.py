@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,9 +17,7 @@ from ..pixels.rows import E, Origin, RowError, RowJob, RowWriter, Writer
 from ..pixels.transform import RowTransform, SampleSpec
 from ..stats import Meter
 from .bytestore import REMOTE, ByteFile, ByteStore, FileRef
-from .request import Request
 
-File = TypeVar("File", bound=ByteFile)
 Found = TypeVar("Found")
 
 #: Labels up to this size (2 million of 8 bytes) are copied into memory, so that a file that changes
@@ -58,13 +56,13 @@ class SourceSpec:
     encoding: str
     block: int
     """Samples stored together: the unit of ``shuffle="block"``."""
-    meta: Meta | None
-    """The description of a set packed by asyncreader, else None."""
-    classes: tuple[str, ...] | None
-    checksums: bool
-    """Whether all samples have checksums."""
     io: str
     size_on_disk: int
+    meta: Meta | None = None
+    """The description of a set packed by asyncreader, else None."""
+    classes: tuple[str, ...] | None = None
+    checksums: bool = False
+    """Whether all samples have checksums."""
     chunk: int | None = None
     compression: str | None = None
     ends: Int64 | None = field(default=None, compare=False)
@@ -130,28 +128,6 @@ class FieldIndex:
     def open(self) -> Source:
         """Its source, of a file that is opened anew. FormatError if it was replaced or changed."""
         return self.storage.serve(self, None if self.where is None else self.where.open())
-
-
-#: The fields of a set by name; the first is the one that has the labels.
-Fields: TypeAlias = Mapping[str, "Source"]
-
-
-def open_fields(file: File, index: Callable[[File], Mapping[str, FieldIndex]]) -> Fields:
-    """The sources of what ``index`` finds in ``file``, which is closed if that fails."""
-    try:
-        return {name: found.storage.serve(found, file) for name, found in index(file).items()}
-    except BaseException:
-        file.close()
-        raise
-
-
-def index_fields(fields: Request, index: Callable[[Request], FieldIndex]) -> dict[str, FieldIndex]:
-    """The indexes of the fields that are asked for, of a file that is open."""
-    first = index(fields)
-    if fields.others == ():
-        return {fields.data: first}
-    others = fields.also(first.spec.stored, [one.name for one in first.spec.fields])
-    return {fields.data: first, **{one.data: index(one) for one in others}}
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,14 @@ one of its fields is.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from ..array_types import Array, Int64
 from ..errors import DecodeError, FormatError, ParamsError, SampleError
-from ..formats import packed as fmt
 from ..pixels.masks import decode_values
 from ..pixels.rows import RowError, RowJob
 from ..pixels.transform import OutputSpec, RowTransform, SampleSpec
@@ -23,8 +22,11 @@ from ..stats import Meter
 from ..text import sides
 from . import base
 from .base import FieldIndex, Source, read_rows
+from .bytestore import ByteFile
 from .inspector import Inspector
-from .sets.joined import JoinedSource
+from .request import Request
+
+File = TypeVar("File", bound=ByteFile)
 
 #: At most so many samples are tried to find one that can be decoded.
 _LOOKED_AT = 16
@@ -39,7 +41,7 @@ class SetIndex:
     """
 
     fields: Mapping[str, FieldIndex]
-    named: bool
+    named: bool = False
 
     def open(self) -> OpenSet:
         """The set, open. Nothing stays open if a field fails: FormatError if a file was replaced
@@ -55,18 +57,38 @@ class SetIndex:
             raise
 
 
-class OpenSet:
-    """A set that is open: ``parts``, each a source of one field.
+def open_file(file: File, index: Callable[[File], SetIndex]) -> OpenSet:
+    """The set that ``index`` finds in ``file``, which is closed if that fails."""
+    try:
+        fields = index(file).fields.items()
+        return OpenSet({name: field.storage.serve(field, file) for name, field in fields})
+    except BaseException:
+        file.close()
+        raise
 
-    ``named``: the caller named the fields, so that errors name them, and a batch's data is a tuple.
-    ``unchecked``: names of the fields that have no checksums. Raises FormatError (ParamsError of
-    arrays) where the fields differ in their number of samples.
+
+def index_set(fields: Request, index: Callable[[Request], FieldIndex]) -> SetIndex:
+    """The index of the fields that are asked for, of a file that is open."""
+    first = index(fields)
+    if fields.others == ():
+        return SetIndex({fields.data: first})
+    others = fields.also(first.spec.stored, [one.name for one in first.spec.fields])
+    return SetIndex({fields.data: first, **{one.data: index(one) for one in others}})
+
+
+class OpenSet:
+    """A set that is open: ``fields``, each a source.
+
+    ``named``: errors name the field, and a batch's data is a tuple: there are several, or the
+    caller named the only one. ``unchecked``: names of the fields that have no checksums. Raises
+    FormatError (ParamsError of arrays) where the fields differ in their number of samples.
     """
 
-    def __init__(self, parts: Mapping[str, Source], named: bool = True) -> None:
-        self.named = named
-        self.names = tuple(parts)
-        self.parts = tuple(parts.values())
+    def __init__(self, fields: Mapping[str, Source], named: bool = False) -> None:
+        self.fields = fields
+        self.named = named or len(fields) > 1
+        self.names = tuple(fields)
+        self.parts = tuple(fields.values())
         self.first = first = self.parts[0]
         specs = [part.spec for part in self.parts]
         self.spec = replace(
@@ -77,8 +99,8 @@ class OpenSet:
         self.labels = first.labels
         self.splits = first.index.splits
         self.remote = first.spec.remote
-        self.unchecked = tuple(name for name, part in parts.items() if not part.spec.checksums)
-        for name, part in parts.items():
+        self.unchecked = tuple(name for name, part in fields.items() if not part.spec.checksums)
+        for name, part in fields.items():
             if part.spec.count != first.spec.count:
                 kind = ParamsError if first.spec.container == "arrays" else FormatError
                 raise kind(
@@ -91,15 +113,7 @@ class OpenSet:
     @property
     def index(self) -> SetIndex:
         """What was found when it was opened: another process opens it with that."""
-        parts = zip(self.names, self.parts, strict=True)
-        return SetIndex({name: part.index for name, part in parts}, self.named)
-
-    @classmethod
-    def of(cls, source: Source | OpenSet) -> OpenSet:
-        """``source`` as the only field of its set, if it is not the fields already."""
-        if isinstance(source, OpenSet):
-            return source
-        return cls({fmt.DATA: source}, named=False)
+        return SetIndex({name: part.index for name, part in self.fields.items()}, self.named)
 
     def fills(self, wanted: OutputSpec) -> tuple[RowTransform, ...]:
         """How each field becomes rows, where the first does as ``wanted``."""
@@ -109,11 +123,6 @@ class OpenSet:
             RowTransform(spec.stored, wanted, spec.path),
             *(_fill(name, part, wanted, _size(spec.stored)) for name, part in others),
         )
-
-    @property
-    def open_at_once(self) -> int | None:
-        """Of a set in several files those that stay open; None of others."""
-        return self.first.open_at_once if isinstance(self.first, JoinedSource) else None
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -177,42 +186,6 @@ class OpenSet:
     def close(self) -> None:
         for part in self.parts:
             part.close()
-
-
-def fingerprint(source: Source | OpenSet) -> str:
-    """What identifies this data set: the first field's fingerprint, and those of the others."""
-    fields = OpenSet.of(source)
-    first = _fingerprint(fields.first)
-    others = [_fingerprint(part, labels=False) for part in fields.parts[1:]]
-    if not others:
-        return first
-    named = "".join(f"{name}={one}\n" for name, one in zip(fields.names[1:], others, strict=True))
-    return f"{first}:{hashlib.sha256(named.encode()).hexdigest()[:16]}"
-
-
-def _fingerprint(part: Source, labels: bool = True) -> str:
-    """The fingerprint of one field. ``labels``: with those of the set.
-
-    Packed by asyncreader: count and the digests of checksums and labels. Others: count, shape,
-    dtype and a hash of 64 fixed samples.
-    """
-    spec = part.spec
-    digests: Mapping[str, str] | None = None if spec.meta is None else spec.meta.digests
-    if digests is None and isinstance(part, JoinedSource):
-        digests = part.digests()
-    if digests is not None:
-        of_labels = digests.get(fmt.LABELS, "-") if labels else "-"
-        return f"{spec.count}:{digests.get(fmt.CHECKSUMS)}:{of_labels}"
-    state = hashlib.sha256(
-        f"{spec.count} {spec.stored.shape} {spec.stored.dtype.str} {spec.encoding}".encode()
-    )
-    inspector = Inspector(part)
-    for index in np.linspace(0, spec.count - 1, min(64, spec.count)).astype(np.int64).tolist():
-        try:
-            state.update(inspector.bytes(index))
-        except SampleError:  # with on_error a set with bad samples can be resumed, too
-            state.update(b"bad")
-    return f"{spec.count}:{state.hexdigest()[:32]}"
 
 
 def _without(plan: RowJob, errors: Sequence[RowError]) -> RowJob:

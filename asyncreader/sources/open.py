@@ -23,9 +23,9 @@ from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..params import ReaderParams
 from .arrays import index_arrays, label_array
-from .base import FieldIndex, Fields, Source, open_fields
+from .base import Source
 from .bytestore import OpenFile
-from .fields import OpenSet
+from .fields import OpenSet, SetIndex, open_file
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
@@ -77,42 +77,28 @@ def _is_pattern(text: str) -> bool:
 def open_source(
     path: Paths, fields: Request | None = None, *, io: str = "auto", expect: str | None = None
 ) -> Source:
-    """Open packed files as one source of one field: see :func:`_open_fields`."""
-    fields = fields or Request()
-    return _open_fields(path, fields, io, expect)[fields.data]
+    """Open packed files as one source of one field: see :func:`_open`."""
+    return _open(path, fields or Request(), io, expect).first
 
 
 def open_whole(path: Paths, fields: Request | None = None, *, io: str = "auto") -> OpenSet:
     """As :func:`open_source`, with the other fields of a set packed by asyncreader."""
-    found = _open_fields(path, replace(fields or Request(), others=None), io)
-    return _open_set(found, named=len(found) > 1)
-
-
-def _open_set(found: Fields, named: bool = True) -> OpenSet:
-    try:
-        return OpenSet(found, named) if named else OpenSet.of(*found.values())
-    except BaseException:
-        _close(found.values())
-        raise
+    return _open(path, replace(fields or Request(), others=None), io)
 
 
 @contextlib.contextmanager
-def _all_or_none(opened: Iterable[Source]) -> Iterator[None]:
-    """Close the sources if an error comes in between."""
+def _all_or_none(opened: Iterable[OpenSet | Source]) -> Iterator[None]:
+    """Close all of them if an error comes in between."""
     try:
         yield
     except BaseException:
-        _close(opened)
+        for one in opened:
+            one.close()
         raise
 
 
-def _close(opened: Iterable[Source]) -> None:
-    for source in opened:
-        source.close()
-
-
-def _open_fields(path: Paths, fields: Request, io: str, expect: str | None = None) -> Fields:
-    """Open packed files as one source for each field.
+def _open(path: Paths, fields: Request, io: str, expect: str | None = None) -> OpenSet:
+    """Open packed files as one set of the fields that are asked for.
 
     ``expect``: "HDF5" or "LMDB" where only that will do. Raises SourceNotFoundError, FormatError
     or ParamsError; nothing stays open then.
@@ -127,23 +113,23 @@ def _open_fields(path: Paths, fields: Request, io: str, expect: str | None = Non
         many = _open_many(names, fields, io, expect)
         if many is not None:
             return many
-    opened: list[Source] = []
-    with _all_or_none(opened):
-        files: list[Fields] = []
+    files: list[OpenSet] = []
+    with _all_or_none(files):
         try:
             for name in names:
                 for found in _open_named(name, fields, io, expect):
-                    opened.extend(found.values())
                     files.append(found)
         except AsyncReaderError as exc:
-            exc.shift_record(sum(file[fields.data].spec.count for file in files))
+            exc.shift_record(sum(file.spec.count for file in files))
             raise
         if not files:
             raise SourceNotFoundError("no files were named", path=str(path))
         return files[0] if len(files) == 1 else join(files)
 
 
-def _open_many(names: Sequence[str], fields: Request, io: str, expect: str | None) -> Fields | None:
+def _open_many(
+    names: Sequence[str], fields: Request, io: str, expect: str | None
+) -> OpenSet | None:
     """More files than may be open, if asyncreader packed all of them; else None."""
     plain = fields.labels in (None, fmt.LABELS) and fields.labels_path is None
     if not plain or fields.dims not in (None, (1, 2, 3, 4)):
@@ -153,13 +139,13 @@ def _open_many(names: Sequence[str], fields: Request, io: str, expect: str | Non
     return join_packed(names, partial(_open_one_of, io=io, expect=expect), fields)
 
 
-def _open_one_of(name: str, fields: Request, io: str, expect: str | None) -> Fields | None:
+def _open_one_of(name: str, fields: Request, io: str, expect: str | None) -> OpenSet | None:
     """The file of a name; None if it means several files."""
     found = list(_open_named(name, fields, io, expect))
     if len(found) == 1:
         return found[0]
     for file in found:
-        _close(file.values())
+        file.close()
     return None
 
 
@@ -191,7 +177,7 @@ def _warn_if_some(where: str, named: int, total: int) -> None:
         )
 
 
-def _open_named(name: str, fields: Request, io: str, expect: str | None) -> Iterator[Fields]:
+def _open_named(name: str, fields: Request, io: str, expect: str | None) -> Iterator[OpenSet]:
     """The files of one name that :func:`expand_paths` gave: one, or several for a list of
     Caffe's."""
     if not os.path.isabs(name) and is_url(name):
@@ -199,7 +185,7 @@ def _open_named(name: str, fields: Request, io: str, expect: str | None) -> Iter
 
         remote = open_remote(name, fields, io=io)
         yield remote  # before the check: the caller closes it, even if it is the wrong kind
-        _expect(expect, remote[fields.data].spec.container, name)
+        _expect(expect, remote.spec.container, name)
         return
     found = sniff(name, io)
     try:
@@ -226,12 +212,12 @@ def _expect(expect: str | None, found: str, path: str) -> None:
         raise FormatError(f"not an {expect} file", path=path, found=found)
 
 
-def _open_sniffed(found: Sniffed, file: OpenFile, fields: Request) -> Fields:
+def _open_sniffed(found: Sniffed, file: OpenFile, fields: Request) -> OpenSet:
     if found.container == "LMDB":
-        return open_fields(file, lambda file: index_lmdb(found.path, file, fields))
+        return open_file(file, lambda file: index_lmdb(found.path, file, fields))
     if found.container == "NPY":
-        return open_fields(file, lambda file: {fields.data: index_npy(file, fields)})
-    return open_fields(file, lambda file: index_hdf5(file, fields))
+        return open_file(file, lambda file: SetIndex({fields.data: index_npy(file, fields)}))
+    return open_file(file, lambda file: index_hdf5(file, fields))
 
 
 def _check_family(names: Sequence[str]) -> None:
@@ -269,16 +255,17 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
     if p.data is None:
         expect = "HDF5" if p.hdf5_path is not None else "LMDB" if p.lmdb_path is not None else None
         fields = replace(fields, others=() if names is None else names[1:])
-        return _open_set(_open_fields(p.given_path, fields, p.io, expect), names is not None)
+        found = _open(p.given_path, fields, p.io, expect)
+        return found if names is None else OpenSet(found.fields, named=True)
     if names is None or not isinstance(p.data, dict):
-        return OpenSet.of(_open_array(p, p.data, p.labels, fields))
-    found: dict[str, Source] = {}
-    with _all_or_none(found.values()):
+        return OpenSet({fmt.DATA: _open_array(p, p.data, p.labels, fields)})
+    arrays: dict[str, Source] = {}
+    with _all_or_none(arrays.values()):
         asked = replace(fields, data=names[0], others=names[1:])
-        found[names[0]] = _open_array(p, p.data[names[0]], p.labels, asked)
-        for one in asked.also(found[names[0]].spec.stored, ()):
-            found[one.data] = _open_array(p, p.data[one.data], None, one)
-    return _open_set(found)
+        arrays[names[0]] = _open_array(p, p.data[names[0]], p.labels, asked)
+        for one in asked.also(arrays[names[0]].spec.stored, ()):
+            arrays[one.data] = _open_array(p, p.data[one.data], None, one)
+        return OpenSet(arrays, named=True)
 
 
 def _open_array(p: ReaderParams, array: Any, labels: Any, asked: Request) -> Source:
@@ -287,11 +274,11 @@ def _open_array(p: ReaderParams, array: Any, labels: Any, asked: Request) -> Sou
         return index_arrays(array, labels, asked).open()
     named = replace(asked, data=array.name, labels=None, others=())
 
-    def index(file: OpenFile) -> dict[str, FieldIndex]:
-        found = index_hdf5(file, named)[named.data]
+    def index(file: OpenFile) -> SetIndex:
+        found = index_hdf5(file, named).fields[named.data]
         table = None if labels is None else label_array(labels, found.spec.count)
         if table is not None:
             check_labels(table.shape, found.spec.stored, asked, array.path, in_file=False)
-        return {named.data: replace(found, labels=table)}
+        return SetIndex({named.data: replace(found, labels=table)})
 
-    return open_fields(OpenFile(array.path, p.io), index)[named.data]
+    return open_file(OpenFile(array.path, p.io), index).first

@@ -76,7 +76,6 @@ class MemorySource(_Reading):
             stored=SampleSpec(row, images.dtype, "HWC" if len(row) == 3 else None),
             encoding="raw",
             block=block,
-            meta=None,
             classes=classes,
             checksums=checksums,
             io="mmap",

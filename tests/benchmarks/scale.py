@@ -95,13 +95,13 @@ class VirtualShards:
         self._manifest = virtual_manifest(count, shards)
         fields = Request()
         found = sharded_set(self._manifest, self, fields, path="virtual", io="mmap")
-        self.whole = found[fields.data]
+        self.whole = found.first
 
     def path(self, number: int) -> str:
         return f"virtual {number}"
 
     def open(self, number: int, fields: Request) -> Any:
-        return {fields.data: VirtualShard(self.whole, self._manifest.shard(number))}
+        return OpenSet({fields.data: VirtualShard(self.whole, self._manifest.shard(number))})
 
     def close(self) -> None:
         pass
@@ -115,7 +115,7 @@ def virtual_source(count: int, shards: int) -> JoinedSource:
 def open_virtual(count: int, shards: int, **params: Any) -> AsyncReader:
     """A reader over virtual shards."""
     source = virtual_source(count, shards)
-    real, build.open_set = build.open_set, lambda _: OpenSet.of(source)
+    real, build.open_set = build.open_set, lambda _: OpenSet({"data": source})
     try:
         return AsyncReader({"path": "virtual", **params})
     finally:

@@ -22,7 +22,7 @@ from asyncreader import (
     FormatError,
     ParamsError,
 )
-from asyncreader.sources import Inspector, Request, open_source
+from asyncreader.sources import Inspector, OpenSet, Request, open_source
 from asyncreader.sources.sets.lists import join_packed
 from asyncreader.sources.sets.shards import LocalShards
 from asyncreader.verify import verify_file
@@ -337,7 +337,7 @@ def test_one_of_many_files_that_cannot_be_opened(tmp_path: Path) -> None:
     def opener(name: str, fields: Any) -> Any:
         if name == names[1]:
             raise FormatError("a sample lies outside the file", path=name, index=10)
-        return {"data": open_source(name)}
+        return OpenSet({"data": open_source(name)})
 
     with pytest.raises(FormatError) as caught:
         join_packed(names, opener, Request())

@@ -28,8 +28,7 @@ from asyncreader import (
 )
 from asyncreader.cli.main import cli
 from asyncreader.formats.manifest import NAME, read_manifest
-from asyncreader.sources import Inspector, Request, fingerprint, open_whole
-from asyncreader.sources.base import Fields
+from asyncreader.sources import Inspector, OpenSet, Request, fingerprint, open_whole
 from asyncreader.sources.sets.shards import LocalShards, sharded
 from asyncreader.verify import verify_file
 from converters import convert
@@ -507,16 +506,16 @@ def test_a_shard_is_indexed_for_the_field_that_is_read(raw: Path) -> None:
     class Noted(LocalShards):
         """Notes the fields that were found in each shard that was opened."""
 
-        def open(self, number: int, fields: Request) -> Fields:
-            parts = super().open(number, fields)
-            found.append(list(parts))
-            return parts
+        def open(self, number: int, fields: Request) -> OpenSet:
+            shard = super().open(number, fields)
+            found.append(list(shard.names))
+            return shard
 
     for others in (("mask",), None):
         shards = Noted(str(raw), manifest)
         parts = sharded(manifest, shards, Request(others=others), path="set", io="auto")
-        assert list(parts) == ["data", "mask"]
-        for name, part in parts.items():
+        assert list(parts.names) == ["data", "mask"]
+        for name, part in parts.fields.items():
             found.clear()
             Inspector(part).bytes(0)
             part.close()

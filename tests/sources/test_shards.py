@@ -51,7 +51,7 @@ def case(name: str, encoding: str = "raw", io: str = "auto", **options: Any) -> 
         content = packed(images, encoding, **quality)
         path = write_set(folder / "set", images, content=content, **options)
         return Built(
-            open=lambda: open_shards(str(path / NAME), Request(), io=io, limit=2)["data"],
+            open=lambda: open_shards(str(path / NAME), Request(), io=io, limit=2).first,
             images=images,
             stored=content.samples,
             labels=content.labels,
@@ -269,7 +269,7 @@ def test_open_files_are_bounded(tmp_path: Path) -> None:
     """However many shards there are, no more than the limit are open, whoever reads."""
     images = paint(60)
     path = write_set(tmp_path / "set", images, [2] * 30)
-    source = open_shards(str(path / NAME), Request(), io="pread", limit=3)["data"]
+    source = open_shards(str(path / NAME), Request(), io="pread", limit=3).first
     before = len(os.listdir("/proc/self/fd"))
     most = []
 
@@ -424,7 +424,7 @@ def test_a_shard_of_another_set_is_found_when_read(folder: Path, tmp_path: Path)
 
 def test_a_shard_that_goes_away_fails_its_batch(folder: Path) -> None:
     """Beyond the sizes looked at when opening, a missing shard is an error when it is wanted."""
-    source = open_shards(str(folder / NAME), Request(), limit=1)["data"]
+    source = open_shards(str(folder / NAME), Request(), limit=1).first
     (folder / "shard-00001-of-00005.h5").unlink()
     fill_rows(source, OutputSpec(), np.arange(7))
     with pytest.raises(SourceNotFoundError, match="shard 2 of 5"):

@@ -127,7 +127,7 @@ class MemorySource(testing.MemorySource):
 
 def open_fake(patch: pytest.MonkeyPatch, source: MemorySource, **params: Any) -> AsyncReader:
     """A reader over ``source``."""
-    patch.setattr("asyncreader.pipeline.build.open_set", lambda _: OpenSet.of(source))
+    patch.setattr("asyncreader.pipeline.build.open_set", lambda _: OpenSet({"data": source}))
     return AsyncReader({"path": "memory", **params})
 
 

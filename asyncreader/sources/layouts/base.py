@@ -118,9 +118,7 @@ class ForeignSet:
             stored=stored,
             encoding="original" if stored.encoded else "raw",
             block=default_block(int(size)),
-            meta=None,
             classes=classes,
-            checksums=False,
             io=self.file.io,
             size_on_disk=self.file.size,
         )

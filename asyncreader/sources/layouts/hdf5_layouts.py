@@ -9,8 +9,9 @@ from typing import Final
 
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
-from ..base import FieldIndex, Layout, index_fields, index_of
+from ..base import FieldIndex, Layout, index_of
 from ..bytestore import ByteFile
+from ..fields import SetIndex, index_set
 from ..hdf5.file import Hdf5, read_meta, translated
 from ..request import Request
 from . import fuel
@@ -214,9 +215,9 @@ LAYOUTS: Final[tuple[Layout[Hdf5Set], ...]] = (
 )
 
 
-def index_hdf5(file: ByteFile, fields: Request) -> dict[str, FieldIndex]:
-    """The indexes of an open file's data sets."""
+def index_hdf5(file: ByteFile, fields: Request) -> SetIndex:
+    """The index of an open file."""
     with translated(file.path), Hdf5(file, checked=True) as h5:
         file.check_same()
         meta = read_meta(h5)
-        return index_fields(fields, lambda one: index_of(Hdf5Set(file, h5, one, meta), LAYOUTS))
+        return index_set(fields, lambda one: index_of(Hdf5Set(file, h5, one, meta), LAYOUTS))

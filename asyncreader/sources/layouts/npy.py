@@ -52,9 +52,6 @@ def index_npy(file: OpenFile, fields: Request) -> FieldIndex:
         stored=stored,
         encoding="raw",
         block=default_block(size),
-        meta=None,
-        classes=None,
-        checksums=False,
         io=file.io,
         size_on_disk=file.size,
     )

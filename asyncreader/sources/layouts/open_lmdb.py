@@ -17,12 +17,12 @@ from ..base import (
     SourceSpec,
     check_extents,
     default_block,
-    index_fields,
     kept,
     packed_rows,
 )
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents
+from ..fields import SetIndex, index_set
 from ..lmdb.btree import LmdbFile, Tree
 from ..request import Request, no_field
 
@@ -63,8 +63,8 @@ class PackedNames:
             yield tree.data[start : start + size].tobytes()
 
 
-def index_lmdb(path: str, file: OpenFile, fields: Request) -> dict[str, FieldIndex]:
-    """The indexes of a set whose data file is open, packed by asyncreader or in another layout
+def index_lmdb(path: str, file: OpenFile, fields: Request) -> SetIndex:
+    """The index of a set whose data file is open, packed by asyncreader or in another layout
     (detect.py). ``path``: its name for messages.
 
     FormatError if it is damaged, truncated or of an unknown layout; SourceNotFoundError or
@@ -73,10 +73,10 @@ def index_lmdb(path: str, file: OpenFile, fields: Request) -> dict[str, FieldInd
     tree = LmdbFile(file.mapped.bytes, path)
     named = tree.named()
     if fmt.META.encode() in named and fmt.DATA.encode() in named:
-        return index_fields(fields, lambda one: _packed(path, file, tree, named, one))
+        return index_set(fields, lambda one: _packed(path, file, tree, named, one))
     from .detect import index_foreign  # with all layouts, which sets of ours do without
 
-    return index_fields(fields, lambda one: index_foreign(path, file, tree, named, one))
+    return index_set(fields, lambda one: index_foreign(path, file, tree, named, one))
 
 
 def _check_fields(path: str, fields: Request, meta: fmt.Meta) -> None:

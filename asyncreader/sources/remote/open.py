@@ -10,8 +10,8 @@ from typing import Final
 
 from ...errors import FormatError, ParamsError, SourceNotFoundError
 from ...formats.manifest import MOST_BYTES, NAME, Manifest
-from ..base import Fields, open_fields
 from ..bytestore import REMOTE
+from ..fields import OpenSet, open_file
 from ..hdf5.structure import SIGNATURE
 from ..layouts.hdf5_layouts import index_hdf5
 from ..request import Request
@@ -43,7 +43,7 @@ class RemoteShards:
         self._manifest = manifest
         self._cache = cache
 
-    def open(self, number: int, fields: Request) -> Fields:
+    def open(self, number: int, fields: Request) -> OpenSet:
         """Open a shard."""
         row = self._manifest.shard(number)
         location = self._location.sibling(row.name)
@@ -108,18 +108,18 @@ def _manifest_location(location: Location) -> Location:
     return location if location.key.endswith(".json") else location.inside(NAME)
 
 
-def _opened(file: RemoteFile, fields: Request) -> Fields:
+def _opened(file: RemoteFile, fields: Request) -> OpenSet:
     try:
         if bytes(file.mapped.bytes[0:8]) != SIGNATURE:  # where asyncreader has it
             raise FormatError("not an HDF5 file", path=file.path)
-        return open_fields(file, lambda opened: index_hdf5(opened, fields))
+        return open_file(file, lambda opened: index_hdf5(opened, fields))
     except FormatError:
         if file.failure is not None:  # HDF5 hides the error of the request
             raise file.failure from None
         raise
 
 
-def open_remote(url: str, fields: Request, *, io: str = "auto") -> Fields:
+def open_remote(url: str, fields: Request, *, io: str = "auto") -> OpenSet:
     """Open the set at ``url``: the folder of a sharded one, its manifest, or an HDF5 file.
 
     ``io``: "pread" reads byte ranges, "mmap" whole shards through the cache; "auto" is the cache
@@ -135,7 +135,7 @@ def open_remote(url: str, fields: Request, *, io: str = "auto") -> Fields:
         raise
 
 
-def _opened_set(objects: Objects, location: Location, fields: Request, io: str) -> Fields:
+def _opened_set(objects: Objects, location: Location, fields: Request, io: str) -> OpenSet:
     if location.key.endswith(_FILES):
         if io == "mmap":
             raise ParamsError(
@@ -143,7 +143,7 @@ def _opened_set(objects: Objects, location: Location, fields: Request, io: str) 
                 found=f'io="mmap" of {location.shown}',
                 hint="the cache is for sharded sets: convert --shards",
             )
-        return _single(objects, location, fields)
+        return _opened(RemoteFile(objects, location, owner=True), fields)
     location = _manifest_location(location)
     manifest = _manifest(objects, location)
     lmdb = manifest.common.container == "lmdb"
@@ -185,7 +185,3 @@ def _manifest(objects: Objects, location: Location) -> Manifest:
         raise FormatError("the manifest is too long to be one", path=location.shown, found=size)
     text = bytes(objects.read(location, 0, size)) if size else b""
     return Manifest.from_json(text, location.shown)
-
-
-def _single(objects: Objects, location: Location, fields: Request) -> Fields:
-    return _opened(RemoteFile(objects, location, owner=True), fields)

@@ -5,13 +5,13 @@ So a set's identity does not depend on how its samples are divided into files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 import xxhash
 
 from ...formats import packed as fmt
-from ..base import Source
+from ..fields import OpenSet
 from ..inspector import Inspector
 
 
@@ -22,13 +22,13 @@ class WholeDigests:
     def __init__(self, tables: Iterable[str]) -> None:
         self._states = {name: xxhash.xxh3_64() for name in tables}
 
-    def add(self, parts: Mapping[str, Source]) -> None:
-        """The next file, by field."""
+    def add(self, file: OpenSet) -> None:
+        """Go on with the next file."""
         for name, state in self._states.items():
             if name == fmt.LABELS:
-                rows = next(iter(parts.values())).labels
+                rows = file.labels
             else:
-                part = parts[name.rpartition(".")[0] or fmt.DATA]
+                part = file.fields[name.rpartition(".")[0] or fmt.DATA]
                 rows = Inspector(part).checksums(0, part.spec.count)
             assert rows is not None
             state.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)

@@ -23,6 +23,8 @@ from ...pixels.rows import E, Writer
 from ...sampling.blocks import files_together
 from ..base import FieldIndex, OneFile, RowsInMemory, Source
 from ..bytestore import ByteFile
+from ..fields import OpenSet
+from ..request import Request
 from .digests import WholeDigests
 from .open_cache import OpenFileCache
 
@@ -60,10 +62,10 @@ class JoinedLabels:
 
 
 class Files(Protocol):
-    """Opens the files of a set by number: picklable."""
+    """Opens the files of a set by number. Picklable."""
 
-    def open(self, number: int) -> Source:
-        """Open a file."""
+    def open(self, number: int, fields: Request) -> OpenSet:
+        """Open a file, for the fields that are asked for."""
 
     def close(self) -> None:
         """Close what opening them needs."""
@@ -74,7 +76,8 @@ class Joined:
     """Storage in several files in sequence. Record numbers continue from file to file; the index's
     ``spec.ends`` say where each ends.
 
-    ``files`` opens one of them, at most ``limit`` at a time, or it is all of them, to be held open.
+    ``files`` opens one of them for the field of ``request``, at most ``limit`` at a time, or it is
+    all of them, to be held open.
     ``stated``: for each file the digest (uint64) that it must state of a table, None where it must
     have no such table. ``labels``: width and dtype of labels that are read from the files; None
     where the index has them, or the set has none.
@@ -84,6 +87,7 @@ class Joined:
     stated: Mapping[str, UInt64 | None] = field(default_factory=dict)
     labels: tuple[int, str] | None = None
     limit: int = 0
+    request: Request = field(default_factory=Request)
 
     def serve(self, index: FieldIndex, file: ByteFile | None) -> JoinedSource:
         """A source that reads the files."""
@@ -111,6 +115,7 @@ class JoinedSource:
         self.spec = index.spec
         self._ends = index.spec.ends
         self._files = None if isinstance(joined.files, tuple) else joined.files
+        self._request = joined.request
         self._held = tuple(held)
         self._stated = joined.stated
         self._window = 0
@@ -127,7 +132,7 @@ class JoinedSource:
         """File ``number``, opened and compared with what is known of it."""
         assert self._files is not None  # others are open already
         with self._numbering(number):
-            file = self._files.open(number)
+            file = self._files.open(number, self._request).first
         try:
             self.check(file, number)
         except BaseException:
@@ -260,7 +265,7 @@ class JoinedSource:
             return None
         digests = WholeDigests([fmt.CHECKSUMS, *([fmt.LABELS] * (self.labels is not None))])
         for file in self._held:
-            digests.add({fmt.DATA: file})
+            digests.add(OpenSet({fmt.DATA: file}))
         return digests.found()
 
     @property

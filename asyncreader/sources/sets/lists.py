@@ -12,21 +12,20 @@ import numpy as np
 from ...array_types import Array, Int64
 from ...errors import AsyncReaderError, FormatError
 from ...formats import packed as fmt
-from ..base import FieldIndex, Fields, Source, SourceSpec
+from ..base import FieldIndex, Source, SourceSpec
 from ..bytestore import REMOTE
+from ..fields import OpenSet
 from ..request import Request
 from .digests import WholeDigests
 from .joined import Joined, JoinedSource
 from .open_cache import open_limit
 
 
-def join(files: Sequence[Fields]) -> Fields:
-    """The open ``files`` as one set, field by field. FormatError where they do not go together."""
-    return {
-        name: _join([file[name] for file in files])
-        for name in files[0]
-        if all(name in file for file in files)
-    }
+def join(files: Sequence[OpenSet]) -> OpenSet:
+    """The open ``files`` as one set of the fields that all have. FormatError where they do not go
+    together."""
+    names = [name for name in files[0].names if all(name in file.fields for file in files)]
+    return OpenSet({name: _join([file.fields[name] for file in files]) for name in names})
 
 
 def _join(files: Sequence[Source]) -> JoinedSource:
@@ -154,30 +153,29 @@ def _kind(spec: SourceSpec) -> str:
 # -- more files than may be open -----------------------------------------------------------------
 
 
-#: Opens the fields of a file by its name; None if the name means several files.
-Opener: TypeAlias = Callable[[str, Request], Fields | None]
+#: Opens a file by its name; None if the name means several files.
+Opener: TypeAlias = Callable[[str, Request], OpenSet | None]
 
 
 @dataclass(frozen=True)
 class PackedFiles:
-    """Files by name, of which one field is read."""
+    """Files by name."""
 
     names: Sequence[str]
     opener: Opener
-    fields: Request
 
-    def open(self, number: int) -> Source:
+    def open(self, number: int, fields: Request) -> OpenSet:
         """Open a file."""
-        found = self.opener(self.names[number], self.fields)
+        found = self.opener(self.names[number], fields)
         if found is None:
             raise FormatError("the file is no longer a packed file", path=self.names[number])
-        return found[self.fields.data]
+        return found
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def join_packed(names: Sequence[str], opener: Opener, fields: Request) -> Fields | None:
+def join_packed(names: Sequence[str], opener: Opener, fields: Request) -> OpenSet | None:
     """The files ``names`` as one set, with few open at a time; None unless asyncreader packed all
     of them, of one kind.
 
@@ -194,20 +192,18 @@ def join_packed(names: Sequence[str], opener: Opener, fields: Request) -> Fields
             raise
         if found is None:
             return None
-        with contextlib.ExitStack() as opened:
-            for source in found.values():
-                opened.callback(source.close)
-            if any(one.spec.meta is None or one.spec.ends is not None for one in found.values()):
+        with contextlib.closing(found):
+            if any(one.spec.meta is None or one.spec.ends is not None for one in found.parts):
                 return None
-            columns = columns or {field: _Column(source) for field, source in found.items()}
-            if found.keys() != columns.keys():
+            columns = columns or {field: _Column(one) for field, one in found.fields.items()}
+            if found.fields.keys() != columns.keys():
                 return None
-            if not all(columns[field].add(source) for field, source in found.items()):
+            if not all(columns[field].add(one) for field, one in found.fields.items()):
                 return None
     limit = max(1, open_limit() // len(columns))
     first = columns[fields.data].first
     requests = [replace(fields, others=()), *fields.also(first.stored, list(columns)[1:])]
-    return {one.data: columns[one.data].joined(names, opener, one, limit) for one in requests}
+    return OpenSet({r.data: columns[r.data].joined(names, opener, r, limit) for r in requests})
 
 
 class _Column:
@@ -233,7 +229,7 @@ class _Column:
         if not spec.checksums or _kind_of(source) != self._like:
             return False
         assert spec.meta is not None
-        self._digests.add({fmt.DATA: source})
+        self._digests.add(OpenSet({fmt.DATA: source}))
         stated = [int(spec.meta.digests.get(n, "0"), 16) for n in (fmt.CHECKSUMS, fmt.LABELS)]
         self._rows.append((spec.count, spec.size_on_disk, stated[0], stated[1]))
         self._shapes.add(spec.meta.shape)
@@ -249,13 +245,14 @@ class _Column:
         ends = np.cumsum(counts.astype(np.int64))
         shape = next(iter(self._shapes)) if len(self._shapes) == 1 else None
         joined = Joined(
-            PackedFiles(names, opener, fields),
+            PackedFiles(names, opener),
             stated={
                 fmt.CHECKSUMS: checksums,
                 fmt.LABELS: None if meta.label_kind == "none" else label_digests,
             },
             labels=self._labels,
             limit=limit,
+            request=fields,
         )
         spec = replace(
             first,

@@ -11,7 +11,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -19,55 +19,26 @@ import numpy as np
 from ...errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...formats.manifest import CONTAINERS, Manifest, read_manifest
-from ..base import (
-    FieldIndex,
-    Fields,
-    Source,
-    SourceSpec,
-    default_block,
-    open_fields,
-    packed_rows,
-)
+from ..base import FieldIndex, SourceSpec, default_block, packed_rows
 from ..bytestore import OpenFile
+from ..fields import OpenSet, open_file
 from ..layouts.hdf5_layouts import index_hdf5
 from ..layouts.open_lmdb import index_lmdb
 from ..lmdb.file import open_data_file
 from ..request import Request, no_field
 from .digests import WholeDigests
-from .joined import RESTORE, Joined, JoinedSource
+from .joined import RESTORE, Files, Joined, JoinedSource
 from .open_cache import open_limit
 
 #: At most so many shard sizes are checked when a set is opened.
 ALL_LOOKED_AT: Final = 4096
 
 
-class Shards(Protocol):
+class Shards(Files, Protocol):
     """Opens the shards of a set by number."""
 
     def path(self, number: int) -> str:
-        """A shard's name for messages."""
-
-    def open(self, number: int, fields: Request) -> Fields:
-        """Open a shard."""
-
-    def close(self) -> None:
-        """Close what opening them needs."""
-
-
-@dataclass(frozen=True)
-class ShardFiles:
-    """One field of the shards of a set."""
-
-    shards: Shards
-    fields: Request
-
-    def open(self, number: int) -> Source:
-        """Open a shard."""
-        return self.shards.open(number, self.fields)[self.fields.data]
-
-    def close(self) -> None:
-        """Close what opening them needs."""
-        self.shards.close()
+        """The name of a shard in messages."""
 
 
 def sharded(
@@ -78,17 +49,16 @@ def sharded(
     path: str,
     io: str,
     limit: int | None = None,
-) -> dict[str, JoinedSource]:
-    """The fields of the set of ``manifest``. ``path``: its name for messages; ``limit``: shards
+) -> OpenSet:
+    """The set of ``manifest``. ``path``: its name for messages; ``limit``: shards
     open at most, by all fields together."""
     packed = [field.name for field in manifest.common.fields]
     limit = max(1, (limit or open_limit()) // (1 + len(fields.other_names(packed))))
     # a shard that is opened for one field is not indexed for the others
     first = _sharded(manifest, shards, replace(fields, others=()), path, io, limit)
-    found = {fields.data: first}
-    for one in fields.also(first.spec.stored, packed):
-        found[one.data] = _sharded(manifest, shards, one, path, io, limit)
-    return found
+    others = fields.also(first.spec.stored, packed)
+    found = {one.data: _sharded(manifest, shards, one, path, io, limit) for one in others}
+    return OpenSet({fields.data: first, **found})
 
 
 def _sharded(
@@ -100,7 +70,7 @@ def _sharded(
         column = [one.name for one in common.fields].index(fields.data)
     labelled = common.label_kind != "none"
     joined = Joined(
-        ShardFiles(shards, fields),
+        shards,
         stated={
             fmt.CHECKSUMS: manifest.checksums
             if column is None
@@ -109,6 +79,7 @@ def _sharded(
         },
         labels=(common.label_width, common.label_dtype) if labelled and fields.labels else None,
         limit=limit,
+        request=fields,
     )
     return JoinedSource(FieldIndex(_spec(manifest, path, io, column), joined), joined)
 
@@ -149,17 +120,16 @@ class EachShard:
         self.path = shards.path
         self._shards = shards
         self._fields = Request(others=None)
-        self._wholes = sharded(manifest, shards, self._fields, path=path, io="auto")
+        self._whole = sharded(manifest, shards, self._fields, path=path, io="auto")
 
     @contextlib.contextmanager
-    def open(self, number: int) -> Iterator[Fields]:
-        """Shard ``number`` by field, the data first, compared with the manifest: SourceError."""
-        with contextlib.ExitStack() as opened:
-            found = self._shards.open(number, self._fields)
-            for part in found.values():
-                opened.callback(part.close)
-            for name, part in found.items():
-                self._wholes[name].check(part, number)
+    def open(self, number: int) -> Iterator[OpenSet]:
+        """Shard ``number`` with all fields, compared with the manifest: SourceError."""
+        with contextlib.closing(self._shards.open(number, self._fields)) as found:
+            for name, part in found.fields.items():
+                whole = self._whole.fields[name]
+                assert isinstance(whole, JoinedSource)
+                whole.check(part, number)
             yield found
 
 
@@ -169,8 +139,8 @@ def whole_digests(folder: str, manifest: Manifest) -> dict[str, str]:
     each = EachShard(folder, manifest, LocalShards(folder, manifest))
     digests = WholeDigests(manifest.common.tables())
     for number in range(len(manifest)):
-        with each.open(number) as parts:
-            digests.add(parts)
+        with each.open(number) as shard:
+            digests.add(shard)
     return digests.found()
 
 
@@ -190,11 +160,11 @@ def _checked_fields(path: str, fields: Request, manifest: Manifest) -> Request:
 # -- in a folder ---------------------------------------------------------------------------------
 
 
-def open_shard(path: str, container: str, fields: Request, io: str) -> Fields:
+def open_shard(path: str, container: str, fields: Request, io: str) -> OpenSet:
     """The shard that is a file of this machine."""
     lmdb = container == "lmdb"
     file = open_data_file(path, io) if lmdb else OpenFile(path, io)
-    return open_fields(
+    return open_file(
         file, lambda one: index_lmdb(path, one, fields) if lmdb else index_hdf5(one, fields)
     )
 
@@ -243,7 +213,7 @@ class LocalShards:
                 hint=RESTORE,
             )
 
-    def open(self, number: int, fields: Request) -> Fields:
+    def open(self, number: int, fields: Request) -> OpenSet:
         """Open a shard whose file has the packed size."""
         self.check_size(number)
         return open_shard(self.path(number), self._manifest.common.container, fields, self._io)
@@ -259,7 +229,7 @@ def open_shards(
     io: str = "auto",
     limit: int | None = None,
     manifest: Manifest | None = None,
-) -> Fields:
+) -> OpenSet:
     """Open the set whose manifest is the file ``path``.
 
     ``manifest``: the rows of some of its shards, to read only those.
