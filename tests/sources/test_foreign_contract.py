@@ -104,6 +104,23 @@ class TestForeignSources(SourceContract):
         assert sorted(seen) == list(range(COUNT))
         source.close()
 
+    def test_a_field_by_its_name(self, case: Case, built: Built) -> None:
+        """A layout is recognised by what the set holds: a field that the layout knows is served in
+        the same way, with the same labels, where the caller names it."""
+        source = built.opened()
+        named = re.search(r"(\w+), labels from", source.spec.layout)
+        if named is None:  # a layout without names of fields
+            assert case.name.split()[0] in {"Caffe", "OCR", "BasicSR", "StyleGAN2", "LSUN", "npy"}
+        else:
+            other = open_source(path_of(case, source), Request(named[1]))
+            assert other.spec.stored == source.spec.stored
+            found, _, errors = fill_rows(other, OutputSpec(layout="NHWC"), np.arange(COUNT))
+            assert errors == ()
+            np.testing.assert_array_equal(found, built.images)
+            np.testing.assert_array_equal(other.labels, built.labels)
+            other.close()
+        source.close()
+
     @pytest.mark.parametrize("suffix", ["h5", "lmdb"])
     def test_convert(self, case: Case, built: Built, tmp_path: Path, suffix: str) -> None:
         """convert packs it: the same pixels and labels, now with checksums; or says why not."""
