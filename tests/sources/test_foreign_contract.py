@@ -16,7 +16,7 @@ from source_contract import Built, Case, SourceContract
 from asyncreader import AsyncReader, FormatError
 from asyncreader.cli import main as cli
 from asyncreader.pixels.transform import OutputSpec
-from asyncreader.sources import Inspector, open_source
+from asyncreader.sources import Inspector, Request, open_source
 from asyncreader.testing.contract import fill_rows
 from converters import convert
 
@@ -112,7 +112,7 @@ class TestForeignSources(SourceContract):
         if named is None:  # a layout without names of fields
             assert case.name.split()[0] in {"Caffe", "OCR", "BasicSR", "StyleGAN2", "LSUN", "npy"}
         else:
-            other = open_source(path_of(case, source), Request(named[1]))
+            other = open_source(built.path, Request(named[1]))
             assert other.spec.stored == source.spec.stored
             found, _, errors = fill_rows(other, OutputSpec(layout="NHWC"), np.arange(COUNT))
             assert errors == ()
