@@ -64,7 +64,9 @@ class AsyncReader(Generic[D, L]):
         device = None if p.cuda is False else open_device(p.cuda)
         source = build.open_set(p)
         self._source: OpenSet | None = source
-        self._spec = source.spec
+        self._facts_of_set = source.facts
+        self._encoding = source.spec.encoding
+        self._checked = bool(source.checked)
         arena: Arena | None = None
         on_device: DeviceRing | None = None
         try:
@@ -322,7 +324,7 @@ class AsyncReader(Generic[D, L]):
     @property
     def classes(self) -> tuple[str, ...] | None:
         """Class names by label number, where the set has them."""
-        return self._spec.classes
+        return self._facts_of_set.classes
 
     @property
     def data_shape(self) -> Shape | tuple[Shape, ...]:
@@ -384,18 +386,18 @@ class AsyncReader(Generic[D, L]):
 
     @property
     def _name(self) -> str:
-        return os.path.basename(self._spec.path.rstrip("/")) or self._spec.path
+        return os.path.basename(self._facts_of_set.path.rstrip("/")) or self._facts_of_set.path
 
     def _facts(self) -> dict[str, str]:
         """What is served, and its state; in a process that did not open the reader, no state."""
         # in another process its lock may be held for ever
         if self._ring.closed or os.getpid() != self._pid:
             return {}
-        spec, at, counts = self._spec, self._delivered, self._ring.counts()
+        facts, at, counts = self._facts_of_set, self._delivered, self._ring.counts()
         return {
-            "set": f"{spec.container}, {spec.encoding}, {self.count} samples",
+            "set": f"{facts.container}, {self._encoding}, {self.count} samples",
             "checks": f"verify {self._params.verify}"
-            if spec.checksums
+            if self._checked
             else "unverified: no checksums",
             "now": f"epoch {at.epoch} batch {at.step}/{len(self)}",
             "slots": ", ".join(f"{n} {state}" for state, n in counts.items() if n) or "none",

@@ -231,10 +231,12 @@ def _verify_set(
 
 def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyReport:
     """``first``: the record number of its first sample, where it is a part of a set."""
-    spec, parts = source.spec, source.parts
-    problems = [problem for part in parts if (problem := check_paths(part)) is not None]
-    encoded = sum(part.spec.stored.encoded for part in parts) if how.decode else 0
-    runs = (range(lo, min(lo + _RUN, spec.count)) for lo in range(0, spec.count, _RUN))
+    facts, parts = source.facts, source.parts
+    problems = [
+        problem for name in source.names if (problem := check_paths(source, name)) is not None
+    ]
+    encoded = sum(part.spec.encoded for part in parts) if how.decode else 0
+    runs = (range(lo, min(lo + _RUN, facts.count)) for lo in range(0, facts.count, _RUN))
     stop = threading.Event()
     with ThreadPoolExecutor(how.jobs, thread_name_prefix="asyncreader-verify") as pool:
         done = bad = 0
@@ -246,17 +248,17 @@ def _verify(path: str, source: OpenSet, how: _How, first: int = 0) -> VerifyRepo
                 bad += failed
                 problems.extend(found[: max(0, LISTED - len(problems))])
                 if how.progress is not None:
-                    how.progress(done, spec.count)
+                    how.progress(done, facts.count)
         except BaseException:  # Ctrl-C, say: what runs ends after the sample it is at
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return VerifyReport(
         path=path,
-        container=spec.container,
-        count=spec.count,
-        checked=spec.count * sum(part.spec.checksums for part in parts),
-        decoded=spec.count * encoded,
+        container=facts.container,
+        count=facts.count,
+        checked=facts.count * len(source.checked),
+        decoded=facts.count * encoded,
         bad=bad,
         problems=tuple(problems),
     )
@@ -277,7 +279,7 @@ def _check_run(
         for name, part in zip(source.names, source.parts, strict=True):
             try:
                 data = Inspector(part).bytes(index)
-                if decode and part.spec.stored.encoded:
+                if decode and part.spec.encoded:
                     _decode(part, index, data)
             except SampleError as exc:
                 exc.shift_record(first)
@@ -288,16 +290,15 @@ def _check_run(
 
 def _ahead(source: Source) -> int:
     """Samples that a thread asks for at once: of a store, where each costs a round trip."""
-    if not source.spec.remote:
+    if not source.facts.remote:
         return 0
-    return max(1, min(_RUN, int(_AHEAD_BYTES * source.spec.count / source.spec.size_on_disk)))
+    return max(1, min(_RUN, int(_AHEAD_BYTES * source.facts.count / source.facts.size_on_disk)))
 
 
 def _decode(source: Source, index: int, data: bytes) -> None:
-    spec = source.spec
-    declared = spec.stored.shape
-    with located(path=spec.path, index=index):
-        pixels = decode_sample(data, spec.stored)
+    declared = source.spec.shape
+    with located(path=source.facts.path, index=index):
+        pixels = decode_sample(data, source.spec)
         if declared is not None and pixels.shape != declared:
             raise DecodeError(
                 "image of another size than the set declares",
@@ -306,16 +307,16 @@ def _decode(source: Source, index: int, data: bytes) -> None:
             )
 
 
-def check_paths(source: Source) -> str | None:
-    """Check the digest of the recorded paths, which opening does not: the problem, or None."""
-    spec = source.spec
-    expected = None if spec.meta is None else spec.meta.digests.get(fmt.PATHS)
+def check_paths(source: OpenSet, name: str) -> str | None:
+    """Check the digest of a field's paths, which opening does not: the problem, or None."""
+    facts, table = source.facts, fmt.table_of(name.strip("/"), fmt.PATHS)
+    expected = None if facts.meta is None else facts.meta.digests.get(table)
     if expected is None:
         return None
     try:
-        found = fmt.names_digest(name or b"" for name in Inspector(source).paths())
+        found = fmt.names_digest(name or b"" for name in Inspector(source.part(name)).paths())
     except FormatError as exc:
         return str(exc)
     if found == expected:
         return None
-    return f"{spec.path}: its paths are not the ones that were packed"
+    return f"{facts.path}: its paths are not the ones that were packed"

@@ -15,8 +15,7 @@ from .terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from ..array_types import Int64
-    from ..sources import OpenSet, Source
-    from ..sources.base import FieldIndex
+    from ..sources import OpenSet, SetIndex, Source
 
 #: Classes that are shown one by one; --json has them all.
 CLASSES_SHOWN: Final = 20
@@ -39,7 +38,7 @@ def info(path: str, params: dict[str, Any], as_json: bool) -> None:
 
     checked = parse_params({"path": path, **params}, {})
     with contextlib.closing(open_reader_source(checked)) as source:
-        facts = _describe(source, resolve_subset(checked.subset, source.first))
+        facts = _describe(source, resolve_subset(checked.subset, source))
     if as_json:
         print_json(facts)
     else:
@@ -51,35 +50,35 @@ def _describe(source: OpenSet, subset: slice | Int64 | None = None) -> dict[str,
     from ..sampling.within import subset_count
     from ..sources import fingerprint
 
-    spec = source.spec
+    facts, spec = source.facts, source.spec
     return {
-        "path": spec.path,
-        "container": spec.container,
-        "layout": spec.layout,
-        "format_version": None if spec.meta is None else spec.meta.version,
-        "shards": None if spec.ends is None else len(spec.ends),
-        "count": spec.count,
-        "subset": None if subset is None else subset_count(subset, spec.count),
-        "shape": None if spec.stored.shape is None else list(spec.stored.shape),
-        "axes": spec.stored.axes,
-        "dtype": str(spec.stored.dtype),
+        "path": facts.path,
+        "container": facts.container,
+        "layout": facts.layout,
+        "format_version": None if facts.meta is None else facts.meta.version,
+        "shards": None if facts.ends is None else len(facts.ends),
+        "count": facts.count,
+        "subset": None if subset is None else subset_count(subset, facts.count),
+        "shape": None if spec.shape is None else list(spec.shape),
+        "axes": spec.axes,
+        "dtype": str(spec.dtype),
         "encoding": spec.encoding,
-        "chunk": spec.chunk,
-        "compression": spec.compression,
+        "chunk": source.first.index.chunk,
+        "compression": source.first.index.compression,
         "fields": _describe_fields(source),
-        "labels": _describe_labels(source.first, subset),
-        "classes": None if spec.classes is None else list(spec.classes),
-        "splits": {name: subset_count(rows, spec.count) for name, rows in source.splits.items()},
+        "labels": _describe_labels(source, subset),
+        "classes": None if facts.classes is None else list(facts.classes),
+        "splits": {name: subset_count(rows, facts.count) for name, rows in source.splits.items()},
         "restarts": _describe_restarts(source.first),
-        "checksums": spec.checksums,
+        "checksums": bool(source.checked),
         "fingerprint": fingerprint(source),
-        "bytes_on_disk": spec.size_on_disk,
-        "bytes_a_sample": _bytes_each(source.first.index),
+        "bytes_on_disk": facts.size_on_disk,
+        "bytes_a_sample": _bytes_each(source.index),
     }
 
 
-def _bytes_each(index: FieldIndex) -> float | None:
-    """Mean bytes of a sample as it is stored: of this field alone, whatever else the file holds.
+def _bytes_each(index: SetIndex) -> float | None:
+    """Mean bytes of a sample of the first field as it is stored, whatever else the file holds.
     None where only opening each file would tell."""
     import numpy as np
 
@@ -88,32 +87,32 @@ def _bytes_each(index: FieldIndex) -> float | None:
     from ..sources.hdf5.chunks import Chunks
     from ..sources.sets.joined import Joined
 
-    storage, spec = index.storage, index.spec
+    facts, storage, spec = index.facts, index.first.storage, index.first.spec
     if isinstance(storage, Extents):
         return float(np.mean(storage.sizes))
     if isinstance(storage, Chunks):
-        return float(storage.grid.sizes.sum() / spec.count)
+        return float(storage.grid.sizes.sum() / facts.count)
     if isinstance(storage, Joined):
         if not isinstance(storage.files, tuple):
-            return None if spec.fields else spec.size_on_disk / spec.count
-        parts = [(_bytes_each(one), one.spec.count) for one in storage.files]
+            return None if facts.fields else facts.size_on_disk / facts.count
+        parts = [(_bytes_each(one), one.facts.count) for one in storage.files]
         known = [size * count for size, count in parts if size is not None]
-        return sum(known) / spec.count if len(known) == len(parts) else None
-    return None if spec.stored.shape is None else row_size(spec.stored.shape, spec.stored.dtype)
+        return sum(known) / facts.count if len(known) == len(parts) else None
+    return None if spec.shape is None else row_size(spec.shape, spec.dtype)
 
 
 def _describe_fields(source: OpenSet) -> list[dict[str, Any]]:
     """The other fields: those that were asked for, else those that the set lists."""
     if not source.named:
-        return [asdict(field) for field in source.spec.fields]
+        return [asdict(field) for field in source.facts.fields]
     named = zip(source.names[1:], source.parts[1:], strict=True)
     return [
         {
             "name": name,
             "encoding": part.spec.encoding,
-            "shape": part.spec.stored.shape,
-            "channels": part.spec.channels,
-            "dtype": part.spec.stored.dtype.name,
+            "shape": part.spec.shape,
+            "channels": part.spec.image_shape()[2],
+            "dtype": part.spec.dtype.name,
         }
         for name, part in named
     ]
@@ -128,12 +127,12 @@ def _describe_restarts(source: Source) -> dict[str, int] | None:
     from ..pixels import codec
     from ..sources import Inspector
 
-    spec = source.spec
-    if not spec.stored.encoded or spec.encoding == "png" or spec.remote:
+    facts, spec = source.facts, source.spec
+    if not spec.encoded or spec.encoding == "png" or facts.remote:
         return None
     looked = Inspector(source)
     looked_at = jpegs = can_be_cut = size = 0
-    for record in np.unique(np.linspace(0, spec.count - 1, _LOOKED_AT).astype(np.int64)).tolist():
+    for record in np.unique(np.linspace(0, facts.count - 1, _LOOKED_AT).astype(np.int64)).tolist():
         if size > _MOST_READ:
             break
         looked_at += 1
@@ -146,7 +145,7 @@ def _describe_restarts(source: Source) -> dict[str, int] | None:
     return {"looked_at": looked_at, "jpegs": jpegs, "can_be_cut": can_be_cut}
 
 
-def _describe_labels(source: Source, subset: slice | Int64 | None) -> dict[str, Any] | None:
+def _describe_labels(source: OpenSet, subset: slice | Int64 | None) -> dict[str, Any] | None:
     """Shape, dtype and range; and samples by class or value where there is one whole number."""
     import numpy as np
 
@@ -156,9 +155,9 @@ def _describe_labels(source: Source, subset: slice | Int64 | None) -> dict[str, 
     if labels is None:
         return None
     if subset is not None:  # those of shards are no array, but take numbers
-        labels = np.asarray(labels[np.arange(source.spec.count)[subset]])
+        labels = np.asarray(labels[np.arange(source.facts.count)[subset]])
     low, high = ends(labels)
-    counts = count_labels(labels, source.spec.classes)
+    counts = count_labels(labels, source.facts.classes)
     return {
         "shape": list(labels.shape),
         "dtype": labels.dtype.name,

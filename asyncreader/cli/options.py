@@ -237,7 +237,7 @@ def size_for(params: dict[str, Any], quiet: bool = False) -> None:
     if "size" in params:
         return
     with contextlib.closing(open_reader_source(parse_params(params, {}))) as source:
-        if source.spec.row_shape is None:
+        if source.spec.shape is None:
             params["size"] = USUAL_SIZE
             if not quiet:
                 say("the pictures differ in size: cut to {}x{}; see --size".format(*USUAL_SIZE))

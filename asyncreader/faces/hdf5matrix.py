@@ -42,29 +42,27 @@ class HDF5Matrix:
         fields = Request(data=dataset, labels=None, dims=(1, 2, 3, 4))
         source = open_source(datapath, fields, expect="HDF5")
         try:
-            spec = source.spec
-            if spec.stored.encoded or spec.stored.shape is None:
+            facts, spec = source.facts, source.spec
+            if spec.encoded or spec.shape is None:
                 raise ParamsError(
                     "this data set holds encoded images, not rows",
-                    path=spec.path,
+                    path=facts.path,
                     hint="AsyncReader decodes them",
                 )
             self.start = whole("start", start, 0)
-            self.end = spec.count if end is None else whole("end", end, 0)
-            if not self.start < self.end <= spec.count:
+            self.end = facts.count if end is None else whole("end", end, 0)
+            if not self.start < self.end <= facts.count:
                 raise ParamsError(
                     "start and end select no rows",
-                    path=spec.path,
+                    path=facts.path,
                     found=f"{self.start} to {self.end}",
-                    expected=f"something within 0 to {spec.count}",
+                    expected=f"something within 0 to {facts.count}",
                 )
-            self._fill = RowTransform(
-                spec.stored, OutputSpec(layout=f"N{spec.stored.axes or ''}"), spec.path
-            )
+            self._fill = RowTransform(spec, OutputSpec(layout=f"N{spec.axes or ''}"), facts.path)
         except BaseException:
             source.close()
             raise
-        self._source: Source | None = source
+        self._source: Source | None = source.first
         self.normalizer = normalizer
         self._sample = np.asarray(self[0:1])
 

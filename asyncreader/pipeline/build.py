@@ -59,10 +59,10 @@ def make_filler(
     p: ReaderParams, source: OpenSet, rank: int, world_size: int, allocate: Allocate = np.zeros
 ) -> BatchFiller:
     """The filler of a source, with its order. ParamsError if source and parameters do not fit."""
-    spec, fills = source.spec, source.fills(p.wanted)
+    fills = source.fills(p.wanted)
     if p.last_batch == "short" and world_size != 1:
         raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
-    subset = resolve_subset(p.subset, source.first)
+    subset = resolve_subset(p.subset, source)
     sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, _storage(source, fills), subset)
     schedule = Schedule(sampler, p.batch_size, rank, world_size, p.last_batch)
     if schedule.steps == 0:
@@ -73,11 +73,12 @@ def make_filler(
         )
     if sampler.window:
         source.reserve(sampler.window)
-    if p.verify == "always" and source.unchecked:
+    unchecked = [name for name in source.names if name not in source.checked]
+    if p.verify == "always" and unchecked:
         raise ParamsError(
             'verify="always" of a set without checksums',
-            path=spec.path,
-            found=f"none of {', '.join(map(repr, source.unchecked))}" if source.named else None,
+            path=source.facts.path,
+            found=f"none of {', '.join(map(repr, unchecked))}" if source.named else None,
             hint="pack it with asyncreader convert, which records them",
         )
     return BatchFiller(
@@ -229,6 +230,6 @@ def _storage(source: OpenSet, fills: tuple[RowTransform, ...]) -> Storage:
         else fill.row_bytes
         for fill in fills
     )
-    spec = source.spec
+    facts, block = source.facts, source.first.index.block
     files = source.first.open_at_once if isinstance(source.first, JoinedSource) else None
-    return Storage(spec.path, spec.count, spec.block, decoded, spec.ends, files)
+    return Storage(facts.path, facts.count, block, decoded, facts.ends, files)

@@ -55,16 +55,16 @@ class BatchFiller:
         self._stepped = any(one.wanted.steps for one in self.fills)
         self._on_error = on_error
         self._traced = traced
-        checked = source.spec.checksums or source.spec.some_checksums
+        checked = any(one.checked != "none" for one in source.index.fields.values())
         self._verify = verify if checked else "never"
-        if self._verify == "first" and source.spec.count > MOST_MARKED:
+        if self._verify == "first" and source.facts.count > MOST_MARKED:
             self._verify = "always"
         self._all_seen = False
         self._slot_bytes = sum(fill.row_bytes for fill in fills) * schedule.batch
         self.stages = stages
         self.seen: UInt8 | None = None
         if self._verify == "first":
-            self.seen = allocate((source.spec.count,), np.dtype(np.uint8))
+            self.seen = allocate((source.facts.count,), np.dtype(np.uint8))
 
     def handed_out(self, rows: Sequence[Array]) -> tuple[Array, ...]:
         """The views of a slot's memory that the user gets, one for each field."""
@@ -180,7 +180,7 @@ class BatchFiller:
         except AsyncReaderError:
             raise
         except OSError as exc:
-            raise SourceError(f"reading failed: {exc}", path=self.source.spec.path) from exc
+            raise SourceError(f"reading failed: {exc}", path=self.source.facts.path) from exc
         if self.seen is not None and check is not None:
             if errors:
                 check &= ~np.isin(rows, [bad.row for bad in errors])

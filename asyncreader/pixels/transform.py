@@ -36,7 +36,8 @@ class SampleSpec:
 
     ``shape``: of a stored row, in stored axis order; None where encoded images differ in size.
     ``axes``: for raw pictures the order of the letters H, W, C in a row; "HWC" for encoded images;
-    None for data that are no pictures, which are served as they are. ``flat``: the one channel is
+    None for data that are no pictures, which are served as they are. ``encoding``: "raw", a codec's
+    name, or "original" for image files of any kind. ``flat``: the one channel is
     no axis of its own in storage, nor in what is handed out. ``values``: encoded numbers, not
     colours (masks.py). ``as_stored``: handed out in the stored order of axes, whatever the layout.
     ``narrow``: it is known that grey pictures of 16 bits are served with 8; where it is not, such a
@@ -46,12 +47,17 @@ class SampleSpec:
     shape: tuple[int, ...] | None
     dtype: np.dtype[Any]
     axes: str | None
-    encoded: bool = False
+    encoding: str = "raw"
     channels: int = 3
     flat: bool = False
     values: bool = False
     as_stored: bool = False
     narrow: bool = False
+
+    @property
+    def encoded(self) -> bool:
+        """Whether a sample is an image file, or numbers in one."""
+        return self.encoding != "raw"
 
     @property
     def row_bytes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..pixels.rows import RowError, RowJob
-from .base import Source, SourceSpec, read_rows
+from .base import SetFacts, Source, read_rows
 from .fields import OpenSet, SetIndex
 from .fingerprint import fingerprint
 from .inspector import Inspector
@@ -18,9 +18,9 @@ __all__ = [
     "Request",
     "RowError",
     "RowJob",
+    "SetFacts",
     "SetIndex",
     "Source",
-    "SourceSpec",
     "absolute",
     "absolute_pattern",
     "container_of",

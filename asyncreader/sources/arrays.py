@@ -12,9 +12,10 @@ from ..array_types import Array
 from ..checks import FILL_MASKED
 from ..errors import ParamsError
 from ..pixels.rows import Writer
-from .base import BaseSource, FieldIndex, Source, SourceSpec, default_block, row_size
+from .base import BaseSource, FieldIndex, SetFacts, Source, default_block, row_size
 from .bytestore import ByteFile, MemoryStore
 from .extents import Extents, ExtentSource
+from .fields import SetIndex
 from .request import Request, check_labels, stored_samples
 
 #: What to do with labels that are names.
@@ -44,14 +45,14 @@ class Rows:
 
     array: Indexed
 
-    def serve(self, index: FieldIndex, file: ByteFile | None) -> Source:
+    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them."""
         data = self.array
         if file is None and isinstance(data, np.ndarray) and data.flags.c_contiguous:
             size = row_size(data.shape[1:], data.dtype)
             extents = Extents((data.ctypes.data, size), size)
-            return ExtentSource(index, None, MemoryStore(), extents)
-        return ArraySource(index, file, data)
+            return ExtentSource(facts, index, None, MemoryStore(), extents)
+        return ArraySource(facts, index, file, data)
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,20 @@ class FileRows:
     dtype: np.dtype[Any]
     axis: int
 
-    def serve(self, index: FieldIndex, file: ByteFile | None) -> Source:
+    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
         assert file is not None
         flat = file.mapped.view(self.offset, row_size(self.shape, self.dtype)).view(self.dtype)
-        return ArraySource(index, file, np.moveaxis(flat.reshape(self.shape), self.axis, 0))
+        return ArraySource(facts, index, file, np.moveaxis(flat.reshape(self.shape), self.axis, 0))
 
 
 class ArraySource(BaseSource):
     """Samples ``array[i]`` of anything with ``shape``, ``dtype`` and integer indexing."""
 
-    def __init__(self, index: FieldIndex, file: ByteFile | None, array: Indexed) -> None:
-        super().__init__(index, file, MemoryStore())
+    def __init__(
+        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, array: Indexed
+    ) -> None:
+        super().__init__(facts, index, file, MemoryStore())
         self._array = array
 
     def _row(self, record: int) -> Array:
@@ -88,14 +91,14 @@ class ArraySource(BaseSource):
         return np.asarray(row)
 
     def read_into(self, writer: Writer) -> None:
-        records, shape = writer.job.records, self.spec.stored.shape
+        records, shape = writer.job.records, self.spec.shape
         assert shape is not None
         # ascending: storage behind the array reads forwards
         for i in np.argsort(records, kind="stable").tolist():
             writer.raw(i, self._row(int(records[i])).reshape(shape))
 
 
-def index_arrays(data: Any, labels: Any, asked: Request) -> FieldIndex:
+def index_arrays(data: Any, labels: Any, asked: Request) -> SetIndex:
     """The index of ``data`` (N, ...) and ``labels`` (N, ...) or None."""
     shape = tuple(int(n) for n in data.shape)
     dtype = np.dtype(data.dtype)
@@ -108,14 +111,11 @@ def index_arrays(data: Any, labels: Any, asked: Request) -> FieldIndex:
     table = None if labels is None else label_array(labels, shape[axis])
     if table is not None:
         check_labels(table.shape, stored, asked, "data", in_file=False)
-    spec = SourceSpec(
+    facts = SetFacts(
         path="data",
         container="arrays",
         layout=type(data).__name__,
         count=shape[axis],
-        stored=stored,
-        encoding="raw",
-        block=default_block(row_size(rows, dtype)),
         io="mmap",
         size_on_disk=int(getattr(data, "nbytes", 0)),
     )
@@ -123,7 +123,8 @@ def index_arrays(data: Any, labels: Any, asked: Request) -> FieldIndex:
         if not isinstance(data, np.ndarray):
             raise ParamsError("num_dim other than 1 needs a numpy array", found=type(data).__name__)
         data = np.moveaxis(data, axis, 0)
-    return FieldIndex(spec, Rows(data), labels=table)
+    field = FieldIndex(stored, Rows(data), block=default_block(row_size(rows, dtype)))
+    return SetIndex(facts, {asked.data: field}, table)
 
 
 def label_array(labels: Any, count: int) -> Array:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,8 +17,6 @@ from ..pixels.rows import E, Origin, RowError, RowJob, RowWriter, Writer
 from ..pixels.transform import RowTransform, SampleSpec
 from ..stats import Meter
 from .bytestore import REMOTE, ByteFile, ByteStore, FileRef
-
-Found = TypeVar("Found")
 
 #: Labels up to this size (2 million of 8 bytes) are copied into memory, so that a file that changes
 #: while it is read cannot change them. Larger ones are mapped: memory must not grow with the set.
@@ -36,51 +34,31 @@ class RowsInMemory(NamedTuple):
 
 def packed_rows(meta: Meta, other_field: bool) -> SampleSpec:
     """What a set packed by asyncreader stores; ``other_field``: in a field after the first."""
-    encoded = meta.encoding != "raw"
-    dtype = np.dtype(meta.dtype)
-    values = encoded and (other_field or dtype != np.uint8)
-    return SampleSpec(meta.shape, dtype, "HWC", encoded, meta.channels, values=values, narrow=True)
+    dtype, encoding = np.dtype(meta.dtype), meta.encoding
+    values = encoding != "raw" and (other_field or dtype != np.uint8)
+    return SampleSpec(meta.shape, dtype, "HWC", encoding, meta.channels, values=values, narrow=True)
 
 
-@dataclass(frozen=True)
-class SourceSpec:
-    """What a source serves, as found when it was opened."""
+@dataclass(frozen=True, kw_only=True)
+class SetFacts:
+    """What was found out of a set as a whole when it was opened.
+
+    ``container``: "HDF5", "LMDB", "NPY" or "arrays"; ``layout``: how its samples are stored, in
+    words; ``meta``: the description of a set packed by asyncreader, else None; ``fields``: those
+    that asyncreader packed after the first; ``ends``: int64, the record numbers at which several
+    files end, None for one file.
+    """
 
     path: str
     container: str
-    """"HDF5", "LMDB" or "arrays"."""
     layout: str
-    """How samples are stored in it, in words."""
     count: int
-    stored: SampleSpec
-    encoding: str
-    block: int
-    """Samples stored together: the unit of ``shuffle="block"``."""
     io: str
     size_on_disk: int
     meta: Meta | None = None
-    """The description of a set packed by asyncreader, else None."""
     classes: tuple[str, ...] | None = None
-    checksums: bool = False
-    """Whether all samples have checksums."""
-    chunk: int | None = None
-    compression: str | None = None
-    ends: Int64 | None = field(default=None, compare=False)
-    """Where each of several files ends, int64; None for one file."""
     fields: tuple[FieldMeta, ...] = ()
-    """The set's other fields, after the first."""
-    some_checksums: bool = False
-    """Whether only some of its files or fields have checksums. Those are compared."""
-
-    @property
-    def row_shape(self) -> tuple[int, ...] | None:
-        """Shape of a stored sample; None where samples differ in size."""
-        return self.stored.shape
-
-    @property
-    def channels(self) -> int:
-        """Colour channels of an image set."""
-        return self.stored.image_shape()[2]
+    ends: Int64 | None = field(default=None, compare=False)
 
     @property
     def remote(self) -> bool:
@@ -104,52 +82,35 @@ class Names(Protocol):
 class Storage(Protocol):
     """Where the samples of an index lie: frozen and picklable."""
 
-    def serve(self, index: FieldIndex, file: ByteFile | None) -> Source:
+    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file`` (None: from memory)."""
 
 
 @dataclass(frozen=True, eq=False)
 class FieldIndex:
-    """All that was found out of one field of a set when it was opened: frozen and picklable.
+    """What was found out of one field of a set when it was opened: frozen and picklable.
 
     ``where``: the file that it lies in; None for arrays in memory, and for several files, which
-    ``storage`` opens.
+    ``storage`` opens. ``block``: samples that are stored together, the unit of
+    ``shuffle="block"``; ``chunk`` and ``compression``: of HDF5 chunks. ``checked``: whether "all",
+    "some" or "none" of the samples have checksums. ``path``: the name of its own file, where the
+    set has several.
     """
 
-    spec: SourceSpec
+    spec: SampleSpec
     storage: Storage
     where: FileRef | None = None
-    labels: Array | None = None
     checksums: UInt64 | None = None
     names: Names | None = None
-    #: Named parts of the set, for ``subset="name"``.
-    splits: Mapping[str, slice | Int64] = field(default_factory=dict)
+    block: int = 1
+    chunk: int | None = None
+    compression: str | None = None
+    checked: Literal["all", "some", "none"] = "none"
+    path: str | None = None
 
-    def open(self) -> Source:
+    def open(self, facts: SetFacts) -> Source:
         """Its source, of a file that is opened anew. FormatError if it was replaced or changed."""
-        return self.storage.serve(self, None if self.where is None else self.where.open())
-
-
-@dataclass(frozen=True)
-class Layout(Generic[Found]):
-    """A layout of sets, which are handed to it open.
-
-    ``name``: what ``info`` calls it; ``row``: what docs/layouts.md says of it (known by, served,
-    give), "" for nothing.
-    """
-
-    name: str
-    recognise: Callable[[Found], bool]
-    index: Callable[[Found], FieldIndex]
-    row: str = ""
-
-
-def index_of(found: Found, layouts: Iterable[Layout[Found]]) -> FieldIndex:
-    """The index by the first layout that recognises what was found; the last one takes all."""
-    for layout in layouts:
-        if layout.recognise(found):
-            return layout.index(found)
-    raise AssertionError(layouts)
+        return self.storage.serve(facts, self, None if self.where is None else self.where.open())
 
 
 class Source(Origin, Protocol):
@@ -159,8 +120,8 @@ class Source(Origin, Protocol):
     def index(self) -> FieldIndex:
         """What was found when it was opened: another process opens it with that."""
 
-    spec: SourceSpec
-    labels: Array | None
+    facts: SetFacts
+    spec: SampleSpec
 
     def read_into(self, writer: Writer) -> None:
         """Give the samples of ``writer.job`` to the writer, in any order."""
@@ -197,12 +158,14 @@ class OneFile(Source, Protocol):
 class BaseSource:
     """The code that sources of one file share: errors name the file and the record."""
 
-    def __init__(self, index: FieldIndex, file: ByteFile | None, store: ByteStore) -> None:
+    def __init__(
+        self, facts: SetFacts, index: FieldIndex, file: ByteFile | None, store: ByteStore
+    ) -> None:
+        self.facts = facts
         self.index = index
         self.file = file
         self.store = store
         self.spec = index.spec
-        self.labels = index.labels
         self.checksums = index.checksums
 
     def read_into(self, writer: Writer) -> None:
@@ -228,7 +191,7 @@ class BaseSource:
             self.file.close()
 
     def located(self, error: E, record: int) -> E:
-        error.path, error.index = self.spec.path, record
+        error.path, error.index = self.index.path or self.facts.path, record
         error.key = error.source_path = None
         if self.index.names is not None and self.file is not None:
             error.key = self.index.names.key(self.file, record)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..array_types import Array, Int64, UInt8
 from ..pixels.rows import RowWriter, Writer
-from .base import BaseSource, FieldIndex, RowsInMemory, Source
+from .base import BaseSource, FieldIndex, RowsInMemory, SetFacts, Source
 from .bytestore import ByteFile, ByteStore
 
 _NO_STARTS: Final = np.empty(0, np.int64)
@@ -27,17 +27,17 @@ class Extents:
     starts: Int64 | tuple[int, int]
     sizes: Array | int
 
-    def serve(self, index: FieldIndex, file: ByteFile | None) -> Source:
+    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
         assert file is not None
-        return ExtentSource(index, file, file.store, self)
+        return ExtentSource(facts, index, file, file.store, self)
 
 
 @dataclass(frozen=True, eq=False)
 class ImageExtents(Extents):
     """Byte ranges that hold raw images which are not one plain row each.
 
-    ``shapes``: int64 (N, 3), each sample's in stored axis order; None: all of spec.stored.shape.
+    ``shapes``: int64 (N, 3), each sample's in stored axis order; None: all of spec.shape.
     ``bgr``: the channels lie as blue, green, red, and are served as red, green, blue.
     ``tagged``: floats of 4 bytes with a byte before each but the first (Caffe's unpacked floats).
     """
@@ -46,19 +46,24 @@ class ImageExtents(Extents):
     bgr: bool = False
     tagged: bool = False
 
-    def serve(self, index: FieldIndex, file: ByteFile | None) -> Source:
+    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
         assert file is not None
-        return RawImages(index, file, file.store, self)
+        return RawImages(facts, index, file, file.store, self)
 
 
 class ExtentSource(BaseSource):
     """Reads samples that are byte ranges of one store."""
 
     def __init__(
-        self, index: FieldIndex, file: ByteFile | None, store: ByteStore, extents: Extents
+        self,
+        facts: SetFacts,
+        index: FieldIndex,
+        file: ByteFile | None,
+        store: ByteStore,
+        extents: Extents,
     ) -> None:
-        super().__init__(index, file, store)
+        super().__init__(facts, index, file, store)
         # numpy's own numbers: with Python's each operation takes a microsecond longer
         starts = extents.starts
         self._starts = starts if isinstance(starts, np.ndarray) else tuple(map(np.int64, starts))
@@ -83,7 +88,7 @@ class ExtentSource(BaseSource):
 
     def in_memory(self, size: int) -> RowsInMemory | None:
         where = self.store.address(size)
-        if where is None or self.spec.stored.encoded:
+        if where is None or self.spec.encoded:
             return None
         if isinstance(self._starts, tuple):
             first, stride = self._starts
@@ -92,10 +97,10 @@ class ExtentSource(BaseSource):
 
     def read_into(self, writer: Writer) -> None:
         records = writer.job.records
-        if self.spec.remote:
+        if self.facts.remote:
             self.prefetch(records)
         offsets = self.offsets(records)
-        if self.spec.stored.encoded:
+        if self.spec.encoded:
             writer.encoded(range(records.size), self._views(offsets, records))
         else:
             writer.bulk(self.store, offsets)
@@ -112,9 +117,14 @@ class RawImages(ExtentSource):
     """Reads raw images of different shapes, or with reversed channels."""
 
     def __init__(
-        self, index: FieldIndex, file: ByteFile | None, store: ByteStore, extents: ImageExtents
+        self,
+        facts: SetFacts,
+        index: FieldIndex,
+        file: ByteFile | None,
+        store: ByteStore,
+        extents: ImageExtents,
     ) -> None:
-        super().__init__(index, file, store, extents)
+        super().__init__(facts, index, file, store, extents)
         self.shapes = extents.shapes
         self.bgr = extents.bgr
         self._tagged = extents.tagged
@@ -125,7 +135,7 @@ class RawImages(ExtentSource):
             tagged = np.zeros(data.size + 1, np.uint8)
             tagged[1:] = data  # the first tag stands before the range
             data = np.ascontiguousarray(tagged.reshape(-1, 5)[:, 1:]).reshape(-1)
-        stored = self.spec.stored
+        stored = self.spec
         shape = stored.shape if self.shapes is None else tuple(self.shapes[record].tolist())
         assert shape is not None
         pixels: Array = data.view(stored.dtype).reshape(shape)
@@ -149,7 +159,7 @@ class RawImages(ExtentSource):
 
     def _planes(self) -> int:
         """Channels, where each lies in one piece and a row is all of them in reverse."""
-        stored = self.spec.stored
+        stored = self.spec
         if not self.bgr or stored.axes != "CHW" or stored.shape is None:
             return 0
         return stored.shape[0]

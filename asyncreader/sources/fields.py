@@ -7,9 +7,9 @@ one of its fields is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -21,107 +21,157 @@ from ..pixels.transform import OutputSpec, RowTransform, SampleSpec
 from ..stats import Meter
 from ..text import sides
 from . import base
-from .base import FieldIndex, Source, read_rows
+from .base import FieldIndex, SetFacts, Source, read_rows
 from .bytestore import ByteFile
 from .inspector import Inspector
 from .request import Request
 
 File = TypeVar("File", bound=ByteFile)
+Found = TypeVar("Found")
 
 #: At most so many samples are tried to find one that can be decoded.
 _LOOKED_AT = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SetIndex:
-    """All that was found out of a set when it was opened: its fields by name, the first one first.
+    """All that was found out of a set when it was opened. The first of the fields has the crop.
 
     Frozen and picklable. A worker process gets it, and neither looks for the set nor parses it
-    again. ``named``: see :class:`OpenSet`.
+    again. ``labels``: None where there are none, or where several files have them; ``splits``:
+    parts of the set by name, for ``subset="name"``; ``named``: see :class:`OpenSet`.
     """
 
+    facts: SetFacts
     fields: Mapping[str, FieldIndex]
+    labels: Array | None = None
+    splits: Mapping[str, slice | Int64] = field(default_factory=dict)
     named: bool = False
+
+    @property
+    def first(self) -> FieldIndex:
+        """The first field."""
+        return next(iter(self.fields.values()))
 
     def open(self) -> OpenSet:
         """The set, open. Nothing stays open if a field fails: FormatError if a file was replaced
         or changed."""
-        parts: dict[str, Source] = {}
+        parts: list[Source] = []
         try:
-            for name, field in self.fields.items():
-                parts[name] = field.open()
-            return OpenSet(parts, self.named)
+            parts.extend(one.open(self.facts) for one in self.fields.values())
+            return OpenSet(self, parts)
         except BaseException:
-            for part in parts.values():
+            for part in parts:
                 part.close()
             raise
+
+
+def joined_fields(fields: Mapping[str, SetIndex]) -> SetIndex:
+    """One set of the first field of each, with all else of the first. FormatError (ParamsError of
+    arrays) where the fields differ in their number of samples."""
+    (first_name, first), *others = fields.items()
+    found = {first_name: first.first}
+    for name, one in others:
+        facts = one.facts
+        if facts.count != first.facts.count:
+            kind = ParamsError if first.facts.container == "arrays" else FormatError
+            raise kind(
+                f"field {name!r} has another number of samples than {first_name!r}",
+                path=facts.path,
+                found=facts.count,
+                expected=first.facts.count,
+            )
+        same = facts.path == first.facts.path
+        found[name] = one.first if same else replace(one.first, path=facts.path)
+    return replace(first, fields=found)
 
 
 def open_file(file: File, index: Callable[[File], SetIndex]) -> OpenSet:
     """The set that ``index`` finds in ``file``, which is closed if that fails."""
     try:
-        fields = index(file).fields.items()
-        return OpenSet({name: field.storage.serve(field, file) for name, field in fields})
+        found = index(file)
+        fields = found.fields.values()
+        return OpenSet(found, [one.storage.serve(found.facts, one, file) for one in fields])
     except BaseException:
         file.close()
         raise
 
 
-def index_set(fields: Request, index: Callable[[Request], FieldIndex]) -> SetIndex:
-    """The index of the fields that are asked for, of a file that is open."""
+def index_set(fields: Request, index: Callable[[Request], SetIndex]) -> SetIndex:
+    """The index of the fields that are asked for. ``index``: finds one of them in a file that is
+    open."""
     first = index(fields)
-    if fields.others == ():
-        return SetIndex({fields.data: first})
-    others = fields.also(first.spec.stored, [one.name for one in first.spec.fields])
-    return SetIndex({fields.data: first, **{one.data: index(one) for one in others}})
+    others = fields.also(first.first.spec, [one.name for one in first.facts.fields])
+    return joined_fields({fields.data: first, **{one.data: index(one) for one in others}})
+
+
+@dataclass(frozen=True)
+class Layout(Generic[Found]):
+    """A layout of sets, which are handed to it open.
+
+    ``name``: what ``info`` calls it; ``index``: finds the field that is asked for; ``row``: what
+    docs/layouts.md says of it (known by, served, give), "" for nothing.
+    """
+
+    name: str
+    recognise: Callable[[Found], bool]
+    index: Callable[[Found], SetIndex]
+    row: str = ""
+
+
+def index_of(found: Found, layouts: Iterable[Layout[Found]]) -> SetIndex:
+    """The index by the first layout that recognises what was found; the last one takes all."""
+    for layout in layouts:
+        if layout.recognise(found):
+            return layout.index(found)
+    raise AssertionError(layouts)
+
+
+@runtime_checkable
+class _Labelled(Protocol):
+    """A source of several files, which reads the set's labels from them."""
+
+    labels: Array | None
 
 
 class OpenSet:
-    """A set that is open: ``fields``, each a source.
+    """A set that is open: ``parts``, each a source of one field.
 
     ``named``: errors name the field, and a batch's data is a tuple: there are several, or the
-    caller named the only one. ``unchecked``: names of the fields that have no checksums. Raises
-    FormatError (ParamsError of arrays) where the fields differ in their number of samples.
+    caller named the only one. ``checked``: fields whose samples all have checksums.
     """
 
-    def __init__(self, fields: Mapping[str, Source], named: bool = False) -> None:
-        self.fields = fields
-        self.named = named or len(fields) > 1
-        self.names = tuple(fields)
-        self.parts = tuple(fields.values())
-        self.first = first = self.parts[0]
-        specs = [part.spec for part in self.parts]
-        self.spec = replace(
-            first.spec,
-            checksums=any(spec.checksums for spec in specs),
-            some_checksums=any(spec.some_checksums for spec in specs),
-        )
-        self.labels = first.labels
-        self.splits = first.index.splits
-        self.remote = first.spec.remote
-        self.unchecked = tuple(name for name, part in fields.items() if not part.spec.checksums)
-        for name, part in fields.items():
-            if part.spec.count != first.spec.count:
-                kind = ParamsError if first.spec.container == "arrays" else FormatError
-                raise kind(
-                    f"field {name!r} has another number of samples than {self.names[0]!r}",
-                    path=part.spec.path,
-                    found=part.spec.count,
-                    expected=first.spec.count,
-                )
+    def __init__(self, index: SetIndex, parts: Sequence[Source]) -> None:
+        self.index = index
+        self.facts = index.facts
+        self.splits = index.splits
+        self.named = index.named or len(parts) > 1
+        self.names = tuple(index.fields)
+        self.parts = tuple(parts)
+        self.first = first = parts[0]
+        self.spec = first.spec
+        self.labels = index.labels
+        if self.labels is None and isinstance(first, _Labelled):
+            self.labels = first.labels
+        fields = index.fields.items()
+        self.checked = tuple(name for name, one in fields if one.checked == "all")
 
-    @property
-    def index(self) -> SetIndex:
-        """What was found when it was opened: another process opens it with that."""
-        return SetIndex({name: part.index for name, part in self.fields.items()}, self.named)
+    def only(self, name: str) -> OpenSet:
+        """The set with one of its fields alone."""
+        fields = {name: self.index.fields[name]}
+        return OpenSet(replace(self.index, fields=fields), [self.part(name)])
+
+    def part(self, name: str) -> Source:
+        """The source of a field."""
+        return self.parts[self.names.index(name)]
 
     def fills(self, wanted: OutputSpec) -> tuple[RowTransform, ...]:
         """How each field becomes rows, where the first does as ``wanted``."""
-        spec = self.first.spec
+        spec, path = self.spec, self.facts.path
         others = zip(self.names[1:], self.parts[1:], strict=True)
         return (
-            RowTransform(spec.stored, wanted, spec.path),
-            *(_fill(name, part, wanted, _size(spec.stored)) for name, part in others),
+            RowTransform(spec, wanted, path),
+            *(_fill(name, part, wanted, _size(spec)) for name, part in others),
         )
 
     # -- reading ---------------------------------------------------------------------------
@@ -131,7 +181,7 @@ class OpenSet:
     ) -> tuple[RowError, ...]:
         """Fill rows of each field's memory. A sample is bad if one of its fields is."""
         errors: list[RowError] = []
-        if self.remote and len(self.parts) > 1:  # request all before waiting for the first
+        if self.facts.remote and len(self.parts) > 1:  # request all before waiting for the first
             self.prefetch(plan.records)
         for name, part, fill, out in zip(self.names, self.parts, fills, outs, strict=True):
             if fill is not fills[0] and self._may_differ(fills[0], fill):
@@ -183,6 +233,10 @@ class OpenSet:
         for part in self.parts:
             part.reserve(samples)
 
+    def release(self) -> None:
+        for part in self.parts:
+            part.release()
+
     def close(self) -> None:
         for part in self.parts:
             part.close()
@@ -206,13 +260,14 @@ def _fill(
     name: str, part: Source, wanted: OutputSpec, frame: tuple[int, int] | None
 ) -> RowTransform:
     """Other fields keep their values: nearest neighbour, no cast, no normalisation."""
-    spec = part.spec
-    stored = _values_of(part) if spec.stored.encoded else spec.stored
+    stored = _values_of(part) if part.spec.encoded else part.spec
     plain = replace(wanted, dtype=None, scale=1.0, mean=(0.0,), std=(1.0,), nearest=True, steps=())
     if stored.axes is None:  # numbers of unknown meaning, such as boxes
         plain = replace(plain, size=None, flip=False)
     try:
-        return RowTransform(stored, plain, spec.path, frame if _size(stored) is not None else None)
+        return RowTransform(
+            stored, plain, part.facts.path, frame if _size(stored) is not None else None
+        )
     except ParamsError as exc:
         exc.what = f"field {name!r}: {exc.what}"
         raise
@@ -220,10 +275,10 @@ def _fill(
 
 def _values_of(part: Source) -> SampleSpec:
     """The stored form of encoded values; from the first good sample if the set does not say it."""
-    stored = part.spec.stored
+    stored = part.spec
     if stored.values:
         return stored
-    for index in range(min(_LOOKED_AT, part.spec.count)):
+    for index in range(min(_LOOKED_AT, part.facts.count)):
         try:
             values = decode_values(Inspector(part).bytes(index))
         except SampleError:
@@ -232,4 +287,4 @@ def _values_of(part: Source) -> SampleSpec:
         return replace(
             stored, shape=shape, dtype=values.dtype, channels=values.shape[2], values=True
         )
-    raise FormatError("none of its first samples can be decoded", path=part.spec.path)
+    raise FormatError("none of its first samples can be decoded", path=part.facts.path)

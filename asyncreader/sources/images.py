@@ -60,4 +60,4 @@ def stored_images(
     if look and len(found) == 1:
         shape = (*found.pop(), channels)
     dtype = np.dtype(np.uint16 if deep == {True} else np.uint8)
-    return SampleSpec(shape, dtype, "HWC", True, channels, values=deep == {True})
+    return SampleSpec(shape, dtype, "HWC", "original", channels, values=deep == {True})

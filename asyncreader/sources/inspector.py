@@ -101,7 +101,7 @@ class Inspector:
     def _read(self, record: int, check: bool = True) -> _Kept:
         kept: list[_Kept] = []
         source = self._source
-        source.read_into(_OneSample(source, record, source.spec.stored, check, kept))
+        source.read_into(_OneSample(source, record, source.spec, check, kept))
         return kept[0]
 
     def bytes(self, record: int) -> bytes:
@@ -117,7 +117,7 @@ class Inspector:
     def size(self, record: int) -> tuple[int, int]:
         """(H, W) of a picture, upright. Where all have one size, none is read; DecodeError if an
         encoded picture's header is damaged."""
-        source, stored = self._source, self._source.spec.stored
+        source, stored = self._source, self._source.spec
         high, wide, _ = stored.image_shape()
         if high is not None and wide is not None:
             return high, wide
@@ -147,9 +147,9 @@ class Inspector:
     def paths(self) -> Iterator[builtins.bytes | None]:
         """The recorded path of every sample, in order."""
         start = 0
-        while start < self._source.spec.count:
+        while start < self._source.facts.count:
             with self._source.holding(start) as (part, _):
-                names, count = part.index.names, part.spec.count
+                names, count = part.index.names, part.facts.count
                 if names is None or part.file is None:
                     yield from repeat(None, count)
                 else:
@@ -159,7 +159,7 @@ class Inspector:
     def checksums(self, start: int, stop: int) -> UInt64 | None:
         """Recorded XXH3-64 of samples ``start`` to ``stop - 1``, uint64; None unless all samples
         have one."""
-        if not self._source.spec.checksums:
+        if self._source.index.checked != "all":
             return None
         rows: list[UInt64] = []
         while start < stop:

@@ -23,9 +23,8 @@ from ..formats import packed as fmt
 from ..formats.manifest import CONTAINERS, Manifest, manifest_path, read_manifest
 from ..params import ReaderParams
 from .arrays import index_arrays, label_array
-from .base import Source
 from .bytestore import OpenFile
-from .fields import OpenSet, SetIndex, open_file
+from .fields import OpenSet, SetIndex, joined_fields, open_file
 from .layouts.hdf5_layouts import index_hdf5
 from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
@@ -76,18 +75,18 @@ def _is_pattern(text: str) -> bool:
 
 def open_source(
     path: Paths, fields: Request | None = None, *, io: str = "auto", expect: str | None = None
-) -> Source:
-    """Open packed files as one source of one field: see :func:`_open`."""
-    return _open(path, fields or Request(), io, expect).first
+) -> OpenSet:
+    """Open packed files as one set of the fields that are asked for: see :func:`_open`."""
+    return _open(path, fields or Request(), io, expect)
 
 
 def open_whole(path: Paths, fields: Request | None = None, *, io: str = "auto") -> OpenSet:
-    """As :func:`open_source`, with the other fields of a set packed by asyncreader."""
+    """The set in packed files, with the other fields of a set packed by asyncreader."""
     return _open(path, replace(fields or Request(), others=None), io)
 
 
 @contextlib.contextmanager
-def _all_or_none(opened: Iterable[OpenSet | Source]) -> Iterator[None]:
+def _all_or_none(opened: Iterable[OpenSet]) -> Iterator[None]:
     """Close all of them if an error comes in between."""
     try:
         yield
@@ -120,7 +119,7 @@ def _open(path: Paths, fields: Request, io: str, expect: str | None = None) -> O
                 for found in _open_named(name, fields, io, expect):
                     files.append(found)
         except AsyncReaderError as exc:
-            exc.shift_record(sum(file.spec.count for file in files))
+            exc.shift_record(sum(file.facts.count for file in files))
             raise
         if not files:
             raise SourceNotFoundError("no files were named", path=str(path))
@@ -185,7 +184,7 @@ def _open_named(name: str, fields: Request, io: str, expect: str | None) -> Iter
 
         remote = open_remote(name, fields, io=io)
         yield remote  # before the check: the caller closes it, even if it is the wrong kind
-        _expect(expect, remote.spec.container, name)
+        _expect(expect, remote.facts.container, name)
         return
     found = sniff(name, io)
     try:
@@ -216,7 +215,7 @@ def _open_sniffed(found: Sniffed, file: OpenFile, fields: Request) -> OpenSet:
     if found.container == "LMDB":
         return open_file(file, lambda file: index_lmdb(found.path, file, fields))
     if found.container == "NPY":
-        return open_file(file, lambda file: SetIndex({fields.data: index_npy(file, fields)}))
+        return open_file(file, lambda file: index_npy(file, fields))
     return open_file(file, lambda file: index_hdf5(file, fields))
 
 
@@ -256,29 +255,32 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
         expect = "HDF5" if p.hdf5_path is not None else "LMDB" if p.lmdb_path is not None else None
         fields = replace(fields, others=() if names is None else names[1:])
         found = _open(p.given_path, fields, p.io, expect)
-        return found if names is None else OpenSet(found.fields, named=True)
+        if names is None:
+            return found
+        return OpenSet(replace(found.index, named=True), found.parts)
     if names is None or not isinstance(p.data, dict):
-        return OpenSet({fmt.DATA: _open_array(p, p.data, p.labels, fields)})
-    arrays: dict[str, Source] = {}
+        return _open_array(p, p.data, p.labels, replace(fields, data=fmt.DATA))
+    arrays: dict[str, OpenSet] = {}
     with _all_or_none(arrays.values()):
         asked = replace(fields, data=names[0], others=names[1:])
         arrays[names[0]] = _open_array(p, p.data[names[0]], p.labels, asked)
-        for one in asked.also(arrays[names[0]].spec.stored, ()):
+        for one in asked.also(arrays[names[0]].spec, ()):
             arrays[one.data] = _open_array(p, p.data[one.data], None, one)
-        return OpenSet(arrays, named=True)
+        index = joined_fields({name: one.index for name, one in arrays.items()})
+        return OpenSet(replace(index, named=True), [one.first for one in arrays.values()])
 
 
-def _open_array(p: ReaderParams, array: Any, labels: Any, asked: Request) -> Source:
+def _open_array(p: ReaderParams, array: Any, labels: Any, asked: Request) -> OpenSet:
     """One array. An h5py data set is reopened by its path, off h5py's global lock."""
     if not isinstance(array, DatasetPath):
         return index_arrays(array, labels, asked).open()
     named = replace(asked, data=array.name, labels=None, others=())
 
     def index(file: OpenFile) -> SetIndex:
-        found = index_hdf5(file, named).fields[named.data]
-        table = None if labels is None else label_array(labels, found.spec.count)
+        found = index_hdf5(file, named)
+        table = None if labels is None else label_array(labels, found.facts.count)
         if table is not None:
-            check_labels(table.shape, found.spec.stored, asked, array.path, in_file=False)
-        return SetIndex({named.data: replace(found, labels=table)})
+            check_labels(table.shape, found.first.spec, asked, array.path, in_file=False)
+        return replace(found, labels=table, fields={asked.data: found.first})
 
-    return open_file(OpenFile(array.path, p.io), index).first
+    return open_file(OpenFile(array.path, p.io), index)

@@ -6,10 +6,10 @@ from typing import Any
 
 from ..array_types import Int64
 from ..errors import ParamsError
-from .base import Source
+from .fields import OpenSet
 
 
-def resolve_subset(subset: Any, source: Source) -> slice | Int64 | None:
+def resolve_subset(subset: Any, source: OpenSet) -> slice | Int64 | None:
     """``subset`` checked against the set: a slice of integers, an int64 array, or None for all.
 
     ParamsError if it selects nothing or names records that do not exist.
@@ -18,7 +18,7 @@ def resolve_subset(subset: Any, source: Source) -> slice | Int64 | None:
         subset = _named(subset, source)
     if subset is None:
         return None
-    total = source.spec.count
+    total = source.facts.count
     if isinstance(subset, slice):
         start, stop, step = subset.indices(total)
         if not range(start, stop, step):
@@ -38,13 +38,13 @@ def resolve_subset(subset: Any, source: Source) -> slice | Int64 | None:
     return chosen
 
 
-def _named(name: str, source: Source) -> slice | Int64:
-    splits = source.index.splits
+def _named(name: str, source: OpenSet) -> slice | Int64:
+    splits = source.splits
     if name not in splits:
         also = "; labels_field=None also reads splits that have no labels" if splits else ""
         raise ParamsError(
             f"no split {name!r} in the set",
-            path=source.spec.path,
+            path=source.facts.path,
             expected=" or ".join(map(repr, splits)) or "a set with named splits (Fuel)",
             hint="pass a slice, subset=slice(0, 100) (-p subset=0:100 on the command line), or an "
             f"array of record numbers{also}",

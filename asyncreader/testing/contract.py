@@ -21,7 +21,7 @@ from ..keyed_random import mix_rows, uniforms
 from ..pixels.geometry import choose_rect, resize_into
 from ..pixels.rows import RowError
 from ..pixels.transform import FLIP_DRAW, OutputSpec, RowTransform
-from ..sources import Inspector, RowJob, Source, read_rows
+from ..sources import Inspector, OpenSet, RowJob, read_rows
 from ..stats import Meter
 from ..system.futures import result_of, submit
 
@@ -30,7 +30,7 @@ from ..system.futures import result_of, submit
 class KnownSet:
     """A set on disk or in memory, and what must come out of it."""
 
-    open: Callable[[], Source]
+    open: Callable[[], OpenSet]
     #: (N, H, W, C) of image sets, else (N, ...); native byte order.
     images: npt.NDArray[np.generic]
     #: Each sample's stored bytes.
@@ -44,7 +44,7 @@ class KnownSet:
     #: What must stay open as long as the set.
     keep: list[object] = field(default_factory=list, kw_only=True)
 
-    def opened(self) -> Source:
+    def opened(self) -> OpenSet:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             source = self.open()
@@ -116,7 +116,7 @@ def expected(images: Array, wanted: OutputSpec, keys: Array) -> Array:
 
 
 def fill_rows(
-    source: Source,
+    source: OpenSet,
     wanted: OutputSpec,
     records: Array,
     rows: Array | None = None,
@@ -124,13 +124,13 @@ def fill_rows(
     check: Array | None = None,
 ) -> tuple[Array, Array, tuple[RowError, ...]]:
     """(what is handed out, keys, errors) of reading ``records`` into ``rows``."""
-    fill = RowTransform(source.spec.stored, wanted, source.spec.path)
+    fill = RowTransform(source.spec, wanted, source.facts.path)
     keys = mix_rows(99, records.astype(np.int64))
     if rows is None:
         rows = np.arange(records.size, dtype=np.int64)
     out = np.full(fill.allocate_shape(batch or records.size), 77).astype(fill.dtype)
     plan = RowJob(records.astype(np.int64), rows, keys, check)
-    errors = read_rows(source, plan, fill, out, Meter())
+    errors = read_rows(source.first, plan, fill, out, Meter())
     return fill.handed_out(out), keys, errors
 
 
@@ -158,14 +158,14 @@ class SourceContract:
     def test_count_and_shape(self, built: KnownSet) -> None:
         """A source knows its count and the shape of a sample without reading one."""
         source = built.opened()
-        assert source.spec.count == len(built.images)
+        assert source.facts.count == len(built.images)
         if built.images.ndim == 4:
-            height, width, channels = source.spec.stored.image_shape()
+            height, width, channels = source.spec.image_shape()
             assert channels == built.images.shape[3]
             assert (height, width) in (built.images.shape[1:3], (None, None))
         else:
-            assert source.spec.row_shape == built.images.shape[1:]
-        assert source.spec.block >= 1
+            assert source.spec.shape == built.images.shape[1:]
+        assert source.first.index.block >= 1
         source.close()
 
     def test_any_record_in_any_order(self, built: KnownSet) -> None:
@@ -217,7 +217,7 @@ class SourceContract:
     def test_checking_changes_nothing(self, built: KnownSet) -> None:
         """Rows whose checksum is checked, all or some, are the same rows, in every mode."""
         source = built.opened()
-        if source.spec.checksums:
+        if source.checked:
             records = np.arange(12)[::-1]
             some = np.arange(12) % 3 == 1
             for mode in MODES.values():
@@ -233,7 +233,7 @@ class SourceContract:
         """sample_bytes gives exactly the stored bytes of a sample."""
         source = built.opened()
         for index in (0, 1, len(built.stored) // 2, len(built.stored) - 1):
-            assert Inspector(source).bytes(index) == built.stored[index]
+            assert Inspector(source.first).bytes(index) == built.stored[index]
         source.close()
 
     def test_labels(self, built: KnownSet) -> None:
@@ -252,10 +252,10 @@ class SourceContract:
         """The path that a sample was packed from is known where the set records it."""
         source = built.opened()
         if built.paths is None:
-            assert Inspector(source).path(1) is None
+            assert Inspector(source.first).path(1) is None
         else:
-            assert Inspector(source).path(1) == built.paths[1]
-            assert list(Inspector(source).paths()) == built.paths
+            assert Inspector(source.first).path(1) == built.paths[1]
+            assert list(Inspector(source.first).paths()) == built.paths
         source.close()
 
     def test_index(self, built: KnownSet) -> None:
@@ -265,8 +265,8 @@ class SourceContract:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             other = pickle.loads(pickle.dumps(source.index, protocol=5)).open()
-        assert replace(other.spec, ends=None) == replace(source.spec, ends=None)
-        assert other.index.splits.keys() == source.index.splits.keys()
+        assert (other.facts, other.spec) == (source.facts, source.spec)
+        assert other.splits.keys() == source.splits.keys()
         records = np.arange(len(built.images))[::-3]
         found = [fill_rows(one, OutputSpec(layout="NHWC"), records)[0] for one in (source, other)]
         np.testing.assert_array_equal(found[1], found[0])
@@ -274,13 +274,13 @@ class SourceContract:
             assert other.labels is not None
             np.testing.assert_array_equal(other.labels[records], source.labels[records])
         for index in records.tolist():
-            assert Inspector(other).bytes(index) == Inspector(source).bytes(index)
-            assert Inspector(other).key(index) == Inspector(source).key(index)
-            assert Inspector(other).path(index) == Inspector(source).path(index)
-            if source.spec.checksums:
-                assert Inspector(other).checksums(index, index + 1) == Inspector(source).checksums(
-                    index, index + 1
-                )
+            assert Inspector(other.first).bytes(index) == Inspector(source.first).bytes(index)
+            assert Inspector(other.first).key(index) == Inspector(source.first).key(index)
+            assert Inspector(other.first).path(index) == Inspector(source.first).path(index)
+            if source.checked:
+                assert Inspector(other.first).checksums(index, index + 1) == Inspector(
+                    source.first
+                ).checksums(index, index + 1)
         source.close()
         other.close()
 
@@ -294,7 +294,7 @@ class SourceContract:
             rng = np.random.default_rng(seed)
             for _ in range(5):
                 records = rng.integers(0, len(built.images), 12)
-                check = rng.random(12) < 0.5 if source.spec.checksums else None
+                check = rng.random(12) < 0.5 if source.checked else None
                 found, _, errors = fill_rows(source, wanted, records, check=check)
                 assert errors == ()
                 assert_same(found, plain[records], built.tolerance)

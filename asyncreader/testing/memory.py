@@ -10,10 +10,12 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from ..errors import DecodeError
+from ..formats.packed import DATA
 from ..pixels.rows import Writer
 from ..pixels.transform import SampleSpec
-from ..sources.base import BaseSource, FieldIndex, SourceSpec
+from ..sources.base import BaseSource, FieldIndex, SetFacts
 from ..sources.bytestore import ByteFile, MemoryStore
+from ..sources.fields import OpenSet, SetIndex
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,9 +25,9 @@ class _Samples:
     images: npt.NDArray[np.generic]
     undecodable: frozenset[int]
 
-    def serve(self, index: FieldIndex, file: ByteFile | None) -> _Reading:
+    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> _Reading:
         """A source that reads them."""
-        return _Reading(index, None, MemoryStore())
+        return _Reading(facts, index, None, MemoryStore())
 
 
 class _Reading(BaseSource):
@@ -68,18 +70,25 @@ class MemorySource(_Reading):
             sums = np.array(found, np.uint64)
             sums[list(damaged)] ^= np.uint64(1)
         row = images.shape[1:]
-        spec = SourceSpec(
+        facts = SetFacts(
             path="memory",
             container="arrays",
             layout="samples in memory",
             count=len(images),
-            stored=SampleSpec(row, images.dtype, "HWC" if len(row) == 3 else None),
-            encoding="raw",
-            block=block,
-            classes=classes,
-            checksums=checksums,
             io="mmap",
             size_on_disk=images.nbytes,
+            classes=classes,
         )
-        index = FieldIndex(spec, _Samples(images, frozenset(undecodable)), None, labels, sums)
-        super().__init__(index, None, MemoryStore())
+        index = FieldIndex(
+            SampleSpec(row, images.dtype, "HWC" if len(row) == 3 else None),
+            _Samples(images, frozenset(undecodable)),
+            checksums=sums,
+            block=block,
+            checked="all" if checksums else "none",
+        )
+        super().__init__(facts, index, None, MemoryStore())
+        self._labels = labels
+
+    def as_set(self) -> OpenSet:
+        """The samples and their labels as a set that is open."""
+        return OpenSet(SetIndex(self.facts, {DATA: self.index}, self._labels), [self])

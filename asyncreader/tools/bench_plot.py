@@ -78,26 +78,26 @@ def bench_ceilings(
     p = parse_params(params, {})
     source = open_source(p.given_path, fields_of(p))
     try:
-        spec = source.spec
-        fill = RowTransform(spec.stored, p.wanted, spec.path)
+        facts, spec, index = source.facts, source.spec, source.first.index
+        fill = RowTransform(spec, p.wanted, facts.path)
         copy = {n: copy_ceiling(batch_bytes, n, seconds) * p.batch_size for n in nthreads}
         decode = {}
-        chunk = (spec.chunk or 1) if spec.compression else 1
+        chunk = (index.chunk or 1) if index.compression else 1
         subset = resolve_subset(p.subset, source)
-        records = np.arange(spec.count, dtype=np.int64)
+        records = np.arange(facts.count, dtype=np.int64)
         records = records if subset is None else records[subset]
-        if spec.stored.encoded or spec.compression:
+        if spec.encoded or index.compression:
             for n in nthreads:
                 try:
-                    found = decode_ceiling(source, fill, records, n, seconds, max(4, chunk))
+                    found = decode_ceiling(source.first, fill, records, n, seconds, max(4, chunk))
                 except AsyncReaderError:
                     continue  # a bad sample; the loader's own error says which
                 if found.decoded_per_second is not None:
                     decode[n] = found.decoded_per_second
-        file = lmdb_data_file(spec.path) or spec.path
+        file = lmdb_data_file(facts.path) or facts.path
         disk = None
         if os.path.isfile(file):
-            piece = spec.size_on_disk / spec.count * chunk
+            piece = facts.size_on_disk / facts.count * chunk
             read = read_ceiling(file, int(piece), seconds)
             disk = None if read is None else read / piece
         return BenchCeilings(copy, decode, disk)

@@ -16,7 +16,7 @@ from ..batch import Batch
 from ..errors import ParamsError, SampleError
 from ..params import ReaderParams, given_params, parse_params
 from ..reader import AsyncReader
-from ..sources import OpenSet, Source, open_reader_source
+from ..sources import OpenSet, open_reader_source
 from ..sources.subset import resolve_subset
 from ..text import sides, some
 from .contact_sheet import Tile, draw_sheet, undrawn
@@ -77,14 +77,13 @@ def preview(
     """
     p = parse_params(params, {})
     with contextlib.closing(open_reader_source(p)) as source:
-        first = source.first
-        looker = Looker(first)
-        records = _choose(first, p, count, seed, indices, classes)
+        looker = Looker(source.first)
+        records = _choose(source, p, count, seed, indices, classes)
         scale = scale_for(looker, records, SIDE)
         tiles, bad, masks = [], [], set()
         shapes: list[tuple[int, ...]] = []
         for record in records:  # one after the other: of large pictures only the small one stays
-            words, note = _captions(first, record)
+            words, note = _captions(source, record)
             try:
                 look = looker.look(record, 2 * SIDE)
                 mask = _mask_of(source, record)
@@ -93,22 +92,22 @@ def preview(
                 tiles.append(Tile(None, words, note, exc.what))
                 continue
             shapes.append((look.height, look.width, look.pixels.shape[2]))
-            if source.spec.stored.shape is None:
+            if source.spec.shape is None:
                 note = f"{note}   {look.height} x {look.width}".strip()
             masks |= _values(mask)
             tiles.append(Tile(_picture(look.pixels, scale, mask), words, note))
         how = "chosen" if indices is not None else f"drawn at random (seed {seed})"
-        if indices is None and len(records) == source.spec.count:
+        if indices is None and len(records) == source.facts.count:
             how = "all of them"
-        subtitle = f"{_facts(first)}; {len(records):,} shown, {how}"
+        subtitle = f"{_facts(source)}; {len(records):,} shown, {how}"
         notes = _notes(scale, shapes[0][2] if shapes else 3, masks)
-        if shapes and source.spec.stored.shape is not None:
+        if shapes and source.spec.shape is not None:
             height, width, _ = shapes[0]
             notes.insert(0, f"all {sides(height, width)}")
         elif shapes:
             notes.insert(0, "sizes are height x width")
         named = source.labels is not None
-        return _done(tiles, records, named, bad, columns, _title(first), subtitle, notes)
+        return _done(tiles, records, named, bad, columns, _title(source), subtitle, notes)
 
 
 def preview_batch(
@@ -124,11 +123,11 @@ def preview_batch(
     if p.batch_size > MOST:
         raise ParamsError("too many for a sheet", found=f"batch_size {p.batch_size}")
     with contextlib.closing(open_reader_source(p)) as source:
-        stored = source.spec.stored
-        chosen = resolve_subset(p.subset, source.first)
-        total = source.spec.count if chosen is None else len(np.arange(source.spec.count)[chosen])
-        title, facts = _title(source.first), _facts(source.first)
-        names = source.spec.classes
+        stored = source.spec
+        chosen = resolve_subset(p.subset, source)
+        total = source.facts.count if chosen is None else len(np.arange(source.facts.count)[chosen])
+        title, facts = _title(source), _facts(source)
+        names = source.facts.classes
     if stored.axes is None and len(stored.shape or ()) == 3 and p.postprocess is None:
         raise not_pictures(title, stored.shape or ())
     first = {"batch_size": min(count, total), "world_size": 1, **given_params(params, {})}
@@ -177,20 +176,20 @@ def undone(pixels: Array, p: ReaderParams) -> Array:
 
 
 def _choose(
-    source: Source,
+    source: OpenSet,
     p: ReaderParams,
     count: int,
     seed: int,
     indices: Sequence[int] | None,
     classes: Sequence[str],
 ) -> list[int]:
-    total = source.spec.count
+    total = source.facts.count
     if indices is not None:
         wrong = [index for index in indices if not 0 <= index < total]
         if wrong or not 0 < len(indices) <= MOST:
             raise ParamsError(
                 "no such samples" if wrong else "not a number of samples for a sheet",
-                path=source.spec.path,
+                path=source.facts.path,
                 found=wrong[0] if wrong else len(indices),
                 expected=f"0 to {total - 1}" if wrong else f"1 to {MOST}",
             )
@@ -203,11 +202,11 @@ def _choose(
         pool = chosen
     if classes:
         labels = None if source.labels is None else np.asarray(source.labels)
-        of_class = records_of(classes, labels, source.spec.classes)
+        of_class = records_of(classes, labels, source.facts.classes)
         pool = of_class if chosen is None else np.intersect1d(of_class, np.asarray(pool))
         if not pool.size:
             raise ParamsError(
-                "no sample to show", path=source.spec.path, found=f"class {', '.join(classes)}"
+                "no sample to show", path=source.facts.path, found=f"class {', '.join(classes)}"
             )
     drawn = np.random.default_rng(seed).choice(len(pool), min(count, len(pool)), replace=False)
     return sorted(int(pool[index]) for index in drawn.tolist())
@@ -255,8 +254,8 @@ def _label_words(row: Array | None, names: Sequence[str] | None) -> tuple[str, s
     return name, f"label {in_words(row)}, "
 
 
-def _captions(source: Source, record: int) -> tuple[str, str]:
-    words, note = _label_words(row_of(source.labels, record), source.spec.classes)
+def _captions(source: OpenSet, record: int) -> tuple[str, str]:
+    words, note = _label_words(row_of(source.labels, record), source.facts.classes)
     return (words, f"{note}#{record}") if words else (f"#{record}", "")
 
 
@@ -281,15 +280,15 @@ def _hwc(data: Array, layout: str, path: str) -> Array:
     return data.transpose(0, 2, 3, 1) if first else data
 
 
-def _title(source: Source) -> str:
-    return os.path.basename(source.spec.path.rstrip("/")) or source.spec.path
+def _title(source: OpenSet) -> str:
+    return os.path.basename(source.facts.path.rstrip("/")) or source.facts.path
 
 
-def _facts(source: Source) -> str:
-    spec = source.spec
-    words = f"{some(spec.count, 'sample')}, {spec.encoding}"
-    if spec.classes:
-        return f"{words}, {some(len(spec.classes), 'class')}"
+def _facts(source: OpenSet) -> str:
+    facts, spec = source.facts, source.spec
+    words = f"{some(facts.count, 'sample')}, {spec.encoding}"
+    if facts.classes:
+        return f"{words}, {some(len(facts.classes), 'class')}"
     return f"{words}, no labels" if source.labels is None else words
 
 

@@ -139,7 +139,7 @@ def as_mask(pixels: Array) -> Array | None:
 
 def stored_mask(part: Source, record: int) -> Array | None:
     """Sample ``record`` of a field as a mask, None where it is none; SampleError if it is bad."""
-    stored = part.spec.stored
+    stored = part.spec
     if stored.encoded:
         return as_mask(decode_values(Inspector(part).bytes(record)))
     pixels = Inspector(part).pixels(record)
@@ -179,23 +179,23 @@ class Looker:
     def __init__(self, source: Source) -> None:
         self.source = source
         self._inspector = Inspector(source)
-        stored = source.spec.stored
+        stored = source.spec
         self._axes: tuple[int, ...] | None = None
         if stored.axes is not None:
             self._axes = tuple(stored.axes.index(axis) for axis in "HWC")
         elif stored.shape is None or len(stored.shape) != 2:
-            raise not_pictures(source.spec.path, stored.shape or ())
+            raise not_pictures(source.facts.path, stored.shape or ())
 
     def look(self, record: int, side: int) -> Look:
         """Sample ``record``, at least ``side`` pixels long if it is; SampleError if it is bad."""
-        source, stored = self.source, self.source.spec.stored
+        source, stored = self.source, self.source.spec
         if not stored.encoded:
             pixels = self._inspector.pixels(record)
             pixels = pixels[:, :, None] if self._axes is None else pixels.transpose(self._axes)
             height, width = pixels.shape[:2]
             return Look(record, pixels, height, width, pixels.nbytes, None)
         data = self._inspector.bytes(record)
-        with located(path=source.spec.path, index=record):
+        with located(path=source.facts.path, index=record):
             header = codec.read_header(data)
             part = min(1.0, side / max(header.height, header.width))
             least = (math.ceil(header.height * part), math.ceil(header.width * part))
@@ -205,7 +205,7 @@ class Looker:
 
 def scale_for(looker: Looker, records: Sequence[int], side: int) -> Scale:
     """The scale that suits these samples, by at most 64 of them."""
-    if looker.source.spec.stored.dtype == np.uint8:
+    if looker.source.spec.dtype == np.uint8:
         return Scale()
 
     def pictures() -> Iterator[Array]:

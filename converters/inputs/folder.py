@@ -187,7 +187,7 @@ def _class_names(path: str) -> tuple[str, ...]:
     if not may_be_packed(path) or not (known or is_hdf5(path)):
         return read_class_names(path)
     with contextlib.closing(open_source(path)) as source:
-        names = source.spec.classes
+        names = source.facts.classes
     if names is None:
         raise FormatError("this set has no class names", path=path)
     check_class_names(names, path)

@@ -22,13 +22,13 @@ from asyncreader.pixels.transform import decode_sample
 from asyncreader.sources import (
     Inspector,
     OpenSet,
+    SetIndex,
     Source,
     fields_of,
     fingerprint,
     open_reader_source,
     open_whole,
 )
-from asyncreader.sources.base import FieldIndex
 from asyncreader.sources.bytestore import FileRef, LocalFile
 from asyncreader.sources.lmdb.file import lmdb_data_file
 from asyncreader.sources.request import NAME_AXES
@@ -70,42 +70,43 @@ class PackedSamples(Samples):
             raise
 
     def _prepare(self, options: Options) -> None:
-        first, spec = self._source.first, self._source.spec
-        chosen = None if options.params is None else resolve_subset(options.params.subset, first)
-        self._records = None if chosen is None else np.arange(spec.count, dtype=np.int64)[chosen]
-        self.count = spec.count if self._records is None else self._records.size
+        facts, spec = self._source.facts, self._source.spec
+        subset = None if options.params is None else options.params.subset
+        chosen = resolve_subset(subset, self._source)
+        self._records = None if chosen is None else np.arange(facts.count, dtype=np.int64)[chosen]
+        self.count = facts.count if self._records is None else self._records.size
         stored = spec.encoding if spec.encoding in ENCODINGS else "original"
-        self._axes = None if spec.stored.encoded else _pixel_axes(first)
-        grey = spec.stored.axes is None and not spec.stored.encoded
+        self._axes = None if spec.encoded else _pixel_axes(self._source.first)
+        grey = spec.axes is None and not spec.encoded
         mine = _bits_of(self._source)
         bits = options.bits or mine
-        self.channels = options.channels or (1 if grey or bits == 16 else spec.channels)
+        self.channels = options.channels or (1 if grey or bits == 16 else spec.image_shape()[2])
         self.encoding = options.encoding or stored
-        other_channels = self.channels != (1 if grey else spec.channels)
+        other_channels = self.channels != (1 if grey else spec.image_shape()[2])
         asked = (options.encoding, options.size, options.quality)
         changed = other_channels or bits != mine or any(option is not None for option in asked)
         if self.encoding == "original":
-            check_original(options, spec.stored.encoded)
+            check_original(options, spec.encoded)
             # in a set that others packed, pictures may be damaged or differ in size: check each
-            changed = spec.meta is None or bool(options.restarts) or other_channels or bits != mine
+            changed = facts.meta is None or bool(options.restarts) or other_channels or bits != mine
         check_encoding(options, self.encoding, self.channels, bits)
         recipe = make_recipe(options, self.encoding, self.channels, bits)
         self._recipe = recipe if changed else None
         if self._recipe is None and options.restarts:  # JPEGs that are not encoded again
             self._recipe = make_recipe(options, "original", self.channels, bits)
-        self._check_decode = options.check_decode and spec.stored.encoded
+        self._check_decode = options.check_decode and spec.encoded
         self._others = _others(self._source, recipe, same=self._recipe is None)
         self.fields = (fmt.DATA, *(field.name for field in self._others))
         labels = None if options.no_labels else self._source.labels
         self._labels = None if labels is None else _label_table(labels, options.src)
-        self._classes = None if labels is None else spec.classes
+        self._classes = None if labels is None else facts.classes
         check_class_names(self._classes, options.src)
-        self.label_kind = _label_kind(first, labels is not None)
+        self.label_kind = _label_kind(self._source, labels is not None)
         self.notes = notes(options, self._recipe)
-        self._paths = list(map(_paths, self._source.parts))
+        self._paths = [_paths(self._source, name) for name in self._source.names]
         self.paths = tuple(map(self._path_of, self._paths))
         # a run of remote samples is one request; in random order there are no runs
-        self._remote = spec.remote and options.shuffle is None
+        self._remote = facts.remote and options.shuffle is None
         light = self._recipe is None or self._recipe.encoding == "original"
         light = light and not self._check_decode
         self.run = RUN if light or self._remote else 1
@@ -139,7 +140,7 @@ class PackedSamples(Samples):
         if self._remote:
             self._prefetch(number)
         key = partial(self._inspector.key, record)
-        with located(path=self._source.spec.path, index=record, key=key):
+        with located(path=self._source.facts.path, index=record, key=key):
             picture = self._picture(record, hold)
             if not self._others:
                 return (picture,)
@@ -148,7 +149,7 @@ class PackedSamples(Samples):
 
     def _full(self, record: int) -> tuple[int, int]:
         """(H, W) of a sample's picture as it is in the source."""
-        stored = self._source.spec.stored
+        stored = self._source.spec
         if stored.axes is None and stored.shape is not None:
             return stored.shape[0], stored.shape[1]
         return self._inspector.size(record)
@@ -160,7 +161,7 @@ class PackedSamples(Samples):
         hold(len(data))
         if self._recipe is not None:
             return self._recipe.from_file(data, hold)
-        stored = self._source.spec.stored
+        stored = self._source.spec
         if self._check_decode:
             decode_sample(data, stored)
         shape = (
@@ -188,10 +189,10 @@ class PackedSamples(Samples):
 
     def sources(self, numbers: Int64) -> str:
         """Empty for a set packed by asyncreader: ``identity`` has the digest of its checksums."""
-        return "" if self._source.spec.meta is not None else files_digest(self._source.first.index)
+        return "" if self._source.facts.meta is not None else files_digest(self._source.index)
 
     def give_up(self) -> None:
-        if self._source.spec.remote:
+        if self._source.facts.remote:
             self._source.close()
 
     def close(self) -> None:
@@ -213,7 +214,7 @@ class _Other:
 
     def fetch(self, record: int, full: tuple[int, int]) -> Packed:
         """Its values of one sample, whose picture has size ``full``."""
-        stored, inspector = self.part.spec.stored, Inspector(self.part)
+        stored, inspector = self.part.spec, Inspector(self.part)
         if self.same:
             data = inspector.bytes(record)
             high, wide, channels = stored.shape or (*inspector.size(record), stored.channels)
@@ -230,9 +231,9 @@ class _Other:
 def _bits_of(source: OpenSet) -> int | None:
     """Bits of the grey pictures in a packed set; None where their headers say it one by one."""
     spec = source.spec
-    if spec.stored.dtype.itemsize == 2:
+    if spec.dtype.itemsize == 2:
         return 16
-    return None if spec.stored.encoded and not spec.stored.narrow else 8
+    return None if spec.encoded and not spec.narrow else 8
 
 
 def _others(source: OpenSet, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
@@ -241,15 +242,16 @@ def _others(source: OpenSet, recipe: Recipe, same: bool) -> tuple[_Other, ...]:
     found: list[_Other] = []
     for name, part in zip(source.names[1:], source.parts[1:], strict=True):
         own = name.rstrip("/").rsplit("/", 1)[-1]
-        if part.spec.stored.axes is None:
+        if part.spec.axes is None:
             raise FormatError(
                 f"field {name!r} holds no pictures, and only those can be packed as a field",
-                path=part.spec.path,
-                found=f"samples of shape {part.spec.stored.shape}",
+                path=part.facts.path,
+                found=f"samples of shape {part.spec.shape}",
             )
         if not is_field_name(own) or own in (field.name for field in found):
             raise ParamsError("a field cannot have this name in a packed set", found=repr(own))
-        found.append(_Other(own, part, recipe, same and part.spec.meta is not None))
+        ours = part.facts.meta is not None and part.index.checked == "all"
+        found.append(_Other(own, part, recipe, same and ours))
     return tuple(found)
 
 
@@ -285,7 +287,7 @@ def check_original(options: Options, encoded: bool) -> None:
     )
 
 
-def files_digest(index: FieldIndex) -> str:
+def files_digest(index: SetIndex) -> str:
     """Of names, sizes and times of the files that a set lies in, as they are now; of objects in a
     store, as they were when it was opened."""
     state = xxhash.xxh3_128()
@@ -299,17 +301,18 @@ def files_digest(index: FieldIndex) -> str:
     return state.hexdigest()
 
 
-def _files(index: FieldIndex) -> Iterator[FileRef]:
-    if index.where is not None:
-        yield index.where
-    if isinstance(index.storage, Joined) and isinstance(index.storage.files, tuple):
-        for one in index.storage.files:
+def _files(index: SetIndex) -> Iterator[FileRef]:
+    where, storage = index.first.where, index.first.storage
+    if where is not None:
+        yield where
+    if isinstance(storage, Joined) and isinstance(storage.files, tuple):
+        for one in storage.files:
             yield from _files(one)
 
 
 def _pixel_axes(source: Source) -> tuple[int, int, int]:
     """How to transpose a stored row to (H, W, C)."""
-    stored = source.spec.stored
+    stored = source.spec
     deep = stored.dtype.kind == "u" and stored.dtype.itemsize == 2
     known = stored.dtype == np.uint8 or (deep and stored.image_shape()[2] == 1)
     if stored.axes is None and len(stored.shape or ()) == 2 and (known or deep):
@@ -319,7 +322,7 @@ def _pixel_axes(source: Source) -> tuple[int, int, int]:
         return high, wide, channel
     raise FormatError(
         "only sets of 8-bit grey or RGB, or 16-bit grey pictures can be packed again",
-        path=source.spec.path,
+        path=source.facts.path,
         found=f"samples of shape {stored.shape}, {stored.dtype}",
         hint=NAME_AXES if stored.axes is None and len(stored.shape or ()) == 3 else None,
         expected="uint8, 1 or 3 channels; or uint16, 1 channel",
@@ -346,26 +349,27 @@ def _label_table(labels: Any, path: str) -> Any:
     return table.astype(np.int64, copy=False)
 
 
-def _label_kind(source: Source, labelled: bool) -> str:
+def _label_kind(source: OpenSet, labelled: bool) -> str:
     if not labelled:
         return "none"
-    meta = source.spec.meta
+    meta = source.facts.meta
     if meta is not None:
         return meta.label_kind
-    return "class" if source.spec.classes is not None else "values"
+    return "class" if source.facts.classes is not None else "values"
 
 
-def _paths(source: Source) -> Strings | None:
+def _paths(source: OpenSet, name: str) -> Strings | None:
     """The recorded paths, on disk; None unless every sample has one."""
-    meta = source.spec.meta
-    recorded = meta is not None and fmt.PATHS in meta.digests
-    if not recorded and Inspector(source).path(0) is None:
+    meta = source.facts.meta
+    recorded = meta is not None and fmt.table_of(name.strip("/"), fmt.PATHS) in meta.digests
+    inspector = Inspector(source.part(name))
+    if not recorded and inspector.path(0) is None:
         return None
     paths = Strings()
     try:
-        for path in Inspector(source).paths():
+        for path in inspector.paths():
             if path is None:
-                raise SourceError("some of its paths are missing", path=source.spec.path)
+                raise SourceError("some of its paths are missing", path=source.facts.path)
             paths.append(path)
     except BaseException:
         paths.close()

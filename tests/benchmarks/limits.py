@@ -301,9 +301,9 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     samples, rounds = {}, {}
     for name in ("jpeg.h5", "jpeg.restarts"):
         source = open_source(made[name])
-        samples[name] = [Inspector(source).bytes(record) for record in records]
+        samples[name] = [Inspector(source.first).bytes(record) for record in records]
         fill = RowTransform(
-            source.spec.stored, OutputSpec(size=(224, 224), crop="random-resized", flip=True), name
+            source.spec, OutputSpec(size=(224, 224), crop="random-resized", flip=True), name
         )
         rounds[name] = list[dict[str, float]]()
         source.close()

@@ -29,8 +29,7 @@ from asyncreader.pipeline import build
 from asyncreader.sampling import Shuffle, sampler_of
 from asyncreader.sampling.samplers import Sampler, Storage
 from asyncreader.sampling.schedule import Cursor, Schedule
-from asyncreader.sources import OpenSet, Request
-from asyncreader.sources.sets.joined import JoinedSource
+from asyncreader.sources import OpenSet, Request, SetIndex, Source
 from asyncreader.sources.sets.shards import sharded as sharded_set
 
 SHARDS = 10**6
@@ -65,14 +64,20 @@ def virtual_manifest(count: int, shards: int) -> Manifest:
 class VirtualShard:
     """Stands for an open shard: it writes nothing, so that only the way to it costs time."""
 
-    def __init__(self, whole: JoinedSource, row: Shard) -> None:
-        digests = {fmt.CHECKSUMS: row.checksums, fmt.LABELS: row.labels}
+    def __init__(self, whole: Source, row: Shard) -> None:
+        assert whole.facts.meta is not None
         meta = replace(
-            whole.spec.meta,
+            whole.facts.meta,
             count=row.count,
-            digests={**digests, fmt.CLASSES: fmt.names_digest([b"a", b"b"])},
+            digests={
+                fmt.CHECKSUMS: row.checksums,
+                fmt.LABELS: row.labels,
+                fmt.CLASSES: fmt.names_digest([b"a", b"b"]),
+            },
         )
-        self.spec = replace(whole.spec, count=row.count, meta=meta, ends=None)
+        self.facts = replace(whole.facts, count=row.count, meta=meta, ends=None)
+        self.spec = whole.spec
+        self.index = whole.index
         self.checksums = None
         self.labels = np.lib.stride_tricks.as_strided(
             np.zeros((1, 1), np.int64), (row.count, 1), (0, 8)
@@ -95,19 +100,20 @@ class VirtualShards:
         self._manifest = virtual_manifest(count, shards)
         fields = Request()
         found = sharded_set(self._manifest, self, fields, path="virtual", io="mmap")
-        self.whole = found.first
+        self.whole = found
 
     def path(self, number: int) -> str:
         return f"virtual {number}"
 
     def open(self, number: int, fields: Request) -> Any:
-        return OpenSet({fields.data: VirtualShard(self.whole, self._manifest.shard(number))})
+        shard: Any = VirtualShard(self.whole.first, self._manifest.shard(number))
+        return OpenSet(SetIndex(shard.facts, {fields.data: shard.index}, shard.labels), [shard])
 
     def close(self) -> None:
         pass
 
 
-def virtual_source(count: int, shards: int) -> JoinedSource:
+def virtual_source(count: int, shards: int) -> OpenSet:
     """A sharded set without files."""
     return VirtualShards(count, shards).whole
 
@@ -115,7 +121,7 @@ def virtual_source(count: int, shards: int) -> JoinedSource:
 def open_virtual(count: int, shards: int, **params: Any) -> AsyncReader:
     """A reader over virtual shards."""
     source = virtual_source(count, shards)
-    real, build.open_set = build.open_set, lambda _: OpenSet({"data": source})
+    real, build.open_set = build.open_set, lambda _: source
     try:
         return AsyncReader({"path": "virtual", **params})
     finally:
@@ -132,7 +138,7 @@ def batch() -> Iterator[dict[str, Any]]:
             count = 10**power
             shards = min(SHARDS, count) if sharded else 1
             source = virtual_source(count, shards)
-            order = Schedule(order_of(count, 7, shuffle, 9, 16_380, source.spec.ends), BATCH)
+            order = Schedule(order_of(count, 7, shuffle, 9, 16_380, source.facts.ends), BATCH)
             started = time.perf_counter()
             order.plan(Cursor())
             first = time.perf_counter() - started
@@ -143,7 +149,7 @@ def batch() -> Iterator[dict[str, Any]]:
                 started = time.perf_counter()
                 plan = order.plan(cursor)
                 order.advance(cursor)
-                for _ in source.split(plan.indices):
+                for _ in source.first.split(plan.indices):
                     pass
                 times.append(time.perf_counter() - started)
             yield {

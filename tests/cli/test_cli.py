@@ -521,7 +521,7 @@ def test_info_of_a_subset(packed: Path, subset: str, rows: Any, kind: str, tmp_p
     with contextlib.closing(open_source(str(packed))) as source:
         assert source.labels is not None
         labels = np.asarray(source.labels)[rows]
-        count = source.spec.count
+        count = source.facts.count
     facts = json.loads(run("info", path, "-p", f"subset={subset}", "--json").stdout)
     assert (facts["count"], facts["subset"]) == (count, len(labels))
     told = {row["label"]: row["samples"] for row in facts["labels"]["counts"] if row["samples"]}

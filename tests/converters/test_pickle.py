@@ -35,7 +35,7 @@ def packed(path: str, out: Path, **options: Any) -> tuple[np.ndarray, np.ndarray
         report = convert(path, out, allow_pickle=True, **options)
     assert report.count == COUNT
     source = open_source(out)
-    assert source.spec.checksums
+    assert source.checked
     pixels, _, errors = fill_rows(source, OutputSpec(layout="NHWC"), np.arange(COUNT))
     assert errors == ()
     return pixels, source.labels
@@ -71,10 +71,10 @@ def test_labels_of_all_kinds(tmp_path: Path) -> None:
     path = write(tmp_path, list(zip(FILES, texts, strict=True)))
     _, labels = packed(path, tmp_path / "a.h5", jobs=4, shuffle=3)
     source = open_source(tmp_path / "a.h5")
-    assert source.spec.classes == tuple(sorted(set(texts)))
+    assert source.facts.classes == tuple(sorted(set(texts)))
     assert labels is not None
-    names = [source.spec.classes[n] for n in labels[:, 0]]
-    order = [FILES.index(Inspector(source).bytes(i)) for i in range(COUNT)]
+    names = [source.facts.classes[n] for n in labels[:, 0]]
+    order = [FILES.index(Inspector(source.first).bytes(i)) for i in range(COUNT)]
     assert names == [texts[i] for i in order]
     assert order != sorted(order)
     os.remove(path)

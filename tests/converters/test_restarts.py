@@ -43,7 +43,9 @@ def stored(target: Path) -> list[bytes]:
     """The samples of a packed set, as they are stored."""
     source = open_whole(str(target))
     try:
-        return [bytes(Inspector(source.first).bytes(number)) for number in range(source.spec.count)]
+        return [
+            bytes(Inspector(source.first).bytes(number)) for number in range(source.facts.count)
+        ]
     finally:
         source.close()
 

@@ -46,8 +46,8 @@ def samples(path: Path) -> list[tuple[bytes, Any, bytes | None]]:
     source = open_source(path)
     labels = None if source.labels is None else np.asarray(source.labels)
     found = [
-        (Inspector(source).bytes(n), None if labels is None else labels[n].tolist(), name)
-        for n, name in enumerate(Inspector(source).paths())
+        (Inspector(source.first).bytes(n), None if labels is None else labels[n].tolist(), name)
+        for n, name in enumerate(Inspector(source.first).paths())
     ]
     source.close()
     return found
@@ -109,7 +109,7 @@ def test_shards_are_ordinary_files(photos: Path, tmp_path: Path) -> None:
         env.begin(db=env.open_db(b"data")) as transaction,
     ):
         assert transaction.get(record_key(0)) == samples(tmp_path / "set")[7][0]
-    assert open_source(path).spec.count == 8
+    assert open_source(path).facts.count == 8
     assert verify_file(str(path)).ok
 
 

@@ -34,8 +34,9 @@ LAYERS = {
     "asyncreader.sources": (
         "bytestore request urls",
         "base",
-        "extents images inspector subset",
-        "arrays fields",
+        "extents images inspector",
+        "fields",
+        "arrays subset",
         "hdf5 lmdb",
         "layouts",
         "sniff sets",

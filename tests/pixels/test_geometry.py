@@ -273,7 +273,7 @@ def test_a_jpeg_decoded_smaller_is_where_it_is_at_full_size(
     for crop, number in [("none", 0), ("center", 0), *[("random", n) for n in range(12)]]:
         wanted = OutputSpec(layout="NHWC", size=size, crop=crop, crop_ratio=0.83 if number else 1.0)
         draws = np.random.default_rng(number).random(40)
-        stored = SampleSpec(None, np.dtype(np.uint8), "HWC", encoded=True)
+        stored = SampleSpec(None, np.dtype(np.uint8), "HWC", encoding="original")
         out = np.empty((*size, 3), np.uint8)
         RowTransform(stored, wanted, "").put_encoded(data, draws, False, out, Meter())
         rect = geometry.choose_rect(full.height, full.width, size, crop, wanted.crop_ratio, draws)

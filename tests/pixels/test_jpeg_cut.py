@@ -96,7 +96,7 @@ def test_rows_of_a_slot(interpolation: str) -> None:
         for k, options in enumerate(fields * 4):
             size = [(64, 64), (30, 20), (3, 2), (200, 180)][k // 3]
             wanted = OutputSpec(size=size, interpolation=interpolation, **options)
-            fill = RowTransform(SampleSpec(None, np.dtype("u1"), "HWC", True), wanted, "set")
+            fill = RowTransform(SampleSpec(None, np.dtype("u1"), "HWC", "original"), wanted, "set")
             rows = np.zeros(fill.allocate_shape(2), fill.dtype)
             draws = rng.random(40)
             flip = bool(rng.random() < 0.5)

@@ -222,7 +222,7 @@ def test_other_ranks() -> None:
         (stored(None, "f4", (5,)), OutputSpec(size=(2, 2)), "size need"),
         (stored(None, "f4", (5,)), OutputSpec(flip=True), "flip need"),
         (stored(None, "f4", (5,)), OutputSpec(mean=(1.0, 2.0)), "of each channel"),
-        (SampleSpec(None, U8, "HWC", True), OutputSpec(), "differ in size"),
+        (SampleSpec(None, U8, "HWC", "original"), OutputSpec(), "differ in size"),
     ],
 )
 def test_refused(kind: SampleSpec, wanted: OutputSpec, says: str) -> None:
@@ -249,7 +249,7 @@ def test_encoded_equals_raw(mode: str) -> None:
     wanted = sized(MODES[mode], image[None])
     keys = mix_rows(8, np.arange(1))
     raw = filled(RowTransform(stored(shape=(30, 26, 3)), wanted, "set"), image[None], keys)[0]
-    fill = RowTransform(SampleSpec((30, 26, 3), U8, "HWC", True), wanted, "set")
+    fill = RowTransform(SampleSpec((30, 26, 3), U8, "HWC", "original"), wanted, "set")
     places, flips = fill.draws(keys)
     found = put(
         fill, data, flips is not None and bool(flips[0]), None if places is None else places[0]
@@ -262,7 +262,7 @@ def test_encoded_equals_raw(mode: str) -> None:
 
 def test_encoded_of_another_size() -> None:
     """Without ``size`` an image that is not as declared is a DecodeError with both sizes."""
-    fill = RowTransform(SampleSpec((30, 26, 3), U8, "HWC", True), OutputSpec(), "set")
+    fill = RowTransform(SampleSpec((30, 26, 3), U8, "HWC", "original"), OutputSpec(), "set")
     with pytest.raises(DecodeError, match="26 x 30") as caught:
         put(fill, encoded(np.zeros((26, 30, 3), np.uint8)))
     assert caught.value.expected == "30 x 26"
@@ -280,7 +280,7 @@ def test_dct_scaled_resize_is_the_same_picture(turn: int) -> None:
         OutputSpec(size=(64, 48), crop="none", layout="NHWC"),
         OutputSpec(size=(90, 90), crop_ratio=0.5, layout="NHWC"),
     ):
-        found = put(RowTransform(SampleSpec(None, U8, "HWC", True), wanted, "set"), data)
+        found = put(RowTransform(SampleSpec(None, U8, "HWC", "original"), wanted, "set"), data)
         raw = RowTransform(SampleSpec(whole.shape, U8, "HWC"), wanted, "set")
         plain = filled(raw, whole[None], np.zeros(1, np.uint64))[0]
         assert np.abs(found.astype(int) - plain).mean() < 3

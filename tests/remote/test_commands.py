@@ -116,7 +116,7 @@ def convert_sample(folder: Path) -> bytes:
 
     source = open_source(folder / "one.h5")
     try:
-        return Inspector(source).bytes(7)
+        return Inspector(source.first).bytes(7)
     finally:
         source.close()
 

@@ -557,13 +557,13 @@ def test_waiting_for_another_thread_to_decode_counts_as_decoding(
 
     monkeypatch.setattr(chunks, "decode_chunk", slow)
     monkeypatch.setattr(ChunkCache, "wait", noted)
-    fill = RowTransform(source.spec.stored, OutputSpec(layout="NHWC"), source.spec.path)
+    fill = RowTransform(source.spec, OutputSpec(layout="NHWC"), source.facts.path)
     meters = [Meter(), Meter()]
 
     def read(record: int) -> None:
         job = RowJob(np.array([record]), np.zeros(1, np.int64), np.zeros(1, np.uint64))
         out = np.empty((1, 32, 32, 3), np.uint8)
-        assert not read_rows(source, job, fill, out, meters[record])
+        assert not read_rows(source.first, job, fill, out, meters[record])
 
     threads = [threading.Thread(target=read, args=(record,)) for record in (0, 1)]
     threads[0].start()

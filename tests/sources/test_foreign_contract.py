@@ -108,12 +108,12 @@ class TestForeignSources(SourceContract):
         """A layout is recognised by what the set holds: a field that the layout knows is served in
         the same way, with the same labels, where the caller names it."""
         source = built.opened()
-        named = re.search(r"(\w+), labels from", source.spec.layout)
+        named = re.search(r"(\w+), labels from", source.facts.layout)
         if named is None:  # a layout without names of fields
             assert case.name.split()[0] in {"Caffe", "OCR", "BasicSR", "StyleGAN2", "LSUN", "npy"}
         else:
             other = open_source(built.path, Request(named[1]))
-            assert other.spec.stored == source.spec.stored
+            assert other.spec == source.spec
             found, _, errors = fill_rows(other, OutputSpec(layout="NHWC"), np.arange(COUNT))
             assert errors == ()
             np.testing.assert_array_equal(found, built.images)
@@ -135,12 +135,12 @@ class TestForeignSources(SourceContract):
             return
         report = convert(path, out, params=params)
         assert report.count == COUNT
-        assert report.encoding == ("original" if source.spec.stored.encoded else "raw")
+        assert report.encoding == ("original" if source.spec.encoded else "raw")
         packed = open_source(out)
-        assert packed.spec.checksums
-        assert packed.spec.classes == source.spec.classes
+        assert packed.checked
+        assert packed.facts.classes == source.facts.classes
         images = built.images if built.images.ndim == 4 else built.images[..., None]
-        assert packed.spec.stored.shape == images.shape[1:]
+        assert packed.spec.shape == images.shape[1:]
         found, _, errors = fill_rows(packed, OutputSpec(layout="NHWC"), np.arange(COUNT))
         assert errors == ()
         np.testing.assert_array_equal(found, images)
@@ -149,14 +149,14 @@ class TestForeignSources(SourceContract):
         else:
             np.testing.assert_array_equal(packed.labels, built.labels.reshape(COUNT, -1))
         if built.paths is not None:
-            assert list(Inspector(packed).paths()) == built.paths
+            assert list(Inspector(packed.first).paths()) == built.paths
         packed.close()
         source.close()
 
     def test_info(self, case: Case, built: Built) -> None:
         """``asyncreader info`` says in words which layout it is."""
         source = built.opened()
-        layout = source.spec.layout
+        layout = source.facts.layout
         path = built.path
         source.close()
         assert WORDS[case.name.split()[0]] in layout

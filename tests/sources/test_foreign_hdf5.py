@@ -85,8 +85,8 @@ def test_fuel_splits(tmp_path: Path) -> None:
     rows = [*both("train", 0, 8), *both("test", 8, 12), *both("odd", 0, 0, "chosen")]
     path = write_fuel(tmp_path / "set.hdf5", rows, chosen=np.array([7, 1, 3, 11]))
     source = open_source(path)
-    assert source.spec.layout == "Fuel (features, labels from targets), contiguous"
-    assert set(source.index.splits) == {"train", "test", "odd"}
+    assert source.facts.layout == "Fuel (features, labels from targets), contiguous"
+    assert set(source.splits) == {"train", "test", "odd"}
     for name, records in (("train", range(8)), ("test", range(8, 12)), ("odd", (1, 3, 7, 11))):
         data, labels, indices = served(path, subset=name)
         assert indices == list(records)
@@ -112,7 +112,7 @@ def test_fuel_splits_without_labels(tmp_path: Path) -> None:
     ]
     path = write_fuel(tmp_path / "set.hdf5", rows, labelled=8)
     source = open_source(path)
-    assert (source.spec.count, set(source.index.splits)) == (8, {"train"})
+    assert (source.facts.count, set(source.splits)) == (8, {"train"})
     np.testing.assert_array_equal(served(path)[0], IMAGES[:8])
     with pytest.raises(ParamsError, match=r"no split 'test'.*labels_field=None also reads splits"):
         AsyncReader(path=path, subset="test")
@@ -139,13 +139,13 @@ def test_fuel_of_2015(tmp_path: Path) -> None:
         file.attrs["size"], file.attrs["far"] = np.array([7, 7]), np.array([0, 99])
         file.attrs["name"] = "text"
     source = open_source(tmp_path / "old.hdf5")
-    assert source.index.splits == {"train": slice(0, 9), "test": slice(9, 12)}
+    assert source.splits == {"train": slice(0, 9), "test": slice(9, 12)}
     assert served(str(tmp_path / "old.hdf5"), subset="test")[2] == [9, 10, 11]
     with h5py.File(tmp_path / "mnist.hdf5", "w") as file:
         file["features"], file["targets"] = IMAGES.transpose(0, 3, 1, 2), LABELS
         file.attrs["train"], file.attrs["test"] = [0, 9], [9, 12]
     source = open_source(tmp_path / "mnist.hdf5")
-    assert source.spec.layout.startswith("Fuel (features, labels from targets)")
+    assert source.facts.layout.startswith("Fuel (features, labels from targets)")
     data, labels, indices = served(str(tmp_path / "mnist.hdf5"), subset="test")
     np.testing.assert_array_equal(data, IMAGES[indices])
     np.testing.assert_array_equal(labels, LABELS[indices])
@@ -211,7 +211,7 @@ def test_virtual_sets_are_never_opened(
 def test_a_split_beyond_the_data(tmp_path: Path) -> None:
     """A split of more records than there are is not offered."""
     path = write_fuel(tmp_path / "set.hdf5", [*both("train", 0, 99), *both("test", 0, 3)])
-    assert set(open_source(path).index.splits) == {"test"}
+    assert set(open_source(path).splits) == {"test"}
 
 
 def write_varied(path: Path, change: Callable[[np.ndarray], np.ndarray] | None = None) -> str:
@@ -365,7 +365,7 @@ def test_what_vlen_holds(tmp_path: Path, values: Any, storage: Any, match: str) 
     with h5py.File(tmp_path / "set.h5", "w") as file:
         foreign.vlen(file, "images", FILES if values is None else values, **storage)
     if not match:
-        assert open_source(tmp_path / "set.h5").spec.count == COUNT
+        assert open_source(tmp_path / "set.h5").facts.count == COUNT
         return
     with pytest.raises(FormatError, match=match):
         open_source(tmp_path / "set.h5")
@@ -392,14 +392,14 @@ def test_many_objects_in_a_heap(tmp_path: Path) -> None:
         for i in range(0, 300, 7):
             data[i] = np.frombuffer(small[i], np.uint8)
     source = open_source(tmp_path / "set.h5")
-    assert [Inspector(source).bytes(i) for i in range(300)] == small
+    assert [Inspector(source.first).bytes(i) for i in range(300)] == small
 
 
 def test_vlen_sizes_that_differ(tmp_path: Path) -> None:
     """Encoded images of different sizes need a size."""
     files = [encoded(image) for image in foreign.varied(COUNT)]
     path = write_vlen(tmp_path / "set.h5", files)
-    assert open_source(path).spec.stored.shape is None
+    assert open_source(path).spec.shape is None
     with pytest.raises(ParamsError, match="differ in size"):
         AsyncReader(path=path)
     assert served(path, size=(4, 4))[0].shape == (COUNT, 4, 4, 3)
@@ -418,12 +418,12 @@ def test_course_classes(tmp_path: Path) -> None:
         file["test_set_x"], file["test_set_y"] = IMAGES, np.arange(COUNT) % 2
         file["list_classes"] = np.array([b"non-cat", b"cat"])
     source = open_source(tmp_path / "test.h5")
-    assert source.spec.classes == ("non-cat", "cat")
-    assert source.spec.layout.startswith("DeepLearning.ai (test_set_x, labels from test_set_y)")
+    assert source.facts.classes == ("non-cat", "cat")
+    assert source.facts.layout.startswith("DeepLearning.ai (test_set_x, labels from test_set_y)")
     with h5py.File(tmp_path / "odd.h5", "w") as file:
         file["train_set_x"], file["train_set_y"] = IMAGES, np.arange(COUNT)
         file["list_classes"] = np.array([b"a", b"b"])
-    assert open_source(tmp_path / "odd.h5").spec.classes is None
+    assert open_source(tmp_path / "odd.h5").facts.classes is None
     source = open_source(tmp_path / "odd.h5", Request("train_set_x", None))
     assert source.labels is None
 
@@ -545,8 +545,8 @@ def test_our_own_names_win(tmp_path: Path) -> None:
         file["targets"] = LABELS
         file.attrs["train"] = np.array([0, 3])
     source = open_source(path)
-    assert source.spec.meta is not None
-    assert source.index.splits == {}
+    assert source.facts.meta is not None
+    assert source.splits == {}
 
 
 # -- Caffe's lists ---------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def test_pyxis_labels_of_any_kind(tmp_path: Path) -> None:
     source = open_source(path, Request("x", "box"))
     np.testing.assert_array_equal(source.labels, np.arange(4.0) + np.arange(COUNT)[:, None])
     source = open_source(path, Request("x", "name"))
-    assert source.spec.classes == ("n0", "n1", "n2", "n3", "n4")
+    assert source.facts.classes == ("n0", "n1", "n2", "n3", "n4")
     np.testing.assert_array_equal(source.labels, np.arange(COUNT) * 7 % 5)
     assert open_source(path, Request("x", None)).labels is None
 
@@ -121,7 +121,7 @@ def test_tensorpack_fields(tmp_path: Path) -> None:
     path = foreign.write_lmdb(tmp_path / "dicts", foreign.tensorpack(dicts))
     source = open_source(path)
     np.testing.assert_array_equal(source.labels, 1.5 * np.arange(COUNT))
-    assert Inspector(source).bytes(5) == FILES[5]
+    assert Inspector(source.first).bytes(5) == FILES[5]
 
 
 def test_folder2lmdb(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_folder2lmdb(tmp_path: Path) -> None:
     entries = {**foreign.tensorpack(points, "{}"), b"__len__": msgpack.packb(COUNT)}
     path = foreign.write_lmdb(tmp_path / "train.lmdb", entries, subdir=False)
     source = open_source(path)
-    assert [Inspector(source).bytes(i) for i in range(COUNT)] == FILES
+    assert [Inspector(source.first).bytes(i) for i in range(COUNT)] == FILES
     np.testing.assert_array_equal(source.labels, np.arange(COUNT)[:, None])
 
 
@@ -138,7 +138,7 @@ def test_stylegan_sizes(tmp_path: Path) -> None:
     """data_field names a size; without it the largest is served, and the layout names the rest."""
     sizes = {n: foreign.files(pictures(COUNT, (n, n, 3))) for n in (8, 16, 128)}
     path = foreign.write_lmdb(tmp_path / "set", foreign.stylegan(sizes))
-    assert open_source(path).spec.layout == "StyleGAN2, 128 x 128 (data_field: also 8, 16)"
+    assert open_source(path).facts.layout == "StyleGAN2, 128 x 128 (data_field: also 8, 16)"
     assert read_all(path, data_field="16").shape == (COUNT, 16, 16, 3)
     with pytest.raises(ParamsError, match=r"no pictures of size '32'.*found 8, 16, 128"):
         open_source(path, Request("32"))
@@ -149,14 +149,14 @@ def test_caffe_colours(tmp_path: Path) -> None:
     path = foreign.write_lmdb(tmp_path / "imageset", foreign.caffe(IMAGES, range(COUNT)))
     np.testing.assert_array_equal(read_all(path), IMAGES)
     np.testing.assert_array_equal(read_all(path, channel_order="stored"), IMAGES[..., ::-1])
-    assert "channel_order='stored'" in open_source(path).spec.layout
+    assert "channel_order='stored'" in open_source(path).facts.layout
     cifar = paint(COUNT, (32, 32, 3))
     entries = {
         b"%05d" % i: foreign.datum((3, 32, 32), image.transpose(2, 0, 1).tobytes(), i)
         for i, image in enumerate(cifar)
     }
     path = foreign.write_lmdb(tmp_path / "cifar", entries)
-    assert "RGB (Caffe's CIFAR)" in open_source(path).spec.layout
+    assert "RGB (Caffe's CIFAR)" in open_source(path).facts.layout
     np.testing.assert_array_equal(read_all(path), cifar)
 
 
@@ -245,7 +245,7 @@ def test_ocr_without_texts(tmp_path: Path) -> None:
     pictures_only = {k: v for k, v in entries.items() if not k.startswith(b"label-")}
     path = foreign.write_lmdb(tmp_path / "set", pictures_only)
     source = open_source(path)
-    assert (source.labels, source.spec.layout) == (None, "OCR (image-%09d)")
+    assert (source.labels, source.facts.layout) == (None, "OCR (image-%09d)")
     with pytest.raises(FormatError, match="key label-000000001"):
         open_source(path, Request(labels="label", labels_required=True))
 
@@ -292,7 +292,7 @@ def varied_encoded_pyxis(folder: Path) -> str:
 def test_shapes_that_vary_need_a_size(tmp_path: Path, build: Callable[[Path], str]) -> None:
     """Without size the error says so; with it each picture is cropped and resized; convert too."""
     path = build(tmp_path)
-    assert open_source(path).spec.stored.shape is None
+    assert open_source(path).spec.shape is None
     with pytest.raises(ParamsError, match=r"differ in size.*pass size=\(H, W\)"):
         AsyncReader(path=path)
     wanted = np.stack([resized(image, (5, 6)) for image in foreign.varied(COUNT)])
@@ -301,7 +301,7 @@ def test_shapes_that_vary_need_a_size(tmp_path: Path, build: Callable[[Path], st
     out = tmp_path / "png.h5"
     convert(path, out, encoding="png")
     np.testing.assert_array_equal(read_all(str(out), size=(5, 6)), wanted)
-    if open_source(path).spec.stored.encoded:
+    if open_source(path).spec.encoded:
         convert(path, tmp_path / "original.lmdb")
     else:
         with pytest.raises(FormatError, match="different sizes"):
@@ -442,4 +442,4 @@ def test_shortened_while_read(tmp_path: Path) -> None:
         handle.truncate(100)
     with pytest.raises(OSError, match="became shorter"):
         fill_rows(source, OutputSpec(layout="NHWC"), np.arange(3))
-    assert Inspector(source).key(3) is None
+    assert Inspector(source.first).key(3) is None

@@ -105,7 +105,7 @@ def test_many_files_serve_what_few_serve(names: list[str], monkeypatch: pytest.M
     source = open_whole(names)
     assert open_now(source) <= OPEN
     assert fingerprint(source) == fingerprint(held)
-    assert source.spec.count == COUNT
+    assert source.facts.count == COUNT
     with AsyncReader(path=names, shuffle="block", batch_size=7) as reader:
         reader.load_state_dict(json.loads(json.dumps(state)))
     source.close()
@@ -154,7 +154,7 @@ def test_verify_and_errors(tmp_path: Path, few: None) -> None:
     source = open_source(names)
     os.replace(names[12], names[17])
     with pytest.raises(FormatError, match="not the one that was packed") as caught:
-        Inspector(source).bytes(sum(SIZES[:17]))
+        Inspector(source.first).bytes(sum(SIZES[:17]))
     assert caught.value.path == names[17]
     source.close()
 

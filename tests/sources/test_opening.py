@@ -211,7 +211,7 @@ def test_the_first_form_of_the_description_is_read(tmp_path: Path, encoding: str
     read = parse_params({"path": first}, {})
     source = open_reader_source(read)
     source.close()
-    assert source.spec.meta == content.meta(offsets=encoding != "raw")
+    assert source.facts.meta == content.meta(offsets=encoding != "raw")
 
 
 @pytest.mark.parametrize(

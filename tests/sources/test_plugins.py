@@ -49,9 +49,9 @@ def index_tiny(found: ForeignSet):
     entries = found.records
     labels = np.array([int(entries.value(i)[4]) for i in range(len(entries))])
     stored = SampleSpec((8, 7, 3), np.dtype("uint8"), "HWC")
-    spec = found.spec("tiny", len(entries), stored, 168)
     labels = None if found.fields.labels is None else labels[:SHOWN]
-    return found.index(spec, Extents(entries.starts + 5 + SHIFT, 168), labels, entries)
+    extents = Extents(entries.starts + 5 + SHIFT, 168)
+    return found.index("tiny", stored, extents, labels, entries)
 
 
 def index_frames(found: Hdf5Set):
@@ -110,7 +110,7 @@ def test_a_package_adds_a_layout(
             np.testing.assert_array_equal(batch.data, IMAGES[batch.indices])
             np.testing.assert_array_equal(batch.labels, LABELS[batch.indices])
     with closing(open_source(path)) as source:
-        assert source.spec.layout.startswith(("tiny", "HDF5 frames", "frames"))
+        assert source.facts.layout.startswith(("tiny", "HDF5 frames", "frames"))
 
 
 def test_known_sets_do_not_load_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,13 +200,13 @@ class TestMemorySource(SourceContract):
     @pytest.fixture
     def built(self) -> KnownSet:
         stored = [image.tobytes() for image in IMAGES]
-        return KnownSet(lambda: MemorySource(IMAGES, LABELS), IMAGES, stored, LABELS)
+        return KnownSet(lambda: MemorySource(IMAGES, LABELS).as_set(), IMAGES, stored, LABELS)
 
 
 def test_a_bad_sample_in_memory() -> None:
     """Planned faults are the typed errors of real sets, when rows are read and when one sample is
     looked at, in the process of the source and where its index is opened."""
-    first = MemorySource(IMAGES, damaged=[3], undecodable=[5])
+    first = MemorySource(IMAGES, damaged=[3], undecodable=[5]).as_set()
     for source in (first, pickle.loads(pickle.dumps(first.index)).open()):
         records = np.arange(8)
         found, _, errors = fill_rows(
@@ -219,7 +219,7 @@ def test_a_bad_sample_in_memory() -> None:
         np.testing.assert_array_equal(found[[0, 7]], IMAGES[[0, 7]])
         for record, error in ((3, ChecksumError), (5, DecodeError)):
             with pytest.raises(error) as caught:
-                Inspector(source).bytes(record)
+                Inspector(source.first).bytes(record)
             assert caught.value.index == record
 
 
@@ -235,12 +235,12 @@ class _Turned(MemorySource):
 def test_pixels_that_are_not_the_stored_bytes() -> None:
     """A source that turns what is stored says so: the stored bytes are checked and shown, the
     turned pixels are served."""
-    source = _Turned(IMAGES)
+    source = _Turned(IMAGES).as_set()
     found, _, errors = fill_rows(
         source, OutputSpec(layout="NHWC"), np.arange(6), check=np.ones(6, np.bool_)
     )
     assert errors == ()
     np.testing.assert_array_equal(found, IMAGES[:6, :, ::-1])
-    inspector = Inspector(source)
+    inspector = Inspector(source.first)
     assert inspector.bytes(4) == IMAGES[4].tobytes()
     np.testing.assert_array_equal(inspector.pixels(4), IMAGES[4][:, ::-1])

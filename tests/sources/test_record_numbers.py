@@ -22,7 +22,7 @@ from asyncreader import (
     FormatError,
     ParamsError,
 )
-from asyncreader.sources import Inspector, OpenSet, Request, open_source
+from asyncreader.sources import Inspector, Request, open_source
 from asyncreader.sources.sets.lists import join_packed
 from asyncreader.sources.sets.shards import LocalShards
 from asyncreader.verify import verify_file
@@ -274,7 +274,7 @@ def test_fields_name_it(
         check(error, ChecksumError, file)
     source = open_source(path)
     with pytest.raises(ChecksumError) as caught:
-        Inspector(source).bytes(BAD)
+        Inspector(source.first).bytes(BAD)
     check(caught.value, ChecksumError, file)
     source.close()
 
@@ -312,7 +312,7 @@ def test_a_picture_without_a_header(tmp_path: Path) -> None:
         names.append(write_hdf5(tmp_path / f"{number}.h5", content))
     source = open_source(names)
     with pytest.raises(DecodeError) as caught:
-        Inspector(source).size(8)
+        Inspector(source.first).size(8)
     assert (caught.value.index, caught.value.path) == (8, names[1])
     source.close()
 
@@ -337,7 +337,7 @@ def test_one_of_many_files_that_cannot_be_opened(tmp_path: Path) -> None:
     def opener(name: str, fields: Any) -> Any:
         if name == names[1]:
             raise FormatError("a sample lies outside the file", path=name, index=10)
-        return OpenSet({"data": open_source(name)})
+        return open_source(name)
 
     with pytest.raises(FormatError) as caught:
         join_packed(names, opener, Request())
@@ -350,7 +350,7 @@ def test_a_shard_that_two_threads_cannot_open(
     """Threads that wait for the same shard get one error, and its number is right in each."""
     folder = write_set(tmp_path / "set", [], SIZES, content=ours("raw"))
     source = open_source(folder)
-    cache = source.open_files  # type: ignore[attr-defined]
+    cache = source.first.open_files  # type: ignore[attr-defined]
     both = threading.Event()
     take = cache._take
 
@@ -370,7 +370,7 @@ def test_a_shard_that_two_threads_cannot_open(
 
     def read() -> None:
         with pytest.raises(FormatError) as caught:
-            Inspector(source).bytes(25)
+            Inspector(source.first).bytes(25)
         seen.append(caught.value.index)
 
     threads = [threading.Thread(target=read) for _ in range(2)]

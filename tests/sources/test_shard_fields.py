@@ -515,7 +515,7 @@ def test_a_shard_is_indexed_for_the_field_that_is_read(raw: Path) -> None:
         shards = Noted(str(raw), manifest)
         parts = sharded(manifest, shards, Request(others=others), path="set", io="auto")
         assert list(parts.names) == ["data", "mask"]
-        for name, part in parts.fields.items():
+        for name, part in zip(parts.names, parts.parts, strict=True):
             found.clear()
             Inspector(part).bytes(0)
             part.close()

@@ -51,7 +51,7 @@ def case(name: str, encoding: str = "raw", io: str = "auto", **options: Any) -> 
         content = packed(images, encoding, **quality)
         path = write_set(folder / "set", images, content=content, **options)
         return Built(
-            open=lambda: open_shards(str(path / NAME), Request(), io=io, limit=2).first,
+            open=lambda: open_shards(str(path / NAME), Request(), io=io, limit=2),
             images=images,
             stored=content.samples,
             labels=content.labels,
@@ -96,7 +96,7 @@ class TestShards(SourceContract):
         source.close()
         np.testing.assert_array_equal(found, before)
         with pytest.raises(SourceError, match="closed"):
-            Inspector(source).bytes(0)
+            Inspector(source.first).bytes(0)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_folder_manifest_list_and_glob_are_one_set(folder: Path, shuffle: bool |
     for path in (folder / NAME, files, str(folder / "shard-*")):
         assert indices(path, shuffle=shuffle) == whole
         assert fingerprint(open_source(path)) == fingerprint(open_source(folder))
-        assert len(open_source(path).open_files) == 0  # type: ignore[attr-defined]
+        assert len(open_source(path).first.open_files) == 0  # type: ignore[attr-defined]
     (folder / NAME).unlink()
     assert indices(files, shuffle=shuffle) == whole
 
@@ -201,7 +201,7 @@ def test_damage_names_the_shard(folder: Path) -> None:
     _, _, errors = fill_rows(source, OutputSpec(), np.array([9, 10, 0]), check=np.ones(3, np.bool_))
     assert [(bad.row, bad.error.index, bad.error.path) for bad in errors] == [(1, 10, file)]
     with pytest.raises(ChecksumError, match="record 10"):
-        Inspector(source).bytes(10)
+        Inspector(source.first).bytes(10)
     source.close()
 
 
@@ -269,7 +269,7 @@ def test_open_files_are_bounded(tmp_path: Path) -> None:
     """However many shards there are, no more than the limit are open, whoever reads."""
     images = paint(60)
     path = write_set(tmp_path / "set", images, [2] * 30)
-    source = open_shards(str(path / NAME), Request(), io="pread", limit=3).first
+    source = open_shards(str(path / NAME), Request(), io="pread", limit=3)
     before = len(os.listdir("/proc/self/fd"))
     most = []
 
@@ -282,7 +282,7 @@ def test_open_files_are_bounded(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(read, range(4)))
-    assert len(source.open_files) <= 3
+    assert len(source.first.open_files) <= 3
     assert max(most) <= 3 + 4 + 4  # those kept, one in use by each thread, and listing them
     source.close()
     assert len(os.listdir("/proc/self/fd")) == before
@@ -424,7 +424,7 @@ def test_a_shard_of_another_set_is_found_when_read(folder: Path, tmp_path: Path)
 
 def test_a_shard_that_goes_away_fails_its_batch(folder: Path) -> None:
     """Beyond the sizes looked at when opening, a missing shard is an error when it is wanted."""
-    source = open_shards(str(folder / NAME), Request(), limit=1).first
+    source = open_shards(str(folder / NAME), Request(), limit=1)
     (folder / "shard-00001-of-00005.h5").unlink()
     fill_rows(source, OutputSpec(), np.arange(7))
     with pytest.raises(SourceNotFoundError, match="shard 2 of 5"):
@@ -454,7 +454,7 @@ def test_some_of_the_shards_warn(folder: Path) -> None:
     for _ in range(2):
         with pytest.warns(UserWarning, match="4 of the 5 shards"):
             source = open_source(str(folder / "shard-0000[0-3]*"))
-        assert source.spec.count == sum(SIZES[:4])
+        assert source.facts.count == sum(SIZES[:4])
         (folder / NAME).write_text("damaged")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -524,7 +524,7 @@ def test_doctor_knows_shards(tmp_path: Path) -> None:
     source = open_source(path)
     facts = look(source, str(path))
     assert [Path(file).name for file in facts.files] == sorted(os.listdir(path))[1:]
-    assert facts.size == source.spec.size_on_disk
+    assert facts.size == source.facts.size_on_disk
     assert (facts.chunk, facts.count) == (3, COUNT)
     source.close()
     ranks = parse_params({"path": path, "rank": 0, "world_size": 8, "shuffle": "block"}, {})
@@ -669,7 +669,7 @@ def test_many_short_class_names(tmp_path: Path) -> None:
     content.classes = tuple(str(number) for number in range(20_000))
     path = write_set(tmp_path / "set", [], (1, 1), content=content)
     source = open_source(path)
-    assert source.spec.classes == content.classes
+    assert source.facts.classes == content.classes
     source.close()
 
 
@@ -714,4 +714,4 @@ def test_what_is_no_set_has_no_manifest(tmp_path: Path) -> None:
     assert manifest_path(str(tmp_path)) is None
     path = write_hdf5(tmp_path / "a.h5", packed(pictures(3)))
     assert manifest_path(path) is None
-    assert not hasattr(open_source(path), "open_files")
+    assert not hasattr(open_source(path).first, "open_files")

@@ -392,7 +392,7 @@ def test_damaged_chunk_names_its_samples(tmp_path: Path) -> None:
     good = [0, 1, 2, 3, 8, 9, 10, 11]
     np.testing.assert_array_equal(found[good], images[good])
     with pytest.raises(DecodeError, match="record 6"):
-        Inspector(source).bytes(6)
+        Inspector(source.first).bytes(6)
     # such a set can still be told from another, and so resumed
     assert fingerprint(source) == fingerprint(source)
     source.close()
@@ -663,7 +663,7 @@ def test_foreign_attribute_named_format(tmp_path: Path) -> None:
             file.attrs["format"] = value
 
         source = open_source(_write(tmp_path / "theirs.h5", make))
-        assert source.spec.meta is None
+        assert source.facts.meta is None
         source.close()
 
 
@@ -758,10 +758,10 @@ def test_content_tells_the_format_not_the_suffix(tmp_path: Path) -> None:
     images = paint(4)
     one = write_hdf5(tmp_path / "set.lmdb", packed(images))
     two = write_lmdb(tmp_path / "set.h5", packed(images))
-    assert open_source(one).spec.container == "HDF5"
-    assert open_source(two).spec.container == "LMDB"
+    assert open_source(one).facts.container == "HDF5"
+    assert open_source(two).facts.container == "LMDB"
     # the data file of an LMDB folder, by its own name
-    assert open_source(Path(two) / "data.mdb").spec.container == "LMDB"
+    assert open_source(Path(two) / "data.mdb").facts.container == "LMDB"
 
 
 def test_file_cut_while_it_is_read_by_pread(tmp_path: Path) -> None:
@@ -827,7 +827,7 @@ def test_lmdb_of_many_pages(tmp_path: Path) -> None:
     )
     assert errors == ()
     np.testing.assert_array_equal(found, images[records])
-    assert Inspector(source).path(4321) == b"photos/4321.png"
+    assert Inspector(source.first).path(4321) == b"photos/4321.png"
     source.close()
 
 
@@ -905,7 +905,7 @@ def test_damage_in_several_files(tmp_path: Path) -> None:
     assert [(bad.row, bad.error.index, bad.error.path) for bad in errors] == [(1, 5, paths[1])]
     assert errors[0].error.key == "0000000002"
     with pytest.raises(ChecksumError) as caught:
-        Inspector(source).bytes(5)
+        Inspector(source.first).bytes(5)
     assert (caught.value.index, caught.value.path) == (5, paths[1])
     source.close()
 
@@ -1055,8 +1055,8 @@ def test_choice_of_io(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "a.h5", packed(paint(3)))
     for how, kind in (("pread", PreadStore), ("mmap", MappedStore), ("auto", AdaptiveStore)):
         source = open_source(path, io=how)
-        assert source.spec.io == how
-        assert type(source.store) is kind
+        assert source.facts.io == how
+        assert type(source.first.store) is kind
         source.close()
 
 
@@ -1066,14 +1066,14 @@ def test_auto_follows_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
     share = [0.2]
     monkeypatch.setattr(MappedStore, "cached_share", lambda self: share[0])
     source = open_source(path, io="auto")
-    store = source.store
+    store = source.first.store
     assert type(store.now) is PreadStore
-    assert Inspector(source).bytes(1) == paint(3)[1].tobytes()
+    assert Inspector(source.first).bytes(1) == paint(3)[1].tobytes()
     share[0] = 1.0
     store.will_need(np.array([0]), np.array([8]))
     store._choose(64 << 20)
     assert type(store.now) is MappedStore
-    assert Inspector(source).bytes(1) == paint(3)[1].tobytes()
+    assert Inspector(source.first).bytes(1) == paint(3)[1].tobytes()
     source.close()
 
 
@@ -1122,7 +1122,7 @@ def test_encoded_bytes_as_they_are(tmp_path: Path) -> None:
     images = pictures(3)
     path = write_lmdb(tmp_path / "a.lmdb", packed(images, "jpeg", quality=95))
     source = open_source(path)
-    assert Inspector(source).bytes(2) == encoded(images[2], "JPEG", quality=95)
+    assert Inspector(source.first).bytes(2) == encoded(images[2], "JPEG", quality=95)
     source.close()
 
 

@@ -27,7 +27,6 @@ from PIL import Image
 from asyncreader import AsyncReader, Batch, testing
 from asyncreader.formats import packed as fmt
 from asyncreader.pixels.rows import RowWriter, Writer
-from asyncreader.sources import OpenSet
 
 #: Classes of the packed files below.
 CLASSES = ("cat", "dog", "owl")
@@ -127,7 +126,7 @@ class MemorySource(testing.MemorySource):
 
 def open_fake(patch: pytest.MonkeyPatch, source: MemorySource, **params: Any) -> AsyncReader:
     """A reader over ``source``."""
-    patch.setattr("asyncreader.pipeline.build.open_set", lambda _: OpenSet({"data": source}))
+    patch.setattr("asyncreader.pipeline.build.open_set", lambda _: source.as_set())
     return AsyncReader({"path": "memory", **params})
 
 

@@ -155,14 +155,14 @@ def read_everything(path: str) -> str:
     source = None
     try:
         source = open_source(path)
-        size = None if source.spec.stored.shape is not None else (4, 4)
-        fill_rows(source, OutputSpec(layout="NHWC", size=size), np.arange(source.spec.count))
-        for index in range(source.spec.count):
+        size = None if source.spec.shape is not None else (4, 4)
+        fill_rows(source, OutputSpec(layout="NHWC", size=size), np.arange(source.facts.count))
+        for index in range(source.facts.count):
             with contextlib.suppress(SampleError):
-                Inspector(source).bytes(index)
-                Inspector(source).path(index)
-                if not source.spec.stored.encoded:
-                    Inspector(source).pixels(index)
+                Inspector(source.first).bytes(index)
+                Inspector(source.first).path(index)
+                if not source.spec.encoded:
+                    Inspector(source.first).pixels(index)
     except AsyncReaderError as exc:
         assert str(exc)  # noqa: PT017 (most sets are read, some must be refused)
         return str(exc)

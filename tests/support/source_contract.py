@@ -52,9 +52,9 @@ class SourceContract(testing.SourceContract):
             assert [error.row for error in errors] == [5]
             error = errors[0].error
             assert isinstance(error, ChecksumError)
-            assert error.path == source.spec.path
+            assert error.path == source.facts.path
             assert error.index == 5
-            assert error.key == ("0000000005" if source.spec.container == "LMDB" else None)
+            assert error.key == ("0000000005" if source.facts.container == "LMDB" else None)
             assert fresh.paths is not None
             assert error.source_path == fresh.paths[5].decode()
             assert error.source_path in str(error)
@@ -63,6 +63,6 @@ class SourceContract(testing.SourceContract):
             scale = fresh.tolerance * wanted.scale / min(wanted.std)
             assert_same(found[good], expected(fresh.images[good], wanted, keys[good]), scale)
         with pytest.raises(ChecksumError) as caught:
-            Inspector(source).bytes(5)
+            Inspector(source.first).bytes(5)
         assert caught.value.index == 5
         source.close()

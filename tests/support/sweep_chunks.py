@@ -154,7 +154,7 @@ def differs(layout: Layout, path: Path) -> str:
         except FormatError:
             return "refused"
         with contextlib.closing(source):
-            rows = np.arange(source.spec.count)
+            rows = np.arange(source.facts.count)
             found, _, errors = fill_rows(source, OutputSpec(layout="NHWC"), rows)
             if errors:
                 return f"dims {dims}: {errors[0].error}"

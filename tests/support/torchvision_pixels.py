@@ -42,7 +42,7 @@ BOXES = 12
 def ours(data: bytes, size: tuple[int, int], draws: Any = None, **wanted: Any) -> Any:
     """(H, W, C) as a reader of encoded files makes them."""
     fill = RowTransform(
-        SampleSpec(None, np.dtype(np.uint8), "HWC", encoded=True),
+        SampleSpec(None, np.dtype(np.uint8), "HWC", encoding="original"),
         OutputSpec(layout="NHWC", size=size, **wanted),
         "",
     )

@@ -319,8 +319,8 @@ def test_cold_records(chunked: Path) -> None:
     chunked.read_bytes()
     source = open_source(chunked, Request(data="x", labels="y"))
     found = facts.look(source, str(chunked))
-    assert measure.cold_records(source, found, 0) is None
-    below = measure.records_below(source, found.size // 2, None)
+    assert measure.cold_records(source.first, found, 0) is None
+    below = measure.records_below(source.first, found.size // 2, None)
     source.close()
     assert below is not None
     assert 0 < below.size < 2000
@@ -342,17 +342,17 @@ def test_loading_kernels_is_not_decoding(tmp_path: Path, monkeypatch: pytest.Mon
     """The first rows also load what decodes them: that time is in no rate of a ceiling."""
     content = packed(list(pictures(16, (32, 32, 3))), "jpeg")
     source = open_source(write_hdf5(tmp_path / "train.h5", content))
-    read, delays = type(source).read_into, [1000.0]
+    read, delays = type(source.first).read_into, [1000.0]
 
     def slow_at_first(self: Any, writer: RowWriter) -> None:
         writer.meter.seconds["decode"] += delays.pop() if delays else 0.0
         read(self, writer)
 
-    monkeypatch.setattr(type(source), "read_into", slow_at_first)
+    monkeypatch.setattr(type(source.first), "read_into", slow_at_first)
     fill = RowTransform(
-        source.spec.stored, parse_params({"path": "train.h5"}, {}).wanted, source.spec.path
+        source.spec, parse_params({"path": "train.h5"}, {}).wanted, source.facts.path
     )
-    found = decode_ceiling(source, fill, np.arange(16), 1, 0.01)
+    found = decode_ceiling(source.first, fill, np.arange(16), 1, 0.01)
     source.close()
     assert found.decoded_per_second is not None
     assert found.decoded_per_second > 1
@@ -405,7 +405,10 @@ def test_restart_markers_are_tried(tmp_path: Path) -> None:
     with closing(open_source(old)) as before, closing(open_source(new)) as after:
         assert not facts.look(after, str(new)).unmarked
         for record in range(8):
-            first, second = Inspector(before).bytes(record), Inspector(after).bytes(record)
+            first, second = (
+                Inspector(before.first).bytes(record),
+                Inspector(after.first).bytes(record),
+            )
             assert first != second
             assert (codec.decode(first, 3) == codec.decode(second, 3)).all()
 

@@ -18,7 +18,7 @@ from ...errors import DecodeError
 from ...pixels.rows import RowWriter, Writer
 from ...stats import Meter
 from ...system.memory import address_of
-from ..base import BaseSource, FieldIndex, Source, row_size
+from ..base import BaseSource, FieldIndex, SetFacts, Source, row_size
 from ..bytestore import ByteFile, MemoryStore
 from .chunk_cache import ChunkCache, Decode
 from .filters import Filter, decode_chunk
@@ -76,11 +76,11 @@ class Chunks:
     axis: int
     library: Callable[[ByteFile, ChunkGrid], LibraryChunks] | None = None
 
-    def serve(self, index: FieldIndex, file: ByteFile | None) -> Source:
+    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> Source:
         """A source that reads them from ``file``."""
         assert file is not None
         library = None if self.library is None else self.library(file, self.grid)
-        return ChunkSource(index, file, self, library)
+        return ChunkSource(facts, index, file, self, library)
 
 
 @contextmanager
@@ -97,9 +97,14 @@ class ChunkSource(BaseSource):
     """Reads samples inside chunks: decoded in the calling thread, a bounded number remembered."""
 
     def __init__(
-        self, index: FieldIndex, file: ByteFile, chunks: Chunks, library: LibraryChunks | None
+        self,
+        facts: SetFacts,
+        index: FieldIndex,
+        file: ByteFile,
+        chunks: Chunks,
+        library: LibraryChunks | None,
     ) -> None:
-        super().__init__(index, file, file.store)
+        super().__init__(facts, index, file, file.store)
         grid, axis = chunks.grid, chunks.axis
         self._grid = grid
         self._axis = axis

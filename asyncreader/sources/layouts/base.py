@@ -13,9 +13,10 @@ import numpy.typing as npt
 from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError, SourceError
 from ...pixels.transform import SampleSpec
-from ..base import FieldIndex, SourceSpec, default_block
+from ..base import FieldIndex, SetFacts, default_block
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents
+from ..fields import SetIndex
 from ..images import stored_images
 from ..lmdb.btree import LmdbFile, Tree
 from ..lmdb.entries import Entries, shown_key
@@ -91,37 +92,33 @@ class ForeignSet:
 
     def index(
         self,
-        spec: SourceSpec,
+        layout: str,
+        stored: SampleSpec,
         extents: Extents,
         labels: Array | None,
         entries: Entries,
-        origin: Callable[[bytes], bytes | None] | None = None,
-    ) -> FieldIndex:
-        """The index of samples that lie in the values of ``entries``."""
-        names = EntryNames(entries.key_starts(), entries.key_sizes, origin)
-        return FieldIndex(spec, extents, self.file.where, labels, names=names)
-
-    def spec(
-        self,
-        layout: str,
-        count: int,
-        stored: SampleSpec,
-        size: float,
+        *,
         classes: tuple[str, ...] | None = None,
-    ) -> SourceSpec:
-        """``size``: the approximate bytes of a stored sample."""
-        return SourceSpec(
+        origin: Callable[[bytes], bytes | None] | None = None,
+    ) -> SetIndex:
+        """The index of samples that lie in the values of ``entries``."""
+        facts = SetFacts(
             path=self.path,
             container="LMDB",
             layout=layout,
-            count=count,
-            stored=stored,
-            encoding="original" if stored.encoded else "raw",
-            block=default_block(int(size)),
-            classes=classes,
+            count=len(entries),
             io=self.file.io,
             size_on_disk=self.file.size,
+            classes=classes,
         )
+        field = FieldIndex(
+            stored,
+            extents,
+            self.file.where,
+            names=EntryNames(entries.key_starts(), entries.key_sizes, origin),
+            block=default_block(int(np.mean(extents.sizes))),
+        )
+        return SetIndex(facts, {self.fields.data: field}, labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,12 +209,12 @@ def encoded_images(
     labels: Array | None = None,
     classes: tuple[str, ...] | None = None,
     origin: Callable[[bytes], bytes | None] | None = None,
-) -> FieldIndex:
+) -> SetIndex:
     """The index of image files inside values. ``look``: read headers to see if all have one size;
     ``origin``: see :class:`EntryNames`."""
     stored = stored_images(found.tree.data, starts, sizes, shape, channels, look)
-    spec = found.spec(layout, starts.size, stored, float(np.mean(sizes)), classes)
-    return found.index(spec, Extents(starts, sizes), labels, entries, origin)
+    extents = Extents(starts, sizes)
+    return found.index(layout, stored, extents, labels, entries, classes=classes, origin=origin)
 
 
 def unknown(

@@ -16,8 +16,9 @@ import numpy as np
 from ...array_types import Array, Bools, Int64, UInt8
 from ...errors import FormatError, ParamsError
 from ...pixels.transform import SampleSpec
-from ..base import FieldIndex, Layout, row_size
+from ..base import row_size
 from ..extents import ImageExtents
+from ..fields import Layout, SetIndex
 from ..images import image_kind
 from ..lmdb.columns import BLOCK, Span, gather, varint
 from ..lmdb.entries import Entries
@@ -228,19 +229,19 @@ def _need(good: Bools, what: str, entries: Entries, found: Any = None) -> None:
 # -- opening -------------------------------------------------------------------------------------
 
 
-def index_datum(found: ForeignSet) -> FieldIndex:
+def index_datum(found: ForeignSet) -> SetIndex:
     """The index of Datums, in key order."""
     index = _index_datum(found)
-    (high, wide, _), labels = index.spec.stored.image_shape(), index.labels
+    (high, wide, _), labels = index.first.spec.image_shape(), index.labels
     if labels is not None and labels.ndim == 2 and high is not None and wide is not None:
         count, values = labels.shape  # a Datum's values in a row
         maps = (count, values // (high * wide), high, wide)
         if values % (high * wide) == 0:
-            check_labels(maps, index.spec.stored, found.fields, found.path, in_file=False)
+            check_labels(maps, index.first.spec, found.fields, found.path, in_file=False)
     return index
 
 
-def _index_datum(found: ForeignSet) -> FieldIndex:
+def _index_datum(found: ForeignSet) -> SetIndex:
     entries = found.records
     order = found.fields.channel_order
     labels_path = found.fields.labels_path
@@ -281,7 +282,7 @@ def _index_datum(found: ForeignSet) -> FieldIndex:
             said = ", channels as stored"
     kind = "float32" if floats[0] else "uint8"
     words = f"Caffe Datum, {'float_data' if floats[0] else 'raw planes'}{said}"
-    stored = SampleSpec(shape, np.dtype(kind), "CHW", False, channels)
+    stored = SampleSpec(shape, np.dtype(kind), "CHW", channels=channels)
     starts, sizes = header.data, header.data_size
     tagged = False
     if floats[0]:
@@ -296,9 +297,8 @@ def _index_datum(found: ForeignSet) -> FieldIndex:
         sizes = header.float_count * step - (step - 4)
         tagged = step == 5
     same_size: Array | int = sizes if shape is None else int(sizes[0])
-    spec = found.spec(words, len(entries), stored, float(np.mean(sizes)))
     extents = ImageExtents(starts, same_size, None if same else shapes, bgr, tagged)
-    return found.index(spec, extents, labels, entries, _path_in_key)
+    return found.index(words, stored, extents, labels, entries, origin=_path_in_key)
 
 
 def _is_cifar(shape: tuple[int, ...] | None, entries: Entries) -> bool:

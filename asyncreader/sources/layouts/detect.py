@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ...errors import FormatError
-from ..base import FieldIndex, Layout, index_of
 from ..bytestore import OpenFile
+from ..fields import Layout, SetIndex, index_of
 from ..lmdb.btree import LmdbFile, Tree
 from ..lmdb.entries import Entries
 from ..request import Request
@@ -18,10 +18,10 @@ from .base import ForeignSet, in_order, is_pickle, records, unknown
 from .hdf5_layouts import LAYOUTS as HDF5_LAYOUTS
 
 #: Makes the index of a set.
-Index: TypeAlias = Callable[[ForeignSet], FieldIndex]
+Index: TypeAlias = Callable[[ForeignSet], SetIndex]
 
 
-def _refuse_pickles(found: ForeignSet) -> FieldIndex:
+def _refuse_pickles(found: ForeignSet) -> SetIndex:
     raise FormatError(
         "its samples are Python pickles, which can run any code when they are read",
         **found.records.blame(0),
@@ -34,7 +34,7 @@ def _refuse_pickles(found: ForeignSet) -> FieldIndex:
 def _unless_installed(refuse: Index) -> Index:
     """``refuse``, for a set that no installed layout (plugins.py) recognises either."""
 
-    def index(found: ForeignSet) -> FieldIndex:
+    def index(found: ForeignSet) -> SetIndex:
         from .plugins import LmdbLayout, index_installed  # with HDF5's layouts
 
         installed = index_installed(found, LmdbLayout, found.file)
@@ -43,7 +43,7 @@ def _unless_installed(refuse: Index) -> Index:
     return index
 
 
-def _refuse_pyarrow(found: ForeignSet) -> FieldIndex:
+def _refuse_pyarrow(found: ForeignSet) -> SetIndex:
     raise FormatError(
         "its samples are neither msgpack nor pickle; pyarrow.serialize wrote such sets until "
         "2021, and no pyarrow of today reads them",
@@ -53,15 +53,15 @@ def _refuse_pyarrow(found: ForeignSet) -> FieldIndex:
     )
 
 
-def _refuse_databases(found: ForeignSet) -> FieldIndex:
+def _refuse_databases(found: ForeignSet) -> SetIndex:
     raise unknown(found.path, f"named databases {', '.join(sorted(map(_name, found.named)))}")
 
 
-def _refuse_empty(found: ForeignSet) -> FieldIndex:
+def _refuse_empty(found: ForeignSet) -> SetIndex:
     raise FormatError("an LMDB without a record", path=found.path)
 
 
-def _refuse_unknown(found: ForeignSet) -> FieldIndex:
+def _refuse_unknown(found: ForeignSet) -> SetIndex:
     begins = f"values that begin with {found.first[:8].hex(' ')}"
     raise unknown(found.path, begins, found.records, caffe.refusal(found.records))
 
@@ -86,7 +86,7 @@ LAYOUTS: Final[tuple[Layout[ForeignSet], ...]] = (
 
 def index_foreign(
     path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Request
-) -> FieldIndex:
+) -> SetIndex:
     """The index of an LMDB set that others packed.
 
     FormatError if it is damaged or of an unknown layout; SourceNotFoundError or ParamsError if it

@@ -19,8 +19,9 @@ from ...errors import FormatError, ParamsError, located
 from ...formats import packed as fmt
 from ...pixels.transform import SampleSpec
 from ..arrays import FileRows, Rows
-from ..base import FieldIndex, Storage, check_extents, default_block, packed_rows, row_size
+from ..base import Storage, check_extents, default_block, packed_rows, row_size
 from ..extents import Extents, ImageExtents
+from ..fields import SetIndex
 from ..hdf5.checks import Dataset, chunk_grid, compare_chunks, odd_bits, pipeline
 from ..hdf5.chunks import ChunkGrid, Chunks
 from ..hdf5.file import ThroughLibrary
@@ -32,7 +33,7 @@ from . import fuel
 from .hdf5_set import AGAIN, Hdf5Set, check_numeric
 
 
-def index_data(found: Hdf5Set) -> FieldIndex:
+def index_data(found: Hdf5Set) -> SetIndex:
     """The index of the data set that a set's ``fields`` name."""
     import h5py
 
@@ -51,7 +52,7 @@ def index_data(found: Hdf5Set) -> FieldIndex:
 # -- encoded images, packed by asyncreader -------------------------------------------------------
 
 
-def _blob(found: Hdf5Set, data: Dataset, meta: fmt.Meta) -> FieldIndex:
+def _blob(found: Hdf5Set, data: Dataset, meta: fmt.Meta) -> SetIndex:
     offset = data.id.get_offset()
     if data.ndim != 1 or data.dtype != np.uint8 or offset is None:
         raise FormatError("its data are not the blob it declares", path=found.path, hint=AGAIN)
@@ -78,14 +79,13 @@ def _blob(found: Hdf5Set, data: Dataset, meta: fmt.Meta) -> FieldIndex:
         packed_rows(meta, found.other_field is not None),
         "asyncreader, encoded images in one blob",
         default_block(data.shape[0] // meta.count),
-        encoding=meta.encoding,
     )
 
 
 # -- pixels ----------------------------------------------------------------------------------------
 
 
-def _raw(found: Hdf5Set, data: Dataset) -> FieldIndex:
+def _raw(found: Hdf5Set, data: Dataset) -> SetIndex:
     name = found.fields.data
     check_numeric(data, name, found.path)
     odd = odd_bits(data)
@@ -135,7 +135,7 @@ def _samples(found: Hdf5Set, data: Dataset) -> tuple[int, SampleSpec]:
     return stored_samples(data.shape, data.dtype, asked, found.path)
 
 
-def _contiguous(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> FieldIndex:
+def _contiguous(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> SetIndex:
     size = row_size(data.shape[:axis] + data.shape[axis + 1 :], stored.dtype)
     how = "contiguous" if found.meta is None else "asyncreader, contiguous pixels"
     return found.index(
@@ -164,7 +164,7 @@ def _rows(found: Hdf5Set, data: Dataset, axis: int, size: int) -> Storage:
     return FileRows(offset, data.shape, data.dtype, axis)
 
 
-def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> FieldIndex:
+def _chunked(found: Hdf5Set, data: Dataset, axis: int, stored: SampleSpec) -> SetIndex:
     steps = pipeline(data.id.get_create_plist())
     decoded = check_filters(steps, found.path, found.fields.data)
     grid = _grid(found, data)
@@ -208,7 +208,7 @@ def _grid(found: Hdf5Set, data: Dataset, dtype: np.dtype[Any] | None = None) -> 
 # -- variable length -------------------------------------------------------------------------------
 
 
-def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> FieldIndex:
+def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> SetIndex:
     """Image files of variable length, or pixels if Fuel's ``shapes`` give their shapes."""
     name = found.fields.data
     if data.ndim != 1 or data.shape[0] == 0 or base.kind not in "buif" or base.itemsize > 8:
@@ -251,7 +251,7 @@ def _vlen(found: Hdf5Set, data: Dataset, base: np.dtype[Any]) -> FieldIndex:
     stored = stored_images(file, starts, sizes)
     how = "encoded images of variable length"
     extents = Extents(starts, sizes)
-    return found.index(extents, data.shape[0], stored, how, block, encoding="original")
+    return found.index(extents, data.shape[0], stored, how, block)
 
 
 def _pixels(
@@ -287,7 +287,7 @@ def _pixels(
         )
     same = bool((shapes == shapes[0]).all())
     shape = tuple(shapes[0].tolist()) if same else None
-    return SampleSpec(shape, base, letters, False, channels)
+    return SampleSpec(shape, base, letters, channels=channels)
 
 
 def _elements(found: Hdf5Set, data: Dataset) -> Iterator[UInt8]:

@@ -9,9 +9,8 @@ from typing import Final
 
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
-from ..base import FieldIndex, Layout, index_of
 from ..bytestore import ByteFile
-from ..fields import SetIndex, index_set
+from ..fields import Layout, SetIndex, index_of, index_set
 from ..hdf5.file import Hdf5, read_meta, translated
 from ..request import Request
 from . import fuel
@@ -55,7 +54,7 @@ def _course(found: Hdf5Set) -> str | None:
     return next((name for name in _COURSE if name in found.h5.names), None)
 
 
-def _index_course(found: Hdf5Set) -> FieldIndex:
+def _index_course(found: Hdf5Set) -> SetIndex:
     data = _course(found)
     assert data is not None
     fields = replace(found.fields, data=data)
@@ -73,7 +72,7 @@ def _is_fuel(found: Hdf5Set) -> bool:
     return fuel.is_fuel(found.h5) or (usual and fuel.is_fuel_of_2015(found.h5))
 
 
-def _index_fuel(found: Hdf5Set) -> FieldIndex:
+def _index_fuel(found: Hdf5Set) -> SetIndex:
     found = replace(found, unlabelled=True, axes=fuel.axis_order)
     data = found.fields.data
     if found.unnamed:
@@ -95,14 +94,14 @@ def _encoded(found: Hdf5Set) -> str | None:
     return None
 
 
-def _index_encoded(found: Hdf5Set) -> FieldIndex:
+def _index_encoded(found: Hdf5Set) -> SetIndex:
     return index_data(found.named("", _with_labels(found, _encoded(found) or "")))
 
 
 # -- BigGAN-PyTorch ------------------------------------------------------------------------------
 
 
-def _index_gan(found: Hdf5Set) -> FieldIndex:
+def _index_gan(found: Hdf5Set) -> SetIndex:
     data = _GAN if found.unnamed else found.fields.data
     named = found.named("BigGAN-PyTorch", _with_labels(found, data))
     return index_data(replace(named, axes=fuel.axis_order) if data == _GAN else named)
@@ -126,7 +125,7 @@ def _pcam(found: Hdf5Set) -> Request | None:
     return replace(fields, data="x", labels=labels, labels_path=labels_path, labels_required=True)
 
 
-def _index_pcam(found: Hdf5Set) -> FieldIndex:
+def _index_pcam(found: Hdf5Set) -> SetIndex:
     fields = _pcam(found)
     assert fields is not None
     return index_data(found.named("PCam", fields))
@@ -135,7 +134,7 @@ def _index_pcam(found: Hdf5Set) -> FieldIndex:
 # -- Caffe's HDF5Data, and what has usual names ---------------------------------------------------
 
 
-def _index_list(found: Hdf5Set) -> FieldIndex:
+def _index_list(found: Hdf5Set) -> SetIndex:
     fields = _with_labels(found, found.fields.data)
     named = found.named("Caffe HDF5Data list", fields)
     return index_data(replace(named, axes=lambda shape: (1, 3, 4, 2)))
@@ -145,11 +144,11 @@ def _is_caffe(found: Hdf5Set) -> bool:
     return found.fields.data == "data" and _with_labels(found, "data").labels == "label"
 
 
-def _index_caffe(found: Hdf5Set) -> FieldIndex:
+def _index_caffe(found: Hdf5Set) -> SetIndex:
     return index_data(found.named("Caffe HDF5Data", _with_labels(found, found.fields.data)))
 
 
-def _index_plain(found: Hdf5Set) -> FieldIndex:
+def _index_plain(found: Hdf5Set) -> SetIndex:
     try:
         return index_data(found.named("", _with_labels(found, found.fields.data)))
     except (FormatError, ParamsError):

@@ -15,8 +15,9 @@ from ...errors import AsyncReaderError, FormatError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...pixels.transform import SampleSpec
 from ..arrays import TEXT_LABELS
-from ..base import FieldIndex, SourceSpec, Storage, kept
+from ..base import FieldIndex, SetFacts, Storage, kept
 from ..bytestore import ByteFile, OpenFile
+from ..fields import SetIndex
 from ..hdf5.checks import Dataset, odd_bits
 from ..hdf5.file import Hdf5, TablePaths, translated
 from ..request import Request, check_labels
@@ -233,40 +234,42 @@ class Hdf5Set:
         how: str,
         block: int,
         *,
-        encoding: str = "raw",
         chunk: int | None = None,
         compression: str | None = None,
-    ) -> FieldIndex:
+    ) -> SetIndex:
         """The index of ``rows`` samples in ``storage``, with labels and all that goes with them.
         ``how`` they are stored, in words; ``block`` of them together."""
         labels = self._labels(rows)
         if labels is not None:
             in_file = self.fields.labels_path is None
             check_labels(labels.shape, stored, self.fields, self.path, in_file=in_file)
-        spec = SourceSpec(
+        facts = SetFacts(
             path=self.path,
             container="HDF5",
             layout=f"{self.layout}, {how}" if self.layout else how,
             count=self.count(rows),
-            stored=stored,
-            encoding=encoding,
-            block=block,
-            meta=self.meta,
-            classes=self._class_names(labels),
-            checksums=self.meta is not None,
             io=self.file.io,
             size_on_disk=self.file.size,
+            meta=None if self.meta is None else self.whole,
+            classes=self._class_names(labels),
+            fields=() if self.whole is None else self.whole.fields,
+        )
+        field = FieldIndex(
+            stored,
+            storage,
+            self.file.where,
+            self._checksums(facts.count),
+            TablePaths(self._paths(), facts.count),
+            block=block,
             chunk=chunk,
             compression=compression,
-            fields=() if self.whole is None else self.whole.fields,
+            checked="none" if self.meta is None else "all",
         )
         splits: Mapping[str, slice | Int64] = {}
         if self.meta is None:
-            fields = self.fields
-            own = None if labels is None or fields.labels_path else fields.labels
-            splits = fuel.read_splits(self.h5, fields.data, own, spec.count)
-        checksums, names = self._checksums(spec.count), TablePaths(self._paths(), spec.count)
-        return FieldIndex(spec, storage, self.file.where, labels, checksums, names, splits)
+            own = None if labels is None or self.fields.labels_path else self.fields.labels
+            splits = fuel.read_splits(self.h5, self.fields.data, own, facts.count)
+        return SetIndex(facts, {self.fields.data: field}, labels, splits)
 
 
 def _labels_elsewhere(path: str, name: str, count: int) -> Array:

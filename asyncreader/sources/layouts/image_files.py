@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...array_types import Array, Int64, UInt8
 from ...errors import FormatError, ParamsError
-from ..base import FieldIndex, Layout
+from ..fields import Layout, SetIndex
 from ..images import image_kind
 from ..lmdb.columns import AGAIN
 from ..lmdb.entries import Entries, shown_key
@@ -82,7 +82,7 @@ def text_labels(
 # -- OCR: image-%09d, label-%09d, num-samples ------------------------------------------------------
 
 
-def index_ocr(found: ForeignSet) -> FieldIndex:
+def index_ocr(found: ForeignSet) -> SetIndex:
     """Text recognition's layout: pictures and texts by number from 1, and how many there are."""
     found.check_fields(("data", "image"), ("labels", "label"))
     path, entries = found.path, found.entries
@@ -134,7 +134,7 @@ def _numbered(entries: Entries, prefix: bytes, count: int, path: str) -> Entries
 # -- BasicSR: meta_info.txt ------------------------------------------------------------------------
 
 
-def index_basicsr(found: ForeignSet) -> FieldIndex:
+def index_basicsr(found: ForeignSet) -> SetIndex:
     """BasicSR's layout: a list of keys and shapes next to the data; records in the list's order."""
     found.check_fields(_DATA, ("labels",))
     entries, listing = found.entries, meta_info(found.path)
@@ -226,7 +226,7 @@ def is_stylegan(entries: Entries) -> bool:
     return _SIZED.fullmatch(entries.key(0)) is not None
 
 
-def index_stylegan(found: ForeignSet) -> FieldIndex:
+def index_stylegan(found: ForeignSet) -> SetIndex:
     """StyleGAN2's layout: the same pictures in one or more sizes; data_field names the size."""
     path, entries = found.path, found.records
     count = stated_count(found.find(LENGTH) or b"", "length", path)
@@ -293,7 +293,7 @@ def _sizes(entries: Entries) -> list[int]:
 # -- LSUN: nothing but pictures --------------------------------------------------------------------
 
 
-def index_bare(found: ForeignSet) -> FieldIndex:
+def index_bare(found: ForeignSet) -> SetIndex:
     """Keys of any kind and a picture's file under each, in key order; no labels."""
     found.check_fields(_DATA, ("labels",))
     entries = found.records

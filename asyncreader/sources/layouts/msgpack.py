@@ -14,8 +14,9 @@ import numpy as np
 from ...array_types import Array, Bools, Int64
 from ...errors import FormatError
 from ...pixels.transform import SampleSpec
-from ..base import FieldIndex, Layout, row_size
+from ..base import row_size
 from ..extents import Extents, ImageExtents
+from ..fields import Layout, SetIndex
 from ..images import image_kind
 from ..lmdb import columns
 from ..lmdb.columns import ARRAY, BIN, MAP, STR, Span, gather
@@ -48,7 +49,7 @@ _PAIRS: Final = (
 # -- the layouts -----------------------------------------------------------------------------------
 
 
-def index_pyxis(found: ForeignSet) -> FieldIndex:
+def index_pyxis(found: ForeignSet) -> SetIndex:
     """ml-pyxis: samples under ten digits in data_db, their number in meta_db."""
     data = found.named[_DATA_DB]
     value = found.tree.find(found.named[_META_DB], b"nb_samples")
@@ -65,7 +66,7 @@ def index_pyxis(found: ForeignSet) -> FieldIndex:
     return _index_maps(found, Entries.of(found.tree, data), "ml-pyxis")
 
 
-def index_pyxis_branch(found: ForeignSet) -> FieldIndex:
+def index_pyxis_branch(found: ForeignSet) -> SetIndex:
     """ml-pyxis' api-improvements branch: any numbers as keys, in their order."""
     entries = Entries.of(found.tree, found.named[_BRANCH_MAIN])
     meta = found.named.get(_BRANCH_META)
@@ -82,7 +83,7 @@ def index_pyxis_branch(found: ForeignSet) -> FieldIndex:
     return _index_maps(found, entries, "ml-pyxis, api-improvements branch")
 
 
-def _index_maps(found: ForeignSet, entries: Entries, layout: str) -> FieldIndex:
+def _index_maps(found: ForeignSet, entries: Entries, layout: str) -> SetIndex:
     """Records that are maps from names to msgpack inside bytes."""
     if not len(entries):
         raise FormatError("the set has no samples", path=found.path)
@@ -170,7 +171,7 @@ def is_datapoint(head: bytes) -> bool:
     return head[:1] != b"" and (0x80 < head[0] <= 0x9F or head[0] in (0xDC, 0xDD, 0xDE, 0xDF))
 
 
-def index_tensorpack(found: ForeignSet) -> FieldIndex:
+def index_tensorpack(found: ForeignSet) -> SetIndex:
     """tensorpack's and folder2lmdb's msgpack: lists such as [image, label], in key order."""
     entries = in_order(found.records)
     first = columns.head(entries.span(0, 1))
@@ -246,20 +247,18 @@ def _text(name: bytes) -> str:
 # -- from values to a source -----------------------------------------------------------------------
 
 
-def _index(
-    found: ForeignSet, entries: Entries, layout: str, fields: dict[str, Values]
-) -> FieldIndex:
+def _index(found: ForeignSet, entries: Entries, layout: str, fields: dict[str, Values]) -> SetIndex:
     index = _index_field(found, entries, layout, fields)
     if index.labels is not None:
         name, label_name = fields
         asked = replace(found.fields, data=name, labels=label_name)
-        check_labels(index.labels.shape, index.spec.stored, asked, found.path)
+        check_labels(index.labels.shape, index.first.spec, asked, found.path)
     return index
 
 
 def _index_field(
     found: ForeignSet, entries: Entries, layout: str, fields: dict[str, Values]
-) -> FieldIndex:
+) -> SetIndex:
     (name, data), *rest = fields.items()
     labels: Array | None = None
     classes: tuple[str, ...] | None = None
@@ -308,13 +307,13 @@ def _index_field(
         found.check_dims()
     if not same:
         stored = _of_many_sizes(name, data, entries, stored)
-    spec = found.spec(layout, count, stored, float(np.mean(data.size)), classes)
-    if same:
-        return found.index(spec, Extents(data.start, int(data.size[0])), labels, entries)
-    shapes = data.shape[:, :rank]
-    if stored.flat:
-        shapes = np.pad(shapes, ((0, 0), (0, 1)), constant_values=1)
-    return found.index(spec, ImageExtents(data.start, data.size, shapes), labels, entries)
+    extents = Extents(data.start, int(data.size[0]))
+    if not same:
+        shapes = data.shape[:, :rank]
+        if stored.flat:
+            shapes = np.pad(shapes, ((0, 0), (0, 1)), constant_values=1)
+        extents = ImageExtents(data.start, data.size, shapes)
+    return found.index(layout, stored, extents, labels, entries, classes=classes)
 
 
 def _of_many_sizes(name: str, data: Values, entries: Entries, stored: SampleSpec) -> SampleSpec:

@@ -12,9 +12,10 @@ import numpy as np
 from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
 from ..arrays import FileRows
-from ..base import FieldIndex, SourceSpec, Storage, default_block, row_size
+from ..base import FieldIndex, SetFacts, Storage, default_block, row_size
 from ..bytestore import OpenFile
 from ..extents import Extents
+from ..fields import SetIndex
 from ..request import Request, no_field, stored_samples
 
 #: The first bytes (numpy.lib.format); ``info`` calls such a file by the name.
@@ -26,7 +27,7 @@ ROW: Final = "numpy's `.npy` | the array, without labels | the axes: `num_dim` .
 _MOST: Final = 1 << 16
 
 
-def index_npy(file: OpenFile, fields: Request) -> FieldIndex:
+def index_npy(file: OpenFile, fields: Request) -> SetIndex:
     """The index of a .npy file. FormatError if it is damaged or holds no plain numbers."""
     for name in (fields.data, *(fields.others or ())):
         if name != fmt.DATA:
@@ -44,18 +45,16 @@ def index_npy(file: OpenFile, fields: Request) -> FieldIndex:
     storage: Storage = FileRows(start, shape, dtype, axis)
     if axis == 0:
         storage = Extents((start, size), size)
-    spec = SourceSpec(
+    facts = SetFacts(
         path=file.path,
         container="NPY",
         layout=NAME,
         count=shape[axis],
-        stored=stored,
-        encoding="raw",
-        block=default_block(size),
         io=file.io,
         size_on_disk=file.size,
     )
-    return FieldIndex(spec, storage, file.where)
+    field = FieldIndex(stored, storage, file.where, block=default_block(size))
+    return SetIndex(facts, {fields.data: field})
 
 
 def _header(file: OpenFile) -> tuple[tuple[int, ...], np.dtype[Any], int]:

@@ -14,7 +14,7 @@ from ...errors import FormatError, ParamsError
 from ...formats import packed as fmt
 from ..base import (
     FieldIndex,
-    SourceSpec,
+    SetFacts,
     check_extents,
     default_block,
     kept,
@@ -99,17 +99,16 @@ def _check_fields(path: str, fields: Request, meta: fmt.Meta) -> None:
 
 def _packed(
     path: str, file: OpenFile, tree: LmdbFile, named: dict[bytes, Tree], fields: Request
-) -> FieldIndex:
+) -> SetIndex:
     raw_meta = tree.find(named[fmt.META.encode()], fmt.META_KEY)
     if raw_meta is None:
         raise FormatError("its description is missing", path=path, hint=fmt.REPACK)
-    meta = fmt.Meta.from_json(raw_meta.tobytes(), path)
+    whole = fmt.Meta.from_json(raw_meta.tobytes(), path)
     if tree.short():  # asyncreader writes sets to their last page
         raise tree.truncated()
-    others = meta.fields
-    _check_fields(path, fields, meta)
+    _check_fields(path, fields, whole)
     other_field = None if fields.data == fmt.DATA else fields.data
-    meta = meta if other_field is None else meta.field(other_field) or meta
+    meta = whole if other_field is None else whole.field(other_field) or whole
     data = named.get(fields.data.encode())
     if data is None or data.entries != meta.count:
         raise FormatError(
@@ -132,24 +131,28 @@ def _packed(
     if file.io == "pread":  # copy the tables that are used later out of the mapping
         checksums = checksums.copy()
         labels = None if labels is None else labels.copy()
-    spec = SourceSpec(
+    facts = SetFacts(
         path=path,
         container="LMDB",
         layout="asyncreader, one value a sample",
-        count=meta.count,
-        stored=packed_rows(meta, other_field is not None),
-        encoding=meta.encoding,
-        block=default_block(int(sizes.mean())),
-        meta=meta,
-        classes=meta.classes,
-        checksums=True,
+        count=whole.count,
         io=file.io,
         size_on_disk=file.size,
-        fields=others,
+        meta=whole,
+        classes=whole.classes,
+        fields=whole.fields,
     )
     paths = named.get(fmt.table_of(other_field, fmt.PATHS).encode())
-    extents = Extents(starts, sizes if encoded else int(sizes[0]))
-    return FieldIndex(spec, extents, file.where, labels, checksums, PackedNames(paths))
+    field = FieldIndex(
+        packed_rows(meta, other_field is not None),
+        Extents(starts, sizes if encoded else int(sizes[0])),
+        file.where,
+        checksums,
+        PackedNames(paths),
+        block=default_block(int(sizes.mean())),
+        checked="all",
+    )
+    return SetIndex(facts, {fields.data: field}, labels)
 
 
 def _check_row_sizes(meta: fmt.Meta, sizes: Any, path: str) -> None:

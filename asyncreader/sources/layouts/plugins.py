@@ -15,9 +15,10 @@ import numpy as np
 
 from ...errors import AsyncReaderError, FormatError, SourceError
 from ...pixels.transform import SampleSpec
-from ..base import FieldIndex, Found, Layout, SourceSpec, check_extents
+from ..base import FieldIndex, SetFacts, check_extents
 from ..bytestore import ByteFile
 from ..extents import Extents, ImageExtents
+from ..fields import Found, Layout, SetIndex
 from ..lmdb.entries import Entries
 from .base import ForeignSet, encoded_images
 from .hdf5_data import index_data
@@ -33,7 +34,8 @@ __all__ = [
     "ImageExtents",
     "LmdbLayout",
     "SampleSpec",
-    "SourceSpec",
+    "SetFacts",
+    "SetIndex",
     "encoded_images",
     "index_data",
 ]
@@ -52,7 +54,7 @@ class Hdf5Layout(Layout[Hdf5Set]):
     """A layout of HDF5 sets."""
 
 
-def index_installed(found: Found, kind: type[Layout[Found]], file: ByteFile) -> FieldIndex | None:
+def index_installed(found: Found, kind: type[Layout[Found]], file: ByteFile) -> SetIndex | None:
     """The index by the first installed layout, by name, that recognises the set in ``file``; None
     without one.
 
@@ -72,7 +74,7 @@ def index_installed(found: Found, kind: type[Layout[Found]], file: ByteFile) -> 
             continue
         if _called(layout.recognise, found, point, path):
             index = _called(layout.index, found, point, path)
-            if not isinstance(index, FieldIndex):
+            if not isinstance(index, SetIndex):
                 raise _failed(point, path, f"index() returned {type(index).__name__}")
             _check(index, point, file)
             return index
@@ -112,28 +114,29 @@ def _failed(point: EntryPoint, path: str, found: str) -> SourceError:
     )
 
 
-def _check(index: FieldIndex, point: EntryPoint, file: ByteFile) -> None:
+def _check(index: SetIndex, point: EntryPoint, file: ByteFile) -> None:
     """SourceError unless an index has a row of each table for each sample; FormatError unless its
     samples lie inside the file: they are read without another look at their bounds."""
-    spec, storage = index.spec, index.storage
-    tables = {"labels": index.labels, "checksums": index.checksums}
+    count, field = index.facts.count, index.first
+    spec, storage = field.spec, field.storage
+    tables = {"labels": index.labels, "checksums": field.checksums}
     if isinstance(storage, Extents):
         tables |= {name: getattr(storage, name, None) for name in ("starts", "sizes", "shapes")}
     for name, table in tables.items():
-        if isinstance(table, np.ndarray) and len(table) != spec.count:
-            raise _failed(point, file.path, f"{len(table)} {name} for {spec.count} samples")
+        if isinstance(table, np.ndarray) and len(table) != count:
+            raise _failed(point, file.path, f"{len(table)} {name} for {count} samples")
     if not isinstance(storage, Extents):
         return
     starts = storage.starts
     if isinstance(starts, tuple):
-        starts = starts[0] + starts[1] * np.arange(spec.count, dtype=np.int64)
+        starts = starts[0] + starts[1] * np.arange(count, dtype=np.int64)
     sizes = np.broadcast_to(np.asarray(storage.sizes), starts.shape)
     check_extents(starts, sizes, file.size, file.path)
-    if spec.stored.encoded or (isinstance(storage, ImageExtents) and storage.tagged):
+    if spec.encoded or (isinstance(storage, ImageExtents) and storage.tagged):
         return
     shapes = getattr(storage, "shapes", None)
-    item = spec.stored.dtype.itemsize
-    expected = spec.stored.row_bytes if shapes is None else shapes.prod(axis=1) * item
+    item = spec.dtype.itemsize
+    expected = spec.row_bytes if shapes is None else shapes.prod(axis=1) * item
     wrong = np.flatnonzero(sizes != expected)
     if wrong.size:
         record = int(wrong[0])

@@ -24,12 +24,13 @@ class WholeDigests:
 
     def add(self, file: OpenSet) -> None:
         """Go on with the next file."""
+        parts = {name.strip("/"): part for name, part in zip(file.names, file.parts, strict=True)}
         for name, state in self._states.items():
             if name == fmt.LABELS:
                 rows = file.labels
             else:
-                part = file.fields[name.rpartition(".")[0] or fmt.DATA]
-                rows = Inspector(part).checksums(0, part.spec.count)
+                part = parts[name.rpartition(".")[0] or fmt.DATA]
+                rows = Inspector(part).checksums(0, file.facts.count)
             assert rows is not None
             state.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
 

@@ -21,9 +21,9 @@ from ...errors import AsyncReaderError, FormatError
 from ...formats import packed as fmt
 from ...pixels.rows import E, Writer
 from ...sampling.blocks import files_together
-from ..base import FieldIndex, OneFile, RowsInMemory, Source
+from ..base import FieldIndex, OneFile, RowsInMemory, SetFacts
 from ..bytestore import ByteFile
-from ..fields import OpenSet
+from ..fields import OpenSet, SetIndex
 from ..request import Request
 from .digests import WholeDigests
 from .open_cache import OpenFileCache
@@ -37,7 +37,7 @@ class JoinedLabels:
 
     def __init__(self, source: JoinedSource, width: int, dtype: npt.DTypeLike) -> None:
         self._source = source
-        self.shape = (source.spec.count, width)
+        self.shape = (source.facts.count, width)
         self.dtype = np.dtype(dtype).newbyteorder("=")
 
     def __len__(self) -> int:
@@ -73,8 +73,8 @@ class Files(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """Storage in several files in sequence. Record numbers continue from file to file; the index's
-    ``spec.ends`` say where each ends.
+    """Storage in several files in sequence. Record numbers continue from file to file; the
+    set's ``facts.ends`` say where each ends.
 
     ``files`` opens one of them for the field of ``request``, at most ``limit`` at a time, or it is
     all of them, to be held open.
@@ -83,20 +83,20 @@ class Joined:
     where the index has them, or the set has none.
     """
 
-    files: Files | tuple[FieldIndex, ...]
+    files: Files | tuple[SetIndex, ...]
     stated: Mapping[str, UInt64 | None] = field(default_factory=dict)
     labels: tuple[int, str] | None = None
     limit: int = 0
     request: Request = field(default_factory=Request)
 
-    def serve(self, index: FieldIndex, file: ByteFile | None) -> JoinedSource:
+    def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> JoinedSource:
         """A source that reads the files."""
         if not isinstance(self.files, tuple):
-            return JoinedSource(index, self)
-        held: list[Source] = []
+            return JoinedSource(facts, index)
+        held: list[OpenSet] = []
         try:
             held.extend(one.open() for one in self.files)
-            return JoinedSource(index, self, held)
+            return JoinedSource(facts, index, held)
         except BaseException:
             for one in held:
                 one.close()
@@ -104,16 +104,19 @@ class Joined:
 
 
 class JoinedSource:
-    """Reads the files of ``joined``. ``held``: all of them, open already, if they stay open."""
+    """Reads the files of a :class:`Joined`. ``held``: all of them, open already, where they are."""
 
     #: of each file by itself
     checksums = None
 
-    def __init__(self, index: FieldIndex, joined: Joined, held: Sequence[Source] = ()) -> None:
-        assert index.spec.ends is not None
+    def __init__(self, facts: SetFacts, index: FieldIndex, held: Sequence[OpenSet] = ()) -> None:
+        joined = index.storage
+        assert isinstance(joined, Joined)
+        assert facts.ends is not None
+        self.facts = facts
         self.index = index
         self.spec = index.spec
-        self._ends = index.spec.ends
+        self._ends = facts.ends
         self._files = None if isinstance(joined.files, tuple) else joined.files
         self._request = joined.request
         self._held = tuple(held)
@@ -124,26 +127,26 @@ class JoinedSource:
         self._looked_at = 0
         self.open_files = OpenFileCache(self._open_one, len(held) or joined.limit, held)
         in_files = joined.labels
-        self.labels: Any = index.labels if in_files is None else JoinedLabels(self, *in_files)
+        self.labels: Any = None if in_files is None else JoinedLabels(self, *in_files)
 
     # -- files -------------------------------------------------------------------------------
 
-    def _open_one(self, number: int) -> Source:
+    def _open_one(self, number: int) -> OpenSet:
         """File ``number``, opened and compared with what is known of it."""
         assert self._files is not None  # others are open already
         with self._numbering(number):
-            file = self._files.open(number, self._request).first
+            file = self._files.open(number, self._request)
         try:
             self.check(file, number)
         except BaseException:
             file.close()
             raise
         if self._window:
-            file.reserve(self._share(file.spec.count))
+            file.reserve(self._share(file.facts.count))
         return file
 
     @contextlib.contextmanager
-    def file(self, number: int) -> Iterator[Source]:
+    def file(self, number: int) -> Iterator[OpenSet]:
         """File ``number``, open; an error that reading it raises names the record in the set."""
         # _open_one() numbers its errors itself: several threads may get the same one
         with self.open_files.use(number) as file, self._numbering(number):
@@ -165,20 +168,20 @@ class JoinedSource:
 
     @cached_property
     def _classes(self) -> str | None:
-        names = self.spec.classes
+        names = self.facts.classes
         if names is None:
             return None
         return fmt.names_digest(name.encode("utf-8", "surrogateescape") for name in names)
 
-    def check(self, file: Source, number: int) -> None:
+    def check(self, file: OpenSet, number: int) -> None:
         """FormatError unless ``file`` is number ``number`` of those that the set was made of."""
-        spec, mine = file.spec, self.spec
-        digests: Mapping[str, str] = {} if spec.meta is None else spec.meta.digests
+        spec, mine, facts = file.spec, self.spec, file.facts
+        digests: Mapping[str, str] = {} if facts.meta is None else facts.meta.digests
         for what, found, expected in (
-            ("count", spec.count, int(self._ends[number]) - self._start(number)),
+            ("count", facts.count, int(self._ends[number]) - self._start(number)),
             *(
                 (
-                    f"digest of {table}",
+                    f"digest of {table.rpartition('.')[2]}",
                     digests.get(table),
                     None if of is None else f"{of[number]:016x}",
                 )
@@ -186,15 +189,19 @@ class JoinedSource:
             ),
             ("digest of class names", digests.get(fmt.CLASSES), self._classes),
             ("encoding", spec.encoding, mine.encoding),
-            ("channels", spec.channels, mine.channels),
-            ("dtype", spec.stored.dtype, mine.stored.dtype),
-            ("list of fields", [f.name for f in spec.fields], [f.name for f in mine.fields]),
-            ("shape", spec.stored.shape if mine.stored.shape else None, mine.stored.shape),
+            ("channels", spec.image_shape()[2], mine.image_shape()[2]),
+            ("dtype", spec.dtype, mine.dtype),
+            (
+                "list of fields",
+                [one.name for one in facts.fields],
+                [one.name for one in self.facts.fields],
+            ),
+            ("shape", spec.shape if mine.shape else None, mine.shape),
         ):
             if found != expected:
                 raise FormatError(
                     f"a shard is not the one that was packed: its {what} differs",
-                    path=spec.path,
+                    path=facts.path,
                     found=found,
                     expected=expected,
                     hint=f"it belongs to another set or was packed anew: {RESTORE}",
@@ -204,7 +211,7 @@ class JoinedSource:
         if file.labels.shape[1:] != self.labels.shape[1:]:
             raise FormatError(
                 "a shard's labels have another shape than the set's",
-                path=spec.path,
+                path=facts.path,
                 found=file.labels.shape[1:],
                 expected=self.labels.shape[1:],
             )
@@ -225,7 +232,7 @@ class JoinedSource:
     @contextlib.contextmanager
     def holding(self, record: int) -> Iterator[tuple[OneFile, int]]:
         number = int(np.searchsorted(self._ends, record, side="right"))
-        with self.file(number) as file, file.holding(record - self._start(number)) as found:
+        with self.file(number) as file, file.first.holding(record - self._start(number)) as found:
             yield found
 
     # -- samples -----------------------------------------------------------------------------
@@ -235,7 +242,9 @@ class JoinedSource:
         self._prefetch(parts, least=2)
         for number, positions, local in parts:
             with self.file(number) as file:
-                file.read_into(writer.of_file(file, self._start(number), positions, local))
+                file.first.read_into(
+                    writer.of_file(file.first, self._start(number), positions, local)
+                )
 
     def located(self, error: E, record: int) -> E:
         with self.holding(record) as (file, inside):
@@ -248,24 +257,25 @@ class JoinedSource:
 
     def _prefetch(self, parts: list[tuple[int, Int64, Int64]], least: int) -> None:
         """Of a remote set, request the rows of all files before waiting for the first."""
-        if self.spec.remote and len(parts) >= least:
+        if self.facts.remote and len(parts) >= least:
             for number, _, local in parts:
                 with self.file(number) as file:
-                    file.prefetch(local)
+                    file.first.prefetch(local)
 
     # -- the whole set -----------------------------------------------------------------------
 
     def digests(self) -> Mapping[str, str] | None:
         """Digests of tables that one file of all samples would state; None if asyncreader did not
         pack all of the files, or if one of them is several files."""
-        metas = [file.spec.meta for file in self._held]
-        if any(file.spec.ends is not None for file in self._held):
+        if any(file.facts.ends is not None for file in self._held) or self.index.checked != "all":
             return None
-        if not self.spec.checksums or len({meta and meta.label_dtype for meta in metas}) > 1:
+        if len({file.facts.meta and file.facts.meta.label_dtype for file in self._held}) > 1:
             return None
-        digests = WholeDigests([fmt.CHECKSUMS, *([fmt.LABELS] * (self.labels is not None))])
+        labels = [fmt.LABELS] * all(file.labels is not None for file in self._held)
+        (name,) = self._held[0].names
+        digests = WholeDigests([fmt.table_of(name.strip("/"), fmt.CHECKSUMS), *labels])
         for file in self._held:
-            digests.add(OpenSet({fmt.DATA: file}))
+            digests.add(file)
         return digests.found()
 
     @property
@@ -280,7 +290,7 @@ class JoinedSource:
             return self._in_memory
         # one file a call, with the bytes of a whole batch: each is asked for its share of them
         number = self._looked_at = (self._looked_at + 1) % len(self._held)
-        if self._held[number].in_memory(size) is None:
+        if self._held[number].first.in_memory(size) is None:
             self._not_in_memory.add(number)
         else:
             self._not_in_memory.discard(number)
@@ -289,8 +299,11 @@ class JoinedSource:
     def reserve(self, samples: int) -> None:
         self._window = samples
         for file in self._held:
-            file.reserve(self._share(file.spec.count))
-        if any(spec.compression is not None for spec in (self.spec, *(f.spec for f in self._held))):
+            file.reserve(self._share(file.facts.count))
+        if any(
+            one.compression is not None
+            for one in (self.index, *(f.index.first for f in self._held))
+        ):
             # each file in use caches decoded chunks: those of at most two groups of files are kept
             self.open_files.limit = min(self.open_files.limit, 2 * self._together())
 
@@ -298,12 +311,12 @@ class JoinedSource:
         self.open_files.release()
 
     def _together(self) -> int:
-        return files_together(self._ends.size, self.spec.count, self._window)
+        return files_together(self._ends.size, self.facts.count, self._window)
 
     def _share(self, count: int) -> int:
         """Samples of a window that may come from one file of ``count``, as blocks are mixed."""
         files = self._ends.size
-        larger = max(1.0, count * files / self.spec.count)
+        larger = max(1.0, count * files / self.facts.count)
         return min(count, int(1.25 * self._window * larger / min(self._together(), files)) + 1)
 
     def close(self) -> None:
@@ -312,15 +325,15 @@ class JoinedSource:
         self.open_files.close()
 
 
-def _rows_in_memory(files: Sequence[Source]) -> RowsInMemory | None:
+def _rows_in_memory(files: Sequence[OpenSet]) -> RowsInMemory | None:
     """The address of every row, from 0, if all rows of all files can be copied from memory."""
     starts = []
     for file in files:
-        found = file.in_memory(0)
+        found = file.first.in_memory(0)
         if found is None:
             return None
         rows = found.starts
         if not rows.size:
-            rows = np.arange(file.spec.count, dtype=np.int64) * found.stride + found.first
+            rows = np.arange(file.facts.count, dtype=np.int64) * found.stride + found.first
         starts.append(rows + found.address)
     return RowsInMemory(0, np.concatenate(starts), 0, 0) if starts else None

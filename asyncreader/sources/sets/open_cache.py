@@ -12,7 +12,7 @@ from typing import Final
 
 from ...errors import SourceError
 from ...system.futures import result_of
-from ..base import Source
+from ..fields import OpenSet
 
 #: Open files: at least and at most so many; in between, a quarter of the process's descriptors.
 LEAST_OPEN: Final = 32
@@ -32,13 +32,13 @@ class _Entry:
     __slots__ = ("source", "users")
 
     def __init__(self) -> None:
-        self.source: Future[Source] = Future()
+        self.source: Future[OpenSet] = Future()
         self.users = 0
 
 
 class OpenFileCache:
-    """Sources by number, opened by ``open_one`` and shared by threads. ``held``: all of them, open
-    already. They stay open; beyond ``limit`` they give back the memory of decoded chunks instead.
+    """Open files by number, opened by ``open_one`` and shared by threads. ``held``: all of them,
+    open already. They stay open; beyond ``limit`` they release decoded chunks instead.
 
     At most ``limit`` are open, or more if more are in use: a source that a thread is reading is not
     closed. Two threads that need the same source open it once. If opening fails, all threads that
@@ -46,7 +46,7 @@ class OpenFileCache:
     """
 
     def __init__(
-        self, open_one: Callable[[int], Source], limit: int, held: Sequence[Source] = ()
+        self, open_one: Callable[[int], OpenSet], limit: int, held: Sequence[OpenSet] = ()
     ) -> None:
         self.limit = limit
         self._open_one = held.__getitem__ if held else open_one
@@ -62,7 +62,7 @@ class OpenFileCache:
         return len(self._entries)
 
     @contextlib.contextmanager
-    def use(self, number: int) -> Iterator[Source]:
+    def use(self, number: int) -> Iterator[OpenSet]:
         """The source, open for as long as the context lasts."""
         entry, first = self._take(number)
         try:

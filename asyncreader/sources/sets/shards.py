@@ -19,9 +19,9 @@ import numpy as np
 from ...errors import FormatError, ParamsError, SourceError, SourceNotFoundError
 from ...formats import packed as fmt
 from ...formats.manifest import CONTAINERS, Manifest, read_manifest
-from ..base import FieldIndex, SourceSpec, default_block, packed_rows
+from ..base import FieldIndex, SetFacts, default_block, packed_rows
 from ..bytestore import OpenFile
-from ..fields import OpenSet, open_file
+from ..fields import OpenSet, SetIndex, open_file
 from ..layouts.hdf5_layouts import index_hdf5
 from ..layouts.open_lmdb import index_lmdb
 from ..lmdb.file import open_data_file
@@ -52,62 +52,58 @@ def sharded(
 ) -> OpenSet:
     """The set of ``manifest``. ``path``: its name for messages; ``limit``: shards
     open at most, by all fields together."""
-    packed = [field.name for field in manifest.common.fields]
+    common = manifest.common
+    packed = [field.name for field in common.fields]
     limit = max(1, (limit or open_limit()) // (1 + len(fields.other_names(packed))))
+    facts = SetFacts(
+        path=path,
+        container=CONTAINERS[common.container],
+        layout=f"asyncreader, {len(manifest)} shards",
+        count=manifest.count,
+        io=io,
+        size_on_disk=int(manifest.sizes.sum()),
+        meta=manifest.meta(),
+        classes=common.classes,
+        fields=common.fields,
+        ends=manifest.ends,
+    )
     # a shard that is opened for one field is not indexed for the others
-    first = _sharded(manifest, shards, replace(fields, others=()), path, io, limit)
-    others = fields.also(first.spec.stored, packed)
-    found = {one.data: _sharded(manifest, shards, one, path, io, limit) for one in others}
-    return OpenSet({fields.data: first, **found})
+    first = _sharded(manifest, facts, shards, replace(fields, others=()), limit)
+    others = fields.also(first.spec, packed)
+    found = {one.data: _sharded(manifest, facts, shards, one, limit) for one in others}
+    return SetIndex(facts, {fields.data: first, **found}).open()
 
 
 def _sharded(
-    manifest: Manifest, shards: Shards, fields: Request, path: str, io: str, limit: int
-) -> JoinedSource:
-    fields = _checked_fields(path, fields, manifest)
-    common, column = manifest.common, None
-    if fields.data != fmt.DATA:
+    manifest: Manifest, facts: SetFacts, shards: Shards, fields: Request, limit: int
+) -> FieldIndex:
+    """The data of the set, or another field."""
+    fields = _checked_fields(facts.path, fields, manifest)
+    common, meta = manifest.common, facts.meta
+    assert meta is not None
+    checksums, size = manifest.checksums, common.data_bytes
+    other = meta.field(fields.data)
+    if other is not None:
         column = [one.name for one in common.fields].index(fields.data)
+        checksums, size = manifest.field_checksums[column], common.field_bytes[column]
     labelled = common.label_kind != "none"
     joined = Joined(
         shards,
         stated={
-            fmt.CHECKSUMS: manifest.checksums
-            if column is None
-            else manifest.field_checksums[column],
+            fmt.table_of(fields.data, fmt.CHECKSUMS): checksums,
             fmt.LABELS: manifest.label_digests if labelled else None,
         },
         labels=(common.label_width, common.label_dtype) if labelled and fields.labels else None,
         limit=limit,
         request=fields,
     )
-    return JoinedSource(FieldIndex(_spec(manifest, path, io, column), joined), joined)
-
-
-def _spec(manifest: Manifest, path: str, io: str, column: int | None) -> SourceSpec:
-    """What the set serves: its data, or the other field in ``column``."""
-    common, meta = manifest.common, manifest.meta()
-    size = common.data_bytes
-    if column is not None:
-        size = common.field_bytes[column]
-        meta = meta.field(common.fields[column].name) or meta
-    return SourceSpec(
-        path=path,
-        container=CONTAINERS[common.container],
-        layout=f"asyncreader, {len(manifest)} shards",
-        count=manifest.count,
-        stored=packed_rows(meta, column is not None),
-        encoding=meta.encoding,
+    return FieldIndex(
+        packed_rows(other or meta, other is not None),
+        joined,
         block=common.chunk or default_block(size // manifest.count),
-        meta=meta,
-        classes=common.classes,
-        checksums=True,
-        io=io,
-        size_on_disk=int(manifest.sizes.sum()),
         chunk=common.chunk,
         compression=common.compression,
-        ends=manifest.ends,
-        fields=common.fields,
+        checked="all",
     )
 
 
@@ -126,10 +122,9 @@ class EachShard:
     def open(self, number: int) -> Iterator[OpenSet]:
         """Shard ``number`` with all fields, compared with the manifest: SourceError."""
         with contextlib.closing(self._shards.open(number, self._fields)) as found:
-            for name, part in found.fields.items():
-                whole = self._whole.fields[name]
+            for name, whole in zip(self._whole.names, self._whole.parts, strict=True):
                 assert isinstance(whole, JoinedSource)
-                whole.check(part, number)
+                whole.check(found.only(name), number)
             yield found
 
 

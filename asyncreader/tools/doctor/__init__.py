@@ -20,7 +20,7 @@ from ...errors import AsyncReaderError, ParamsError
 from ...params import READ_BY, ReaderParams, parse_params, snake_case
 from ...pixels.transform import RowTransform
 from ...sampling import at_random
-from ...sources import Source, expand_paths, fields_of, open_source
+from ...sources import OpenSet, expand_paths, fields_of, open_source
 from ...sources.subset import resolve_subset
 from ...sources.urls import is_url
 from ..ceilings import IN_ORDER, copy_ceiling, decode_ceiling, read_ceiling
@@ -104,9 +104,9 @@ def diagnose(
     _check_local(p)
     with contextlib.closing(open_source(p.given_path, fields_of(p))) as source:
         notes = []
-        high, wide, _ = source.spec.stored.image_shape()
-        large = source.spec.stored.encoded and (high or 0) * (wide or 0) > _LARGE
-        if p.size is None and (source.spec.row_shape is None or large):
+        high, wide, _ = source.spec.image_shape()
+        large = source.spec.encoded and (high or 0) * (wide or 0) > _LARGE
+        if p.size is None and (source.spec.shape is None or large):
             given["size"] = USUAL_SIZE
             why = "are large" if large else "differ in size"
             notes.append("the pictures {}: taken to be cut to {}x{}".format(why, *USUAL_SIZE))
@@ -133,23 +133,23 @@ class _Visit:
         self,
         given: dict[str, Any],
         p: ReaderParams,
-        source: Source,
+        source: OpenSet,
         seconds: float,
         memory: int | None,
         progress: Callable[[str], None] | None,
         notes: list[str],
     ) -> None:
         self._began = time.perf_counter()
-        self._given, self._p, self._source, self._seconds = given, p, source, seconds
+        self._given, self._p, self._source, self._seconds = given, p, source.first, seconds
         self._tell = progress or (lambda _: None)
         self._notes = notes
         self._path = p.given_path
         self._facts = look(source, self._path, memory)
-        self._fill = RowTransform(source.spec.stored, p.wanted, self._facts.path)
+        self._fill = RowTransform(source.spec, p.wanted, self._facts.path)
         if given["nthread"] == "auto":
             given["nthread"] = self._facts.cores
         subset = resolve_subset(p.subset, source)
-        every = np.arange(source.spec.count, dtype=np.int64)
+        every = np.arange(source.facts.count, dtype=np.int64)
         self._records = None if subset is None else every[subset]
         self._in_order = not at_random(p.shuffle)
         self._cold: Int64 | None = None

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import DecodeError, SampleError
 from ...pixels import codec
-from ...sources import Inspector, Source, expand_paths, sniff
+from ...sources import Inspector, OpenSet, Source, expand_paths, sniff
 from ...sources.base import row_size
 from ...sources.bytestore import NETWORK_FILE_SYSTEMS, file_system
 from ...system.limits import available_memory, usable_cores
@@ -73,16 +73,15 @@ class Facts:
         return self.chunk * self.sample_bytes
 
 
-def look(source: Source, path: str | tuple[str, ...], memory: int | None = None) -> Facts:
+def look(source: OpenSet, path: str | tuple[str, ...], memory: int | None = None) -> Facts:
     """Facts of an open set at ``path``. ``memory``: bytes left to it, else what is free now."""
-    spec = source.spec
-    stored = spec.stored
+    facts, stored, index = source.facts, source.spec, source.first.index
     files = tuple(file for name in expand_paths(path) for file in _files(name))
     size = sum(os.path.getsize(file) for file in files)
     kind = file_system(files[0])
     picture, unmarked = None, False
     if stored.axes is not None or stored.encoded:
-        picture, unmarked = _usual_picture(source)
+        picture, unmarked = _usual_picture(source.first)
     if stored.shape is not None:
         sample = float(row_size(stored.shape, stored.dtype))
     else:
@@ -90,23 +89,30 @@ def look(source: Source, path: str | tuple[str, ...], memory: int | None = None)
         sample = float(high * wide * stored.channels * stored.dtype.itemsize)
     grey = stored.axes is None and len(stored.shape or ()) == 2
     return Facts(
-        path=spec.path,
-        container=spec.container,
-        layout=spec.layout,
-        ours=spec.meta is not None,
-        count=spec.count,
-        encoding=spec.encoding,
+        path=facts.path,
+        container=facts.container,
+        layout=facts.layout,
+        ours=facts.meta is not None,
+        count=facts.count,
+        encoding=stored.encoding,
         encoded=stored.encoded,
-        compression=spec.compression,
-        chunk=(spec.chunk or 1) if spec.compression else 1,
+        compression=index.compression,
+        chunk=(index.chunk or 1) if index.compression else 1,
         shape=stored.shape,
         picture=picture,
         unmarked=unmarked,
         packable=stored.encoded
-        or (stored.dtype == np.uint8 and (grey or picture is not None) and spec.channels in (1, 3))
-        or (stored.dtype == np.uint16 and (grey or (picture is not None and spec.channels == 1))),
+        or (
+            stored.dtype == np.uint8
+            and (grey or picture is not None)
+            and stored.image_shape()[2] in (1, 3)
+        )
+        or (
+            stored.dtype == np.uint16
+            and (grey or (picture is not None and stored.image_shape()[2] == 1))
+        ),
         sample_bytes=sample,
-        stored_bytes=size / spec.count,
+        stored_bytes=size / facts.count,
         files=files,
         size=size,
         file_system=kind,
@@ -142,12 +148,12 @@ def cached(files: tuple[str, ...]) -> float:
 def _usual_picture(source: Source) -> tuple[tuple[int, int] | None, bool]:
     """Of some pictures that are looked at: (H, W) of the one in the middle, by area, and whether
     most are baseline JPEGs without restart markers."""
-    stored = source.spec.stored
+    stored = source.spec
     high, wide, _ = stored.image_shape()
     if high is not None and wide is not None and not stored.encoded:
         return (high, wide), False
     found, unmarked, inspector = list[tuple[int, int]](), 0, Inspector(source)
-    last = source.spec.count - 1
+    last = source.facts.count - 1
     for record in np.unique(np.linspace(0, last, _LOOKED_AT).astype(np.int64)).tolist():
         try:
             if stored.encoded:

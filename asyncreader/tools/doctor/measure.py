@@ -186,7 +186,7 @@ def _offsets(source: Source, records: Int64) -> Int64 | None:
 
 def records_below(source: Source, upto: int, records: Int64 | None) -> Int64 | None:
     """Records that lie whole in the first ``upto`` bytes; None where that is not known."""
-    every = np.arange(source.spec.count, dtype=np.int64) if records is None else records
+    every = np.arange(source.facts.count, dtype=np.int64) if records is None else records
     offsets = _offsets(source, every)
     if offsets is None or offsets.size < 2:
         return None
@@ -202,7 +202,7 @@ def cold_records(source: Source, facts: Facts, seed: int) -> Int64 | None:
     """
     if len(facts.files) != 1:
         return None
-    offsets = _offsets(source, np.arange(source.spec.count, dtype=np.int64))
+    offsets = _offsets(source, np.arange(source.facts.count, dtype=np.int64))
     if offsets is None:
         return None
     with open(facts.files[0], "rb") as file:
@@ -210,7 +210,7 @@ def cold_records(source: Source, facts: Facts, seed: int) -> Int64 | None:
     if in_memory is None:
         return None
     cold = np.flatnonzero(in_memory[offsets // PAGE] == 0)
-    if cold.size < source.spec.count // 4:
+    if cold.size < source.facts.count // 4:
         return None
     return np.random.default_rng(seed).permutation(cold)
 

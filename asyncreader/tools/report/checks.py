@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...sources import SourceSpec
+from ...sources import OpenSet
 from ...text import some
 from .facts import Check, Facts
 
@@ -13,7 +13,7 @@ UNEVEN: Final = 10
 
 
 def checks_of(
-    facts: Facts, spec: SourceSpec, wrong_bytes: int, paths: str | None
+    facts: Facts, source: OpenSet, wrong_bytes: int, paths: str | None
 ) -> tuple[Check, ...]:
     """All checks. ``wrong_bytes``: samples whose checksum failed; ``paths``: their problem."""
     looked, whole = facts.looked, facts.looked == facts.count
@@ -23,12 +23,12 @@ def checks_of(
     rest = "" if whole else "; 'asyncreader verify' checks all"
     found = []
     tables = "its structure is whole"
-    if spec.meta is not None:
+    if source.facts.meta is not None:
         tables += ", and labels, classes and checksums are those that were packed"
     found.append(
         Check("ok", "Structure", tables) if paths is None else Check("bad", "Structure", paths)
     )
-    if not spec.checksums:
+    if not source.checked:
         found.append(Check("look", "Checksums", "none recorded: the set is served unverified"))
     elif wrong_bytes:
         words = f"{wrong_bytes:,} of {among} are not the bytes that were packed{rest}"
@@ -42,7 +42,7 @@ def checks_of(
         words = f"{facts.bad_count:,} of {among} cannot be shown"
         found.append(Check("bad", "Pictures", words, "bad"))
     else:
-        words = "decoded" if spec.stored.encoded else "read"
+        words = "decoded" if source.spec.encoded else "read"
         found.append(Check("ok", "Pictures", f"{part} {words}"))
     found.append(_copies(facts))
     if facts.flat_count:

@@ -20,7 +20,7 @@ import numpy as np
 from ...array_types import Array, Bools, Int64, UInt8, UInt64
 from ...errors import ChecksumError, ParamsError, SampleError
 from ...params import parse_params
-from ...sources import Inspector, Source, fields_of, fingerprint, open_source
+from ...sources import Inspector, OpenSet, fields_of, fingerprint, open_source
 from ...system.futures import in_order
 from ...system.limits import usable_cores
 from ...verify import check_paths
@@ -108,13 +108,13 @@ class _Equal(NamedTuple):
 
 
 class _Gathering:
-    def __init__(self, source: Source, limit: int, seed: int) -> None:
+    def __init__(self, source: OpenSet, limit: int, seed: int) -> None:
         self.source = source
-        self.inspector = Inspector(source)
-        self.looker = Looker(source)
+        self.inspector = Inspector(source.first)
+        self.looker = Looker(source.first)
         self.rng = np.random.default_rng(seed)
-        spec = source.spec
-        self.count, self.names = spec.count, spec.classes
+        facts = source.facts
+        self.count, self.names = facts.count, facts.classes
         self.sample = np.arange(self.count)
         if self.count > limit:
             self.sample = np.sort(self.rng.choice(self.count, limit, replace=False))
@@ -127,7 +127,7 @@ class _Gathering:
         chosen = [record for records in self.shown for record in records]
         self.side = 128 if len(chosen) <= 300 else 96
         self.equal: _Equal | None = None  # without recorded checksums known after the pass
-        if spec.checksums and self.count <= IN_FULL:
+        if source.checked and self.count <= IN_FULL:
             self.equal = self._find_equal(np.arange(self.count), self._recorded())
             firsts = [int(group[0]) for group in self.equal.listed]
             chosen += firsts[: max(0, limit - len(chosen)) // 2]
@@ -202,12 +202,12 @@ class _Gathering:
             spread = spread_of(pixels)
             needed = record in self.wanted or spread < FLAT
             thumb = thumb_of(record, pixels, self.side) if needed else None
-            checksum = 0 if self.source.spec.checksums else look.checksum
+            checksum = 0 if self.source.checked else look.checksum
             found.append(_Seen(record, look.height, look.width, look.size, spread, checksum, thumb))
         return found
 
     def _facts(self, seen: list[_Seen], bad: list[Row], bad_count: int, wrong_bytes: int) -> Facts:
-        source, spec = self.source, self.source.spec
+        source, of_set, spec = self.source, self.source.facts, self.source.spec
         thumbs = {entry.record: entry.thumb for entry in seen if entry.thumb is not None}
         groups = []
         for count, records in zip(
@@ -217,20 +217,20 @@ class _Gathering:
             groups.append(Group(count, tuple(map(self._captioned, found))))
         flat = [entry for entry in seen if entry.spread < FLAT]
         equal = self.equal or self._equal_of(seen)
-        channels = spec.channels if spec.stored.axes is not None else 1
+        channels = spec.image_shape()[2] if spec.axes is not None else 1
         notes = list(self.scale.notes)
         if channels == 2 or channels > 3:
             notes.append(f"of {channels} channels the first {1 if channels == 2 else 3} are shown")
         labels = self.labels
         facts = Facts(
-            path=spec.path,
-            container=spec.container,
-            layout=spec.layout,
+            path=of_set.path,
+            container=of_set.container,
+            layout=of_set.layout,
             encoding=spec.encoding,
-            dtype=str(spec.stored.dtype),
+            dtype=str(spec.dtype),
             count=self.count,
             looked=int(self.records.size),
-            size_on_disk=spec.size_on_disk,
+            size_on_disk=of_set.size_on_disk,
             fingerprint=fingerprint(source),
             labels="none"
             if labels is None
@@ -255,8 +255,8 @@ class _Gathering:
             notes=tuple(notes),
         )
         whole = facts.looked == facts.count
-        paths = check_paths(source) if whole else None
-        checks = checks_of(facts, spec, wrong_bytes, paths)
+        paths = check_paths(source, source.names[0]) if whole else None
+        checks = checks_of(facts, source, wrong_bytes, paths)
         return replace(facts, checks=checks)
 
     # -- its parts -------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class _Gathering:
         """Equal samples among those that were looked at."""
         records = np.array([entry.record for entry in seen], np.int64)
         sums = np.array([entry.checksum for entry in seen], np.uint64)
-        if self.source.spec.checksums:
+        if self.source.checked:
             rows = [self.inspector.checksums(n, n + 1) for n in records.tolist()]
             sums = np.concatenate([sums[:0], *(row for row in rows if row is not None)])
         return self._find_equal(records, sums)

@@ -72,7 +72,7 @@ def test_forged_chunk_index(tmp_path: Path, offset: int, value: int) -> None:
             maxshape=(None, 6, 5, 3),
             compression="gzip",
         )
-    assert open_source(path).spec.count == 30
+    assert open_source(path).facts.count == 30
     data = bytearray(path.read_bytes())
     start, length = next(b for b in sealed_blocks(bytes(data)) if data[b[0] : b[0] + 4] == b"EAHD")
     width = 8 if value > 255 else 1
@@ -94,7 +94,7 @@ def test_large_sound_structures_are_read(tmp_path: Path) -> None:
             file[f"more {i}"] = i
         file.attrs["long"] = "x" * 60_000
     source = open_source(path)
-    assert source.spec.count == 4
+    assert source.facts.count == 4
     source.close()
 
 

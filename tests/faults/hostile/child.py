@@ -129,9 +129,11 @@ def open_in(way: str, path: Any, params: dict[str, Any], options: dict[str, Any]
         words += ["--size", "{}x{}".format(*params["size"]), "--encoding", "raw"]
     said = command("convert", str(path), str(target), "--jobs", "2", *words, *_given(params))
     source = open_source(target)
-    served = b"".join(Inspector(source).bytes(i) for i in range(min(64, source.spec.count)))
-    served += repr([Inspector(source).path(i) for i in range(min(64, source.spec.count))]).encode()
-    served += repr(source.spec.classes).encode("utf-8", "backslashreplace")
+    served = b"".join(Inspector(source.first).bytes(i) for i in range(min(64, source.facts.count)))
+    served += repr(
+        [Inspector(source.first).path(i) for i in range(min(64, source.facts.count))]
+    ).encode()
+    served += repr(source.facts.classes).encode("utf-8", "backslashreplace")
     served += b"" if source.labels is None else source.labels.tobytes()
     source.close()
     return said + served
