@@ -219,7 +219,7 @@ def h5py_dataset(folder: Path) -> Built:
     def opened() -> Any:
         params = parse_params({"data": file["group/images"], "labels": LABELS}, {})
         assert isinstance(params.data, DatasetPath)
-        return open_reader_source(params).first
+        return open_reader_source(params)
 
     return Built(opened, images, [image.tobytes() for image in images], LABELS, keep=[file])
 

@@ -30,6 +30,8 @@ from foreign_cases import CASES
 from asyncreader import AsyncReaderError, SampleError
 from asyncreader.pixels.transform import OutputSpec
 from asyncreader.sources import Inspector, open_source
+from asyncreader.sources.lmdb.entries import Entries
+from asyncreader.sources.lmdb.file import lmdb_data_file, open_tree
 from asyncreader.testing.contract import fill_rows
 
 COUNT = 9
@@ -132,11 +134,16 @@ def mutate(raw: bytearray, rng: np.random.Generator) -> None:
 
 def values_of(path: str) -> list[tuple[int, int]]:
     """Where the values of an LMDB's records lie in its file: what the parsers see."""
-    with contextlib.suppress(AsyncReaderError), contextlib.closing(open_source(path)) as source:
-        entries: Any = getattr(source, "entries", None)
-        if entries is not None:
-            return list(zip(entries.starts.tolist(), entries.sizes.tolist(), strict=True))
-    return []
+    if lmdb_data_file(path) is None:
+        return []
+    file, tree = open_tree(path, "mmap")
+    with contextlib.closing(file):
+        found = [Entries.of(tree, one) for one in tree.named().values() or (tree.main,)]
+        return [
+            value
+            for one in found
+            for value in zip(one.starts.tolist(), one.sizes.tolist(), strict=True)
+        ]
 
 
 def change_value(raw: bytearray, value: tuple[int, int], rng: np.random.Generator) -> None:
