@@ -37,14 +37,14 @@ answer_requests(answer, 2 << 30)
         ("fails", "exit code 1", "ValueError: odd"),
         ("too much", "exit code 1", "MemoryError"),
         ("hangs", "hang", "in answer"),
-        ("half an answer", "hang", "in answer"),
+        pytest.param("half an answer", "hang", "in answer", marks=pytest.mark.slow),
     ],
 )
 def test_every_end_is_seen(request_: str, how: str, said: str) -> None:
     """A child that dies, exits, raises, asks for too much memory or hangs is told by the request
     that it was at, with what it said last; the next request is answered by a new child."""
     hangs = how == "hang"
-    with Watched("-c", CHILD, patience=2 if hangs else 60) as child:
+    with Watched("-c", CHILD, patience=1 if hangs else 60) as child:
         assert child.ask("fine") == ["fine", ""]
         with pytest.raises(Ended) as caught:
             child.ask(request_)

@@ -676,7 +676,7 @@ def test_a_batch_is_one_round_trip(root: Path, monkeypatch: pytest.MonkeyPatch) 
     """All samples of a batch are asked for before the first is waited for."""
     monkeypatch.setattr(objects_module, "MERGE_GAP", 0)  # neighbours alone are one request
     with (
-        serving(root, latency=0.2) as url,
+        serving(root, latency=0.1) as url,
         AsyncReader(path=f"{url}/original", batch_size=18, shuffle=True, size=(16, 16)) as reader,
     ):
         assert len(list(reader)) == 2  # shards are opened one by one, then read together

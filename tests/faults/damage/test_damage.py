@@ -93,7 +93,10 @@ answer_requests(answer)
 """
 
 
-@pytest.mark.parametrize(("kind", "verdict"), [("dies", "signal"), ("hangs", "hang")])
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [("dies", "signal"), pytest.param("hangs", "hang", marks=pytest.mark.slow)],
+)
 def test_a_killed_or_stuck_process_is_an_outcome(kind: str, verdict: str) -> None:
     """The trial that killed or stopped its process is named; the others go on in a new one."""
     with Watched("-c", CHILD, patience=4 if kind == "hangs" else 60) as child:
