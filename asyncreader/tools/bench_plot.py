@@ -24,6 +24,8 @@ from .ceilings import copy_ceiling, decode_ceiling, read_ceiling
 from .contact_sheet import font_files, in_words
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from .bench import BenchReport
 
 #: Colours that people with any colour vision tell apart (Okabe and Ito, 2008).
@@ -177,15 +179,25 @@ def draw_bench(report: BenchReport, tops: BenchCeilings, path: str) -> None:
     axes.set_ylabel("samples per second")
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
+    title = _title(report)
+    # a "$" would begin mathematics, and names may hold anything
+    axes.set_title(title.replace("$", r"\$"), loc="left", family=_families(title))
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    _write(figure, path)
+
+
+def _title(report: BenchReport) -> str:
+    """What was measured: the set, the batch and the order."""
     name = os.path.basename(report.path.rstrip(os.sep))
     order = "shuffled" if report.params.get("shuffle") else "in order"
     several = isinstance(report.data_shape[0], tuple)
     shapes = report.data_shape if several else (report.data_shape,)
     shape = ", ".join(times(shape) for shape in shapes)
-    title = in_words(f"{name}: {shape} {report.dtype}, {order}")
-    # a "$" would begin mathematics, and names may hold anything
-    axes.set_title(title.replace("$", r"\$"), loc="left", family=_families(title))
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    return in_words(f"{name}: {shape} {report.dtype}, {order}")
+
+
+def _write(figure: Figure, path: str) -> None:
+    """Write the figure whole, or not at all."""
     temporary = f"{path}.{os.getpid()}.part"
     kind = os.path.splitext(path)[1][1:].lower()
     try:

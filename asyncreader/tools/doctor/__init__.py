@@ -179,13 +179,13 @@ class _Visit:
         now = rates["now"]
         served = self._in_training(now.samples_per_second, self._in_order, tops)
         counts = [rates[name] for name in ("one", "now") if name in rates]
-        by_nthread, spread = dict[int, float](), dict[int, tuple[float, float]]()
-        for rate in counts:
-            low, median, high = (
+        in_training = {
+            rate.nthread: [
                 self._in_training(one, self._in_order, tops)
                 for one in (rate.spread[0], rate.samples_per_second, rate.spread[1])
-            )
-            by_nthread[rate.nthread], spread[rate.nthread] = median, (low, high)
+            ]
+            for rate in counts
+        }
         tried = [
             self._tried(proposal, rates, failures, packed, served, tops) for proposal in proposals
         ]
@@ -204,8 +204,8 @@ class _Visit:
             now=now,
             samples_per_second=served,
             measured=facts.fits,
-            by_nthread=by_nthread,
-            spread=spread,
+            by_nthread={n: median for n, (_, median, _) in in_training.items()},
+            spread={n: (low, high) for n, (low, _, high) in in_training.items()},
             ceilings=tops,
             limit=kind,
             words=tuple(about),
