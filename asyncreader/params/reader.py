@@ -45,7 +45,7 @@ LastBatch: TypeAlias = Literal["drop", "pad", "wrap", "short"]
 ChannelOrder: TypeAlias = Literal["RGB", "stored"]
 Layout: TypeAlias = Literal["NCHW", "NHWC"]
 Crop: TypeAlias = Literal["center", "random", "random-resized", "none"]
-Interpolation: TypeAlias = Literal["bilinear", "bicubic", "area", "nearest", "fast"]
+Interpolation: TypeAlias = Literal["bilinear", "bicubic", "area", "nearest"]
 OnError: TypeAlias = Literal["raise", "skip", "zero"]
 Verify: TypeAlias = Literal["always", "first", "never"]
 Io: TypeAlias = Literal["auto", "mmap", "pread"]
@@ -266,7 +266,7 @@ class ReaderParams:
         "bilinear",
         one_of(Interpolation),
         'how to resize: `"bilinear"` and `"bicubic"` as Pillow and torchvision do (antialiased); '
-        '`"area"`: the mean of what a pixel covers; `"nearest"`; `"fast"`: OpenCV\'s bilinear',
+        '`"area"`: the mean of what a pixel covers; `"nearest"`',
     )
     flip: bool = parameter(False, checks.FLAG, "mirror at random")
     postprocess: Callable[..., object] | None = parameter(

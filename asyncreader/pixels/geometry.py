@@ -82,9 +82,8 @@ def choose_rect(
 
 
 #: Ways to resize. "bilinear" and "bicubic" are antialiased, as Pillow's and torchvision's;
-#: "area" takes the mean of what a pixel covers, as OpenCV's INTER_AREA; "fast" is OpenCV's
-#: INTER_LINEAR, after averaging whole blocks of pixels where it shrinks by more than 2.
-INTERPOLATIONS: Final = ("bilinear", "bicubic", "area", "nearest", "fast")
+#: "area" takes the mean of what a pixel covers, as OpenCV's INTER_AREA.
+INTERPOLATIONS: Final = ("bilinear", "bicubic", "area", "nearest")
 _METHODS: Final = {
     "bilinear": twins.BILINEAR,
     "bicubic": twins.BICUBIC,
@@ -117,23 +116,17 @@ def resize_into(
         rows = nearest_pixels(box[0], box[2], high, pixels.shape[0])
         columns = nearest_pixels(box[1], box[3], wide, pixels.shape[1])
         out[:] = pixels[rows[:, None], columns[::-1] if flip else columns]
-    elif pixels.shape[2] > 4 and (interpolation == "fast" or pixels.dtype == np.uint8):
+    elif pixels.shape[2] > 4 and pixels.dtype == np.uint8:
         for c in range(pixels.shape[2]):
             plane = np.empty((high, wide, 1), out.dtype)
             resize_into(pixels[:, :, c : c + 1], plane, box, interpolation, flip, outside)
             out[:, :, c : c + 1] = plane
-    elif interpolation == "fast":
-        _resize_fast(pixels, out, box)
-        if flip:
-            out[:] = out[:, ::-1].copy()
     else:
         _resample(pixels, out, box, interpolation, flip, outside)
 
 
-def reach(length: float, size: int, interpolation: str) -> int:
+def reach(length: float, size: int) -> int:
     """How many pixels outside a box of ``length`` resize_into looks at for a result of ``size``."""
-    if interpolation == "fast":
-        return 1 + math.ceil(length / size / 2)
     by = _blocks(length, size)
     return by + 1 if by > 1 else 0
 
@@ -161,10 +154,7 @@ def _resample(
     if by_y > 1 or by_x > 1:
         rows, top = _around(top, tall, by_y, pixels.shape[0])
         columns, left = _around(left, broad, by_x, pixels.shape[1])
-        part = pixels[rows, columns]
-        if part.dtype not in _CV_TYPES:
-            part = part.astype(np.float64)
-        pixels = _averaged(np.ascontiguousarray(part), by_y, by_x)
+        pixels = _averaged(pixels[rows, columns], by_y, by_x)
         top, left, tall, broad = top / by_y, left / by_x, tall / by_y, broad / by_x
     if not outside:
         first_row, first_column = max(0, math.floor(top)), max(0, math.floor(left))
@@ -212,28 +202,6 @@ def _blocks(length: float, size: int) -> int:
     return max(1, int(length / size / 32)) if length > 64 * size else 1
 
 
-def _resize_fast(pixels: Pixels, out: Pixels, box: Box) -> None:
-    """Bilinear for at most a factor 2 of shrinking; what is beyond is averaged over whole pixel
-    blocks first, so that nothing is skipped over."""
-    if out.dtype not in _CV_TYPES:
-        wider = np.empty(out.shape, np.float64)
-        _resize_fast(pixels, wider, box)
-        np.copyto(out, wider if out.dtype.kind == "f" else np.rint(wider), casting="unsafe")
-        return
-    top, left, tall, broad = box
-    by_y = max(1, math.ceil(tall / out.shape[0] / 2))
-    by_x = max(1, math.ceil(broad / out.shape[1] / 2))
-    rows, top = _around(top, tall, by_y, pixels.shape[0])
-    columns, left = _around(left, broad, by_x, pixels.shape[1])
-    part = pixels[rows, columns].astype(out.dtype, copy=False)
-    if part.strides[2] != part.itemsize or part.strides[1] != part.shape[2] * part.itemsize:
-        part = np.ascontiguousarray(part)
-    if by_y > 1 or by_x > 1:
-        part = _averaged(part, by_y, by_x)
-        top, left, tall, broad = top / by_y, left / by_x, tall / by_y, broad / by_x
-    _interpolate(part, out, (top, left, tall, broad))
-
-
 def _around(start: float, length: float, by: int, limit: int) -> tuple[slice, float]:
     """The pixels along one axis that a stretch of them needs, in whole blocks of ``by`` as far as
     there are any; and where it starts in these."""
@@ -245,51 +213,10 @@ def _around(start: float, length: float, by: int, limit: int) -> tuple[slice, fl
 
 
 def _averaged(pixels: Pixels, by_y: int, by_x: int) -> Pixels:
-    """Means of blocks of pixels. Where the last block is not whole, the last pixel is repeated."""
-    import cv2
-
+    """Means of blocks of pixels, the last of which may be smaller: uint8, or floats."""
     rows, columns = -(-pixels.shape[0] // by_y), -(-pixels.shape[1] // by_x)
-    missing = rows * by_y - pixels.shape[0], columns * by_x - pixels.shape[1]
-    if any(missing):
-        pixels = cv2.copyMakeBorder(pixels, 0, missing[0], 0, missing[1], cv2.BORDER_REPLICATE)
-    means = cv2.resize(pixels, (columns, rows), interpolation=cv2.INTER_AREA)
-    return means.reshape(rows, columns, -1)
-
-
-def _interpolate(pixels: Pixels, out: Pixels, box: Box) -> None:
-    """The part ``box`` of ``pixels``, bilinear. It must be ``pixels`` but for fractions."""
-    import cv2
-
-    high, wide = out.shape[:2]
-    top, left, tall, broad = box
-    whole = box == (0, 0, *pixels.shape[:2])
-    if whole and (tall, broad) == (high, wide):
-        np.copyto(out, pixels)
-        return
-    grey = out.shape[2] == 1
-    flat = out[:, :, 0] if grey else out
-    source = pixels.reshape(pixels.shape[:2]) if grey else pixels
-    if whole or max(pixels.shape) > _WARPED_SIDE:
-        done = cv2.resize(source, (wide, high), dst=flat, interpolation=cv2.INTER_LINEAR)
-    else:
-        y, x = tall / high, broad / wide
-        # pixel k of the result is at (k + 0.5) / size of the box; centres of pixels are at 0.5
-        found = np.array(((x, 0, left + x / 2 - 0.5), (0, y, top + y / 2 - 0.5)))
-        done = cv2.warpAffine(
-            source,
-            found,
-            (wide, high),
-            dst=flat,
-            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
-            borderMode=cv2.BORDER_REPLICATE,
-        )
-    if done is not flat and not np.shares_memory(done, flat):
-        np.copyto(flat, done)
-
-
-#: OpenCV does not warp larger pictures (its coordinates are int16). Half a pixel off does not show
-#: there.
-_WARPED_SIDE: Final = 32_766
-_CV_TYPES: Final = frozenset(
-    np.dtype(name) for name in ("uint8", "uint16", "int16", "float32", "float64")
-)
+    small = pixels.dtype.itemsize <= 2 or pixels.dtype == np.float32
+    dtype = np.uint8 if pixels.dtype == np.uint8 else np.float32 if small else np.float64
+    means = np.empty((rows, columns, pixels.shape[2]), dtype)
+    _resample(pixels, means, (0, 0, rows * by_y, columns * by_x), "area", False, True)
+    return means

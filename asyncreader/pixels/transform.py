@@ -435,8 +435,8 @@ class RowTransform:
 
     def _reach(self, part: geometry.Rect) -> tuple[int, int]:
         assert self.wanted.size is not None
-        (high, wide), way = self.wanted.size, self.wanted.interpolation
-        return geometry.reach(part.height, high, way), geometry.reach(part.width, wide, way)
+        high, wide = self.wanted.size
+        return geometry.reach(part.height, high), geometry.reach(part.width, wide)
 
     def _checked(self, values: Array) -> contextlib.AbstractContextManager[None]:
         """What casts a sample's ``values`` goes in here: ParamsError where one does not fit."""

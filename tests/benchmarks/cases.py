@@ -273,18 +273,6 @@ RESTARTS = {
 }
 
 
-def resizes(case: Case) -> Case:
-    """The default resize, antialiased, and OpenCV's plain bilinear: the default may cost 12 %."""
-    found = variant(case, "interpolation", case.setting, ["ours HDF5"], [])
-    (default,) = found.contenders
-    params = {**default.spec["params"], "interpolation": "fast"}
-    about = f"simplejpeg ({LIBJPEG}); OpenCV {NO_ANTIALIASING}"
-    fast = Contender('ours HDF5, "fast"', default.kind, {"params": params}, about=about)
-    found.contenders.append(fast)
-    found.goals.append(Goal(default.name, fast.name, 1 / 1.12))
-    return found
-
-
 # -- ours alone ----------------------------------------------------------------------------------
 
 
@@ -432,7 +420,7 @@ def all_cases(made: dict[str, str], pythons: Pythons) -> list[Case]:
     return [
         *plain, *packed, *pictures, *marked, floats(made), verifying(made),
         *(other for case in plain for other in raw_otherwise(case)),
-        *jpeg_otherwise(pictures[1]), *(resizes(case) for case in pictures), *matrix(made),
+        *jpeg_otherwise(pictures[1]), *matrix(made),
     ]  # fmt: skip
 
 

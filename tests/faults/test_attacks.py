@@ -52,7 +52,7 @@ def test_attack(runner: AttackRunner, name: str) -> None:
 
 
 def test_settings_are_left_alone(runner: AttackRunner) -> None:
-    """After all attacks, what Pillow, OpenCV, HDF5 and the process are set to is as it was."""
+    """After all attacks, what Pillow, HDF5 and the process are set to is as it was."""
     assert runner.settings() == "same"
 
 

@@ -203,15 +203,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def settings() -> dict[str, Any]:
     """What belongs to the process and its libraries, and that asyncreader must not change."""
-    import cv2
     import h5py
     from PIL import Image, ImageFile
 
     return {
         "pixels": Image.MAX_IMAGE_PIXELS,
         "truncated": ImageFile.LOAD_TRUNCATED_IMAGES,
-        "cv2 threads": cv2.getNumThreads(),
-        "cv2 optimised": cv2.useOptimized(),
         "plugins": [h5py.h5pl.get(i) for i in range(h5py.h5pl.size())],
         "order": h5py.get_config().track_order,
         "environment": dict(os.environ),
