@@ -107,7 +107,7 @@ class Watched:
         """``words``: Python's arguments. A child hangs that says nothing twice for ``patience``
         seconds: twice, as the whole machine may have been stopped in the first of them. None: its
         requests may take any time."""
-        self._words = [sys.executable, "-X", "faulthandler", *words]
+        self._words = [sys.executable, *words]
         self._patience = patience
         self._env = {**environment(), **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
