@@ -81,11 +81,9 @@ class AsyncReader(Generic[D, L]):
                 slots = layout.build(p.njob + 1, aligned_empty, filler.handed_out)
             trace = None if p.trace is None else Trace(p.trace)
             self._parts = self._choose_parts()
-            copies = None
-            if self._parts == 1 and arena is None and device is None:
-                servers = max(1, min(self._nthread, self._cores - 1))
-                copies = filler.copy_queue(slots, servers)
-            self._ring = SlotRing(slots, p.njob, p.debug, trace, copies)
+            self._may_copy = self._parts == 1 and arena is None and device is None
+            self._ring = SlotRing(slots, p.njob, p.debug, trace)
+            self._look_for_copies()
             if device is not None:
                 on_device = DeviceRing(self._ring, device, p.debug)
             self._batches_from: SlotRing | DeviceRing = on_device or self._ring
@@ -121,6 +119,12 @@ class AsyncReader(Generic[D, L]):
                 arena.close()
             raise
 
+    def _look_for_copies(self) -> None:
+        """Have batches that are only copied served by compiled code, as soon as that can be."""
+        if self._may_copy:
+            servers = max(1, min(self._nthread, self._cores - 1))
+            self._ring.copies = self._filler.copy_queue(self._ring.slots, servers)
+
     def _choose_parts(self) -> int:
         """Tasks that a batch is cut into: enough to keep every thread busy with njob batches."""
         p = self._params
@@ -150,6 +154,8 @@ class AsyncReader(Generic[D, L]):
             plan = self._plans.plan(cursor)
             if self._totals.started is None:
                 self._totals.started = time.perf_counter()
+            if self._ring.copies is None and plan.step & (plan.step - 1) == 0:
+                self._look_for_copies()
             copied = self._ring.copies is not None and self._filler.only_copied(plan)
             self._ring.begin(plan, 0 if copied else self._parts)
             return plan.last

@@ -80,17 +80,18 @@ class BatchFiller:
         return np.zeros(self.schedule.batch, np.uint64)
 
     def copy_queue(self, slots: Sequence[Slot], servers: int) -> CopyQueue | None:
-        """The queue for batches that are only copied (copy_queue.py); None if it cannot be used."""
-        labels = self.source.labels
-        table = labels is None or (
-            isinstance(labels, np.ndarray) and labels.flags.c_contiguous and labels.nbytes > 0
-        )
+        """The queue for batches that are only copied (copy_queue.py); None if it cannot be used,
+        or not yet: rows of shards are in memory when all of them were read."""
         one = len(self.fills) == 1 and self.fills[0].mode == "copy"
         copied = one and not self.stages
-        if not (copied and table) or self._verify == "always":
+        if not copied or self._verify == "always" or not CopyQueue.available():
             return None
-        extents = self.source.first.in_memory(0)
-        if extents is None or not CopyQueue.available():
+        extents, labels = self.source.first.in_memory(0), self.source.labels
+        if extents is None:
+            return None
+        if labels is not None and not isinstance(labels, np.ndarray):
+            labels = labels[:]
+        if labels is not None and not (labels.flags.c_contiguous and labels.nbytes > 0):
             return None
         outs = [(slot.rows[0], slot.labels, slot.mark) for slot in slots]
         return CopyQueue(outs, labels, extents, servers, self._traced)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from pathlib import Path
@@ -245,7 +246,7 @@ def packed(path: Path) -> Path:
 
     with h5py.File(path / "raw.h5", "w") as file:
         file["data"] = np.random.default_rng(4).integers(0, 256, (64, 6, 6, 3), dtype=np.uint8)
-        file["labels"] = np.zeros((64, 1), np.int64)
+        file["labels"] = np.arange(64)[:, None] % 10
     convert(path / "raw.h5", path / "packed.h5")
     return path / "packed.h5"
 
@@ -336,6 +337,56 @@ def test_files_of_a_list_are_only_copied(tmp_path: Path) -> None:
                 assert (batch.data == data[batch.indices]).all()
                 assert (batch.labels[:, 0] == data[batch.indices, 0, 0, 0]).all()
         assert copies.control[PUBLISHED] >= 24
+
+
+@pytest.mark.parametrize("labels", ["labels", None])
+def test_shards_are_only_copied_when_all_are_open(tmp_path: Path, labels: str | None) -> None:
+    """Shards are opened when they are read. As soon as all are open they stay so, and their rows
+    are copied as those of one file; what is served is the same, and close() closes them."""
+    from converters import convert
+
+    before = len(os.listdir("/proc/self/fd"))
+    convert(packed(tmp_path), tmp_path / "shards", format="hdf5", shards=4)
+    params = {"batch_size": 8, "shuffle": True, "labels_field": labels, "nthread": 2, "njob": 3}
+    with (
+        AsyncReader(path=tmp_path / "packed.h5", **params) as one,
+        AsyncReader(path=tmp_path / "shards", **params) as several,
+    ):
+        assert queue_of(several) is None
+        for _ in range(3):
+            for wanted, found in zip(one, several, strict=True):
+                np.testing.assert_array_equal(found.data, wanted.data)
+                np.testing.assert_array_equal(found.indices, wanted.indices)
+                if labels is None:
+                    assert found.labels is None
+                else:
+                    np.testing.assert_array_equal(found.labels, wanted.labels)
+        copies = queue_of(several)
+        assert copies is not None
+        assert copies.control[CLAIMED] > 0
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_shards_of_which_few_may_be_open_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set of more shards than may be open is never copied by the queue, and none stays open
+    beyond the limit."""
+    from asyncreader.sources.sets import shards
+    from converters import convert
+
+    convert(packed(tmp_path), tmp_path / "shards", format="hdf5", shards=4)
+    monkeypatch.setattr(shards, "open_limit", lambda: 3)
+    with pytest.warns(UserWarning, match="of which 3 stay open"):
+        reader = AsyncReader(path=tmp_path / "shards", batch_size=8, shuffle=True, njob=2)
+    with reader:
+        for _ in range(3):
+            for _ in reader:
+                pass
+        assert queue_of(reader) is None
+        source = reader._source
+        assert source is not None
+        assert len(source.first.open_files) <= 3
 
 
 def test_files_of_a_list_that_are_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,7 @@ class JoinedSource:
         self._stated = joined.stated
         self._window = 0
         self._in_memory: RowsInMemory | None = None
+        self._all_open: tuple[OpenSet, ...] = ()
         self._not_in_memory = set[int]()
         self._looked_at = 0
         self.open_files = OpenFileCache(self._open_one, len(held) or joined.limit, held)
@@ -284,13 +285,18 @@ class JoinedSource:
         return self.open_files.limit
 
     def in_memory(self, size: int) -> RowsInMemory | None:
-        if self._in_memory is None:
-            self._in_memory = _rows_in_memory(self._held)
+        if self._in_memory is None and len(self.open_files) == self._ends.size:
+            # shards are opened when they are read: as soon as all are open, they stay so
+            with self.file(0) as one:
+                possible = one.first.in_memory(0) is not None
+            if possible:
+                self._all_open = self._held or self.open_files.keep_all(self._ends.size)
+                self._in_memory = _rows_in_memory(self._all_open)
         if self._in_memory is None or size == 0:
             return self._in_memory
         # one file a call, with the bytes of a whole batch: each is asked for its share of them
-        number = self._looked_at = (self._looked_at + 1) % len(self._held)
-        if self._held[number].first.in_memory(size) is None:
+        number = self._looked_at = (self._looked_at + 1) % len(self._all_open)
+        if self._all_open[number].first.in_memory(size) is None:
             self._not_in_memory.add(number)
         else:
             self._not_in_memory.discard(number)

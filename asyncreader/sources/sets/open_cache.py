@@ -57,6 +57,7 @@ class OpenFileCache:
             entry.source.set_result(source)
         self._lock = threading.Lock()
         self._closed = False
+        self._kept: list[_Entry] = []
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -71,6 +72,19 @@ class OpenFileCache:
             yield result_of(entry.source)
         finally:
             self._give(entry)
+
+    def keep_all(self, count: int) -> tuple[OpenSet, ...]:
+        """All of ``count`` sources, if they are open and as many may be: they stay open until
+        close(). Else nothing."""
+        with self._lock:
+            entries = [entry for _, entry in sorted(self._entries.items())]
+            whole = len(entries) == count <= self.limit and not self._closed
+            if not whole or not all(entry.source.done() for entry in entries):
+                return ()
+            for entry in entries:
+                entry.users += 1
+            self._kept += entries
+        return tuple(result_of(entry.source) for entry in entries)
 
     def _take(self, number: int) -> tuple[_Entry, bool]:
         with self._lock:
@@ -130,6 +144,9 @@ class OpenFileCache:
         """Close the unused sources now, and the others when their last user is done."""
         with self._lock:
             self._closed = True
+            for entry in self._kept:
+                entry.users -= 1
+            self._kept = []
             released = [one for number, one in enumerate(self._held) if number not in self._entries]
             unused = self._over_limit(0)
         for source in released:
