@@ -7,7 +7,7 @@ import itertools
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -489,6 +489,48 @@ def test_copy(layout: str) -> None:
         np.testing.assert_array_equal(batch.labels, LABELS[batch.indices])
         assert pixels.flags.c_contiguous
     assert len({batch.data.ctypes.data for batch in batches}) == len(batches) == 15
+
+
+HOLDERS: dict[str, Callable[[Any], object]] = {
+    "batch": lambda batch: batch,
+    "array": lambda batch: batch.data,
+    "slice": lambda batch: batch.data[1:3, 0],
+    "memoryview": lambda batch: memoryview(batch.data[2]),
+    "other dtype": lambda batch: batch.data[0].transpose(1, 2, 0).reshape(-1).view(np.int8),
+    "labels": lambda batch: batch.labels,
+}
+
+
+@pytest.mark.parametrize("held", HOLDERS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_copies_are_private_whoever_holds_them(held: str, layout: str) -> None:
+    """With copy=True the memory of a batch is used again only when nothing refers to it: not a
+    view, a memoryview or another dtype of it."""
+    holder = HOLDERS[held]
+    with open_reader(copy=True, layout=layout, njob=2, epochs=8, shuffle=True) as reader:
+        kept: list[tuple[Any, bytes]] = []
+        for step, batch in enumerate(batch for _ in range(8) for batch in reader):
+            if step % 3 == 0:
+                one = holder(batch)
+                kept.append((one, content(one)))
+            del batch
+            assert all(content(one) == was for one, was in kept)
+
+
+def content(held: Any) -> bytes:
+    """The bytes of what a caller kept."""
+    array = held.data if hasattr(held, "indices") else held
+    return np.asarray(array).tobytes()
+
+
+def test_memory_of_dropped_copies_is_used_again() -> None:
+    """With copy=True a loop that drops its batches has two of them at a time, in the same memory;
+    one that keeps them gets memory of its own for each."""
+    with open_reader(copy=True, njob=2, epochs=20, shuffle=True) as reader:
+        places = [batch.data.ctypes.data for _ in range(10) for batch in reader]
+        assert len(set(places)) <= 3
+        kept = [batch.data for _ in range(10) for batch in reader]
+        assert len({array.ctypes.data for array in kept}) == len(kept) == 50
 
 
 # -- epochs and loops ----------------------------------------------------------------------------
