@@ -35,6 +35,7 @@ from . import twins
 
 feistel_rows: Callable[..., None]
 gather_rows: Callable[..., None]
+pread_runs: Callable[..., None]
 stream_rows: Callable[..., None]
 checked_rows: Callable[..., None]
 affine_rows: Callable[..., None]

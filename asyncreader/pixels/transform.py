@@ -184,7 +184,8 @@ class RowTransform:
             self._plan_image(stored, wanted, path)
         if self.mode in _KERNELS:
             # loaded by the thread that opens the reader, not by a worker during the first batch
-            getattr(kernels, _KERNELS[self.mode])
+            for name in (_KERNELS[self.mode], "pread_runs"):
+                getattr(kernels, name)
         shape = () if stored.axes is None else (self._channels,)
         mean, std = (np.broadcast_to(np.ravel(v), shape or 1) for v in (wanted.mean, wanted.std))
         work = np.float64 if self.dtype.itemsize > 4 else np.float32

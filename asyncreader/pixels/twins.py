@@ -10,6 +10,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from ..array_types import Array, Float32, Float64, Int64, UInt8, UInt64
+from ..system.memory import read_into
 
 #: Methods of resizing: see filter_weights.
 BILINEAR, BICUBIC, AREA = 0, 1, 2
@@ -61,6 +62,21 @@ def gather_rows_numpy(source: int, offsets: Int64, row_bytes: int, out: int, row
     """Copy ``row_bytes`` bytes at ``source + offsets[i]`` to row ``rows[i]`` of ``out``."""
     for offset, row in zip(offsets.tolist(), rows.tolist(), strict=True):
         ctypes.memmove(out + row * row_bytes, source + offset, row_bytes)
+
+
+def pread_runs_numpy(fd: int, offsets: Int64, sizes: Int64, targets: Int64, done: Int64) -> None:
+    """Read ``sizes[i]`` bytes at ``offsets[i]`` of a file to the address ``targets[i]``, in turn.
+
+    ``done[0]``: how many were read whole, before the first that was not.
+    """
+    runs = zip(offsets.tolist(), sizes.tolist(), targets.tolist(), strict=True)
+    for done[0], (offset, size, target) in enumerate(runs):
+        try:
+            if read_into(fd, bytes_at(target, size).data, offset) != size:
+                return
+        except OSError:
+            return
+    done[0] = offsets.size
 
 
 #: It also writes past the caches when it is compiled.

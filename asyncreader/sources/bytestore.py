@@ -7,7 +7,6 @@ bounds are not checked again here.
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import stat
 from dataclasses import dataclass
@@ -222,14 +221,19 @@ class PreadStore:
         return file
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
-        # runs that are adjacent both in the file and in the slot
-        breaks = np.flatnonzero((np.diff(offsets) != row_bytes) | (np.diff(rows) != 1)) + 1
-        starts = np.concatenate(([0], breaks, [offsets.size])).tolist()
+        order = np.argsort(offsets, kind="stable")  # a disk reads forwards
+        offsets, targets = offsets[order], rows[order] * row_bytes + out
+        # what is adjacent both in the file and in the slot is one call
+        apart = (np.diff(offsets) != row_bytes) | (np.diff(targets) != row_bytes)
+        starts = np.concatenate(([0], np.flatnonzero(apart) + 1))
+        sizes = np.diff(starts, append=offsets.size) * row_bytes
+        offsets, targets = offsets[starts], targets[starts]
         if row_bytes >= _ADVISED:
-            self.will_need(offsets, np.full(offsets.size, row_bytes))
-        for lo, hi in itertools.pairwise(starts):
-            target = twins.bytes_at(out + int(rows[lo]) * row_bytes, (hi - lo) * row_bytes)
-            self._read(int(offsets[lo]), target)
+            self.will_need(offsets, sizes)
+        file, done = self._opened(), np.zeros(1, np.int64)
+        kernels.pread_runs(file.fd, offsets, sizes, targets, done)
+        for i in range(int(done[0]), offsets.size):  # one was cut short: read again, or an error
+            self._read(int(offsets[i]), twins.bytes_at(int(targets[i]), int(sizes[i])))
 
     def address(self, size: int) -> int | None:
         return None

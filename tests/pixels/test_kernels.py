@@ -52,6 +52,30 @@ def test_gather(name: str, size: int, data: st.DataObject) -> None:
     assert (np.delete(found, rows, axis=0) == 9).all()
 
 
+@pytest.mark.parametrize("function", [kernels.pread_runs, twins.pread_runs_numpy])
+def test_pread_runs(function: Any, tmp_path: Path) -> None:
+    """pread_runs reads each run to its place, and ends before one that the file does not have, and
+    at a descriptor that cannot be read."""
+    stored = np.random.default_rng(3).integers(0, 256, 5000, dtype=np.uint8)
+    (tmp_path / "file").write_bytes(stored.tobytes())
+    offsets, sizes = np.array([4000, 0, 17, 4500, 30]), np.array([900, 1, 3000, 501, 5])
+    out, done = np.zeros((5, 4000), np.uint8), np.zeros(1, np.int64)
+    targets = address(out) + np.arange(5) * 4000
+    with open(tmp_path / "file", "rb") as file:
+        function(file.fileno(), offsets, sizes, targets, done)
+        assert done[0] == 3
+        for i in range(3):
+            end = offsets[i] + sizes[i]
+            np.testing.assert_array_equal(out[i, : sizes[i]], stored[offsets[i] : end])
+            assert not out[i, sizes[i] :].any()
+        assert not out[4].any()
+        function(file.fileno(), offsets[:2], sizes[:2], targets[:2], done)
+        assert done[0] == 2
+    with open(tmp_path / "file", "ab") as file:
+        function(file.fileno(), offsets, sizes, targets, done)
+        assert done[0] == 0
+
+
 @settings(max_examples=60, deadline=None)
 @given(blocks=st.integers(1, 20), shift=st.integers(0, 63), data=st.data())
 def test_checked_rows(blocks: int, shift: int, data: st.DataObject) -> None:

@@ -23,6 +23,22 @@ def gather_rows(source, offsets, row_bytes, out, rows):  # type: ignore[no-untyp
         )
 
 
+#: The system's own: bytes read, or -1.
+_pread = types.ExternalFunction(
+    "pread", types.int64(types.int32, types.uintp, types.uintp, types.int64)
+)
+
+
+@kernel(i8, offsets_type, offsets_type, offsets_type, offsets_type)
+def pread_runs(fd, offsets, sizes, targets, done):  # type: ignore[no-untyped-def]
+    done[0] = 0
+    for i in range(offsets.size):
+        found = _pread(np.int32(fd), np.uintp(targets[i]), np.uintp(sizes[i]), offsets[i])
+        if found != sizes[i]:
+            return
+        done[0] += 1
+
+
 @intrinsic
 def _prefetch(typingctx: Any, address: Any) -> Any:
     """Ask for the cache line at ``address``, which need not be readable."""
