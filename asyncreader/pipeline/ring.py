@@ -46,7 +46,7 @@ class Ring(Generic[S]):
     longest is given back. ``in_flight``: slots that are begun and not taken, or kept, at most.
     ``lanes``: queues of tasks, each served by workers of its own. ``consumer_begins``: the consumer
     begins slots itself, so with none in flight it need not wait. ``clean``: called with a slot that
-    was given back, before it is free. ``copies``: serves slots that are begun in no parts.
+    was given back, before it is free.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class Ring(Generic[S]):
         consumer_begins: bool = False,
         observer: Observer | None = None,
         clean: Callable[[S], None] | None = None,
-        copies: CopyQueue | None = None,
     ) -> None:
         self.slots = list(slots)
-        self.copies = copies
+        #: serves slots that are begun in no parts, as soon as there is one
+        self.copies: CopyQueue | None = None
         #: called by the worker after each slot that became ready, outside the lock
         self.on_ready: Callable[[], None] | None = None
         self._consumer_begins = consumer_begins

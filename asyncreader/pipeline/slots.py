@@ -14,7 +14,6 @@ import numpy as np
 from ..array_types import Array, Bools, Int64
 from ..sampling.schedule import BatchPlan
 from ..stats import BadRow
-from .copy_queue import CopyQueue
 from .owners import Observer, RingSlot
 from .ring import Ring
 
@@ -211,7 +210,6 @@ class SlotRing(Ring[Slot]):
         in_flight: int,
         debug: bool = False,
         observer: Observer | None = None,
-        copies: CopyQueue | None = None,
     ) -> None:
         super().__init__(
             slots,
@@ -220,7 +218,6 @@ class SlotRing(Ring[Slot]):
             consumer_begins=True,
             observer=observer,
             clean=Slot.poison if debug else None,
-            copies=copies,
         )
         #: of each field, what was handed out last with copy=True
         self._private_of: dict[int, list[Array]] = {}

@@ -69,14 +69,16 @@ def pread_runs_numpy(fd: int, offsets: Int64, sizes: Int64, targets: Int64, done
 
     ``done[0]``: how many were read whole, before the first that was not.
     """
-    runs = zip(offsets.tolist(), sizes.tolist(), targets.tolist(), strict=True)
-    for done[0], (offset, size, target) in enumerate(runs):
+    done[0] = 0
+    for offset, size, target in zip(
+        offsets.tolist(), sizes.tolist(), targets.tolist(), strict=True
+    ):
         try:
             if read_into(fd, bytes_at(target, size).data, offset) != size:
                 return
         except OSError:
             return
-    done[0] = offsets.size
+        done[0] += 1
 
 
 #: It also writes past the caches when it is compiled.
