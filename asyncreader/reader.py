@@ -81,7 +81,7 @@ class AsyncReader(Generic[D, L]):
                 slots = layout.build(p.njob + 1, aligned_empty, filler.handed_out)
             trace = None if p.trace is None else Trace(p.trace)
             self._parts = self._choose_parts()
-            self._may_copy = self._parts == 1 and arena is None and device is None
+            self._may_copy = self._parts == 1 and device is None
             self._ring = SlotRing(slots, p.njob, p.debug, trace)
             self._look_for_copies()
             if device is not None:
@@ -120,7 +120,8 @@ class AsyncReader(Generic[D, L]):
             raise
 
     def _look_for_copies(self) -> None:
-        """Have batches that are only copied served by compiled code, as soon as that can be."""
+        """Have batches filled by compiled code from a queue, as soon as that can be."""
+        self._filler.find_tables()
         if self._may_copy:
             servers = max(1, min(self._nthread, self._cores - 1))
             self._ring.copies = self._filler.copy_queue(self._ring.slots, servers)
@@ -156,7 +157,7 @@ class AsyncReader(Generic[D, L]):
                 self._totals.started = time.perf_counter()
             if self._ring.copies is None and plan.step & (plan.step - 1) == 0:
                 self._look_for_copies()
-            copied = self._ring.copies is not None and self._filler.only_copied(plan)
+            copied = self._ring.copies is not None and self._filler.only_compiled(plan)
             self._ring.begin(plan, 0 if copied else self._parts)
             return plan.last
 

@@ -25,9 +25,10 @@ class SlotState(enum.Enum):
     HELD = "held"
 
 
-#: The states as they are written to ``RingSlot.mark``.
-FREE, FILLING, READY, HELD = range(4)
-_STATES: Final = tuple(SlotState)
+#: The states as they are written to ``RingSlot.mark``. REFUSED is FILLING by compiled code that has
+#: found a wrong checksum: the workers fill the slot anew.
+FREE, FILLING, READY, HELD, REFUSED = range(5)
+_STATES: Final[tuple[SlotState, ...]] = (*SlotState, SlotState.FILLING)
 
 
 class RingSlot:
@@ -162,6 +163,11 @@ class Owners(Generic[S]):
             counter[0] += 1
         if self._observer is not None:
             self._observer.changed(slot)
+
+    def again(self, lane: deque[Task[S]], slot: S, tasks: Sequence[Task[S]]) -> None:
+        """A slot in flight that was refused is the workers'."""
+        slot.mark[0] = FILLING
+        lane += tasks
 
     def void(self, slot: S) -> None:
         """A slot in flight is free again."""

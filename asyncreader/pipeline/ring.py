@@ -33,7 +33,7 @@ from ..errors import (
 )
 from ..stats import Meter
 from ..system.signals import wait_for
-from .owners import HELD, READY, SERVE, Lane, Observer, Owners, S, SlotState, Task
+from .owners import FILLING, HELD, READY, REFUSED, SERVE, Lane, Observer, Owners, S, SlotState, Task
 
 if TYPE_CHECKING:
     from .copy_queue import CopyQueue  # it loads numpy, which the drop-in replacements need not
@@ -123,19 +123,23 @@ class Ring(Generic[S]):
         tasks = slot.prepare(plan, parts)
         counter = None
         if parts == 0 and copies is not None:
-            counter = copies.prepare(slot.number, plan.indices)
+            counter = copies.prepare(slot.number, plan)
             if copies.needs_server() and not to.tasks:
                 tasks = [(slot, *SERVE)]
-        if tasks and to.idle:
+        self._wake_workers(to, len(tasks))
+        self._owners.begin(to.tasks, tasks, counter)
+        return slot
+
+    def _wake_workers(self, lane: Lane[S], tasks: int) -> None:
+        """Wake idle workers for tasks that are added next (the lock is held)."""
+        if tasks and lane.idle:
             try:
-                to.work.notify(len(tasks))  # they find the tasks when the lock is free
+                lane.work.notify(tasks)  # they find the tasks when the lock is free
             except BaseException:
                 # Ctrl-C may leave one in the Condition's queue that is awake already: it would be
                 # woken in place of a worker the next time
-                to.work.notify_all()
+                lane.work.notify_all()
                 raise
-        self._owners.begin(to.tasks, tasks, counter)
-        return slot
 
     # -- workers ---------------------------------------------------------------------------
 
@@ -381,6 +385,7 @@ class Ring(Generic[S]):
 
     def _can_take(self) -> bool:
         if self._owners.queue:
+            self._fill_refused()
             return self._owners.queue[0].mark[0] == READY
         return self._finished or self._consumer_begins
 
@@ -416,6 +421,7 @@ class Ring(Generic[S]):
                     self._owners.clean()
 
     def _all_filled(self) -> bool:
+        self._fill_refused()
         return all(slot.mark[0] == READY for slot in self._owners.queue)
 
     def _wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> None:
@@ -439,10 +445,20 @@ class Ring(Generic[S]):
             if self._closed or not self._owners.queue:
                 return None
             slot = self._owners.queue[0]
-            return slot if slot.parts == 0 and slot.mark[0] != READY else None
+            return slot if slot.parts == 0 and slot.mark[0] == FILLING else None
+
+    def _fill_refused(self) -> None:
+        """Slots with a wrong checksum become tasks of the workers, who find out what is wrong."""
+        lane = self._lanes[0]
+        for slot in self._owners.queue:
+            if slot.mark[0] == REFUSED:
+                tasks = slot.prepare(slot.plan, 1)
+                self._wake_workers(lane, len(tasks))
+                self._owners.again(lane.tasks, slot, tasks)
 
     def _copied(self) -> None:
-        """Slots were copied, and may be READY (the lock is held): show it, and wake who waits."""
+        """Slots were filled, and may be READY (the lock is held): show it, and wake who waits."""
+        self._fill_refused()
         if self._observer is not None:
             for slot in self._owners.queue:
                 self._observer.changed(slot)

@@ -13,10 +13,23 @@ import pytest
 from observed import HANG, until, waits
 
 from asyncreader import AsyncReader, ChecksumError
-from asyncreader.pipeline import copy_queue
-from asyncreader.pipeline.copy_queue import CLAIMED, PUBLISHED, STOPPED, CopyQueue
-from asyncreader.pipeline.owners import READY, SlotState
-from asyncreader.pixels import kernels, twins
+from asyncreader.pipeline.copy_queue import CopyQueue, RowTables
+from asyncreader.pipeline.owners import FILLING, READY, REFUSED, SlotState
+from asyncreader.pixels.fill_tables import (
+    CLAIMED,
+    PUBLISHED,
+    RECORDS,
+    STOPPED,
+    STREAM,
+    WHOLE,
+    RowsInMemory,
+    file_table,
+)
+from asyncreader.pixels.fill_tables import (
+    COUNT as ROW_COUNT,
+)
+from asyncreader.pixels.row_filler import RowFiller
+from asyncreader.pixels.transform import OutputSpec, RowTransform, SampleSpec
 from asyncreader.sources import bytestore
 from asyncreader.stats import Meter
 from asyncreader.system.limits import last_level_cache
@@ -45,16 +58,23 @@ class Jobs:
             for _ in range(slots)
         ]
         table = np.arange(COUNT, dtype=np.int64) * SIZE if starts else np.empty(0, np.int64)
-        self.marks = np.zeros(slots, np.int64)
+        self.marks = np.full(slots, FILLING)
         outs = [(*out, self.marks[i : i + 1].data) for i, out in enumerate(self.outs)]
-        self.queue = CopyQueue(outs, self.labels, (DATA.ctypes.data, table, 0, SIZE), 1)
+        rows = RowsInMemory(COUNT, DATA.ctypes.data, table, 0, 0 if starts else SIZE)
+        one = np.ones(1, np.float32)
+        filler = RowFiller.of(
+            "copy_batches", one, one, row_bytes=SIZE, out_bytes=SIZE, label_bytes=4 * width
+        )
+        files = file_table([rows], [] if self.labels is None else [self.labels])
+        self.queue = CopyQueue(outs, RowTables(filler, files, table), 1)
         self.numbers = [np.zeros(ROWS, np.int64) for _ in range(slots)]
 
     def publish(self, slot: int, numbers: np.ndarray, generation: int) -> None:
         """Add a job behind the others."""
         self.numbers[slot] = numbers
         jobs, control = self.queue.jobs, self.queue.control
-        jobs[slot, 0], jobs[slot, 1], jobs[slot, 5] = numbers.size, address_of(numbers), generation
+        jobs[slot, ROW_COUNT], jobs[slot, RECORDS] = numbers.size, address_of(numbers)
+        jobs[slot, WHOLE] = generation
         self.queue.queue[control[PUBLISHED] % len(self.outs)] = slot
         control[PUBLISHED] += 1
 
@@ -72,38 +92,32 @@ def queue_of(reader: AsyncReader) -> CopyQueue | None:
     return reader._ring.copies
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("starts", [False, True])
 @pytest.mark.parametrize("width", [0, 1, 2, 5])
-def test_kernel_and_twin_copy_the_same(
-    monkeypatch: pytest.MonkeyPatch, width: int, starts: bool, stream: bool
-) -> None:
-    """Compiled code and its numpy twin fill slots with the right rows and labels, and mark them;
-    past the caches, too."""
-    monkeypatch.setattr(copy_queue, "streams", lambda row, batch: stream)
-    for function in (kernels.copy_batches, twins.copy_batches_numpy):
-        jobs = Jobs(3, width, starts)
-        rng = np.random.default_rng(2)
-        for slot, size in enumerate((ROWS, 5, 1)):
-            jobs.publish(slot, rng.integers(0, COUNT, size), generation=slot + 7)
-        arguments = jobs.queue._arguments
-        function(*arguments, 2, 0)
-        assert list(jobs.marks) == [7, 8, 0]
-        assert jobs.queue.waiting()
-        function(*arguments, 5, 0)
-        assert list(jobs.marks) == [7, 8, 9]
-        assert not jobs.queue.waiting()
-        for slot in range(3):
-            jobs.check(slot)
+def test_batches_are_filled_in_turn(width: int, starts: bool) -> None:
+    """Slots are filled with the right rows and labels, and marked, as they were published."""
+    jobs = Jobs(3, width, starts)
+    rng = np.random.default_rng(2)
+    for slot, size in enumerate((ROWS, 5, 1)):
+        jobs.publish(slot, rng.integers(0, COUNT, size), generation=slot + 7)
+    jobs.queue.copy_one()
+    jobs.queue.copy_one()
+    assert list(jobs.marks) == [7, 8, FILLING]
+    assert jobs.queue.waiting()
+    jobs.queue.copy_all()
+    assert list(jobs.marks) == [7, 8, 9]
+    assert not jobs.queue.waiting()
+    for slot in range(3):
+        jobs.check(slot)
 
 
 def test_large_rows_go_past_the_caches() -> None:
     """Slots that would not stay in the last-level cache are filled past it, smaller ones not."""
     for rows, row, streamed in ((64, 1 << 20, True), (2, 32 << 10, False), (1 << 16, 1024, False)):
-        out = np.empty((rows, row), np.uint8)
-        outs = [(out, None, np.zeros(1, np.int64).data)]
-        queue = CopyQueue(outs, None, (DATA.ctypes.data, np.empty(0, np.int64), 0, 1), 1)
-        assert queue._arguments[8] is (streamed and last_level_cache() < 512 << 20)
+        stored = SampleSpec((row,), np.dtype(np.uint8), None)
+        filler = RowTransform(stored, OutputSpec(), "").filler(rows * row)
+        assert filler is not None
+        assert bool(filler.sizes[STREAM]) is (streamed and last_level_cache() < 512 << 20)
 
 
 def test_a_stopped_queue_begins_nothing() -> None:
@@ -113,7 +127,7 @@ def test_a_stopped_queue_begins_nothing() -> None:
     jobs.queue.control[STOPPED] = 1
     jobs.queue.serve(Meter())
     jobs.queue.copy_one()
-    assert (jobs.queue.control[CLAIMED], jobs.marks[0]) == (0, 0)
+    assert (jobs.queue.control[CLAIMED], jobs.marks[0]) == (0, FILLING)
 
 
 def test_each_batch_is_copied_once_by_one_of_several_threads() -> None:
@@ -133,12 +147,13 @@ def test_each_batch_is_copied_once_by_one_of_several_threads() -> None:
         for job in range(6000):
             slot = job % 4
             if job >= 4:
-                while jobs.marks[slot] != job - 3:
+                while jobs.marks[slot] != job - 3 + REFUSED:
                     jobs.queue.look(slot)
                     jobs.queue.copy_one()
                 jobs.check(slot)
                 jobs.outs[slot][0][:] = 0
-            jobs.publish(slot, rng.integers(0, COUNT, ROWS), job + 1)
+            jobs.marks[slot] = FILLING
+            jobs.publish(slot, rng.integers(0, COUNT, ROWS), job + 1 + REFUSED)
     finally:
         over.set()
         for thread in threads:
@@ -240,84 +255,95 @@ def test_an_interrupted_copy_wakes_who_waits_for_it(monkeypatch: pytest.MonkeyPa
         assert woken
 
 
-def packed(path: Path) -> Path:
+def packed(path: Path, side: int = 12) -> Path:
     """A packed set with checksums."""
     from converters import convert
 
     with h5py.File(path / "raw.h5", "w") as file:
-        file["data"] = np.random.default_rng(4).integers(0, 256, (64, 6, 6, 3), dtype=np.uint8)
+        file["data"] = np.random.default_rng(4).integers(
+            0, 256, (64, side, side, 3), dtype=np.uint8
+        )
         file["labels"] = np.arange(64)[:, None] % 10
     convert(path / "raw.h5", path / "packed.h5")
     return path / "packed.h5"
 
 
-def test_samples_are_checked_before_they_are_only_copied(tmp_path: Path) -> None:
-    """With verify="first" the first epoch is checked sample by sample, the next ones are copied."""
-    path = packed(tmp_path)
-    with AsyncReader(path=str(path), batch_size=8, shuffle=True, njob=2) as reader:
-        copies = queue_of(reader)
-        assert copies is not None
-        for _ in reader:
-            pass
-        checked = copies.control[PUBLISHED]
-        assert checked <= 2  # those of the next epoch that were fetched behind the last check
-        for _ in reader:
-            pass
-        assert copies.control[PUBLISHED] - checked >= 4
-    with AsyncReader(path=str(path), batch_size=8, verify="always") as reader:
-        assert queue_of(reader) is None
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"subset": slice(3, 35)},
-        {"subset": slice(40, 8, -1)},
-        {"subset": [*range(5, 40), 5, 6, 7, 8, 9]},
-        {"shuffle": False, "rank": 1, "world_size": 2},
-        {"shuffle": False, "subset": slice(0, 61)},
-    ],
-    ids=["slice", "backwards", "array", "rank", "tail left out"],
-)
-def test_samples_that_are_never_read_need_no_check(
-    tmp_path: Path, params: dict[str, object]
+@pytest.mark.parametrize("extra", [{}, {"flip": True}, {"dtype": "float32"}, {"contiguous": True}])
+@pytest.mark.parametrize("verify", ["first", "always"])
+@pytest.mark.parametrize("storage", ["hdf5", "lmdb", "shards"])
+def test_compiled_code_checks_samples(
+    tmp_path: Path, storage: str, verify: str, extra: dict[str, object]
 ) -> None:
-    """From the second epoch on batches are only copied, too, where the reader reads but a part of
-    the set."""
-    given = {"path": str(packed(tmp_path)), "batch_size": 8, "shuffle": True, "layout": "NHWC"}
-    with h5py.File(given["path"]) as file:
+    """Batches with samples to be checked are filled by the queue, too. One with a damaged sample
+    goes to the workers, with the error, or the zeros, of that sample alone; with "first" the next
+    epochs check it again, and no other."""
+    from converters import convert
+
+    path, given = packed(tmp_path), {"batch_size": 8, "shuffle": True, "njob": 2, **extra}
+    with h5py.File(path) as file:
         data = file["data"][:]
-    with AsyncReader({**given, **params, "njob": 2}) as reader:
+    if storage != "hdf5":
+        to = tmp_path / ("set.lmdb" if storage == "lmdb" else "set")
+        convert(path, to, **({} if storage == "lmdb" else {"format": "hdf5", "shards": 3}))
+        path = to
+    with AsyncReader(path=str(path), **given) as reader:
+        whole = [[batch.data.copy() for batch in reader] for _ in range(2)]
+    for file in [path] if path.is_file() else path.iterdir():
+        raw = bytearray(file.read_bytes())
+        if (at := raw.find(data[5].tobytes())) >= 0:
+            raw[at + 70] ^= 1
+            file.write_bytes(raw)
+    with AsyncReader(path=str(path), verify=verify, on_error="zero", **given) as reader:
+        for epoch in range(2):
+            for batch, expected in zip(reader, whole[epoch], strict=True):
+                bad = batch.indices == 5
+                np.testing.assert_array_equal(batch.mask, ~bad)
+                np.testing.assert_array_equal(batch.data[~bad], expected[~bad])
+                assert not batch.data[bad].any()
+        assert reader.stats().bad_samples == 2
         copies = queue_of(reader)
         assert copies is not None
-        for _ in reader:
-            pass
-        checked = copies.control[PUBLISHED]
-        assert checked <= 2
-        for batch in reader:
-            assert (batch.data == data[batch.indices]).all()
-        assert copies.control[PUBLISHED] - checked >= 2
+        assert copies.control[PUBLISHED] >= (4 if storage == "shards" else 14)
+        seen = reader._filler.seen
+        if verify == "first":
+            assert seen is not None
+            assert np.flatnonzero(seen == 0).tolist() == [5]
+    with AsyncReader(path=str(path), verify=verify, **given) as reader:
+        errors = []
+        for _ in range(16):
+            reader.fetchData()
+            try:
+                reader.getNextBatch()
+            except ChecksumError as exc:
+                errors.append(exc)
+        assert [exc.index for exc in errors] == [5, 5]
 
 
-def test_no_sample_is_only_copied_before_its_check(tmp_path: Path) -> None:
-    """A reader that goes on elsewhere after it has read some of the set checks what is new there,
-    and copies what it has checked."""
-    path = packed(tmp_path)
+def test_rows_too_short_for_compiled_hashing_are_checked_in_python(tmp_path: Path) -> None:
+    """Rows of up to 240 bytes are hashed by the xxhash library: damage is found there, too."""
+    path = packed(tmp_path, side=8)
     with h5py.File(path, "r+") as file:
         file["data"][40] ^= 1
-    with AsyncReader(path=str(path), batch_size=8, shuffle=False, njob=1) as reader:
-        copies = queue_of(reader)
-        assert copies is not None
-        for _ in range(2):
-            reader.seek(0)
-            for _ in range(4):
-                reader.fetchData()
-                reader.getNextBatch()
-        assert copies.control[PUBLISHED] >= 3
-        reader.seek(0, 5)
-        reader.fetchData()
-        with pytest.raises(ChecksumError):
-            reader.getNextBatch()
+    for extra in ({}, {"flip": True}, {"io": "pread"}, {"io": "pread", "contiguous": True}):
+        with AsyncReader(path=str(path), batch_size=8, on_error="zero", **extra) as reader:
+            bad = [batch.indices[~batch.mask].tolist() for batch in reader]
+        assert bad == [[], [], [], [], [], [40], [], []]
+
+
+def test_a_refused_batch_that_is_dropped(tmp_path: Path) -> None:
+    """seek() waits for batches with a wrong checksum as for others, and goes on elsewhere."""
+    path = packed(tmp_path)
+    with h5py.File(path, "r+") as file:
+        file["data"][3] ^= 1
+    for nthread in (1, 2):
+        with AsyncReader(path=str(path), batch_size=8, njob=3, nthread=nthread) as reader:
+            for _ in range(50):
+                for _ in range(3):
+                    reader.fetchData()
+                reader.seek(0)
+            reader.seek(0, 1)
+            for batch, step in zip(reader, range(1, 8), strict=True):
+                assert batch.step == step
 
 
 def test_files_of_a_list_are_only_copied(tmp_path: Path) -> None:
@@ -448,19 +474,33 @@ def test_a_set_that_comes_into_memory_later(
 
 @pytest.mark.parametrize(
     "params",
-    [
-        {"io": "pread"},
-        {"dtype": "float32"},
-        {"postprocess": lambda data, labels: None},
-        pytest.param({"workers": "process"}, marks=pytest.mark.slow),
-        {"flip": True},
-    ],
+    [{"io": "pread"}, {"size": (4, 4)}, {"postprocess": lambda data, labels: None}],
     ids=lambda params: next(iter(params)),
 )
-def test_what_is_not_a_copy_goes_another_way(params: dict[str, object], tmp_path: Path) -> None:
-    """Readers that convert, that read with pread or that have processes have no such queue."""
-    if "workers" in params:
-        params = {"workers": "process"}
+def test_what_compiled_code_cannot_fill_alone(params: dict[str, object], tmp_path: Path) -> None:
+    """Readers that read with pread, that resize or that have a postprocess have no such queue."""
     with AsyncReader({"path": str(packed(tmp_path)), "batch_size": 8, **params}) as reader:
         assert queue_of(reader) is None
         assert sum(1 for _ in reader) == 8
+
+
+@pytest.mark.slow
+def test_worker_processes_are_not_needed_to_copy(tmp_path: Path) -> None:
+    """With worker processes, too, compiled code of this process fills batches without a
+    postprocess; those with a damaged sample, and padded ones, go to the processes."""
+    path = packed(tmp_path)
+    with h5py.File(path, "r+") as file:
+        file["data"][3] ^= 1
+        data = file["data"][:]
+    with AsyncReader(
+        path=str(path), batch_size=10, workers="process", last_batch="pad", on_error="zero",
+        layout="NHWC", nthread=2, njob=2,
+    ) as reader:  # fmt: skip
+        copies = queue_of(reader)
+        assert copies is not None
+        for _ in range(2):
+            for batch in reader:
+                assert (~batch.mask[batch.indices == 3]).all()
+                good = batch.mask
+                assert (batch.data[good] == data[batch.indices[good]]).all()
+        assert copies.control[PUBLISHED] == 12

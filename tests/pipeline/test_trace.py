@@ -135,7 +135,7 @@ def test_a_trace_shows_what_is_measured_without_it(small: str, tmp_path: Path) -
     lanes, _ = load(path)
     work = [e for name, lane in lanes.items() if "slot" not in name for e in lane]
     named = {e["name"] for e in work}
-    assert "copy" in named
+    assert "fill queue" in named
     assert "fill" not in named
     batches: dict[tuple[int, int], list[str]] = defaultdict(list)
     for event in (e for number in range(3) for e in lanes[f"slot {number}"]):
