@@ -27,7 +27,7 @@ from ..sources import OpenSet, RowError, RowJob
 from ..sources.sets.joined import JoinedLabels
 from ..stats import BadRow, Meter
 from ..system.memory import address_of
-from .copy_queue import CopyQueue, RowTables
+from .fill_queue import FillQueue, RowTables
 from .slots import Allocate, Slot
 from .stages import Stage
 from .trace import named_by, note
@@ -120,13 +120,13 @@ class BatchFiller:
         table = file_table(files, tables)
         return RowTables(filler.having(**sizes), table, (files, tables, self.seen))
 
-    def copy_queue(self, slots: Sequence[Slot], servers: int) -> CopyQueue | None:
+    def fill_queue(self, slots: Sequence[Slot], servers: int) -> FillQueue | None:
         """The queue for batches that compiled code fills; None if it cannot be used, or not yet."""
-        tables = None if self.stages or not CopyQueue.available() else self.find_tables()
+        tables = None if self.stages or not FillQueue.available() else self.find_tables()
         if tables is None:
             return None
         outs = [(slot.rows[0], slot.labels, slot.mark) for slot in slots]
-        return CopyQueue(outs, tables, servers, self._traced)
+        return FillQueue(outs, tables, servers, self._traced)
 
     def only_compiled(self, plan: BatchPlan) -> bool:
         """Whether compiled code can fill a batch now: no padding, and all rows are in memory."""

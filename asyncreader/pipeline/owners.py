@@ -1,7 +1,7 @@
 """Who owns a slot: its state, and the lists of a ring, with each change of owner in one piece.
 
 The state is one number in memory. It alone says when a slot is READY: ``Ring.ready()`` writes that,
-or compiled code that has filled the slot without the GIL (copy_queue.py).
+or compiled code that has filled the slot without the GIL (fill_queue.py).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ Task: TypeAlias = tuple[S, int, int]
 #: The task of a slot that is not cut into parts.
 WHOLE: Final = (0, 1)
 
-#: The task of a worker that is to serve the copy queue, in place of the first and last row to fill.
+#: The task of a worker that is to serve the fill queue, in place of the first and last row to fill.
 SERVE: Final = (-1, -1)
 
 

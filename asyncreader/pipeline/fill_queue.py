@@ -69,7 +69,7 @@ class RowTables(NamedTuple):
     alive: object
 
 
-class CopyQueue:
+class FillQueue:
     """Batches of the slots of one ring that compiled code fills.
 
     ``outs``: the rows of each slot, its labels (None without any) and its mark, where READY is
@@ -137,16 +137,16 @@ class CopyQueue:
         """Begin no other batch."""
         self.control[STOPPED] = 1
 
-    def copy_all(self) -> None:
+    def fill_all(self) -> None:
         """Fill all batches that no thread has begun."""
         self._filler.run(self._tables, 1 << 62)
 
     # -- workers -----------------------------------------------------------------------------
 
-    def work(self, meter: Meter, lock: threading.RLock, copied: Callable[[], None]) -> None:
+    def work(self, meter: Meter, lock: threading.RLock, filled: Callable[[], None]) -> None:
         """Fill batches while there are any, unless enough workers do so.
 
-        ``lock``: the ring's; ``copied``: wakes those who wait for a batch, under that lock.
+        ``lock``: the ring's; ``filled``: wakes those who wait for a batch, under that lock.
         """
         with lock:
             if self._serving >= self.servers:
@@ -156,7 +156,7 @@ class CopyQueue:
         while serves:
             self.serve(meter)
             with lock:
-                copied()
+                filled()
                 serves = self.waiting() and not self.control[STOPPED]
                 self._serving -= not serves
 
@@ -172,7 +172,7 @@ class CopyQueue:
 
     # -- the consumer ------------------------------------------------------------------------
 
-    def copy_until_whole(self, oldest: Callable[[], RingSlot | None]) -> None:
+    def fill_until_whole(self, oldest: Callable[[], RingSlot | None]) -> None:
         """Fill batches until ``oldest`` (the one waited for) is None, or none is left to fill.
 
         Filling one takes less time than waking a thread. Ctrl-C comes before or after it.
@@ -182,11 +182,11 @@ class CopyQueue:
             if not self.waiting():
                 self.look(slot.number)
                 return
-            self.copy_one()
+            self.fill_one()
             if slot.mark[0] != FILLING:
                 return
 
-    def copy_one(self) -> None:
+    def fill_one(self) -> None:
         """Fill the oldest batch that no thread has begun, if there is one."""
         started = time.perf_counter()
         self._filler.run(self._tables)

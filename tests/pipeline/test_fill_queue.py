@@ -13,7 +13,7 @@ import pytest
 from observed import HANG, until, waits
 
 from asyncreader import AsyncReader, ChecksumError
-from asyncreader.pipeline.copy_queue import CopyQueue, RowTables
+from asyncreader.pipeline.fill_queue import FillQueue, RowTables
 from asyncreader.pipeline.owners import FILLING, READY, REFUSED, SlotState
 from asyncreader.pixels.fill_tables import (
     CLAIMED,
@@ -35,7 +35,7 @@ from asyncreader.stats import Meter
 from asyncreader.system.limits import last_level_cache
 from asyncreader.system.memory import address_of
 
-pytestmark = pytest.mark.skipif(not CopyQueue.available(), reason="needs numba on an x86 processor")
+pytestmark = pytest.mark.skipif(not FillQueue.available(), reason="needs numba on an x86 processor")
 
 COUNT, ROWS, SIZE = 1000, 16, 48
 DATA = np.random.default_rng(0).integers(0, 256, (COUNT, SIZE), dtype=np.uint8)
@@ -66,7 +66,7 @@ class Jobs:
             "copy_batches", one, one, row_bytes=SIZE, out_bytes=SIZE, label_bytes=4 * width
         )
         files = file_table([rows], [] if self.labels is None else [self.labels])
-        self.queue = CopyQueue(outs, RowTables(filler, files, table), 1)
+        self.queue = FillQueue(outs, RowTables(filler, files, table), 1)
         self.numbers = [np.zeros(ROWS, np.int64) for _ in range(slots)]
 
     def publish(self, slot: int, numbers: np.ndarray, generation: int) -> None:
@@ -87,9 +87,9 @@ class Jobs:
             assert (labels[: numbers.size] == self.labels[numbers]).all()
 
 
-def queue_of(reader: AsyncReader) -> CopyQueue | None:
+def queue_of(reader: AsyncReader) -> FillQueue | None:
     """The copy queue of a reader, which nothing public shows."""
-    return reader._ring.copies
+    return reader._ring.fills
 
 
 @pytest.mark.parametrize("starts", [False, True])
@@ -100,11 +100,11 @@ def test_batches_are_filled_in_turn(width: int, starts: bool) -> None:
     rng = np.random.default_rng(2)
     for slot, size in enumerate((ROWS, 5, 1)):
         jobs.publish(slot, rng.integers(0, COUNT, size), generation=slot + 7)
-    jobs.queue.copy_one()
-    jobs.queue.copy_one()
+    jobs.queue.fill_one()
+    jobs.queue.fill_one()
     assert list(jobs.marks) == [7, 8, FILLING]
     assert jobs.queue.waiting()
-    jobs.queue.copy_all()
+    jobs.queue.fill_all()
     assert list(jobs.marks) == [7, 8, 9]
     assert not jobs.queue.waiting()
     for slot in range(3):
@@ -126,7 +126,7 @@ def test_a_stopped_queue_begins_nothing() -> None:
     jobs.publish(0, np.arange(ROWS), 1)
     jobs.queue.control[STOPPED] = 1
     jobs.queue.serve(Meter())
-    jobs.queue.copy_one()
+    jobs.queue.fill_one()
     assert (jobs.queue.control[CLAIMED], jobs.marks[0]) == (0, FILLING)
 
 
@@ -149,7 +149,7 @@ def test_each_batch_is_copied_once_by_one_of_several_threads() -> None:
             if job >= 4:
                 while jobs.marks[slot] != job - 3 + REFUSED:
                     jobs.queue.look(slot)
-                    jobs.queue.copy_one()
+                    jobs.queue.fill_one()
                 jobs.check(slot)
                 jobs.outs[slot][0][:] = 0
             jobs.marks[slot] = FILLING
@@ -158,7 +158,7 @@ def test_each_batch_is_copied_once_by_one_of_several_threads() -> None:
         over.set()
         for thread in threads:
             thread.join(HANG)
-    jobs.queue.copy_all()
+    jobs.queue.fill_all()
     assert jobs.queue.control[CLAIMED] == jobs.queue.control[PUBLISHED] == 6000
 
 
@@ -199,9 +199,9 @@ def test_batches_are_right_whatever_is_done_with_them(nthread: int, njob: int) -
 def test_the_consumer_copies_what_no_worker_has_begun() -> None:
     """A batch that is wanted at once is there without a worker."""
     with AsyncReader(data=DATA, batch_size=ROWS) as reader:
-        copies = queue_of(reader)
-        assert copies is not None
-        copies.servers = 0  # no worker may serve
+        fills = queue_of(reader)
+        assert fills is not None
+        fills.servers = 0  # no worker may serve
         for step, batch in zip(range(5), reader, strict=False):
             assert (batch.data == DATA[step * ROWS : (step + 1) * ROWS]).all()
 
@@ -210,13 +210,13 @@ def test_a_slot_is_ready_as_soon_as_its_rows_are_copied() -> None:
     """A slot's state is the one that compiled code has written: it is READY for whoever asks, with
     no call of the ring in between."""
     with AsyncReader(data=DATA, batch_size=ROWS) as reader:
-        copies = queue_of(reader)
-        assert copies is not None
-        copies.servers = 0
+        fills = queue_of(reader)
+        assert fills is not None
+        fills.servers = 0
         reader.fetchData()
         (slot,) = (one for one in reader._ring.slots if one.state is not SlotState.FREE)
         assert slot.state is SlotState.FILLING
-        copies.copy_one()
+        fills.fill_one()
         assert slot.state is SlotState.READY
         assert reader._ring.head() is slot
 
@@ -225,7 +225,7 @@ def test_an_interrupted_copy_wakes_who_waits_for_it(monkeypatch: pytest.MonkeyPa
     """Ctrl-C behind a copy in getNextBatch(): a seek() in another thread that waits goes on."""
     begun, moved = threading.Event(), threading.Event()
 
-    def interrupted(queue: CopyQueue) -> None:
+    def interrupted(queue: FillQueue) -> None:
         # claimed, and whole only when the other thread waits for it
         number = queue.queue[queue.control[CLAIMED] % 3]
         queue.control[CLAIMED] += 1
@@ -239,11 +239,11 @@ def test_an_interrupted_copy_wakes_who_waits_for_it(monkeypatch: pytest.MonkeyPa
         reader.seek(1)
         moved.set()
 
-    monkeypatch.setattr(CopyQueue, "copy_one", interrupted)
+    monkeypatch.setattr(FillQueue, "fill_one", interrupted)
     with AsyncReader(data=DATA, batch_size=ROWS, njob=2) as reader:
-        copies = queue_of(reader)
-        assert copies is not None
-        copies.servers = 0
+        fills = queue_of(reader)
+        assert fills is not None
+        fills.servers = 0
         reader.fetchData()
         thread = threading.Thread(target=seek)
         thread.start()
@@ -301,9 +301,9 @@ def test_compiled_code_checks_samples(
                 np.testing.assert_array_equal(batch.data[~bad], expected[~bad])
                 assert not batch.data[bad].any()
         assert reader.stats().bad_samples == 2
-        copies = queue_of(reader)
-        assert copies is not None
-        assert copies.control[PUBLISHED] >= (4 if storage == "shards" else 14)
+        fills = queue_of(reader)
+        assert fills is not None
+        assert fills.control[PUBLISHED] >= (4 if storage == "shards" else 14)
         seen = reader._filler.seen
         if verify == "first":
             assert seen is not None
@@ -356,13 +356,13 @@ def test_files_of_a_list_are_only_copied(tmp_path: Path) -> None:
         with h5py.File(names[-1], "w") as file:
             file["data"], file["labels"] = part, part[:, 0, 0, :1].astype(np.int64)
     with AsyncReader(path=names, batch_size=8, shuffle=True, njob=2, layout="NHWC") as reader:
-        copies = queue_of(reader)
-        assert copies is not None
+        fills = queue_of(reader)
+        assert fills is not None
         for _ in range(3):
             for batch in reader:
                 assert (batch.data == data[batch.indices]).all()
                 assert (batch.labels[:, 0] == data[batch.indices, 0, 0, 0]).all()
-        assert copies.control[PUBLISHED] >= 24
+        assert fills.control[PUBLISHED] >= 24
 
 
 @pytest.mark.parametrize("labels", ["labels", None])
@@ -387,9 +387,9 @@ def test_shards_are_only_copied_when_all_are_open(tmp_path: Path, labels: str | 
                     assert found.labels is None
                 else:
                     np.testing.assert_array_equal(found.labels, wanted.labels)
-        copies = queue_of(several)
-        assert copies is not None
-        assert copies.control[CLAIMED] > 0
+        fills = queue_of(several)
+        assert fills is not None
+        assert fills.control[CLAIMED] > 0
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -434,16 +434,16 @@ def test_files_of_a_list_that_are_cold(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(bytestore, "cached_share", share)
     monkeypatch.setattr(bytestore, "_LOOK_AGAIN_BYTES", 1)
     with AsyncReader(path=names, batch_size=8, shuffle=True, layout="NHWC") as reader:
-        copies = queue_of(reader)
-        assert copies is not None
+        fills = queue_of(reader)
+        assert fills is not None
         for cold_now, low, high in (({"1"}, 0, 2), (set(), 1, 8), ({"3"}, 0, 8)):
             cold.clear()
             cold.update(cold_now)
             for _ in range(2):
-                before = copies.control[PUBLISHED]
+                before = fills.control[PUBLISHED]
                 for batch in reader:
                     assert (batch.data == data[batch.indices]).all()
-                published = copies.control[PUBLISHED] - before
+                published = fills.control[PUBLISHED] - before
             assert low <= published <= high
 
 
@@ -496,11 +496,11 @@ def test_worker_processes_are_not_needed_to_copy(tmp_path: Path) -> None:
         path=str(path), batch_size=10, workers="process", last_batch="pad", on_error="zero",
         layout="NHWC", nthread=2, njob=2,
     ) as reader:  # fmt: skip
-        copies = queue_of(reader)
-        assert copies is not None
+        fills = queue_of(reader)
+        assert fills is not None
         for _ in range(2):
             for batch in reader:
                 assert (~batch.mask[batch.indices == 3]).all()
                 good = batch.mask
                 assert (batch.data[good] == data[batch.indices[good]]).all()
-        assert copies.control[PUBLISHED] == 12
+        assert fills.control[PUBLISHED] == 12
