@@ -35,7 +35,7 @@ from . import twins
 
 feistel_rows: Callable[..., None]
 gather_rows: Callable[..., None]
-pread_runs: Callable[..., None]
+pread_rows: Callable[..., None]
 copy_batches: Callable[..., None]
 transpose_batches: Callable[..., None]
 affine_batches: Callable[..., None]

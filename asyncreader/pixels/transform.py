@@ -338,7 +338,7 @@ class RowTransform:
         return RowFiller.of("copy_batches", none, none, row_bytes=size, out_bytes=size)
 
     def _make_filler(self, batch_bytes: int) -> RowFiller:
-        kernels.pread_runs  # noqa: B018 - loaded now, and not by a worker during the first batch
+        kernels.pread_rows  # noqa: B018 - loaded now, and not by a worker during the first batch
         half = self.dtype == np.float16
         name = {"transpose": "transpose_batches", "affine": "affine_batches"}.get(self.mode)
         name = "affine_batches_half" if self.mode == "affine" and half else name or "copy_batches"

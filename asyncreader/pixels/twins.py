@@ -63,17 +63,19 @@ def gather_rows_numpy(source: int, offsets: Int64, row_bytes: int, out: int, row
         ctypes.memmove(out + row * row_bytes, source + offset, row_bytes)
 
 
-def pread_runs_numpy(fd: int, offsets: Int64, sizes: Int64, targets: Int64, done: Int64) -> None:
-    """Read ``sizes[i]`` bytes at ``offsets[i]`` of a file to the address ``targets[i]``, in turn.
+def pread_rows_numpy(
+    fd: int, offsets: Int64, row_bytes: int, out: int, rows: Int64, order: Int64, done: Int64
+) -> None:
+    """Read the row at ``offsets[i]`` of a file to row ``rows[i]`` of ``out``, in ``order``.
 
-    ``done[0]``: how many were read whole, before the first that was not.
+    What is adjacent both in the file and in ``out`` is one call when it is compiled. ``done[0]``:
+    how many were read whole, before the first that was not.
     """
     done[0] = 0
-    for offset, size, target in zip(
-        offsets.tolist(), sizes.tolist(), targets.tolist(), strict=True
-    ):
+    for i in order.tolist():
+        target = bytes_at(out + int(rows[i]) * row_bytes, row_bytes)
         try:
-            if read_into(fd, bytes_at(target, size).data, offset) != size:
+            if read_into(fd, target.data, int(offsets[i])) != row_bytes:
                 return
         except OSError:
             return
