@@ -2,7 +2,7 @@
 
 ``python tests/benchmarks/limits.py DIR`` uses the inputs of run.py in DIR (and builds what more it
 needs, about 12 GB), prints each figure with its bar where there is one, and writes
-DIR/limits.json. ``--only NAME`` runs some of: growth, threads, open, memory, consumer, cold,
+DIR/limits.json. ``--only NAME`` runs some of: growth, threads, open, shards, memory, consumer, cold,
 postprocess, jpeg, convert.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 
 import inputs
 import numpy as np
-from inputs import build, pack_lmdb
+from inputs import build, pack_lmdb, pack_shards
 
 from asyncreader import AsyncReader
 from asyncreader.sources import Inspector
@@ -120,6 +120,44 @@ def opening(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
             "samples": count,
             "seconds": round(statistics.median(times), 4),
             "bar": bar,
+        }
+
+
+def shards(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Samples/s of 1,000 shards of 32x32, by how many of them may be open, beside one file."""
+
+    def make(path: Path) -> None:
+        pack_shards(path, np.load(made["raw32"], mmap_mode="r"), 1000)
+
+    many = str(inputs.once(folder / "raw32_1000_shards", make))
+    code = (
+        "import json, resource, sys; sys.path.insert(0, sys.argv[1]); import limits\n"
+        "from asyncreader import AsyncReader\n"
+        "opened = int(sys.argv[2])\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (4 * opened, hard))\n"
+        "reader = AsyncReader(json.loads(sys.argv[3]))\n"
+        "list(zip(range(400), reader))\n"  # all are open, where all may be
+        "print(max(limits.rate(reader, 2.0) for _ in range(3)))\n"
+    )
+    for name, path, shuffle, opened in (
+        ("one file", made["raw32.h5"], True, 100),
+        ("1,000 shards", many, True, 1000),
+        ("1,000 shards", many, "block", 100),
+        ("1,000 shards", many, True, 100),
+    ):
+        params = {"path": path, "batch_size": BATCH, "shuffle": shuffle, "nthread": 2, "njob": 2,
+                  "verify": "never"}  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code, str(Path(__file__).parent), str(opened),
+             json.dumps(params)],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        yield {
+            "set": name,
+            "shuffle": str(shuffle),
+            "open at most": opened,
+            "samples/s": round(float(done.stdout.splitlines()[-1])),
         }
 
 
@@ -423,6 +461,7 @@ PARTS: dict[str, Callable[[Path, dict[str, str]], Iterator[dict[str, Any]]]] = {
     "growth": growth,
     "threads": threads,
     "open": opening,
+    "shards": shards,
     "memory": memory,
     "consumer": consumer,
     "cold": cold,
