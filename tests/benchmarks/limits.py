@@ -2,8 +2,8 @@
 
 ``python tests/benchmarks/limits.py DIR`` uses the inputs of run.py in DIR (and builds what more it
 needs, about 12 GB), prints each figure with its bar where there is one, and writes
-DIR/limits.json. ``--only NAME`` runs some of: growth, threads, open, shards, memory, consumer, cold,
-postprocess, jpeg, convert.
+DIR/limits.json. ``--only NAME`` runs some of: growth, threads, open, shards, memory, consumer,
+cold, postprocess, jpeg, convert.
 """
 
 from __future__ import annotations
