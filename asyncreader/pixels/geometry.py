@@ -36,19 +36,6 @@ class Rect:
         )
 
 
-def largest_rect(height: int, width: int, target: tuple[int, int], ratio: float) -> tuple[int, int]:
-    """(height, width) of ``ratio`` times the largest rectangle of ``target``'s shape."""
-    high, wide = target
-    if width * high >= height * wide:
-        rows, columns = float(height), height * wide / high
-    else:
-        rows, columns = width * high / wide, float(width)
-    return (
-        min(height, max(1, round(rows * ratio))),
-        min(width, max(1, round(columns * ratio))),
-    )
-
-
 def choose_rect(
     height: int,
     width: int,
@@ -64,27 +51,15 @@ def choose_rect(
     convolutions", 2015, section 6) or "none" (all of it, squeezed).
     ``draws``: float64 in [0, 1), of this sample; None where the mode is not random.
     """
-    if crop == "none":
-        return Rect(0, 0, height, width)
-    if crop == "random-resized" and draws is not None:
-        for k in range(0, 40, 4):
-            area = height * width * (0.08 + 0.92 * draws[k])
-            aspect = math.exp((2 * draws[k + 1] - 1) * math.log(4 / 3))
-            columns, rows = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-            if 0 < rows <= height and 0 < columns <= width:
-                top = int(draws[k + 2] * (height - rows + 1))
-                return Rect(top, int(draws[k + 3] * (width - columns + 1)), rows, columns)
-    rows, columns = largest_rect(height, width, target, ratio)
-    if crop == "random" and draws is not None:
-        top = int(draws[0] * (height - rows + 1))
-        return Rect(top, int(draws[1] * (width - columns + 1)), rows, columns)
-    return Rect((height - rows) // 2, (width - columns) // 2, rows, columns)
+    number = twins.CROPS.index(crop)
+    return Rect(*twins.choose_rect(height, width, target, number, ratio, draws))
 
 
 #: Ways to resize. "bilinear" and "bicubic" are antialiased, as Pillow's and torchvision's;
 #: "area" takes the mean of what a pixel covers, as OpenCV's INTER_AREA.
 INTERPOLATIONS: Final = ("bilinear", "bicubic", "area", "nearest")
-_METHODS: Final = {
+#: Those that a kernel computes, by the number that it knows them by.
+METHODS: Final = {
     "bilinear": twins.BILINEAR,
     "bicubic": twins.BICUBIC,
     "area": twins.AREA,
@@ -131,6 +106,11 @@ def reach(length: float, size: int) -> int:
     return by + 1 if by > 1 else 0
 
 
+def averaged(height: int, width: int, size: tuple[int, int]) -> bool:
+    """Whether pixels are averaged before a part of (height, width) is resized to ``size``."""
+    return _blocks(height, size[0]) > 1 or _blocks(width, size[1]) > 1
+
+
 def nearest_pixels(start: float, length: float, count: int, limit: int) -> Int64:
     """Which of ``limit`` pixels each of ``count`` new ones takes that stand for ``length`` pixels
     from ``start`` on: the one under its middle, as Pillow's NEAREST does; of two pixels between
@@ -147,7 +127,7 @@ def _resample(
     pixels: Pixels, out: Pixels, box: Box, interpolation: str, flip: bool, outside: bool
 ) -> None:
     """A weighted mean of all pixels that a pixel of the result covers, without aliasing."""
-    method = _METHODS[interpolation]
+    method = METHODS[interpolation]
     channels = pixels.shape[2]
     top, left, tall, broad = box
     by_y, by_x = _blocks(tall, out.shape[0]), _blocks(broad, out.shape[1])

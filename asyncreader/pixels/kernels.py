@@ -34,6 +34,7 @@ from typing import Any, Final
 from . import twins
 
 feistel_rows: Callable[..., None]
+uniform_rows: Callable[..., None]
 gather_rows: Callable[..., None]
 pread_rows: Callable[..., None]
 copy_batches: Callable[..., None]
@@ -45,6 +46,9 @@ affine_row_half: Callable[..., None]
 await_batch: Callable[..., None]
 resize_u8: Callable[..., None]
 resize_f4: Callable[..., None]
+resize_planned: Callable[..., None]
+plan_crops: Callable[..., None]
+plan_jpegs: Callable[..., None]
 jpeg_header: Callable[..., None]
 cut_jpeg: Callable[..., None]
 add_restarts: Callable[..., None]

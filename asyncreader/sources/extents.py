@@ -79,9 +79,14 @@ class ExtentSource(BaseSource):
         return self._starts[records]
 
     def prefetch(self, records: Int64) -> None:
+        self.store.will_need(self.offsets(records), self._lengths(records))
+
+    def _lengths(self, records: Int64) -> Int64:
+        """Bytes of stored samples, int64."""
         sizes = self._sizes
-        lengths = np.full(records.size, sizes) if isinstance(sizes, int) else sizes[records]
-        self.store.will_need(self.offsets(records), lengths)
+        if isinstance(sizes, int):
+            return np.full(records.size, sizes)
+        return sizes[records].astype(np.int64)
 
     def length(self, record: int) -> int:
         """Bytes of one stored sample."""
@@ -105,7 +110,10 @@ class ExtentSource(BaseSource):
             self.prefetch(records)
         offsets = self.offsets(records)
         if self.spec.encoded:
-            writer.encoded(range(records.size), self._views(offsets, records))
+            sizes = self._lengths(records)
+            if not isinstance(self._sizes, int):
+                self.store.will_need(offsets, sizes)
+            writer.encoded(self.store, offsets, sizes)
         else:
             writer.bulk(self.store, offsets)
 

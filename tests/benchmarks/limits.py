@@ -310,6 +310,7 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     import simplejpeg
 
     from asyncreader.pixels import kernels
+    from asyncreader.pixels.encoded import put_encoded
     from asyncreader.pixels.transform import OutputSpec, RowTransform
     from asyncreader.sources import open_source
     from asyncreader.stats import Meter
@@ -356,7 +357,7 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
                 spent.clear()
                 started = time.perf_counter()
                 for data, crop, flip in zip(pictures, crops, flips.tolist(), strict=True):
-                    fill.put_encoded(data, crop, flip, out, Meter())
+                    put_encoded(fill, data, crop, flip, out, Meter())
                 rounds[name].append({**spent, "whole": time.perf_counter() - started})
     finally:
         for module, name, call in kept:

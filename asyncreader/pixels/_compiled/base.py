@@ -181,6 +181,10 @@ def memcpy(typingctx: Any, out: Any, source: Any, size: Any) -> Any:
 
 i8 = types.int64
 offsets_type = types.int64[::1]
+#: What is planned of pictures, a line each: numbers (see twins.PLAN), and boxes.
+plans_type = types.int64[:, ::1]
+boxes_type = types.float64[:, ::1]
+draws_type = types.Array(types.float64, 2, "C", readonly=True)
 
 
 @intrinsic

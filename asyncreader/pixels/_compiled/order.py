@@ -1,4 +1,4 @@
-"""The kernel of the order: a keyed permutation of many numbers."""
+"""Kernels of keyed numbers: a permutation of many of them, and uniform draws."""
 
 from __future__ import annotations
 
@@ -45,3 +45,12 @@ def feistel_rows(positions, count, left, right, keys, out):  # type: ignore[no-u
                     hi[kept], lo[kept], row[kept] = hi[i], lo[i], row[i]
                     kept += 1
             left_over = kept
+
+
+@kernel(types.Array(types.uint64, 1, "C", readonly=True), i8, types.float64[:, ::1])
+def uniform_rows(keys, first, out):  # type: ignore[no-untyped-def]
+    for i in range(keys.size):
+        scaled = keys[i] * np.uint64(0xD1342543DE82EF95)
+        for k in range(out.shape[1]):
+            step = np.uint64(first + k + 1) + np.uint64(0x9E3779B97F4A7C15)
+            out[i, k] = np.float64(mixed(scaled + step) >> np.uint64(11)) * 2.0**-53
