@@ -68,8 +68,8 @@ def put_planned(
     go by :func:`put_encoded`; ends when the reader is closed.
 
     ``crops`` and ``flips``: as RowTransform.draws gives them. Nothing is planned of an image that
-    is no plain JPEG, or that EXIF may turn. The bytes may change meanwhile: the decoder reads the
-    header again, and what it gives is compared with what is planned.
+    is no plain JPEG, or that EXIF or XMP may turn. The bytes may change meanwhile: the decoder
+    reads the header again, and what it gives is compared with what is planned.
     """
     import simplejpeg
 

@@ -226,15 +226,8 @@ class RowWriter:
             return
         if not sample.flags.aligned:  # numbers inside an LMDB value may begin anywhere
             sample = sample.copy()
-        crops, flips = self._draws()
         try:
-            self.fill.put(
-                sample,
-                None if crops is None else crops[i],
-                flips is not None and bool(flips[i]),
-                row,
-                self._row(i),
-            )
+            self.fill.put(sample, *self._draws_of(i), row, self._row(i))
         except ParamsError as exc:
             self._locate(exc, i)
             raise
@@ -243,16 +236,16 @@ class RowWriter:
         """Decode all samples of the job, until the reader is closed: see :class:`Writer`."""
         fill, check = self.fill, self._check
         planned = fill.method is not None
-        address = store.address(int(sizes.sum())) if planned else None
+        address = store.address(int(sizes.sum())) if planned else 0
         crops, flips = self._draws()
         for some in groups(sizes.tolist(), PLANNED_BYTES if planned else 0):
             if self.meter.stopped:
                 return
             bad: list[int] = []
-            if address is not None and (check is None or not check[some].any()):
-                images = Images(store.view, address, offsets[some], sizes[some])
-            else:
+            if address is None or (check is not None and check[some].any()):
                 images = self._copied(some.start, store, offsets[some], sizes[some], bad)
+            else:
+                images = Images(store.view, address, offsets[some], sizes[some])
             left: Iterable[int] = range(some.stop - some.start)
             if planned:
                 crop = None if crops is None else crops[some]
@@ -286,17 +279,9 @@ class RowWriter:
 
     def _decode(self, i: int, data: UInt8) -> None:
         """Decode sample ``i`` by itself."""
-        crops, flips = self._draws()
+        row = self.out[self.job.rows[i]]
         try:
-            put_encoded(
-                self.fill,
-                data,
-                None if crops is None else crops[i],
-                flips is not None and bool(flips[i]),
-                self.out[self.job.rows[i]],
-                self.meter,
-                self._row(i),
-            )
+            put_encoded(self.fill, data, *self._draws_of(i), row, self.meter, self._row(i))
         except DecodeError as exc:
             self.fail(i, exc)
         except ParamsError as exc:
@@ -401,6 +386,11 @@ class RowWriter:
             self._crops, self._flips = self.fill.draws(self.job.keys)
             self._drawn = True
         return self._crops, self._flips
+
+    def _draws_of(self, i: int) -> tuple[Array | None, bool]:
+        """Crop draws of sample ``i``, and whether it is mirrored."""
+        crops, flips = self._draws()
+        return None if crops is None else crops[i], flips is not None and bool(flips[i])
 
     def _row(self, i: int) -> Row | None:
         """What steps are told of sample ``i``; None where there are none."""

@@ -309,9 +309,9 @@ class RowTransform:
         if stored.encoded:
             return stored.channels == 3 and stored.dtype == np.uint8
         height, width, channels = stored.image_shape()
-        assert height is not None
-        assert width is not None
-        small = channels <= 4 and not geometry.averaged(height, width, wanted.size)
+        if height is None or width is None or channels > 4:
+            return False
+        small = not geometry.averaged(height, width, wanted.size)
         return small and stored.axes == "HWC" and stored.dtype == np.uint8
 
     def _plan_resize(self) -> None:

@@ -564,7 +564,8 @@ def plan_jpegs_numpy(
     picture; ``ratio`` and ``draws`` (B, 40): see choose_rect. Rows of ``row_bytes`` bytes lie at
     ``out``. Where a picture has restart markers and a part of it costs less, the part is written to
     ``cuts``, of all ``sizes`` and 64 bytes for each. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are
-    written, but for the address of the pixels. Plain JPEGs that no EXIF may turn are planned.
+    written, but for the address of the pixels. Plain JPEGs are planned, if
+    nothing turns them.
 
     This twin plans nothing.
     """

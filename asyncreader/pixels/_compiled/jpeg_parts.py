@@ -19,7 +19,7 @@ from .base import (
     plans_type,
     u8_pointer,
 )
-from .jpeg_bits import peek, symbols_of, u16_at, without_stuffing
+from .jpeg_bits import peek, symbols_of, u16_at, upright, without_stuffing
 from .rectangles import choose_rect
 
 _bytes = types.Array(types.uint8, 1, "C", readonly=True)
@@ -394,7 +394,9 @@ def plan_jpegs(  # type: ignore[no-untyped-def]
         _read_header(data, facts)
         height, width = facts[1], facts[2]
         # turned pictures, and those that are too large, are left to others
-        if facts[0] == 0 or facts[3] != 0 or height * width > wanted[3]:
+        if facts[0] == 0 or height * width > wanted[3]:
+            continue
+        if facts[3] != 0 and not upright(data, facts[0]):
             continue
         choose_rect(height, width, high, wide, wanted[2], ratio, draws[i], rect)
         if rect[2] > _AVERAGED * high or rect[3] > _AVERAGED * wide:
