@@ -503,4 +503,4 @@ def test_worker_processes_are_not_needed_to_copy(tmp_path: Path) -> None:
                 assert (~batch.mask[batch.indices == 3]).all()
                 good = batch.mask
                 assert (batch.data[good] == data[batch.indices[good]]).all()
-        assert fills.control[PUBLISHED] == 12
+        assert fills.control[PUBLISHED] >= 12
