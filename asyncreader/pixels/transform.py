@@ -391,7 +391,7 @@ class RowTransform:
             item=self.stored.dtype.itemsize,
             planar=self.stored.axes is not None and self._memory == "CHW",
             mirrored=self.wanted.flip,
-            stream=name == "copy_batches" and streams(size, batch_bytes),
+            stream=streams(self.row_bytes, batch_bytes),
         )
 
     def resize_rows(
