@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -21,7 +21,7 @@ from ..array_types import Array, Float64, Int64, UInt8, UInt64
 from ..errors import ParamsError
 from ..system.limits import last_level_cache
 from ..system.memory import address_of
-from . import codec, geometry, kernels, twins
+from . import codec, geometry, kernels, ranges, twins
 from .fill_tables import MIRROR_DRAW
 from .masks import check_values, decode_values, pick
 from .row_filler import RowFiller
@@ -172,7 +172,7 @@ class RowTransform:
         self._path = path
         self.dtype = wanted.dtype or stored.dtype.newbyteorder("=")
         #: whether a stored value may be one that ``dtype`` cannot hold
-        self.narrows = not _holds_all(stored.dtype, self.dtype)
+        self.narrows = not ranges.holds_all(stored.dtype, self.dtype)
         #: the compiled pass to float32 or float16, where it serves
         self._affine_row: Callable[..., None] | None = None
         #: uint8 pictures of 3 channels that compiled code crops and resizes, by geometry.METHODS;
@@ -484,33 +484,9 @@ class RowTransform:
 
     def checked(self, values: Array) -> contextlib.AbstractContextManager[None]:
         """What casts a sample's ``values`` goes in here: ParamsError where one does not fit."""
-        return self._checking(values) if self.narrows else _UNCHECKED
-
-    @contextlib.contextmanager
-    def _checking(self, values: Array) -> Iterator[None]:
-        if self.dtype.kind != "f":
-            with np.errstate(invalid="ignore"):
-                wrong = values.astype(self.dtype) != values
-            if wrong.any():
-                raise self._does_not_fit(values[wrong])
-            yield
-            return
-        try:
-            with np.errstate(over="raise"):
-                yield
-        except FloatingPointError:
-            raise self._does_not_fit(values[np.isfinite(values)]) from None
-
-    def _does_not_fit(self, values: Array) -> ParamsError:
-        return ParamsError(
-            f'dtype="{self.dtype}" cannot hold the values that are stored',
-            path=self._path,
-            found=f"{values.flat[int(np.argmax(np.abs(values.astype(np.float64))))]} as "
-            f"{self.stored.dtype.newbyteorder('=')}",
-            expected=_range_of(self.dtype),
-            hint="leave dtype out to get them as stored, or ask for a wider one"
-            + (' (with scale, say, "float32")' if self.dtype.kind != "f" else ""),
-        )
+        if not self.narrows:
+            return _UNCHECKED
+        return ranges.checked(values, self.stored.dtype, self.dtype, self._path)
 
     def put_hwc(
         self,
@@ -602,30 +578,6 @@ class RowTransform:
             sample *= self._scale
             sample += self._shift
         np.copyto(out, sample, casting="unsafe")
-
-
-def _holds_all(stored: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
-    """Whether ``dtype`` has every value of ``stored``: for a float dtype, to its precision."""
-    if dtype.kind == "f":
-        top = np.finfo(stored).max if stored.kind == "f" else _limits(stored)[1]
-        return float(top) <= float(np.finfo(dtype).max)
-    if stored.kind == "f":
-        return False
-    (low, high), (least, most) = _limits(stored), _limits(dtype)
-    return least <= low and high <= most
-
-
-def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
-    if dtype.kind == "b":
-        return 0, 1
-    limits = np.iinfo(dtype)
-    return int(limits.min), int(limits.max)
-
-
-def _range_of(dtype: np.dtype[Any]) -> str:
-    if dtype.kind == "f":
-        return f"at most {np.finfo(dtype).max:g}"
-    return "whole numbers from {} to {}".format(*_limits(dtype))
 
 
 _UNCHECKED: Final = contextlib.nullcontext()

@@ -217,6 +217,21 @@ def test_a_reader_that_is_closed_plans_no_more() -> None:
     assert meter.seconds["decode"] > 0
 
 
+def test_without_compiled_code_nothing_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without numba all images go one by one, and give the same bytes."""
+    rng = np.random.default_rng(5)
+    images = [any_image(rng) for _ in range(20)]
+    fill = RowTransform(STORED, OutputSpec(size=(30, 20), crop="random-resized", flip=True), "")
+    keys = mix_rows(1, np.arange(20))
+    with_numba, errors, _ = both_ways(fill, images, keys)
+    for name in ("plan_jpegs", "resize_planned", "resize_u8", "uniform_rows"):
+        monkeypatch.setattr(kernels, name, getattr(twins, name + "_numpy"))
+    without, same_errors, planned = both_ways(fill, images, keys)
+    assert planned == 0
+    np.testing.assert_array_equal(with_numba, without)
+    assert errors == same_errors
+
+
 def test_groups() -> None:
     """Images are taken in turn, as many together as have the bytes allowed, and at least one."""
     for sizes, most in (([3, 4, 5, 100, 1, 1], 7), ([], 5), ([0, 0], 0), ([9], 1), ([1, 1], 0)):
