@@ -13,11 +13,14 @@ import pytest
 import simplejpeg
 from fakes import encoded
 from PIL import Image
+from xxhash import xxh3_64_intdigest
 
 from asyncreader.errors import DecodeError
 from asyncreader.keyed_random import mix_rows
 from asyncreader.pixels import codec, kernels, twins
+from asyncreader.pixels import rows as rows_module
 from asyncreader.pixels.encoded import Images, groups, put_encoded, put_planned
+from asyncreader.pixels.rows import RowJob, RowWriter
 from asyncreader.pixels.transform import OutputSpec, RowTransform, SampleSpec
 from asyncreader.stats import Meter
 
@@ -230,6 +233,79 @@ def test_without_compiled_code_nothing_is_planned(monkeypatch: pytest.MonkeyPatc
     assert planned == 0
     np.testing.assert_array_equal(with_numba, without)
     assert errors == same_errors
+
+
+class _Store:
+    """Images in memory, or ``apart``: as of a file that is read, one at a time."""
+
+    def __init__(self, images: list[bytes], apart: bool) -> None:
+        self.data = np.frombuffer(b"".join(images), np.uint8)
+        self.sizes = np.array([len(image) for image in images])
+        self.offsets = np.cumsum(self.sizes) - self.sizes
+        self.apart = apart
+        self._scratch = np.zeros(self.sizes.max(), np.uint8)
+
+    def address(self, size: int) -> int | None:
+        return None if self.apart else self.data.ctypes.data
+
+    def view(self, offset: int, length: int) -> np.ndarray:
+        part = self.data[offset : offset + length]
+        if not self.apart:
+            return part
+        self._scratch[:] = 0  # valid until the next call
+        self._scratch[:length] = part
+        return self._scratch[:length]
+
+
+class _Origin:
+    def __init__(self, checksums: np.ndarray) -> None:
+        self.checksums = checksums
+
+    def located(self, error: Any, record: int) -> Any:
+        error.index = record
+        return error
+
+
+@pytest.mark.parametrize("together", [0, 20_000, 1 << 20])
+def test_all_ways_of_a_writer(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer serves the same rows, and finds the same samples bad for the same reasons, whether
+    images lie in memory or are read, are compared with checksums or not, and however many are
+    planned together."""
+    monkeypatch.setattr(rows_module, "PLANNED_BYTES", together)
+    rng = np.random.default_rng(9)
+    images = [any_image(rng) for _ in range(30)]
+    sums = np.array([xxh3_64_intdigest(image) for image in images], np.uint64)
+    wrong = np.array([3, 11, 12, 29])
+    sums[wrong] += np.uint64(1)
+    keys = mix_rows(2, np.arange(30))
+    at = rng.permutation(30)
+    wanted = OutputSpec(size=(24, 31), crop="random-resized", flip=True)
+    fill = RowTransform(STORED, wanted, "")
+    alone, damaged = np.zeros(fill.allocate_shape(30), np.uint8), dict[int, str]()
+    crops, flips = fill.draws(keys)
+    assert crops is not None
+    assert flips is not None
+    for k, image in enumerate(images):
+        try:
+            put_encoded(fill, image, crops[k], bool(flips[k]), alone[at[k]], Meter())
+        except DecodeError as exc:
+            damaged[k] = exc.what
+    for apart in (False, True):
+        for check in (None, rng.random(30) < 0.5, np.ones(30, bool)):
+            store, out = _Store(images, apart), np.zeros(fill.allocate_shape(30), np.uint8)
+            job = RowJob(np.arange(30), at, keys, check)
+            writer = RowWriter(_Origin(sums), job, fill, out, Meter())
+            writer.encoded(store, store.offsets, store.sizes)
+            bad = dict(damaged)
+            if check is not None:
+                differ = wrong[check[wrong]].tolist()
+                bad.update(dict.fromkeys(differ, "the stored bytes of a sample are not"))
+            found = {one.error.index: one.error.what for one in writer.errors}
+            assert sorted(found) == sorted(bad)
+            assert all(found[k].startswith(what) for k, what in bad.items()), (found, bad)
+            assert {one.row for one in writer.errors} == {int(at[k]) for k in bad}
+            good = at[[k for k in range(30) if k not in bad]]
+            np.testing.assert_array_equal(out[good], alone[good])
 
 
 def test_groups() -> None:
