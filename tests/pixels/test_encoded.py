@@ -95,7 +95,10 @@ def any_image(rng: np.random.Generator) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "area"])
+@pytest.mark.parametrize(
+    "interpolation",
+    ["bilinear", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bicubic", "area"))],
+)
 def test_planned_is_what_comes_one_by_one(interpolation: str) -> None:
     """What is planned has the bytes of what is decoded by itself, whatever the JPEG, its crop, its
     size and the dtype; what cannot be planned is left, and its errors are the same."""
