@@ -76,9 +76,8 @@ def put_planned(
     decode, resize, clock = simplejpeg.decode_jpeg, kernels.resize_planned, time.perf_counter
     started = clock()
     wanted, sizes, count = fill.wanted, images.sizes, images.sizes.size
-    assert wanted.size is not None
     assert fill.method is not None
-    high, wide = wanted.size
+    high, wide = fill.terms[:2].tolist()
     shape = 1, high, wide, 3
     resized = None if fill.direct else SCRATCH.array("resize", shape, fill.stored.dtype)
     cuts = SCRATCH.take("cuts", int(sizes.sum()) + 64 * count)

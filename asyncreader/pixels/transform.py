@@ -302,25 +302,26 @@ class RowTransform:
     def _resizes_compiled(self) -> bool:
         """Whether compiled code crops and resizes many pictures in a call."""
         stored, wanted = self.stored, self.wanted
-        if not self.geometry or wanted.size is None or wanted.steps or self.narrows:
+        if wanted.steps or self.narrows or wanted.nearest or stored.values:
             return False
-        if wanted.interpolation not in geometry.METHODS or wanted.nearest or stored.values:
+        if self.geometry and wanted.interpolation not in geometry.METHODS:
             return False
         if stored.encoded:
             return stored.channels == 3 and stored.dtype == np.uint8
         height, width, channels = stored.image_shape()
-        if height is None or width is None or channels > 4:
+        if not self.geometry or height is None or width is None or channels > 4:
             return False
+        assert wanted.size is not None
         small = not geometry.averaged(height, width, wanted.size)
         return small and stored.axes == "HWC" and stored.dtype == np.uint8
 
     def _plan_resize(self) -> None:
-        wanted = self.wanted
-        assert wanted.size is not None
-        self.method = geometry.METHODS[wanted.interpolation]
-        crop = twins.CROPS.index(wanted.crop)
+        wanted, size = self.wanted, self.wanted.size
+        self.method = geometry.METHODS.get(wanted.interpolation, twins.AREA)
+        crop = twins.CROPS.index("none" if size is None else wanted.crop)
+        height, width = size or self.stored.image_shape()[:2]
         #: as twins.plan_jpegs_numpy takes them
-        self.terms = np.array((*wanted.size, crop, codec.MAX_PIXELS), np.int64)
+        self.terms = np.array((height, width, crop, codec.MAX_PIXELS, size is None), np.int64)
 
     @property
     def _compiled_affine(self) -> bool:
@@ -447,8 +448,7 @@ class RowTransform:
     @cached_property
     def _finisher(self) -> RowFiller:
         """What casts resized pictures (H, W, C), or turns them to (C, H, W)."""
-        assert self.wanted.size is not None
-        high, wide = self.wanted.size
+        high, wide = self.terms[:2].tolist()
         affine = "affine_batches_half" if self.dtype == np.float16 else "affine_batches"
         return RowFiller.of(
             "transpose_batches" if self._affine_row is None else affine,

@@ -560,12 +560,12 @@ def plan_jpegs_numpy(
 ) -> None:
     """Plan what is decoded of JPEGs, of ``sizes`` bytes at ``addresses``, and what is made of it.
 
-    ``wanted``: height and width of a row, the crop by its number in CROPS, and the most pixels of a
-    picture; ``ratio`` and ``draws`` (B, 40): see choose_rect. Rows of ``row_bytes`` bytes lie at
-    ``out``. Where a picture has restart markers and a part of it costs less, the part is written to
-    ``cuts``, of all ``sizes`` and 64 bytes for each. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are
-    written, but for the address of the pixels. Plain JPEGs are planned, if
-    nothing turns them.
+    ``wanted``: height and width of a row, the crop by its number in CROPS, the most pixels of a
+    picture, and 1 where only pictures of that very size are planned; ``ratio`` and ``draws``
+    (B, 40): see choose_rect. Rows of ``row_bytes`` bytes lie at ``out``. Where a picture has
+    restart markers and a part of it costs less, the part is written to ``cuts``, of all ``sizes``
+    and 64 bytes for each. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written, but for the address
+    of the pixels. Plain JPEGs are planned, if nothing turns them.
 
     This twin plans nothing.
     """

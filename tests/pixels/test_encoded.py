@@ -131,6 +131,29 @@ def test_planned_is_what_comes_one_by_one(interpolation: str) -> None:
     assert counts["errors"] > 40, counts
 
 
+def test_pictures_of_the_size_declared_are_planned() -> None:
+    """In a set whose images have one size, and are served with it, the JPEGs of that size are
+    planned; what has another size is the same error."""
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(2)
+    for shape in ((33, 47, 3), (1, 1, 3), (1, 9, 3), (200, 210, 3)):
+        same = [cut_jpegs.picture(rng, *shape[:2]) for _ in range(6)]
+        images = [encoded(pixels, "JPEG", restart_marker_blocks=1) for pixels in same]
+        images += [
+            encoded(same[0], "PNG"),
+            encoded(same[0][:1, :1, :1], "JPEG"),
+            b"",
+            images[0][:50],
+        ]
+        stored = SampleSpec(shape, np.dtype("u1"), "HWC", "jpeg")
+        for option in ({}, {"flip": True}, {"contiguous": True}, {"dtype": np.dtype("f4")}):
+            fill = RowTransform(stored, OutputSpec(**option), "")
+            rows, errors, planned = both_ways(fill, images, mix_rows(1, np.arange(10)))
+            np.testing.assert_array_equal(rows[0], rows[1], str(option))
+            assert errors[0] == errors[1]
+            assert planned == (7 if shape == (1, 1, 3) else 6)
+
+
 def test_what_is_cut_is_planned() -> None:
     """Of JPEGs with restart markers the planned part is decoded, not the whole."""
     pytest.importorskip("numba")
@@ -189,8 +212,8 @@ def test_a_turned_picture_is_not_planned() -> None:
 
 
 def test_a_file_that_changes_between_header_and_decoding() -> None:
-    """Where the decoder finds a picture of another size than was planned, the image is left; and so
-    are all where it does not write to the memory that it was given."""
+    """Where the decoder finds a picture of another size than was planned, or one that is too large
+    for the memory, the image is left; and so are all where it does not write to that memory."""
     pytest.importorskip("numba")
     rng = np.random.default_rng(3)
     images = [encoded(cut_jpegs.picture(rng, 90, side), "JPEG") for side in (80, 81, 82)]
@@ -206,6 +229,8 @@ def test_a_file_that_changes_between_header_and_decoding() -> None:
     assert left(decode) == []
     assert left(lambda data, *a: decode(images[0], *a)) == [1, 2]
     assert left(lambda *a: decode(*a).copy()) == [0, 1, 2]
+    large = encoded(cut_jpegs.picture(rng, 900, 900), "JPEG")
+    assert left(lambda data, *a: decode(large, *a)) == [0, 1, 2]
 
 
 def test_a_reader_that_is_closed_plans_no_more() -> None:

@@ -387,7 +387,7 @@ def plan_jpegs(  # type: ignore[no-untyped-def]
 ):
     facts, rect = np.empty(12, np.int64), np.empty(4, np.int64)
     part, found = np.empty(5, np.int64), np.empty(5, np.int64)
-    high, wide, used = wanted[0], wanted[1], np.int64(0)
+    high, wide, whole, used = wanted[0], wanted[1], wanted[4] != 0, np.int64(0)
     for i in range(addresses.size):
         plan[i, 6] = 0
         data = carray(u8_pointer(np.uintp(addresses[i])), sizes[i])
@@ -398,10 +398,13 @@ def plan_jpegs(  # type: ignore[no-untyped-def]
             continue
         if facts[3] != 0 and not upright(data, facts[0]):
             continue
+        if whole and (height != high or width != wide):
+            continue
         choose_rect(height, width, high, wide, wanted[2], ratio, draws[i], rect)
         if rect[2] > _AVERAGED * high or rect[3] > _AVERAGED * wide:
             continue
-        n = _eighths(height, width, _needs(rect[2], high, height), _needs(rect[3], wide, width))
+        low_h, low_w = _needs(rect[2], high, height), _needs(rect[3], wide, width)
+        n = 8 if whole else _eighths(height, width, low_h, low_w)
         tall, broad = (height * n + 7) // 8, (width * n + 7) // 8
         scale = 1.0 if tall == height and broad == width else n / 8
         top = left = np.int64(0)
