@@ -12,7 +12,7 @@ from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from .base import load_any, store_any, u8_pointer
-from .moving import stream_row
+from .moving import AHEAD, prefetch, stream_row
 
 
 @intrinsic
@@ -83,6 +83,9 @@ def mirror_row(come, go, height, width, pixel):  # type: ignore[no-untyped-def]
     src, dst = u8_pointer(come), u8_pointer(go)
     for y in range(height):
         base, x = y * line, 0
+        # the processor guesses what is read next only where it is read forwards
+        for ahead in range(0, line, 64):
+            prefetch(come + AHEAD + np.uintp(base + ahead))
         if pixel == 3 and width >= 5:
             # neither what is read before five pixels nor what is written behind them may lie
             # outside of the picture: in its first and its last line the last five go one by one
