@@ -203,7 +203,16 @@ def _fill_row(
         come, local, file = _found(files, record)
     row = number(tables.TARGETS) if job[tables.TARGETS] else i
     size, mode = int(sizes[tables.ROW_BYTES]), sizes[tables.CHECK]
-    stored = bytes_at(come, size).copy()  # what is hashed is what is written
+    if file is not None and file[tables.READ] >= 0:
+        stored = np.empty(size, np.uint8)
+        try:
+            good = read_into(int(file[tables.READ]), stored.data, come) == size
+        except OSError:
+            good = False
+        if not good:
+            return False
+    else:
+        stored = bytes_at(come, size).copy()  # what is hashed is what is written
     if job[tables.WANTED]:
         if number(tables.WANTED, np.uint8):
             at = job[tables.FOUND] + 8 * i

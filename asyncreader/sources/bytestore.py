@@ -206,6 +206,11 @@ class PreadStore:
             raise SourceError("the file was closed while it was read", path=self._path)
         return file
 
+    def read_singly(self, row_bytes: int) -> Descriptor | None:
+        """The file, where rows of this size are read one by one: larger ones are requested
+        together before the first is waited for. None after close()."""
+        return None if row_bytes >= _ADVISED else self._file
+
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
         order = np.argsort(offsets, kind="stable")  # a disk reads forwards
         if row_bytes >= _ADVISED:

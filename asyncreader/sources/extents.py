@@ -12,7 +12,7 @@ from ..array_types import Array, Int64, UInt8
 from ..pixels.fill_tables import RowsInMemory
 from ..pixels.rows import RowWriter, Writer
 from .base import BaseSource, FieldIndex, SetFacts, Source
-from .bytestore import ByteFile, ByteStore
+from .bytestore import ByteFile, ByteStore, PreadStore
 
 _NO_STARTS: Final = np.empty(0, np.int64)
 
@@ -93,8 +93,13 @@ class ExtentSource(BaseSource):
         return self._sizes if isinstance(self._sizes, int) else int(self._sizes[record])
 
     def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
-        where = self.store.address(size)
-        if where is None or self.spec.encoded:
+        if self.spec.encoded:
+            return ()
+        where, file = self.store.address(size), None
+        if where is None and isinstance(self.store, PreadStore):
+            file = self.store.read_singly(self.spec.row_bytes)
+            where = 0 if file is not None else None
+        if where is None:
             return ()
         starts, first, stride = _NO_STARTS, 0, 0
         if isinstance(self._starts, tuple):
@@ -102,7 +107,7 @@ class ExtentSource(BaseSource):
         else:
             starts = self._starts
         count, sums = self.facts.count, self.checksums
-        return (RowsInMemory(count, where, starts, first, stride, sums),)
+        return (RowsInMemory(count, where, starts, first, stride, sums, file),)
 
     def read_into(self, writer: Writer) -> None:
         records = writer.job.records

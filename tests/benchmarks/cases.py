@@ -340,7 +340,7 @@ SHARES = {
 
 def paths(name: str, made: dict[str, str]) -> Case:
     """What each path costs that is not plain copying from one file: all from one run."""
-    side, count = (224, inputs.RAW224) if name == "raw224" else (32, inputs.RAW32)
+    count = inputs.RAW224 if name == "raw224" else inputs.RAW32
     found = [
         ours("plain", made[f"{name}.h5"]),
         ours("8 shards", made[f"{name}.shards"], verify="never"),

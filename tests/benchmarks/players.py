@@ -263,8 +263,8 @@ def inflate(spec: dict[str, Any]) -> Bare:
 # -- the protocol --------------------------------------------------------------------------------
 
 KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "ours": ours, "first_epochs": FirstEpochs, "memcpy": memcpy, "fill": fill, "cast": cast, "decode": decode,
-    "inflate": inflate, "torch_h5py": torch_h5py, "torch_lmdb": torch_lmdb,
+    "ours": ours, "first_epochs": FirstEpochs, "memcpy": memcpy, "fill": fill, "cast": cast,
+    "decode": decode, "inflate": inflate, "torch_h5py": torch_h5py, "torch_lmdb": torch_lmdb,
     "torch_folder": torch_folder, "torch_h5py_block": torch_h5py_block, "ffcv": Ffcv,
     "grain": grain, "tfdata": tfdata, "dali": dali,
 }  # fmt: skip

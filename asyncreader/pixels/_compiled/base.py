@@ -204,6 +204,12 @@ def mixed(z: Any) -> Any:
     return z ^ (z >> np.uint64(31))
 
 
+#: The system's own: bytes read, or -1.
+pread = types.ExternalFunction(
+    "pread", types.int64(types.int32, types.uintp, types.uintp, types.int64)
+)
+
+
 def load_any(builder: Any, address: Any, kind: Any) -> Any:
     """A load that need not be aligned."""
     found = builder.load(builder.inttoptr(address, kind.as_pointer()))

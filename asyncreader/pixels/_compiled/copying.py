@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from .base import i8, kernel, memcpy, offsets_type
+from .base import i8, kernel, memcpy, offsets_type, pread
 
 
 @kernel(types.uintp, offsets_type, i8, types.uintp, offsets_type)
@@ -16,12 +16,6 @@ def gather_rows(source, offsets, row_bytes, out, rows):  # type: ignore[no-untyp
             source + np.uintp(offsets[i]),
             np.uintp(row_bytes),
         )
-
-
-#: The system's own: bytes read, or -1.
-_pread = types.ExternalFunction(
-    "pread", types.int64(types.int32, types.uintp, types.uintp, types.int64)
-)
 
 
 @kernel(i8, offsets_type, i8, types.uintp, offsets_type, offsets_type, offsets_type)
@@ -39,7 +33,7 @@ def pread_rows(fd, offsets, row_bytes, out, rows, order, done):  # type: ignore[
                 break
             count += 1
         target, size = out + np.uintp(rows[first] * row_bytes), count * row_bytes
-        if _pread(np.int32(fd), target, np.uintp(size), offsets[first]) != size:
+        if pread(np.int32(fd), target, np.uintp(size), offsets[first]) != size:
             return
         i += count
         done[0] = i

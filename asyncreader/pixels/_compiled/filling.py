@@ -36,6 +36,7 @@ from ..fill_tables import (
     PLANAR,
     POSITION,
     PUBLISHED,
+    READ,
     RECORDS,
     REFUSED,
     ROW_BYTES,
@@ -51,7 +52,7 @@ from ..fill_tables import (
     WHOLE,
     WIDTH,
 )
-from .base import i8, kernel, memcpy, mixed
+from .base import i8, kernel, memcpy, mixed, pread
 from .converting import (
     TILE,
     affine_row,
@@ -133,7 +134,7 @@ def _fill(put: Any, plain: bool) -> Any:
 
     @njit
     def fill(job, files, sizes, a, b, scratch, planes, tile, sums):  # type: ignore[no-untyped-def]
-        """Returns the number of rows whose checksum differs."""
+        """Returns the number of rows that could not be read, or whose checksum differs."""
         size, stream, mode = sizes[ROW_BYTES], sizes[STREAM] != 0, sizes[CHECK]
         seen, label_bytes = np.uintp(sizes[SEEN]), sizes[LABEL_BYTES]
         count, offsets, targets = job[COUNT], job[OFFSETS], job[TARGETS]
@@ -141,11 +142,13 @@ def _fill(put: Any, plain: bool) -> Any:
         out, label_out = np.uintp(job[OUT]), np.uintp(job[LABELS])
         key = np.uint64(job[KEY])
         first, second = np.uintp(scratch[0].ctypes.data), np.uintp(scratch[1].ctypes.data)
+        third, fd, next_fd = np.uintp(scratch[2].ctypes.data), np.int64(-1), np.int64(-1)
         coming, next_sum, next_label = np.uintp(0), np.int64(0), np.int64(0)
         next_record = np.int64(0)
         near, bad = 0, 0
         for i in range(-1, count):
             come, sum_at, label, record = coming, next_sum, next_label, next_record
+            fd = next_fd
             if i + 1 < count:
                 if offsets:
                     coming = np.uintp(load_i8(np.uintp(offsets + 8 * i + 8)))
@@ -158,12 +161,12 @@ def _fill(put: Any, plain: bool) -> Any:
                         coming = np.uintp(files[near, BASE] + starts)
                     else:
                         coming = np.uintp(files[near, BASE] + local * files[near, STRIDE])
-                    next_sum = np.int64(0)
+                    next_fd, next_sum = files[near, READ], np.int64(0)
                     if mode != NEVER and files[near, SUMS]:
                         next_sum = files[near, SUMS] + 8 * local
                     if label_bytes:
                         next_label = files[near, LABEL_TABLE] + local * label_bytes
-                for line in range(0, min(size, _ROW_AHEAD), 64):
+                for line in range(0, min(size, _ROW_AHEAD) if next_fd < 0 else 0, 64):
                     prefetch(coming + np.uintp(line))
             if i < 0:
                 continue
@@ -180,6 +183,12 @@ def _fill(put: Any, plain: bool) -> Any:
                 checked = byte_at(wanted, i) != 0
             else:
                 checked = sum_at != 0 and (mode == ALWAYS or byte_at(seen, record) == 0)
+            if fd >= 0:
+                read = go if straight else third
+                if pread(np.int32(fd), read, np.uintp(size), np.int64(come)) != size:
+                    bad += 1
+                    continue
+                come = read
             if checked:
                 copied = go if straight else first
                 found = copy_hashed(come, copied, size, stream and straight, sums)
@@ -190,7 +199,7 @@ def _fill(put: Any, plain: bool) -> Any:
                     bad += 1
                 elif mode != ALWAYS:
                     store_byte(seen + np.uintp(record), 1)
-            elif straight:
+            elif straight and fd < 0:
                 _move(come, go, size, stream)
             if not straight:
                 put(come, go, flipped, sizes, a, b, second, planes, tile)
@@ -218,7 +227,7 @@ def _filler(put: Any, plain: bool) -> Any:
         stopped_at = claimed_at + np.uintp(8 * STOPPED)
         a, b = _of_line(scale, sizes[WIDTH]), _of_line(shift, sizes[WIDTH])
         used = 1 if plain and not sizes[MIRRORED] else sizes[ROW_BYTES] + 64
-        scratch, planes = np.empty((2, used), np.uint8), np.empty((3, TILE), np.uint8)
+        scratch, planes = np.empty((3, used), np.uint8), np.empty((3, TILE), np.uint8)
         tile = np.empty(TILE, np.float32)
         sums = np.empty(8, np.uint64)
         done, looked = 0, 0
