@@ -84,7 +84,7 @@ def choose_rect(
 #: Ways to resize. "bilinear" and "bicubic" are antialiased, as Pillow's and torchvision's;
 #: "area" takes the mean of what a pixel covers, as OpenCV's INTER_AREA.
 INTERPOLATIONS: Final = ("bilinear", "bicubic", "area", "nearest")
-_METHODS: Final = {
+METHODS: Final = {
     "bilinear": twins.BILINEAR,
     "bicubic": twins.BICUBIC,
     "area": twins.AREA,
@@ -147,7 +147,7 @@ def _resample(
     pixels: Pixels, out: Pixels, box: Box, interpolation: str, flip: bool, outside: bool
 ) -> None:
     """A weighted mean of all pixels that a pixel of the result covers, without aliasing."""
-    method = _METHODS[interpolation]
+    method = METHODS[interpolation]
     channels = pixels.shape[2]
     top, left, tall, broad = box
     by_y, by_x = _blocks(tall, out.shape[0]), _blocks(broad, out.shape[1])

@@ -22,7 +22,7 @@ from ..errors import DecodeError, ParamsError
 from ..keyed_random import uniforms
 from ..stats import Meter
 from ..text import sides
-from . import codec, geometry, jpeg_cut, kernels
+from . import codec, geometry, jpeg_cut, kernels, planes
 from .masks import check_values, decode_values, pick
 from .steps import Row, Step, after
 
@@ -407,10 +407,12 @@ class RowTransform:
                 expected=" x ".join(str(n) for n in stored.image_shape()[:2]),
                 hint="pass size=(H, W), or leave it out with on_error='skip'",
             )
-        pixels: Array
+        pixels: Array | planes.Planes
         box = None if rect is None else rect.box()
         if stored.values:
             pixels = decode_sample(data, stored)
+        elif header.kind == planes.YUV420 and not self.narrows:
+            pixels, box = planes.Planes(data, *full), box or (0.0, 0.0, *full)
         else:
             if not stored.narrow:
                 codec.check_depth(header)
@@ -430,7 +432,7 @@ class RowTransform:
                 scale, top, left = codec.reduction(header, found.whole)
                 box = rect.box(scale, top - found.top, left - found.left)
         meter.seconds["decode"] += time.perf_counter() - started
-        with self._checked(pixels):
+        with _UNCHECKED if isinstance(pixels, planes.Planes) else self._checked(pixels):
             self._put_hwc(pixels, box, draws, flip, out, row)
         self._finish_steps(out, row)
 
@@ -471,7 +473,7 @@ class RowTransform:
 
     def _put_hwc(
         self,
-        pixels: Array,
+        pixels: Array | planes.Planes,
         box: geometry.Box | None,
         draws: Array | None,
         flip: bool,
@@ -479,10 +481,18 @@ class RowTransform:
         row: Row | None,
     ) -> None:
         wanted = self.wanted
-        if self.geometry and wanted.nearest:
+        if isinstance(pixels, planes.Planes):
+            assert box is not None
+            size = wanted.size or pixels.shape[:2]
+            made = out if self._direct else SCRATCH.array("resize", (*size, 3), pixels.dtype)
+            pixels.resize_into(made, box, wanted.interpolation, flip)
+            if self._direct:
+                return
+            pixels, flip = made, False
+        elif self.geometry and wanted.nearest:
             self._put_nearest(pixels, draws, flip, out)
             return
-        if self.geometry:
+        elif self.geometry:
             assert wanted.size is not None
             if box is None:
                 high, wide = pixels.shape[:2]

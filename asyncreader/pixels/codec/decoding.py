@@ -11,7 +11,7 @@ import numpy as np
 
 from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError
-from .. import jpeg_cut
+from .. import jpeg_cut, planes
 from .headers import PPM_LONGEST, PPM_VALUES, ImageHeader, damage, pillow_open, read_header
 from .jpeg_segments import Buffer, plain_jpeg
 
@@ -39,6 +39,9 @@ def decode(
         if header.kind == "jpeg" and not header.loose:
             _check_cmyk(data)
         return _pillow_pixels(data, channels, header)
+    if header.kind == planes.YUV420:
+        pixels = planes.Planes(data, header.height, header.width).pixels(scratch)
+        return _grey_or_rgb(pixels, channels)
     if header.kind == "png":
         return _grey_or_rgb(png_pixels(data), channels)
     jpeg = plain_jpeg(data) if header.loose else data
@@ -343,7 +346,8 @@ def upright(pixels: UInt8, orientation: int) -> UInt8:
 
 
 def encode(pixels: Pixels, encoding: str, quality: int = 90) -> bytes:
-    """Pixels (H, W, 1 or 3) as a "jpeg" (uint8; 4:2:0) or "png" (uint8, uint16) file's bytes."""
+    """Pixels (H, W, 1 or 3) as a "jpeg" (uint8; 4:2:0) or "png" (uint8, uint16) file's bytes; of
+    three channels of uint8 as the planes of "yuv420"."""
     pixels = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
     grey = pixels.shape[2] == 1
     if encoding == "jpeg":
@@ -356,6 +360,8 @@ def encode(pixels: Pixels, encoding: str, quality: int = 90) -> bytes:
             colorsubsampling="Gray" if grey else "420",
         )
         return jpeg
+    if encoding == planes.YUV420:
+        return planes.encode(pixels)
     import imagecodecs
 
     return bytes(imagecodecs.png_encode(pixels[:, :, 0] if grey else pixels, level=3))

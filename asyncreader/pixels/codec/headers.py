@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from ...array_types import Int64
 from ...errors import DecodeError
 from ...text import sides
-from .. import jpeg_cut
+from .. import jpeg_cut, planes
 from .jpeg_segments import (
     MAX_PIXELS,
     Buffer,
@@ -93,6 +93,8 @@ def sniff(data: Buffer) -> str:
         return "bmp"
     if head[:4] in (b"II*\0", b"MM\0*"):
         return "tiff"
+    if head[:8] == planes.MAGIC:
+        return planes.YUV420
     if head[:1] == b"P" and head[1:2] in b"123456" and len(head) > 2:
         return "ppm"
     if not head:
@@ -111,6 +113,8 @@ def read_header(data: Buffer) -> ImageHeader:
         header = _jpeg_header(data)
     elif kind == "png":
         header = _png_header(data)
+    elif kind == planes.YUV420:
+        header = ImageHeader(kind, *planes.read_size(data))
     else:
         if kind == "webp":
             _check_webp(data)  # Pillow allocates the canvas when it opens one
