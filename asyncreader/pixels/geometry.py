@@ -84,7 +84,7 @@ def choose_rect(
 #: Ways to resize. "bilinear" and "bicubic" are antialiased, as Pillow's and torchvision's;
 #: "area" takes the mean of what a pixel covers, as OpenCV's INTER_AREA.
 INTERPOLATIONS: Final = ("bilinear", "bicubic", "area", "nearest")
-METHODS: Final = {
+_METHODS: Final = {
     "bilinear": twins.BILINEAR,
     "bicubic": twins.BICUBIC,
     "area": twins.AREA,
@@ -111,7 +111,7 @@ def resize_into(
     box = box or (0, 0, *pixels.shape[:2])
     if box[0] % 1 == 0 == box[1] % 1 and box[2:] == (high, wide):  # nothing to resize
         part = pixels[int(box[0]) :, int(box[1]) :][:high, :wide]
-        np.copyto(out, part[:, ::-1] if flip else part, casting="unsafe")
+        copy_into(part, out, flip)
     elif interpolation == "nearest":
         rows = nearest_pixels(box[0], box[2], high, pixels.shape[0])
         columns = nearest_pixels(box[1], box[3], wide, pixels.shape[1])
@@ -123,6 +123,19 @@ def resize_into(
             out[:, :, c : c + 1] = plane
     else:
         _resample(pixels, out, box, interpolation, flip, outside)
+
+
+def copy_into(pixels: Pixels, out: Pixels, flip: bool) -> None:
+    """Copy ``pixels`` (H, W, C) into ``out`` (C-contiguous, the same shape), mirrored left to right
+    with ``flip``; numpy copies mirrored pixels byte by byte."""
+    alike = pixels.flags.c_contiguous and pixels.dtype == out.dtype and out.size
+    if not flip or not alike:
+        np.copyto(out, pixels[:, ::-1] if flip else pixels, casting="unsafe")
+        return
+    high, wide = pixels.shape[:2]
+    size, first = pixels.strides[1], np.zeros(1, np.int64)
+    source, target, flips = pixels.ctypes.data, out.ctypes.data, np.ones(1, np.uint8)
+    kernels.mirror_rows(source, first, high, wide, size, flips, target, first)
 
 
 def reach(length: float, size: int) -> int:
@@ -147,7 +160,7 @@ def _resample(
     pixels: Pixels, out: Pixels, box: Box, interpolation: str, flip: bool, outside: bool
 ) -> None:
     """A weighted mean of all pixels that a pixel of the result covers, without aliasing."""
-    method = METHODS[interpolation]
+    method = _METHODS[interpolation]
     channels = pixels.shape[2]
     top, left, tall, broad = box
     by_y, by_x = _blocks(tall, out.shape[0]), _blocks(broad, out.shape[1])

@@ -1,9 +1,9 @@
 """The hot loops: one call, and one release of the GIL, for a whole batch.
 
 Each kernel has a plain numpy twin in ``twins.py`` or ``planes_twins.py``, which is the oracle of
-its test, and a function in ``_compiled/`` that numba compiles. A kernel is loaded or compiled when its name is
-first read (``kernels.gather_rows``); from then on the name is an ordinary global, so that a call
-costs nothing more. Therefore write ``kernels.gather_rows(...)``: ``from .kernels import
+its test, and a function in ``_compiled/`` that numba compiles. A kernel is loaded or compiled when
+its name is first read (``kernels.gather_rows``); from then on the name is an ordinary global, so
+that a call costs nothing more. Therefore write ``kernels.gather_rows(...)``: ``from .kernels import
 gather_rows`` would load numba with the module. Without numba the twins do the work.
 
 A new kernel is a function under ``@kernel`` in ``_compiled/``, its twin and a line of annotation
@@ -46,7 +46,6 @@ copy_batches: Callable[..., None]
 await_batch: Callable[..., None]
 resize_u8: Callable[..., None]
 resize_f4: Callable[..., None]
-resize_420: Callable[..., None]
 convert_420: Callable[..., None]
 make_420: Callable[..., None]
 jpeg_header: Callable[..., None]

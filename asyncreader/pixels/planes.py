@@ -1,4 +1,4 @@
-"""Pictures stored as 4:2:0 planes: their bytes, and RGB of them, whole, in part or resized.
+"""Pictures stored as 4:2:0 planes: their bytes, and RGB of them, whole or in part.
 
 A stored picture is MAGIC, its width and its height (uint32, little-endian), and three planes of
 uint8: luma (H, W), then both chroma planes, Cb and Cr, (ceil(H / 2), ceil(W / 2)) each: the samples
@@ -7,13 +7,15 @@ that a 4:2:0 JPEG codes, BT.601 with full range, chroma in the middle of 2 x 2 p
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from ..array_types import UInt8
-from ..errors import DecodeError
-from . import geometry, kernels, twins
+from ..errors import DecodeError, ParamsError
+from . import kernels
 from .planes_twins import planes_bytes
 
 #: The encoding, and the kind of an image.
@@ -21,14 +23,14 @@ YUV420: Final = "yuv420"
 MAGIC: Final = b"yuv420\0\0"
 #: Bytes before the planes.
 HEADER: Final = len(MAGIC) + 8
+_SIZE: Final = struct.Struct("<II")
 
 
 def read_size(data: Any) -> tuple[int, int]:
     """(H, W) that the first bytes of ``data`` state; DecodeError where its length is another."""
-    head = bytes(memoryview(data)[:HEADER])
-    if len(head) < HEADER:
-        raise DecodeError("truncated yuv420", found=f"{len(head)} bytes")
-    width, height = np.frombuffer(head, "<u4", 2, len(MAGIC)).tolist()
+    if len(data) < HEADER:
+        raise DecodeError("truncated yuv420", found=f"{len(data)} bytes")
+    width, height = _SIZE.unpack_from(data, len(MAGIC))
     expected = HEADER + planes_bytes(height, width)
     if len(data) != expected:
         raise DecodeError(
@@ -44,65 +46,56 @@ def encode(pixels: UInt8) -> bytes:
     rgb = np.ascontiguousarray(pixels)
     height, width, _ = rgb.shape
     stored = np.empty(HEADER + planes_bytes(height, width), np.uint8)
-    head = MAGIC + np.array((width, height), "<u4").tobytes()
-    stored[:HEADER] = np.frombuffer(head, np.uint8)
+    stored[:HEADER] = np.frombuffer(MAGIC + _SIZE.pack(width, height), np.uint8)
     kernels.make_420(rgb.ctypes.data, height, width, stored.ctypes.data + HEADER)
     return stored.tobytes()
 
 
-class Planes:
-    """The planes of a stored picture, ``data`` as :func:`read_size` has found it.
+def check_served(encoding: str, asked: Mapping[str, bool], path: str) -> None:
+    """ParamsError where planes cannot be handed out as they are: the set has another ``encoding``,
+    or something is asked for that changes them."""
+    if encoding != YUV420:
+        raise ParamsError(
+            'layout="planes" is for sets of encoding yuv420',
+            path=path,
+            found=f"encoding {encoding}",
+            hint="convert the set with encoding 'yuv420' (--encoding yuv420), or pass "
+            'layout="NCHW" or "NHWC"',
+        )
+    changes = [name for name, there in asked.items() if there]
+    if changes:
+        raise ParamsError(
+            'layout="planes" hands out planes as they are stored',
+            path=path,
+            found=f"{' and '.join(changes)} asked for",
+            hint='leave that to the code that converts them, or pass layout="NCHW" or "NHWC"',
+        )
 
-    ``shape`` and ``dtype`` are those of its pixels, (H, W, 3) uint8.
+
+def stored_planes(data: Any) -> UInt8:
+    """The planes of a stored picture, one after the other."""
+    return np.frombuffer(data, np.uint8)[HEADER:]
+
+
+def decode(
+    data: Any,
+    height: int,
+    width: int,
+    part: tuple[int, int, int, int] | None = None,
+    scratch: UInt8 | None = None,
+) -> UInt8:
+    """Pixels (H, W, 3) of a stored picture, whose size :func:`read_size` has found, or of a
+    ``part`` of it: top, left, height and width. The same bytes as libjpeg makes of the planes.
+
+    ``scratch`` (1-D uint8) lends memory, where it has enough.
     """
-
-    dtype: Final = np.dtype(np.uint8)
-
-    def __init__(self, data: Any, height: int, width: int) -> None:
-        #: The planes as they are stored, one after the other.
-        self.stored: UInt8 = np.frombuffer(data, np.uint8)[HEADER:]
-        self._address = self.stored.ctypes.data
-        self.shape = height, width, 3
-
-    def pixels(self, scratch: UInt8 | None = None) -> UInt8:
-        """All pixels; ``scratch`` (1-D uint8) lends memory, where it has enough."""
-        size = self.shape[0] * self.shape[1] * 3
-        enough = scratch is not None and scratch.size >= size
-        memory = scratch[:size] if scratch is not None and enough else np.empty(size, np.uint8)
-        pixels = memory.reshape(self.shape)
-        self._convert(pixels, 0, 0, False)
-        return pixels
-
-    def resize_into(self, out: UInt8, box: geometry.Box, interpolation: str, flip: bool) -> None:
-        """What :func:`geometry.resize_into` makes of the pixels, to a level or two, without making
-        them: the planes are resized. ``box``: of whole pixels."""
-        high, wide = out.shape[:2]
-        top, left, tall, broad = map(int, box)
-        if (tall, broad) == (high, wide):
-            self._convert(out, top, left, flip)
-        elif interpolation == "nearest" or any(
-            geometry.reach(length, size) for length, size in ((tall, high), (broad, wide))
-        ):
-            part = np.empty((tall, broad, 3), np.uint8)
-            self._convert(part, top, left, False)
-            geometry.resize_into(part, out, None, interpolation, flip)
-        else:
-            method = geometry.METHODS[interpolation]
-            kernels.resize_420(
-                self._address,
-                self._address + self.stored.size,
-                *self.shape[:2],
-                np.array((top, top + tall, left, left + broad), np.int64),
-                np.array(box, np.float64),
-                method,
-                twins.taps(tall / high, method, tall),
-                twins.taps(broad / wide, method, broad),
-                flip,
-                out.ctypes.data,
-                high,
-                wide,
-            )
-
-    def _convert(self, out: UInt8, top: int, left: int, flip: bool) -> None:
-        size = self.shape[:2]
-        kernels.convert_420(self._address, *size, top, left, flip, out.ctypes.data, *out.shape[:2])
+    top, left, high, wide = part or (0, 0, height, width)
+    size = high * wide * 3
+    if scratch is None or scratch.size < size:
+        scratch = np.empty(size, np.uint8)
+    pixels = scratch[:size].reshape(high, wide, 3)
+    source = stored_planes(data)
+    kernels.convert_420(
+        source.ctypes.data, height, width, top, left, pixels.ctypes.data, high, wide
+    )
+    return pixels

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ..array_types import Array, Float64, Int64, UInt8
-from .twins import bytes_at, filter_weights, quantised
+from ..array_types import Array, Int64, UInt8
+from .twins import bytes_at
 
 
 def halves(height: int, width: int) -> tuple[int, int]:
@@ -60,90 +58,14 @@ def upsampled(plane: UInt8, height: int, width: int) -> UInt8:
 
 
 def convert_420_numpy(
-    source: int,
-    height: int,
-    width: int,
-    top: int,
-    left: int,
-    flip: bool,
-    out: int,
-    high: int,
-    wide: int,
+    source: int, height: int, width: int, top: int, left: int, out: int, high: int, wide: int
 ) -> None:
-    """Part of a picture of 4:2:0 planes at ``source`` as RGB (high, wide, 3) at ``out``, mirrored
-    left to right with ``flip``: the same bytes as libjpeg makes of these planes."""
+    """Part of a picture of 4:2:0 planes at ``source`` as RGB (high, wide, 3) at ``out``: the same
+    bytes as libjpeg makes of these planes."""
     luma, blue, red = _planes(source, height, width)
     part = slice(top, top + high), slice(left, left + wide)
     chroma = (upsampled(plane, height, width)[part] for plane in (blue, red))
-    rgb = rgb_of(luma[part], *chroma)
-    bytes_at(out, high * wide * 3).reshape(high, wide, 3)[:] = rgb[:, ::-1] if flip else rgb
-
-
-def chroma_weights(
-    first: Int64, weights: Float64, limit: int, fancy: bool
-) -> tuple[Int64, Float64]:
-    """What :func:`filter_weights` gives, of pixels, as that of the ``limit`` chroma samples that
-    they are upsampled from. ``fancy``: by the filter of :func:`upsampled`, not repeated."""
-    size, taps = weights.shape
-    count = min(limit, taps // 2 + 2)
-    start = np.maximum(0, np.minimum((first - 1) >> 1, limit - count))
-    found, rows = np.zeros((size, count)), np.arange(size)
-    for k in range(taps):
-        j = first + k
-        near = far = j >> 1
-        if fancy:
-            far = np.clip(near + np.where(j % 2, 1, -1), 0, limit - 1)
-        found[rows, near - start] += 0.75 * weights[:, k]
-        found[rows, far - start] += 0.25 * weights[:, k]
-    return start, found
-
-
-def _filtered(plane: UInt8, across: tuple[Int64, Float64], down: tuple[Int64, Float64]) -> Int64:
-    values = plane.astype(np.int64)
-    for axis, (first, weights) in ((1, across), (0, down)):
-        whole, shape = quantised(weights), [1, 1]
-        shape[axis] = -1
-        total: Any = 1 << 13
-        for k in range(weights.shape[1]):
-            total = total + values.take(first + k, axis=axis) * whole[:, k].reshape(shape)
-        values = np.clip(total >> 14, 0, 255)
-    return values
-
-
-def resize_420_numpy(
-    source: int,
-    end: int,
-    height: int,
-    width: int,
-    inside: Int64,
-    box: Float64,
-    method: int,
-    taps_y: int,
-    taps_x: int,
-    flip: bool,
-    out: int,
-    high: int,
-    wide: int,
-) -> None:
-    """Resize part of a picture of 4:2:0 planes at ``source`` to RGB (high, wide, 3) at ``out``.
-
-    ``end``: where the memory that may be read ends. ``inside``, ``box``, ``method``, ``taps_y``,
-    ``taps_x`` and ``flip``: as for ``resize_u8_numpy``, in pixels of the picture.
-
-    Each plane is resized by itself, as there, and then converted. A chroma plane is resized as if
-    it had been upsampled before: its weights are those of the pixels, times those of upsampling.
-    """
-    across = filter_weights(box[1], box[3], inside[2], inside[3], method, wide, taps_x)
-    down = filter_weights(box[0], box[2], inside[0], inside[1], method, high, taps_y)
-    half_y, half_x = halves(height, width)
-    fancy = half_x > 2
-    chroma = (
-        chroma_weights(*across, half_x, fancy),
-        chroma_weights(*down, half_y, fancy),
-    )
-    luma, blue, red = _planes(source, height, width)
-    rgb = rgb_of(_filtered(luma, across, down), _filtered(blue, *chroma), _filtered(red, *chroma))
-    bytes_at(out, high * wide * 3).reshape(high, wide, 3)[:] = rgb[:, ::-1] if flip else rgb
+    bytes_at(out, high * wide * 3).reshape(high, wide, 3)[:] = rgb_of(luma[part], *chroma)
 
 
 def make_420_numpy(source: int, height: int, width: int, out: int) -> None:

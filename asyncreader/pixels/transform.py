@@ -178,7 +178,9 @@ class RowTransform:
                 found=f"dtype {self.dtype}",
                 hint='pass dtype="float32"',
             )
-        if stored.axes is None:
+        if wanted.layout == "planes":
+            self._plan_planes(stored, wanted, path)
+        elif stored.axes is None:
             self._plan_other(wanted)
         else:
             self._plan_image(stored, wanted, path)
@@ -222,6 +224,31 @@ class RowTransform:
         self.mode = "copy" if same else "each"
         self._to_hwc: tuple[int, ...] | None = None
         self.geometry = False
+
+    def _plan_planes(self, stored: SampleSpec, wanted: OutputSpec, path: str) -> None:
+        """4:2:0 planes as they are stored."""
+        planes.check_served(
+            stored.encoding,
+            {
+                "size": wanted.size is not None,
+                "crop": wanted.crop != "center" or wanted.crop_ratio != 1.0,
+                "flip": wanted.flip,
+                "dtype": self.dtype != np.uint8,
+                "steps on samples": bool(wanted.steps),
+            },
+            path,
+        )
+        height, width, self._channels = stored.image_shape()
+        if height is None or width is None:
+            raise ParamsError(
+                "the stored planes differ in size, a batch cannot",
+                path=path,
+                hint="convert the set with a fixed size (--size HxW), or leave layout out and pass "
+                "size=(H, W)",
+            )
+        self.row_shape = (planes.planes_bytes(height, width),)
+        self.view_axes = (0, 1)
+        self.mode, self.geometry, self._to_hwc = "each", False, None
 
     def _plan_image(self, stored: SampleSpec, wanted: OutputSpec, path: str) -> None:
         assert stored.axes is not None
@@ -407,12 +434,16 @@ class RowTransform:
                 expected=" x ".join(str(n) for n in stored.image_shape()[:2]),
                 hint="pass size=(H, W), or leave it out with on_error='skip'",
             )
-        pixels: Array | planes.Planes
+        if wanted.layout == "planes":
+            if header.kind != planes.YUV420:
+                raise DecodeError("not yuv420 planes", found=header.kind)
+            np.copyto(out, planes.stored_planes(data))
+            meter.seconds["decode"] += time.perf_counter() - started
+            return
+        pixels: Array
         box = None if rect is None else rect.box()
         if stored.values:
             pixels = decode_sample(data, stored)
-        elif header.kind == planes.YUV420 and not self.narrows:
-            pixels, box = planes.Planes(data, *full), box or (0.0, 0.0, *full)
         else:
             if not stored.narrow:
                 codec.check_depth(header)
@@ -432,7 +463,7 @@ class RowTransform:
                 scale, top, left = codec.reduction(header, found.whole)
                 box = rect.box(scale, top - found.top, left - found.left)
         meter.seconds["decode"] += time.perf_counter() - started
-        with _UNCHECKED if isinstance(pixels, planes.Planes) else self._checked(pixels):
+        with self._checked(pixels):
             self._put_hwc(pixels, box, draws, flip, out, row)
         self._finish_steps(out, row)
 
@@ -473,7 +504,7 @@ class RowTransform:
 
     def _put_hwc(
         self,
-        pixels: Array | planes.Planes,
+        pixels: Array,
         box: geometry.Box | None,
         draws: Array | None,
         flip: bool,
@@ -481,18 +512,10 @@ class RowTransform:
         row: Row | None,
     ) -> None:
         wanted = self.wanted
-        if isinstance(pixels, planes.Planes):
-            assert box is not None
-            size = wanted.size or pixels.shape[:2]
-            made = out if self._direct else SCRATCH.array("resize", (*size, 3), pixels.dtype)
-            pixels.resize_into(made, box, wanted.interpolation, flip)
-            if self._direct:
-                return
-            pixels, flip = made, False
-        elif self.geometry and wanted.nearest:
+        if self.geometry and wanted.nearest:
             self._put_nearest(pixels, draws, flip, out)
             return
-        elif self.geometry:
+        if self.geometry:
             assert wanted.size is not None
             if box is None:
                 high, wide = pixels.shape[:2]
@@ -559,6 +582,9 @@ class RowTransform:
                 self._bits(out.reshape(1, -1)),
                 _ZERO,
             )
+            return
+        if self._direct:
+            geometry.copy_into(hwc, out, flip)
             return
         if flip:
             hwc = hwc[:, ::-1]

@@ -280,7 +280,7 @@ def _both_weights(
     )
 
 
-def quantised(weights: Float64) -> Int64:
+def _quantised(weights: Float64) -> Int64:
     """Weights in 1/16384, whose rounding errors the largest takes."""
     whole = np.floor(weights * 16384.0 + 0.5).astype(np.int64)
     whole[np.arange(len(whole)), weights.argmax(axis=1)] += 16384 - whole.sum(axis=1)
@@ -317,7 +317,7 @@ def resize_u8_numpy(
     picture = np.lib.stride_tricks.as_strided(flat, (rows, columns, channels), strides)
     values = picture.astype(np.int64)
     for axis, (first, weights) in ((1, across), (0, down)):
-        whole = quantised(weights)
+        whole = _quantised(weights)
         shape = [1, 1, 1]
         shape[axis] = -1
         total: Any = 1 << 13

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numba
-import numpy as np
 from numba import config, njit, types
 from numba.core import cgutils
 from numba.core.compiler import CompileResult
@@ -175,11 +174,6 @@ def memcpy(typingctx: Any, out: Any, source: Any, size: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.uintp, types.uintp, types.uintp), generate
-
-
-@njit(inline="always")
-def address(array: Any) -> Any:
-    return np.int64(array.ctypes.data)  # with other integers its own type would make a float
 
 
 i8 = types.int64

@@ -1,4 +1,4 @@
-"""Kernels that resize pictures: both passes of a filter over a picture."""
+"""Kernels that resize pictures: the weights, and both passes of a filter over a picture."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from .base import address, i8, kernel, memcpy, offsets_type
-from .filter_weights import filter_weights, quantised
+from .base import i8, kernel, memcpy, offsets_type
 from .vectors import (
     COLUMNS,
     LINES,
@@ -20,14 +19,82 @@ from .vectors import (
     spread,
 )
 
+#: Numbers of the methods: see resize_u8_numpy.
+_BILINEAR, _BICUBIC, _AREA = 0, 1, 2
+
+# Loops over pixels are inside, those over their weights outside: so LLVM finds vectors.
+
+
+@njit
+def _filter_weights(
+    start: Any, length: Any, low: Any, high: Any, method: Any, first: Any, weights: Any
+) -> None:
+    taps, size = weights.shape
+    scale = length / size
+    wide = scale if method == _AREA or scale > 1.0 else 1.0
+    reach = wide * (0.5 if method == _AREA else 1.0 if method == _BILINEAR else 2.0)
+    centre, begin, total = np.empty(size), np.empty(size, np.int64), np.zeros(size)
+    for i in range(size):
+        centre[i] = start + (i + 0.5) * scale
+        at = np.floor(centre[i] - reach + (0.0 if method == _AREA else 0.5))
+        begin[i] = min(max(np.int64(at), low), high - 1)
+        first[i] = min(begin[i], high - taps)
+    for k in range(taps):
+        row = weights[k]
+        if method == _AREA:
+            for i in range(size):
+                j = np.float64(first[i] + k)
+                weight = min(j + 1.0, centre[i] + reach) - max(j, centre[i] - reach)
+                row[i] = max(weight, 0.0)
+        else:
+            for i in range(size):
+                x = abs(first[i] + k + 0.5 - centre[i]) / wide
+                if method == _BILINEAR:
+                    row[i] = max(1.0 - x, 0.0)
+                else:
+                    inner = (1.5 * x - 2.5) * x * x + 1.0
+                    outer = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+                    row[i] = inner if x < 1.0 else outer if x < 2.0 else 0.0
+        for i in range(size):
+            total[i] += row[i]
+    for i in range(size):
+        if total[i] == 0.0:
+            weights[begin[i] - first[i], i] = total[i] = 1.0
+    for k in range(taps):
+        for i in range(size):
+            weights[k, i] /= total[i]
+
+
+@njit
+def _quantised(weights: Any, out: Any) -> None:
+    taps, size = weights.shape
+    rest, most = np.full(size, 16384, np.int64), np.zeros(size, np.int64)
+    best = weights[0].copy()
+    for k in range(taps):
+        for i in range(size):
+            whole = np.int64(np.floor(weights[k, i] * 16384.0 + 0.5))
+            out[k, i] = whole
+            rest[i] -= whole
+        for i in range(size):
+            if weights[k, i] > best[i]:
+                best[i], most[i] = weights[k, i], k
+    for i in range(size):
+        out[most[i], i] += rest[i]
+
+
 # numba frees an array after the last line that names it, also where its address is still in use:
 # hence arrays, not addresses, are handed to these.
+
+
+@njit(inline="always")
+def _address(array: Any) -> Any:
+    return np.int64(array.ctypes.data)  # with other integers its own type would make a float
 
 
 @njit
 def _line_down(rows: Any, weights: Any, line: Any, size: Any) -> None:
     """A line of the result, from rows that are filtered along."""
-    source, at, out = address(rows), address(weights), address(line)
+    source, at, out = _address(rows), _address(weights), _address(line)
     for j in range(0, size, COLUMNS):
         filter_down(source + j, rows.shape[1], at, weights.size // 2, out + j)
 
@@ -45,12 +112,12 @@ def _lines_along(
 ) -> None:
     """LINES rows, from a picture's lines."""
     at, vectors, step, to = (
-        address(weights),
+        _address(weights),
         weights.shape[1],
         32 * weights.shape[1],
-        address(mixed),
+        _address(mixed),
     )
-    order = address(orders)
+    order = _address(orders)
     if vectors == 1:
         for i in range(come.size):
             along_1(source + come[i], stride, channels, order, at + step * i, 1, to + 32 * i)
@@ -63,7 +130,7 @@ def _lines_along(
                 source + come[i], stride, channels, order, at + step * i, vectors, to + 32 * i
             )
     for i in range(0, come.size, PIXELS):
-        spread(to + 32 * i, channels, order + 32, address(out) + i * channels, out.shape[1])
+        spread(to + 32 * i, channels, order + 32, _address(out) + i * channels, out.shape[1])
 
 
 @kernel(
@@ -75,11 +142,11 @@ def resize_u8(  # type: ignore[no-untyped-def]
 ):
     first_y, first_x = np.empty(high, np.int64), np.empty(wide, np.int64)
     exact_y, exact_x = np.empty((taps_y, high)), np.empty((taps_x, wide))
-    filter_weights(box[0], box[2], inside[0], inside[1], method, first_y, exact_y)
-    filter_weights(box[1], box[3], inside[2], inside[3], method, first_x, exact_x)
+    _filter_weights(box[0], box[2], inside[0], inside[1], method, first_y, exact_y)
+    _filter_weights(box[1], box[3], inside[2], inside[3], method, first_x, exact_x)
     whole_y, along = np.empty((taps_y, high), np.int16), np.empty((taps_x, wide), np.int16)
-    quantised(exact_y, whole_y)
-    quantised(exact_x, along)
+    _quantised(exact_y, whole_y)
+    _quantised(exact_x, along)
     down = np.zeros((high, taps_y + taps_y % 2), np.int16)
     for k in range(taps_y):
         for y in range(high):
@@ -114,17 +181,17 @@ def resize_u8(  # type: ignore[no-untyped-def]
         while row < first_y[y] + taps_y:
             if row + LINES - top >= len(rows):  # what is still needed moves to the front
                 for k in range(first_y[y], row):
-                    memcpy(address(rows[k - first_y[y] :]), address(rows[k - top :]), size)
+                    memcpy(_address(rows[k - first_y[y] :]), _address(rows[k - top :]), size)
                 top = first_y[y]
             begin, step = source + row * stride + left * channels, stride
             if (inside[1] - row - LINES) * stride < 16:
                 for k in range(min(LINES, inside[1] - row)):
-                    memcpy(address(last[k:]), begin + k * stride, count)
-                begin, step = address(last), count + 16
+                    memcpy(_address(last[k:]), begin + k * stride, count)
+                begin, step = _address(last), count + 16
             _lines_along(begin, step, channels, come, weights, orders, mixed, rows[row - top :])
             row += LINES
         _line_down(rows[first_y[y] - top :], down[y], line, size)
-        memcpy(out + y * size, address(line), size)
+        memcpy(out + y * size, _address(line), size)
     last[0, 0] = line[0] = 0  # in use until here
 
 
@@ -139,8 +206,8 @@ def resize_f4(  # type: ignore[no-untyped-def]
     high, wide = out.shape[0], out.shape[1]
     first_y, first_x = np.empty(high, np.int64), np.empty(wide, np.int64)
     exact_y, exact_x = np.empty((taps_y, high)), np.empty((taps_x, wide))
-    filter_weights(box[0], box[2], inside[0], inside[1], method, first_y, exact_y)
-    filter_weights(box[1], box[3], inside[2], inside[3], method, first_x, exact_x)
+    _filter_weights(box[0], box[2], inside[0], inside[1], method, first_y, exact_y)
+    _filter_weights(box[1], box[3], inside[2], inside[3], method, first_x, exact_x)
     left = first_x[0] * channels
     line = np.empty((first_x[wide - 1] + taps_x) * channels - left, np.float32)
     for y in range(high):

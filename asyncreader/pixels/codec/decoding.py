@@ -35,13 +35,13 @@ def decode(
     Raises DecodeError for anything damaged, truncated, too large or not an image.
     """
     header = header or read_header(data)
+    full = header.height, header.width
     if header.odd:
         if header.kind == "jpeg" and not header.loose:
             _check_cmyk(data)
         return _pillow_pixels(data, channels, header)
     if header.kind == planes.YUV420:
-        pixels = planes.Planes(data, header.height, header.width).pixels(scratch)
-        return _grey_or_rgb(pixels, channels)
+        return _grey_or_rgb(planes.decode(data, *full, scratch=scratch), channels)
     if header.kind == "png":
         return _grey_or_rgb(png_pixels(data), channels)
     jpeg = plain_jpeg(data) if header.loose else data
@@ -94,13 +94,15 @@ def decode_part(
     scratch: UInt8 | None = None,
     copy: UInt8 | None = None,
 ) -> Decoded:
-    """All of a picture, as :func:`decode` gives it, or some of it: where a JPEG has restart markers
-    and that costs less.
+    """All of a picture, as :func:`decode` gives it, or some of it: of planes, and where a JPEG has
+    restart markers and that costs less.
 
     ``part``: top, left, height and width in the upright picture of full size; None: all. There,
     and ``reach`` (down, across) pixels of the result around it, the pixels are those of the whole.
     ``copy``: memory as ``scratch`` is, of ``jpeg_cut.most(data)`` bytes.
     """
+    if header.kind == planes.YUV420 and part is not None:
+        return _decode_planes(data, channels, header, part, reach, scratch)
     if header.facts is not None and part is not None:
         found = _decode_cut(
             data, channels, header, header.facts, part, reach, min_size, scratch, copy
@@ -109,6 +111,22 @@ def decode_part(
             return found
     pixels = decode(data, channels, header=header, min_size=min_size, scratch=scratch)
     return Decoded(pixels, 0, 0, (pixels.shape[0], pixels.shape[1]))
+
+
+def _decode_planes(
+    data: Buffer,
+    channels: int,
+    header: ImageHeader,
+    part: tuple[int, int, int, int],
+    reach: tuple[int, int],
+    scratch: UInt8 | None,
+) -> Decoded:
+    full = header.height, header.width
+    top, left = max(0, part[0] - reach[0]), max(0, part[1] - reach[1])
+    high = min(full[0], part[0] + part[2] + reach[0]) - top
+    wide = min(full[1], part[1] + part[3] + reach[1]) - left
+    pixels = planes.decode(data, *full, (top, left, high, wide), scratch)
+    return Decoded(_grey_or_rgb(pixels, channels), top, left, full)
 
 
 def _decode_cut(
