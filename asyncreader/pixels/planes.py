@@ -16,7 +16,7 @@ import numpy as np
 from ..array_types import UInt8
 from ..errors import DecodeError, ParamsError
 from . import kernels
-from .planes_twins import planes_bytes
+from .planes_twins import planes_bytes as planes_bytes
 
 #: The encoding, and the kind of an image.
 YUV420: Final = "yuv420"

@@ -32,7 +32,8 @@ def rgb_of(luma: Array, blue: Array, red: Array) -> UInt8:
     cb, cr = blue.astype(np.int64) - 128, red.astype(np.int64) - 128
     parts = 91881 * cr, -22554 * cb - 46802 * cr, 116130 * cb
     rgb = np.stack([y + ((part + (1 << 15)) >> 16) for part in parts], axis=2)
-    return np.clip(rgb, 0, 255).astype(np.uint8)
+    found: UInt8 = np.clip(rgb, 0, 255).astype(np.uint8)
+    return found
 
 
 def _neighbours(count: int, limit: int) -> tuple[Int64, Int64]:

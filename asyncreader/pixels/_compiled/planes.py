@@ -147,14 +147,14 @@ def make_420(source, height, width, out):  # type: ignore[no-untyped-def]
         lines = 2 * y * width, min(2 * y + 1, height - 1) * width
         for x in range(half_x):
             columns = 2 * x, min(2 * x + 1, width - 1)
-            r = g = b = np.int64(0)
+            red, green, blue = np.int64(0), np.int64(0), np.int64(0)
             for line in lines:
                 for column in columns:
                     at = 3 * (line + column)
-                    r += rgb[at]
-                    g += rgb[at + 1]
-                    b += rgb[at + 2]
-            cb = (-11059 * r - 21709 * g + 32768 * b + (128 << 18) + (1 << 17)) >> 18
-            cr = (32768 * r - 27439 * g - 5329 * b + (128 << 18) + (1 << 17)) >> 18
-            luma[planes + y * half_x + x] = np.uint8(min(cb, 255))
-            luma[planes + (half_y + y) * half_x + x] = np.uint8(min(cr, 255))
+                    red += rgb[at]
+                    green += rgb[at + 1]
+                    blue += rgb[at + 2]
+            cb = (-11059 * red - 21709 * green + 32768 * blue + (128 << 18) + (1 << 17)) >> 18
+            cr = (32768 * red - 27439 * green - 5329 * blue + (128 << 18) + (1 << 17)) >> 18
+            luma[planes + y * half_x + x] = np.uint8(min(cb, np.int64(255)))
+            luma[planes + (half_y + y) * half_x + x] = np.uint8(min(cr, np.int64(255)))
