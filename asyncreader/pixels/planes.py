@@ -15,6 +15,7 @@ import numpy as np
 
 from ..array_types import UInt8
 from ..errors import DecodeError, ParamsError
+from ..system.memory import address_of
 from . import kernels
 from .planes_twins import planes_bytes as planes_bytes
 
@@ -94,8 +95,6 @@ def decode(
     if scratch is None or scratch.size < size:
         scratch = np.empty(size, np.uint8)
     pixels = scratch[:size].reshape(high, wide, 3)
-    source = stored_planes(data)
-    kernels.convert_420(
-        source.ctypes.data, height, width, top, left, pixels.ctypes.data, high, wide
-    )
+    source, out = stored_planes(data).ctypes.data, address_of(pixels)
+    kernels.convert_420(source, height, width, top, left, out, high, wide)
     return pixels

@@ -10,40 +10,99 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from .base import i8, kernel, load_any, memcpy, store_any, u8_pointer
+from .vectors import COLUMNS, FAST, called, take
 
-#: Pixels that are converted together.
-COLUMNS = 32
-_BYTE, _INT, _LONG = (ir.IntType(bits) for bits in (8, 32, 64))
+_BYTE, _SHORT, _INT, _LONG = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+
+
+def _exact(builder: Any, planes: list[Any]) -> list[Any]:
+    """Red, green and blue of vectors of luma and chroma, as twins of them say it."""
+    kind, wide = (ir.VectorType(one, COLUMNS) for one in (_BYTE, _INT))
+
+    def same(value: int) -> Any:
+        return ir.Constant(wide, [value] * COLUMNS)
+
+    y, cb, cr = (builder.zext(plane, wide) for plane in planes)
+    cb, cr = (builder.sub(plane, same(128)) for plane in (cb, cr))
+    found = []
+    for weights in (((cr, 91881),), ((cb, -22554), (cr, -46802)), ((cb, 116130),)):
+        total = same(1 << 15)
+        for plane, weight in weights:
+            total = builder.add(total, builder.mul(plane, same(weight)))
+        value = builder.add(y, builder.ashr(total, same(16)))
+        for sign, limit in ((">", 255), ("<", 0)):
+            over = builder.icmp_signed(sign, value, same(limit))
+            value = builder.select(over, same(limit), value)
+        found.append(builder.trunc(value, kind))
+    return found
+
+
+def _fast(builder: Any, planes: list[Any]) -> list[Any]:
+    """The same with AVX2 in a third of the time. Weights are of what is left beside whole numbers:
+    1.402 = 1 + 0.402; for all 256 values of a plane the results are those of _exact."""
+    bytes_, shorts, ints = (
+        ir.VectorType(one, lanes) for one, lanes in ((_BYTE, 32), (_SHORT, 16), (_INT, 8))
+    )
+    zeros = ir.Constant(bytes_, [0] * 32)
+
+    def halves(a: Any, b: Any, lanes: int, kind: Any) -> list[Any]:
+        """Both halves of the lines of a vector, interleaved, as other elements."""
+        found = []
+        for first in (0, lanes // 4):
+            order = [
+                k + of
+                for half in (0, lanes // 2)
+                for k in range(half + first, half + first + lanes // 4)
+                for of in (0, lanes)
+            ]
+            found.append(builder.bitcast(take(builder, a, b, order), kind))
+        return found
+
+    def same(kind: Any, *values: int) -> Any:
+        return ir.Constant(kind, [*values] * (kind.count // len(values)))
+
+    def part(y: Any, cb: Any, cr: Any) -> list[Any]:
+        cb, cr = (builder.sub(plane, same(shorts, 128)) for plane in (cb, cr))
+        sums = []
+        for pairs in halves(cb, cr, 16, shorts):
+            total = called(
+                builder, "llvm.x86.avx2.pmadd.wd", ints, [pairs, same(shorts, -22554, 18734)]
+            )
+            total = builder.add(total, same(ints, 1 << 15))
+            sums.append(builder.ashr(total, same(ints, 16)))
+        green = called(builder, "llvm.x86.avx2.packssdw", shorts, sums)
+        red, blue = (
+            called(builder, "llvm.x86.avx2.pmul.hr.sw", shorts, [plane, same(shorts, weight)])
+            for plane, weight in ((cr, 13173), (cb, -7471))
+        )
+        return [
+            builder.add(y, builder.add(cr, red)),
+            builder.add(builder.sub(y, cr), green),
+            builder.add(y, builder.add(builder.add(cb, cb), blue)),
+        ]
+
+    low, high = (
+        part(*half)
+        for half in zip(*(halves(plane, zeros, 32, shorts) for plane in planes), strict=True)
+    )
+    return [
+        called(builder, "llvm.x86.avx2.packuswb", bytes_, [*both])
+        for both in zip(low, high, strict=True)
+    ]
 
 
 @intrinsic
 def _to_rgb(typingctx: Any, luma: Any, blue: Any, red: Any, out: Any) -> Any:
-    """COLUMNS pixels of a line of each plane as RGB: see twins.rgb_of."""
+    """COLUMNS pixels of a line of each plane as RGB: see planes_twins.rgb_of."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind, wide = (ir.VectorType(one, COLUMNS) for one in (_BYTE, _INT))
-
-        def same(value: int) -> Any:
-            return ir.Constant(wide, [value] * COLUMNS)
-
-        y, cb, cr = (builder.zext(load_any(builder, at, kind), wide) for at in arguments[:3])
-        cb, cr = (builder.sub(plane, same(128)) for plane in (cb, cr))
-        found = []
-        for weights in (((cr, 91881),), ((cb, -22554), (cr, -46802)), ((cb, 116130),)):
-            total = same(1 << 15)
-            for plane, weight in weights:
-                total = builder.add(total, builder.mul(plane, same(weight)))
-            value = builder.add(y, builder.ashr(total, same(16)))
-            for sign, limit in ((">", 255), ("<", 0)):
-                over = builder.icmp_signed(sign, value, same(limit))
-                value = builder.select(over, same(limit), value)
-            found.append(builder.trunc(value, kind))
-        order = ir.Constant(ir.VectorType(_INT, 2 * COLUMNS), [*range(2 * COLUMNS)])
-        first = builder.shuffle_vector(found[0], found[1], order)
-        last = builder.shuffle_vector(found[2], found[2], order)
+        kind = ir.VectorType(_BYTE, COLUMNS)
+        planes = [load_any(builder, at, kind) for at in arguments[:3]]
+        red, green, blue = (_fast if FAST else _exact)(builder, planes)
+        first = take(builder, red, green, range(2 * COLUMNS))
+        last = take(builder, blue, blue, range(2 * COLUMNS))
         lanes = [k + of for k in range(COLUMNS) for of in (0, COLUMNS, 2 * COLUMNS)]
-        order = ir.Constant(ir.VectorType(_INT, 3 * COLUMNS), lanes)
-        store_any(builder, builder.shuffle_vector(first, last, order), arguments[3])
+        store_any(builder, take(builder, first, last, lanes), arguments[3])
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 4), generate
