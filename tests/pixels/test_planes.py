@@ -54,6 +54,21 @@ def test_convert(height: int, width: int, data: st.DataObject) -> None:
     np.testing.assert_array_equal(found[8:-8].reshape(high, wide, 3), cut)
 
 
+def test_every_colour() -> None:
+    """For every pair of Cb and Cr, with many values of Y, the kernel gives what its twin gives:
+    chroma two samples wide is not mixed."""
+    height, width = 65_536, 4
+    chroma = np.arange(65_536)
+    luma = np.random.default_rng(0).integers(0, 256, height * width)
+    luma[::3] = luma[::3] % 2 * 255  # where most colours are cut off
+    stored = np.concatenate([luma, chroma % 256, chroma // 256]).astype(np.uint8)
+    found, twin = np.empty((2, height, width, 3), np.uint8)
+    kernels.convert_420(stored.ctypes.data, height, width, 0, 0, found.ctypes.data, height, width)
+    arguments = (stored.ctypes.data, height, width, 0, 0, twin.ctypes.data, height, width)
+    planes_twins.convert_420_numpy(*arguments)
+    np.testing.assert_array_equal(found, twin)
+
+
 @settings(max_examples=60, deadline=None)
 @given(height=sides, width=sides)
 def test_make(height: int, width: int) -> None:

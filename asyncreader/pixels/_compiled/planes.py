@@ -16,7 +16,7 @@ _BYTE, _SHORT, _INT, _LONG = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 
 
 def _exact(builder: Any, planes: list[Any]) -> list[Any]:
-    """Red, green and blue of vectors of luma and chroma, as twins of them say it."""
+    """Red, green and blue of vectors of luma, Cb and Cr: see planes_twins.rgb_of."""
     kind, wide = (ir.VectorType(one, COLUMNS) for one in (_BYTE, _INT))
 
     def same(value: int) -> Any:
@@ -38,15 +38,16 @@ def _exact(builder: Any, planes: list[Any]) -> list[Any]:
 
 
 def _fast(builder: Any, planes: list[Any]) -> list[Any]:
-    """The same with AVX2 in a third of the time. Weights are of what is left beside whole numbers:
-    1.402 = 1 + 0.402; for all 256 values of a plane the results are those of _exact."""
+    """The same by instructions of AVX2 on int16, in half the time. The whole part of a weight is
+    added (1.402 = 1 + 0.402). The 15 bits of the rest give what _exact gives, for every colour."""
     bytes_, shorts, ints = (
         ir.VectorType(one, lanes) for one, lanes in ((_BYTE, 32), (_SHORT, 16), (_INT, 8))
     )
     zeros = ir.Constant(bytes_, [0] * 32)
 
     def halves(a: Any, b: Any, lanes: int, kind: Any) -> list[Any]:
-        """Both halves of the lines of a vector, interleaved, as other elements."""
+        """The elements of ``a`` and ``b``, which alternate, in two vectors: in the first those of
+        the lower half of each 128 bits, where AVX2 finds them and its packs put them back."""
         found = []
         for first in (0, lanes // 4):
             order = [
