@@ -34,20 +34,23 @@ from typing import Any, Final
 from . import planes_twins, twins
 
 feistel_rows: Callable[..., None]
+uniform_rows: Callable[..., None]
 gather_rows: Callable[..., None]
-pread_runs: Callable[..., None]
-stream_rows: Callable[..., None]
-checked_rows: Callable[..., None]
-affine_rows: Callable[..., None]
-affine_rows_half: Callable[..., None]
-mirror_rows: Callable[..., None]
-transpose_rows: Callable[..., None]
+pread_rows: Callable[..., None]
 copy_batches: Callable[..., None]
+transpose_batches: Callable[..., None]
+affine_batches: Callable[..., None]
+affine_batches_half: Callable[..., None]
+affine_row: Callable[..., None]
+affine_row_half: Callable[..., None]
 await_batch: Callable[..., None]
 resize_u8: Callable[..., None]
 resize_f4: Callable[..., None]
 convert_420: Callable[..., None]
 make_420: Callable[..., None]
+resize_planned: Callable[..., None]
+plan_crops: Callable[..., None]
+plan_jpegs: Callable[..., None]
 jpeg_header: Callable[..., None]
 cut_jpeg: Callable[..., None]
 add_restarts: Callable[..., None]
@@ -60,7 +63,7 @@ _TWINS: Final[dict[str, Callable[..., None]]] = {
 }
 
 #: Those whose twins take so much longer that the user is told.
-_SLOW: Final = frozenset({"affine_rows", "affine_rows_half"})
+_SLOW: Final = frozenset({"affine_batches", "affine_batches_half", "affine_row", "affine_row_half"})
 
 _NOT_INSTALLED: Final = "numba is not installed"
 

@@ -17,31 +17,22 @@ from xxhash import xxh3_64_intdigest
 from ..array_types import Array, Bools, Int64, UInt8, UInt64
 from ..errors import AsyncReaderError, ChecksumError, DecodeError, ParamsError, SampleError
 from ..stats import Meter
-from ..system.limits import last_level_cache
 from ..system.memory import address_of
-from . import kernels, twins
+from .encoded import PLANNED_BYTES, Images, groups, put_encoded, put_planned
+from .fill_tables import LEAST_HASHED, ROW_BYTES
+from .row_filler import RowFiller
 from .steps import Row
 from .transform import SCRATCH, RowTransform
+from .twins import bytes_at
 
 E = TypeVar("E", bound=AsyncReaderError)
 
-#: Rows are copied, hashed and converted in groups of about this many bytes, so that the second
-#: look at a row finds it in the core's cache (L2 is 0.5 to 2 MiB on today's machines).
-GROUP_BYTES = 320 << 10
-
-#: Rows of at least this many bytes are written past the caches if the slot is larger than this part
-#: of the last-level cache: such a slot would be evicted before the consumer reads it. Measured with
-#: a consumer that sums each batch, one that copies it, and none.
-STREAMED_ROW: Final = 16 << 10
-STREAMED_PART: Final = 8
+#: Rows that are checked before each becomes a picture of its own are copied in groups of about this
+#: many bytes: the second look at a row finds it in the core's cache.
+GROUP_BYTES = 640 << 10
 
 #: The hint of an error about a bad sample (the converters have their own).
 SKIP_HINT: Final = "on_error='skip' leaves such samples out"
-
-
-def streams(row_bytes: int, batch_bytes: int) -> bool:
-    """Whether rows of a batch are copied past the caches, where they would not stay."""
-    return row_bytes >= STREAMED_ROW and batch_bytes >= last_level_cache() // STREAMED_PART
 
 
 class RowJob(NamedTuple):
@@ -99,9 +90,6 @@ class RowStore(Protocol):
     def address(self, size: int) -> int | None:
         """The address of offset 0 where ``size`` bytes can be copied from memory now, or None."""
 
-    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-        """An address, and where the rows lie from there."""
-
     def view(self, offset: int, length: int) -> UInt8:
         """The bytes of one extent."""
 
@@ -136,8 +124,9 @@ class Writer(Protocol):
         ``stored``: its stored bytes, where the array does not hold these.
         """
 
-    def encoded(self, which: Iterable[int], images: Iterable[UInt8]) -> None:
-        """Take the bytes of encoded samples ``which`` in turn."""
+    def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
+        """Take all samples of the job, which are encoded: ``sizes`` bytes at ``offsets`` of
+        ``store``."""
 
     def bulk(self, store: RowStore, offsets: Int64, which: Int64 | Bools | None = None) -> None:
         """Take raw samples that lie at ``offsets`` of ``store``.
@@ -237,47 +226,67 @@ class RowWriter:
             return
         if not sample.flags.aligned:  # numbers inside an LMDB value may begin anywhere
             sample = sample.copy()
-        crops, flips = self._draws()
         try:
-            self.fill.put(
-                sample,
-                None if crops is None else crops[i],
-                flips is not None and bool(flips[i]),
-                row,
-                self._row(i),
-            )
+            self.fill.put(sample, *self._draws_of(i), row, self._row(i))
         except ParamsError as exc:
             self._locate(exc, i)
             raise
 
-    def encoded(self, which: Iterable[int], images: Iterable[UInt8]) -> None:
-        """Decode the bytes of samples ``which`` in turn, until the reader is closed."""
-        job, fill, out, meter = self.job, self.fill, self.out, self.meter
+    def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
+        """Decode all samples of the job, until the reader is closed: see :class:`Writer`."""
+        fill, check = self.fill, self._check
+        planned = fill.method is not None
+        address = store.address(int(sizes.sum())) if planned else 0
         crops, flips = self._draws()
-        rows = job.rows.tolist()
-        for i, data in zip(which, images, strict=True):
-            if meter.stopped:
+        for some in groups(sizes.tolist(), PLANNED_BYTES if planned else 0):
+            if self.meter.stopped:
                 return
-            if self._check is not None and self._check[i]:
-                copy = SCRATCH.take("encoded", data.size)
-                copy[:] = data  # another process may write to the file between hash and decode
-                data = copy
-                if not self._passes(i, data):
-                    continue
-            try:
-                fill.put_encoded(
-                    data,
-                    None if crops is None else crops[i],
-                    flips is not None and bool(flips[i]),
-                    out[rows[i]],
-                    meter,
-                    self._row(i),
-                )
-            except DecodeError as exc:
-                self.fail(i, exc)
-            except ParamsError as exc:
-                self._locate(exc, i)
-                raise
+            bad: list[int] = []
+            if address is None or (check is not None and check[some].any()):
+                images = self._copied(some.start, store, offsets[some], sizes[some], bad)
+            else:
+                images = Images(store.view, address, offsets[some], sizes[some])
+            left: Iterable[int] = range(some.stop - some.start)
+            if planned:
+                crop = None if crops is None else crops[some]
+                flip = None if flips is None else flips[some]
+                rows = self.job.rows[some]
+                left = put_planned(fill, images, crop, flip, self.out, rows, self.meter)
+            for k in left:
+                if k not in bad:
+                    self._decode(some.start + k, images[k])
+
+    def _copied(
+        self, first: int, store: RowStore, offsets: Int64, sizes: Int64, bad: list[int]
+    ) -> Images:
+        """Copies of images: they are read from a file, or compared with their checksums, and
+        another process may write to the file between hash and decode. ``bad`` gets those with
+        another checksum, counted from ``first``."""
+        copies = SCRATCH.take("encoded", int(sizes.sum()))
+        images = Images(
+            lambda at, size: copies[at : at + size],
+            copies.ctypes.data,
+            np.cumsum(sizes) - sizes,
+            sizes,
+        )
+        for k, (offset, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True)):
+            copy = images[k]
+            copy[:] = store.view(offset, size)
+            wanted = self._check is not None and self._check[first + k]
+            if wanted and not self._passes(first + k, copy):
+                bad.append(k)
+        return images
+
+    def _decode(self, i: int, data: UInt8) -> None:
+        """Decode sample ``i`` by itself."""
+        row = self.out[self.job.rows[i]]
+        try:
+            put_encoded(self.fill, data, *self._draws_of(i), row, self.meter, self._row(i))
+        except DecodeError as exc:
+            self.fail(i, exc)
+        except ParamsError as exc:
+            self._locate(exc, i)
+            raise
 
     def memory(self, i: int) -> UInt8:
         """The bytes of row ``i``, for a source that decodes in place; then :meth:`placed`."""
@@ -297,25 +306,65 @@ class RowWriter:
         ``which``: their places in the job; None: all of it.
         """
         part = self if which is None else self._part(which)
-        job, fill, out = part.job, self.fill, self.out
-        if part._check is not None:
-            part._checked(store, offsets, part._check)
+        if not part.job.rows.size:
             return
-        row_bytes = fill.stored.row_bytes
-        if fill.mode == "copy":
-            where = None
-            if streams(row_bytes, out.nbytes):
-                where = store.address(offsets.size * row_bytes)
-            if where is not None:
-                kernels.stream_rows(where, offsets, row_bytes, address_of(out), job.rows)
-            else:
-                store.gather(offsets, row_bytes, address_of(out), job.rows)
-        elif fill.mode == "each":
-            for i, offset in enumerate(offsets.tolist()):
-                part.raw(i, fill.as_stored(store.view(offset, row_bytes)))
-        else:
-            address, starts = store.resident(offsets, row_bytes)
-            fill.bulk(address, starts, job.rows, part._draws()[1], out)
+        filler = self.fill.filler(self.out.nbytes)
+        if filler is None:
+            part._not_as_one(store, offsets)
+            return
+        flips = part._draws()[1] if self.fill.wanted.flip else None
+        found = _fill(filler, store, offsets, part.job.rows, self.out, flips, part._check)
+        if found is not None:
+            part._compare(np.arange(found.size), found)
+
+    def _not_as_one(self, store: RowStore, offsets: Int64) -> None:
+        """Write raw samples that no RowFiller writes. Those to be checked, or to be read from a
+        file, are copied first, some at a time: the bytes served are those that were hashed."""
+        fill, size = self.fill, self.fill.stored.row_bytes
+        check = np.zeros(offsets.size, np.bool_) if self._check is None else self._check
+        where = store.address(offsets.size * size)
+        copied = np.arange(offsets.size) if where is None else np.flatnonzero(check)
+        if where is not None and copied.size < offsets.size:
+            straight = np.flatnonzero(~check)
+            views = (store.view(at, size) for at in offsets[straight].tolist())
+            self._place(straight, offsets[straight] + where, views)
+        group = min(max(1, GROUP_BYTES // size), copied.size)
+        copies = SCRATCH.take("checked", group * size).reshape(group, size)
+        lines = np.arange(group, dtype=np.int64)
+        for lo in range(0, copied.size, max(1, group)):
+            which = copied[lo : lo + group]
+            rows, wanted = lines[: which.size], check[which] if check.any() else None
+            found = _fill(fill.copier, store, offsets[which], rows, copies, None, wanted)
+            if found is not None:
+                good = ~self._compare(which, found)
+                which, rows = which[good], rows[good]
+            self._place(which, copies.ctypes.data + rows * size, (copies[row] for row in rows))
+
+    def _place(self, which: Int64, addresses: Int64, views: Iterable[UInt8]) -> None:
+        """Write the samples ``which``, which lie at ``addresses``, where ``views`` looks, too."""
+        if self.fill.mode != "resize":
+            for i, view in zip(which.tolist(), views, strict=True):
+                self._put(i, self.fill.as_stored(view))
+        elif which.size:
+            crops, flips = self._draws()
+            self.fill.resize_rows(
+                addresses,
+                self.job.rows[which],
+                None if flips is None else flips[which],
+                self.out,
+                None if crops is None else crops[which],
+            )
+
+    def _compare(self, which: Int64, found: UInt64) -> Bools:
+        """Whether the XXH3-64 of each of the samples ``which`` is another than the recorded one, of
+        those that are to be checked; such a sample is bad."""
+        assert self._check is not None
+        assert self.origin.checksums is not None
+        expected = self.origin.checksums[self.job.records[which]]
+        wrong: Bools = self._check[which] & (found != expected)
+        for k in np.flatnonzero(wrong).tolist():
+            self._differs(int(which[k]), int(found[k]), int(expected[k]))
+        return wrong
 
     def _part(self, which: Int64 | Bools) -> RowWriter:
         """The writer of some of the samples."""
@@ -329,51 +378,6 @@ class RowWriter:
             part._flips = None if self._flips is None else self._flips[which]
         return part
 
-    def _checked(self, store: RowStore, offsets: Int64, check: Bools) -> None:
-        """Copy rows, then hash and convert the copies: the bytes served are those checked."""
-        fill, out, job = self.fill, self.out, self.job
-        row_bytes = fill.stored.row_bytes
-        expected = self._expected()
-        if fill.mode == "copy" and (row_bytes | address_of(out)) % twins.CHECKED_ROW == 0:
-            where = store.address(offsets.size * row_bytes)
-            if where is not None:
-                found = np.empty(offsets.size, np.uint64)
-                kernels.checked_rows(where, offsets, row_bytes, address_of(out), job.rows, found)
-                for i in np.flatnonzero(check & (found != expected)).tolist():
-                    self._differs(i, int(found[i]), int(expected[i]))
-                return
-        group = max(1, GROUP_BYTES // row_bytes)
-        in_place = fill.mode == "copy"
-        # once for the whole batch: this loop is the cost of verify="first"
-        recorded, wanted = expected.tolist(), check.tolist()
-        if in_place:
-            copies = out.reshape(out.shape[0], -1).view(np.uint8)
-            numbers = job.rows
-        else:
-            copies = SCRATCH.take("checked", group * row_bytes).reshape(group, row_bytes)
-            numbers = np.arange(job.records.size, dtype=np.int64) % group
-        flips = None if in_place else self._draws()[1]
-        address, at = copies.ctypes.data, numbers.tolist()
-        for lo in range(0, len(recorded), group):
-            hi = min(lo + group, len(recorded))
-            store.gather(offsets[lo:hi], row_bytes, address, numbers[lo:hi])
-            bad = []
-            for i in range(lo, hi):
-                if wanted[i]:
-                    found_now = xxh3_64_intdigest(copies[at[i]].data)
-                    if found_now != recorded[i]:
-                        bad.append(i)
-                        self._differs(i, found_now, recorded[i])
-            if in_place:
-                continue
-            good = np.setdiff1d(np.arange(lo, hi), bad) if bad else np.arange(lo, hi)
-            if fill.mode == "each":
-                for i in good.tolist():
-                    self._put(i, fill.as_stored(copies[at[i]]))
-            else:
-                turned = None if flips is None else flips[good]
-                fill.bulk(address, numbers[good] * row_bytes, job.rows[good], turned, out)
-
     # -- inside ------------------------------------------------------------------------------
 
     def _draws(self) -> tuple[Array | None, UInt8 | None]:
@@ -382,6 +386,11 @@ class RowWriter:
             self._crops, self._flips = self.fill.draws(self.job.keys)
             self._drawn = True
         return self._crops, self._flips
+
+    def _draws_of(self, i: int) -> tuple[Array | None, bool]:
+        """Crop draws of sample ``i``, and whether it is mirrored."""
+        crops, flips = self._draws()
+        return None if crops is None else crops[i], flips is not None and bool(flips[i])
 
     def _row(self, i: int) -> Row | None:
         """What steps are told of sample ``i``; None where there are none."""
@@ -392,11 +401,6 @@ class RowWriter:
         position = -1 if job.positions is None else int(job.positions[i])
         label = None if job.labels is None else job.labels[i]
         return Row(record, position, label, int(job.keys[i]))
-
-    def _expected(self) -> UInt64:
-        assert self.origin.checksums is not None
-        expected: UInt64 = self.origin.checksums[self.job.records]
-        return expected
 
     def _passes(self, i: int, data: UInt8) -> bool:
         """Whether the bytes of sample ``i`` have the recorded checksum; else it is bad."""
@@ -409,6 +413,38 @@ class RowWriter:
 
     def _differs(self, i: int, found: int, expected: int) -> None:
         self.fail(i, checksum_error(found, expected))
+
+
+def _fill(
+    filler: RowFiller,
+    store: RowStore,
+    offsets: Int64,
+    rows: Int64,
+    out: Array,
+    flips: UInt8 | None,
+    wanted: Bools | None,
+) -> UInt64 | None:
+    """Fill ``rows`` of ``out`` with what lies at ``offsets`` of a store: see RowFiller.fill."""
+    size = int(filler.sizes[ROW_BYTES])
+    where, short = store.address(offsets.size * size), wanted is not None and size < LEAST_HASHED
+    if where is not None and not short:
+        return filler.fill(offsets + where, rows, out, flips, wanted)
+    if filler.copies:  # to where they belong
+        at = rows * size + address_of(out)
+        store.gather(offsets, size, address_of(out), rows)
+        if wanted is None:
+            return None
+    else:
+        address = SCRATCH.take("fetched rows", offsets.size * size).ctypes.data
+        lines = np.arange(offsets.size, dtype=np.int64)
+        at = lines * size + address
+        store.gather(offsets, size, address, lines)
+    if not short:
+        return filler.fill(at, rows, out, flips, wanted)
+    if not filler.copies:
+        filler.fill(at, rows, out, flips)
+    sums = (xxh3_64_intdigest(bytes_at(one, size).data) for one in at.tolist())
+    return np.fromiter(sums, np.uint64, at.size)
 
 
 def checksum_error(found: int, expected: int) -> ChecksumError:

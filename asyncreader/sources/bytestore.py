@@ -113,14 +113,6 @@ class FileRef(Protocol):
         """The same file. FormatError if another one is there, or if it was changed."""
 
 
-def fetched(store: ByteStore, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-    """``resident`` of a store that is not in memory: copies the rows to this thread's scratch."""
-    address = SCRATCH.take("fetched rows", offsets.size * row_bytes).ctypes.data
-    rows = np.arange(offsets.size, dtype=np.int64)
-    store.gather(offsets, row_bytes, address, rows)
-    return address, rows * row_bytes
-
-
 class MappedStore:
     """A read-only mapping of a whole file; it stays mapped while anything refers to it.
 
@@ -140,9 +132,6 @@ class MappedStore:
 
     def address(self, size: int) -> int | None:
         return self._address
-
-    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-        return self._address, offsets
 
     def view(self, offset: int, length: int) -> UInt8:
         return self.bytes[offset : offset + length]
@@ -166,9 +155,6 @@ class MemoryStore:
 
     def address(self, size: int) -> int | None:
         return 0
-
-    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-        return 0, offsets
 
     def view(self, offset: int, length: int) -> UInt8:
         return twins.bytes_at(offset, length)
@@ -222,24 +208,15 @@ class PreadStore:
 
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
         order = np.argsort(offsets, kind="stable")  # a disk reads forwards
-        offsets, targets = offsets[order], rows[order] * row_bytes + out
-        # what is adjacent both in the file and in the slot is one call
-        apart = (np.diff(offsets) != row_bytes) | (np.diff(targets) != row_bytes)
-        starts = np.concatenate(([0], np.flatnonzero(apart) + 1))
-        sizes = np.diff(starts, append=offsets.size) * row_bytes
-        offsets, targets = offsets[starts], targets[starts]
         if row_bytes >= _ADVISED:
-            self.will_need(offsets, sizes)
+            self.will_need(offsets[order], np.full(order.size, row_bytes))
         file, done = self._opened(), np.zeros(1, np.int64)
-        kernels.pread_runs(file.fd, offsets, sizes, targets, done)
-        for i in range(int(done[0]), offsets.size):  # one was cut short: read again, or an error
-            self._read(int(offsets[i]), twins.bytes_at(int(targets[i]), int(sizes[i])))
+        kernels.pread_rows(file.fd, offsets, row_bytes, out, rows, order, done)
+        for i in order[done[0] :].tolist():  # one was cut short: read again, or an error
+            self._read(int(offsets[i]), twins.bytes_at(out + int(rows[i]) * row_bytes, row_bytes))
 
     def address(self, size: int) -> int | None:
         return None
-
-    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-        return fetched(self, offsets, row_bytes)
 
     def view(self, offset: int, length: int) -> UInt8:
         scratch = SCRATCH.take("pread view", length)
@@ -314,9 +291,6 @@ class AdaptiveStore:
 
     def address(self, size: int) -> int | None:
         return (self._choose(size) if size else self._mapped).address(size)
-
-    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-        return self._choose(offsets.size * row_bytes).resident(offsets, row_bytes)
 
     def view(self, offset: int, length: int) -> UInt8:
         return self._choose(length).view(offset, length)
