@@ -86,7 +86,7 @@ def resize_into(
     box = box or (0, 0, *pixels.shape[:2])
     if box[0] % 1 == 0 == box[1] % 1 and box[2:] == (high, wide):  # nothing to resize
         part = pixels[int(box[0]) :, int(box[1]) :][:high, :wide]
-        np.copyto(out, part[:, ::-1] if flip else part, casting="unsafe")
+        copy_into(part, out, flip)
     elif interpolation == "nearest":
         rows = nearest_pixels(box[0], box[2], high, pixels.shape[0])
         columns = nearest_pixels(box[1], box[3], wide, pixels.shape[1])
@@ -98,6 +98,19 @@ def resize_into(
             out[:, :, c : c + 1] = plane
     else:
         _resample(pixels, out, box, interpolation, flip, outside)
+
+
+def copy_into(pixels: Pixels, out: Pixels, flip: bool) -> None:
+    """Copy ``pixels`` (H, W, C) into ``out`` (C-contiguous, the same shape), mirrored left to right
+    with ``flip``; numpy copies mirrored pixels byte by byte."""
+    small = pixels.dtype == np.uint8 == out.dtype and pixels.shape[2] <= 4 and out.size
+    if not flip or not small or not pixels.flags.c_contiguous:
+        np.copyto(out, pixels[:, ::-1] if flip else pixels, casting="unsafe")
+        return
+    high, wide, channels = pixels.shape
+    plan, box = np.zeros((1, twins.PLAN), np.int64), np.array([[0.0, 0.0, high, wide]])
+    plan[0, :5] = pixels.ctypes.data, high, wide, True, out.ctypes.data
+    kernels.resize_planned(plan, box, 0, 1, channels, twins.AREA, high, wide)
 
 
 def reach(length: float, size: int) -> int:

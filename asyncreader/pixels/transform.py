@@ -21,7 +21,7 @@ from ..array_types import Array, Float64, Int64, UInt8, UInt64
 from ..errors import ParamsError
 from ..system.limits import last_level_cache
 from ..system.memory import address_of
-from . import codec, geometry, kernels, ranges, twins
+from . import codec, geometry, kernels, planes, ranges, twins
 from .fill_tables import MIRROR_DRAW
 from .masks import check_values, decode_values, pick
 from .row_filler import RowFiller
@@ -191,7 +191,9 @@ class RowTransform:
                 found=f"dtype {self.dtype}",
                 hint='pass dtype="float32"',
             )
-        if stored.axes is None:
+        if wanted.layout == "planes":
+            self._plan_planes(stored, wanted, path)
+        elif stored.axes is None:
             self._plan_other(wanted)
         else:
             self._plan_image(stored, wanted, path)
@@ -236,6 +238,31 @@ class RowTransform:
         self.mode = "copy" if same else "each"
         self._to_hwc: tuple[int, ...] | None = None
         self.geometry = False
+
+    def _plan_planes(self, stored: SampleSpec, wanted: OutputSpec, path: str) -> None:
+        """4:2:0 planes as they are stored."""
+        planes.check_served(
+            stored.encoding,
+            {
+                "size": wanted.size is not None,
+                "crop": wanted.crop != "center" or wanted.crop_ratio != 1.0,
+                "flip": wanted.flip,
+                "dtype": self.dtype != np.uint8,
+                "steps on samples": bool(wanted.steps),
+            },
+            path,
+        )
+        height, width, self._channels = stored.image_shape()
+        if height is None or width is None:
+            raise ParamsError(
+                "the stored planes differ in size, a batch cannot",
+                path=path,
+                hint="convert the set with a fixed size (--size HxW), or leave layout out and pass "
+                "size=(H, W)",
+            )
+        self.row_shape = (planes.planes_bytes(height, width),)
+        self.view_axes = (0, 1)
+        self.mode, self.geometry, self._to_hwc = "each", False, None
 
     def _plan_image(self, stored: SampleSpec, wanted: OutputSpec, path: str) -> None:
         assert stored.axes is not None
@@ -566,6 +593,9 @@ class RowTransform:
                 self._memory == "CHW",
                 self._bits(out.reshape(-1)),
             )
+            return
+        if self.direct:
+            geometry.copy_into(hwc, out, flip)
             return
         if flip:
             hwc = hwc[:, ::-1]
