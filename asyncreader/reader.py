@@ -28,6 +28,7 @@ from .params.declare import documented
 from .pipeline import build
 from .pipeline.cuda import DeviceRing, open_device
 from .pipeline.distributed import rank_and_world, warn_of_ranks_left_out, worker_count
+from .pipeline.fill_batch import BatchFiller
 from .pipeline.processes import ProcessWorkers, Recipe
 from .pipeline.shared_memory import Arena
 from .pipeline.slots import SlotRing
@@ -109,7 +110,15 @@ class AsyncReader(Generic[D, L]):
             # before the workers start: whatever comes from then on, Ctrl-C too, ends them. It also
             # runs at interpreter exit, before threads and libraries are torn down
             self._finalizer = weakref.finalize(
-                self, _shut_down, self._pid, self._ring, self._workers, source, on_device, trace
+                self,
+                _shut_down,
+                self._pid,
+                self._ring,
+                self._workers,
+                source,
+                filler,
+                on_device,
+                trace,
             )
             self._workers.start()
         except BaseException:
@@ -459,6 +468,7 @@ def _shut_down(
     ring: SlotRing,
     workers: ThreadWorkers | ProcessWorkers,
     source: OpenSet,
+    filler: BatchFiller,
     on_device: DeviceRing | None,
     trace: Trace | None,
 ) -> None:
@@ -472,6 +482,9 @@ def _shut_down(
             kind = "thread" if isinstance(workers, ThreadWorkers) else "process"
             filled = None if ring.fills is None else ring.fills.meter
             steps.callback(trace.write, workers.meters, kind, len(ring.slots), filled)
+        steps.callback(filler.let_go)
+        if ring.fills is not None:
+            steps.callback(ring.fills.let_go)
         steps.callback(workers.stop)
         steps.callback(source.close)  # a worker that waits for a store waits no longer
         steps.callback(ring.close)

@@ -120,6 +120,10 @@ class BatchFiller:
         table = file_table(files, tables)
         return RowTables(filler.having(**sizes), table, (files, tables, self.seen))
 
+    def let_go(self) -> None:
+        """Own files no longer: the set is closed."""
+        self._tables = None
+
     def fill_queue(self, slots: Sequence[Slot], servers: int) -> FillQueue | None:
         """The queue for batches that compiled code fills; None if it cannot be used, or not yet."""
         tables = None if self.stages or not FillQueue.available() else self.find_tables()

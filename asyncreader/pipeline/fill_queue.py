@@ -105,7 +105,7 @@ class FillQueue:
         # memoryviews: items are read and written without a call
         self.control, self.queue, self.jobs = control.data, queue.data, jobs.data
         # their addresses are in the tables: they must stay alive
-        self._alive = [mark for *_, mark in outs], tables.alive
+        self._alive: object = [mark for *_, mark in outs], tables.alive
         self._used: dict[int, tuple[Array, Array | None]] = {}
         for number, (data, labels, _) in enumerate(outs):
             self.use(number, data, labels)
@@ -144,9 +144,19 @@ class FillQueue:
         """Begin no other batch."""
         self.control[STOPPED] = 1
 
+    def let_go(self) -> None:
+        """Own files and memory no longer, after stop(): a thread that still fills has its own
+        reference to them."""
+        self._alive = None
+
     def fill_all(self) -> None:
         """Fill all batches that no thread has begun."""
-        self._filler.run(self._tables, 1 << 62)
+        self._run(1 << 62)
+
+    def _run(self, most: int = 1, looks: int = 0) -> None:
+        alive = self._alive  # not in vain: see let_go()
+        self._filler.run(self._tables, most, looks)
+        del alive
 
     # -- workers -----------------------------------------------------------------------------
 
@@ -171,7 +181,7 @@ class FillQueue:
         """Fill batches until there has been none for some microseconds."""
         claimed = self.control[CLAIMED]
         started = time.perf_counter()
-        self._filler.run(self._tables, 1 << 62, LOOKS)
+        self._run(1 << 62, LOOKS)
         now = time.perf_counter()
         meter.seconds["read"] += now - started
         if self._traced and self.control[CLAIMED] > claimed:
@@ -196,7 +206,7 @@ class FillQueue:
     def fill_one(self) -> None:
         """Fill the oldest batch that no thread has begun, if there is one."""
         started = time.perf_counter()
-        self._filler.run(self._tables)
+        self._run()
         now = time.perf_counter()
         self.meter.seconds["read"] += now - started
         if self._traced:
