@@ -17,13 +17,12 @@ from ..array_types import UInt8
 from ..errors import DecodeError, ParamsError
 from ..system.memory import address_of
 from . import kernels
+from .planes_twins import HEADER as HEADER
 from .planes_twins import planes_bytes as planes_bytes
 
 #: The encoding, and the kind of an image.
 YUV420: Final = "yuv420"
 MAGIC: Final = b"yuv420\0\0"
-#: Bytes before the planes.
-HEADER: Final = len(MAGIC) + 8
 _SIZE: Final = struct.Struct("<II")
 
 

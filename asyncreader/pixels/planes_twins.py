@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
-from ..array_types import Array, Int64, UInt8
+from ..array_types import Array, Float64, Int64, UInt8
 from .twins import bytes_at
 
 
 def halves(height: int, width: int) -> tuple[int, int]:
     """(H, W) of a chroma plane of a picture."""
     return (height + 1) // 2, (width + 1) // 2
+
+
+#: Bytes before the planes.
+HEADER: Final = 16
 
 
 def planes_bytes(height: int, width: int) -> int:
@@ -80,3 +86,26 @@ def make_420_numpy(source: int, height: int, width: int, out: int) -> None:
     middle = (128 << 18) + (1 << 17)
     blue[:] = np.minimum((sums @ (-11059, -21709, 32768) + middle) >> 18, 255)
     red[:] = np.minimum((sums @ (32768, -27439, -5329) + middle) >> 18, 255)
+
+
+def plan_planes_numpy(
+    addresses: Int64,
+    sizes: Int64,
+    wanted: Int64,
+    ratio: float,
+    draws: Float64,
+    flips: UInt8,
+    out: int,
+    row_bytes: int,
+    rows: Int64,
+    magic: int,
+    plan: Int64,
+    boxes: Float64,
+    parts: Int64,
+) -> None:
+    """twins.plan_jpegs_numpy of 4:2:0 planes, which begin with the eight bytes ``magic``.
+
+    ``parts`` (B, 4): height and width of a picture, top and left of what is converted of it; its
+    height and width are in ``plan``. This twin plans nothing.
+    """
+    plan[:, 6] = 0

@@ -18,8 +18,9 @@ from ..array_types import Array, Bools, Int64, UInt8, UInt64
 from ..errors import AsyncReaderError, ChecksumError, DecodeError, ParamsError, SampleError
 from ..stats import Meter
 from ..system.memory import address_of
-from .encoded import PLANNED_BYTES, Images, groups, put_encoded, put_planned
+from .encoded import PLANNED_BYTES, Images, groups, put_encoded, put_planes, put_planned
 from .fill_tables import LEAST_HASHED, ROW_BYTES
+from .planes import YUV420
 from .row_filler import RowFiller
 from .steps import Row
 from .transform import SCRATCH, RowTransform
@@ -251,7 +252,8 @@ class RowWriter:
                 crop = None if crops is None else crops[some]
                 flip = None if flips is None else flips[some]
                 rows = self.job.rows[some]
-                left = put_planned(fill, images, crop, flip, self.out, rows, self.meter)
+                put = put_planes if fill.stored.encoding == YUV420 else put_planned
+                left = put(fill, images, crop, flip, self.out, rows, self.meter)
             for k in left:
                 if k not in bad:
                     self._decode(some.start + k, images[k])

@@ -199,7 +199,8 @@ class RowTransform:
             self._plan_image(stored, wanted, path)
         if self.method is not None:
             # loaded by the thread that opens the reader, not by a worker during the first batch
-            for name in ("uniform_rows", "plan_crops", "resize_planned", "plan_jpegs"):
+            plan = "plan_planes" if stored.encoding == planes.YUV420 else "plan_jpegs"
+            for name in ("uniform_rows", "plan_crops", "resize_planned", plan):
                 getattr(kernels, name)
         shape = () if stored.axes is None else (self._channels,)
         mean, std = (np.broadcast_to(np.ravel(v), shape or 1) for v in (wanted.mean, wanted.std))

@@ -363,18 +363,7 @@ sys.modules["numba"] = None
 import hashlib
 import numpy as np
 from asyncreader import AsyncReader
-from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import kernels, twins
-from asyncreader.pixels.fill_tables import (
-    ALWAYS,
-    LEAST_HASHED,
-    MIRROR_DRAW,
-    NEVER,
-    UNSEEN,
-    RowsInMemory,
-    file_table,
-)
-from asyncreader.pixels.row_filler import RowFiller
 assert not kernels.compiled()
 data = np.random.default_rng(0).integers(0, 256, (50, 9, 8, 3), dtype=np.uint8)
 digest = hashlib.sha256()
@@ -403,23 +392,61 @@ def test_every_kernel_has_its_twin() -> None:
         _ = kernels.nonsense
 
 
+def test_kernels_have_names_of_their_own() -> None:
+    """No two functions of compiled code have one name: kept code would run as one of them."""
+    pytest.importorskip("numba")
+    from numba.core.dispatcher import Dispatcher
+
+    from asyncreader.pixels import _compiled
+
+    found: dict[str, object] = {}
+    todo = [function for function, _ in _compiled.KERNELS.values()]
+    while todo:
+        function = todo.pop()
+        if found.setdefault(function.__qualname__, function) is not function:
+            raise AssertionError(f"two functions are called {function.__qualname__}")
+        cells = (cell.cell_contents for cell in function.__closure__ or ())
+        used = [function.__globals__.get(name) for name in function.__code__.co_names]
+        known = [one.py_func for one in (*used, *cells) if isinstance(one, Dispatcher)]
+        todo += [one for one in known if one not in found.values()]
+    assert len(found) > 40
+    assert not any("<locals>" in name for name in found)
+
+
+#: A process that checks what every kernel that fills batches makes of rows.
+FILLS = """
+import numpy as np
+from asyncreader import AsyncReader
+data = np.random.default_rng(0).integers(0, 256, (64, 9, 8, 3), dtype=np.uint8)
+for given, made in (
+    ({}, data),
+    ({"contiguous": True}, data),
+    ({"dtype": "float32"}, data.astype("f4")),
+    ({"dtype": "float16"}, data.astype("f2")),
+):
+    with AsyncReader(data=data, batch_size=16, **given) as reader:
+        for batch in reader:
+            expected = made[batch.indices].transpose(0, 3, 1, 2)
+            assert batch.data.dtype == expected.dtype and (batch.data == expected).all(), given
+"""
+
+
+@pytest.mark.slow
+def test_kernels_kept_by_several_processes_are_not_mixed_up(tmp_path: Path) -> None:
+    """Kernels that were compiled in one process each run as themselves in one that loads all."""
+    pytest.importorskip("numba")
+    folder = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    for name in ("affine_batches_half", "affine_batches", "copy_batches", "transpose_batches"):
+        child(f"from asyncreader.pixels import kernels\nkernels.{name}", **folder)
+    child(FILLS, **folder)
+
+
 def test_a_kernel_is_compiled_when_it_is_first_used() -> None:
     """Opening kernels.py loads no numba; using one loads that one, once for many threads."""
     pytest.importorskip("numba")
     found = child("""
 import sys, threading
-from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import kernels, twins
-from asyncreader.pixels.fill_tables import (
-    ALWAYS,
-    LEAST_HASHED,
-    MIRROR_DRAW,
-    NEVER,
-    UNSEEN,
-    RowsInMemory,
-    file_table,
-)
-from asyncreader.pixels.row_filler import RowFiller
 assert "numba" not in sys.modules and "gather_rows" not in vars(kernels)
 start, found = threading.Barrier(8), []
 def use():
@@ -438,18 +465,7 @@ print(sorted(set(kernels._TWINS) & set(vars(kernels))))
 GATHER = """
 import sys
 import numpy as np
-from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import kernels, twins
-from asyncreader.pixels.fill_tables import (
-    ALWAYS,
-    LEAST_HASHED,
-    MIRROR_DRAW,
-    NEVER,
-    UNSEEN,
-    RowsInMemory,
-    file_table,
-)
-from asyncreader.pixels.row_filler import RowFiller
 source, out = np.arange(12, dtype=np.uint8), np.zeros(12, np.uint8)
 rows = np.arange(3, dtype=np.int64)
 kernels.gather_rows(source.ctypes.data, rows * 4, 4, out.ctypes.data, rows)
@@ -629,22 +645,11 @@ def test_worker_processes_compile_nothing(package: Path, tmp_path: Path) -> None
 import multiprocessing
 import numpy as np
 from asyncreader import AsyncReader
-from asyncreader.keyed_random import mix_rows, uniforms
-from asyncreader.pixels import kernels, twins
-from asyncreader.pixels.fill_tables import (
-    ALWAYS,
-    LEAST_HASHED,
-    MIRROR_DRAW,
-    NEVER,
-    UNSEEN,
-    RowsInMemory,
-    file_table,
-)
-from asyncreader.pixels.row_filler import RowFiller
+from asyncreader.pixels import kernels
 
 def look(data, labels):
     if multiprocessing.parent_process() is not None:
-        for name in ("gather_rows", "feistel_rows"):
+        for name in ("copy_batches", "feistel_rows"):
             assert not getattr(kernels, name).stats.cache_misses, name
 
 if __name__ == "__main__":
@@ -702,8 +707,7 @@ def test_code_for_any_processor(tmp_path: Path) -> None:
     half = """
 scale = np.float32([0.3, 2, 1])
 out = np.zeros((1, 12), np.uint16)
-address, row, flip = source.ctypes.data, np.zeros(1, np.int64), np.zeros(1, np.uint8)
-kernels.affine_rows_half(address, row, 4, scale, scale, 2, flip, True, out, row)
+kernels.affine_row_half(source.ctypes.data, 4, scale, scale, 2, True, True, out[0])
 print(out)
 """
     generic = child(GATHER + half, NUMBA_CPU_NAME="generic", NUMBA_CACHE_DIR=str(tmp_path))

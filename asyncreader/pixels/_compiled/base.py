@@ -45,6 +45,20 @@ def kernel(*arguments: Any, name: str | None = None) -> Any:
     return decorate
 
 
+def apart(name: str) -> Any:
+    """Name a function that a factory makes several times, before it is compiled.
+
+    Code that is kept has symbols made of a function's name and of a number in the process that
+    compiled it. Two functions of one name, from two processes, would run as one of them.
+    """
+
+    def decorate(function: Any) -> Any:
+        function.__name__ = function.__qualname__ = f"{function.__name__}_{name}"
+        return function
+
+    return decorate
+
+
 # -- compiling and keeping -----------------------------------------------------------------------
 
 
@@ -194,6 +208,12 @@ def u8_pointer(typingctx: Any, address: Any) -> Any:
         return builder.inttoptr(arguments[0], kind)
 
     return types.CPointer(types.uint8)(types.uintp), generate
+
+
+@njit(inline="always")
+def address_in(array: Any) -> Any:
+    """The address of an array, which must stay in use by its name: numba frees it after that."""
+    return np.int64(array.ctypes.data)  # with other integers its own type would make a float
 
 
 @njit(inline="always")

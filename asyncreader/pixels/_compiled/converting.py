@@ -11,7 +11,7 @@ from numba import carray, njit, types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from .base import load_any, store_any, u8_pointer
+from .base import apart, load_any, store_any, u8_pointer
 from .moving import AHEAD, prefetch, stream_row
 
 
@@ -143,11 +143,12 @@ def transpose_row(come, go, pixels, channels, item, stream, planes):  # type: ig
                 dst[(c * pixels + p) * item + k] = src[(p * channels + c) * item + k]
 
 
-def _affine_row(pointer: Any, size: int) -> Any:
+def _affine_row(name: str, pointer: Any, size: int) -> Any:
     """A function that casts a row to the elements of ``pointer``, ``size`` bytes each: float32, or
     bits of float16."""
 
     @njit(inline="always")
+    @apart(name)
     def scaled(come, go, count, a, b, a_step, stream, tile):  # type: ignore[no-untyped-def]
         """``count`` (at most TILE) values times a[0], a[a_step] ... plus b."""
         src = u8_pointer(come)
@@ -164,6 +165,7 @@ def _affine_row(pointer: Any, size: int) -> Any:
             stream_row(to, go, size * count)
 
     @njit
+    @apart(name)
     def affine_row(  # type: ignore[no-untyped-def]
         come, go, height, width, planar, a, b, stream, planes, tile
     ):
@@ -202,4 +204,7 @@ def _affine_row(pointer: Any, size: int) -> Any:
     return affine_row
 
 
-affine_row, affine_row_half = _affine_row(_f4_pointer, 4), _affine_row(_u2_pointer, 2)
+affine_row, affine_row_half = (
+    _affine_row("f4", _f4_pointer, 4),
+    _affine_row("f2", _u2_pointer, 2),
+)

@@ -52,7 +52,7 @@ from ..fill_tables import (
     WHOLE,
     WIDTH,
 )
-from .base import i8, kernel, memcpy, mixed, pread
+from .base import apart, i8, kernel, memcpy, mixed, pread
 from .converting import (
     TILE,
     affine_row,
@@ -80,6 +80,7 @@ from .moving import (
 _ROW_AHEAD = 512
 
 _table, _numbers, _f4 = types.int64[:, ::1], types.int64[::1], types.float32[::1]
+_ARGUMENTS = (_numbers, _numbers, _table, _table, _numbers, _f4, _f4, i8, i8)
 
 
 @njit(inline="always")
@@ -129,10 +130,11 @@ def _of_line(coefficients, width):  # type: ignore[no-untyped-def]
     return repeated
 
 
-def _fill(put: Any, plain: bool) -> Any:
+def _fill(name: str, put: Any, plain: bool) -> Any:
     """A function that fills the rows of one job, each as ``put`` does; ``plain``: by a copy."""
 
     @njit
+    @apart(name)
     def fill(job, files, sizes, a, b, scratch, planes, tile, sums):  # type: ignore[no-untyped-def]
         """Returns the number of rows that could not be read, or whose checksum differs."""
         size, stream, mode = sizes[ROW_BYTES], sizes[STREAM] != 0, sizes[CHECK]
@@ -215,10 +217,12 @@ def _fill(put: Any, plain: bool) -> Any:
     return fill
 
 
-def _filler(put: Any, plain: bool) -> Any:
-    """A kernel: the batches of a queue, each claimed by one of the threads that call it."""
-    fill = _fill(put, plain)
+def _enter_filler(name: str, put: Any, plain: bool) -> None:
+    """Enter a kernel: the batches of a queue, each claimed by one of the threads that call it."""
+    fill = _fill(name, put, plain)
 
+    @kernel(*_ARGUMENTS, name=name)
+    @apart(name)
     def batches(  # type: ignore[no-untyped-def]
         control, queue, jobs, files, sizes, scale, shift, most, looks
     ):
@@ -248,8 +252,6 @@ def _filler(put: Any, plain: bool) -> Any:
             done += 1
             looked = 0
 
-    return batches
-
 
 @njit
 def _put_mirrored(come, go, flipped, sizes, a, b, scratch, planes, tile):  # type: ignore[no-untyped-def]
@@ -278,8 +280,9 @@ def _put_planes(come, go, flipped, sizes, a, b, scratch, planes, tile):  # type:
     transpose_row(come, go, pixels, sizes[CHANNELS], sizes[ITEM], stream, planes)
 
 
-def _put_affine(affine: Any) -> Any:
+def _put_affine(name: str, affine: Any) -> Any:
     @njit
+    @apart(name)
     def put(come, go, flipped, sizes, a, b, scratch, planes, tile):  # type: ignore[no-untyped-def]
         come = _upright(come, flipped, sizes, scratch)
         planar, stream = sizes[PLANAR] != 0, sizes[STREAM] != 0
@@ -288,10 +291,11 @@ def _put_affine(affine: Any) -> Any:
     return put
 
 
-def _one_row(affine: Any) -> Any:
-    """A kernel that casts one picture."""
+def _enter_row(name: str, affine: Any, element: Any) -> None:
+    """Enter a kernel that casts one picture."""
 
     @njit
+    @apart(name)
     def cast(  # type: ignore[no-untyped-def]
         source, height, width, mirrored, planar, out, a, b, scratch, planes, tile
     ):
@@ -302,6 +306,8 @@ def _one_row(affine: Any) -> Any:
         go = np.uintp(out.ctypes.data)
         affine(come, go, height, width, planar, a, b, False, planes, tile)
 
+    @kernel(types.uintp, i8, _f4, _f4, i8, types.boolean, types.boolean, element, name=name)
+    @apart(name)
     def row(source, pixels, scale, shift, width, mirrored, planar, out):  # type: ignore[no-untyped-def]
         a, b = _of_line(scale, width), _of_line(shift, width)
         planes, tile = np.empty((3, TILE), np.uint8), np.empty(1, np.float32)
@@ -311,19 +317,14 @@ def _one_row(affine: Any) -> Any:
         height = pixels // width
         cast(source, height, width, mirrored, planar, out, a, b, scratch, planes, tile)
 
-    return row
 
-
-_ARGUMENTS = (_numbers, _numbers, _table, _table, _numbers, _f4, _f4, i8, i8)
-
-kernel(*_ARGUMENTS, name="copy_batches")(_filler(_put_mirrored, True))
-kernel(*_ARGUMENTS, name="transpose_batches")(_filler(_put_planes, False))
-kernel(*_ARGUMENTS, name="affine_batches")(_filler(_put_affine(affine_row), False))
-_ROW = (types.uintp, i8, _f4, _f4, i8, types.boolean, types.boolean)
-kernel(*_ROW, _f4, name="affine_row")(_one_row(affine_row))
+_enter_filler("copy_batches", _put_mirrored, True)
+_enter_filler("transpose_batches", _put_planes, False)
+_enter_filler("affine_batches", _put_affine("f4", affine_row), False)
+_enter_row("affine_row", affine_row, _f4)
 if has_half():  # otherwise the twins serve
-    kernel(*_ARGUMENTS, name="affine_batches_half")(_filler(_put_affine(affine_row_half), False))
-    kernel(*_ROW, types.uint16[::1], name="affine_row_half")(_one_row(affine_row_half))
+    _enter_filler("affine_batches_half", _put_affine("f2", affine_row_half), False)
+    _enter_row("affine_row_half", affine_row_half, types.uint16[::1])
 
 
 @kernel(types.uintp, i8, i8)

@@ -20,7 +20,7 @@ from .base import (
     u8_pointer,
 )
 from .jpeg_bits import peek, symbols_of, u16_at, upright, without_stuffing
-from .rectangles import choose_rect
+from .rectangles import AVERAGED, choose_rect
 
 _bytes = types.Array(types.uint8, 1, "C", readonly=True)
 
@@ -58,8 +58,6 @@ def _lowest_bit(typingctx: Any, value: Any) -> Any:
 _WORTH = 16_384
 #: Shortest side of a part: a decoder treats pictures of a few pixels in other ways.
 _SHORTEST = 64
-#: Pixels of a side, for one of the result, beyond which they are averaged before a resize.
-_AVERAGED = 64
 #: Bytes that must be there behind those of the file.
 _SPARE = 64
 
@@ -401,7 +399,7 @@ def plan_jpegs(  # type: ignore[no-untyped-def]
         if whole and (height != high or width != wide):
             continue
         choose_rect(height, width, high, wide, wanted[2], ratio, draws[i], rect)
-        if rect[2] > _AVERAGED * high or rect[3] > _AVERAGED * wide:
+        if rect[2] > AVERAGED * high or rect[3] > AVERAGED * wide:
             continue
         low_h, low_w = _needs(rect[2], high, height), _needs(rect[3], wide, width)
         n = 8 if whole else _eighths(height, width, low_h, low_w)

@@ -9,7 +9,22 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from .base import i8, kernel, load_any, memcpy, store_any, u8_pointer
+from ..planes_twins import HEADER
+from .base import (
+    address_in,
+    boxes_type,
+    draws_type,
+    i8,
+    kernel,
+    load_any,
+    memcpy,
+    offsets_type,
+    plans_type,
+    store_any,
+    u8_pointer,
+)
+from .moving import load_i8
+from .rectangles import AVERAGED, choose_rect
 from .vectors import COLUMNS, FAST, called, take
 
 _BYTE, _SHORT, _INT, _LONG = (ir.IntType(bits) for bits in (8, 16, 32, 64))
@@ -109,15 +124,10 @@ def _to_rgb(typingctx: Any, luma: Any, blue: Any, red: Any, out: Any) -> Any:
     return types.void(*[types.int64] * 4), generate
 
 
-@njit(inline="always")
-def _address(array: Any) -> Any:
-    return np.int64(array.ctypes.data)
-
-
 @njit
 def _rgb_line(lines: Any, first: Any, rgb: Any, wide: Any, out: Any) -> None:
     """A line of RGB at ``out``, of one of each plane; ``rgb`` has room for whole vectors."""
-    at, to, pitch = _address(lines) + first, _address(rgb), lines.shape[1]
+    at, to, pitch = address_in(lines) + first, address_in(rgb), lines.shape[1]
     for x in range(0, wide, COLUMNS):
         _to_rgb(at + x, at + pitch + x, at + 2 * pitch + x, to + 3 * x)
     memcpy(out, to, 3 * wide)
@@ -175,7 +185,7 @@ def _upsampled(
         sums[0] = 3 * np.int32(near[-1]) + np.int32(far[-1])
     if first + count < half_x:
         sums[count + 1] = 3 * np.int32(near[count]) + np.int32(far[count])
-    at, to = _address(sums), _address(line)
+    at, to = address_in(sums), address_in(line)
     for x in range(0, count, COLUMNS // 2):
         _between(at + 2 * x, to + 2 * x)
 
@@ -188,10 +198,42 @@ def convert_420(source, height, width, top, left, out, high, wide):  # type: ign
     sums, rgb = np.empty(count + COLUMNS, np.int16), np.empty(3 * (wide + COLUMNS), np.uint8)
     planes = source + height * width
     for y in range(top, top + high):
-        memcpy(_address(lines[0]) + left % 2, source + y * width + left, wide)
+        memcpy(address_in(lines[0]) + left % 2, source + y * width + left, wide)
         _upsampled(planes, half_y, half_x, y, first, count, sums, lines[1])
         _upsampled(planes + half_y * half_x, half_y, half_x, y, first, count, sums, lines[2])
         _rgb_line(lines, left % 2, rgb, wide, out + 3 * wide * (y - top))
+
+
+@kernel(
+    *(offsets_type, offsets_type, offsets_type, types.float64, draws_type),
+    *(types.Array(types.uint8, 1, "C", readonly=True), types.int64, types.int64, offsets_type),
+    *(types.uint64, plans_type, boxes_type, plans_type),
+)
+def plan_planes(  # type: ignore[no-untyped-def]
+    addresses, sizes, wanted, ratio, draws, flips, out, row_bytes, rows, magic, plan, boxes, parts
+):
+    rect = np.empty(4, np.int64)
+    high, wide, whole = wanted[0], wanted[1], wanted[4] != 0
+    for i in range(addresses.size):
+        plan[i, 6] = 0
+        if sizes[i] < HEADER or np.uint64(load_i8(np.uintp(addresses[i]))) != magic:
+            continue
+        both = load_i8(np.uintp(addresses[i] + 8))
+        width, height = both & 0xFFFFFFFF, (both >> 32) & 0xFFFFFFFF
+        if width == 0 or height == 0 or width > wanted[3] // height:
+            continue
+        half = ((height + 1) // 2) * ((width + 1) // 2)
+        if sizes[i] != HEADER + height * width + 2 * half:
+            continue
+        if whole and (height != high or width != wide):
+            continue
+        choose_rect(height, width, high, wide, wanted[2], ratio, draws[i], rect)
+        if rect[2] > AVERAGED * high or rect[3] > AVERAGED * wide:
+            continue
+        parts[i, 0], parts[i, 1], parts[i, 2], parts[i, 3] = height, width, rect[0], rect[1]
+        plan[i, 1], plan[i, 2], plan[i, 3] = rect[2], rect[3], flips[i]
+        plan[i, 4], plan[i, 5], plan[i, 6] = out + rows[i] * row_bytes, addresses[i], sizes[i]
+        boxes[i, 0], boxes[i, 1], boxes[i, 2], boxes[i, 3] = 0.0, 0.0, rect[2], rect[3]
 
 
 @kernel(types.int64, i8, i8, types.int64)

@@ -10,6 +10,8 @@ from numba import njit
 
 #: Numbers of the crops: see twins.CROPS.
 _RANDOM, _RANDOM_RESIZED, _NONE = 1, 2, 3
+#: Pixels of a side, for one of the result, beyond which they are averaged before a resize.
+AVERAGED: Final = 64
 #: Made by Python, so that it is the number that geometry.choose_rect has.
 _LOG_ASPECT: Final = math.log(4 / 3)
 

@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from .base import boxes_type, draws_type, i8, kernel, memcpy, offsets_type, plans_type, u8_pointer
+from .base import (
+    address_in,
+    boxes_type,
+    draws_type,
+    i8,
+    kernel,
+    memcpy,
+    offsets_type,
+    plans_type,
+    u8_pointer,
+)
 from .rectangles import choose_rect
 from .vectors import (
     COLUMNS,
@@ -87,15 +97,10 @@ def _quantised(weights: Any, out: Any) -> None:
 # hence arrays, not addresses, are handed to these.
 
 
-@njit(inline="always")
-def _address(array: Any) -> Any:
-    return np.int64(array.ctypes.data)  # with other integers its own type would make a float
-
-
 @njit
 def _line_down(rows: Any, weights: Any, line: Any, size: Any) -> None:
     """A line of the result, from rows that are filtered along."""
-    source, at, out = _address(rows), _address(weights), _address(line)
+    source, at, out = address_in(rows), address_in(weights), address_in(line)
     for j in range(0, size, COLUMNS):
         filter_down(source + j, rows.shape[1], at, weights.size // 2, out + j)
 
@@ -113,12 +118,12 @@ def _lines_along(
 ) -> None:
     """LINES rows, from a picture's lines."""
     at, vectors, step, to = (
-        _address(weights),
+        address_in(weights),
         weights.shape[1],
         32 * weights.shape[1],
-        _address(mixed),
+        address_in(mixed),
     )
-    order = _address(orders)
+    order = address_in(orders)
     if vectors == 1:
         for i in range(come.size):
             along_1(source + come[i], stride, channels, order, at + step * i, 1, to + 32 * i)
@@ -131,7 +136,7 @@ def _lines_along(
                 source + come[i], stride, channels, order, at + step * i, vectors, to + 32 * i
             )
     for i in range(0, come.size, PIXELS):
-        spread(to + 32 * i, channels, order + 32, _address(out) + i * channels, out.shape[1])
+        spread(to + 32 * i, channels, order + 32, address_in(out) + i * channels, out.shape[1])
 
 
 @njit
@@ -191,17 +196,17 @@ def _resize(
         while row < first_y[y] + taps_y:
             if row + LINES - top >= len(rows):  # what is still needed moves to the front
                 for k in range(first_y[y], row):
-                    memcpy(_address(rows[k - first_y[y] :]), _address(rows[k - top :]), size)
+                    memcpy(address_in(rows[k - first_y[y] :]), address_in(rows[k - top :]), size)
                 top = first_y[y]
             begin, step = source + row * stride + left * channels, stride
             if (inside[1] - row - LINES) * stride < 16:
                 for k in range(min(LINES, inside[1] - row)):
-                    memcpy(_address(last[k:]), begin + k * stride, count)
-                begin, step = _address(last), count + 16
+                    memcpy(address_in(last[k:]), begin + k * stride, count)
+                begin, step = address_in(last), count + 16
             _lines_along(begin, step, channels, come, weights, orders, mixed, rows[row - top :])
             row += LINES
         _line_down(rows[first_y[y] - top :], down[y], line, size)
-        memcpy(out + y * size, _address(line), size)
+        memcpy(out + y * size, address_in(line), size)
     last[0, 0] = line[0] = 0  # in use until here
 
 
