@@ -398,14 +398,25 @@ def checked(name: str, path: str, made: dict[str, str]) -> Case:
     return Case(f"checks, {name}, {path}", found, goals, count=count)
 
 
+def encodings(made: dict[str, str]) -> Case:
+    """Pictures of 256 x 256 as pixels, 4:2:0 planes and JPEGs with restart markers, trained on as
+    ImageNet is: random-resized crops of 224 x 224, mirrored at random."""
+    given = {"size": [224, 224], "crop": "random-resized", "flip": True}
+    names = {"pixels": "raw256", "yuv420": "yuv420256", "JPEG": "jpeg256"}
+    found = [ours(name, made[key], **given) for name, key in names.items()]
+    goals = [Goal("yuv420", "JPEG", 3.0), Goal("yuv420", "pixels", 0.7)]
+    return Case("encodings at 256", found, goals, count=inputs.JPEGS * inputs.TIMES)
+
+
 def matrix(made: dict[str, str]) -> list[Case]:
-    """Every path of raw pixels, and every path with checks."""
+    """Every path of raw pixels, every path with checks, and the encodings."""
     names = ("raw224", "raw32")
     small = ("copy", "flip", "flip, float32")
     return [
         *(paths(name, made) for name in names),
         *(checked("raw224", path, made) for path in CHECKED),
         *(checked("raw32", path, made) for path in small),
+        encodings(made),
     ]
 
 

@@ -174,6 +174,12 @@ def build(folder: Path) -> dict[str, str]:
         convert(made["jpeg"], path, encoding="original", format="hdf5", restarts=True)
 
     made["jpeg.restarts"] = once(folder / f"{made['jpeg'].name}_restarts.h5", restarts)
+    for encoding in ("raw", "yuv420", "jpeg"):
+
+        def at_256(path: Path, encoding: str = encoding) -> None:
+            convert(made["jpeg"], path, encoding=encoding, format="hdf5", size=(256, 256))
+
+        made[f"{encoding}256"] = once(folder / f"{made['jpeg'].name}_256_{encoding}.h5", at_256)
     return {name: str(path) for name, path in made.items()}
 
 
