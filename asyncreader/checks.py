@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeV
 from .errors import ParamsError
 
 if TYPE_CHECKING:
-    from .array_types import Int64
+    from .array_types import Float64, Int64
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -424,6 +424,30 @@ def _subset(value: Any) -> str | slice | Int64:
 
 SUBSET: Final = Check(
     "a slice, a 1-D array of record numbers or the name of a split", _subset, "slice"
+)
+
+
+def _weights(value: Any) -> Literal["balanced"] | Float64:
+    import numpy as np
+
+    if isinstance(value, str) and value == "balanced":
+        return "balanced"
+    _check_unmasked(value)
+    weights = np.array(value, np.float64)  # a copy, as of a subset
+    if weights.ndim != 1 or weights.size == 0:
+        raise ValueError
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if wrong.size:
+        first = int(wrong[0])
+        hint = f"{wrong.size} of {weights.size} weights are so" if wrong.size > 1 else None
+        raise Wrong("a finite number of at least 0", float(weights[first]), f"[{first}]", hint)
+    if not weights.any():
+        raise Wrong("at least one weight above 0", f"{weights.size} weights, all 0")
+    return weights
+
+
+WEIGHTS: Final[Check[Literal["balanced"] | Float64]] = Check(
+    'a 1-D array of numbers, one for each sample, or "balanced"', _weights, words=("balanced",)
 )
 
 

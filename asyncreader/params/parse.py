@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from ..checks import written
 from ..errors import ParamsError
-from ..sampling import takes_window
+from ..sampling import draws, takes_weights, takes_window
 from .other_names import instead
 from .reader import PARAMETERS, PATHS, READ_BY, SHUFFLE_WINDOW, Given, ReaderParams
 
@@ -111,6 +111,18 @@ def _check_together(p: ReaderParams) -> None:
         raise ParamsError("crop and crop_ratio need size=(H, W)")
     if not takes_window(p.shuffle) and p.shuffle_window != SHUFFLE_WINDOW:
         raise ParamsError('shuffle_window goes with shuffle="block"', found=f"{p.shuffle!r}")
+    if p.weights is not None and not takes_weights(p.shuffle):
+        raise ParamsError(
+            "weights make independent draws, an order of their own",
+            found=f"weights and shuffle={p.shuffle!r}",
+            hint="leave one of them out",
+        )
+    if p.epoch_samples is not None and p.weights is None and not draws(p.shuffle):
+        raise ParamsError(
+            'epoch_samples goes with weights or shuffle="replacement"',
+            found=f"shuffle={p.shuffle!r}",
+            hint="other epochs serve each sample once; subset= serves fewer of them",
+        )
     _check_fields(p)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ..array_types import Int64
+    from ..array_types import Float64, Int64
     from ..pixels.transform import OutputSpec
 
 #: What names packed files: a path, a glob or several of them.
@@ -70,6 +70,8 @@ class ReaderKeywords(TypedDict, total=False):
     workers: Workers
     shuffle: Shuffle
     shuffle_window: int
+    weights: Literal["balanced"] | npt.ArrayLike | None
+    epoch_samples: int | None
     seed: int
     epochs: int | None
     last_batch: LastBatch
@@ -181,6 +183,19 @@ class ReaderParams:
     )
     shuffle_window: int = parameter(
         SHUFFLE_WINDOW, whole(1), 'samples mixed together by `"block"`, at most 256 MiB decoded'
+    )
+    weights: Literal["balanced"] | Float64 | None = parameter(
+        None,
+        optional(checks.WEIGHTS),
+        "independent draws: how often each sample comes, relative to the others. One number for "
+        'each sample (of the `subset`, in its order), or `"balanced"`: each class as often as the '
+        "others. Samples of weight 0 never come",
+    )
+    epoch_samples: int | None = parameter(
+        None,
+        optional(whole(1, 1 << 63)),
+        'samples in an epoch with `weights` or `shuffle="replacement"`',
+        shown="as many as there are samples",
     )
     seed: int = parameter(0, whole(0, 1 << 64), "seed of the order, of crops and of flips")
     epochs: int | None = parameter(None, optional(whole(1)), "number of epochs; None: endless")
@@ -375,7 +390,7 @@ class ReaderParams:
 PARAMETERS: Final = declared(ReaderParams)
 
 #: Parameters whose values may have no hash; equal ones of the others have equal hashes.
-_UNHASHED: Final = ("data", "labels", "subset", "postprocess")
+_UNHASHED: Final = ("data", "labels", "subset", "weights", "postprocess")
 
 
 def _equal(a: object, b: object) -> bool:

@@ -29,7 +29,7 @@ from ..sources import (
     read_rows,
 )
 from ..sources.sets.joined import JoinedSource
-from ..sources.subset import resolve_subset
+from ..sources.subset import resolve_subset, resolve_weights
 from ..stats import Meter
 from ..system.memory import aligned_empty
 from .fill_batch import BatchFiller
@@ -55,15 +55,18 @@ def rooted(p: ReaderParams) -> ReaderParams:
     return replace(p, **found)
 
 
-def make_filler(
-    p: ReaderParams, source: OpenSet, rank: int, world_size: int, allocate: Allocate = np.zeros
-) -> BatchFiller:
-    """The filler of a source, with its order. ParamsError if source and parameters do not fit."""
-    fills = source.fills(p.wanted)
+def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) -> Schedule:
+    """The batches of a rank, in the order that the parameters ask for. ParamsError if source and
+    parameters do not fit."""
     if p.last_batch == "short" and world_size != 1:
         raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
     subset = resolve_subset(p.subset, source)
-    sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, _storage(source, fills), subset)
+    storage = replace(
+        _storage(source, source.fills(p.wanted)),
+        weights=resolve_weights(p.weights, source, subset),
+        epoch_samples=p.epoch_samples,
+    )
+    sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, storage, subset)
     schedule = Schedule(sampler, p.batch_size, rank, world_size, p.last_batch)
     if schedule.steps == 0:
         raise ParamsError(
@@ -71,8 +74,15 @@ def make_filler(
             found=f"{schedule.length} samples, batch_size x world_size = {schedule.global_batch}",
             hint='lower batch_size, or last_batch="pad", "wrap" or "short"',
         )
-    if sampler.window:
-        source.reserve(sampler.window)
+    return schedule
+
+
+def make_filler(
+    p: ReaderParams, source: OpenSet, schedule: Schedule, allocate: Allocate = np.zeros
+) -> BatchFiller:
+    """The filler of a source. ParamsError if source and parameters do not fit."""
+    if schedule.sampler.window:
+        source.reserve(schedule.sampler.window)
     unchecked = [name for name in source.names if name not in source.checked]
     if p.verify == "always" and unchecked:
         raise ParamsError(
@@ -83,7 +93,7 @@ def make_filler(
         )
     return BatchFiller(
         source,
-        fills,
+        source.fills(p.wanted),
         schedule,
         on_error=p.on_error,
         verify=p.verify,
@@ -207,13 +217,12 @@ def shared_slots(
 def build_worker(
     index: SetIndex,
     p: ReaderParams,
-    rank: int,
-    world_size: int,
+    schedule: Schedule,
     layout: SlotLayout,
     arena: Arena,
 ) -> tuple[BatchFiller, list[Slot]]:
     """The filler and the slots of a worker process: its own source of the set, shared memory."""
-    filler = make_filler(p, index.open(), rank, world_size, arena.empty)
+    filler = make_filler(p, index.open(), schedule, arena.empty)
     return filler, layout.build(p.njob + 1, arena.empty, filler.handed_out)
 
 

@@ -25,22 +25,36 @@ def at_random(shuffle: Shuffle) -> bool:
     return shuffle in (True, "replacement")
 
 
+def draws(shuffle: Shuffle) -> bool:
+    """Whether samples are drawn independently, as many as one wants."""
+    return shuffle == "replacement"
+
+
+def takes_weights(shuffle: Shuffle) -> bool:
+    """Whether weights may go with this order: draws by weight are an order of their own."""
+    return shuffle in (True, False, "replacement")
+
+
 def sampler_of(
     shuffle: Shuffle, seed: int, window: int, storage: Storage, subset: Subset | None = None
 ) -> Sampler:
     """The sampler of a set, or of a ``subset`` of it. ``window``: samples to mix together."""
     from .blocks import Blocks, window_of
     from .samplers import Replacement, Sequential, Shuffled
+    from .weighted import AliasTable, Weighted
     from .within import Within, ends_inside, subset_count
 
     count = subset_count(subset, storage.count)
     sampler: Sampler
-    if shuffle == "block":
+    if storage.weights is not None:
+        table = AliasTable.of(storage.weights)
+        sampler = Weighted(count, seed, table, storage.epoch_samples or count)
+    elif shuffle == "block":
         window = window_of(window, storage.block, storage.sample_bytes)
         ends = ends_inside(storage.ends, subset)
         sampler = Blocks(count, seed, storage.block, window, ends)
     elif shuffle == "replacement":
-        sampler = Replacement(count, seed)
+        sampler = Replacement(count, seed, storage.epoch_samples)
     else:
         sampler = Shuffled(count, seed) if shuffle else Sequential(count, seed)
     return sampler if subset is None else Within(subset, sampler)

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from ..array_types import Int64
+from ..array_types import Float64, Int64
 from ..keyed_random import (
     STREAM_BAD_SAMPLE,
     STREAM_REPLACEMENT,
@@ -31,10 +31,12 @@ def digest(data: bytes) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Storage:
-    """How a set is stored, as far as an order depends on it.
+    """What an order depends on: how a set is stored, and what is wanted of its samples.
 
     ``count``: its samples; ``block``: those that are stored together; ``sample_bytes``: of one
     decoded; ``ends``: where each of several files ends; ``open_files``: those that stay open.
+    ``weights``: float64, of each sample (of the subset); ``epoch_samples``: draws in an epoch, None
+    for as many as there are samples.
     """
 
     path: str
@@ -43,6 +45,8 @@ class Storage:
     sample_bytes: int = 1
     ends: Int64 | None = None
     open_files: int | None = None
+    weights: Float64 | None = None
+    epoch_samples: int | None = None
 
 
 class Sampler(Protocol):
@@ -97,7 +101,7 @@ class Sequential(Sampler):
         return positions
 
 
-class _AtRandom(Sampler, Protocol):
+class AtRandom(Sampler, Protocol):
     """A sampler whose samples come from anywhere in the set."""
 
     def warning(self, storage: Storage) -> str | None:
@@ -112,7 +116,7 @@ class _AtRandom(Sampler, Protocol):
 
 
 @dataclass(frozen=True)
-class Shuffled(_AtRandom):
+class Shuffled(AtRandom):
     """Another permutation of all records in each epoch."""
 
     kind = True
@@ -124,12 +128,22 @@ class Shuffled(_AtRandom):
 
 
 @dataclass(frozen=True)
-class Replacement(_AtRandom):
-    """Independent draws, as many in each epoch as there are records."""
+class Replacement(AtRandom):
+    """Independent draws; ``samples`` in each epoch, None for as many as there are records."""
 
     kind = "replacement"
     population: int
     seed: int = 0
+    samples: int | None = None
+
+    @property
+    def length(self) -> int:
+        return self.population if self.samples is None else self.samples
+
+    def identity(self) -> Mapping[str, str | int | None]:
+        """With the number of samples, where that is not the number of records."""
+        same = self.length == self.population
+        return {"shuffle": self.kind} | ({} if same else {"epoch_samples": self.length})
 
     def records(self, epoch: int, positions: Int64) -> Int64:
         draws = mix_rows(key_of(self.seed, STREAM_REPLACEMENT, epoch), positions)

@@ -101,6 +101,9 @@ def diagnose(
     given.setdefault("njob", 4)
     given.setdefault("batch_size", 128)
     p = parse_params(given, {})
+    if p.weights is not None:  # what is measured may be a part of the set, which they would not fit
+        given |= {"weights": None, "epoch_samples": None, "shuffle": "replacement"}
+        p = parse_params(given, {})
     _check_local(p)
     with contextlib.closing(open_source(p.given_path, fields_of(p))) as source:
         notes = []
