@@ -179,7 +179,9 @@ class ReaderParams:
         False,
         one_of(Shuffle),
         '`True`: another permutation every epoch; `"block"`: blocks of storage in random order, '
-        'samples mixed over a window; `"replacement"`: independent draws',
+        'samples mixed over a window; `"replacement"`: independent draws; '
+        '`"balanced-permutation"`: groups of one sample of each class, and none comes again before '
+        "all of its class have come",
     )
     shuffle_window: int = parameter(
         SHUFFLE_WINDOW, whole(1), 'samples mixed together by `"block"`, at most 256 MiB decoded'

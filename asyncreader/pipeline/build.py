@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import ParamsError
 from ..params import PATHS, ReaderParams
 from ..pixels.transform import RowTransform
-from ..sampling import sampler_of
+from ..sampling import sampler_of, takes_classes
 from ..sampling.samplers import Storage
 from ..sampling.schedule import BatchPlan, Cursor, Schedule
 from ..sources import (
@@ -29,7 +29,7 @@ from ..sources import (
     read_rows,
 )
 from ..sources.sets.joined import JoinedSource
-from ..sources.subset import resolve_subset, resolve_weights
+from ..sources.subset import classes_of, resolve_subset, resolve_weights
 from ..stats import Meter
 from ..system.memory import aligned_empty
 from .fill_batch import BatchFiller
@@ -64,6 +64,9 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
     storage = replace(
         _storage(source, source.fills(p.wanted)),
         weights=resolve_weights(p.weights, source, subset),
+        classes=classes_of(source, subset, f"shuffle={p.shuffle!r}")
+        if takes_classes(p.shuffle)
+        else None,
         epoch_samples=p.epoch_samples,
     )
     sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, storage, subset)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .samplers import Sampler, Storage, Subset
 
 #: Values of the parameter ``shuffle``.
-Shuffle: TypeAlias = bool | Literal["block", "replacement"]
+Shuffle: TypeAlias = bool | Literal["block", "replacement", "balanced-permutation"]
 
 
 def takes_window(shuffle: Shuffle) -> bool:
@@ -22,7 +22,12 @@ def takes_window(shuffle: Shuffle) -> bool:
 
 def at_random(shuffle: Shuffle) -> bool:
     """Whether samples come from anywhere in the set, not from a few places at a time."""
-    return shuffle in (True, "replacement")
+    return shuffle in (True, "replacement", "balanced-permutation")
+
+
+def takes_classes(shuffle: Shuffle) -> bool:
+    """Whether this order follows the classes of the samples."""
+    return shuffle == "balanced-permutation"
 
 
 def draws(shuffle: Shuffle) -> bool:
@@ -39,6 +44,7 @@ def sampler_of(
     shuffle: Shuffle, seed: int, window: int, storage: Storage, subset: Subset | None = None
 ) -> Sampler:
     """The sampler of a set, or of a ``subset`` of it. ``window``: samples to mix together."""
+    from .balanced import Balanced
     from .blocks import Blocks, window_of
     from .samplers import Replacement, Sequential, Shuffled
     from .weighted import AliasTable, Weighted
@@ -53,6 +59,9 @@ def sampler_of(
         window = window_of(window, storage.block, storage.sample_bytes)
         ends = ends_inside(storage.ends, subset)
         sampler = Blocks(count, seed, storage.block, window, ends)
+    elif shuffle == "balanced-permutation":
+        assert storage.classes is not None
+        sampler = Balanced.of(storage.classes, seed)
     elif shuffle == "replacement":
         sampler = Replacement(count, seed, storage.epoch_samples)
     else:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from ..array_types import Float64, Int64
+from ..array_types import Bools, Float64, Int64
 from ..keyed_random import (
     STREAM_BAD_SAMPLE,
     STREAM_REPLACEMENT,
@@ -29,14 +29,24 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
+def passes(first: int, count: int, draws: Int64) -> Iterator[tuple[int, Bools, Int64]]:
+    """Passes over ``count`` records that the draws ``first + draws`` are of: the number of each,
+    which of the draws (bool, their shape), and the positions of these in the pass (int64)."""
+    begun, at = divmod(first, count)
+    number, inside = np.divmod(draws + at, count)
+    for one in np.unique(number).tolist():
+        which = number == one
+        yield begun + one, which, inside[which]
+
+
 @dataclass(frozen=True, eq=False)
 class Storage:
     """What an order depends on: how a set is stored, and what is wanted of its samples.
 
     ``count``: its samples; ``block``: those that are stored together; ``sample_bytes``: of one
     decoded; ``ends``: where each of several files ends; ``open_files``: those that stay open.
-    ``weights``: float64, of each sample (of the subset); ``epoch_samples``: draws in an epoch, None
-    for as many as there are samples.
+    ``weights``: float64, of each sample (of the subset), and ``classes``: int64, 0 .. K-1;
+    ``epoch_samples``: draws in an epoch, None for as many as there are samples.
     """
 
     path: str
@@ -46,6 +56,7 @@ class Storage:
     ends: Int64 | None = None
     open_files: int | None = None
     weights: Float64 | None = None
+    classes: Int64 | None = None
     epoch_samples: int | None = None
 
 

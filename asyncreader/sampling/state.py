@@ -19,12 +19,14 @@ _RESUME: Final = {
     "fingerprint": "resume on the same samples in the same order, in one file or in shards; some "
     "of the shards, another subset or other fields are another data set",
     "weights": "the order follows from the weights: resume with the same ones",
+    "classes": 'with shuffle="balanced-permutation" the order follows the labels: resume with the '
+    "same ones",
     "files": 'with shuffle="block" the order follows how samples are cut into files: resume on '
     "files that hold as many samples each",
 }
 
 #: What the states of some samplers have, and the others' have not.
-_OF_SOME: Final = ("weights", "epoch_samples", "mix")
+_OF_SOME: Final = ("weights", "classes", "epoch_samples", "mix")
 
 
 def state_at(schedule: Schedule, cursor: Cursor, fingerprint: str) -> State:

@@ -602,6 +602,8 @@ def test_one_number_for_size(value: Any) -> None:
         ({"shuffle_window": 5}, "shuffle_window"),
         ({"shuffle": True, "shuffle_window": 5}, "shuffle_window"),
         ({"weights": [1, 2], "shuffle": "block"}, "weights make independent draws"),
+        ({"weights": "balanced", "shuffle": "balanced-permutation"}, "leave one of them out"),
+        ({"epoch_samples": 5, "shuffle": "balanced-permutation"}, "epoch_samples goes with"),
         ({"epoch_samples": 5}, "epoch_samples goes with"),
         ({"epoch_samples": 5, "shuffle": True}, "epoch_samples goes with"),
     ],

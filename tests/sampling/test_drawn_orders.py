@@ -21,6 +21,8 @@ ORDERS: dict[str, dict[str, Any]] = {
     "weights": {"weights": (np.arange(COUNT) % 7).tolist()},
     "balanced": {"weights": "balanced", "epoch_samples": 100},
     "some": {"weights": "balanced", "subset": slice(5, 60, 2)},
+    "classes": {"shuffle": "balanced-permutation"},
+    "classes of some": {"shuffle": "balanced-permutation", "subset": slice(5, 60, 2)},
     "replacement": {"shuffle": "replacement", "epoch_samples": 41},
 }
 READ: dict[str, Any] = {
