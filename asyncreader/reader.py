@@ -81,9 +81,9 @@ class AsyncReader(Generic[D, L]):
                 slots = layout.build(p.njob + 1, aligned_empty, filler.handed_out)
             trace = None if p.trace is None else Trace(p.trace)
             self._parts = self._choose_parts()
-            self._may_copy = self._parts == 1 and arena is None and device is None
+            self._may_queue = self._parts == 1 and device is None
             self._ring = SlotRing(slots, p.njob, p.debug, trace)
-            self._look_for_copies()
+            self._look_for_queue()
             if device is not None:
                 on_device = DeviceRing(self._ring, device, p.debug)
             self._batches_from: SlotRing | DeviceRing = on_device or self._ring
@@ -119,11 +119,12 @@ class AsyncReader(Generic[D, L]):
                 arena.close()
             raise
 
-    def _look_for_copies(self) -> None:
-        """Have batches that are only copied served by compiled code, as soon as that can be."""
-        if self._may_copy:
+    def _look_for_queue(self) -> None:
+        """Have batches filled by compiled code from a queue, as soon as that can be."""
+        self._filler.find_tables()
+        if self._may_queue:
             servers = max(1, min(self._nthread, self._cores - 1))
-            self._ring.copies = self._filler.copy_queue(self._ring.slots, servers)
+            self._ring.fills = self._filler.fill_queue(self._ring.slots, servers)
 
     def _choose_parts(self) -> int:
         """Tasks that a batch is cut into: enough to keep every thread busy with njob batches."""
@@ -154,10 +155,10 @@ class AsyncReader(Generic[D, L]):
             plan = self._plans.plan(cursor)
             if self._totals.started is None:
                 self._totals.started = time.perf_counter()
-            if self._ring.copies is None and plan.step & (plan.step - 1) == 0:
-                self._look_for_copies()
-            copied = self._ring.copies is not None and self._filler.only_copied(plan)
-            self._ring.begin(plan, 0 if copied else self._parts)
+            if self._ring.fills is None and plan.step & (plan.step - 1) == 0:
+                self._look_for_queue()
+            queued = self._ring.fills is not None and self._filler.only_compiled(plan)
+            self._ring.begin(plan, 0 if queued else self._parts)
             return plan.last
 
     def getNextBatch(self) -> Batch[D, L]:
@@ -356,8 +357,8 @@ class AsyncReader(Generic[D, L]):
         """A frozen snapshot of counters, and a verdict on what limits training."""
         self._check_process()
         totals, meters = self._totals, list(self._workers.meters)
-        if self._ring.copies is not None:
-            meters.append(self._ring.copies.meter)
+        if self._ring.fills is not None:
+            meters.append(self._ring.fills.meter)
         began, seconds = totals.started, total_seconds(meters)
         return ReaderStats(
             batches=totals.batches,
@@ -465,8 +466,8 @@ def _shut_down(
             steps.callback(on_device.close)
         if trace is not None:
             kind = "thread" if isinstance(workers, ThreadWorkers) else "process"
-            copies = None if ring.copies is None else ring.copies.meter
-            steps.callback(trace.write, workers.meters, kind, len(ring.slots), copies)
+            filled = None if ring.fills is None else ring.fills.meter
+            steps.callback(trace.write, workers.meters, kind, len(ring.slots), filled)
         steps.callback(workers.stop)
         steps.callback(source.close)  # a worker that waits for a store waits no longer
         steps.callback(ring.close)

@@ -213,7 +213,7 @@ def shared_slots(
 ) -> list[Slot]:
     """The slots of a reader with worker processes, behind the map of samples that these check."""
     if filler.seen is not None:
-        arena.empty(filler.seen.shape, np.uint8)
+        filler.seen = arena.empty(filler.seen.shape, np.uint8)
     return layout.build(p.njob + 1, arena.empty, filler.handed_out)
 
 

@@ -11,11 +11,23 @@ import numpy as np
 
 from ..array_types import Array, Int64, UInt8, UInt64
 from ..errors import AsyncReaderError, SampleError, SourceError
+from ..pixels import kernels
+from ..pixels.fill_tables import (
+    ALWAYS,
+    LEAST_HASHED,
+    NEVER,
+    UNSEEN,
+    RowsInMemory,
+    file_table,
+)
+from ..pixels.row_filler import RowFiller
 from ..pixels.transform import RowTransform
 from ..sampling.schedule import BatchPlan, Schedule
 from ..sources import OpenSet, RowError, RowJob
+from ..sources.sets.joined import JoinedLabels
 from ..stats import BadRow, Meter
-from .copy_queue import CopyQueue
+from ..system.memory import address_of
+from .fill_queue import FillQueue, RowTables
 from .slots import Allocate, Slot
 from .stages import Stage
 from .trace import named_by, note
@@ -59,12 +71,14 @@ class BatchFiller:
         self._verify = verify if checked else "never"
         if self._verify == "first" and source.facts.count > MOST_MARKED:
             self._verify = "always"
-        self._all_seen = False
         self._slot_bytes = sum(fill.row_bytes for fill in fills) * schedule.batch
         self.stages = stages
         self.seen: UInt8 | None = None
         if self._verify == "first":
             self.seen = allocate((source.facts.count,), np.dtype(np.uint8))
+        #: what fills the first field in compiled code, where that is all there is to a row
+        self._filler = fills[0].filler(fills[0].row_bytes * schedule.batch)
+        self._tables: RowTables | None = None
 
     def handed_out(self, rows: Sequence[Array]) -> tuple[Array, ...]:
         """The views of a slot's memory that the user gets, one for each field."""
@@ -79,43 +93,44 @@ class BatchFiller:
     def _no_keys(self) -> UInt64:
         return np.zeros(self.schedule.batch, np.uint64)
 
-    def copy_queue(self, slots: Sequence[Slot], servers: int) -> CopyQueue | None:
-        """The queue for batches that are only copied (copy_queue.py); None if it cannot be used,
-        or not yet: rows of shards are in memory when all of them were read."""
-        one = len(self.fills) == 1 and self.fills[0].mode == "copy"
-        copied = one and not self.stages
-        if not copied or self._verify == "always" or not CopyQueue.available():
+    def find_tables(self) -> RowTables | None:
+        """How compiled code fills batches. None if it cannot, or not yet: rows of shards are in
+        memory when all of them were read."""
+        if self._tables is None and self._filler is not None and len(self.fills) == 1:
+            files = self.source.first.in_memory(0)
+            mode = {"never": NEVER, "first": UNSEEN, "always": ALWAYS}[self._verify]
+            hashed = mode == NEVER or self.fills[0].stored.row_bytes >= LEAST_HASHED
+            if files and hashed and kernels.compiled(self._filler.kernel):
+                self._tables = self._tables_of(files, self._filler, mode)
+        return self._tables
+
+    def _tables_of(
+        self, files: Sequence[RowsInMemory], filler: RowFiller, mode: int
+    ) -> RowTables | None:
+        labels, tables = self.source.labels, list[Array]()
+        if labels is not None:
+            tables = labels.tables() if isinstance(labels, JoinedLabels) else [labels]
+        if not all(one.flags.c_contiguous and one.nbytes > 0 for one in tables):
             return None
-        extents, labels = self.source.first.in_memory(0), self.source.labels
-        if extents is None:
-            return None
-        if labels is not None and not isinstance(labels, np.ndarray):
-            labels = labels[:]
-        if labels is not None and not (labels.flags.c_contiguous and labels.nbytes > 0):
+        sizes = {"check": mode, "label_bytes": 0, "seen": 0}
+        if tables:
+            sizes["label_bytes"] = tables[0].nbytes // tables[0].shape[0]
+        if self.seen is not None:
+            sizes["seen"] = address_of(self.seen)
+        table = file_table(files, tables)
+        return RowTables(filler.having(**sizes), table, (files, tables, self.seen))
+
+    def fill_queue(self, slots: Sequence[Slot], servers: int) -> FillQueue | None:
+        """The queue for batches that compiled code fills; None if it cannot be used, or not yet."""
+        tables = None if self.stages or not FillQueue.available() else self.find_tables()
+        if tables is None:
             return None
         outs = [(slot.rows[0], slot.labels, slot.mark) for slot in slots]
-        return CopyQueue(outs, labels, extents, servers, self._traced)
+        return FillQueue(outs, tables, servers, self._traced)
 
-    def only_copied(self, plan: BatchPlan) -> bool:
-        """Whether a batch needs no more than a copy: no padding, no checks, all rows in memory."""
-        return (
-            not plan.padded
-            and self.all_seen(plan)
-            and self.source.first.in_memory(self._slot_bytes) is not None
-        )
-
-    def all_seen(self, plan: BatchPlan) -> bool:
-        """Whether every sample of a batch was checked.
-
-        Whether those of all batches were is found out in steps 1, 2, 4, 8 ... only. It may never be
-        true: a rank, or a reader that drops the last batch, can read the same part in each epoch.
-        """
-        if self.seen is None:
-            return True
-        if not self._all_seen and plan.step & (plan.step - 1) == 0:
-            subset = self.schedule.sampler.subset
-            self._all_seen = bool((self.seen if subset is None else self.seen[subset]).all())
-        return self._all_seen or bool(self.seen[plan.indices].all())
+    def only_compiled(self, plan: BatchPlan) -> bool:
+        """Whether compiled code can fill a batch now: no padding, and all rows are in memory."""
+        return not plan.padded and bool(self.source.first.in_memory(self._slot_bytes))
 
     # -- rows ------------------------------------------------------------------------------
 
@@ -134,6 +149,14 @@ class BatchFiller:
         meter.seconds["read"] += now - started - sum(inside.values())
 
     def _fill_rows(self, slot: Slot, plan: BatchPlan, lo: int, hi: int, meter: Meter) -> None:
+        tables = self._tables
+        if tables is not None and self.only_compiled(plan):
+            labels = None if slot.labels is None else slot.labels[lo:hi]
+            key, position = plan.signed_key, plan.start + lo
+            if tables.filler.fill_records(
+                tables.files, plan.indices[lo:hi], slot.rows[0][lo:hi], labels, key, position
+            ):
+                return
         records = plan.indices[lo:hi]
         rows = self._rows[lo:hi]
         # keys are computed only if something is random

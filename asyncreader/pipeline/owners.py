@@ -1,7 +1,7 @@
 """Who owns a slot: its state, and the lists of a ring, with each change of owner in one piece.
 
 The state is one number in memory. It alone says when a slot is READY: ``Ring.ready()`` writes that,
-or compiled code that has filled the slot without the GIL (copy_queue.py).
+or compiled code that has filled the slot without the GIL (fill_queue.py).
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ class SlotState(enum.Enum):
     HELD = "held"
 
 
-#: The states as they are written to ``RingSlot.mark``.
-FREE, FILLING, READY, HELD = range(4)
-_STATES: Final = tuple(SlotState)
+#: The states as they are written to ``RingSlot.mark``. REFUSED is FILLING by compiled code that has
+#: found a wrong checksum: the workers fill the slot anew.
+FREE, FILLING, READY, HELD, REFUSED = range(5)
+_STATES: Final[tuple[SlotState, ...]] = (*SlotState, SlotState.FILLING)
 
 
 class RingSlot:
@@ -79,7 +80,7 @@ Task: TypeAlias = tuple[S, int, int]
 #: The task of a slot that is not cut into parts.
 WHOLE: Final = (0, 1)
 
-#: The task of a worker that is to serve the copy queue, in place of the first and last row to fill.
+#: The task of a worker that is to serve the fill queue, in place of the first and last row to fill.
 SERVE: Final = (-1, -1)
 
 
@@ -162,6 +163,11 @@ class Owners(Generic[S]):
             counter[0] += 1
         if self._observer is not None:
             self._observer.changed(slot)
+
+    def again(self, lane: deque[Task[S]], slot: S, tasks: Sequence[Task[S]]) -> None:
+        """A slot in flight that was refused is the workers'."""
+        slot.mark[0] = FILLING
+        lane += tasks
 
     def void(self, slot: S) -> None:
         """A slot in flight is free again."""

@@ -107,7 +107,7 @@ class ProcessWorkers(ProcessGroup):
     worker with the fewest, the other waits on all pipes and sentinels.
     """
 
-    kernels = ("feistel_rows", "gather_rows", "pread_runs")
+    kernels = ("feistel_rows", "pread_runs")
     _ring: SlotRing
 
     def __init__(
@@ -224,6 +224,8 @@ def _main(pipe: Connection, recipe: Recipe, shared: Shared[tuple[SetIndex, Sched
     try:
         for number, cursor, lo, hi, whole in _tasks(pipe):
             slot, plan = slots[number], filler.schedule.plan(cursor)
+            if plan.step & (plan.step - 1) == 0:
+                filler.find_tables()
             if whole and recipe.params.postprocess is not None:
                 _seed_generators(plan.rng_key)
             error = _one(filler, slot, plan, lo, hi, whole, meter)

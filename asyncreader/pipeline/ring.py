@@ -33,10 +33,10 @@ from ..errors import (
 )
 from ..stats import Meter
 from ..system.signals import wait_for
-from .owners import HELD, READY, SERVE, Lane, Observer, Owners, S, SlotState, Task
+from .owners import FILLING, HELD, READY, REFUSED, SERVE, Lane, Observer, Owners, S, SlotState, Task
 
 if TYPE_CHECKING:
-    from .copy_queue import CopyQueue  # it loads numpy, which the drop-in replacements need not
+    from .fill_queue import FillQueue  # it loads numpy, which the drop-in replacements need not
 
 
 class Ring(Generic[S]):
@@ -62,7 +62,7 @@ class Ring(Generic[S]):
     ) -> None:
         self.slots = list(slots)
         #: serves slots that are begun in no parts, as soon as there is one
-        self.copies: CopyQueue | None = None
+        self.fills: FillQueue | None = None
         #: called by the worker after each slot that became ready, outside the lock
         self.on_ready: Callable[[], None] | None = None
         self._consumer_begins = consumer_begins
@@ -95,7 +95,7 @@ class Ring(Generic[S]):
     def begin(self, plan: Any, parts: int = 1) -> S:
         """Begin ``plan`` in a free slot, behind all in flight, cut into ``parts`` tasks.
 
-        In no parts it goes to ``copies``. Raises QueueFullError where no more may be in flight,
+        In no parts it goes to ``fills``. Raises QueueFullError where no more may be in flight,
         after close() what closed the ring or ReaderClosedError.
         """
         if self._owners.used:
@@ -119,30 +119,34 @@ class Ring(Generic[S]):
     def _begin(self, plan: Any, parts: int, lane: int = 0) -> S:
         """Begin ``plan`` in the last free slot (the lock is held)."""
         # free until the end: what Ctrl-C leaves half done here is done again
-        slot, to, copies = self._owners.free[-1], self._lanes[lane], self.copies
+        slot, to, fills = self._owners.free[-1], self._lanes[lane], self.fills
         tasks = slot.prepare(plan, parts)
         counter = None
-        if parts == 0 and copies is not None:
-            counter = copies.prepare(slot.number, plan.indices)
-            if copies.needs_server() and not to.tasks:
+        if parts == 0 and fills is not None:
+            counter = fills.prepare(slot.number, plan)
+            if fills.needs_server() and not to.tasks:
                 tasks = [(slot, *SERVE)]
-        if tasks and to.idle:
+        self._wake_workers(to, len(tasks))
+        self._owners.begin(to.tasks, tasks, counter)
+        return slot
+
+    def _wake_workers(self, lane: Lane[S], tasks: int) -> None:
+        """Wake idle workers for tasks that are added next (the lock is held)."""
+        if tasks and lane.idle:
             try:
-                to.work.notify(len(tasks))  # they find the tasks when the lock is free
+                lane.work.notify(tasks)  # they find the tasks when the lock is free
             except BaseException:
                 # Ctrl-C may leave one in the Condition's queue that is awake already: it would be
                 # woken in place of a worker the next time
-                to.work.notify_all()
+                lane.work.notify_all()
                 raise
-        self._owners.begin(to.tasks, tasks, counter)
-        return slot
 
     # -- workers ---------------------------------------------------------------------------
 
     def next_task(self, lane: int = 0, meter: Meter | None = None) -> Task[S] | None:
         """Wait for a task in this lane; None when no more will come.
 
-        Slots that are only copied are filled by this call, and counted in ``meter``.
+        Slots in the queue of compiled code are filled by this call, and counted in ``meter``.
         """
         mine = self._lanes[lane]
         while True:
@@ -159,8 +163,8 @@ class Ring(Generic[S]):
             if task[1:] != SERVE:
                 return task
             del task  # an idle worker keeps no slot alive
-            assert self.copies is not None
-            self.copies.work(meter or Meter(), self._lock, self._copied)
+            assert self.fills is not None
+            self.fills.work(meter or Meter(), self._lock, self._filled_now)
 
     def part_done(self, slot: S, lo: int, error: BaseException | None) -> bool:
         """Note a filled part and its error (that of the first rows wins); True for the last."""
@@ -205,25 +209,25 @@ class Ring(Generic[S]):
         One that failed comes with its error, and is free. Raises the error that ended the ring;
         where the consumer begins slots NothingQueuedError, ReaderTimeoutError, ReaderClosedError.
         """
-        observer, copies = self._observer, self.copies
+        observer, fills = self._observer, self.fills
         asked = 0.0 if observer is None else time.perf_counter()
         taken: S | None = None
         try:
-            if copies is not None:
-                copies.copy_until_whole(self._oldest_copied)
+            if fills is not None:
+                fills.fill_until_whole(self._oldest_filling)
             with self._lock:
                 slot = self._oldest(timeout)
                 if slot is None:
                     return None
-                if observer is not None and copies is not None:
-                    self._copied()
+                if observer is not None and fills is not None:
+                    self._filled_now()
                 if self._waiting:
                     self._cond.notify_all()  # they see what is left when the lock is free
                 error = self._owners.hand_over()
                 if error is None:
                     taken = slot
         except BaseException:
-            # Ctrl-C may come after a copy that a drop_queued() in another thread waits for
+            # Ctrl-C may come when a slot was filled that drop_queued() in another thread waits for
             with self._lock:
                 if self._waiting:
                     self._cond.notify_all()
@@ -233,8 +237,8 @@ class Ring(Generic[S]):
                 observer.waited(asked, taken)
         if self._owners.used:
             self._clean_used()
-        if copies is not None:
-            copies.taken_at = time.perf_counter()
+        if fills is not None:
+            fills.taken_at = time.perf_counter()
         return slot, error
 
     def take_item(self) -> tuple[Any] | None:
@@ -285,8 +289,8 @@ class Ring(Generic[S]):
                 while lane.tasks:
                     # its error is seen only if Ctrl-C ends the wait below
                     self._owners.drop(lane.tasks)
-            if self.copies is not None:
-                self.copies.copy_all()
+            if self.fills is not None:
+                self.fills.fill_all()
             self._wait_for(self._all_filled)
             self.check_open()
             if self._waiting:
@@ -312,8 +316,8 @@ class Ring(Generic[S]):
             self._closed = True  # last: check_open() does not enter the lock
             for lane in self._lanes:
                 lane.tasks.clear()
-            if self.copies is not None:
-                self.copies.stop()
+            if self.fills is not None:
+                self.fills.stop()
             self._wake_all()
 
     @property
@@ -381,6 +385,7 @@ class Ring(Generic[S]):
 
     def _can_take(self) -> bool:
         if self._owners.queue:
+            self._fill_refused()
             return self._owners.queue[0].mark[0] == READY
         return self._finished or self._consumer_begins
 
@@ -416,6 +421,7 @@ class Ring(Generic[S]):
                     self._owners.clean()
 
     def _all_filled(self) -> bool:
+        self._fill_refused()
         return all(slot.mark[0] == READY for slot in self._owners.queue)
 
     def _wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> None:
@@ -431,18 +437,28 @@ class Ring(Generic[S]):
         for lane in self._lanes:
             lane.work.notify_all()
 
-    # -- slots that are copied ---------------------------------------------------------------
+    # -- slots in the queue of compiled code -------------------------------------------------
 
-    def _oldest_copied(self) -> S | None:
-        """The oldest slot, if it is one to copy, and not whole."""
+    def _oldest_filling(self) -> S | None:
+        """The oldest slot, if compiled code fills it, and it is not whole."""
         with self._lock:
             if self._closed or not self._owners.queue:
                 return None
             slot = self._owners.queue[0]
-            return slot if slot.parts == 0 and slot.mark[0] != READY else None
+            return slot if slot.parts == 0 and slot.mark[0] == FILLING else None
 
-    def _copied(self) -> None:
-        """Slots were copied, and may be READY (the lock is held): show it, and wake who waits."""
+    def _fill_refused(self) -> None:
+        """Slots with a wrong checksum become tasks of the workers, who find out what is wrong."""
+        lane = self._lanes[0]
+        for slot in self._owners.queue:
+            if slot.mark[0] == REFUSED:
+                tasks = slot.prepare(slot.plan, 1)
+                self._wake_workers(lane, len(tasks))
+                self._owners.again(lane.tasks, slot, tasks)
+
+    def _filled_now(self) -> None:
+        """Slots were filled, and may be READY (the lock is held): show it, and wake who waits."""
+        self._fill_refused()
         if self._observer is not None:
             for slot in self._owners.queue:
                 self._observer.changed(slot)

@@ -5,8 +5,8 @@ Opens in https://ui.perfetto.dev and chrome://tracing. Events are "complete" one
 the Chrome team (docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
 
 A trace observes the ring (ring.py), and workers note what they did in their meters; so does whoever
-copies small batches (copy_queue.py). What is done is the same with a trace and without; without one
-nothing is noted. That a batch was copied is seen when its worker, or the consumer, has copied all
+fills small batches (fill_queue.py). What is done is the same with a trace and without; without one
+nothing is noted. That a batch was filled is seen when its worker, or the consumer, has filled all
 that there was: the end of FILLING is shown up to that much later.
 """
 
@@ -36,7 +36,7 @@ KEPT: Final = 20_000
 
 #: Numbers of lanes. Viewers sort by them.
 _CONSUMER: Final = 1
-_COPIES: Final = 2
+_FILLED: Final = 2
 _WORKERS: Final = 100
 _SLOTS: Final = 10_000
 
@@ -90,18 +90,18 @@ class Trace:
             self._using = ("use" if slot is not None else "after an error", now, named)
 
     def write(
-        self, meters: Sequence[Meter], workers: str, slots: int, copies: Meter | None = None
+        self, meters: Sequence[Meter], workers: str, slots: int, fills: Meter | None = None
     ) -> None:
         """Write the file, whole or not at all; a warning says where that fails.
 
         ``meters``: of the workers; ``workers``: what they are; ``slots``: how many there are;
-        ``copies``: the meter of what the consumer copied itself.
+        ``fills``: the meter of what the consumer filled itself.
         """
         temporary = f"{self._path}.{os.getpid()}.part"
         try:
             with open(temporary, "w", encoding="ascii") as file:
                 file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-                events = self._events(meters, workers, slots, copies)
+                events = self._events(meters, workers, slots, fills)
                 file.write(",\n".join(json.dumps(event) for event in events))
                 file.write("\n]}\n")
             os.replace(temporary, self._path)
@@ -111,7 +111,7 @@ class Trace:
             warnings.warn(f"the trace could not be written: {exc}", RuntimeWarning, stacklevel=2)
 
     def _events(
-        self, meters: Sequence[Meter], workers: str, slots: int, copies: Meter | None
+        self, meters: Sequence[Meter], workers: str, slots: int, fills: Meter | None
     ) -> Iterator[dict[str, Any]]:
         now = time.perf_counter()
         yield _meta("process_name", 0, {"name": "asyncreader"})
@@ -119,10 +119,10 @@ class Trace:
         name, since, batch = self._using
         for span in [*self._consumer, (name, since, now, batch)]:
             yield self._event(_CONSUMER, span)
-        if copies is not None and copies.spans:
-            yield from _lane(_COPIES, "consumer, copying")
-            for span in list(copies.spans):
-                yield self._event(_COPIES, span)
+        if fills is not None and fills.spans:
+            yield from _lane(_FILLED, "consumer, filling")
+            for span in list(fills.spans):
+                yield self._event(_FILLED, span)
         for number, meter in enumerate(meters):
             yield from _lane(_WORKERS + number, f"worker {workers} {number}")
             for span in list(meter.spans):

@@ -36,13 +36,12 @@ from . import twins
 feistel_rows: Callable[..., None]
 gather_rows: Callable[..., None]
 pread_runs: Callable[..., None]
-stream_rows: Callable[..., None]
-checked_rows: Callable[..., None]
-affine_rows: Callable[..., None]
-affine_rows_half: Callable[..., None]
-mirror_rows: Callable[..., None]
-transpose_rows: Callable[..., None]
 copy_batches: Callable[..., None]
+transpose_batches: Callable[..., None]
+affine_batches: Callable[..., None]
+affine_batches_half: Callable[..., None]
+affine_row: Callable[..., None]
+affine_row_half: Callable[..., None]
 await_batch: Callable[..., None]
 resize_u8: Callable[..., None]
 resize_f4: Callable[..., None]
@@ -57,7 +56,7 @@ _TWINS: Final[dict[str, Callable[..., None]]] = {
 }
 
 #: Those whose twins take so much longer that the user is told.
-_SLOW: Final = frozenset({"affine_rows", "affine_rows_half"})
+_SLOW: Final = frozenset({"affine_batches", "affine_batches_half", "affine_row", "affine_row_half"})
 
 _NOT_INSTALLED: Final = "numba is not installed"
 

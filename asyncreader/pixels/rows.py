@@ -17,31 +17,21 @@ from xxhash import xxh3_64_intdigest
 from ..array_types import Array, Bools, Int64, UInt8, UInt64
 from ..errors import AsyncReaderError, ChecksumError, DecodeError, ParamsError, SampleError
 from ..stats import Meter
-from ..system.limits import last_level_cache
 from ..system.memory import address_of
-from . import kernels, twins
+from .fill_tables import LEAST_HASHED, ROW_BYTES
+from .row_filler import RowFiller
 from .steps import Row
 from .transform import SCRATCH, RowTransform
+from .twins import bytes_at
 
 E = TypeVar("E", bound=AsyncReaderError)
 
-#: Rows are copied, hashed and converted in groups of about this many bytes, so that the second
-#: look at a row finds it in the core's cache (L2 is 0.5 to 2 MiB on today's machines).
-GROUP_BYTES = 320 << 10
-
-#: Rows of at least this many bytes are written past the caches if the slot is larger than this part
-#: of the last-level cache: such a slot would be evicted before the consumer reads it. Measured with
-#: a consumer that sums each batch, one that copies it, and none.
-STREAMED_ROW: Final = 16 << 10
-STREAMED_PART: Final = 8
+#: Rows that are checked before each becomes a picture of its own are copied in groups of about this
+#: many bytes: the second look at a row finds it in the core's cache.
+GROUP_BYTES = 640 << 10
 
 #: The hint of an error about a bad sample (the converters have their own).
 SKIP_HINT: Final = "on_error='skip' leaves such samples out"
-
-
-def streams(row_bytes: int, batch_bytes: int) -> bool:
-    """Whether rows of a batch are copied past the caches, where they would not stay."""
-    return row_bytes >= STREAMED_ROW and batch_bytes >= last_level_cache() // STREAMED_PART
 
 
 class RowJob(NamedTuple):
@@ -98,9 +88,6 @@ class RowStore(Protocol):
 
     def address(self, size: int) -> int | None:
         """The address of offset 0 where ``size`` bytes can be copied from memory now, or None."""
-
-    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-        """An address, and where the rows lie from there."""
 
     def view(self, offset: int, length: int) -> UInt8:
         """The bytes of one extent."""
@@ -297,25 +284,48 @@ class RowWriter:
         ``which``: their places in the job; None: all of it.
         """
         part = self if which is None else self._part(which)
-        job, fill, out = part.job, self.fill, self.out
-        if part._check is not None:
-            part._checked(store, offsets, part._check)
+        if not part.job.rows.size:
             return
-        row_bytes = fill.stored.row_bytes
-        if fill.mode == "copy":
-            where = None
-            if streams(row_bytes, out.nbytes):
-                where = store.address(offsets.size * row_bytes)
-            if where is not None:
-                kernels.stream_rows(where, offsets, row_bytes, address_of(out), job.rows)
-            else:
-                store.gather(offsets, row_bytes, address_of(out), job.rows)
-        elif fill.mode == "each":
-            for i, offset in enumerate(offsets.tolist()):
-                part.raw(i, fill.as_stored(store.view(offset, row_bytes)))
-        else:
-            address, starts = store.resident(offsets, row_bytes)
-            fill.bulk(address, starts, job.rows, part._draws()[1], out)
+        filler = self.fill.filler(self.out.nbytes)
+        if filler is None:
+            part._each(store, offsets)
+            return
+        flips = part._draws()[1] if self.fill.wanted.flip else None
+        found = _fill(filler, store, offsets, part.job.rows, self.out, flips, part._check)
+        if found is not None:
+            part._compare(np.arange(found.size), found)
+
+    def _each(self, store: RowStore, offsets: Int64) -> None:
+        """Write raw samples one by one; those to be checked from copies, which were hashed."""
+        fill, size = self.fill, self.fill.stored.row_bytes
+        check = np.zeros(offsets.size, np.bool_) if self._check is None else self._check
+        for i in np.flatnonzero(~check).tolist():
+            self._put(i, fill.as_stored(store.view(int(offsets[i]), size)))
+        checked = np.flatnonzero(check)
+        if not checked.size:
+            return
+        group = min(max(1, GROUP_BYTES // size), checked.size)
+        copies = SCRATCH.take("checked", group * size).reshape(group, size)
+        wanted, rows = np.ones(group, np.bool_), np.arange(group, dtype=np.int64)
+        for lo in range(0, checked.size, group):
+            which = checked[lo : lo + group]
+            n = which.size
+            found = _fill(fill.copier, store, offsets[which], rows[:n], copies, None, wanted[:n])
+            assert found is not None
+            bad = self._compare(which, found)
+            for row, i in enumerate(which.tolist()):
+                if i not in bad:
+                    self._put(i, fill.as_stored(copies[row]))
+
+    def _compare(self, which: Int64, found: UInt64) -> set[int]:
+        """Those of the samples ``which`` to be checked whose XXH3-64 is not the recorded one."""
+        assert self._check is not None
+        assert self.origin.checksums is not None
+        expected = self.origin.checksums[self.job.records[which]]
+        wrong = np.flatnonzero(self._check[which] & (found != expected)).tolist()
+        for k in wrong:
+            self._differs(int(which[k]), int(found[k]), int(expected[k]))
+        return {int(which[k]) for k in wrong}
 
     def _part(self, which: Int64 | Bools) -> RowWriter:
         """The writer of some of the samples."""
@@ -328,51 +338,6 @@ class RowWriter:
             part._crops = None if self._crops is None else self._crops[which]
             part._flips = None if self._flips is None else self._flips[which]
         return part
-
-    def _checked(self, store: RowStore, offsets: Int64, check: Bools) -> None:
-        """Copy rows, then hash and convert the copies: the bytes served are those checked."""
-        fill, out, job = self.fill, self.out, self.job
-        row_bytes = fill.stored.row_bytes
-        expected = self._expected()
-        if fill.mode == "copy" and (row_bytes | address_of(out)) % twins.CHECKED_ROW == 0:
-            where = store.address(offsets.size * row_bytes)
-            if where is not None:
-                found = np.empty(offsets.size, np.uint64)
-                kernels.checked_rows(where, offsets, row_bytes, address_of(out), job.rows, found)
-                for i in np.flatnonzero(check & (found != expected)).tolist():
-                    self._differs(i, int(found[i]), int(expected[i]))
-                return
-        group = max(1, GROUP_BYTES // row_bytes)
-        in_place = fill.mode == "copy"
-        # once for the whole batch: this loop is the cost of verify="first"
-        recorded, wanted = expected.tolist(), check.tolist()
-        if in_place:
-            copies = out.reshape(out.shape[0], -1).view(np.uint8)
-            numbers = job.rows
-        else:
-            copies = SCRATCH.take("checked", group * row_bytes).reshape(group, row_bytes)
-            numbers = np.arange(job.records.size, dtype=np.int64) % group
-        flips = None if in_place else self._draws()[1]
-        address, at = copies.ctypes.data, numbers.tolist()
-        for lo in range(0, len(recorded), group):
-            hi = min(lo + group, len(recorded))
-            store.gather(offsets[lo:hi], row_bytes, address, numbers[lo:hi])
-            bad = []
-            for i in range(lo, hi):
-                if wanted[i]:
-                    found_now = xxh3_64_intdigest(copies[at[i]].data)
-                    if found_now != recorded[i]:
-                        bad.append(i)
-                        self._differs(i, found_now, recorded[i])
-            if in_place:
-                continue
-            good = np.setdiff1d(np.arange(lo, hi), bad) if bad else np.arange(lo, hi)
-            if fill.mode == "each":
-                for i in good.tolist():
-                    self._put(i, fill.as_stored(copies[at[i]]))
-            else:
-                turned = None if flips is None else flips[good]
-                fill.bulk(address, numbers[good] * row_bytes, job.rows[good], turned, out)
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -393,11 +358,6 @@ class RowWriter:
         label = None if job.labels is None else job.labels[i]
         return Row(record, position, label, int(job.keys[i]))
 
-    def _expected(self) -> UInt64:
-        assert self.origin.checksums is not None
-        expected: UInt64 = self.origin.checksums[self.job.records]
-        return expected
-
     def _passes(self, i: int, data: UInt8) -> bool:
         """Whether the bytes of sample ``i`` have the recorded checksum; else it is bad."""
         assert self.origin.checksums is not None
@@ -409,6 +369,38 @@ class RowWriter:
 
     def _differs(self, i: int, found: int, expected: int) -> None:
         self.fail(i, checksum_error(found, expected))
+
+
+def _fill(
+    filler: RowFiller,
+    store: RowStore,
+    offsets: Int64,
+    rows: Int64,
+    out: Array,
+    flips: UInt8 | None,
+    wanted: Bools | None,
+) -> UInt64 | None:
+    """Fill ``rows`` of ``out`` with what lies at ``offsets`` of a store: see RowFiller.fill."""
+    size = int(filler.sizes[ROW_BYTES])
+    where, short = store.address(offsets.size * size), wanted is not None and size < LEAST_HASHED
+    if where is not None and not short:
+        return filler.fill(offsets + where, rows, out, flips, wanted)
+    if filler.copies:  # to where they belong
+        at = rows * size + address_of(out)
+        store.gather(offsets, size, address_of(out), rows)
+        if wanted is None:
+            return None
+    else:
+        address = SCRATCH.take("fetched rows", offsets.size * size).ctypes.data
+        lines = np.arange(offsets.size, dtype=np.int64)
+        at = lines * size + address
+        store.gather(offsets, size, address, lines)
+    if not short:
+        return filler.fill(at, rows, out, flips, wanted)
+    if not filler.copies:
+        filler.fill(at, rows, out, flips)
+    sums = (xxh3_64_intdigest(bytes_at(one, size).data) for one in at.tolist())
+    return np.fromiter(sums, np.uint64, at.size)
 
 
 def checksum_error(found: int, expected: int) -> ChecksumError:

@@ -13,21 +13,33 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
-from ..array_types import Array, Int64, UInt8, UInt64
+from ..array_types import Array, UInt8, UInt64
 from ..errors import DecodeError, ParamsError
 from ..keyed_random import uniforms
 from ..stats import Meter
+from ..system.limits import last_level_cache
 from ..text import sides
 from . import codec, geometry, jpeg_cut, kernels
+from .fill_tables import MIRROR_DRAW
 from .masks import check_values, decode_values, pick
+from .row_filler import RowFiller
 from .steps import Row, Step, after
 
-#: Draws of a sample's key: 0..39 choose its crop, this one its flip.
-FLIP_DRAW: Final = 63
+#: Rows of at least this many bytes are written past the caches if the slot is larger than this part
+#: of the last-level cache: such a slot would be evicted before the consumer reads it. Measured with
+#: a consumer that sums each batch, one that copies it, and none.
+STREAMED_ROW: Final = 16 << 10
+STREAMED_PART: Final = 8
+
+
+def streams(row_bytes: int, batch_bytes: int) -> bool:
+    """Whether rows of a batch are copied past the caches, where they would not stay."""
+    return row_bytes >= STREAMED_ROW and batch_bytes >= last_level_cache() // STREAMED_PART
 
 
 @dataclass(frozen=True)
@@ -135,18 +147,14 @@ def decode_sample(
     return codec.decode(data, stored.channels, header=header, min_size=min_size)
 
 
-#: What fills whole batches, by mode; affine_rows is chosen by dtype.
-_KERNELS: Final = {"copy": "gather_rows", "mirror": "mirror_rows", "transpose": "transpose_rows"}
-
-
 class RowTransform:
     """How stored samples become rows of a slot.
 
     ``row_shape``, ``dtype``: a row of a slot's memory; ``view_axes``: how a batch of such rows is
     transposed to what the user sees. ``mode``: "copy" (bytes as they are), "mirror" (the same with
-    flips), "affine" (one compiled pass, uint8 -> float32 or float16), "transpose" (one compiled
-    pass, HWC -> CHW) or "each" (per image). ``frame``: (H, W) of the picture whose crop is taken
-    (that of the first field), None for a sample's own.
+    flips), "affine" (uint8 -> float32 or float16) and "transpose" (HWC -> CHW), each one compiled
+    pass for a whole batch; or "each" (per image). ``frame``: (H, W) of the picture whose crop is
+    taken (that of the first field), None for a sample's own.
     """
 
     def __init__(
@@ -164,7 +172,7 @@ class RowTransform:
         #: whether a stored value may be one that ``dtype`` cannot hold
         self.narrows = not _holds_all(stored.dtype, self.dtype)
         #: the compiled pass to float32 or float16, where it serves
-        self._affine_rows: Callable[..., None] | None = None
+        self._affine_row: Callable[..., None] | None = None
         self.random = (
             wanted.flip
             or (wanted.size is not None and wanted.crop in ("random", "random-resized"))
@@ -182,10 +190,6 @@ class RowTransform:
             self._plan_other(wanted)
         else:
             self._plan_image(stored, wanted, path)
-        if self.mode in _KERNELS:
-            # loaded by the thread that opens the reader, not by a worker during the first batch
-            for name in (_KERNELS[self.mode], "pread_runs"):
-                getattr(kernels, name)
         shape = () if stored.axes is None else (self._channels,)
         mean, std = (np.broadcast_to(np.ravel(v), shape or 1) for v in (wanted.mean, wanted.std))
         work = np.float64 if self.dtype.itemsize > 4 else np.float32
@@ -194,6 +198,7 @@ class RowTransform:
         self._scale32 = (wanted.scale / std).astype(np.float32)
         self._shift32 = (-mean / std).astype(np.float32)
         self.row_bytes = math.prod(self.row_shape) * self.dtype.itemsize
+        self._fillers: dict[int, RowFiller] = {}
 
     # -- what the slots look like ----------------------------------------------------------
 
@@ -271,7 +276,7 @@ class RowTransform:
             self.mode = "copy"
         elif plain and memory == stored.axes == "HWC":
             self.mode = "mirror"
-        elif plain and stored.axes == "HWC" and memory == "CHW" and not wanted.flip:
+        elif plain and stored.axes == "HWC" and memory == "CHW":
             self.mode = "transpose"
         elif self._compiled_affine and stored.axes == "HWC" and memory in ("HWC", "CHW"):
             self.mode = "affine"
@@ -280,7 +285,7 @@ class RowTransform:
         upright = stored.encoded or self.geometry or stored.axes == "HWC"
         if self._compiled_affine and upright and memory in ("HWC", "CHW"):
             half = self.dtype == np.float16
-            self._affine_rows = kernels.affine_rows_half if half else kernels.affine_rows
+            self._affine_row = kernels.affine_row_half if half else kernels.affine_row
 
     @property
     def _compiled_affine(self) -> bool:
@@ -313,48 +318,49 @@ class RowTransform:
             draws = np.stack([uniforms(keys, k) for k in range(count)], axis=1)
         flips = None
         if wanted.flip:
-            flips = (uniforms(keys, FLIP_DRAW) < 0.5).astype(np.uint8)
+            flips = (uniforms(keys, MIRROR_DRAW) < 0.5).astype(np.uint8)
         return draws, flips
 
-    def bulk(
-        self,
-        address: int,
-        offsets: Int64,
-        rows: Int64,
-        flips: UInt8 | None,
-        out: Array,
-    ) -> None:
-        """Fill rows from raw samples at ``address + offsets``, in one compiled call."""
-        height, width, channels = self.stored.image_shape()
-        assert height is not None
-        assert width is not None
-        if self.mode == "transpose":
-            size = self.dtype.itemsize
-            kernels.transpose_rows(
-                address, offsets, height * width, channels, size, out.ctypes.data, rows
-            )
-            return
-        if self.mode == "mirror":
-            assert flips is not None
-            size = channels * self.dtype.itemsize
-            kernels.mirror_rows(address, offsets, height, width, size, flips, out.ctypes.data, rows)
-            return
-        assert self._affine_rows is not None
-        self._affine_rows(
-            address,
-            offsets,
-            height * width,
+    def filler(self, batch_bytes: int) -> RowFiller | None:
+        """What fills rows of a slot of so many bytes from memory, many at a time; None where each
+        row is a call of its own."""
+        if self.mode == "each":
+            return None
+        found = self._fillers.get(batch_bytes)
+        if found is None:
+            found = self._fillers[batch_bytes] = self._make_filler(batch_bytes)
+        return found
+
+    @cached_property
+    def copier(self) -> RowFiller:
+        """What copies raw rows as they are stored."""
+        size, none = self.stored.row_bytes, np.zeros(1, np.float32)
+        return RowFiller.of("copy_batches", none, none, row_bytes=size, out_bytes=size)
+
+    def _make_filler(self, batch_bytes: int) -> RowFiller:
+        kernels.pread_runs  # noqa: B018 - loaded now, and not by a worker during the first batch
+        half = self.dtype == np.float16
+        name = {"transpose": "transpose_batches", "affine": "affine_batches"}.get(self.mode)
+        name = "affine_batches_half" if self.mode == "affine" and half else name or "copy_batches"
+        height, width, channels = (size or 0 for size in self.stored.image_shape())
+        size = self.stored.row_bytes
+        return RowFiller.of(
+            name,
             self._scale32,
             self._shift32,
-            width,
-            np.zeros(offsets.size, np.uint8) if flips is None else flips,
-            self._memory == "CHW",
-            self._bits(out.reshape(out.shape[0], -1)),
-            rows,
+            row_bytes=size,
+            out_bytes=self.row_bytes,
+            height=height,
+            width=width,
+            channels=channels,
+            item=self.stored.dtype.itemsize,
+            planar=self.stored.axes is not None and self._memory == "CHW",
+            mirrored=self.wanted.flip,
+            stream=name == "copy_batches" and streams(size, batch_bytes),
         )
 
     def _bits(self, out: Array) -> Array:
-        """Slot rows as the kernel takes them: float16 goes by its bits."""
+        """A slot's row as the kernel takes it: float16 goes by its bits."""
         return out.view(np.uint16) if self.dtype == np.float16 else out
 
     def put(
@@ -536,18 +542,16 @@ class RowTransform:
 
     def _finish(self, hwc: Array, flip: bool, out: Array) -> None:
         """Flip, cast, normalise and reorder (H, W, C) pixels into a slot row."""
-        if self._affine_rows is not None and hwc.flags.c_contiguous:
-            self._affine_rows(
+        if self._affine_row is not None and hwc.flags.c_contiguous:
+            self._affine_row(
                 hwc.ctypes.data,
-                _ZERO,
                 hwc.shape[0] * hwc.shape[1],
                 self._scale32,
                 self._shift32,
                 hwc.shape[1],
-                _FLIP if flip else _NO_FLIP,
+                flip,
                 self._memory == "CHW",
-                self._bits(out.reshape(1, -1)),
-                _ZERO,
+                self._bits(out.reshape(-1)),
             )
             return
         if flip:
@@ -588,6 +592,3 @@ def _range_of(dtype: np.dtype[Any]) -> str:
 
 
 _UNCHECKED: Final = contextlib.nullcontext()
-_ZERO: Final = np.zeros(1, np.int64)
-_FLIP: Final = np.ones(1, np.uint8)
-_NO_FLIP: Final = np.zeros(1, np.uint8)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from ..array_types import Array, Float32, Float64, Int64, UInt8, UInt64
+from ..keyed_random import mix_rows, uniforms
 from ..system.memory import read_into
+from . import fill_tables as tables
 
 #: Methods of resizing: see filter_weights.
 BILINEAR, BICUBIC, AREA = 0, 1, 2
 
-#: Elements that the twin of affine_rows takes at a time: they stay in the cache (16,384 was best).
+#: Elements that the twin of affine_row takes at a time: they stay in the cache (16,384 was best).
 _TILE: Final = 16_384
-
-
-#: What divides the size and the address of rows that checked_rows can copy: it writes 64 bytes at
-#: once, and XXH3 takes up to 240 bytes in another way.
-CHECKED_ROW: Final = 256
 
 
 def feistel_rows_numpy(
@@ -81,145 +80,176 @@ def pread_runs_numpy(fd: int, offsets: Int64, sizes: Int64, targets: Int64, done
         done[0] += 1
 
 
-#: It also writes past the caches when it is compiled.
-stream_rows_numpy = gather_rows_numpy
-
-
-def affine_rows_numpy(
+def affine_row_numpy(
     source: int,
-    offsets: Int64,
     pixels: int,
     scale: Float32,
     shift: Float32,
     width: int,
-    flips: UInt8,
+    mirrored: bool,
     planar: bool,
     out: Array,
-    rows: Int64,
 ) -> None:
-    """uint8 (H, W, C) rows -> float32 ``x * scale[c] + shift[c]``, mirrored where ``flips``.
+    """``pixels`` pixels of uint8 at ``source`` -> float32 ``x * scale[c] + shift[c]``.
 
-    ``out``: (B, H*W*C), C-contiguous, float32, or uint16 to get float16 bits; its rows are
-    (H, W, C), or (C, H, W) when ``planar``.
+    ``out``: (H * W * C,), float32, or uint16 to get float16 bits: (H, W, C), or (C, H, W) when
+    ``planar``.
     """
-    channels, height = scale.size, pixels // width
-    # numpy casts to float16 slowly: looked up, each of the 256 values of a channel is cast once
-    values = np.arange(256, dtype=np.float32)[:, None] * scale + shift
-    halves = values.T.astype(np.float16) if out.dtype == np.uint16 else None
+    channels = scale.size
+    image = bytes_at(source, pixels * channels).reshape(-1, width, channels)
+    if mirrored:
+        image = image[:, ::-1]
+    height = image.shape[0]
+    shape = (channels, height, width) if planar else image.shape
+    if out.dtype == np.uint16:
+        # numpy casts to float16 slowly: looked up, each of the 256 values of a channel is cast once
+        values = np.arange(256, dtype=np.float32)[:, None] * scale + shift
+        halves, target = values.T.astype(np.float16), out.view(np.float16).reshape(shape)
+        for c, plane in enumerate(target if planar else target.transpose(2, 0, 1)):
+            plane[:] = halves[c].take(image[..., c], mode="clip")
+        return
     # a whole line's coefficients: the inner loops run over contiguous elements
     lines = max(1, _TILE // (width * channels))
     a, b = np.tile(scale, width).reshape(width, -1), np.tile(shift, width).reshape(width, -1)
-    for offset, row, flip in zip(offsets.tolist(), rows.tolist(), flips.tolist(), strict=True):
-        image = bytes_at(source + offset, pixels * channels).reshape(height, width, channels)
-        if flip:
-            image = image[:, ::-1]
-        shape = (channels, height, width) if planar else image.shape
-        if halves is not None:
-            target = out[row].view(np.float16).reshape(shape)
-            for c, plane in enumerate(target if planar else target.transpose(2, 0, 1)):
-                plane[:] = halves[c].take(image[..., c], mode="clip")
+    target = out.reshape(shape)
+    for top in range(0, height, lines):
+        tile = image[top : top + lines]
+        if not planar:
+            done = target[top : top + lines]
+            np.copyto(done, tile)
+            done *= a
+            done += b
             continue
-        target = out[row].reshape(shape)
-        for top in range(0, height, lines):
-            tile = image[top : top + lines]
-            if not planar:
-                done = target[top : top + lines]
-                np.copyto(done, tile)
-                done *= a
-                done += b
-                continue
-            for c in range(channels):
-                done = target[c, top : top + lines]
-                np.copyto(done, tile[..., c])
-                done *= scale[c]
-                done += shift[c]
+        for c in range(channels):
+            done = target[c, top : top + lines]
+            np.copyto(done, tile[..., c])
+            done *= scale[c]
+            done += shift[c]
 
 
 #: Its rows are uint16, the bits of float16.
-affine_rows_half_numpy = affine_rows_numpy
+affine_row_half_numpy = affine_row_numpy
 
 
-def checked_rows_numpy(
-    source: int, offsets: Int64, row_bytes: int, out: int, rows: Int64, found: UInt64
-) -> None:
-    """stream_rows that also writes the XXH3-64 of each row to ``found``.
-
-    The bytes written are those hashed. ``out`` and ``row_bytes`` are multiples of CHECKED_ROW.
-    """
-    for i, row in enumerate(rows.tolist()):
-        gather_rows_numpy(source, offsets[i : i + 1], row_bytes, out, rows[i : i + 1])
-        found[i] = xxh3_64_intdigest(bytes_at(out + row * row_bytes, row_bytes).data)
+def _found(files: Int64, record: int) -> tuple[int, int, Int64]:
+    """The address of a record's row, its number in its file, and the line of that file."""
+    file = files[int(np.searchsorted(files[:, tables.END], record, side="right"))]
+    local = record - int(file[tables.START])
+    if not file[tables.STARTS]:
+        return int(file[tables.BASE] + local * file[tables.STRIDE]), local, file
+    start = bytes_at(int(file[tables.STARTS]) + 8 * local, 8).view(np.int64)[0]
+    return int(file[tables.BASE] + start), local, file
 
 
-def mirror_rows_numpy(
-    source: int,
-    offsets: Int64,
-    height: int,
-    width: int,
-    pixel: int,
-    flips: UInt8,
-    out: int,
-    rows: Int64,
-) -> None:
-    """Copy (height, width) rows of ``pixel``-byte pixels, mirrored where ``flips``."""
-    size = height * width * pixel
-    for i in range(offsets.size):
-        src = bytes_at(source + int(offsets[i]), size).reshape(height, width, pixel)
-        dst = bytes_at(out + int(rows[i]) * size, size).reshape(height, width, pixel)
-        dst[:] = src[:, ::-1] if flips[i] else src
-
-
-def transpose_rows_numpy(
-    source: int, offsets: Int64, pixels: int, channels: int, item: int, out: int, rows: Int64
-) -> None:
-    """(pixels, channels) rows of ``item``-byte elements -> (channels, pixels) rows of ``out``."""
-    size = pixels * channels * item
-    for offset, row in zip(offsets.tolist(), rows.tolist(), strict=True):
-        src = bytes_at(source + offset, size).reshape(pixels, channels, item)
-        bytes_at(out + row * size, size).reshape(channels, pixels, item)[:] = src.transpose(1, 0, 2)
-
-
-def copy_batches_numpy(
+def _fill_batches(
+    put: Callable[[UInt8, int, Int64, Float32, Float32], None],
     control: Int64,
     queue: Int64,
     jobs: Int64,
-    source: int,
-    starts: Int64,
-    first: int,
-    stride: int,
-    row_bytes: int,
-    stream: bool,
-    labels: int,
-    label_bytes: int,
+    files: Int64,
+    sizes: Int64,
+    scale: Float32,
+    shift: Float32,
     most: int,
     looks: int,
 ) -> None:
-    """Copy the batches of a queue, at most ``most``: their rows, and labels out of a table.
+    """Fill the batches of a queue, at most ``most``: see fill_tables.py for the tables. ``put``
+    writes a row, (H, W, bytes of a pixel), which is mirrored already, to an address.
 
-    ``control``: jobs claimed, published, and 1 to stop; job k is line ``queue[k % queue.size]`` of
-    ``jobs``: rows, addresses of the record numbers (int64), of the rows and of the labels to be
-    written, the address of a mark and what is written to it when the batch is whole. Record r lies
-    at ``source + starts[r]``, without ``starts`` at ``source + first + r * stride``. ``stream``:
-    rows are copied past the caches. Returns when it has looked ``looks`` times in vain for a job.
-    Several threads may serve one queue; this twin
-    is for one.
+    Returns when it has looked ``looks`` times (about a ns each) in vain for a job. Several threads
+    may serve one queue; these twins are for one.
     """
     while most > 0 and control[0] < control[1] and not control[2]:
-        job = jobs[queue[control[0] % queue.size]]
+        job = jobs[queue[control[0] % queue.size]].tolist()
         control[0] += 1
-        count, records, out, labels_out, mark, whole = job.tolist()
-        numbers = bytes_at(records, 8 * count).view(np.int64)
-        offsets = starts[numbers] if starts.size else first + numbers * stride
-        rows = np.arange(count)
-        gather_rows_numpy(source, offsets, row_bytes, out, rows)
-        if label_bytes:
-            gather_rows_numpy(labels, numbers * label_bytes, label_bytes, labels_out, rows)
-        bytes_at(mark, 8).view(np.int64)[0] = whole
+        bad = sum(not _fill_row(put, i, job, files, sizes, scale, shift) for i in range(job[0]))
+        if job[tables.MARK]:
+            mark = job[tables.REFUSED if bad else tables.WHOLE]
+            bytes_at(job[tables.MARK], 8).view(np.int64)[0] = mark
         most -= 1
 
 
-def await_batch_numpy(mark: int, whole: int, looks: int) -> None:
-    """Look ``looks`` times (about a ns each) whether the int64 at ``mark`` is ``whole``."""
+def _fill_row(
+    put: Callable[[UInt8, int, Int64, Float32, Float32], None],
+    i: int,
+    job: list[int],
+    files: Int64,
+    sizes: Int64,
+    scale: Float32,
+    shift: Float32,
+) -> bool:
+    """Fill row ``i`` of a job; whether its checksum, if it is compared, is right."""
+
+    def number(at: int, kind: type[np.generic] = np.int64) -> int:
+        size = np.dtype(kind).itemsize
+        return int(bytes_at(job[at] + size * i, size).view(kind)[0])
+
+    good, record, local, file = True, 0, 0, None
+    if job[tables.OFFSETS]:
+        come = number(tables.OFFSETS)
+    else:
+        record = number(tables.RECORDS)
+        come, local, file = _found(files, record)
+    row = number(tables.TARGETS) if job[tables.TARGETS] else i
+    size, mode = int(sizes[tables.ROW_BYTES]), sizes[tables.CHECK]
+    stored = bytes_at(come, size).copy()  # what is hashed is what is written
+    if job[tables.WANTED]:
+        if number(tables.WANTED, np.uint8):
+            at = job[tables.FOUND] + 8 * i
+            bytes_at(at, 8).view(np.uint64)[0] = xxh3_64_intdigest(stored.data)
+    elif file is not None and mode != tables.NEVER and file[tables.SUMS]:
+        seen = None if mode == tables.ALWAYS else bytes_at(int(sizes[tables.SEEN]) + record, 1)
+        if seen is None or not seen[0]:
+            recorded = bytes_at(int(file[tables.SUMS]) + 8 * local, 8).view(np.uint64)[0]
+            good = xxh3_64_intdigest(stored.data) == recorded
+            if good and seen is not None:
+                seen[0] = 1
+    if job[tables.FLIPS]:
+        flipped = number(tables.FLIPS, np.uint8) != 0
+    else:
+        keys = mix_rows(job[tables.KEY], np.array([job[tables.POSITION] + i]))
+        flipped = bool(sizes[tables.MIRRORED] and uniforms(keys, tables.MIRROR_DRAW)[0] < 0.5)
+    if flipped:
+        shape = sizes[tables.HEIGHT], sizes[tables.WIDTH], -1
+        stored = np.ascontiguousarray(stored.reshape(shape)[:, ::-1]).reshape(-1)
+    put(stored, job[tables.OUT] + row * int(sizes[tables.OUT_BYTES]), sizes, scale, shift)
+    labels = int(sizes[tables.LABEL_BYTES])
+    if labels and file is not None:
+        at = int(file[tables.LABEL_TABLE]) + local * labels
+        ctypes.memmove(job[tables.LABELS] + row * labels, at, labels)
+    return good
+
+
+def _put_copy(stored: UInt8, out: int, sizes: Int64, scale: Float32, shift: Float32) -> None:
+    ctypes.memmove(out, stored.ctypes.data, stored.size)
+
+
+def _put_planes(stored: UInt8, out: int, sizes: Int64, scale: Float32, shift: Float32) -> None:
+    channels, item = int(sizes[tables.CHANNELS]), int(sizes[tables.ITEM])
+    planes = stored.reshape(-1, channels, item).transpose(1, 0, 2)
+    bytes_at(out, stored.size).reshape(planes.shape)[:] = planes
+
+
+def _put_affine(half: bool) -> Callable[[UInt8, int, Int64, Float32, Float32], None]:
+    def put(stored: UInt8, out: int, sizes: Int64, scale: Float32, shift: Float32) -> None:
+        kind = np.dtype(np.uint16 if half else np.float32)
+        row = bytes_at(out, stored.size * kind.itemsize).view(kind)
+        width, planar = int(sizes[tables.WIDTH]), bool(sizes[tables.PLANAR])
+        pixels = stored.size // scale.size
+        affine_row_numpy(stored.ctypes.data, pixels, scale, shift, width, False, planar, row)
+
+    return put
+
+
+# one for each kernel of _compiled/filling.py
+copy_batches_numpy = partial(_fill_batches, _put_copy)
+transpose_batches_numpy = partial(_fill_batches, _put_planes)
+affine_batches_numpy = partial(_fill_batches, _put_affine(False))
+affine_batches_half_numpy = partial(_fill_batches, _put_affine(True))
+
+
+def await_batch_numpy(mark: int, filling: int, looks: int) -> None:
+    """Look ``looks`` times (about a ns each) whether the int64 at ``mark`` is still ``filling``."""
 
 
 def filter_weights(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -34,6 +34,11 @@ class Cursor(NamedTuple):
     epoch: int = 0
     position: int = 0
     step: int = 0
+
+
+@lru_cache(maxsize=4)  # 3 us, for each batch of an epoch the same
+def _geometry_key(seed: int, epoch: int) -> int:
+    return key_of(seed, STREAM_GEOMETRY, epoch)
 
 
 class BatchPlan(NamedTuple):
@@ -63,7 +68,13 @@ class BatchPlan(NamedTuple):
     def keys_of(self, lo: int, hi: int) -> UInt64:
         """:attr:`keys` of the rows ``lo`` to ``hi``: most batches need none at all."""
         positions = np.arange(self.start + lo, self.start + hi, dtype=np.int64)
-        return mix_rows(key_of(self.seed, STREAM_GEOMETRY, self.epoch), positions)
+        return mix_rows(_geometry_key(self.seed, self.epoch), positions)
+
+    @property
+    def signed_key(self) -> int:
+        """What :attr:`keys` are mixed of with the rows' positions, as an int64."""
+        key = _geometry_key(self.seed, self.epoch)
+        return key - (key >> 63 << 64)
 
     @property
     def rng_key(self) -> int:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
 from ..array_types import Array, Int64, UInt64
 from ..errors import FormatError
 from ..formats.packed import FieldMeta, Meta
+from ..pixels.fill_tables import RowsInMemory
 from ..pixels.rows import E, Origin, RowError, RowJob, RowWriter, Writer
 from ..pixels.transform import RowTransform, SampleSpec
 from ..stats import Meter
@@ -21,15 +22,6 @@ from .bytestore import REMOTE, ByteFile, ByteStore, FileRef
 #: Labels up to this size (2 million of 8 bytes) are copied into memory, so that a file that changes
 #: while it is read cannot change them. Larger ones are mapped: memory must not grow with the set.
 KEPT_BYTES: Final = 16 << 20
-
-
-class RowsInMemory(NamedTuple):
-    """Where samples lie: at ``address + starts[r]``, or ``address + first + r * stride``."""
-
-    address: int
-    starts: Int64
-    first: int
-    stride: int
 
 
 def packed_rows(meta: Meta, other_field: bool) -> SampleSpec:
@@ -133,10 +125,11 @@ class Source(Origin, Protocol):
     def prefetch(self, records: Int64) -> None:
         """Prefetch: the calling thread reads these samples next."""
 
-    def in_memory(self, size: int) -> RowsInMemory | None:
-        """Where ``size`` bytes of raw rows can be copied from now; None: they must be read.
+    def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
+        """Where ``size`` bytes of raw rows can be copied from now, file by file; nothing where they
+        must be read.
 
-        With ``size`` 0: the address from which they can ever be copied.
+        With ``size`` 0: where they can ever be copied from.
         """
 
     def reserve(self, samples: int) -> None:
@@ -174,8 +167,8 @@ class BaseSource:
     def holding(self, record: int) -> AbstractContextManager[tuple[OneFile, int]]:
         return nullcontext((self, record))
 
-    def in_memory(self, size: int) -> RowsInMemory | None:
-        return None
+    def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
+        return ()
 
     def prefetch(self, records: Int64) -> None:
         pass

@@ -113,14 +113,6 @@ class FileRef(Protocol):
         """The same file. FormatError if another one is there, or if it was changed."""
 
 
-def fetched(store: ByteStore, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-    """``resident`` of a store that is not in memory: copies the rows to this thread's scratch."""
-    address = SCRATCH.take("fetched rows", offsets.size * row_bytes).ctypes.data
-    rows = np.arange(offsets.size, dtype=np.int64)
-    store.gather(offsets, row_bytes, address, rows)
-    return address, rows * row_bytes
-
-
 class MappedStore:
     """A read-only mapping of a whole file; it stays mapped while anything refers to it.
 
@@ -140,9 +132,6 @@ class MappedStore:
 
     def address(self, size: int) -> int | None:
         return self._address
-
-    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-        return self._address, offsets
 
     def view(self, offset: int, length: int) -> UInt8:
         return self.bytes[offset : offset + length]
@@ -166,9 +155,6 @@ class MemoryStore:
 
     def address(self, size: int) -> int | None:
         return 0
-
-    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-        return 0, offsets
 
     def view(self, offset: int, length: int) -> UInt8:
         return twins.bytes_at(offset, length)
@@ -237,9 +223,6 @@ class PreadStore:
 
     def address(self, size: int) -> int | None:
         return None
-
-    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-        return fetched(self, offsets, row_bytes)
 
     def view(self, offset: int, length: int) -> UInt8:
         scratch = SCRATCH.take("pread view", length)
@@ -314,9 +297,6 @@ class AdaptiveStore:
 
     def address(self, size: int) -> int | None:
         return (self._choose(size) if size else self._mapped).address(size)
-
-    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-        return self._choose(offsets.size * row_bytes).resident(offsets, row_bytes)
 
     def view(self, offset: int, length: int) -> UInt8:
         return self._choose(length).view(offset, length)

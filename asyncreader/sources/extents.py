@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 
 from ..array_types import Array, Int64, UInt8
+from ..pixels.fill_tables import RowsInMemory
 from ..pixels.rows import RowWriter, Writer
-from .base import BaseSource, FieldIndex, RowsInMemory, SetFacts, Source
+from .base import BaseSource, FieldIndex, SetFacts, Source
 from .bytestore import ByteFile, ByteStore
 
 _NO_STARTS: Final = np.empty(0, np.int64)
@@ -86,14 +87,17 @@ class ExtentSource(BaseSource):
         """Bytes of one stored sample."""
         return self._sizes if isinstance(self._sizes, int) else int(self._sizes[record])
 
-    def in_memory(self, size: int) -> RowsInMemory | None:
+    def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
         where = self.store.address(size)
         if where is None or self.spec.encoded:
-            return None
+            return ()
+        starts, first, stride = _NO_STARTS, 0, 0
         if isinstance(self._starts, tuple):
-            first, stride = self._starts
-            return RowsInMemory(where, _NO_STARTS, int(first), int(stride))
-        return RowsInMemory(where, self._starts, 0, 0)
+            first, stride = map(int, self._starts)
+        else:
+            starts = self._starts
+        count, sums = self.facts.count, self.checksums
+        return (RowsInMemory(count, where, starts, first, stride, sums),)
 
     def read_into(self, writer: Writer) -> None:
         records = writer.job.records
@@ -154,8 +158,8 @@ class RawImages(ExtentSource):
         for i, data in enumerate(self._views(offsets, records)):
             writer.raw(i, self.values(data, int(records[i])), data)
 
-    def in_memory(self, size: int) -> None:
-        return None  # rows may be turned about
+    def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
+        return ()  # rows may be turned about
 
     def _planes(self) -> int:
         """Channels, where each lies in one piece and a row is all of them in reverse."""

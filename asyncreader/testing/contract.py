@@ -18,9 +18,10 @@ import numpy.typing as npt
 
 from ..array_types import Array
 from ..keyed_random import mix_rows, uniforms
+from ..pixels.fill_tables import MIRROR_DRAW
 from ..pixels.geometry import choose_rect, resize_into
 from ..pixels.rows import RowError
-from ..pixels.transform import FLIP_DRAW, OutputSpec, RowTransform
+from ..pixels.transform import OutputSpec, RowTransform
 from ..sources import Inspector, OpenSet, RowJob, read_rows
 from ..stats import Meter
 from ..system.futures import result_of, submit
@@ -93,7 +94,7 @@ OTHER_MODES: dict[str, OutputSpec] = {
 def expected(images: Array, wanted: OutputSpec, keys: Array) -> Array:
     """What a fill must make of ``images``, one by one and in plain numpy."""
     dtype = wanted.dtype or images.dtype
-    flips = uniforms(keys, FLIP_DRAW) < 0.5
+    flips = uniforms(keys, MIRROR_DRAW) < 0.5
     draws = np.stack([uniforms(keys, k) for k in range(40 if wanted.size else 1)], axis=1)
     rows = []
     for i, image in enumerate(images):

@@ -18,7 +18,7 @@ from fakes import packed, paint, write_hdf5
 from project import ROOT
 
 from asyncreader import AsyncReader, NothingQueuedError, ParamsError, WorkerError
-from asyncreader.pipeline.copy_queue import CopyQueue
+from asyncreader.pipeline.fill_queue import FillQueue
 from asyncreader.pipeline.trace import Trace, note
 from asyncreader.sources import OpenSet
 from asyncreader.stats import Meter
@@ -124,7 +124,7 @@ def test_lanes(small: str, tmp_path: Path, workers: str) -> None:
     assert all(e["dur"] >= 5000 for e in work if e["name"] == "postprocess")
 
 
-@pytest.mark.skipif(not CopyQueue.available(), reason="needs numba and x86-64")
+@pytest.mark.skipif(not FillQueue.available(), reason="needs numba and x86-64")
 def test_a_trace_shows_what_is_measured_without_it(small: str, tmp_path: Path) -> None:
     """Small batches go through the queue of compiled copies with a trace as without: the copies are
     shown, by whom they were made, and every batch passes through all states."""
@@ -135,7 +135,7 @@ def test_a_trace_shows_what_is_measured_without_it(small: str, tmp_path: Path) -
     lanes, _ = load(path)
     work = [e for name, lane in lanes.items() if "slot" not in name for e in lane]
     named = {e["name"] for e in work}
-    assert "copy" in named
+    assert "fill queue" in named
     assert "fill" not in named
     batches: dict[tuple[int, int], list[str]] = defaultdict(list)
     for event in (e for number in range(3) for e in lanes[f"slot {number}"]):

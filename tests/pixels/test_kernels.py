@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,18 @@ from hypothesis import strategies as st
 from project import tree_of
 from xxhash import xxh3_64_intdigest
 
+from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import kernels, twins
+from asyncreader.pixels.fill_tables import (
+    ALWAYS,
+    LEAST_HASHED,
+    MIRROR_DRAW,
+    NEVER,
+    UNSEEN,
+    RowsInMemory,
+    file_table,
+)
+from asyncreader.pixels.row_filler import RowFiller
 from asyncreader.system.memory import aligned_empty
 
 sides = st.integers(1, 40)
@@ -36,16 +48,15 @@ def picks(data: st.DataObject, count: int, size: int, slots: int) -> tuple[np.nd
     return np.array(records, np.int64) * size, np.array(rows, np.int64)
 
 
-@pytest.mark.parametrize("name", ["gather_rows", "stream_rows"])
 @settings(max_examples=60, deadline=None)
 @given(size=st.integers(1, 5000), data=st.data())
-def test_gather(name: str, size: int, data: st.DataObject) -> None:
-    """gather_rows and stream_rows copy whole rows to where they belong, and nothing else."""
+def test_gather(size: int, data: st.DataObject) -> None:
+    """gather_rows copies whole rows to where they belong, and nothing else."""
     source = np.random.default_rng(size).integers(0, 256, (5, size), np.uint8)
     offsets, rows = picks(data, 5, size, 7)
     found = np.full((7, size), 9, np.uint8)
     twin = found.copy()
-    getattr(kernels, name)(address(source), offsets, size, address(found), rows)
+    kernels.gather_rows(address(source), offsets, size, address(found), rows)
     twins.gather_rows_numpy(address(source), offsets, size, address(twin), rows)
     np.testing.assert_array_equal(found, twin)
     np.testing.assert_array_equal(found[rows], source[offsets // size])
@@ -76,107 +87,179 @@ def test_pread_runs(function: Any, tmp_path: Path) -> None:
         assert done[0] == 0
 
 
-@settings(max_examples=60, deadline=None)
-@given(blocks=st.integers(1, 20), shift=st.integers(0, 63), data=st.data())
-def test_checked_rows(blocks: int, shift: int, data: st.DataObject) -> None:
-    """checked_rows copies whole rows to where they belong, from any address, and gives their
-    XXH3-64 as the xxhash library computes it."""
-    size = blocks * twins.CHECKED_ROW
-    memory = np.random.default_rng(size).integers(0, 256, 5 * size + shift, np.uint8)
-    source = memory[shift:].reshape(5, size)
-    offsets, rows = picks(data, 5, size, 7)
-    found = aligned_empty((7, size), np.dtype(np.uint8))
-    found[:] = 9
-    twin, expected = found.copy(), [xxh3_64_intdigest(source[i // size].data) for i in offsets]
-    for function, out in ((kernels.checked_rows, found), (twins.checked_rows_numpy, twin)):
-        sums = np.zeros(offsets.size, np.uint64)
-        function(address(source), offsets, size, address(out), rows, sums)
-        assert sums.tolist() == expected
-        np.testing.assert_array_equal(out[rows], source[offsets // size])
-        assert (np.delete(out, rows, axis=0) == 9).all()
+def filler(name: str, twin: bool, **sizes: int) -> RowFiller:
+    """A filler by compiled code or by its twin; scale and shift for as many channels."""
+    channels = max(1, sizes["channels"])
+    rng = np.random.default_rng(channels)
+    scale = rng.normal(0, 0.1, channels).astype(np.float32)
+    shift = rng.normal(0, 3, channels).astype(np.float32)
+    return (
+        Twin.of(name, scale, shift, **sizes) if twin else RowFiller.of(name, scale, shift, **sizes)
+    )
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    height=sides,
-    width=sides,
-    channels=st.integers(1, 5),
-    item=st.sampled_from([1, 2, 4, 8]),
-    data=st.data(),
-)
-def test_transpose(height: int, width: int, channels: int, item: int, data: st.DataObject) -> None:
-    """transpose_rows turns (pixels, channels) into (channels, pixels) for any element size."""
-    pixels, size = height * width, height * width * channels * item
-    source = np.random.default_rng(size).integers(0, 256, (4, size), np.uint8)
-    offsets, rows = picks(data, 4, size, 5)
-    found = np.full((5, size), 9, np.uint8)
-    twin = found.copy()
-    arguments = (address(source), offsets, pixels, channels, item)
-    kernels.transpose_rows(*arguments, address(found), rows)
-    twins.transpose_rows_numpy(*arguments, address(twin), rows)
-    np.testing.assert_array_equal(found, twin)
-    turned = source.reshape(4, pixels, channels, item).transpose(0, 2, 1, 3).reshape(4, size)
-    np.testing.assert_array_equal(found[rows], turned[offsets // size])
+class Twin(RowFiller):
+    """A filler that has the numpy twin do the work."""
+
+    def run(self, tables: tuple[np.ndarray, ...], most: int = 1, looks: int = 0) -> None:
+        """See RowFiller."""
+        function = getattr(twins, f"{self.kernel}_numpy")
+        function(*tables, self.sizes, self.scale, self.shift, most, looks)
 
 
-@settings(max_examples=60, deadline=None)
-@given(height=sides, width=sides, pixel=st.integers(1, 9), data=st.data())
-def test_mirror(height: int, width: int, pixel: int, data: st.DataObject) -> None:
-    """mirror_rows mirrors exactly the rows that are flagged."""
-    size = height * width * pixel
-    source = np.random.default_rng(size).integers(0, 256, (4, height, width, pixel), np.uint8)
-    offsets, rows = picks(data, 4, size, 5)
-    flips = np.array(data.draw(st.lists(st.booleans(), min_size=rows.size, max_size=rows.size)))
-    flips = flips.astype(np.uint8)
-    found = np.full((5, height, width, pixel), 9, np.uint8)
-    twin = found.copy()
-    arguments = (address(source), offsets, height, width, pixel, flips)
-    kernels.mirror_rows(*arguments, address(found), rows)
-    twins.mirror_rows_numpy(*arguments, address(twin), rows)
-    np.testing.assert_array_equal(found, twin)
-    for offset, row, flip in zip(offsets, rows, flips, strict=True):
-        image = source[offset // size]
-        np.testing.assert_array_equal(found[row], image[:, ::-1] if flip else image)
+#: What each kernel makes of a picture (H, W, C) of bytes; scale and shift for those that cast.
+MADE: dict[str, Callable[..., np.ndarray]] = {
+    "copy_batches": lambda image, *_: image,
+    "transpose_batches": lambda image, *_: image.transpose(2, 0, 1),
+    "affine_batches": lambda image, scale, shift: image.astype(np.float64) * scale + shift,
+}
+MADE["affine_batches_half"] = MADE["affine_batches"]
+
+#: The dtype of what a kernel writes.
+DTYPES = {"affine_batches": np.float32, "affine_batches_half": np.float16}
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.parametrize("name", MADE)
+@settings(max_examples=100, deadline=None)
 @given(
     height=sides,
     width=sides,
     channels=st.integers(1, 5),
     planar=st.booleans(),
-    half=st.booleans(),
+    stream=st.booleans(),
+    offset=st.integers(0, 63),
     data=st.data(),
 )
-def test_affine(
-    height: int, width: int, channels: int, planar: bool, half: bool, data: st.DataObject
+def test_rows_are_filled(
+    name: str,
+    height: int,
+    width: int,
+    channels: int,
+    planar: bool,
+    stream: bool,
+    offset: int,
+    data: st.DataObject,
 ) -> None:
-    """affine_rows is x * scale + shift, mirrored where flagged, in either axis order and type."""
-    size = height * width * channels
-    rng = np.random.default_rng(size)
-    source = rng.integers(0, 256, (4, height, width, channels), np.uint8)
-    scale = rng.normal(0, 0.1, channels).astype(np.float32)
-    shift = rng.normal(0, 3, channels).astype(np.float32)
+    """Each kernel and its twin write the rows that they are told, bit for bit the same, from any
+    address, mirrored where flagged, past the caches, too; and the XXH3-64 of the stored bytes is
+    that of the xxhash library, for those that are asked for."""
+    size, dtype = height * width * channels, np.dtype(DTYPES.get(name, np.uint8))
+    planar = name == "transpose_batches" or (planar and name.startswith("affine"))
+    memory = np.random.default_rng(size).integers(0, 256, 4 * size + offset, np.uint8)
+    source = memory[offset:].reshape(4, height, width, channels)
     offsets, rows = picks(data, 4, size, 5)
-    flips = (np.arange(rows.size) % 2).astype(np.uint8)
-    found = np.full((5, size), 7, np.uint16 if half else np.float32)
-    twin = found.copy()
-    arguments = (address(source), offsets, height * width, scale, shift, width, flips, planar)
-    (kernels.affine_rows_half if half else kernels.affine_rows)(*arguments, found, rows)
-    twins.affine_rows_numpy(*arguments, twin, rows)
-    if half:
-        found, twin = found.view(np.float16), twin.view(np.float16)
-    np.testing.assert_array_equal(found, twin)  # bit for bit: a machine without numba agrees
-    tolerance: dict[str, Any] = {"rtol": 1e-3 if half else 1e-6, "atol": 2e-3 if half else 1e-5}
-    for offset, row, flip in zip(offsets, rows, flips, strict=True):
-        image = source[offset // size]
-        image = (image[:, ::-1] if flip else image).astype(np.float64) * scale + shift
-        image = image.transpose(2, 0, 1) if planar else image
-        np.testing.assert_allclose(found[row], image.reshape(-1), **tolerance)
-    untouched = np.delete(found, rows, axis=0)
-    assert (
-        untouched == np.full(1, 7, found.dtype if not half else np.uint16).view(found.dtype)
-    ).all()
+    if not rows.size:
+        return
+    flips = data.draw(st.lists(st.booleans(), min_size=rows.size, max_size=rows.size))
+    wanted = data.draw(st.lists(st.booleans(), min_size=rows.size, max_size=rows.size))
+    flips, wanted = np.array(flips).view(np.uint8), np.array(wanted)
+    sizes = {
+        "row_bytes": size,
+        "out_bytes": size * dtype.itemsize,
+        "height": height,
+        "width": width,
+        "channels": channels,
+        "item": 1,
+        "planar": planar,
+        "mirrored": True,
+        "stream": stream,
+    }
+    outs, sums = [], []
+    for twin in (False, True):
+        out = aligned_empty((5, size * dtype.itemsize), np.dtype(np.uint8))
+        out[:] = 9
+        given_ = (offsets + address(source), rows, out, flips)
+        one = filler(name, twin, **sizes)
+        if size >= LEAST_HASHED:
+            sums.append(one.fill(*given_, wanted))
+        else:
+            assert one.fill(*given_) is None
+        outs.append(out)
+    np.testing.assert_array_equal(*outs)
+    assert (np.delete(outs[0], rows, axis=0) == 9).all()
+    tolerance = (
+        {"rtol": 1e-3, "atol": 4e-3} if dtype.itemsize == 2 else {"rtol": 1e-6, "atol": 1e-5}
+    )
+    for i, (at, row) in enumerate(zip(offsets // size, rows, strict=True)):
+        image = source[at][:, ::-1] if flips[i] else source[at]
+        made = MADE[name](image, one.scale, one.shift)
+        if planar and name != "transpose_batches":
+            made = made.transpose(2, 0, 1)
+        np.testing.assert_allclose(outs[0][row].view(dtype), made.reshape(-1), **tolerance)
+        if sums and wanted[i]:
+            assert {int(one[i]) for one in sums} == {xxh3_64_intdigest(source[at].tobytes())}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    pixels=st.integers(1, 400), channels=st.integers(1, 5), item=st.sampled_from([2, 4, 8]),
+    name=st.sampled_from(["copy_batches", "transpose_batches"]), flip=st.booleans(),
+)  # fmt: skip
+def test_values_of_several_bytes(
+    pixels: int, channels: int, item: int, name: str, flip: bool
+) -> None:
+    """Values of 2, 4 and 8 bytes are mirrored and taken apart whole."""
+    source = np.random.default_rng(pixels).integers(0, 256, (pixels * channels * item), np.uint8)
+    values = source.view(f"u{item}").reshape(1, pixels, channels)
+    size, flips = source.size, np.array([flip]).view(np.uint8)
+    for twin in (False, True):
+        out = np.zeros((1, size), np.uint8)
+        filler(
+            name, twin, row_bytes=size, out_bytes=size, height=1, width=pixels, channels=channels,
+            item=item, mirrored=True,
+        ).fill(np.array([address(source)]), np.zeros(1, np.int64), out, flips)  # fmt: skip
+        image = values[:, ::-1] if flip else values
+        made = image.transpose(2, 0, 1) if name == "transpose_batches" else image
+        np.testing.assert_array_equal(
+            out.reshape(-1), np.ascontiguousarray(made).view(np.uint8).reshape(-1)
+        )
+
+
+@settings(max_examples=80, deadline=None)
+@given(size=st.integers(LEAST_HASHED, 6000), shift=st.integers(0, 63), stream=st.booleans())
+def test_rows_of_any_size_are_hashed(size: int, shift: int, stream: bool) -> None:
+    """The XXH3-64 of a row of any number of bytes from 241 on, at any address, also where it lies
+    in its place already."""
+    memory = np.random.default_rng(size).integers(0, 256, size + shift, np.uint8)
+    source, zero = memory[shift:], np.zeros(1, np.int64)
+    expected = [xxh3_64_intdigest(source.tobytes())]
+    copier = filler(
+        "copy_batches", False, row_bytes=size, out_bytes=size, channels=1, stream=stream
+    )
+    for out in (np.zeros((1, size), np.uint8), source.reshape(1, size)):
+        found = copier.fill(np.array([address(source)]), zero, out, None, np.ones(1, np.bool_))
+        assert found is not None
+        assert found.tolist() == expected
+        np.testing.assert_array_equal(out[0], source)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@settings(max_examples=60, deadline=None)
+@given(
+    height=sides, width=sides, channels=st.integers(1, 5), planar=st.booleans(), flip=st.booleans()
+)
+def test_affine_row(
+    half: bool, height: int, width: int, channels: int, planar: bool, flip: bool
+) -> None:
+    """affine_row writes what affine_batches writes of the same picture."""
+    size, kind = height * width * channels, np.uint16 if half else np.float32
+    source = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    many = filler(
+        "affine_batches_half" if half else "affine_batches", False, row_bytes=size,
+        out_bytes=size * np.dtype(kind).itemsize, height=height, width=width, channels=channels,
+        item=1, planar=planar, mirrored=True,
+    )  # fmt: skip
+    wanted = np.zeros((1, size), kind)
+    many.fill(
+        np.array([address(source)]), np.zeros(1, np.int64), wanted, np.array([flip], np.uint8)
+    )
+    name = "affine_row_half" if half else "affine_row"
+    for function in (getattr(kernels, name), getattr(twins, f"{name}_numpy")):
+        found = np.zeros(size, kind)
+        function(
+            *(address(source), height * width, many.scale, many.shift, width, flip, planar, found)
+        )
+        np.testing.assert_array_equal(found, wanted[0])
 
 
 def test_affine_does_not_depend_on_where_a_row_lies() -> None:
@@ -184,16 +267,82 @@ def test_affine_does_not_depend_on_where_a_row_lies() -> None:
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, (37, 53, 3), np.uint8)
     source = np.repeat(image[None], 6, axis=0)
-    scale, shift = np.float32([0.013, 0.7, 1.1]), np.float32([-2.1, 0.3, 5])
     for planar in (False, True):
         out = np.empty((6, image.size), np.float32)
-        offsets = np.arange(6, dtype=np.int64) * image.size
-        kernels.affine_rows(
-            *(address(source), offsets, 37 * 53, scale, shift, 53, np.zeros(6, np.uint8), planar),
-            out,
-            np.arange(6, dtype=np.int64)[::-1].copy(),
-        )
+        addresses = np.arange(6, dtype=np.int64) * image.size + address(source)
+        filler(
+            "affine_batches", False, row_bytes=image.size, out_bytes=4 * image.size, height=37,
+            width=53, channels=3, item=1, planar=planar,
+        ).fill(addresses, np.arange(6, dtype=np.int64)[::-1].copy(), out)  # fmt: skip
         assert np.unique(out, axis=0).shape[0] == 1
+
+
+class Set:
+    """Rows in several files, some found by a table and some by a stride, with labels and
+    checksums of some of them."""
+
+    def __init__(self, counts: tuple[int, ...], size: int, label_bytes: int) -> None:
+        rng = np.random.default_rng(size)
+        total = sum(counts)
+        self.rows = rng.integers(0, 256, (total, size), np.uint8)
+        self.labels = rng.integers(0, 256, (total, max(1, label_bytes)), np.uint8)
+        self.sums = np.array([xxh3_64_intdigest(row.tobytes()) for row in self.rows], np.uint64)
+        files, first = [], 0
+        for number, count in enumerate(counts):
+            at = address(self.rows) + first * size
+            starts = (
+                np.arange(count, dtype=np.int64) * size if number % 2 else np.empty(0, np.int64)
+            )
+            sums = None if number % 3 == 2 else self.sums[first : first + count]
+            stride = 0 if number % 2 else size
+            files.append(RowsInMemory(count, at - 8, starts + 8, 8, stride, sums))
+            first += count
+        self.alive = files
+        self.ends = np.cumsum(counts)
+        # the labels of the first file alone, and those of all others together
+        tables = [self.labels[: counts[0]], self.labels[counts[0] :]] if label_bytes else []
+        self.files = file_table(files, [one for one in tables if one.size])
+
+
+@pytest.mark.parametrize("twin", [False, True])
+@pytest.mark.parametrize("counts", [(9,), (5, 1, 8, 3), (1,) * 40])
+@pytest.mark.parametrize("label_bytes", [0, 1, 8, 20])
+@pytest.mark.parametrize("mode", [NEVER, UNSEEN, ALWAYS])
+def test_records_are_found_and_checked(
+    twin: bool, counts: tuple[int, ...], label_bytes: int, mode: int
+) -> None:
+    """Records are found in the file that holds them, with their labels; mirrored by the draw of
+    their positions; a wrong checksum refuses the batch, as often as the mode says."""
+    wide, size = 100, 300
+    held, count = Set(counts, size, label_bytes), sum(counts)
+    seen = np.zeros(count, np.uint8)
+    one = filler(
+        "copy_batches", twin, row_bytes=size, out_bytes=size, height=1, width=wide, channels=3,
+        item=1, mirrored=True, check=mode, seen=address(seen), label_bytes=label_bytes,
+    )  # fmt: skip
+    rng = np.random.default_rng(1)
+    records, position, key = rng.integers(0, count, 30), 77, -(1 << 62)
+    out, labels = np.zeros((30, size), np.uint8), np.zeros((30, max(1, label_bytes)), np.uint8)
+    assert one.fill_records(held.files, records, out, labels, key, position)
+    keys = mix_rows(key & ((1 << 64) - 1), np.arange(position, position + 30))
+    flips = uniforms(keys, MIRROR_DRAW) < 0.5
+    assert 5 < flips.sum() < 25
+    for i, record in enumerate(records):
+        image = held.rows[record].reshape(wide, 3)
+        np.testing.assert_array_equal(out[i].reshape(wide, 3), image[::-1] if flips[i] else image)
+        if label_bytes:
+            np.testing.assert_array_equal(labels[i], held.labels[record])
+    has_sums = np.searchsorted(held.ends, np.arange(count), side="right") % 3 != 2
+    checked = np.isin(np.arange(count), records) & has_sums & (mode == UNSEEN)
+    np.testing.assert_array_equal(seen, checked)
+    damaged = records[np.flatnonzero(has_sums[records])[0]]
+    held.rows[damaged, 13] ^= 1
+    good = one.fill_records(held.files, records, out, labels, key, position)
+    assert good == (mode != ALWAYS)  # it was seen
+    seen[:] = 0
+    good = one.fill_records(held.files, records, out, labels, key, position)
+    assert good == (mode == NEVER)
+    assert not seen[damaged]
 
 
 def child(
@@ -214,7 +363,18 @@ sys.modules["numba"] = None
 import hashlib
 import numpy as np
 from asyncreader import AsyncReader
+from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import kernels, twins
+from asyncreader.pixels.fill_tables import (
+    ALWAYS,
+    LEAST_HASHED,
+    MIRROR_DRAW,
+    NEVER,
+    UNSEEN,
+    RowsInMemory,
+    file_table,
+)
+from asyncreader.pixels.row_filler import RowFiller
 assert not kernels.compiled()
 data = np.random.default_rng(0).integers(0, 256, (50, 9, 8, 3), dtype=np.uint8)
 digest = hashlib.sha256()
@@ -237,7 +397,8 @@ def test_every_kernel_has_its_twin() -> None:
     pytest.importorskip("numba")
     from asyncreader.pixels import _compiled
 
-    assert set(_compiled.KERNELS) | {"affine_rows_half"} == set(kernels._TWINS)
+    half = {"affine_batches_half", "affine_row_half"}
+    assert set(_compiled.KERNELS) | half == set(kernels._TWINS)
     with pytest.raises(AttributeError, match="nonsense"):
         _ = kernels.nonsense
 
@@ -247,7 +408,18 @@ def test_a_kernel_is_compiled_when_it_is_first_used() -> None:
     pytest.importorskip("numba")
     found = child("""
 import sys, threading
+from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import kernels, twins
+from asyncreader.pixels.fill_tables import (
+    ALWAYS,
+    LEAST_HASHED,
+    MIRROR_DRAW,
+    NEVER,
+    UNSEEN,
+    RowsInMemory,
+    file_table,
+)
+from asyncreader.pixels.row_filler import RowFiller
 assert "numba" not in sys.modules and "gather_rows" not in vars(kernels)
 start, found = threading.Barrier(8), []
 def use():
@@ -266,7 +438,18 @@ print(sorted(set(kernels._TWINS) & set(vars(kernels))))
 GATHER = """
 import sys
 import numpy as np
+from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import kernels, twins
+from asyncreader.pixels.fill_tables import (
+    ALWAYS,
+    LEAST_HASHED,
+    MIRROR_DRAW,
+    NEVER,
+    UNSEEN,
+    RowsInMemory,
+    file_table,
+)
+from asyncreader.pixels.row_filler import RowFiller
 source, out = np.arange(12, dtype=np.uint8), np.zeros(12, np.uint8)
 rows = np.arange(3, dtype=np.int64)
 kernels.gather_rows(source.ctypes.data, rows * 4, 4, out.ctypes.data, rows)
@@ -446,7 +629,18 @@ def test_worker_processes_compile_nothing(package: Path, tmp_path: Path) -> None
 import multiprocessing
 import numpy as np
 from asyncreader import AsyncReader
+from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import kernels, twins
+from asyncreader.pixels.fill_tables import (
+    ALWAYS,
+    LEAST_HASHED,
+    MIRROR_DRAW,
+    NEVER,
+    UNSEEN,
+    RowsInMemory,
+    file_table,
+)
+from asyncreader.pixels.row_filler import RowFiller
 
 def look(data, labels):
     if multiprocessing.parent_process() is not None:

@@ -14,7 +14,8 @@ from PIL import Image
 from asyncreader import DecodeError, ParamsError
 from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import codec, twins
-from asyncreader.pixels.transform import FLIP_DRAW, SCRATCH, OutputSpec, RowTransform, SampleSpec
+from asyncreader.pixels.fill_tables import MIRROR_DRAW
+from asyncreader.pixels.transform import SCRATCH, OutputSpec, RowTransform, SampleSpec
 from asyncreader.stats import Meter
 from asyncreader.testing.contract import MODES, expected, sized
 
@@ -111,7 +112,10 @@ def test_compiled_modes_equal_one_by_one() -> None:
             continue
         out = np.zeros(fill.allocate_shape(9), fill.dtype)
         rows = np.arange(9, dtype=np.int64)
-        fill.bulk(images.ctypes.data, rows * images[0].nbytes, rows, fill.draws(keys)[1], out)
+        filler = fill.filler(out.nbytes)
+        assert filler is not None
+        addresses = images.ctypes.data + rows * images[0].nbytes
+        filler.fill(addresses, rows, out, fill.draws(keys)[1])
         np.testing.assert_array_equal(fill.handed_out(out), filled(fill, images, keys), name)
 
 
@@ -183,7 +187,7 @@ def test_half_of_all_are_flipped() -> None:
     places, flips = RowTransform(stored(), OutputSpec(flip=True), "set").draws(keys)
     assert places is None
     assert flips is not None
-    np.testing.assert_array_equal(flips, uniforms(keys, FLIP_DRAW) < 0.5)
+    np.testing.assert_array_equal(flips, uniforms(keys, MIRROR_DRAW) < 0.5)
     assert flips.mean() == pytest.approx(0.5, abs=0.03)
     assert RowTransform(stored(), OutputSpec(), "set").draws(keys) == (None, None)
 

@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 from numba import config, njit, types
 from numba.core import cgutils
 from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 from numba.extending import intrinsic
+
+from .. import fill_tables
 
 #: The kernels by name: the function, and its signature.
 KERNELS: dict[str, tuple[Callable[..., None], Any]] = {}
@@ -46,10 +49,10 @@ def kernel(*arguments: Any, name: str | None = None) -> Any:
 
 
 def _sources(function: Callable[..., None]) -> bytes:
-    """Digest of what a kernel's code follows from: its own file, and those without a kernel, from
-    which it may take functions."""
+    """Digest of what a kernel's code follows from: its own file, those without a kernel, from
+    which it may take functions, and the numbers of its tables."""
     others = _FILES - {Path(function.__code__.co_filename)}
-    files = sorted({*Path(__file__).parent.glob("*.py")} - others)
+    files = sorted({Path(fill_tables.__file__), *Path(__file__).parent.glob("*.py")} - others)
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).digest()
 
 
@@ -187,6 +190,14 @@ def u8_pointer(typingctx: Any, address: Any) -> Any:
         return builder.inttoptr(arguments[0], kind)
 
     return types.CPointer(types.uint8)(types.uintp), generate
+
+
+@njit(inline="always")
+def mixed(z: Any) -> Any:
+    """The rounds of SplitMix64's finaliser (keyed_random.mix)."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 def load_any(builder: Any, address: Any, kind: Any) -> Any:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit, types
+from numba import types
 
-from .base import i8, kernel, offsets_type
+from .base import i8, kernel, mixed, offsets_type
 
 #: Numbers that feistel_rows takes through its rounds together.
 _FEISTEL = 256
-
-
-@njit(inline="always")
-def _mixed(z: Any) -> Any:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
 
 
 @kernel(offsets_type, i8, i8, i8, types.uint64[::1], offsets_type)
@@ -41,10 +32,10 @@ def feistel_rows(positions, count, left, right, keys, out):  # type: ignore[no-u
                 key = keys[r]
                 if r % 2 == 0:
                     for i in range(left_over):
-                        hi[i] ^= _mixed(lo[i] + key) & lmask
+                        hi[i] ^= mixed(lo[i] + key) & lmask
                 else:
                     for i in range(left_over):
-                        lo[i] ^= _mixed(hi[i] + key) & rmask
+                        lo[i] ^= mixed(hi[i] + key) & rmask
             kept = 0
             for i in range(left_over):
                 x = (hi[i] << shift) | lo[i]

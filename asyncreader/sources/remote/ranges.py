@@ -15,7 +15,7 @@ import numpy as np
 from ...array_types import Array, Int64, UInt8
 from ...errors import FormatError
 from ...pixels import twins
-from ..bytestore import REMOTE, ByteStore, fetched
+from ..bytestore import REMOTE, ByteStore
 from ..urls import Location
 from .client import Objects, Version, merged
 
@@ -60,9 +60,6 @@ class RangeStore:
 
     def address(self, size: int) -> None:
         return None
-
-    def resident(self, offsets: Int64, row_bytes: int) -> tuple[int, Int64]:
-        return fetched(self, offsets, row_bytes)
 
     def view(self, offset: int, length: int) -> UInt8:
         if length == 0:

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -19,9 +20,10 @@ import numpy.typing as npt
 from ...array_types import Array, Int64, UInt64
 from ...errors import AsyncReaderError, FormatError
 from ...formats import packed as fmt
+from ...pixels.fill_tables import RowsInMemory
 from ...pixels.rows import E, Writer
 from ...sampling.blocks import files_together
-from ..base import FieldIndex, OneFile, RowsInMemory, SetFacts
+from ..base import FieldIndex, OneFile, SetFacts
 from ..bytestore import ByteFile
 from ..fields import OpenSet, SetIndex
 from ..request import Request
@@ -45,6 +47,10 @@ class JoinedLabels:
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         return self[:].astype(dtype or self.dtype, copy=False)
+
+    def tables(self) -> list[Array]:
+        """The labels as the files have them in memory, in sequence; call in_memory() before."""
+        return self._source.label_tables()
 
     def __getitem__(self, records: Int64 | slice | int) -> Array:
         """Rows of ``records``, (n, L); of one number its row, (L,)."""
@@ -122,7 +128,7 @@ class JoinedSource:
         self._held = tuple(held)
         self._stated = joined.stated
         self._window = 0
-        self._in_memory: RowsInMemory | None = None
+        self._in_memory: tuple[RowsInMemory, ...] = ()
         self._all_open: tuple[OpenSet, ...] = ()
         self._not_in_memory = set[int]()
         self._looked_at = 0
@@ -284,23 +290,33 @@ class JoinedSource:
         """Files that stay open."""
         return self.open_files.limit
 
-    def in_memory(self, size: int) -> RowsInMemory | None:
-        if self._in_memory is None and len(self.open_files) == self._ends.size:
+    def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
+        if not self._in_memory and len(self.open_files) == self._ends.size:
             # shards are opened when they are read: as soon as all are open, they stay so
             with self.file(0) as one:
-                possible = one.first.in_memory(0) is not None
+                possible = one.first.in_memory(0)
             if possible:
                 self._all_open = self._held or self.open_files.keep_all(self._ends.size)
-                self._in_memory = _rows_in_memory(self._all_open)
-        if self._in_memory is None or size == 0:
+                rows = [file.first.in_memory(0) for file in self._all_open]
+                self._in_memory = tuple(chain(*rows)) if all(rows) else ()
+        if size == 0 or not self._in_memory:
             return self._in_memory
         # one file a call, with the bytes of a whole batch: each is asked for its share of them
         number = self._looked_at = (self._looked_at + 1) % len(self._all_open)
-        if self._all_open[number].first.in_memory(size) is None:
-            self._not_in_memory.add(number)
-        else:
+        if self._all_open[number].first.in_memory(size):
             self._not_in_memory.discard(number)
-        return None if self._not_in_memory else self._in_memory
+        else:
+            self._not_in_memory.add(number)
+        return () if self._not_in_memory else self._in_memory
+
+    def label_tables(self) -> list[Array]:
+        """The labels of all files as they are in memory, in sequence; call in_memory() before."""
+        tables = [file.labels for file in self._all_open]
+        same = [one for one in tables if isinstance(one, np.ndarray)]
+        as_they_are = len(same) == len(tables) and all(
+            one.dtype == self.labels.dtype for one in same
+        )
+        return same if as_they_are else [self.labels[:]]
 
     def reserve(self, samples: int) -> None:
         self._window = samples
@@ -329,17 +345,3 @@ class JoinedSource:
         if self._files is not None:
             self._files.close()
         self.open_files.close()
-
-
-def _rows_in_memory(files: Sequence[OpenSet]) -> RowsInMemory | None:
-    """The address of every row, from 0, if all rows of all files can be copied from memory."""
-    starts = []
-    for file in files:
-        found = file.first.in_memory(0)
-        if found is None:
-            return None
-        rows = found.starts
-        if not rows.size:
-            rows = np.arange(file.facts.count, dtype=np.int64) * found.stride + found.first
-        starts.append(rows + found.address)
-    return RowsInMemory(0, np.concatenate(starts), 0, 0) if starts else None

@@ -13,16 +13,29 @@ import pytest
 from observed import HANG, until, waits
 
 from asyncreader import AsyncReader, ChecksumError
-from asyncreader.pipeline import copy_queue
-from asyncreader.pipeline.copy_queue import CLAIMED, PUBLISHED, STOPPED, CopyQueue
-from asyncreader.pipeline.owners import READY, SlotState
-from asyncreader.pixels import kernels, twins
+from asyncreader.pipeline.fill_queue import FillQueue, RowTables
+from asyncreader.pipeline.owners import FILLING, READY, REFUSED, SlotState
+from asyncreader.pixels.fill_tables import (
+    CLAIMED,
+    PUBLISHED,
+    RECORDS,
+    STOPPED,
+    STREAM,
+    WHOLE,
+    RowsInMemory,
+    file_table,
+)
+from asyncreader.pixels.fill_tables import (
+    COUNT as ROW_COUNT,
+)
+from asyncreader.pixels.row_filler import RowFiller
+from asyncreader.pixels.transform import OutputSpec, RowTransform, SampleSpec
 from asyncreader.sources import bytestore
 from asyncreader.stats import Meter
 from asyncreader.system.limits import last_level_cache
 from asyncreader.system.memory import address_of
 
-pytestmark = pytest.mark.skipif(not CopyQueue.available(), reason="needs numba on an x86 processor")
+pytestmark = pytest.mark.skipif(not FillQueue.available(), reason="needs numba on an x86 processor")
 
 COUNT, ROWS, SIZE = 1000, 16, 48
 DATA = np.random.default_rng(0).integers(0, 256, (COUNT, SIZE), dtype=np.uint8)
@@ -45,16 +58,23 @@ class Jobs:
             for _ in range(slots)
         ]
         table = np.arange(COUNT, dtype=np.int64) * SIZE if starts else np.empty(0, np.int64)
-        self.marks = np.zeros(slots, np.int64)
+        self.marks = np.full(slots, FILLING)
         outs = [(*out, self.marks[i : i + 1].data) for i, out in enumerate(self.outs)]
-        self.queue = CopyQueue(outs, self.labels, (DATA.ctypes.data, table, 0, SIZE), 1)
+        rows = RowsInMemory(COUNT, DATA.ctypes.data, table, 0, 0 if starts else SIZE)
+        one = np.ones(1, np.float32)
+        filler = RowFiller.of(
+            "copy_batches", one, one, row_bytes=SIZE, out_bytes=SIZE, label_bytes=4 * width
+        )
+        files = file_table([rows], [] if self.labels is None else [self.labels])
+        self.queue = FillQueue(outs, RowTables(filler, files, table), 1)
         self.numbers = [np.zeros(ROWS, np.int64) for _ in range(slots)]
 
     def publish(self, slot: int, numbers: np.ndarray, generation: int) -> None:
         """Add a job behind the others."""
         self.numbers[slot] = numbers
         jobs, control = self.queue.jobs, self.queue.control
-        jobs[slot, 0], jobs[slot, 1], jobs[slot, 5] = numbers.size, address_of(numbers), generation
+        jobs[slot, ROW_COUNT], jobs[slot, RECORDS] = numbers.size, address_of(numbers)
+        jobs[slot, WHOLE] = generation
         self.queue.queue[control[PUBLISHED] % len(self.outs)] = slot
         control[PUBLISHED] += 1
 
@@ -67,43 +87,37 @@ class Jobs:
             assert (labels[: numbers.size] == self.labels[numbers]).all()
 
 
-def queue_of(reader: AsyncReader) -> CopyQueue | None:
+def queue_of(reader: AsyncReader) -> FillQueue | None:
     """The copy queue of a reader, which nothing public shows."""
-    return reader._ring.copies
+    return reader._ring.fills
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("starts", [False, True])
 @pytest.mark.parametrize("width", [0, 1, 2, 5])
-def test_kernel_and_twin_copy_the_same(
-    monkeypatch: pytest.MonkeyPatch, width: int, starts: bool, stream: bool
-) -> None:
-    """Compiled code and its numpy twin fill slots with the right rows and labels, and mark them;
-    past the caches, too."""
-    monkeypatch.setattr(copy_queue, "streams", lambda row, batch: stream)
-    for function in (kernels.copy_batches, twins.copy_batches_numpy):
-        jobs = Jobs(3, width, starts)
-        rng = np.random.default_rng(2)
-        for slot, size in enumerate((ROWS, 5, 1)):
-            jobs.publish(slot, rng.integers(0, COUNT, size), generation=slot + 7)
-        arguments = jobs.queue._arguments
-        function(*arguments, 2, 0)
-        assert list(jobs.marks) == [7, 8, 0]
-        assert jobs.queue.waiting()
-        function(*arguments, 5, 0)
-        assert list(jobs.marks) == [7, 8, 9]
-        assert not jobs.queue.waiting()
-        for slot in range(3):
-            jobs.check(slot)
+def test_batches_are_filled_in_turn(width: int, starts: bool) -> None:
+    """Slots are filled with the right rows and labels, and marked, as they were published."""
+    jobs = Jobs(3, width, starts)
+    rng = np.random.default_rng(2)
+    for slot, size in enumerate((ROWS, 5, 1)):
+        jobs.publish(slot, rng.integers(0, COUNT, size), generation=slot + 7)
+    jobs.queue.fill_one()
+    jobs.queue.fill_one()
+    assert list(jobs.marks) == [7, 8, FILLING]
+    assert jobs.queue.waiting()
+    jobs.queue.fill_all()
+    assert list(jobs.marks) == [7, 8, 9]
+    assert not jobs.queue.waiting()
+    for slot in range(3):
+        jobs.check(slot)
 
 
 def test_large_rows_go_past_the_caches() -> None:
     """Slots that would not stay in the last-level cache are filled past it, smaller ones not."""
     for rows, row, streamed in ((64, 1 << 20, True), (2, 32 << 10, False), (1 << 16, 1024, False)):
-        out = np.empty((rows, row), np.uint8)
-        outs = [(out, None, np.zeros(1, np.int64).data)]
-        queue = CopyQueue(outs, None, (DATA.ctypes.data, np.empty(0, np.int64), 0, 1), 1)
-        assert queue._arguments[8] is (streamed and last_level_cache() < 512 << 20)
+        stored = SampleSpec((row,), np.dtype(np.uint8), None)
+        filler = RowTransform(stored, OutputSpec(), "").filler(rows * row)
+        assert filler is not None
+        assert bool(filler.sizes[STREAM]) is (streamed and last_level_cache() < 512 << 20)
 
 
 def test_a_stopped_queue_begins_nothing() -> None:
@@ -112,8 +126,8 @@ def test_a_stopped_queue_begins_nothing() -> None:
     jobs.publish(0, np.arange(ROWS), 1)
     jobs.queue.control[STOPPED] = 1
     jobs.queue.serve(Meter())
-    jobs.queue.copy_one()
-    assert (jobs.queue.control[CLAIMED], jobs.marks[0]) == (0, 0)
+    jobs.queue.fill_one()
+    assert (jobs.queue.control[CLAIMED], jobs.marks[0]) == (0, FILLING)
 
 
 def test_each_batch_is_copied_once_by_one_of_several_threads() -> None:
@@ -133,17 +147,18 @@ def test_each_batch_is_copied_once_by_one_of_several_threads() -> None:
         for job in range(6000):
             slot = job % 4
             if job >= 4:
-                while jobs.marks[slot] != job - 3:
+                while jobs.marks[slot] != job - 3 + REFUSED:
                     jobs.queue.look(slot)
-                    jobs.queue.copy_one()
+                    jobs.queue.fill_one()
                 jobs.check(slot)
                 jobs.outs[slot][0][:] = 0
-            jobs.publish(slot, rng.integers(0, COUNT, ROWS), job + 1)
+            jobs.marks[slot] = FILLING
+            jobs.publish(slot, rng.integers(0, COUNT, ROWS), job + 1 + REFUSED)
     finally:
         over.set()
         for thread in threads:
             thread.join(HANG)
-    jobs.queue.copy_all()
+    jobs.queue.fill_all()
     assert jobs.queue.control[CLAIMED] == jobs.queue.control[PUBLISHED] == 6000
 
 
@@ -184,9 +199,9 @@ def test_batches_are_right_whatever_is_done_with_them(nthread: int, njob: int) -
 def test_the_consumer_copies_what_no_worker_has_begun() -> None:
     """A batch that is wanted at once is there without a worker."""
     with AsyncReader(data=DATA, batch_size=ROWS) as reader:
-        copies = queue_of(reader)
-        assert copies is not None
-        copies.servers = 0  # no worker may serve
+        fills = queue_of(reader)
+        assert fills is not None
+        fills.servers = 0  # no worker may serve
         for step, batch in zip(range(5), reader, strict=False):
             assert (batch.data == DATA[step * ROWS : (step + 1) * ROWS]).all()
 
@@ -195,13 +210,13 @@ def test_a_slot_is_ready_as_soon_as_its_rows_are_copied() -> None:
     """A slot's state is the one that compiled code has written: it is READY for whoever asks, with
     no call of the ring in between."""
     with AsyncReader(data=DATA, batch_size=ROWS) as reader:
-        copies = queue_of(reader)
-        assert copies is not None
-        copies.servers = 0
+        fills = queue_of(reader)
+        assert fills is not None
+        fills.servers = 0
         reader.fetchData()
         (slot,) = (one for one in reader._ring.slots if one.state is not SlotState.FREE)
         assert slot.state is SlotState.FILLING
-        copies.copy_one()
+        fills.fill_one()
         assert slot.state is SlotState.READY
         assert reader._ring.head() is slot
 
@@ -210,7 +225,7 @@ def test_an_interrupted_copy_wakes_who_waits_for_it(monkeypatch: pytest.MonkeyPa
     """Ctrl-C behind a copy in getNextBatch(): a seek() in another thread that waits goes on."""
     begun, moved = threading.Event(), threading.Event()
 
-    def interrupted(queue: CopyQueue) -> None:
+    def interrupted(queue: FillQueue) -> None:
         # claimed, and whole only when the other thread waits for it
         number = queue.queue[queue.control[CLAIMED] % 3]
         queue.control[CLAIMED] += 1
@@ -224,11 +239,11 @@ def test_an_interrupted_copy_wakes_who_waits_for_it(monkeypatch: pytest.MonkeyPa
         reader.seek(1)
         moved.set()
 
-    monkeypatch.setattr(CopyQueue, "copy_one", interrupted)
+    monkeypatch.setattr(FillQueue, "fill_one", interrupted)
     with AsyncReader(data=DATA, batch_size=ROWS, njob=2) as reader:
-        copies = queue_of(reader)
-        assert copies is not None
-        copies.servers = 0
+        fills = queue_of(reader)
+        assert fills is not None
+        fills.servers = 0
         reader.fetchData()
         thread = threading.Thread(target=seek)
         thread.start()
@@ -240,84 +255,95 @@ def test_an_interrupted_copy_wakes_who_waits_for_it(monkeypatch: pytest.MonkeyPa
         assert woken
 
 
-def packed(path: Path) -> Path:
+def packed(path: Path, side: int = 12) -> Path:
     """A packed set with checksums."""
     from converters import convert
 
     with h5py.File(path / "raw.h5", "w") as file:
-        file["data"] = np.random.default_rng(4).integers(0, 256, (64, 6, 6, 3), dtype=np.uint8)
+        file["data"] = np.random.default_rng(4).integers(
+            0, 256, (64, side, side, 3), dtype=np.uint8
+        )
         file["labels"] = np.arange(64)[:, None] % 10
     convert(path / "raw.h5", path / "packed.h5")
     return path / "packed.h5"
 
 
-def test_samples_are_checked_before_they_are_only_copied(tmp_path: Path) -> None:
-    """With verify="first" the first epoch is checked sample by sample, the next ones are copied."""
-    path = packed(tmp_path)
-    with AsyncReader(path=str(path), batch_size=8, shuffle=True, njob=2) as reader:
-        copies = queue_of(reader)
-        assert copies is not None
-        for _ in reader:
-            pass
-        checked = copies.control[PUBLISHED]
-        assert checked <= 2  # those of the next epoch that were fetched behind the last check
-        for _ in reader:
-            pass
-        assert copies.control[PUBLISHED] - checked >= 4
-    with AsyncReader(path=str(path), batch_size=8, verify="always") as reader:
-        assert queue_of(reader) is None
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"subset": slice(3, 35)},
-        {"subset": slice(40, 8, -1)},
-        {"subset": [*range(5, 40), 5, 6, 7, 8, 9]},
-        {"shuffle": False, "rank": 1, "world_size": 2},
-        {"shuffle": False, "subset": slice(0, 61)},
-    ],
-    ids=["slice", "backwards", "array", "rank", "tail left out"],
-)
-def test_samples_that_are_never_read_need_no_check(
-    tmp_path: Path, params: dict[str, object]
+@pytest.mark.parametrize("extra", [{}, {"flip": True}, {"dtype": "float32"}, {"contiguous": True}])
+@pytest.mark.parametrize("verify", ["first", "always"])
+@pytest.mark.parametrize("storage", ["hdf5", "lmdb", "shards"])
+def test_compiled_code_checks_samples(
+    tmp_path: Path, storage: str, verify: str, extra: dict[str, object]
 ) -> None:
-    """From the second epoch on batches are only copied, too, where the reader reads but a part of
-    the set."""
-    given = {"path": str(packed(tmp_path)), "batch_size": 8, "shuffle": True, "layout": "NHWC"}
-    with h5py.File(given["path"]) as file:
+    """Batches with samples to be checked are filled by the queue, too. One with a damaged sample
+    goes to the workers, with the error, or the zeros, of that sample alone; with "first" the next
+    epochs check it again, and no other."""
+    from converters import convert
+
+    path, given = packed(tmp_path), {"batch_size": 8, "shuffle": True, "njob": 2, **extra}
+    with h5py.File(path) as file:
         data = file["data"][:]
-    with AsyncReader({**given, **params, "njob": 2}) as reader:
-        copies = queue_of(reader)
-        assert copies is not None
-        for _ in reader:
-            pass
-        checked = copies.control[PUBLISHED]
-        assert checked <= 2
-        for batch in reader:
-            assert (batch.data == data[batch.indices]).all()
-        assert copies.control[PUBLISHED] - checked >= 2
+    if storage != "hdf5":
+        to = tmp_path / ("set.lmdb" if storage == "lmdb" else "set")
+        convert(path, to, **({} if storage == "lmdb" else {"format": "hdf5", "shards": 3}))
+        path = to
+    with AsyncReader(path=str(path), **given) as reader:
+        whole = [[batch.data.copy() for batch in reader] for _ in range(2)]
+    for file in [path] if path.is_file() else path.iterdir():
+        raw = bytearray(file.read_bytes())
+        if (at := raw.find(data[5].tobytes())) >= 0:
+            raw[at + 70] ^= 1
+            file.write_bytes(raw)
+    with AsyncReader(path=str(path), verify=verify, on_error="zero", **given) as reader:
+        for epoch in range(2):
+            for batch, expected in zip(reader, whole[epoch], strict=True):
+                bad = batch.indices == 5
+                np.testing.assert_array_equal(batch.mask, ~bad)
+                np.testing.assert_array_equal(batch.data[~bad], expected[~bad])
+                assert not batch.data[bad].any()
+        assert reader.stats().bad_samples == 2
+        fills = queue_of(reader)
+        assert fills is not None
+        assert fills.control[PUBLISHED] >= (4 if storage == "shards" else 14)
+        seen = reader._filler.seen
+        if verify == "first":
+            assert seen is not None
+            assert np.flatnonzero(seen == 0).tolist() == [5]
+    with AsyncReader(path=str(path), verify=verify, **given) as reader:
+        errors = []
+        for _ in range(16):
+            reader.fetchData()
+            try:
+                reader.getNextBatch()
+            except ChecksumError as exc:
+                errors.append(exc)
+        assert [exc.index for exc in errors] == [5, 5]
 
 
-def test_no_sample_is_only_copied_before_its_check(tmp_path: Path) -> None:
-    """A reader that goes on elsewhere after it has read some of the set checks what is new there,
-    and copies what it has checked."""
-    path = packed(tmp_path)
+def test_rows_too_short_for_compiled_hashing_are_checked_in_python(tmp_path: Path) -> None:
+    """Rows of up to 240 bytes are hashed by the xxhash library: damage is found there, too."""
+    path = packed(tmp_path, side=8)
     with h5py.File(path, "r+") as file:
         file["data"][40] ^= 1
-    with AsyncReader(path=str(path), batch_size=8, shuffle=False, njob=1) as reader:
-        copies = queue_of(reader)
-        assert copies is not None
-        for _ in range(2):
-            reader.seek(0)
-            for _ in range(4):
-                reader.fetchData()
-                reader.getNextBatch()
-        assert copies.control[PUBLISHED] >= 3
-        reader.seek(0, 5)
-        reader.fetchData()
-        with pytest.raises(ChecksumError):
-            reader.getNextBatch()
+    for extra in ({}, {"flip": True}, {"io": "pread"}, {"io": "pread", "contiguous": True}):
+        with AsyncReader(path=str(path), batch_size=8, on_error="zero", **extra) as reader:
+            bad = [batch.indices[~batch.mask].tolist() for batch in reader]
+        assert bad == [[], [], [], [], [], [40], [], []]
+
+
+def test_a_refused_batch_that_is_dropped(tmp_path: Path) -> None:
+    """seek() waits for batches with a wrong checksum as for others, and goes on elsewhere."""
+    path = packed(tmp_path)
+    with h5py.File(path, "r+") as file:
+        file["data"][3] ^= 1
+    for nthread in (1, 2):
+        with AsyncReader(path=str(path), batch_size=8, njob=3, nthread=nthread) as reader:
+            for _ in range(50):
+                for _ in range(3):
+                    reader.fetchData()
+                reader.seek(0)
+            reader.seek(0, 1)
+            for batch, step in zip(reader, range(1, 8), strict=True):
+                assert batch.step == step
 
 
 def test_files_of_a_list_are_only_copied(tmp_path: Path) -> None:
@@ -330,13 +356,13 @@ def test_files_of_a_list_are_only_copied(tmp_path: Path) -> None:
         with h5py.File(names[-1], "w") as file:
             file["data"], file["labels"] = part, part[:, 0, 0, :1].astype(np.int64)
     with AsyncReader(path=names, batch_size=8, shuffle=True, njob=2, layout="NHWC") as reader:
-        copies = queue_of(reader)
-        assert copies is not None
+        fills = queue_of(reader)
+        assert fills is not None
         for _ in range(3):
             for batch in reader:
                 assert (batch.data == data[batch.indices]).all()
                 assert (batch.labels[:, 0] == data[batch.indices, 0, 0, 0]).all()
-        assert copies.control[PUBLISHED] >= 24
+        assert fills.control[PUBLISHED] >= 24
 
 
 @pytest.mark.parametrize("labels", ["labels", None])
@@ -361,9 +387,9 @@ def test_shards_are_only_copied_when_all_are_open(tmp_path: Path, labels: str | 
                     assert found.labels is None
                 else:
                     np.testing.assert_array_equal(found.labels, wanted.labels)
-        copies = queue_of(several)
-        assert copies is not None
-        assert copies.control[CLAIMED] > 0
+        fills = queue_of(several)
+        assert fills is not None
+        assert fills.control[CLAIMED] > 0
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -408,16 +434,16 @@ def test_files_of_a_list_that_are_cold(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(bytestore, "cached_share", share)
     monkeypatch.setattr(bytestore, "_LOOK_AGAIN_BYTES", 1)
     with AsyncReader(path=names, batch_size=8, shuffle=True, layout="NHWC") as reader:
-        copies = queue_of(reader)
-        assert copies is not None
+        fills = queue_of(reader)
+        assert fills is not None
         for cold_now, low, high in (({"1"}, 0, 2), (set(), 1, 8), ({"3"}, 0, 8)):
             cold.clear()
             cold.update(cold_now)
             for _ in range(2):
-                before = copies.control[PUBLISHED]
+                before = fills.control[PUBLISHED]
                 for batch in reader:
                     assert (batch.data == data[batch.indices]).all()
-                published = copies.control[PUBLISHED] - before
+                published = fills.control[PUBLISHED] - before
             assert low <= published <= high
 
 
@@ -448,19 +474,33 @@ def test_a_set_that_comes_into_memory_later(
 
 @pytest.mark.parametrize(
     "params",
-    [
-        {"io": "pread"},
-        {"dtype": "float32"},
-        {"postprocess": lambda data, labels: None},
-        pytest.param({"workers": "process"}, marks=pytest.mark.slow),
-        {"flip": True},
-    ],
+    [{"io": "pread"}, {"size": (4, 4)}, {"postprocess": lambda data, labels: None}],
     ids=lambda params: next(iter(params)),
 )
-def test_what_is_not_a_copy_goes_another_way(params: dict[str, object], tmp_path: Path) -> None:
-    """Readers that convert, that read with pread or that have processes have no such queue."""
-    if "workers" in params:
-        params = {"workers": "process"}
+def test_what_compiled_code_cannot_fill_alone(params: dict[str, object], tmp_path: Path) -> None:
+    """Readers that read with pread, that resize or that have a postprocess have no such queue."""
     with AsyncReader({"path": str(packed(tmp_path)), "batch_size": 8, **params}) as reader:
         assert queue_of(reader) is None
         assert sum(1 for _ in reader) == 8
+
+
+@pytest.mark.slow
+def test_worker_processes_are_not_needed_to_copy(tmp_path: Path) -> None:
+    """With worker processes, too, compiled code of this process fills batches without a
+    postprocess; those with a damaged sample, and padded ones, go to the processes."""
+    path = packed(tmp_path)
+    with h5py.File(path, "r+") as file:
+        file["data"][3] ^= 1
+        data = file["data"][:]
+    with AsyncReader(
+        path=str(path), batch_size=10, workers="process", last_batch="pad", on_error="zero",
+        layout="NHWC", nthread=2, njob=2,
+    ) as reader:  # fmt: skip
+        fills = queue_of(reader)
+        assert fills is not None
+        for _ in range(2):
+            for batch in reader:
+                assert (~batch.mask[batch.indices == 3]).all()
+                good = batch.mask
+                assert (batch.data[good] == data[batch.indices[good]]).all()
+        assert fills.control[PUBLISHED] == 12

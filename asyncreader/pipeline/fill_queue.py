@@ -1,0 +1,200 @@
+"""Batches that compiled code fills without the GIL, from a queue in memory.
+
+Filling a batch of 128 rows of 3 kB takes 10 to 60 us. Handing it to a thread that sleeps, or that
+waits for the GIL, takes as long again. So such batches are not tasks of the ring: the ring
+publishes them in a table, and compiled code takes one after another from it. That code runs in a
+worker, as long as there are batches to fill, and in the consumer, if no thread has begun the batch
+that it waits for.
+
+A batch is claimed by compare-and-swap. Behind its last row its slot's state becomes READY, one
+number in memory, or REFUSED where a checksum is not the recorded one: such a batch becomes a task
+of the ring, which finds out what is wrong. Python reads the number: that needs a processor that
+shows writes to other cores in order. On other processors, and without numba, batches go through the
+ring's tasks.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ..array_types import Array, Int64
+from ..pixels import kernels
+from ..pixels.fill_tables import (
+    CLAIMED,
+    COUNT,
+    JOB_ITEMS,
+    KEY,
+    LABELS,
+    MARK,
+    MIRRORED,
+    OUT,
+    POSITION,
+    PUBLISHED,
+    RECORDS,
+    STOPPED,
+    WHOLE,
+)
+from ..pixels.fill_tables import REFUSED as REFUSED_MARK
+from ..pixels.row_filler import RowFiller
+from ..sampling.schedule import BatchPlan
+from ..stats import Meter
+from ..system.memory import address_of
+from .owners import FILLING, READY, REFUSED, RingSlot
+from .trace import note
+
+#: How often a thread looks for a job, or at its batch, before it sleeps: some 20 us in all.
+LOOKS: Final = 20_000
+
+#: With fewer seconds between two batches the consumer fills the next one and wakes no worker.
+HURRIED: Final = 50e-6
+
+_ORDERED: Final = platform.machine() in ("x86_64", "AMD64")
+
+
+class RowTables(NamedTuple):
+    """How compiled code fills batches of a set: see fill_tables.py.
+
+    ``filler``: what is done with a row; ``files``: where all rows lie; ``alive``: owns the memory
+    that the tables name.
+    """
+
+    filler: RowFiller
+    files: Int64
+    alive: object
+
+
+class FillQueue:
+    """Batches of the slots of one ring that compiled code fills.
+
+    ``outs``: the rows of each slot, its labels (None without any) and its mark, where READY is
+    written when it is whole (see owners.py); ``tables``: what is written there; ``servers``:
+    workers that serve the queue at a time; ``traced``: notes in their meters when batches were
+    filled, see trace.py.
+
+    Only the ring writes here, under its lock; compiled code claims and marks. ``control``,
+    ``jobs``: see fill_tables.py; ``queue``: slot numbers as they were published.
+    """
+
+    def __init__(
+        self,
+        outs: Sequence[tuple[Array, Array | None, memoryview[int]]],
+        tables: RowTables,
+        servers: int,
+        traced: bool = False,
+    ) -> None:
+        self.servers = servers
+        self._traced = traced
+        self.meter = Meter()  # for what consumers fill
+        self.taken_at = 0.0  # when the consumer got its last batch
+        self._hurried = False  # the consumer comes back sooner than a worker wakes up
+        self._serving = 0  # workers that serve the queue
+        control, queue = np.zeros(3, np.int64), np.zeros(len(outs), np.int64)
+        jobs = np.zeros((len(outs), JOB_ITEMS), np.int64)
+        for job, (data, labels, mark) in zip(jobs, outs, strict=True):
+            job[OUT], job[LABELS] = address_of(data), address_of(labels)
+            job[MARK], job[WHOLE] = address_of(np.asarray(mark)), READY
+            job[REFUSED_MARK] = REFUSED
+        self._filler = tables.filler
+        self._mirrored = bool(tables.filler.sizes[MIRRORED])
+        self._tables = control, queue, jobs, tables.files
+        # their addresses are in the tables: they must stay alive
+        self._alive = (outs, tables.alive)
+        # memoryviews: items are read and written without a call
+        self.control, self.queue, self.jobs = control.data, queue.data, jobs.data
+        self._published = self.control[PUBLISHED : PUBLISHED + 1]
+
+    @staticmethod
+    def available() -> bool:
+        """Whether compiled code can serve a queue on this machine."""
+        return _ORDERED and kernels.compiled()
+
+    def waiting(self) -> bool:
+        """Whether there is a batch that no thread has begun."""
+        return self.control[PUBLISHED] > self.control[CLAIMED]
+
+    # -- the ring, under its lock ------------------------------------------------------------
+
+    def prepare(self, number: int, plan: BatchPlan) -> memoryview[int]:
+        """Write down the batch of slot ``number``. One more of what is returned publishes it."""
+        jobs, published, records = self.jobs, self.control[PUBLISHED], plan.indices
+        jobs[number, COUNT], jobs[number, RECORDS] = records.size, address_of(records)
+        if self._mirrored:
+            jobs[number, KEY], jobs[number, POSITION] = plan.signed_key, plan.start
+        self.queue[published % len(self.queue)] = number
+        return self._published
+
+    def needs_server(self) -> bool:
+        """Whether an idle worker is to be woken for the batch that comes next."""
+        return self._serving < self.servers and (self.waiting() or not self._hurried)
+
+    def stop(self) -> None:
+        """Begin no other batch."""
+        self.control[STOPPED] = 1
+
+    def fill_all(self) -> None:
+        """Fill all batches that no thread has begun."""
+        self._filler.run(self._tables, 1 << 62)
+
+    # -- workers -----------------------------------------------------------------------------
+
+    def work(self, meter: Meter, lock: threading.RLock, filled: Callable[[], None]) -> None:
+        """Fill batches while there are any, unless enough workers do so.
+
+        ``lock``: the ring's; ``filled``: wakes those who wait for a batch, under that lock.
+        """
+        with lock:
+            if self._serving >= self.servers:
+                return
+            self._serving += 1
+        serves = True
+        while serves:
+            self.serve(meter)
+            with lock:
+                filled()
+                serves = self.waiting() and not self.control[STOPPED]
+                self._serving -= not serves
+
+    def serve(self, meter: Meter) -> None:
+        """Fill batches until there has been none for some microseconds."""
+        claimed = self.control[CLAIMED]
+        started = time.perf_counter()
+        self._filler.run(self._tables, 1 << 62, LOOKS)
+        now = time.perf_counter()
+        meter.seconds["read"] += now - started
+        if self._traced and self.control[CLAIMED] > claimed:
+            note(meter, [("fill queue", started, now, {})])
+
+    # -- the consumer ------------------------------------------------------------------------
+
+    def fill_until_whole(self, oldest: Callable[[], RingSlot | None]) -> None:
+        """Fill batches until ``oldest`` (the one waited for) is None, or none is left to fill.
+
+        Filling one takes less time than waking a thread. Ctrl-C comes before or after it.
+        """
+        self._hurried = time.perf_counter() - self.taken_at < HURRIED
+        while (slot := oldest()) is not None:
+            if not self.waiting():
+                self.look(slot.number)
+                return
+            self.fill_one()
+            if slot.mark[0] != FILLING:
+                return
+
+    def fill_one(self) -> None:
+        """Fill the oldest batch that no thread has begun, if there is one."""
+        started = time.perf_counter()
+        self._filler.run(self._tables)
+        now = time.perf_counter()
+        self.meter.seconds["read"] += now - started
+        if self._traced:
+            note(self.meter, [("fill queue", started, now, {})])
+
+    def look(self, number: int) -> None:
+        """Wait some microseconds for the batch in slot ``number`` to be whole."""
+        kernels.await_batch(self.jobs[number, MARK], FILLING, LOOKS)

@@ -1,0 +1,314 @@
+"""Kernels that fill slots: they locate rows, copy or convert and hash them in one pass.
+
+See ../fill_tables.py for what is in the tables. A kernel is made of the same functions for each
+thing that can be done with a row, so that a reader compiles the one that it needs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+
+from ..fill_tables import (
+    ALWAYS,
+    BASE,
+    CHANNELS,
+    CHECK,
+    COUNT,
+    END,
+    FLIPS,
+    FOUND,
+    HEIGHT,
+    ITEM,
+    KEY,
+    LABEL_BYTES,
+    LABEL_TABLE,
+    LABELS,
+    MARK,
+    MIRROR_DRAW,
+    MIRRORED,
+    NEVER,
+    OFFSETS,
+    OUT,
+    OUT_BYTES,
+    PLANAR,
+    POSITION,
+    PUBLISHED,
+    RECORDS,
+    REFUSED,
+    ROW_BYTES,
+    SEEN,
+    START,
+    STARTS,
+    STOPPED,
+    STREAM,
+    STRIDE,
+    SUMS,
+    TARGETS,
+    WANTED,
+    WHOLE,
+    WIDTH,
+)
+from .base import i8, kernel, memcpy, mixed
+from .converting import (
+    TILE,
+    affine_row,
+    affine_row_half,
+    has_half,
+    mirror_row,
+    transpose_row,
+)
+from .hashing import copy_hashed
+from .moving import (
+    byte_at,
+    fence,
+    load_acquire,
+    load_i8,
+    prefetch,
+    store_byte,
+    store_i8,
+    store_release,
+    stream_row,
+    swap_if,
+)
+
+#: Bytes of the next row that are asked for before a row is copied: the processor cannot guess a
+#: random order. 256 to 1024 gained 8 % at rows of 3 kB, whole rows nothing.
+_ROW_AHEAD = 512
+
+_table, _numbers, _f4 = types.int64[:, ::1], types.int64[::1], types.float32[::1]
+
+
+@njit(inline="always")
+def _mixed_with(key, value):  # type: ignore[no-untyped-def]
+    """keyed_random.mix_rows of one value."""
+    return mixed(
+        np.uint64(value) * np.uint64(0xD1342543DE82EF95) + key + np.uint64(0x9E3779B97F4A7C15)
+    )
+
+
+@njit(inline="always")
+def _is_mirrored(key, position):  # type: ignore[no-untyped-def]
+    """Whether draw MIRROR_DRAW of the sample at ``position`` is below 0.5."""
+    drawn = _mixed_with(np.uint64(MIRROR_DRAW + 1), _mixed_with(key, position))
+    return (drawn >> np.uint64(63)) == 0
+
+
+@njit(inline="always")
+def _file_of(files, record, near):  # type: ignore[no-untyped-def]
+    """The line of ``files`` that holds a record; ``near`` is tried first."""
+    if files[near, START] <= record < files[near, END]:
+        return near
+    low, high = 0, files.shape[0] - 1
+    while low < high:
+        middle = (low + high) // 2
+        if record < files[middle, END]:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@njit(inline="always")
+def _move(come, go, size, stream):  # type: ignore[no-untyped-def]
+    if stream:
+        stream_row(come, go, size)
+    else:
+        memcpy(go, come, np.uintp(size))
+
+
+@njit
+def _of_line(coefficients, width):  # type: ignore[no-untyped-def]
+    """The coefficients of a whole line: the inner loops run over contiguous elements."""
+    repeated = np.empty(width * coefficients.size, np.float32)
+    for k in range(repeated.size):
+        repeated[k] = coefficients[k % coefficients.size]
+    return repeated
+
+
+def _fill(put: Any, plain: bool) -> Any:
+    """A function that fills the rows of one job, each as ``put`` does; ``plain``: by a copy."""
+
+    @njit
+    def fill(job, files, sizes, a, b, scratch, planes, sums):  # type: ignore[no-untyped-def]
+        """Returns the number of rows whose checksum differs."""
+        size, stream, mode = sizes[ROW_BYTES], sizes[STREAM] != 0, sizes[CHECK]
+        seen, label_bytes = np.uintp(sizes[SEEN]), sizes[LABEL_BYTES]
+        count, offsets, targets = job[COUNT], job[OFFSETS], job[TARGETS]
+        flips, wanted, found_at = job[FLIPS], job[WANTED], job[FOUND]
+        out, label_out = np.uintp(job[OUT]), np.uintp(job[LABELS])
+        key = np.uint64(job[KEY])
+        first, second = np.uintp(scratch[0].ctypes.data), np.uintp(scratch[1].ctypes.data)
+        coming, next_sum, next_label = np.uintp(0), np.int64(0), np.int64(0)
+        next_record = np.int64(0)
+        near, bad = 0, 0
+        for i in range(-1, count):
+            come, sum_at, label, record = coming, next_sum, next_label, next_record
+            if i + 1 < count:
+                if offsets:
+                    coming = np.uintp(load_i8(np.uintp(offsets + 8 * i + 8)))
+                else:
+                    next_record = load_i8(np.uintp(job[RECORDS] + 8 * i + 8))
+                    near = _file_of(files, next_record, near)
+                    local = next_record - files[near, START]
+                    if files[near, STARTS]:
+                        starts = load_i8(np.uintp(files[near, STARTS] + 8 * local))
+                        coming = np.uintp(files[near, BASE] + starts)
+                    else:
+                        coming = np.uintp(files[near, BASE] + local * files[near, STRIDE])
+                    next_sum = np.int64(0)
+                    if mode != NEVER and files[near, SUMS]:
+                        next_sum = files[near, SUMS] + 8 * local
+                    if label_bytes:
+                        next_label = files[near, LABEL_TABLE] + local * label_bytes
+                for line in range(0, min(size, _ROW_AHEAD), 64):
+                    prefetch(coming + np.uintp(line))
+            if i < 0:
+                continue
+            row = i
+            if targets:
+                row = load_i8(np.uintp(targets + 8 * i))
+            go = out + np.uintp(row * sizes[OUT_BYTES])
+            if flips:
+                flipped = byte_at(flips, i) != 0
+            else:
+                flipped = sizes[MIRRORED] != 0 and _is_mirrored(key, job[POSITION] + i)
+            straight = plain and not flipped
+            if wanted:
+                checked = byte_at(wanted, i) != 0
+            else:
+                checked = sum_at != 0 and (mode == ALWAYS or byte_at(seen, record) == 0)
+            if checked:
+                copied = go if straight else first
+                found = copy_hashed(come, copied, size, stream and straight, sums)
+                come = copied
+                if wanted:
+                    store_i8(np.uintp(found_at + 8 * i), np.int64(found))
+                elif np.int64(found) != load_i8(np.uintp(sum_at)):
+                    bad += 1
+                elif mode != ALWAYS:
+                    store_byte(seen + np.uintp(record), 1)
+            elif straight:
+                _move(come, go, size, stream)
+            if not straight:
+                put(come, go, flipped, sizes, a, b, second, planes)
+            if label_bytes == 8:  # one number: a call of memcpy takes longer
+                memcpy(label_out + np.uintp(8 * row), np.uintp(label), np.uintp(8))
+            elif label_bytes:
+                to = label_out + np.uintp(label_bytes * row)
+                memcpy(to, np.uintp(label), np.uintp(label_bytes))
+        if stream:
+            fence()
+        return bad
+
+    return fill
+
+
+def _filler(put: Any, plain: bool) -> Any:
+    """A kernel: the batches of a queue, each claimed by one of the threads that call it."""
+    fill = _fill(put, plain)
+
+    def batches(  # type: ignore[no-untyped-def]
+        control, queue, jobs, files, sizes, scale, shift, most, looks
+    ):
+        claimed_at = np.uintp(control.ctypes.data)
+        published_at = claimed_at + np.uintp(8 * PUBLISHED)
+        stopped_at = claimed_at + np.uintp(8 * STOPPED)
+        a, b = _of_line(scale, sizes[WIDTH]), _of_line(shift, sizes[WIDTH])
+        used = 1 if plain and not sizes[MIRRORED] else sizes[ROW_BYTES] + 64
+        scratch, planes = np.empty((2, used), np.uint8), np.empty((3, TILE), np.uint8)
+        sums = np.empty(8, np.uint64)
+        done, looked = 0, 0
+        while done < most and load_acquire(stopped_at) == 0:
+            claimed = load_acquire(claimed_at)
+            if claimed >= load_acquire(published_at):
+                looked += 1
+                if looked > looks:
+                    return
+                continue
+            slot = queue[claimed % queue.size]
+            if not swap_if(claimed_at, claimed, claimed + 1):
+                continue
+            bad = fill(jobs[slot], files, sizes, a, b, scratch, planes, sums)
+            if jobs[slot, MARK]:
+                mark = jobs[slot, REFUSED] if bad else jobs[slot, WHOLE]
+                store_release(np.uintp(jobs[slot, MARK]), mark)
+            done += 1
+            looked = 0
+
+    return batches
+
+
+@njit
+def _put_mirrored(come, go, flipped, sizes, a, b, scratch, planes):  # type: ignore[no-untyped-def]
+    pixel = sizes[CHANNELS] * sizes[ITEM]
+    mirror_row(come, go, sizes[HEIGHT], sizes[WIDTH], pixel)
+
+
+@njit
+def _upright(come, flipped, sizes, scratch):  # type: ignore[no-untyped-def]
+    """Where a row lies that is mirrored, if it is to be: in ``scratch``."""
+    if not flipped:
+        return come
+    pixel = sizes[CHANNELS] * sizes[ITEM]
+    mirror_row(come, scratch, sizes[HEIGHT], sizes[WIDTH], pixel)
+    return scratch
+
+
+@njit
+def _put_planes(come, go, flipped, sizes, a, b, scratch, planes):  # type: ignore[no-untyped-def]
+    come = _upright(come, flipped, sizes, scratch)
+    transpose_row(come, go, sizes[HEIGHT] * sizes[WIDTH], sizes[CHANNELS], sizes[ITEM])
+
+
+def _put_affine(affine: Any) -> Any:
+    @njit
+    def put(come, go, flipped, sizes, a, b, scratch, planes):  # type: ignore[no-untyped-def]
+        come = _upright(come, flipped, sizes, scratch)
+        height, width = sizes[HEIGHT], sizes[WIDTH]
+        affine(come, go, height, width, sizes[PLANAR] != 0, a, b, planes)
+
+    return put
+
+
+def _one_row(affine: Any) -> Any:
+    """A kernel that casts one picture."""
+
+    @njit
+    def cast(source, height, width, mirrored, planar, out, a, b, scratch, planes):  # type: ignore[no-untyped-def]
+        come = source
+        if mirrored:
+            come = np.uintp(scratch.ctypes.data)
+            mirror_row(source, come, height, width, a.size // width)
+        affine(come, np.uintp(out.ctypes.data), height, width, planar, a, b, planes)
+
+    def row(source, pixels, scale, shift, width, mirrored, planar, out):  # type: ignore[no-untyped-def]
+        a, b = _of_line(scale, width), _of_line(shift, width)
+        planes = np.empty((3, TILE), np.uint8)
+        # numba frees an array behind its last use by name: its address is taken in a function of
+        # its own, while this one has it
+        scratch = np.empty(pixels * scale.size if mirrored else 1, np.uint8)
+        cast(source, pixels // width, width, mirrored, planar, out, a, b, scratch, planes)
+
+    return row
+
+
+_ARGUMENTS = (_numbers, _numbers, _table, _table, _numbers, _f4, _f4, i8, i8)
+
+kernel(*_ARGUMENTS, name="copy_batches")(_filler(_put_mirrored, True))
+kernel(*_ARGUMENTS, name="transpose_batches")(_filler(_put_planes, False))
+kernel(*_ARGUMENTS, name="affine_batches")(_filler(_put_affine(affine_row), False))
+_ROW = (types.uintp, i8, _f4, _f4, i8, types.boolean, types.boolean)
+kernel(*_ROW, _f4, name="affine_row")(_one_row(affine_row))
+if has_half():  # otherwise the twins serve
+    kernel(*_ARGUMENTS, name="affine_batches_half")(_filler(_put_affine(affine_row_half), False))
+    kernel(*_ROW, types.uint16[::1], name="affine_row_half")(_one_row(affine_row_half))
+
+
+@kernel(types.uintp, i8, i8)
+def await_batch(mark, filling, looks):  # type: ignore[no-untyped-def]
+    for _ in range(looks):
+        if load_acquire(mark) != filling:
+            return

@@ -1,0 +1,125 @@
+"""XXH3-64 of rows while they are copied, as xxHash's specification has it (doc/xxhash_spec.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .base import load_any, memcpy, store_any
+from .moving import AHEAD, prefetch
+
+#: XXH3's default secret and primes.
+_SECRET = bytes.fromhex(
+    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671f"
+    "cb79e64eccc0e578825ad07dccff7221b8084674f743248ee03590e6813a264c"
+    "3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8"
+    "a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364"
+    "eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e"
+    "2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
+)
+_U64 = np.uint64
+_PRIMES_32 = (_U64(0x9E3779B1), _U64(0x85EBCA77), _U64(0xC2B2AE3D))
+_PRIMES_64 = (
+    *(_U64(0x9E3779B185EBCA87), _U64(0xC2B2AE3D27D4EB4F), _U64(0x165667B19E3779F9)),
+    *(_U64(0x85EBCA77C2B2AE63), _U64(0x27D4EB2F165667C5)),
+)
+#: The secret by stripe (from byte 0), of the last stripe (121), and of the end (11).
+_KEYS = np.frombuffer(_SECRET, "<u8").astype(np.uint64)
+_LAST_KEYS = np.frombuffer(_SECRET[121:185], "<u8").astype(np.uint64)
+_END_KEYS = np.frombuffer(_SECRET[11:75], "<u8").astype(np.uint64)
+_LOW = _U64(0xFFFFFFFF)
+
+
+def _copied_stripes(streamed: bool) -> Any:
+    """An intrinsic: copies stripes of 64 bytes, and adds them to eight sums on their way."""
+
+    @intrinsic
+    def copied(typingctx: Any, come: Any, go: Any, keys: Any, count: Any, sums: Any) -> Any:
+        """``count`` stripes from ``come`` to ``go``; the key lies 8 bytes further for each."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            come_, go_, keys_, count_, sums_ = arguments
+            long = ir.IntType(64)
+            lanes = ir.VectorType(long, 8)
+            low, high = (ir.Constant(lanes, [number] * 8) for number in (0xFFFFFFFF, 32))
+            pairs = ir.Constant(ir.VectorType(ir.IntType(32), 8), [1, 0, 3, 2, 5, 4, 7, 6])
+            kept = cgutils.alloca_once_value(builder, load_any(builder, sums_, lanes))
+            with cgutils.for_range(builder, count_) as loop:
+                step = builder.shl(loop.index, ir.Constant(long, 6))
+                key = builder.add(keys_, builder.shl(loop.index, ir.Constant(long, 3)))
+                stored = load_any(builder, builder.add(come_, step), lanes)
+                target = builder.add(go_, step)
+                if streamed:
+                    store = builder.store(stored, builder.inttoptr(target, lanes.as_pointer()))
+                    store.align = 64
+                    mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+                    store.set_metadata("nontemporal", mark)
+                else:
+                    store_any(builder, stored, target)
+                keyed = builder.xor(stored, load_any(builder, key, lanes))
+                product = builder.mul(builder.and_(keyed, low), builder.lshr(keyed, high))
+                swapped = builder.shuffle_vector(stored, stored, pairs)
+                total = builder.add(builder.add(builder.load(kept), product), swapped)
+                builder.store(total, kept)
+            store_any(builder, builder.load(kept), sums_)
+            return context.get_dummy_value()
+
+        return types.void(types.uintp, types.uintp, types.uintp, types.int64, types.uintp), generate
+
+    return copied
+
+
+_stripes, _stripes_streamed = _copied_stripes(False), _copied_stripes(True)
+
+
+@njit(inline="always")
+def _folded(a, b):  # type: ignore[no-untyped-def]
+    """The upper half of a product of 128 bits, xor the lower."""
+    low = (a & _LOW) * (b & _LOW)
+    one, two = (a >> _U64(32)) * (b & _LOW), (a & _LOW) * (b >> _U64(32))
+    cross = (low >> _U64(32)) + (one & _LOW) + two
+    upper = (one >> _U64(32)) + (cross >> _U64(32)) + (a >> _U64(32)) * (b >> _U64(32))
+    return upper ^ ((cross << _U64(32)) | (low & _LOW))
+
+
+@njit
+def copy_hashed(come, go, length, stream, sums):  # type: ignore[no-untyped-def]
+    """Copy ``length`` (241 or more) bytes and return their XXH3-64; ``sums``: uint64 (8,), scratch.
+
+    What is hashed is what was written, also where another process changes the source meanwhile.
+    ``stream``: past the caches, where ``go`` is a multiple of 64.
+    """
+    keys, last_keys = np.uintp(_KEYS.ctypes.data), np.uintp(_LAST_KEYS.ctypes.data)
+    at = np.uintp(sums.ctypes.data)
+    sums[0], sums[1], sums[2] = _PRIMES_32[2], _PRIMES_64[0], _PRIMES_64[1]
+    sums[3], sums[4], sums[5] = _PRIMES_64[2], _PRIMES_64[3], _PRIMES_32[1]
+    sums[6], sums[7] = _PRIMES_64[4], _PRIMES_32[0]
+    left = (length - 1) // 64
+    tail = np.uintp(left * 64)
+    last = go + np.uintp(length - 64)
+    memcpy(go + tail, come + tail, np.uintp(length) - tail)
+    streamed = stream and (go & np.uintp(63)) == 0
+    while left:
+        count = min(left, 16)
+        if streamed:
+            for line in range(count):
+                prefetch(come + AHEAD + np.uintp(64 * line))
+            _stripes_streamed(come, go, keys, count, at)
+        else:
+            _stripes(come, go, keys, count, at)
+        if count == 16:
+            for lane in range(8):
+                mixed = sums[lane] ^ (sums[lane] >> _U64(47)) ^ _KEYS[16 + lane]
+                sums[lane] = mixed * _PRIMES_32[0]
+        come, go, left = come + np.uintp(1024), go + np.uintp(1024), left - count
+    _stripes(last, last, last_keys, 1, at)
+    result = _U64(length) * _PRIMES_64[0]
+    for lane in range(0, 8, 2):
+        result += _folded(sums[lane] ^ _END_KEYS[lane], sums[lane + 1] ^ _END_KEYS[lane + 1])
+    result = (result ^ (result >> _U64(37))) * _U64(0x165667919E3779F9)
+    return result ^ (result >> _U64(32))

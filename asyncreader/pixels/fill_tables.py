@@ -1,0 +1,92 @@
+"""The tables of numbers that tell compiled code which rows to fill, and from where.
+
+The kernels ``copy_batches``, ``transpose_batches``, ``affine_batches`` and ``affine_batches_half``
+take the same tables and do the same work, but for what happens to a row on its way. All numbers are
+int64; addresses are those of this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ..array_types import Array, Int64, UInt64
+
+#: Items of ``control``: batches claimed, batches published, and 1 to begin no other.
+CLAIMED, PUBLISHED, STOPPED = range(3)
+
+#: Items of a job, which is one batch, or some rows of one. COUNT: its rows. RECORDS: address of
+#: their record numbers, which FILES locates; or OFFSETS: address of their addresses. TARGETS:
+#: address of their row numbers in OUT, 0 for 0, 1, 2 ...; OUT, LABELS: addresses that are written
+#: to. MARK: address of an int64 that becomes WHOLE behind the last row, or REFUSED if a checksum
+#: differs; 0 for none. KEY, POSITION: row i is mirrored by draw MIRROR_DRAW of
+#: mix_rows(KEY, POSITION + i); or FLIPS: address of a byte for each row. WANTED: address of a byte
+#: for each row, whether it is hashed, and FOUND: of uint64, where its XXH3-64 goes; 0 for both: the
+#: checksums of the files are compared.
+COUNT, RECORDS, OFFSETS, TARGETS, OUT, LABELS, MARK, WHOLE, REFUSED = range(9)
+KEY, POSITION, FLIPS, WANTED, FOUND = range(9, 14)
+JOB_ITEMS: Final = 14
+
+#: Columns of a file: record numbers START to END - 1. Record r lies at BASE + the int64 at
+#: STARTS + 8 (r - START), or without STARTS at BASE + (r - START) STRIDE. SUMS: address of the
+#: checksums (uint64), LABEL_TABLE: of the labels; 0 for none.
+END, START, BASE, STRIDE, STARTS, SUMS, LABEL_TABLE = range(7)
+FILE_ITEMS: Final = 7
+
+#: What all rows have in common. ROW_BYTES, OUT_BYTES: of a stored and of a written row; HEIGHT,
+#: WIDTH, CHANNELS, ITEM: of a picture, ITEM bytes each value; PLANAR: it is written (C, H, W);
+#: MIRRORED: some rows are; STREAM: rows are written past the caches; CHECK: see NEVER; SEEN:
+#: address of a byte for each record of the set, 1 if its checksum has passed; LABEL_BYTES: of one
+#: sample.
+ROW_BYTES, OUT_BYTES, HEIGHT, WIDTH, CHANNELS, ITEM, PLANAR, MIRRORED = range(8)
+STREAM, CHECK, SEEN, LABEL_BYTES = range(8, 12)
+SIZE_ITEMS: Final = 12
+
+#: Whether checksums are compared: never, those not SEEN, always.
+NEVER, UNSEEN, ALWAYS = range(3)
+
+#: The number of the draw that mirrors a picture (of a sample's key; see keyed_random.uniforms).
+MIRROR_DRAW: Final = 63
+
+#: Rows of fewer bytes are hashed in Python: XXH3 takes up to 240 bytes in other ways.
+LEAST_HASHED: Final = 241
+
+
+class RowsInMemory(NamedTuple):
+    """Where ``samples`` rows lie: at ``address + starts[r]``, or ``address + first + r * stride``.
+
+    ``checksums``: their XXH3-64, None for none.
+    """
+
+    samples: int
+    address: int
+    starts: Int64
+    first: int
+    stride: int
+    checksums: UInt64 | None = None
+
+
+def file_table(files: Sequence[RowsInMemory], labels: Sequence[Array]) -> Int64:
+    """The table of files that hold a set together.
+
+    ``labels``: of all samples in sequence, (n, ...) each, C-contiguous; none without labels. Each
+    is of one file or of several.
+    """
+    table = np.zeros((len(files), FILE_ITEMS), np.int64)
+    end, taken, left = 0, 0, list(labels)
+    for line, one in zip(table, files, strict=True):
+        line[START], end = end, end + one.samples
+        line[END], line[BASE], line[STRIDE] = end, one.address, one.stride
+        if one.starts.size:
+            line[STARTS] = one.starts.ctypes.data
+        else:
+            line[BASE] += one.first
+        line[SUMS] = 0 if one.checksums is None else one.checksums.ctypes.data
+        if left:
+            line[LABEL_TABLE] = left[0].ctypes.data + taken * left[0].strides[0]
+            taken += one.samples
+            if taken == left[0].shape[0]:
+                taken, left = 0, left[1:]
+    return table

@@ -1,0 +1,120 @@
+"""Fills many rows from memory in one compiled call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from ..array_types import Array, Bools, Float32, Int64, UInt8, UInt64
+from ..system.memory import address_of
+from . import fill_tables, kernels
+from .fill_tables import (
+    COUNT,
+    FILE_ITEMS,
+    FLIPS,
+    FOUND,
+    JOB_ITEMS,
+    KEY,
+    LABELS,
+    MARK,
+    MIRRORED,
+    OFFSETS,
+    OUT,
+    POSITION,
+    RECORDS,
+    REFUSED,
+    SIZE_ITEMS,
+    TARGETS,
+    WANTED,
+    WHOLE,
+)
+
+_NO_FILES: Final = np.zeros((0, FILE_ITEMS), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class RowFiller:
+    """Fills many rows in one compiled call. ``kernel``: the name of the function that does;
+    ``sizes``: see ROW_BYTES; ``scale``, ``shift``: float32 (C,), for those that cast."""
+
+    kernel: str
+    sizes: Int64
+    scale: Float32
+    shift: Float32
+
+    @classmethod
+    def of(cls, kernel: str, scale: Float32, shift: Float32, **sizes: int) -> RowFiller:
+        """A filler of rows with ``sizes``, by their names in lower case."""
+        numbers = np.zeros(SIZE_ITEMS, np.int64)
+        for name, size in sizes.items():
+            numbers[getattr(fill_tables, name.upper())] = size
+        getattr(kernels, kernel)  # loaded now, and not by a worker during the first batch
+        return cls(kernel, numbers, scale, shift)
+
+    def having(self, **sizes: int) -> RowFiller:
+        """The same filler with other sizes."""
+        other = self.sizes.copy()
+        for name, size in sizes.items():
+            other[getattr(fill_tables, name.upper())] = size
+        return replace(self, sizes=other)
+
+    @property
+    def copies(self) -> bool:
+        """Whether each row is written as it is stored."""
+        return self.kernel == "copy_batches" and not self.sizes[MIRRORED]
+
+    def run(self, tables: tuple[Int64, ...], most: int = 1, looks: int = 0) -> None:
+        """Fill at most ``most`` batches of ``tables`` (control, queue, jobs, files); return when
+        it was looked ``looks`` times in vain for one. The GIL is released."""
+        getattr(kernels, self.kernel)(*tables, self.sizes, self.scale, self.shift, most, looks)
+
+    def fill(
+        self,
+        addresses: Int64,
+        rows: Int64,
+        out: Array,
+        flips: UInt8 | None = None,
+        wanted: Bools | None = None,
+    ) -> UInt64 | None:
+        """Fill ``rows`` of ``out`` from ``addresses``; mirrored where ``flips`` (uint8).
+
+        Returns the XXH3-64 of the stored rows where ``wanted`` says so; the bytes served are those
+        that were hashed. None without ``wanted``.
+        """
+        assert flips is not None or not self.sizes[MIRRORED]
+        job = np.zeros((1, JOB_ITEMS), np.int64)
+        one = job[0].data
+        one[COUNT], one[OFFSETS], one[TARGETS] = rows.size, address_of(addresses), address_of(rows)
+        one[OUT] = address_of(out)
+        if flips is not None:
+            one[FLIPS] = address_of(flips)
+        found = None
+        if wanted is not None:
+            found = np.zeros(rows.size, np.uint64)
+            one[WANTED], one[FOUND] = address_of(wanted), address_of(found)
+        self.run((np.array((0, 1, 0)), np.zeros(1, np.int64), job, _NO_FILES))
+        return found
+
+    def fill_records(
+        self,
+        files: Int64,
+        records: Int64,
+        out: Array,
+        labels: Array | None,
+        key: int,
+        position: int,
+    ) -> bool:
+        """Fill the rows of ``out`` with records of a set, and their labels: see fill_tables.py.
+
+        Returns whether all checksums are the recorded ones; what was written is not defined else.
+        """
+        job, mark = np.zeros((1, JOB_ITEMS), np.int64), np.zeros(1, np.int64)
+        one = job[0].data
+        one[COUNT], one[RECORDS] = records.size, address_of(records)
+        one[OUT], one[LABELS] = address_of(out), address_of(labels)
+        one[KEY], one[POSITION] = key, position
+        one[MARK], one[WHOLE], one[REFUSED] = address_of(mark), 1, 2
+        self.run((np.array((0, 1, 0)), np.zeros(1, np.int64), job, files))
+        return bool(mark[0] == 1)
