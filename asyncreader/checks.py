@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeV
 from .errors import ParamsError
 
 if TYPE_CHECKING:
-    from .array_types import Float64, Int64
+    from .array_types import Int64
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -327,7 +327,8 @@ Rows: TypeAlias = Any
 FILL_MASKED: Final = "say what stands in the place of the masked values: array.filled(0)"
 
 
-def _check_unmasked(value: object) -> None:
+def check_unmasked(value: object) -> None:
+    """Wrong for a masked array, or a list of them."""
     from numpy.ma import MaskedArray
 
     rows = value if isinstance(value, list | tuple) else (value,)
@@ -338,7 +339,7 @@ def _check_unmasked(value: object) -> None:
 def _rows(value: Any) -> Rows:
     import numpy as np
 
-    _check_unmasked(value)
+    check_unmasked(value)
     name = (value if isinstance(value, type) else type(value)).__name__
     try:
         if isinstance(value, list | tuple) or _in_memory(value):
@@ -413,7 +414,7 @@ def _subset(value: Any) -> str | slice | Int64:
         except (TypeError, ValueError):
             raise Wrong("a slice of whole numbers, with a step other than 0") from None
         return value
-    _check_unmasked(value)
+    check_unmasked(value)
     chosen = np.asarray(value)
     if chosen.dtype == np.bool_:
         raise Wrong("a slice, an int64 array (np.flatnonzero) or a name", "a bool array")
@@ -424,30 +425,6 @@ def _subset(value: Any) -> str | slice | Int64:
 
 SUBSET: Final = Check(
     "a slice, a 1-D array of record numbers or the name of a split", _subset, "slice"
-)
-
-
-def _weights(value: Any) -> Literal["balanced"] | Float64:
-    import numpy as np
-
-    if isinstance(value, str) and value == "balanced":
-        return "balanced"
-    _check_unmasked(value)
-    weights = np.array(value, np.float64)  # a copy, as of a subset
-    if weights.ndim != 1 or weights.size == 0:
-        raise ValueError
-    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
-    if wrong.size:
-        first = int(wrong[0])
-        hint = f"{wrong.size} of {weights.size} weights are so" if wrong.size > 1 else None
-        raise Wrong("a finite number of at least 0", float(weights[first]), f"[{first}]", hint)
-    if not weights.any():
-        raise Wrong("at least one weight above 0", f"{weights.size} weights, all 0")
-    return weights
-
-
-WEIGHTS: Final[Check[Literal["balanced"] | Float64]] = Check(
-    'a 1-D array of numbers, one for each sample, or "balanced"', _weights, words=("balanced",)
 )
 
 

@@ -89,7 +89,7 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("mixup cutmix mixupalpha cutmixalpha mixupprob cutmixprob", _MIXED),
     ("labelsmoothing smoothing", "CrossEntropyLoss(label_smoothing={}) in torch, or " + _ONE_HOT),
     ("onehot labelmode classmode categorical", _ONE_HOT),
-    ("numclasses nclasses nbclasses classes classnames labelnames", _CLASSES),
+    ("numclasses nclasses nbclasses classnames labelnames", _CLASSES),
     ("weight classweights classweight sampleweights sampleweight balanced balance", _OFTEN),
     ("weightedsampler oversample upsample", _OFTEN),
     ("grayscale greyscale gray grey colormode numchannels channels inchannels", _GREY),
@@ -146,7 +146,8 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("deterministic", "nothing instead: the order follows from seed=, never from threads"),
     ("ignoreerrors skiperrors skipbad handler onbad", 'on_error="skip"'),
     ("profile profiler", 'trace="trace.json"'),
-    ("mix datasets concat", "path=[...] for several files as one set"),
+    ("datasets concat", "path=[...] for several files as one set, mix={{path: ratio}} for shares"),
+    ("proportions proportion ratios mixing sampleprobs streams", "mix={{path: ratio}}"),
     ("masks maskfield mask", 'data_field=["data", "mask"] (docs/masks-and-fields.md)'),
     ("window windowsize seqlen sequencelength numframes", _WINDOW),
 )  # fmt: skip

@@ -47,12 +47,21 @@ def rooted(p: ReaderParams) -> ReaderParams:
     for name in PATHS:
         path = getattr(p, name)
         if path is not None:
-            one = isinstance(path, str)
-            found[name] = absolute_pattern(path) if one else tuple(map(absolute_pattern, path))
+            found[name] = _absolute(path)
+    if p.mix is not None:
+        found["mix"] = {_absolute(path): ratio for path, ratio in p.mix.items()}
+        if len(found["mix"]) < len(p.mix):
+            raise ParamsError("a set of the mix is named twice", found=", ".join(map(str, p.mix)))
     for name in ("labels_path", "trace"):
         if getattr(p, name) is not None:
             found[name] = absolute(getattr(p, name))
     return replace(p, **found)
+
+
+def _absolute(path: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    if isinstance(path, str):
+        return absolute_pattern(path)
+    return tuple(map(absolute_pattern, path))
 
 
 def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) -> Schedule:
@@ -62,12 +71,14 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
         raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
     subset = resolve_subset(p.subset, source)
     storage = replace(
-        _storage(source, source.fills(p.wanted)),
+        _storage(source, p),
         weights=resolve_weights(p.weights, source, subset),
         classes=classes_of(source, subset, f"shuffle={p.shuffle!r}")
         if takes_classes(p.shuffle)
         else None,
         epoch_samples=p.epoch_samples,
+        ratios=() if p.mix is None else tuple(p.mix.values()),
+        until_first=p.mix_until == "first",
     )
     sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, storage, subset)
     schedule = Schedule(sampler, p.batch_size, rank, world_size, p.last_batch)
@@ -113,7 +124,7 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
     values that the stored dtype has. A value that this does not find fails its batch later.
     """
     fill, sampler = filler.fills[0], filler.schedule.sampler
-    slow = sampler.warning(_storage(filler.source, filler.fills))
+    slow = sampler.warning(_storage(filler.source, p))
     for warning in (slow, _warning_of_scale(p, fill)):
         if warning is not None:
             warnings.warn(warning, stacklevel=3)
@@ -162,6 +173,7 @@ def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
         rows=tuple(Part(fill.allocate_shape(p.batch_size), fill.dtype) for fill in filler.fills),
         labels=None if table is None else Part((p.batch_size, *table.shape[1:]), table.dtype),
         several=filler.source.named,
+        sets=filler.source.set_ends,
     )
     _check_memory(p, layout)
     for number, stage in enumerate(filler.stages):
@@ -234,14 +246,15 @@ def open_set(p: ReaderParams) -> OpenSet:
     return open_reader_source(p)
 
 
-def _storage(source: OpenSet, fills: tuple[RowTransform, ...]) -> Storage:
-    """What a sampler needs to know of a set whose fields become rows by ``fills``."""
+def _storage(source: OpenSet, p: ReaderParams) -> Storage:
+    """What a sampler needs to know of a set, which is decoded as ``p`` says."""
     decoded = sum(
         int(np.prod(fill.stored.shape)) * fill.stored.dtype.itemsize
         if fill.stored.shape is not None
         else fill.row_bytes
-        for fill in fills
+        for fill in source.fills(p.wanted)
     )
     facts, block = source.facts, source.first.index.block
     files = source.first.open_at_once if isinstance(source.first, JoinedSource) else None
-    return Storage(facts.path, facts.count, block, decoded, facts.ends, files)
+    sets = tuple(_storage(one, p) for one in source.sets)
+    return Storage(facts.path, facts.count, block, decoded, facts.ends, files, sets=sets)

@@ -83,13 +83,15 @@ class SlotLayout:
     """What the buffers of a slot are.
 
     ``rows``: shape and dtype of the memory of each field, ``labels``: of the labels; ``several``:
-    see :class:`BatchLayout`; ``made``: what each stage makes of the rows (see stages.py).
+    see :class:`BatchLayout`; ``made``: what each stage makes of the rows (see stages.py); ``sets``:
+    the record numbers at which the sets of a mix end.
     """
 
     rows: tuple[Part, ...]
     labels: Part | None
     several: bool = False
     made: tuple[BatchLayout, ...] = ()
+    sets: tuple[int, ...] = ()
 
     def sizes(self) -> list[int]:
         """Bytes of each buffer, in the order in which build() asks for them."""
@@ -111,7 +113,7 @@ class SlotLayout:
             made = [BatchArrays(view(rows), labels, self.several)]
             for layout in self.made:
                 made.append(made[-1].made_into(layout, allocate))
-            slots.append(Slot(number, rows, tuple(made)))
+            slots.append(Slot(number, rows, tuple(made), self.sets))
         return slots
 
 
@@ -125,7 +127,8 @@ class Slot(RingSlot):
 
     ``rows``: memory that workers fill, (B, ...) of each field; ``labels``: (B, ...) or None;
     ``made``: these as the user sees them, then what each stage makes of them; ``out``,
-    ``out_labels``, ``several``: the last of these, which is handed out.
+    ``out_labels``, ``several``: the last of these, which is handed out; ``sets``: see
+    :class:`SlotLayout`.
     """
 
     __slots__ = (
@@ -136,13 +139,21 @@ class Slot(RingSlot):
         "out",
         "out_labels",
         "rows",
+        "sets",
         "several",
     )
 
     plan: BatchPlan | None
 
-    def __init__(self, number: int, rows: tuple[Array, ...], made: tuple[BatchArrays, ...]) -> None:
+    def __init__(
+        self,
+        number: int,
+        rows: tuple[Array, ...],
+        made: tuple[BatchArrays, ...],
+        sets: tuple[int, ...] = (),
+    ) -> None:
         super().__init__(number)
+        self.sets = sets
         self.rows = rows
         self.labels = made[0].labels
         self.made = made

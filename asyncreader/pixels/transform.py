@@ -11,7 +11,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -154,7 +154,8 @@ class RowTransform:
     transposed to what the user sees. ``mode``: "copy" (bytes as they are), "mirror" (the same with
     flips), "affine" (uint8 -> float32 or float16) and "transpose" (HWC -> CHW), each one compiled
     pass for a whole batch; or "each" (per image). ``frame``: (H, W) of the picture whose crop is
-    taken (that of the first field), None for a sample's own.
+    taken (that of the first field), None for a sample's own. ``members``: of a mix of sets, that of
+    each set, by the number of the set's first record.
     """
 
     def __init__(
@@ -166,6 +167,7 @@ class RowTransform:
     ) -> None:
         self.stored = stored
         self.wanted = wanted
+        self.members: Mapping[int, RowTransform] = {}
         self._frame = frame
         self._path = path
         self.dtype = wanted.dtype or stored.dtype.newbyteorder("=")

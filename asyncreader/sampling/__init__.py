@@ -43,7 +43,12 @@ def takes_weights(shuffle: Shuffle) -> bool:
 def sampler_of(
     shuffle: Shuffle, seed: int, window: int, storage: Storage, subset: Subset | None = None
 ) -> Sampler:
-    """The sampler of a set, or of a ``subset`` of it. ``window``: samples to mix together."""
+    """The sampler of a set, or of a ``subset`` of it. ``window``: samples to mix together.
+
+    ParamsError if nothing of one of the sets of a mix is in the subset.
+    """
+    if storage.sets:
+        return _mixed(shuffle, seed, window, storage, subset)
     from .balanced import Balanced
     from .blocks import Blocks, window_of
     from .samplers import Replacement, Sequential, Shuffled
@@ -67,3 +72,28 @@ def sampler_of(
     else:
         sampler = Shuffled(count, seed) if shuffle else Sequential(count, seed)
     return sampler if subset is None else Within(subset, sampler)
+
+
+def _mixed(
+    shuffle: Shuffle, seed: int, window: int, storage: Storage, subset: Subset | None
+) -> Sampler:
+    """The sampler of the sets of a mix, each with an order and a seed of its own."""
+    from ..errors import ParamsError
+    from ..keyed_random import STREAM_SET, key_of
+    from .mixed import Mixed
+    from .within import Within, subset_count, subset_inside
+
+    samplers, first = [], 0
+    for i, (one, ratio) in enumerate(zip(storage.sets, storage.ratios, strict=True)):
+        end = first + one.count
+        inside = subset_inside(subset, first, end)
+        if subset_count(inside, one.count) == 0:
+            raise ParamsError("subset selects nothing of a set of the mix", path=one.path)
+        own = sampler_of(
+            shuffle, key_of(seed, STREAM_SET, i), int(window * ratio) or 1, one, inside
+        )
+        samplers.append(Within(slice(first, end, 1), own))
+        first = end
+    return Mixed.of(
+        tuple(samplers), seed, storage.ratios, storage.epoch_samples, storage.until_first, subset
+    )

@@ -29,10 +29,14 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def passes(first: int, count: int, draws: Int64) -> Iterator[tuple[int, Bools, Int64]]:
+def passes(first: int, count: int, draws: Int64) -> Iterator[tuple[int, Bools | slice, Int64]]:
     """Passes over ``count`` records that the draws ``first + draws`` are of: the number of each,
-    which of the draws (bool, their shape), and the positions of these in the pass (int64)."""
+    which of the draws, and the positions of these in the pass (int64)."""
     begun, at = divmod(first, count)
+    lowest, highest = ((int(draw) + at) // count for draw in (draws.min(), draws.max()))
+    if lowest == highest:  # all are of one, as most are
+        yield begun + lowest, slice(None), draws + (at - lowest * count)
+        return
     number, inside = np.divmod(draws + at, count)
     for one in np.unique(number).tolist():
         which = number == one
@@ -46,7 +50,8 @@ class Storage:
     ``count``: its samples; ``block``: those that are stored together; ``sample_bytes``: of one
     decoded; ``ends``: where each of several files ends; ``open_files``: those that stay open.
     ``weights``: float64, of each sample (of the subset), and ``classes``: int64, 0 .. K-1;
-    ``epoch_samples``: draws in an epoch, None for as many as there are samples.
+    ``epoch_samples``: draws in an epoch, None for as many as there are samples. ``sets``: those
+    of a mix, with their ``ratios``; ``until_first``: its epoch ends when one of them is used up.
     """
 
     path: str
@@ -58,6 +63,9 @@ class Storage:
     weights: Float64 | None = None
     classes: Int64 | None = None
     epoch_samples: int | None = None
+    sets: tuple[Storage, ...] = ()
+    ratios: tuple[float, ...] = ()
+    until_first: bool = False
 
 
 class Sampler(Protocol):

@@ -26,7 +26,7 @@ _RESUME: Final = {
 }
 
 #: What the states of some samplers have, and the others' have not.
-_OF_SOME: Final = ("weights", "classes", "epoch_samples", "mix")
+_OF_SOME: Final = ("mix", "weights", "classes", "epoch_samples")
 
 
 def state_at(schedule: Schedule, cursor: Cursor, fingerprint: str) -> State:

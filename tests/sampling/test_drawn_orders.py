@@ -10,19 +10,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import packed, paint, write_hdf5
+from fakes import packed, paint, pictures, write_hdf5, write_lmdb
 
 from asyncreader import AsyncReader
 
 COUNT = 63
-#: Of classes 0 to 3: 40, 15, 6 and 2 samples.
-CLASSES = np.repeat([0, 1, 2, 3], [40, 15, 6, 2])
+#: Of classes 0 to 2: 45, 16 and 2 samples.
+CLASSES = np.repeat([0, 1, 2], [45, 16, 2])
 ORDERS: dict[str, dict[str, Any]] = {
     "weights": {"weights": (np.arange(COUNT) % 7).tolist()},
     "balanced": {"weights": "balanced", "epoch_samples": 100},
     "some": {"weights": "balanced", "subset": slice(5, 60, 2)},
     "classes": {"shuffle": "balanced-permutation"},
     "classes of some": {"shuffle": "balanced-permutation", "subset": slice(5, 60, 2)},
+    "mix": {"mix": (0.75, 0.25), "shuffle": True},
+    "three": {"mix": (0.5, 0.3, 0.2), "shuffle": True, "mix_until": "first", "classes": "own"},
+    "in order": {"mix": (0.6, 0.4), "epoch_samples": 77},
+    "blocks": {"mix": (0.75, 0.25), "shuffle": "block", "shuffle_window": 16},
+    "mix of some": {"mix": (0.8, 0.2), "shuffle": True, "subset": slice(5, 90, 2)},
     "replacement": {"shuffle": "replacement", "epoch_samples": 41},
 }
 READ: dict[str, Any] = {
@@ -41,11 +46,19 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sets")
     labels = np.random.default_rng(0).permutation(CLASSES)[:, None]
     write_hdf5(folder / "a.h5", packed(paint(COUNT, (12, 10, 3)), labels=labels))
+    write_lmdb(folder / "b.lmdb", packed(pictures(31, (20, 24, 3)), "png", labels=labels[:31]))
+    gzip = {"chunks": (5, 16, 9, 3), "compression": "gzip"}
+    write_hdf5(folder / "c.h5", packed(paint(17, (16, 9, 3)), labels=labels[:17]), **gzip)
     return folder
 
 
 def params(sets: Path, order: str) -> dict[str, Any]:
-    return {"path": str(sets / "a.h5"), **READ, **ORDERS[order]}
+    asked = ORDERS[order]
+    files = [str(sets / name) for name in ("a.h5", "b.lmdb", "c.h5")]
+    where: dict[str, Any] = {"path": files[0]}
+    if "mix" in asked:
+        where = {"mix": dict(zip(files, asked["mix"], strict=False))}
+    return {**READ, **asked, **where}
 
 
 def rows(batch: Any) -> list[tuple[bytes, ...]]:
