@@ -34,6 +34,7 @@ from typing import Any, Final
 from . import twins
 
 feistel_rows: Callable[..., None]
+permuted_rows: Callable[..., None]
 gather_rows: Callable[..., None]
 pread_runs: Callable[..., None]
 copy_batches: Callable[..., None]

@@ -75,19 +75,12 @@ SWAPS: Final = 20
 
 def permuted(positions: Int64, counts: Int64, keys: UInt64) -> Int64:
     """The image of each position (int64, 0 .. count-1) under a permutation of its own, of so many
-    numbers and with such a key.
+    numbers (int64, below 2**32) and with such a key (uint64); in a new array.
 
     This is the swap-or-not shuffle (Hoang, Morris & Rogaway, "An enciphering scheme based on a card
     shuffle", CRYPTO 2012): in each round a number and its partner, the round's key less the number,
     stay or change places, as a random bit says that both of them share.
     """
-    sizes, images = counts.astype(np.uint64), positions.copy()
-    for number in range(SWAPS):
-        key = mix_rows(number, keys.view(np.int64))
-        # the first 32 bits times the count, over 2**32: there are fewer than 2**32 numbers
-        partners = ((key >> np.uint64(32)) * sizes >> np.uint64(32)).view(np.int64) - images
-        partners += np.where(partners < 0, counts, 0)
-        shared = np.maximum(images, partners)
-        swap = mix_rows(0, shared + key.view(np.int64)) >> np.uint64(63) != 0
-        images = np.where(swap, partners, images)
-    return images
+    out = np.empty(positions.shape, np.int64)
+    kernels.permuted_rows(positions, np.ascontiguousarray(counts), keys, SWAPS, out)
+    return out

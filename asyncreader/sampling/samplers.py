@@ -37,7 +37,9 @@ def passes(first: int, count: int, draws: Int64) -> Iterator[tuple[int, Bools | 
     if lowest == highest:  # all are of one, as most are
         yield begun + lowest, slice(None), draws + (at - lowest * count)
         return
-    number, inside = np.divmod(draws + at, count)
+    draws = draws + at
+    number = draws // count
+    inside = draws - number * count
     for one in np.unique(number).tolist():
         which = number == one
         yield begun + one, which, inside[which]

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ..array_types import Float64, Int64
+from ..array_types import Float64, Int64, UInt64
 from ..keyed_random import STREAM_BAD_SAMPLE, STREAM_WEIGHTED, key_of, mix_rows, scale_rows
 from .samplers import AtRandom, digest
 
@@ -27,12 +25,11 @@ class AliasTable:
 
     A draw chooses a cell, all alike, and a coin of ``bits`` bits: below the cell's threshold it is
     the cell's number, else the cell's alias. Of a random uint64 times the number of cells the high
-    half is the cell, and the first bits of the low half are the coin. ``thresholds``: uint32 (n,);
-    ``aliases``: int32 (n,), int64 for 2**31 numbers or more.
+    half is the cell, and the first bits of the low half are the coin. ``cells``: uint64 (n,), the
+    threshold in the first bits and the alias in the others, so that a draw reads memory once.
     """
 
-    thresholds: npt.NDArray[np.uint32]
-    aliases: npt.NDArray[np.signedinteger[Any]]
+    cells: UInt64
     bits: int
 
     @classmethod
@@ -49,9 +46,7 @@ class AliasTable:
         heavy = np.flatnonzero(shares >= whole)
         missing, excess = whole - shares[light], np.cumsum(shares[heavy] - whole)
         behind = np.cumsum(missing)
-        thresholds = np.zeros(count, np.uint32)
-        kind = np.int32 if count < 1 << 31 else np.int64
-        aliases: npt.NDArray[np.signedinteger[Any]] = np.arange(count).astype(kind)
+        thresholds, aliases = np.zeros(count, np.int64), np.arange(count, dtype=np.int64)
         # One heavy number after the other fills up light cells. Each fills those that begin before
         # its excess ends; what it lacks in its own cell then comes from the next heavy number.
         thresholds[light] = shares[light]
@@ -61,15 +56,19 @@ class AliasTable:
         short = np.flatnonzero(left < whole)
         thresholds[heavy[short]] = left[short]
         aliases[heavy[short]] = heavy[short + 1]
-        return cls(thresholds, aliases, bits)
+        thresholds <<= 64 - bits
+        thresholds |= aliases
+        return cls(thresholds.view(np.uint64), bits)
 
     def draw(self, key: int, numbers: Int64) -> Int64:
         """Draws ``numbers`` (int64, of any size) of those keyed by ``key``, in a new array."""
-        count = self.thresholds.size
+        shift = np.uint64(64 - self.bits)
         draws = mix_rows(key, numbers)
-        cells = scale_rows(draws, count)
-        coins = draws * np.uint64(count) >> np.uint64(64 - self.bits)
-        return np.where(coins < self.thresholds[cells], cells, self.aliases[cells])
+        chosen = scale_rows(draws, self.cells.size)
+        found = self.cells[chosen]
+        coins = draws * np.uint64(self.cells.size) >> shift
+        aliases = (found & ((np.uint64(1) << shift) - np.uint64(1))).view(np.int64)
+        return np.where(coins < found >> shift, chosen, aliases)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,5 +98,4 @@ class Weighted(AtRandom):
 
     @cached_property
     def _digest(self) -> str:
-        thresholds, aliases = self.table.thresholds, self.table.aliases
-        return digest(thresholds.astype("<u4").tobytes() + aliases.astype("<i8").tobytes())
+        return digest(self.table.cells.astype("<u8").tobytes())

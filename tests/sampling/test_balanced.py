@@ -15,8 +15,9 @@ from painted import COUNT, IMAGES, open_reader
 
 from asyncreader import AsyncReader, ParamsError
 from asyncreader.keyed_random import mix_rows
+from asyncreader.pixels.twins import permuted_rows_numpy
 from asyncreader.sampling.balanced import Balanced
-from asyncreader.sampling.feistel import permuted
+from asyncreader.sampling.feistel import SWAPS, permuted
 
 #: 40, 15, 6 and 2 samples, in no order.
 CLASSES = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 3], [40, 15, 6, 2]))
@@ -122,6 +123,18 @@ def test_permuted_is_a_permutation(count: int) -> None:
     assert np.array_equal(np.sort(images), np.arange(count))
     if count > 100:
         assert abs(np.corrcoef(images, np.arange(count))[0, 1]) < 5 / count**0.5
+
+
+def test_the_kernel_is_its_twin() -> None:
+    """Compiled or not, each position has the same image, of any numbers at a time."""
+    rng = np.random.default_rng(5)
+    counts = np.concatenate(([1, 2, 3, 2**31 - 1, 2**32 - 1], rng.integers(1, 10**6, 1000)))
+    positions = (rng.random(counts.size) * counts).astype(np.int64)
+    keys = rng.integers(0, 2**64, counts.size, np.uint64)
+    twin = np.empty_like(positions)
+    permuted_rows_numpy(positions, counts, keys, SWAPS, twin)
+    np.testing.assert_array_equal(permuted(positions, counts, keys), twin)
+    assert ((twin >= 0) & (twin < counts)).all()
 
 
 def test_served() -> None:
