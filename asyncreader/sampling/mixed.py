@@ -1,8 +1,10 @@
-"""Several sets by ratio: at each position the set that is furthest behind its share comes.
+"""Several sets by ratio: at each position the set comes that must come soonest.
 
-In any row of positions, and so in every batch, two sets differ from their ratios by one sample at
-most. Of more sets no order can do that for every size of a batch (it would be a balanced word over
-more than two letters, of which there are few: Fraenkel's conjecture); they differ by less than two.
+The order of the sets is Tijdeman's ("The chairman assignment problem", Discrete Mathematics 32,
+1980): after any position each of n sets is at most 1 - 1 / (2 n - 2) samples from its share. So in
+any row of positions, and in every batch, two sets differ from their ratios by one sample at most,
+and more sets by less than two. Of more sets no order can keep to one sample for batches of any
+size: it would be a balanced word over more than two letters (Fraenkel's conjecture).
 """
 
 from __future__ import annotations
@@ -41,15 +43,20 @@ class Pattern:
         are fractions of up to LONGEST, else to 1 / LONGEST."""
         shares = shares_of(ratios)
         period = sum(shares)
-        # what each set is behind its share of the places so far, times the period
+        parts = max(1, 2 * len(shares) - 2)
+        # what each set is behind its share of the places so far, times the period; and the place
+        # before which it must come, times the period, or its share falls behind too far
         behind, drawn = [0] * len(shares), [0] * len(shares)
+        due = [(1 - 1 / parts) / share for share in shares]
         sets, before = np.empty(period, np.int16), np.empty(period, np.int32)
         for place in range(period):
             behind = [late + share for late, share in zip(behind, shares, strict=True)]
-            one = behind.index(max(behind))
+            ready = [i for i, late in enumerate(behind) if late * parts >= period]
+            one = min(ready, key=due.__getitem__)
             sets[place], before[place] = one, drawn[one]
             behind[one] -= period
             drawn[one] += 1
+            due[one] = (drawn[one] + 1 - 1 / parts) / shares[one]
         return cls(sets, before, shares)
 
     @cached_property

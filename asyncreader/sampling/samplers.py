@@ -73,8 +73,8 @@ class Storage:
 class Sampler(Protocol):
     """Which record comes at which position: a pure function of (seed, epoch, position).
 
-    A sampler is a small frozen value without I/O; each worker process makes its own. Derive from
-    this class: what has a body here is right for most samplers.
+    A sampler is a small frozen value without I/O; worker processes get it pickled, with its arrays
+    in shared memory. Derive from this class: what has a body here is right for most samplers.
 
     ``kind``: its value of ``shuffle``; ``population``: records that it draws from; ``seed``: of all
     that it draws; ``subset``: the only records of the set that can come, None for all; ``window``:

@@ -86,10 +86,14 @@ def test_two_sets_differ_by_one_sample_at_most(part: float) -> None:
 @settings(max_examples=60, deadline=None)
 @given(parts=ratios)
 def test_more_sets_differ_by_less_than_two(parts: tuple[float, ...]) -> None:
-    """More sets differ by less than two samples in any row of positions."""
+    """More sets differ by less than two samples in any row of positions, and after any position by
+    no more than Tijdeman's 1 - 1 / (2 n - 2)."""
     pattern = Pattern.of(parts)
     exact = tuple(share / pattern.sets.size for share in pattern.shares)
     assert apart(np.concatenate([pattern.sets, pattern.sets]), exact) < 2
+    for i, part in enumerate(exact):
+        ahead = np.cumsum(pattern.sets == i) - np.arange(1, pattern.sets.size + 1) * part
+        assert np.abs(ahead).max() <= 1 - 1 / (2 * len(exact) - 2) + 1e-6
 
 
 @pytest.mark.parametrize("batch", [10, 16, 32, 64, 100, 128, 256])
