@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Generic, NoReturn, Self, TypeAlias, Unpack
 
 import numpy as np
@@ -82,7 +83,10 @@ class AsyncReader(Generic[D, L]):
             trace = None if p.trace is None else Trace(p.trace)
             self._parts = self._choose_parts()
             self._may_queue = self._parts == 1 and device is None
-            self._ring = SlotRing(slots, p.njob, p.debug, trace)
+            more = None
+            if p.copy and arena is None and device is None:
+                more = partial(layout.memory, aligned_empty, filler.handed_out)
+            self._ring = SlotRing(slots, p.njob, p.debug, trace, more)
             self._look_for_queue()
             if device is not None:
                 on_device = DeviceRing(self._ring, device, p.debug)

@@ -184,7 +184,8 @@ class Options:
     encoding: Encoding | None = parameter(
         None,
         one_of(Encoding | None),
-        "how samples are stored: pixels (all of one shape), JPEG, PNG or the files' own bytes",
+        "how samples are stored: pixels (all of one shape), JPEG, PNG, 4:2:0 planes (`yuv420`: "
+        "half the bytes of pixels) or the files' own bytes",
         shown="raw; for a packed set: the one it has",
     )
     size: tuple[int, int] | int | None = parameter(
@@ -461,7 +462,7 @@ def _check_together(options: Options) -> None:
     if options.encoding == "original" and size is not None:
         raise ParamsError(
             "size does not apply to encoding 'original', which keeps the files' own bytes",
-            hint="choose encoding 'jpeg', 'png' or 'raw', or leave size out",
+            hint="choose encoding 'jpeg', 'png', 'yuv420' or 'raw', or leave size out",
         )
     if not isinstance(size, tuple) and options.resize != "crop":
         raise ParamsError(
@@ -494,11 +495,18 @@ def _check_fields(options: Options) -> None:
 def check_encoding(options: Options, encoding: str, channels: int, bits: int | None) -> None:
     """Raise ParamsError for options that do not apply to ``encoding``: compression of samples that
     are compressed already, a quality for anything but JPEG, 16 ``bits`` of JPEGs or of colours."""
-    if bits == 16 and encoding == "jpeg":
+    if bits == 16 and encoding in ("jpeg", "yuv420"):
         raise ParamsError(
-            "a JPEG has 8 bits, so encoding 'jpeg' cannot keep 16",
+            f"encoding {encoding!r} has 8 bits, so it cannot keep 16",
             hint="choose encoding 'png' or 'raw' (--encoding), or bits 8 (--bits 8), which drops "
             "the lower 8 bits",
+        )
+    if encoding == "yuv420" and channels != 3:
+        raise ParamsError(
+            "encoding 'yuv420' is for colour pictures: grey ones have no chroma to store smaller",
+            found=f"channels {channels}",
+            expected="channels 3",
+            hint="choose encoding 'raw', 'png' or 'jpeg' (--encoding), or channels 3",
         )
     if bits == 16 and channels != 1:
         raise ParamsError(

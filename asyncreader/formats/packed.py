@@ -50,8 +50,8 @@ Shape: TypeAlias = tuple[int, int, int]
 FORMAT_NAME: Final = "asyncreader"
 FORMAT_VERSION: Final = 1
 
-#: Stored image bytes: pixels, one codec for all, or each file's own bytes.
-Encoding: TypeAlias = Literal["raw", "jpeg", "png", "original"]
+#: Stored image bytes: pixels, one codec for all, 4:2:0 planes, or each file's own bytes.
+Encoding: TypeAlias = Literal["raw", "jpeg", "png", "yuv420", "original"]
 ENCODINGS: Final[tuple[str, ...]] = get_args(Encoding)
 
 #: What a row of ``labels`` is: the number of a name in ``classes``, values, or there is none.
@@ -220,6 +220,8 @@ def read_samples(raw: Mapping[str, Any], rules: Rules, text: JsonText) -> dict[s
     entries = _samples({"label_dtype": "<i8", **raw}, {**_RULES, **rules}, text)
     if entries["dtype"] != "uint8" and (entries["channels"], entries["encoding"]) not in _DEEP:
         raise text.wrong(raw, "dtype", "uint8, but of grey pictures that are no JPEGs")
+    if entries["encoding"] == "yuv420" and entries["channels"] != 3:
+        raise text.wrong(raw, "channels", "3, as all pictures of encoding yuv420 have")
     entries["fields"] = tuple(
         FieldMeta.read(one, text, f"fields[{number}].")
         for number, one in enumerate(entries["fields"] or ())

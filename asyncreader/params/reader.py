@@ -49,7 +49,7 @@ SHUFFLE_WINDOW: Final = 16_384
 Workers: TypeAlias = Literal["thread", "process"]
 LastBatch: TypeAlias = Literal["drop", "pad", "wrap", "short"]
 ChannelOrder: TypeAlias = Literal["RGB", "stored"]
-Layout: TypeAlias = Literal["NCHW", "NHWC"]
+Layout: TypeAlias = Literal["NCHW", "NHWC", "planes"]
 Crop: TypeAlias = Literal["center", "random", "random-resized", "none"]
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "area", "nearest"]
 OnError: TypeAlias = Literal["raise", "skip", "zero"]
@@ -272,7 +272,10 @@ class ReaderParams:
         '`"stored"`: raw pixels known to be BGR (Caffe) are not turned into RGB',
     )
     layout: Layout = parameter(
-        "NCHW", one_of(Layout), "shape of a batch; NCHW of data stored NHWC is a free view"
+        "NCHW",
+        one_of(Layout),
+        'shape of a batch; NCHW of data stored NHWC is a free view; `"planes"`: the planes of '
+        "encoding `yuv420` as they are stored, (B, bytes of a sample) uint8",
     )
     contiguous: bool = parameter(False, checks.FLAG, "transpose into C order")
     dtype: str | None = parameter(

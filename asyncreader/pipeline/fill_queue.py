@@ -96,18 +96,25 @@ class FillQueue:
         self._serving = 0  # workers that serve the queue
         control, queue = np.zeros(3, np.int64), np.zeros(len(outs), np.int64)
         jobs = np.zeros((len(outs), JOB_ITEMS), np.int64)
-        for job, (data, labels, mark) in zip(jobs, outs, strict=True):
-            job[OUT], job[LABELS] = address_of(data), address_of(labels)
+        for job, (_, _, mark) in zip(jobs, outs, strict=True):
             job[MARK], job[WHOLE] = address_of(np.asarray(mark)), READY
             job[REFUSED_MARK] = REFUSED
         self._filler = tables.filler
         self._mirrored = bool(tables.filler.sizes[MIRRORED])
         self._tables = control, queue, jobs, tables.files
-        # their addresses are in the tables: they must stay alive
-        self._alive = (outs, tables.alive)
         # memoryviews: items are read and written without a call
         self.control, self.queue, self.jobs = control.data, queue.data, jobs.data
+        # their addresses are in the tables: they must stay alive
+        self._alive = [mark for *_, mark in outs], tables.alive
+        self._used: dict[int, tuple[Array, Array | None]] = {}
+        for number, (data, labels, _) in enumerate(outs):
+            self.use(number, data, labels)
         self._published = self.control[PUBLISHED : PUBLISHED + 1]
+
+    def use(self, number: int, data: Array, labels: Array | None) -> None:
+        """Fill these arrays in slot ``number`` from now on. It is not in flight."""
+        self.jobs[number, OUT], self.jobs[number, LABELS] = address_of(data), address_of(labels)
+        self._used[number] = data, labels
 
     @staticmethod
     def available() -> bool:

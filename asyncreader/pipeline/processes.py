@@ -107,7 +107,7 @@ class ProcessWorkers(ProcessGroup):
     worker with the fewest, the other waits on all pipes and sentinels.
     """
 
-    kernels = ("feistel_rows", "pread_runs")
+    kernels = ("feistel_rows", "pread_rows")
     _ring: SlotRing
 
     def __init__(

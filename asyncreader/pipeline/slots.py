@@ -21,12 +21,8 @@ from .ring import Ring
 Data: TypeAlias = Array | tuple[Array, ...]
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 
-#: Private copies of a field that are looked at for one that the caller has dropped.
-PRIVATE: Final = 3
-
-_ALONE: Final = [np.empty(0)]
-#: References to an item of a list that nothing else refers to, as sys.getrefcount() counts them.
-_UNREACHED: Final = sys.getrefcount(_ALONE[0])
+#: Memory of batches that were handed out for good, looked at for some that the caller has dropped.
+GIVEN: Final = 3
 
 #: What ``debug=True`` writes over a slot that is given back.
 POISON = 0xA5
@@ -106,15 +102,50 @@ class SlotLayout:
         view: Callable[[Sequence[Array]], tuple[Array, ...]],
     ) -> list[Slot]:
         """``count`` slots; ``view`` takes the rows of each field and returns what the user sees."""
-        slots = []
-        for number in range(count):
-            rows = tuple(allocate(*part[:2]) for part in self.rows)
-            labels = None if self.labels is None else allocate(*self.labels[:2])
-            made = [BatchArrays(view(rows), labels, self.several)]
-            for layout in self.made:
-                made.append(made[-1].made_into(layout, allocate))
-            slots.append(Slot(number, rows, tuple(made), self.sets))
-        return slots
+        return [Slot(number, self.memory(allocate, view), self.sets) for number in range(count)]
+
+    def memory(
+        self, allocate: Allocate, view: Callable[[Sequence[Array]], tuple[Array, ...]]
+    ) -> SlotMemory:
+        """The memory of one slot: see :meth:`build`."""
+        rows = tuple(allocate(*part[:2]) for part in self.rows)
+        labels = None if self.labels is None else allocate(*self.labels[:2])
+        made = [BatchArrays(view(rows), labels, self.several)]
+        for layout in self.made:
+            made.append(made[-1].made_into(layout, allocate))
+        return SlotMemory(rows, tuple(made))
+
+
+class SlotMemory:
+    """The arrays of a slot.
+
+    ``rows``: memory that workers fill, (B, ...) of each field; ``made``: these, and the labels, as
+    the user sees them, then what each stage makes of them.
+    """
+
+    def __init__(self, rows: tuple[Array, ...], made: tuple[BatchArrays, ...]) -> None:
+        self.rows, self.made = rows, made
+        self._owners = _owners(rows, made)
+        self._unreached = self._references()
+
+    def reached(self) -> bool:
+        """Whether more refers to the arrays than when they were made: a view refers to the array
+        that has its memory. Not to be asked while a slot uses them."""
+        return self._references() != self._unreached
+
+    def _references(self) -> list[int]:
+        return [sys.getrefcount(owner) for owner in self._owners]
+
+
+def _owners(rows: tuple[Array, ...], made: tuple[BatchArrays, ...]) -> list[Array]:
+    """The arrays that have the memory of all others, each once."""
+    found: dict[int, Array] = {}
+    for array in (*rows, *(one for each in made for one in (*each.data, each.labels))):
+        while array is not None and isinstance(array.base, np.ndarray):
+            array = array.base
+        if array is not None:
+            found[id(array)] = array
+    return list(found.values())
 
 
 def arrays_of(data: Data) -> tuple[Array, ...]:
@@ -125,10 +156,9 @@ def arrays_of(data: Data) -> tuple[Array, ...]:
 class Slot(RingSlot):
     """The buffers of one batch, allocated once, and what is being done with them.
 
-    ``rows``: memory that workers fill, (B, ...) of each field; ``labels``: (B, ...) or None;
-    ``made``: these as the user sees them, then what each stage makes of them; ``out``,
-    ``out_labels``, ``several``: the last of these, which is handed out; ``sets``: see
-    :class:`SlotLayout`.
+    ``rows``, ``made``: see :class:`SlotMemory`; ``labels``: (B, ...) or None; ``out``,
+    ``out_labels``, ``several``: the last of ``made``, which is handed out; ``sets``:
+    see :class:`SlotLayout`.
     """
 
     __slots__ = (
@@ -136,6 +166,7 @@ class Slot(RingSlot):
         "batch",
         "labels",
         "made",
+        "memory",
         "out",
         "out_labels",
         "rows",
@@ -145,23 +176,21 @@ class Slot(RingSlot):
 
     plan: BatchPlan | None
 
-    def __init__(
-        self,
-        number: int,
-        rows: tuple[Array, ...],
-        made: tuple[BatchArrays, ...],
-        sets: tuple[int, ...] = (),
-    ) -> None:
+    def __init__(self, number: int, memory: SlotMemory, sets: tuple[int, ...] = ()) -> None:
         super().__init__(number)
         self.sets = sets
-        self.rows = rows
-        self.labels = made[0].labels
-        self.made = made
-        self.out, self.out_labels, self.several = made[-1]
+        self.use(memory)
         #: What was handed out last: weak references to the batch and to its first array.
         self.batch: tuple[weakref.ref[Any], weakref.ref[Array]] | None = None
         #: what ``on_error`` skipped or zeroed
         self.bad: list[BadRow] = []
+
+    def use(self, memory: SlotMemory) -> None:
+        """Fill ``memory`` from now on."""
+        self.memory = memory
+        self.rows, self.made = memory.rows, memory.made
+        self.labels = memory.made[0].labels
+        self.out, self.out_labels, self.several = memory.made[-1]
 
     def prepare(self, plan: Any, parts: int) -> list[tuple[Self, int, int]]:
         """Get ready for a batch: its rows in ``parts`` tasks, in none where they are copied."""
@@ -212,7 +241,8 @@ class Slot(RingSlot):
 class SlotRing(Ring[Slot]):
     """The slots of one reader. The consumer begins batches, and holds one, and those it keeps.
 
-    In debug mode a slot that was given back is overwritten before it is free.
+    In debug mode a slot that was given back is overwritten before it is free. ``more``: makes the
+    memory of one more slot; None where slots keep what they have.
     """
 
     def __init__(
@@ -221,6 +251,7 @@ class SlotRing(Ring[Slot]):
         in_flight: int,
         debug: bool = False,
         observer: Observer | None = None,
+        more: Callable[[], SlotMemory] | None = None,
     ) -> None:
         super().__init__(
             slots,
@@ -230,8 +261,9 @@ class SlotRing(Ring[Slot]):
             observer=observer,
             clean=Slot.poison if debug else None,
         )
-        #: of each field, what was handed out last with copy=True
-        self._private_of: dict[int, list[Array]] = {}
+        self._more = more
+        #: what was handed out last with copy=True
+        self._given: list[SlotMemory] = []
 
     def take(self, timeout: float | None = None) -> tuple[Slot, BaseException | None]:
         """Wait for the oldest batch and hand it over; the batch held before is given back.
@@ -251,25 +283,26 @@ class SlotRing(Ring[Slot]):
         data, labels = [_cut(array, count, whole) for array in slot.out], slot.out_labels
         if labels is not None:
             labels = _cut(labels, count, whole)
-        if copy:
-            data = [self._private(*one) for one in enumerate(data)]
+        if copy and self._more is not None:
+            self._give(slot, self._more)
+        elif copy:
+            data = [array.copy(order="K") for array in data]
             labels = None if labels is None else labels.copy(order="K")
         return tuple(data) if slot.several else data[0], labels
 
-    def _private(self, field: int, array: Array) -> Array:
-        """A copy, in memory that was handed out before and that nobody can reach any more: fresh
-        memory takes twice as long, since the system clears its pages first.
-
-        What is handed out are views. Whoever holds one, or a view of it, holds a reference.
-        """
-        kept = self._private_of.setdefault(field, [])
-        for number in range(len(kept)):
-            if sys.getrefcount(kept[number]) == _UNREACHED and kept[number].shape == array.shape:
-                np.copyto(kept[number], array)
-                return kept[number].view()
-        kept.append(array.copy(order="K"))
-        del kept[:-PRIVATE]
-        return kept[-1].view()
+    def _give(self, slot: Slot, more: Callable[[], SlotMemory]) -> None:
+        """What a held slot has is the caller's for good; the slot gets memory that was handed out
+        before and that nobody can reach any more, or new memory."""
+        other = None
+        for number, one in enumerate(self._given):
+            if not one.reached():
+                other = self._given.pop(number)
+                break
+        self._given.append(slot.memory)
+        del self._given[:-GIVEN]
+        slot.use(other or more())
+        if self.fills is not None:
+            self.fills.use(slot.number, slot.rows[0], slot.labels)
 
 
 def _cut(array: Array, count: int, whole: int) -> Array:

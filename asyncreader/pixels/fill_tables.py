@@ -8,7 +8,7 @@ int64; addresses are those of this process.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,9 +31,10 @@ JOB_ITEMS: Final = 14
 
 #: Columns of a file: record numbers START to END - 1. Record r lies at BASE + the int64 at
 #: STARTS + 8 (r - START), or without STARTS at BASE + (r - START) STRIDE. SUMS: address of the
-#: checksums (uint64), LABEL_TABLE: of the labels; 0 for none.
-END, START, BASE, STRIDE, STARTS, SUMS, LABEL_TABLE = range(7)
-FILE_ITEMS: Final = 7
+#: checksums (uint64), LABEL_TABLE: of the labels; 0 for none. READ: the descriptor of a file that
+#: rows are read from, BASE is an offset in it then; -1 where they lie in memory.
+END, START, BASE, STRIDE, STARTS, SUMS, LABEL_TABLE, READ = range(8)
+FILE_ITEMS: Final = 8
 
 #: What all rows have in common. ROW_BYTES, OUT_BYTES: of a stored and of a written row; HEIGHT,
 #: WIDTH, CHANNELS, ITEM: of a picture, ITEM bytes each value; PLANAR: it is written (C, H, W);
@@ -54,10 +55,17 @@ MIRROR_DRAW: Final = 63
 LEAST_HASHED: Final = 241
 
 
+class Descriptor(Protocol):
+    """A file that is open as long as this object lives."""
+
+    fd: int
+
+
 class RowsInMemory(NamedTuple):
     """Where ``samples`` rows lie: at ``address + starts[r]``, or ``address + first + r * stride``.
 
-    ``checksums``: their XXH3-64, None for none.
+    ``checksums``: their XXH3-64, None for none; ``file``: what they are read from, ``address`` is
+    an offset in it then; None where they lie in memory.
     """
 
     samples: int
@@ -66,6 +74,7 @@ class RowsInMemory(NamedTuple):
     first: int
     stride: int
     checksums: UInt64 | None = None
+    file: Descriptor | None = None
 
 
 def file_table(files: Sequence[RowsInMemory], labels: Sequence[Array]) -> Int64:
@@ -83,6 +92,7 @@ def file_table(files: Sequence[RowsInMemory], labels: Sequence[Array]) -> Int64:
             line[STARTS] = one.starts.ctypes.data
         else:
             line[BASE] += one.first
+        line[READ] = -1 if one.file is None else one.file.fd
         line[SUMS] = 0 if one.checksums is None else one.checksums.ctypes.data
         if left:
             line[LABEL_TABLE] = left[0].ctypes.data + taken * left[0].strides[0]

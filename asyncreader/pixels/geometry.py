@@ -36,19 +36,6 @@ class Rect:
         )
 
 
-def largest_rect(height: int, width: int, target: tuple[int, int], ratio: float) -> tuple[int, int]:
-    """(height, width) of ``ratio`` times the largest rectangle of ``target``'s shape."""
-    high, wide = target
-    if width * high >= height * wide:
-        rows, columns = float(height), height * wide / high
-    else:
-        rows, columns = width * high / wide, float(width)
-    return (
-        min(height, max(1, round(rows * ratio))),
-        min(width, max(1, round(columns * ratio))),
-    )
-
-
 def choose_rect(
     height: int,
     width: int,
@@ -64,27 +51,15 @@ def choose_rect(
     convolutions", 2015, section 6) or "none" (all of it, squeezed).
     ``draws``: float64 in [0, 1), of this sample; None where the mode is not random.
     """
-    if crop == "none":
-        return Rect(0, 0, height, width)
-    if crop == "random-resized" and draws is not None:
-        for k in range(0, 40, 4):
-            area = height * width * (0.08 + 0.92 * draws[k])
-            aspect = math.exp((2 * draws[k + 1] - 1) * math.log(4 / 3))
-            columns, rows = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-            if 0 < rows <= height and 0 < columns <= width:
-                top = int(draws[k + 2] * (height - rows + 1))
-                return Rect(top, int(draws[k + 3] * (width - columns + 1)), rows, columns)
-    rows, columns = largest_rect(height, width, target, ratio)
-    if crop == "random" and draws is not None:
-        top = int(draws[0] * (height - rows + 1))
-        return Rect(top, int(draws[1] * (width - columns + 1)), rows, columns)
-    return Rect((height - rows) // 2, (width - columns) // 2, rows, columns)
+    number = twins.CROPS.index(crop)
+    return Rect(*twins.choose_rect(height, width, target, number, ratio, draws))
 
 
 #: Ways to resize. "bilinear" and "bicubic" are antialiased, as Pillow's and torchvision's;
 #: "area" takes the mean of what a pixel covers, as OpenCV's INTER_AREA.
 INTERPOLATIONS: Final = ("bilinear", "bicubic", "area", "nearest")
-_METHODS: Final = {
+#: Those that a kernel computes, by the number that it knows them by.
+METHODS: Final = {
     "bilinear": twins.BILINEAR,
     "bicubic": twins.BICUBIC,
     "area": twins.AREA,
@@ -111,7 +86,7 @@ def resize_into(
     box = box or (0, 0, *pixels.shape[:2])
     if box[0] % 1 == 0 == box[1] % 1 and box[2:] == (high, wide):  # nothing to resize
         part = pixels[int(box[0]) :, int(box[1]) :][:high, :wide]
-        np.copyto(out, part[:, ::-1] if flip else part, casting="unsafe")
+        copy_into(part, out, flip)
     elif interpolation == "nearest":
         rows = nearest_pixels(box[0], box[2], high, pixels.shape[0])
         columns = nearest_pixels(box[1], box[3], wide, pixels.shape[1])
@@ -125,10 +100,28 @@ def resize_into(
         _resample(pixels, out, box, interpolation, flip, outside)
 
 
+def copy_into(pixels: Pixels, out: Pixels, flip: bool) -> None:
+    """Copy ``pixels`` (H, W, C) into ``out`` (C-contiguous, the same shape), mirrored left to right
+    with ``flip``; numpy copies mirrored pixels byte by byte."""
+    small = pixels.dtype == np.uint8 == out.dtype and pixels.shape[2] <= 4 and out.size
+    if not flip or not small or not pixels.flags.c_contiguous:
+        np.copyto(out, pixels[:, ::-1] if flip else pixels, casting="unsafe")
+        return
+    high, wide, channels = pixels.shape
+    plan, box = np.zeros((1, twins.PLAN), np.int64), np.array([[0.0, 0.0, high, wide]])
+    plan[0, :5] = pixels.ctypes.data, high, wide, True, out.ctypes.data
+    kernels.resize_planned(plan, box, 0, 1, channels, twins.AREA, high, wide)
+
+
 def reach(length: float, size: int) -> int:
     """How many pixels outside a box of ``length`` resize_into looks at for a result of ``size``."""
     by = _blocks(length, size)
     return by + 1 if by > 1 else 0
+
+
+def averaged(height: int, width: int, size: tuple[int, int]) -> bool:
+    """Whether pixels are averaged before a part of (height, width) is resized to ``size``."""
+    return _blocks(height, size[0]) > 1 or _blocks(width, size[1]) > 1
 
 
 def nearest_pixels(start: float, length: float, count: int, limit: int) -> Int64:
@@ -147,7 +140,7 @@ def _resample(
     pixels: Pixels, out: Pixels, box: Box, interpolation: str, flip: bool, outside: bool
 ) -> None:
     """A weighted mean of all pixels that a pixel of the result covers, without aliasing."""
-    method = _METHODS[interpolation]
+    method = METHODS[interpolation]
     channels = pixels.shape[2]
     top, left, tall, broad = box
     by_y, by_x = _blocks(tall, out.shape[0]), _blocks(broad, out.shape[1])

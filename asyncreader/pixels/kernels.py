@@ -1,9 +1,9 @@
 """The hot loops: one call, and one release of the GIL, for a whole batch.
 
-Each kernel has a plain numpy twin in ``twins.py``, which is the oracle of its test, and a function
-in ``_compiled/`` that numba compiles. A kernel is loaded or compiled when its name is
-first read (``kernels.gather_rows``); from then on the name is an ordinary global, so that a call
-costs nothing more. Therefore write ``kernels.gather_rows(...)``: ``from .kernels import
+Each kernel has a plain numpy twin in ``twins.py`` or ``planes_twins.py``, which is the oracle of
+its test, and a function in ``_compiled/`` that numba compiles. A kernel is loaded or compiled when
+its name is first read (``kernels.gather_rows``); from then on the name is an ordinary global, so
+that a call costs nothing more. Therefore write ``kernels.gather_rows(...)``: ``from .kernels import
 gather_rows`` would load numba with the module. Without numba the twins do the work.
 
 A new kernel is a function under ``@kernel`` in ``_compiled/``, its twin and a line of annotation
@@ -31,12 +31,13 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
-from . import twins
+from . import planes_twins, twins
 
 feistel_rows: Callable[..., None]
 permuted_rows: Callable[..., None]
+uniform_rows: Callable[..., None]
 gather_rows: Callable[..., None]
-pread_runs: Callable[..., None]
+pread_rows: Callable[..., None]
 copy_batches: Callable[..., None]
 transpose_batches: Callable[..., None]
 affine_batches: Callable[..., None]
@@ -46,13 +47,19 @@ affine_row_half: Callable[..., None]
 await_batch: Callable[..., None]
 resize_u8: Callable[..., None]
 resize_f4: Callable[..., None]
+convert_420: Callable[..., None]
+make_420: Callable[..., None]
+resize_planned: Callable[..., None]
+plan_crops: Callable[..., None]
+plan_jpegs: Callable[..., None]
 jpeg_header: Callable[..., None]
 cut_jpeg: Callable[..., None]
 add_restarts: Callable[..., None]
 
 _TWINS: Final[dict[str, Callable[..., None]]] = {
     name.removesuffix("_numpy"): twin
-    for name, twin in vars(twins).items()
+    for module in (twins, planes_twins)
+    for name, twin in vars(module).items()
     if name.endswith("_numpy")
 }
 

@@ -18,6 +18,7 @@ from ..array_types import Array, Bools, Int64, UInt8, UInt64
 from ..errors import AsyncReaderError, ChecksumError, DecodeError, ParamsError, SampleError
 from ..stats import Meter
 from ..system.memory import address_of
+from .encoded import PLANNED_BYTES, Images, groups, put_encoded, put_planned
 from .fill_tables import LEAST_HASHED, ROW_BYTES
 from .row_filler import RowFiller
 from .steps import Row
@@ -125,8 +126,9 @@ class Writer(Protocol):
         ``stored``: its stored bytes, where the array does not hold these.
         """
 
-    def encoded(self, which: Iterable[int], images: Iterable[UInt8]) -> None:
-        """Take the bytes of encoded samples ``which`` in turn."""
+    def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
+        """Take all samples of the job, which are encoded: ``sizes`` bytes at ``offsets`` of
+        ``store``."""
 
     def bulk(self, store: RowStore, offsets: Int64, which: Int64 | Bools | None = None) -> None:
         """Take raw samples that lie at ``offsets`` of ``store``.
@@ -229,47 +231,67 @@ class RowWriter:
             return
         if not sample.flags.aligned:  # numbers inside an LMDB value may begin anywhere
             sample = sample.copy()
-        crops, flips = self._draws()
         try:
-            self.fill.put(
-                sample,
-                None if crops is None else crops[i],
-                flips is not None and bool(flips[i]),
-                row,
-                self._row(i),
-            )
+            self.fill.put(sample, *self._draws_of(i), row, self._row(i))
         except ParamsError as exc:
             self._locate(exc, i)
             raise
 
-    def encoded(self, which: Iterable[int], images: Iterable[UInt8]) -> None:
-        """Decode the bytes of samples ``which`` in turn, until the reader is closed."""
-        job, fill, out, meter = self.job, self.fill, self.out, self.meter
+    def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
+        """Decode all samples of the job, until the reader is closed: see :class:`Writer`."""
+        fill, check = self.fill, self._check
+        planned = fill.method is not None
+        address = store.address(int(sizes.sum())) if planned else 0
         crops, flips = self._draws()
-        rows = job.rows.tolist()
-        for i, data in zip(which, images, strict=True):
-            if meter.stopped:
+        for some in groups(sizes.tolist(), PLANNED_BYTES if planned else 0):
+            if self.meter.stopped:
                 return
-            if self._check is not None and self._check[i]:
-                copy = SCRATCH.take("encoded", data.size)
-                copy[:] = data  # another process may write to the file between hash and decode
-                data = copy
-                if not self._passes(i, data):
-                    continue
-            try:
-                fill.put_encoded(
-                    data,
-                    None if crops is None else crops[i],
-                    flips is not None and bool(flips[i]),
-                    out[rows[i]],
-                    meter,
-                    self._row(i),
-                )
-            except DecodeError as exc:
-                self.fail(i, exc)
-            except ParamsError as exc:
-                self._locate(exc, i)
-                raise
+            bad: list[int] = []
+            if address is None or (check is not None and check[some].any()):
+                images = self._copied(some.start, store, offsets[some], sizes[some], bad)
+            else:
+                images = Images(store.view, address, offsets[some], sizes[some])
+            left: Iterable[int] = range(some.stop - some.start)
+            if planned:
+                crop = None if crops is None else crops[some]
+                flip = None if flips is None else flips[some]
+                rows = self.job.rows[some]
+                left = put_planned(fill, images, crop, flip, self.out, rows, self.meter)
+            for k in left:
+                if k not in bad:
+                    self._decode(some.start + k, images[k])
+
+    def _copied(
+        self, first: int, store: RowStore, offsets: Int64, sizes: Int64, bad: list[int]
+    ) -> Images:
+        """Copies of images: they are read from a file, or compared with their checksums, and
+        another process may write to the file between hash and decode. ``bad`` gets those with
+        another checksum, counted from ``first``."""
+        copies = SCRATCH.take("encoded", int(sizes.sum()))
+        images = Images(
+            lambda at, size: copies[at : at + size],
+            copies.ctypes.data,
+            np.cumsum(sizes) - sizes,
+            sizes,
+        )
+        for k, (offset, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True)):
+            copy = images[k]
+            copy[:] = store.view(offset, size)
+            wanted = self._check is not None and self._check[first + k]
+            if wanted and not self._passes(first + k, copy):
+                bad.append(k)
+        return images
+
+    def _decode(self, i: int, data: UInt8) -> None:
+        """Decode sample ``i`` by itself."""
+        row = self.out[self.job.rows[i]]
+        try:
+            put_encoded(self.fill, data, *self._draws_of(i), row, self.meter, self._row(i))
+        except DecodeError as exc:
+            self.fail(i, exc)
+        except ParamsError as exc:
+            self._locate(exc, i)
+            raise
 
     def memory(self, i: int) -> UInt8:
         """The bytes of row ``i``, for a source that decodes in place; then :meth:`placed`."""
@@ -293,44 +315,61 @@ class RowWriter:
             return
         filler = self.fill.filler(self.out.nbytes)
         if filler is None:
-            part._each(store, offsets)
+            part._not_as_one(store, offsets)
             return
         flips = part._draws()[1] if self.fill.wanted.flip else None
         found = _fill(filler, store, offsets, part.job.rows, self.out, flips, part._check)
         if found is not None:
             part._compare(np.arange(found.size), found)
 
-    def _each(self, store: RowStore, offsets: Int64) -> None:
-        """Write raw samples one by one; those to be checked from copies, which were hashed."""
+    def _not_as_one(self, store: RowStore, offsets: Int64) -> None:
+        """Write raw samples that no RowFiller writes. Those to be checked, or to be read from a
+        file, are copied first, some at a time: the bytes served are those that were hashed."""
         fill, size = self.fill, self.fill.stored.row_bytes
         check = np.zeros(offsets.size, np.bool_) if self._check is None else self._check
-        for i in np.flatnonzero(~check).tolist():
-            self._put(i, fill.as_stored(store.view(int(offsets[i]), size)))
-        checked = np.flatnonzero(check)
-        if not checked.size:
-            return
-        group = min(max(1, GROUP_BYTES // size), checked.size)
+        where = store.address(offsets.size * size)
+        copied = np.arange(offsets.size) if where is None else np.flatnonzero(check)
+        if where is not None and copied.size < offsets.size:
+            straight = np.flatnonzero(~check)
+            views = (store.view(at, size) for at in offsets[straight].tolist())
+            self._place(straight, offsets[straight] + where, views)
+        group = min(max(1, GROUP_BYTES // size), copied.size)
         copies = SCRATCH.take("checked", group * size).reshape(group, size)
-        wanted, rows = np.ones(group, np.bool_), np.arange(group, dtype=np.int64)
-        for lo in range(0, checked.size, group):
-            which = checked[lo : lo + group]
-            n = which.size
-            found = _fill(fill.copier, store, offsets[which], rows[:n], copies, None, wanted[:n])
-            assert found is not None
-            bad = self._compare(which, found)
-            for row, i in enumerate(which.tolist()):
-                if i not in bad:
-                    self._put(i, fill.as_stored(copies[row]))
+        lines = np.arange(group, dtype=np.int64)
+        for lo in range(0, copied.size, max(1, group)):
+            which = copied[lo : lo + group]
+            rows, wanted = lines[: which.size], check[which] if check.any() else None
+            found = _fill(fill.copier, store, offsets[which], rows, copies, None, wanted)
+            if found is not None:
+                good = ~self._compare(which, found)
+                which, rows = which[good], rows[good]
+            self._place(which, copies.ctypes.data + rows * size, (copies[row] for row in rows))
 
-    def _compare(self, which: Int64, found: UInt64) -> set[int]:
-        """Those of the samples ``which`` to be checked whose XXH3-64 is not the recorded one."""
+    def _place(self, which: Int64, addresses: Int64, views: Iterable[UInt8]) -> None:
+        """Write the samples ``which``, which lie at ``addresses``, where ``views`` looks, too."""
+        if self.fill.mode != "resize":
+            for i, view in zip(which.tolist(), views, strict=True):
+                self._put(i, self.fill.as_stored(view))
+        elif which.size:
+            crops, flips = self._draws()
+            self.fill.resize_rows(
+                addresses,
+                self.job.rows[which],
+                None if flips is None else flips[which],
+                self.out,
+                None if crops is None else crops[which],
+            )
+
+    def _compare(self, which: Int64, found: UInt64) -> Bools:
+        """Whether the XXH3-64 of each of the samples ``which`` is another than the recorded one, of
+        those that are to be checked; such a sample is bad."""
         assert self._check is not None
         assert self.origin.checksums is not None
         expected = self.origin.checksums[self.job.records[which]]
-        wrong = np.flatnonzero(self._check[which] & (found != expected)).tolist()
-        for k in wrong:
+        wrong: Bools = self._check[which] & (found != expected)
+        for k in np.flatnonzero(wrong).tolist():
             self._differs(int(which[k]), int(found[k]), int(expected[k]))
-        return {int(which[k]) for k in wrong}
+        return wrong
 
     def _part(self, which: Int64 | Bools) -> RowWriter:
         """The writer of some of the samples."""
@@ -353,6 +392,11 @@ class RowWriter:
             self._crops, self._flips = self.fill.draws(self.job.keys)
             self._drawn = True
         return self._crops, self._flips
+
+    def _draws_of(self, i: int) -> tuple[Array | None, bool]:
+        """Crop draws of sample ``i``, and whether it is mirrored."""
+        crops, flips = self._draws()
+        return None if crops is None else crops[i], flips is not None and bool(flips[i])
 
     def _row(self, i: int) -> Row | None:
         """What steps are told of sample ``i``; None where there are none."""

@@ -10,21 +10,18 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
-from ..array_types import Array, UInt8, UInt64
-from ..errors import DecodeError, ParamsError
-from ..keyed_random import uniforms
-from ..stats import Meter
+from ..array_types import Array, Float64, Int64, UInt8, UInt64
+from ..errors import ParamsError
 from ..system.limits import last_level_cache
-from ..text import sides
-from . import codec, geometry, jpeg_cut, kernels
+from ..system.memory import address_of
+from . import codec, geometry, kernels, planes, ranges, twins
 from .fill_tables import MIRROR_DRAW
 from .masks import check_values, decode_values, pick
 from .row_filler import RowFiller
@@ -40,6 +37,10 @@ STREAMED_PART: Final = 8
 def streams(row_bytes: int, batch_bytes: int) -> bool:
     """Whether rows of a batch are copied past the caches, where they would not stay."""
     return row_bytes >= STREAMED_ROW and batch_bytes >= last_level_cache() // STREAMED_PART
+
+
+#: Pictures are resized and then cast in groups of about this many bytes.
+RESIZED_BYTES: Final = 320 << 10
 
 
 @dataclass(frozen=True)
@@ -153,9 +154,10 @@ class RowTransform:
     ``row_shape``, ``dtype``: a row of a slot's memory; ``view_axes``: how a batch of such rows is
     transposed to what the user sees. ``mode``: "copy" (bytes as they are), "mirror" (the same with
     flips), "affine" (uint8 -> float32 or float16) and "transpose" (HWC -> CHW), each one compiled
-    pass for a whole batch; or "each" (per image). ``frame``: (H, W) of the picture whose crop is
-    taken (that of the first field), None for a sample's own. ``members``: of a mix of sets, that of
-    each set, by the number of the set's first record.
+    pass for a whole batch; "resize" (uint8 pictures, cropped and resized) or "each" (per image).
+    ``frame``: (H, W) of the picture whose crop is taken (that of the first field), None for a
+    sample's own. ``members``: of a mix of sets, that of each set, by the number of the set's first
+    record.
     """
 
     def __init__(
@@ -172,9 +174,12 @@ class RowTransform:
         self._path = path
         self.dtype = wanted.dtype or stored.dtype.newbyteorder("=")
         #: whether a stored value may be one that ``dtype`` cannot hold
-        self.narrows = not _holds_all(stored.dtype, self.dtype)
+        self.narrows = not ranges.holds_all(stored.dtype, self.dtype)
         #: the compiled pass to float32 or float16, where it serves
         self._affine_row: Callable[..., None] | None = None
+        #: uint8 pictures of 3 channels that compiled code crops and resizes, by geometry.METHODS;
+        #: None where they go one by one
+        self.method: int | None = None
         self.random = (
             wanted.flip
             or (wanted.size is not None and wanted.crop in ("random", "random-resized"))
@@ -188,10 +193,16 @@ class RowTransform:
                 found=f"dtype {self.dtype}",
                 hint='pass dtype="float32"',
             )
-        if stored.axes is None:
+        if wanted.layout == "planes":
+            self._plan_planes(stored, wanted, path)
+        elif stored.axes is None:
             self._plan_other(wanted)
         else:
             self._plan_image(stored, wanted, path)
+        if self.method is not None:
+            # loaded by the thread that opens the reader, not by a worker during the first batch
+            for name in ("uniform_rows", "plan_crops", "resize_planned", "plan_jpegs"):
+                getattr(kernels, name)
         shape = () if stored.axes is None else (self._channels,)
         mean, std = (np.broadcast_to(np.ravel(v), shape or 1) for v in (wanted.mean, wanted.std))
         work = np.float64 if self.dtype.itemsize > 4 else np.float32
@@ -229,6 +240,31 @@ class RowTransform:
         self.mode = "copy" if same else "each"
         self._to_hwc: tuple[int, ...] | None = None
         self.geometry = False
+
+    def _plan_planes(self, stored: SampleSpec, wanted: OutputSpec, path: str) -> None:
+        """4:2:0 planes as they are stored."""
+        planes.check_served(
+            stored.encoding,
+            {
+                "size": wanted.size is not None,
+                "crop": wanted.crop != "center" or wanted.crop_ratio != 1.0,
+                "flip": wanted.flip,
+                "dtype": self.dtype != np.uint8,
+                "steps on samples": bool(wanted.steps),
+            },
+            path,
+        )
+        height, width, self._channels = stored.image_shape()
+        if height is None or width is None:
+            raise ParamsError(
+                "the stored planes differ in size, a batch cannot",
+                path=path,
+                hint="convert the set with a fixed size (--size HxW), or leave layout out and pass "
+                "size=(H, W)",
+            )
+        self.row_shape = (planes.planes_bytes(height, width),)
+        self.view_axes = (0, 1)
+        self.mode, self.geometry, self._to_hwc = "each", False, None
 
     def _plan_image(self, stored: SampleSpec, wanted: OutputSpec, path: str) -> None:
         assert stored.axes is not None
@@ -271,9 +307,12 @@ class RowTransform:
         self._row_to_hwc = tuple(memory.index(axis) for axis in "HWC")
         self._memory = memory
         plain = self.dtype == stored.dtype and not wanted.affine and not wanted.steps
-        self._direct = plain and memory == "HWC"
+        self.direct = plain and memory == "HWC"
+        if self._resizes_compiled():
+            self._plan_resize()
         if stored.encoded or self.geometry or wanted.steps:
-            self.mode = "each"
+            resizes = self.method is not None and not stored.encoded
+            self.mode = "resize" if resizes else "each"
         elif plain and memory == stored.axes and not wanted.flip:
             self.mode = "copy"
         elif plain and memory == stored.axes == "HWC":
@@ -288,6 +327,30 @@ class RowTransform:
         if self._compiled_affine and upright and memory in ("HWC", "CHW"):
             half = self.dtype == np.float16
             self._affine_row = kernels.affine_row_half if half else kernels.affine_row
+
+    def _resizes_compiled(self) -> bool:
+        """Whether compiled code crops and resizes many pictures in a call."""
+        stored, wanted = self.stored, self.wanted
+        if wanted.steps or self.narrows or wanted.nearest or stored.values:
+            return False
+        if self.geometry and wanted.interpolation not in geometry.METHODS:
+            return False
+        if stored.encoded:
+            return stored.channels == 3 and stored.dtype == np.uint8
+        height, width, channels = stored.image_shape()
+        if not self.geometry or height is None or width is None or channels > 4:
+            return False
+        assert wanted.size is not None
+        small = not geometry.averaged(height, width, wanted.size)
+        return small and stored.axes == "HWC" and stored.dtype == np.uint8
+
+    def _plan_resize(self) -> None:
+        wanted, size = self.wanted, self.wanted.size
+        self.method = geometry.METHODS.get(wanted.interpolation, twins.AREA)
+        crop = twins.CROPS.index("none" if size is None else wanted.crop)
+        height, width = size or self.stored.image_shape()[:2]
+        #: as twins.plan_jpegs_numpy takes them
+        self.terms = np.array((height, width, crop, codec.MAX_PIXELS, size is None), np.int64)
 
     @property
     def _compiled_affine(self) -> bool:
@@ -313,20 +376,20 @@ class RowTransform:
 
     def draws(self, keys: UInt64) -> tuple[Array | None, UInt8 | None]:
         """Crop draws (B, 40) and flips (B,) uint8 of samples; None where nothing is random."""
-        wanted = self.wanted
-        draws = None
-        if self.geometry and wanted.crop in ("random", "random-resized"):
-            count = 2 if wanted.crop == "random" else 40
-            draws = np.stack([uniforms(keys, k) for k in range(count)], axis=1)
-        flips = None
-        if wanted.flip:
-            flips = (uniforms(keys, MIRROR_DRAW) < 0.5).astype(np.uint8)
+        keys, draws, flips = np.ascontiguousarray(keys), None, None
+        if self.geometry and self.wanted.crop in ("random", "random-resized"):
+            draws = np.empty((keys.size, 2 if self.wanted.crop == "random" else 40))
+            kernels.uniform_rows(keys, 0, draws)
+        if self.wanted.flip:
+            chance = np.empty((keys.size, 1))
+            kernels.uniform_rows(keys, MIRROR_DRAW, chance)
+            flips = (chance[:, 0] < 0.5).view(np.uint8)
         return draws, flips
 
     def filler(self, batch_bytes: int) -> RowFiller | None:
         """What fills rows of a slot of so many bytes from memory, many at a time; None where each
         row is a call of its own."""
-        if self.mode == "each":
+        if self.mode in ("each", "resize"):
             return None
         found = self._fillers.get(batch_bytes)
         if found is None:
@@ -340,7 +403,7 @@ class RowTransform:
         return RowFiller.of("copy_batches", none, none, row_bytes=size, out_bytes=size)
 
     def _make_filler(self, batch_bytes: int) -> RowFiller:
-        kernels.pread_runs  # noqa: B018 - loaded now, and not by a worker during the first batch
+        kernels.pread_rows  # noqa: B018 - loaded now, and not by a worker during the first batch
         half = self.dtype == np.float16
         name = {"transpose": "transpose_batches", "affine": "affine_batches"}.get(self.mode)
         name = "affine_batches_half" if self.mode == "affine" and half else name or "copy_batches"
@@ -358,7 +421,75 @@ class RowTransform:
             item=self.stored.dtype.itemsize,
             planar=self.stored.axes is not None and self._memory == "CHW",
             mirrored=self.wanted.flip,
-            stream=name == "copy_batches" and streams(size, batch_bytes),
+            stream=streams(self.row_bytes, batch_bytes),
+        )
+
+    def resize_rows(
+        self,
+        addresses: Int64,
+        rows: Int64,
+        flips: UInt8 | None,
+        out: Array,
+        crops: Float64 | None,
+    ) -> None:
+        """Crop and resize raw samples at ``addresses`` into ``rows`` of a slot, in one compiled
+        call. ``crops`` and ``flips``: as :meth:`draws` gives them."""
+        assert self.stored.shape is not None
+        assert self.wanted.size is not None
+        count, size, channels = addresses.size, self.wanted.size, self._channels
+        resized, at, together = out, rows, count
+        if not self.direct:  # some at a time: they stay in a core's cache until they are cast
+            together = max(1, min(count, RESIZED_BYTES // (math.prod(size) * channels)))
+            resized = SCRATCH.array("resize", (together, *size, channels), self.stored.dtype)
+            at = np.arange(count, dtype=np.int64) % together
+        plan, boxes = np.empty((count, twins.PLAN), np.int64), np.empty((count, 4))
+        kernels.plan_crops(
+            0,
+            addresses,
+            np.array(self.stored.shape, np.int64),
+            self.terms,
+            self.wanted.crop_ratio,
+            np.empty((count, 0)) if crops is None else crops,
+            np.zeros(count, np.uint8) if flips is None else flips,
+            resized.ctypes.data,
+            at,
+            plan,
+            boxes,
+        )
+        for first in range(0, count, max(1, together)):
+            end = min(first + together, count)
+            kernels.resize_planned(plan, boxes, first, end, channels, self.method, *size)
+            if not self.direct:
+                self.finish_resized(resized[: end - first], out, rows[first:end])
+
+    def finish_resized(self, resized: Array, out: Array, rows: Int64) -> None:
+        """Cast, normalise and reorder pixels (B, H, W, C) into ``rows`` of a slot."""
+        count, high, wide, channels = resized.shape
+        planes = self.dtype == resized.dtype and not self.wanted.affine and self._memory == "CHW"
+        if planes or (count > 1 and self._affine_row is not None):
+            size = high * wide * channels
+            addresses = address_of(resized) + np.arange(0, count * size, size)
+            self._finisher.fill(addresses, rows, out)
+            return
+        for one, row in zip(resized, rows.tolist(), strict=True):
+            self.finish(one, False, out[row])
+
+    @cached_property
+    def _finisher(self) -> RowFiller:
+        """What casts resized pictures (H, W, C), or turns them to (C, H, W)."""
+        high, wide = self.terms[:2].tolist()
+        affine = "affine_batches_half" if self.dtype == np.float16 else "affine_batches"
+        return RowFiller.of(
+            "transpose_batches" if self._affine_row is None else affine,
+            self._scale32,
+            self._shift32,
+            row_bytes=high * wide * self._channels,
+            out_bytes=self.row_bytes,
+            height=high,
+            width=wide,
+            channels=self._channels,
+            item=1,
+            planar=self._memory == "CHW",
         )
 
     def _bits(self, out: Array) -> Array:
@@ -373,111 +504,20 @@ class RowTransform:
         ``row``: what the steps are told of the sample; None where there are no steps. ParamsError
         where ``dtype`` cannot hold one of its values.
         """
-        with self._checked(sample):
+        with self.checked(sample):
             if self._to_hwc is None:
                 self._cast(self._stepped(sample, row), out)
             else:
-                self._put_hwc(sample.transpose(self._to_hwc), None, draws, flip, out, row)
-        self._finish_steps(out, row)
+                self.put_hwc(sample.transpose(self._to_hwc), None, draws, flip, out, row)
+        self.finish_steps(out, row)
 
-    def put_encoded(
-        self,
-        data: codec.Buffer,
-        draws: Array | None,
-        flip: bool,
-        out: Array,
-        meter: Meter,
-        row: Row | None = None,
-    ) -> None:
-        """Decode image bytes into one row; DecodeError if they are not what was declared.
-
-        ``row``: as for :meth:`put`. ParamsError where ``dtype`` cannot hold one of the values.
-        """
-        started = time.perf_counter()
-        stored, wanted = self.stored, self.wanted
-        header = codec.read_plain_header(data) if wanted.size is not None else None
-        header = header or codec.read_header(data)
-        full = (header.height, header.width)
-        rect: geometry.Rect | None = None
-        min_size: tuple[int, int] | None = None
-        if wanted.size is not None:
-            rect = geometry.choose_rect(*full, wanted.size, wanted.crop, wanted.crop_ratio, draws)
-            # DCT scaling as long as the part that is used stays at least as large as its target
-            if wanted.interpolation != "nearest":
-                min_size = (
-                    math.ceil(full[0] * wanted.size[0] / rect.height),
-                    math.ceil(full[1] * wanted.size[1] / rect.width),
-                )
-        elif full != stored.image_shape()[:2]:
-            raise DecodeError(
-                "image of another size than the set declares",
-                found=sides(*full),
-                expected=" x ".join(str(n) for n in stored.image_shape()[:2]),
-                hint="pass size=(H, W), or leave it out with on_error='skip'",
-            )
-        pixels: Array
-        box = None if rect is None else rect.box()
-        if stored.values:
-            pixels = decode_sample(data, stored)
-        else:
-            if not stored.narrow:
-                codec.check_depth(header)
-            part = None if wanted.nearest else rect
-            found = codec.decode_part(
-                data,
-                stored.channels,
-                header=header,
-                part=None if part is None else (part.top, part.left, part.height, part.width),
-                reach=(0, 0) if part is None else self._reach(part),
-                min_size=min_size,
-                scratch=SCRATCH.take("decode", full[0] * full[1] * 3),
-                copy=SCRATCH.take("cut", jpeg_cut.most(data)) if header.facts is not None else None,
-            )
-            pixels = found.pixels
-            if rect is not None:
-                scale, top, left = codec.reduction(header, found.whole)
-                box = rect.box(scale, top - found.top, left - found.left)
-        meter.seconds["decode"] += time.perf_counter() - started
-        with self._checked(pixels):
-            self._put_hwc(pixels, box, draws, flip, out, row)
-        self._finish_steps(out, row)
-
-    def _reach(self, part: geometry.Rect) -> tuple[int, int]:
-        assert self.wanted.size is not None
-        high, wide = self.wanted.size
-        return geometry.reach(part.height, high), geometry.reach(part.width, wide)
-
-    def _checked(self, values: Array) -> contextlib.AbstractContextManager[None]:
+    def checked(self, values: Array) -> contextlib.AbstractContextManager[None]:
         """What casts a sample's ``values`` goes in here: ParamsError where one does not fit."""
-        return self._checking(values) if self.narrows else _UNCHECKED
+        if not self.narrows:
+            return _UNCHECKED
+        return ranges.checked(values, self.stored.dtype, self.dtype, self._path)
 
-    @contextlib.contextmanager
-    def _checking(self, values: Array) -> Iterator[None]:
-        if self.dtype.kind != "f":
-            with np.errstate(invalid="ignore"):
-                wrong = values.astype(self.dtype) != values
-            if wrong.any():
-                raise self._does_not_fit(values[wrong])
-            yield
-            return
-        try:
-            with np.errstate(over="raise"):
-                yield
-        except FloatingPointError:
-            raise self._does_not_fit(values[np.isfinite(values)]) from None
-
-    def _does_not_fit(self, values: Array) -> ParamsError:
-        return ParamsError(
-            f'dtype="{self.dtype}" cannot hold the values that are stored',
-            path=self._path,
-            found=f"{values.flat[int(np.argmax(np.abs(values.astype(np.float64))))]} as "
-            f"{self.stored.dtype.newbyteorder('=')}",
-            expected=_range_of(self.dtype),
-            hint="leave dtype out to get them as stored, or ask for a wider one"
-            + (' (with scale, say, "float32")' if self.dtype.kind != "f" else ""),
-        )
-
-    def _put_hwc(
+    def put_hwc(
         self,
         pixels: Array,
         box: geometry.Box | None,
@@ -496,7 +536,7 @@ class RowTransform:
                 high, wide = pixels.shape[:2]
                 size, crop, ratio = wanted.size, wanted.crop, wanted.crop_ratio
                 box = geometry.choose_rect(high, wide, size, crop, ratio, draws).box()
-            if self._direct:
+            if self.direct:
                 geometry.resize_into(pixels, out, box, wanted.interpolation, flip)
                 return
             native = pixels.dtype.newbyteorder("=")
@@ -507,7 +547,7 @@ class RowTransform:
             pixels, flip = resized, False
         if self._steps and flip:
             pixels, flip = pixels[:, ::-1], False
-        self._finish(self._stepped(pixels, row), flip, out)
+        self.finish(self._stepped(pixels, row), flip, out)
 
     def _stepped(self, image: Array, row: Row | None) -> Array:
         """``image`` after the steps before the cast; they get a copy of their own."""
@@ -520,7 +560,7 @@ class RowTransform:
             own = step(own, row)
         return own
 
-    def _finish_steps(self, out: Array, row: Row | None) -> None:
+    def finish_steps(self, out: Array, row: Row | None) -> None:
         """The steps after the cast, in the row itself."""
         for step in self._last_steps:
             assert row is not None
@@ -542,7 +582,7 @@ class RowTransform:
         columns = geometry.nearest_pixels(rect.left * fx, rect.width * fx, wanted.size[1], wide)
         pick(pixels, rows, columns[::-1] if flip else columns, out.transpose(self._row_to_hwc))
 
-    def _finish(self, hwc: Array, flip: bool, out: Array) -> None:
+    def finish(self, hwc: Array, flip: bool, out: Array) -> None:
         """Flip, cast, normalise and reorder (H, W, C) pixels into a slot row."""
         if self._affine_row is not None and hwc.flags.c_contiguous:
             self._affine_row(
@@ -556,6 +596,9 @@ class RowTransform:
                 self._bits(out.reshape(-1)),
             )
             return
+        if self.direct:
+            geometry.copy_into(hwc, out, flip)
+            return
         if flip:
             hwc = hwc[:, ::-1]
         self._cast(hwc, out.transpose(self._row_to_hwc))
@@ -567,30 +610,6 @@ class RowTransform:
             sample *= self._scale
             sample += self._shift
         np.copyto(out, sample, casting="unsafe")
-
-
-def _holds_all(stored: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
-    """Whether ``dtype`` has every value of ``stored``: for a float dtype, to its precision."""
-    if dtype.kind == "f":
-        top = np.finfo(stored).max if stored.kind == "f" else _limits(stored)[1]
-        return float(top) <= float(np.finfo(dtype).max)
-    if stored.kind == "f":
-        return False
-    (low, high), (least, most) = _limits(stored), _limits(dtype)
-    return least <= low and high <= most
-
-
-def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
-    if dtype.kind == "b":
-        return 0, 1
-    limits = np.iinfo(dtype)
-    return int(limits.min), int(limits.max)
-
-
-def _range_of(dtype: np.dtype[Any]) -> str:
-    if dtype.kind == "f":
-        return f"at most {np.finfo(dtype).max:g}"
-    return "whole numbers from {} to {}".format(*_limits(dtype))
 
 
 _UNCHECKED: Final = contextlib.nullcontext()

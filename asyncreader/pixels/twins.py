@@ -18,6 +18,9 @@ from . import fill_tables as tables
 
 #: Methods of resizing: see filter_weights.
 BILINEAR, BICUBIC, AREA = 0, 1, 2
+#: Ways to cut a part out, by their numbers: see geometry.choose_rect.
+CROPS: Final = ("center", "random", "random-resized", "none")
+CENTER, RANDOM, RANDOM_RESIZED, NONE = range(4)
 
 #: Elements that the twin of affine_row takes at a time: they stay in the cache (16,384 was best).
 _TILE: Final = 16_384
@@ -42,6 +45,12 @@ def feistel_rows_numpy(
         x[todo] = walked
         todo = todo[walked >= np.uint64(count)]
     out[:] = x.astype(np.int64)
+
+
+def uniform_rows_numpy(keys: UInt64, first: int, out: Float64) -> None:
+    """``out[i, k]`` is the draw ``first + k`` of ``keys[i]``: see keyed_random.uniforms."""
+    for k in range(out.shape[1]):
+        out[:, k] = uniforms(keys, first + k)
 
 
 def _round(half: UInt64, key: np.uint64) -> UInt64:
@@ -79,17 +88,19 @@ def gather_rows_numpy(source: int, offsets: Int64, row_bytes: int, out: int, row
         ctypes.memmove(out + row * row_bytes, source + offset, row_bytes)
 
 
-def pread_runs_numpy(fd: int, offsets: Int64, sizes: Int64, targets: Int64, done: Int64) -> None:
-    """Read ``sizes[i]`` bytes at ``offsets[i]`` of a file to the address ``targets[i]``, in turn.
+def pread_rows_numpy(
+    fd: int, offsets: Int64, row_bytes: int, out: int, rows: Int64, order: Int64, done: Int64
+) -> None:
+    """Read the row at ``offsets[i]`` of a file to row ``rows[i]`` of ``out``, in ``order``.
 
-    ``done[0]``: how many were read whole, before the first that was not.
+    What is adjacent both in the file and in ``out`` is one call when it is compiled. ``done[0]``:
+    how many were read whole, before the first that was not.
     """
     done[0] = 0
-    for offset, size, target in zip(
-        offsets.tolist(), sizes.tolist(), targets.tolist(), strict=True
-    ):
+    for i in order.tolist():
+        target = bytes_at(out + int(rows[i]) * row_bytes, row_bytes)
         try:
-            if read_into(fd, bytes_at(target, size).data, offset) != size:
+            if read_into(fd, target.data, int(offsets[i])) != row_bytes:
                 return
         except OSError:
             return
@@ -208,7 +219,16 @@ def _fill_row(
         come, local, file = _found(files, record)
     row = number(tables.TARGETS) if job[tables.TARGETS] else i
     size, mode = int(sizes[tables.ROW_BYTES]), sizes[tables.CHECK]
-    stored = bytes_at(come, size).copy()  # what is hashed is what is written
+    if file is not None and file[tables.READ] >= 0:
+        stored = np.empty(size, np.uint8)
+        try:
+            good = read_into(int(file[tables.READ]), stored.data, come) == size
+        except OSError:
+            good = False
+        if not good:
+            return False
+    else:
+        stored = bytes_at(come, size).copy()  # what is hashed is what is written
     if job[tables.WANTED]:
         if number(tables.WANTED, np.uint8):
             at = job[tables.FOUND] + 8 * i
@@ -400,6 +420,124 @@ def resize_f4_numpy(
     out[:] = values[:, ::-1] if flip else values
 
 
+#: Numbers that are planned of a picture: the address of its first pixel, its height and width, 1
+#: to mirror it, the address of its row. Of a JPEG also the address of its bytes, or -1 less where
+#: they begin in the memory for what is cut out; how many they are, 0 where nothing is planned; and
+#: the least height and width to be asked of the decoder, 0 where it decodes in full size.
+PLAN: Final = 9
+
+
+def plan_crops_numpy(
+    source: int,
+    offsets: Int64,
+    shape: Int64,
+    wanted: Int64,
+    ratio: float,
+    draws: Float64,
+    flips: UInt8,
+    out: int,
+    rows: Int64,
+    plan: Int64,
+    boxes: Float64,
+) -> None:
+    """Plan the crops of raw uint8 pictures of one ``shape`` (H, W, C), for resize_planned.
+
+    They lie at ``source + offsets``, and are resized to rows of ``out``. ``wanted``: height and
+    width of a row, and the crop by its number in CROPS; ``ratio`` and ``draws`` (B, 40): see
+    choose_rect. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written.
+    """
+    high, wide, crop = wanted[:3].tolist()
+    size = high * wide * int(shape[2])
+    for i, (offset, row) in enumerate(zip(offsets.tolist(), rows.tolist(), strict=True)):
+        boxes[i] = choose_rect(int(shape[0]), int(shape[1]), (high, wide), crop, ratio, draws[i])
+        plan[i, :5] = source + offset, shape[0], shape[1], flips[i], out + row * size
+
+
+def choose_rect(
+    height: int,
+    width: int,
+    target: tuple[int, int],
+    crop: int,
+    ratio: float,
+    draws: Float64 | None,
+) -> tuple[int, int, int, int]:
+    """Top, left, height and width: see geometry.choose_rect. ``crop``: its number in CROPS."""
+    if crop == NONE:
+        return 0, 0, height, width
+    if crop == RANDOM_RESIZED and draws is not None:
+        for k in range(0, draws.size, 4):
+            area = height * width * (0.08 + 0.92 * draws[k])
+            aspect = math.exp((2 * draws[k + 1] - 1) * math.log(4 / 3))
+            columns, rows = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+            if 0 < rows <= height and 0 < columns <= width:
+                top = int(draws[k + 2] * (height - rows + 1))
+                return top, int(draws[k + 3] * (width - columns + 1)), rows, columns
+    rows, columns = largest_rect(height, width, target, ratio)
+    if crop == RANDOM and draws is not None:
+        top = int(draws[0] * (height - rows + 1))
+        return top, int(draws[1] * (width - columns + 1)), rows, columns
+    return (height - rows) // 2, (width - columns) // 2, rows, columns
+
+
+def largest_rect(height: int, width: int, target: tuple[int, int], ratio: float) -> tuple[int, int]:
+    """(height, width) of ``ratio`` times the largest rectangle of ``target``'s shape."""
+    high, wide = target
+    if width * high >= height * wide:
+        rows, columns = float(height), height * wide / high
+    else:
+        rows, columns = width * high / wide, float(width)
+    return (
+        min(height, max(1, round(rows * ratio))),
+        min(width, max(1, round(columns * ratio))),
+    )
+
+
+def resize_planned_numpy(
+    plan: Int64,
+    boxes: Float64,
+    first: int,
+    end: int,
+    channels: int,
+    method: int,
+    high: int,
+    wide: int,
+) -> None:
+    """Resize the boxes of uint8 pictures, ``first`` to ``end`` of a plan, to (high, wide, channels)
+    each; a box that has that size is copied. See geometry.resize_into.
+    """
+    size = high * wide * channels
+    for i in range(first, end):
+        source, tall, broad, flip, out = plan[i, :5].tolist()
+        box = boxes[i].copy()
+        if box[0] % 1 == 0 == box[1] % 1 and box[2] == high and box[3] == wide:
+            picture = bytes_at(source, tall * broad * channels).reshape(tall, broad, channels)
+            part = picture[int(box[0]) :, int(box[1]) :][:high, :wide]
+            bytes_at(out, size).reshape(part.shape)[:] = part[:, ::-1] if flip else part
+            continue
+        begin = [max(0, math.floor(start)) for start in box[:2]]
+        box[:2] -= begin
+        inside = [
+            max(1, min(side - first_, math.ceil(start + length)))
+            for side, first_, start, length in zip(
+                (tall, broad), begin, box[:2], box[2:], strict=True
+            )
+        ]
+        resize_u8_numpy(
+            source + (begin[0] * broad + begin[1]) * channels,
+            broad * channels,
+            channels,
+            np.array((0, inside[0], 0, inside[1])),
+            box,
+            method,
+            taps(box[2] / high, method, inside[0]),
+            taps(box[3] / wide, method, inside[1]),
+            bool(flip),
+            out,
+            high,
+            wide,
+        )
+
+
 #: Numbers that jpeg_header says.
 JPEG_FACTS: Final = 12
 
@@ -429,6 +567,34 @@ def cut_jpeg_numpy(data: UInt8, facts: Int64, wanted: Int64, out: UInt8, found: 
     This twin cuts nothing.
     """
     found[:] = 0
+
+
+def plan_jpegs_numpy(
+    addresses: Int64,
+    sizes: Int64,
+    wanted: Int64,
+    ratio: float,
+    draws: Float64,
+    flips: UInt8,
+    out: int,
+    row_bytes: int,
+    rows: Int64,
+    cuts: UInt8,
+    plan: Int64,
+    boxes: Float64,
+) -> None:
+    """Plan what is decoded of JPEGs, of ``sizes`` bytes at ``addresses``, and what is made of it.
+
+    ``wanted``: height and width of a row, the crop by its number in CROPS, the most pixels of a
+    picture, and 1 where only pictures of that very size are planned; ``ratio`` and ``draws``
+    (B, 40): see choose_rect. Rows of ``row_bytes`` bytes lie at ``out``. Where a picture has
+    restart markers and a part of it costs less, the part is written to ``cuts``, of all ``sizes``
+    and 64 bytes for each. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written, but for the address
+    of the pixels. Plain JPEGs are planned, if nothing turns them.
+
+    This twin plans nothing.
+    """
+    plan[:, 6] = 0
 
 
 def add_restarts_numpy(

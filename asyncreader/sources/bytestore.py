@@ -206,20 +206,19 @@ class PreadStore:
             raise SourceError("the file was closed while it was read", path=self._path)
         return file
 
+    def read_singly(self, row_bytes: int) -> Descriptor | None:
+        """The file, where rows of this size are read one by one: larger ones are requested
+        together before the first is waited for. None after close()."""
+        return None if row_bytes >= _ADVISED else self._file
+
     def gather(self, offsets: Int64, row_bytes: int, out: int, rows: Int64) -> None:
         order = np.argsort(offsets, kind="stable")  # a disk reads forwards
-        offsets, targets = offsets[order], rows[order] * row_bytes + out
-        # what is adjacent both in the file and in the slot is one call
-        apart = (np.diff(offsets) != row_bytes) | (np.diff(targets) != row_bytes)
-        starts = np.concatenate(([0], np.flatnonzero(apart) + 1))
-        sizes = np.diff(starts, append=offsets.size) * row_bytes
-        offsets, targets = offsets[starts], targets[starts]
         if row_bytes >= _ADVISED:
-            self.will_need(offsets, sizes)
+            self.will_need(offsets[order], np.full(order.size, row_bytes))
         file, done = self._opened(), np.zeros(1, np.int64)
-        kernels.pread_runs(file.fd, offsets, sizes, targets, done)
-        for i in range(int(done[0]), offsets.size):  # one was cut short: read again, or an error
-            self._read(int(offsets[i]), twins.bytes_at(int(targets[i]), int(sizes[i])))
+        kernels.pread_rows(file.fd, offsets, row_bytes, out, rows, order, done)
+        for i in order[done[0] :].tolist():  # one was cut short: read again, or an error
+            self._read(int(offsets[i]), twins.bytes_at(out + int(rows[i]) * row_bytes, row_bytes))
 
     def address(self, size: int) -> int | None:
         return None

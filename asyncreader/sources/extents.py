@@ -12,7 +12,7 @@ from ..array_types import Array, Int64, UInt8
 from ..pixels.fill_tables import RowsInMemory
 from ..pixels.rows import RowWriter, Writer
 from .base import BaseSource, FieldIndex, SetFacts, Source
-from .bytestore import ByteFile, ByteStore
+from .bytestore import ByteFile, ByteStore, PreadStore
 
 _NO_STARTS: Final = np.empty(0, np.int64)
 
@@ -79,17 +79,27 @@ class ExtentSource(BaseSource):
         return self._starts[records]
 
     def prefetch(self, records: Int64) -> None:
+        self.store.will_need(self.offsets(records), self._lengths(records))
+
+    def _lengths(self, records: Int64) -> Int64:
+        """Bytes of stored samples, int64."""
         sizes = self._sizes
-        lengths = np.full(records.size, sizes) if isinstance(sizes, int) else sizes[records]
-        self.store.will_need(self.offsets(records), lengths)
+        if isinstance(sizes, int):
+            return np.full(records.size, sizes)
+        return sizes[records].astype(np.int64)
 
     def length(self, record: int) -> int:
         """Bytes of one stored sample."""
         return self._sizes if isinstance(self._sizes, int) else int(self._sizes[record])
 
     def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
-        where = self.store.address(size)
-        if where is None or self.spec.encoded:
+        if self.spec.encoded:
+            return ()
+        where, file = self.store.address(size), None
+        if where is None and isinstance(self.store, PreadStore):
+            file = self.store.read_singly(self.spec.row_bytes)
+            where = 0 if file is not None else None
+        if where is None:
             return ()
         starts, first, stride = _NO_STARTS, 0, 0
         if isinstance(self._starts, tuple):
@@ -97,7 +107,7 @@ class ExtentSource(BaseSource):
         else:
             starts = self._starts
         count, sums = self.facts.count, self.checksums
-        return (RowsInMemory(count, where, starts, first, stride, sums),)
+        return (RowsInMemory(count, where, starts, first, stride, sums, file),)
 
     def read_into(self, writer: Writer) -> None:
         records = writer.job.records
@@ -105,7 +115,10 @@ class ExtentSource(BaseSource):
             self.prefetch(records)
         offsets = self.offsets(records)
         if self.spec.encoded:
-            writer.encoded(range(records.size), self._views(offsets, records))
+            sizes = self._lengths(records)
+            if not isinstance(self._sizes, int):
+                self.store.will_need(offsets, sizes)
+            writer.encoded(self.store, offsets, sizes)
         else:
             writer.bulk(self.store, offsets)
 

@@ -271,6 +271,8 @@ def _fill(
     """Other fields keep their values: nearest neighbour, no cast, no normalisation."""
     stored = _values_of(part) if part.spec.encoded else part.spec
     plain = replace(wanted, dtype=None, scale=1.0, mean=(0.0,), std=(1.0,), nearest=True, steps=())
+    if plain.layout == "planes":  # of the pictures alone
+        plain = replace(plain, layout="NCHW")
     if stored.axes is None:  # numbers of unknown meaning, such as boxes
         plain = replace(plain, size=None, flip=False)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import repeat
 from typing import Final, NamedTuple
 
@@ -60,9 +60,9 @@ class _OneSample:
             pixels = np.frombuffer(data, sample.dtype).reshape(sample.shape)
         self._kept.append(_Kept(data, pixels))
 
-    def encoded(self, which: Iterable[int], images: Iterable[UInt8]) -> None:
-        for data in images:
-            self._kept.append(_Kept(self._checked(data), None))
+    def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
+        for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True):
+            self._kept.append(_Kept(self._checked(store.view(offset, size)), None))
 
     def bulk(self, store: RowStore, offsets: Int64, which: Int64 | Bools | None = None) -> None:
         stored = self._stored

@@ -18,6 +18,7 @@ from asyncreader.formats import packed as fmt
 from asyncreader.formats.manifest import manifest_path
 from asyncreader.formats.packed import ENCODINGS, digest, is_field_name
 from asyncreader.pixels.masks import decode_values
+from asyncreader.pixels.planes import YUV420
 from asyncreader.pixels.transform import decode_sample
 from asyncreader.sources import (
     Inspector,
@@ -83,10 +84,12 @@ class PackedSamples(Samples):
         self.channels = options.channels or (1 if grey or bits == 16 else spec.image_shape()[2])
         self.encoding = options.encoding or stored
         other_channels = self.channels != (1 if grey else spec.image_shape()[2])
-        asked = (options.encoding, options.size, options.quality)
+        # planes that are stored are copied: encoding them again would only lose
+        same = self.encoding == stored == YUV420
+        asked = (None if same else options.encoding, options.size, options.quality)
         changed = other_channels or bits != mine or any(option is not None for option in asked)
         if self.encoding == "original":
-            check_original(options, spec.encoded)
+            check_original(options, spec.encoding)
             # in a set that others packed, pictures may be damaged or differ in size: check each
             changed = facts.meta is None or bool(options.restarts) or other_channels or bits != mine
         check_encoding(options, self.encoding, self.channels, bits)
@@ -275,15 +278,17 @@ def check_packed(options: Options) -> None:
             )
 
 
-def check_original(options: Options, encoded: bool) -> None:
-    """ParamsError for encoding 'original' of raw pixels, or with a size."""
-    if encoded and options.size is None:
+def check_original(options: Options, stored: str) -> None:
+    """ParamsError for encoding 'original' of what is no image files, or with a size. ``stored``:
+    the encoding of the source."""
+    files = stored not in ("raw", YUV420)
+    if files and options.size is None:
         return
     raise ParamsError(
         "encoding 'original' keeps image files' own bytes",
         path=options.src,
-        found="a size to resize to" if encoded else "a packed set of raw pixels",
-        hint="choose encoding 'jpeg', 'png' or 'raw'",
+        found="a size to resize to" if files else f"a packed set of encoding {stored!r}",
+        hint="choose encoding 'jpeg', 'png', 'yuv420' or 'raw'",
     )
 
 

@@ -113,7 +113,7 @@ class PickledSamples(Samples):
         )
         self.encoding: str = options.encoding or ("raw" if raw else "original")
         if self.encoding == "original":
-            check_original(options, encoded=not raw)
+            check_original(options, "raw" if raw else "original")
         check_encoding(options, self.encoding, self.channels, options.bits)
         self._recipe = make_recipe(options, self.encoding, self.channels, options.bits)
         self._labels = None if self._label is None else _Labels(self._first_label(), self.count)

@@ -127,13 +127,13 @@ def pack_halves(path: Path, pixels: Any) -> None:
     pack_raw(path / "b.h5", pixels[half:])
 
 
-def pack_shards(path: Path, pixels: Any) -> None:
+def pack_shards(path: Path, pixels: Any, count: int = SHARDS) -> None:
     """Raw rows as shards of ours."""
     from converters import convert
 
     middle = path.with_name(path.name + "_middle.h5")
     pack_raw(middle, pixels)
-    convert(middle, path, format="hdf5", shards=SHARDS)
+    convert(middle, path, format="hdf5", shards=count)
     middle.unlink()
 
 

@@ -2,8 +2,8 @@
 
 ``python tests/benchmarks/limits.py DIR`` uses the inputs of run.py in DIR (and builds what more it
 needs, about 12 GB), prints each figure with its bar where there is one, and writes
-DIR/limits.json. ``--only NAME`` runs some of: growth, threads, open, memory, consumer, cold,
-postprocess, jpeg, convert.
+DIR/limits.json. ``--only NAME`` runs some of: growth, threads, open, shards, memory, consumer,
+cold, postprocess, jpeg, python, convert.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import inputs
 import numpy as np
-from inputs import build, pack_lmdb
+from inputs import build, pack_lmdb, pack_shards
 
 from asyncreader import AsyncReader
 from asyncreader.sources import Inspector
@@ -120,6 +120,44 @@ def opening(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
             "samples": count,
             "seconds": round(statistics.median(times), 4),
             "bar": bar,
+        }
+
+
+def shards(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Samples/s of 1,000 shards of 32x32, by how many of them may be open, beside one file."""
+
+    def make(path: Path) -> None:
+        pack_shards(path, np.load(made["raw32"], mmap_mode="r"), 1000)
+
+    many = str(inputs.once(folder / "raw32_1000_shards", make))
+    code = (
+        "import json, resource, sys; sys.path.insert(0, sys.argv[1]); import limits\n"
+        "from asyncreader import AsyncReader\n"
+        "opened = int(sys.argv[2])\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (4 * opened, hard))\n"
+        "reader = AsyncReader(json.loads(sys.argv[3]))\n"
+        "list(zip(range(400), reader))\n"  # all are open, where all may be
+        "print(max(limits.rate(reader, 2.0) for _ in range(3)))\n"
+    )
+    for name, path, shuffle, opened in (
+        ("one file", made["raw32.h5"], True, 100),
+        ("1,000 shards", many, True, 1000),
+        ("1,000 shards", many, "block", 100),
+        ("1,000 shards", many, True, 100),
+    ):
+        params = {"path": path, "batch_size": BATCH, "shuffle": shuffle, "nthread": 2, "njob": 2,
+                  "verify": "never"}  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code, str(Path(__file__).parent), str(opened),
+             json.dumps(params)],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        yield {
+            "set": name,
+            "shuffle": str(shuffle),
+            "open at most": opened,
+            "samples/s": round(float(done.stdout.splitlines()[-1])),
         }
 
 
@@ -272,6 +310,7 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     import simplejpeg
 
     from asyncreader.pixels import kernels
+    from asyncreader.pixels.encoded import PLANNED_BYTES, Images, groups, put_planned
     from asyncreader.pixels.transform import OutputSpec, RowTransform
     from asyncreader.sources import open_source
     from asyncreader.stats import Meter
@@ -281,9 +320,9 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     def timed(module: Any, name: str) -> None:
         call = getattr(module, name)
 
-        def measured(*arguments: Any, **keywords: Any) -> Any:
+        def measured(*arguments: Any) -> Any:
             started = time.perf_counter()
-            found = call(*arguments, **keywords)
+            found = call(*arguments)
             spent[name] = spent.get(name, 0.0) + time.perf_counter() - started
             if name == "decode_jpeg":
                 spent["pixels"] = spent.get("pixels", 0) + found.shape[0] * found.shape[1]
@@ -294,9 +333,9 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     rng = np.random.default_rng(1)
     records = rng.integers(0, inputs.JPEGS * inputs.TIMES, PICTURES).tolist()
     keys = rng.integers(0, 2**63, PICTURES).astype(np.uint64)
-    out = np.empty((224, 224, 3), np.uint8)
+    out, rows = np.empty((1, 224, 224, 3), np.uint8), np.zeros(PICTURES, np.int64)
     kept = [(module, name, getattr(module, name)) for module, name in (
-        (simplejpeg, "decode_jpeg"), (kernels, "cut_jpeg"), (kernels, "resize_u8"),
+        (simplejpeg, "decode_jpeg"), (kernels, "plan_jpegs"), (kernels, "resize_planned"),
     )]  # fmt: skip
     samples, rounds = {}, {}
     for name in ("jpeg.h5", "jpeg.restarts"):
@@ -310,6 +349,19 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     crops, flips = fill.draws(keys)
     assert crops is not None
     assert flips is not None
+
+    def serve(pictures: list[bytes]) -> None:
+        """Put all pictures that are planned into the row."""
+        data = np.frombuffer(b"".join(pictures), np.uint8)
+        sizes = np.array([len(one) for one in pictures])
+        starts, address = np.cumsum(sizes) - sizes, data.ctypes.data
+        for some in groups(sizes.tolist(), PLANNED_BYTES):
+            images = Images(
+                lambda at, size: data[at : at + size], address, starts[some], sizes[some]
+            )
+            left = put_planned(fill, images, crops[some], flips[some], out, rows[some], Meter())
+            assert not list(left)
+
     try:
         for module, name, _ in kept:
             timed(module, name)
@@ -317,8 +369,7 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
             for name, pictures in samples.items():
                 spent.clear()
                 started = time.perf_counter()
-                for data, crop, flip in zip(pictures, crops, flips.tolist(), strict=True):
-                    fill.put_encoded(data, crop, flip, out, Meter())
+                serve(pictures)
                 rounds[name].append({**spent, "whole": time.perf_counter() - started})
     finally:
         for module, name, call in kept:
@@ -326,7 +377,7 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     for name, found in rounds.items():
         us = {
             part: statistics.median(one.get(part, 0.0) for one in found[1:]) / PICTURES * 1e6
-            for part in ("decode_jpeg", "cut_jpeg", "resize_u8", "whole")
+            for part in ("decode_jpeg", "plan_jpegs", "resize_planned", "whole")
         }
         rest = 2 * us["whole"] - sum(us.values())
         yield {"set": name, **{part: round(one) for part, one in us.items()}, "rest": round(rest)}
@@ -334,6 +385,63 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
     ratio = statistics.median(a["whole"] / b["whole"] for a, b in zip(plain, marked, strict=True))
     part = marked[0]["pixels"] / plain[0]["pixels"]
     yield {"without / with markers": round(ratio, 2), "part decoded": round(part, 2)}
+
+
+def python_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """What a sample costs in one thread if decoding and resizing are free, us of CPU time."""
+    import simplejpeg
+
+    from asyncreader.pixels import kernels
+    from asyncreader.pixels.rows import RowJob, RowWriter
+    from asyncreader.pixels.transform import OutputSpec, RowTransform
+    from asyncreader.sources import open_source
+    from asyncreader.stats import Meter
+
+    rng = np.random.default_rng(1)
+    decode, resize = simplejpeg.decode_jpeg, kernels.resize_planned
+    crop = {"size": (192, 192), "crop": "random-resized", "flip": True}
+    for name, options, bar in (
+        ("jpeg.h5", crop, 14), ("jpeg.h5", {"size": (192, 192), "crop_ratio": 0.875}, 14),
+        ("raw224.h5", crop, 6.7),
+    ):  # fmt: skip
+        opened = open_source(made[name], io="mmap")
+        source, fill = opened.first, RowTransform(opened.spec, OutputSpec(**options), name)
+        out, shapes = np.empty(fill.allocate_shape(BATCH), fill.dtype), list[tuple[int, ...]]()
+        jobs = [
+            RowJob(rng.integers(0, 1000, BATCH), np.arange(BATCH),
+                   rng.integers(0, 2**63, BATCH).astype(np.uint64))
+            for _ in range(PICTURES // BATCH)
+        ]  # fmt: skip
+
+        def read(job: Any, fill: Any = fill, out: Any = out, source: Any = source) -> None:
+            source.read_into(RowWriter(source, job, fill, out, Meter()))
+
+        def noted(*arguments: Any, shapes: Any = shapes) -> Any:
+            shapes.append(decode(*arguments).shape)
+            return decode(*arguments)
+
+        def free(*arguments: Any, shapes: Any = shapes) -> Any:
+            shapes.append(shapes.pop(0))
+            high, wide, channels = shapes[-1]
+            return np.frombuffer(arguments[-1], np.uint8, high * wide * channels).reshape(
+                shapes[-1]
+            )
+
+        try:
+            simplejpeg.decode_jpeg = noted
+            for job in jobs:
+                read(job)
+            simplejpeg.decode_jpeg, kernels.resize_planned = free, lambda *arguments: None
+            found = []
+            for _ in range(5 * ROUNDS):
+                started = time.process_time()
+                for job in jobs:
+                    read(job)
+                found.append((time.process_time() - started) / (BATCH * len(jobs)) * 1e6)
+        finally:
+            simplejpeg.decode_jpeg, kernels.resize_planned = decode, resize
+            opened.close()
+        yield {"set": name, **options, "us": round(min(found), 2), "bar": bar}
 
 
 def convert_speed(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
@@ -423,11 +531,13 @@ PARTS: dict[str, Callable[[Path, dict[str, str]], Iterator[dict[str, Any]]]] = {
     "growth": growth,
     "threads": threads,
     "open": opening,
+    "shards": shards,
     "memory": memory,
     "consumer": consumer,
     "cold": cold,
     "postprocess": postprocess,
     "jpeg": jpeg_parts,
+    "python": python_parts,
     "convert": convert_speed,
 }
 

@@ -177,6 +177,47 @@ def fill(spec: dict[str, Any]) -> Bare:
     return Bare(spec, work)
 
 
+def cast(spec: dict[str, Any]) -> Bare:
+    """Threads in which a compiled loop casts rows of an array, in random order, into slots."""
+    from numba import njit
+
+    stored = np.load(spec["npy"], mmap_mode="r").reshape(spec["count"], -1)
+    slots = [np.ones((spec["batch"], stored.shape[1]), spec["dtype"]) for _ in range(AHEAD + 1)]
+    views = [slot.view(np.uint16) if slot.itemsize == 2 else slot for slot in slots]
+    half = np.arange(256, dtype=np.float16).view(np.uint16)
+
+    @njit(nogil=True)
+    def run(rows: Any, picked: Any, out: Any, scale: Any) -> None:
+        for i in range(picked.size):
+            row, to = rows[picked[i]], out[i]
+            for k in range(row.size):
+                to[k] = row[k] * scale
+
+    @njit(nogil=True)
+    def look_up(rows: Any, picked: Any, out: Any, table: Any) -> None:
+        for i in range(picked.size):
+            row, to = rows[picked[i]], out[i]
+            for k in range(row.size):
+                to[k] = table[row[k]]
+
+    function, argument = (
+        (look_up, half) if spec["dtype"] == "float16" else (run, np.float32(1 / 255))
+    )
+    order = np.random.default_rng(0).permutation(spec["count"])
+    batches = np.array_split(order, spec["count"] // spec["batch"])
+    batches = [one[: spec["batch"]] for one in batches]
+    turn = list(range(spec["workers"]))
+    plain = stored.view(np.ndarray)
+
+    def work(number: int) -> int:
+        at = turn[number]
+        function(plain, batches[at % len(batches)], views[at % len(views)], argument)
+        turn[number] += spec["workers"]
+        return len(batches[at % len(batches)])
+
+    return Bare(spec, work)
+
+
 def decode(spec: dict[str, Any]) -> Bare:
     """Threads that decode whole JPEGs with simplejpeg into a buffer, and nothing else."""
     import simplejpeg
@@ -222,8 +263,8 @@ def inflate(spec: dict[str, Any]) -> Bare:
 # -- the protocol --------------------------------------------------------------------------------
 
 KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "ours": ours, "first_epochs": FirstEpochs, "memcpy": memcpy, "fill": fill, "decode": decode,
-    "inflate": inflate, "torch_h5py": torch_h5py, "torch_lmdb": torch_lmdb,
+    "ours": ours, "first_epochs": FirstEpochs, "memcpy": memcpy, "fill": fill, "cast": cast,
+    "decode": decode, "inflate": inflate, "torch_h5py": torch_h5py, "torch_lmdb": torch_lmdb,
     "torch_folder": torch_folder, "torch_h5py_block": torch_h5py_block, "ffcv": Ffcv,
     "grain": grain, "tfdata": tfdata, "dali": dali,
 }  # fmt: skip

@@ -246,6 +246,7 @@ def test_the_report_is_json(folder: Path, tmp_path: Path) -> None:
         {"encoding": "raw", "size": 8},
         {"encoding": "jpeg", "size": (9, 9)},
         {"encoding": "png"},
+        {"encoding": "yuv420"},
         {"encoding": "original"},
         {"encoding": "original", "shuffle": 5},
         {"encoding": "raw", "compression": "gzip"},

@@ -31,7 +31,7 @@ from converters import convert
 SUFFIXES = ["h5", "lmdb"]
 
 
-@pytest.mark.parametrize("encoding", ["raw", "jpeg", "png", "original"])
+@pytest.mark.parametrize("encoding", ["raw", "jpeg", "png", "yuv420", "original"])
 def test_there_and_back(folder: Path, tmp_path: Path, encoding: str) -> None:
     """HDF5 -> LMDB -> HDF5 changes nothing: the last file has the bytes of the first."""
     convert(folder, tmp_path / "a.h5", encoding=encoding, size=None)
@@ -52,6 +52,7 @@ def test_a_packed_set_is_processed_when_asked(folder: Path, tmp_path: Path) -> N
         {"encoding": "raw"},
         {"encoding": "png", "size": 9},
         {"encoding": "jpeg", "size": "12x12", "resize": "pad"},
+        {"encoding": "yuv420", "size": "12x11", "resize": "pad"},
         {"encoding": "raw", "channels": 1},
         {"encoding": "raw", "compression": "gzip", "chunk": 3},
     ):

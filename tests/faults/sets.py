@@ -91,6 +91,7 @@ FORMATS: dict[str, tuple[tuple[str, Recipe], ...]] = {
         ("gzip8.h5", Recipe(100, 16, options=(("compression", "gzip"), ("chunk", 8)))),
     ),
     "HDF5 jpeg": (("jpeg.h5", Recipe(64, 48, options=(("encoding", "jpeg"),))),),
+    "HDF5 yuv420": (("yuv.h5", Recipe(64, 48, options=(("encoding", "yuv420"),))),),
     "LMDB raw": (
         ("raw.lmdb", Recipe(160)),
         ("small.lmdb", Recipe(64, 16, True)),
@@ -124,7 +125,7 @@ def _build(name: str, recipe: Recipe, folder: Path) -> KnownSet:
     known.mkdir()
     options = dict(recipe.options)
     data, labels = _read(target)
-    if options.get("encoding") == "jpeg":
+    if options.get("encoding") in ("jpeg", "yuv420"):
         assert [number_in(image) for image in data] == list(range(recipe.count))
         assert np.abs(data.astype(int) - pixels).mean() < 40
     else:

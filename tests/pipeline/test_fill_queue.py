@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from observed import HANG, until, waits
 
-from asyncreader import AsyncReader, ChecksumError
+from asyncreader import AsyncReader, ChecksumError, SourceError
 from asyncreader.pipeline.fill_queue import FillQueue, RowTables
 from asyncreader.pipeline.owners import FILLING, READY, REFUSED, SlotState
 from asyncreader.pixels.fill_tables import (
@@ -330,6 +330,34 @@ def test_rows_too_short_for_compiled_hashing_are_checked_in_python(tmp_path: Pat
         assert bad == [[], [], [], [], [], [40], [], []]
 
 
+@pytest.mark.parametrize("extra", [{}, {"flip": True}, {"contiguous": True}])
+def test_compiled_code_reads_files(tmp_path: Path, extra: dict[str, object]) -> None:
+    """With io="pread" compiled code reads small rows itself, and checks them. A file that became
+    shorter is an error of the batch that needs what is gone, and of no other."""
+    path = packed(tmp_path)
+    given = {"path": str(path), "batch_size": 8, "njob": 2, "nthread": 2, **extra}
+    with AsyncReader(given) as reader:
+        expected = [batch.data.copy() for _ in range(2) for batch in reader]
+    with AsyncReader(given, io="pread") as reader:
+        fills = queue_of(reader)
+        assert fills is not None
+        for batch, wanted in zip((b for _ in range(2) for b in reader), expected, strict=True):
+            np.testing.assert_array_equal(batch.data, wanted)
+        assert fills.control[PUBLISHED] >= 16
+        with h5py.File(path) as file:
+            end = file["data"].id.get_offset() + 12 * 12 * 3 * 61
+        os.truncate(path, end)
+        wrong = []
+        for step in range(8):
+            reader.seek(3, step)
+            reader.fetchData()
+            try:
+                np.testing.assert_array_equal(reader.getNextBatch().data.shape[0], 8)
+            except SourceError as exc:
+                wrong.append((step, exc.what))
+        assert wrong == [(7, "the file became shorter while it was read")]
+
+
 def test_a_refused_batch_that_is_dropped(tmp_path: Path) -> None:
     """seek() waits for batches with a wrong checksum as for others, and goes on elsewhere."""
     path = packed(tmp_path)
@@ -474,11 +502,11 @@ def test_a_set_that_comes_into_memory_later(
 
 @pytest.mark.parametrize(
     "params",
-    [{"io": "pread"}, {"size": (4, 4)}, {"postprocess": lambda data, labels: None}],
+    [{"size": (4, 4)}, {"postprocess": lambda data, labels: None}],
     ids=lambda params: next(iter(params)),
 )
 def test_what_compiled_code_cannot_fill_alone(params: dict[str, object], tmp_path: Path) -> None:
-    """Readers that read with pread, that resize or that have a postprocess have no such queue."""
+    """Readers that resize or that have a postprocess have no such queue."""
     with AsyncReader({"path": str(packed(tmp_path)), "batch_size": 8, **params}) as reader:
         assert queue_of(reader) is None
         assert sum(1 for _ in reader) == 8
@@ -503,4 +531,4 @@ def test_worker_processes_are_not_needed_to_copy(tmp_path: Path) -> None:
                 assert (~batch.mask[batch.indices == 3]).all()
                 good = batch.mask
                 assert (batch.data[good] == data[batch.indices[good]]).all()
-        assert fills.control[PUBLISHED] == 12
+        assert fills.control[PUBLISHED] >= 12

@@ -63,27 +63,27 @@ def test_gather(size: int, data: st.DataObject) -> None:
     assert (np.delete(found, rows, axis=0) == 9).all()
 
 
-@pytest.mark.parametrize("function", [kernels.pread_runs, twins.pread_runs_numpy])
-def test_pread_runs(function: Any, tmp_path: Path) -> None:
-    """pread_runs reads each run to its place, and ends before one that the file does not have, and
-    at a descriptor that cannot be read."""
-    stored = np.random.default_rng(3).integers(0, 256, 5000, dtype=np.uint8)
+@pytest.mark.parametrize("function", [kernels.pread_rows, twins.pread_rows_numpy])
+def test_pread_rows(function: Any, tmp_path: Path) -> None:
+    """pread_rows reads each row to its place, neighbours or not, and ends before one that the file
+    does not have, and at a descriptor that cannot be read."""
+    stored = np.random.default_rng(3).integers(0, 256, (50, 100), dtype=np.uint8)
     (tmp_path / "file").write_bytes(stored.tobytes())
-    offsets, sizes = np.array([4000, 0, 17, 4500, 30]), np.array([900, 1, 3000, 501, 5])
-    out, done = np.zeros((5, 4000), np.uint8), np.zeros(1, np.int64)
-    targets = address(out) + np.arange(5) * 4000
+    numbers, rows = np.array([7, 3, 4, 5, 20, 6, 49]), np.array([6, 0, 1, 2, 5, 4, 3])
+    offsets, order, done = numbers * 100, np.argsort(numbers), np.zeros(1, np.int64)
+    out = np.zeros((8, 100), np.uint8)
     with open(tmp_path / "file", "rb") as file:
-        function(file.fileno(), offsets, sizes, targets, done)
-        assert done[0] == 3
-        for i in range(3):
-            end = offsets[i] + sizes[i]
-            np.testing.assert_array_equal(out[i, : sizes[i]], stored[offsets[i] : end])
-            assert not out[i, sizes[i] :].any()
-        assert not out[4].any()
-        function(file.fileno(), offsets[:2], sizes[:2], targets[:2], done)
-        assert done[0] == 2
+        function(file.fileno(), offsets, 100, address(out), rows, order, done)
+        assert done[0] == 7
+        np.testing.assert_array_equal(out[rows], stored[numbers])
+        assert not out[7].any()
+        out[:] = 0
+        function(file.fileno(), offsets + 30, 100, address(out), rows, order, done)
+        assert done[0] == 6  # the last one ends behind the file
+        shifted = stored.reshape(-1)[30:-70].reshape(49, 100)
+        np.testing.assert_array_equal(out[rows[:6]], shifted[numbers[:6]])
     with open(tmp_path / "file", "ab") as file:
-        function(file.fileno(), offsets, sizes, targets, done)
+        function(file.fileno(), offsets, 100, address(out), rows, order, done)
         assert done[0] == 0
 
 

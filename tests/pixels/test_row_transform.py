@@ -14,6 +14,7 @@ from PIL import Image
 from asyncreader import DecodeError, ParamsError
 from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import codec, twins
+from asyncreader.pixels.encoded import put_encoded
 from asyncreader.pixels.fill_tables import MIRROR_DRAW
 from asyncreader.pixels.transform import SCRATCH, OutputSpec, RowTransform, SampleSpec
 from asyncreader.stats import Meter
@@ -94,7 +95,10 @@ def test_any_axes_in_any_mode(axes: str, mode: str) -> None:
         (OutputSpec(dtype=F4), "uint16", "each"),
         (OutputSpec(dtype=np.dtype("float64")), "uint8", "each"),
         (OutputSpec(), ">i2", "each"),
-        (OutputSpec(size=(4, 4)), "uint8", "each"),
+        (OutputSpec(size=(4, 4)), "uint8", "resize"),
+        (OutputSpec(size=(4, 4), dtype=F4, contiguous=True), "uint8", "resize"),
+        (OutputSpec(size=(4, 4)), "uint16", "each"),
+        (OutputSpec(size=(4, 4), interpolation="nearest"), "uint8", "each"),
     ],
 )
 def test_cheapest_way(wanted: OutputSpec, dtype: str, mode: str) -> None:
@@ -102,20 +106,40 @@ def test_cheapest_way(wanted: OutputSpec, dtype: str, mode: str) -> None:
     assert RowTransform(stored(dtype=dtype), wanted, "set").mode == mode
 
 
+#: Ways to a slot of what has been resized.
+RESIZED: list[dict[str, Any]] = [
+    {},
+    {"contiguous": True},
+    {"interpolation": "bicubic", "dtype": F4, "scale": 1 / 255},
+    {"interpolation": "area", "dtype": F4, "contiguous": True},
+    {"dtype": np.dtype("f2"), "contiguous": True},
+    {"dtype": np.dtype("f8"), "mean": (1.0, 2.0, 3.0)},
+]
+
+
 def test_compiled_modes_equal_one_by_one() -> None:
     """What a compiled pass makes of a batch is what put() makes of each image, bit for bit."""
     images = np.ascontiguousarray(paint(9, (8, 6, 3)))
     keys = mix_rows(4, np.arange(9))
-    for name, wanted in MODES.items():
+    resized = [
+        OutputSpec(size=size, crop=crop, crop_ratio=0.75, flip=True, **options)
+        for size in ((5, 4), (6, 6), (11, 13))
+        for crop in ("center", "random", "random-resized", "none")
+        for options in RESIZED
+    ]
+    for name, wanted in [*MODES.items(), *((str(one), one) for one in resized)]:
         fill = RowTransform(stored(), wanted, "set")
-        if fill.mode not in ("transpose", "mirror", "affine"):
+        if fill.mode in ("copy", "each"):
             continue
         out = np.zeros(fill.allocate_shape(9), fill.dtype)
         rows = np.arange(9, dtype=np.int64)
-        filler = fill.filler(out.nbytes)
-        assert filler is not None
         addresses = images.ctypes.data + rows * images[0].nbytes
-        filler.fill(addresses, rows, out, fill.draws(keys)[1])
+        crops, flips = fill.draws(keys)
+        filler = fill.filler(out.nbytes)
+        if filler is None:
+            fill.resize_rows(addresses, rows, flips, out, crops)
+        else:
+            filler.fill(addresses, rows, out, flips)
         np.testing.assert_array_equal(fill.handed_out(out), filled(fill, images, keys), name)
 
 
@@ -240,7 +264,7 @@ def test_refused(kind: SampleSpec, wanted: OutputSpec, says: str) -> None:
 
 def put(fill: RowTransform, data: bytes, flip: bool = False, draws: Any = None) -> np.ndarray:
     out = np.zeros(fill.allocate_shape(1), fill.dtype)
-    fill.put_encoded(data, draws, flip, out[0], Meter())
+    put_encoded(fill, data, draws, flip, out[0], Meter())
     batch: np.ndarray = fill.handed_out(out)[0]
     return batch
 
@@ -313,7 +337,7 @@ def test_scratch_belongs_to_a_thread() -> None:
 @pytest.mark.parametrize("axes", ["HWC", "CHW"])
 def test_a_size_that_is_there_costs_nothing(crop: str, axes: str) -> None:
     """Raw samples of the size asked for, with nothing to cut off, are copied as they are; with a
-    part to cut, or as encoded images, they go the way of resizing."""
+    part to cut, or as encoded images, they are resized."""
     images = paint(4, (8, 6, 3))
     keys = np.arange(4, dtype=np.uint64)
     fill = RowTransform(stored(axes), OutputSpec(size=(8, 6), crop=crop), "x")
@@ -324,12 +348,13 @@ def test_a_size_that_is_there_costs_nothing(crop: str, axes: str) -> None:
         stored("WHC"), OutputSpec(size=(8, 6), crop=crop, flip=True, dtype=F4), "x"
     )
     assert flipped.mode == "each"
+    resizing = "resize" if axes == "HWC" else "each"
     same = RowTransform(stored("WHC"), OutputSpec(flip=True, dtype=F4), "x")
     assert (filled(flipped, images, keys) == filled(same, images, keys)).all()
     assert (
         RowTransform(stored(axes), OutputSpec(size=(8, 6), crop="random-resized"), "x").mode
-        == "each"
+        == resizing
     )
     if crop != "none":
         cut = OutputSpec(size=(8, 6), crop=crop, crop_ratio=0.9)
-        assert RowTransform(stored(axes), cut, "x").mode == "each"
+        assert RowTransform(stored(axes), cut, "x").mode == resizing

@@ -524,11 +524,11 @@ def content(held: Any) -> bytes:
 
 
 def test_memory_of_dropped_copies_is_used_again() -> None:
-    """With copy=True a loop that drops its batches has two of them at a time, in the same memory;
-    one that keeps them gets memory of its own for each."""
+    """With copy=True a loop that drops its batches has them in the same memory again and again; one
+    that keeps them gets memory of its own for each."""
     with open_reader(copy=True, njob=2, epochs=20, shuffle=True) as reader:
         places = [batch.data.ctypes.data for _ in range(10) for batch in reader]
-        assert len(set(places)) <= 3
+        assert len(set(places)) <= 6  # three slots, and as many batches that were handed out
         kept = [batch.data for _ in range(10) for batch in reader]
         assert len({array.ctypes.data for array in kept}) == len(kept) == 50
 

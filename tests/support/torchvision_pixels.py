@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from asyncreader.pixels.encoded import put_encoded
 from asyncreader.pixels.geometry import choose_rect
 from asyncreader.pixels.transform import OutputSpec, RowTransform, SampleSpec
 from asyncreader.stats import Meter
@@ -47,7 +48,7 @@ def ours(data: bytes, size: tuple[int, int], draws: Any = None, **wanted: Any) -
         "",
     )
     out = np.empty((*size, 3), np.uint8)
-    fill.put_encoded(data, draws, False, out, Meter())
+    put_encoded(fill, data, draws, False, out, Meter())
     return out
 
 

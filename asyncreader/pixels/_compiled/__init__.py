@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import copying, filling, jpeg_parts, jpeg_restarts, order, resizing  # noqa: F401
+from . import copying, filling, jpeg_parts, jpeg_restarts, order, planes, resizing  # noqa: F401
 from .base import KERNELS, is_kept, keep_in, load
 
 __all__ = ["KERNELS", "is_kept", "keep_in", "load"]

@@ -181,6 +181,10 @@ def memcpy(typingctx: Any, out: Any, source: Any, size: Any) -> Any:
 
 i8 = types.int64
 offsets_type = types.int64[::1]
+#: What is planned of pictures, a line each: numbers (see twins.PLAN), and boxes.
+plans_type = types.int64[:, ::1]
+boxes_type = types.float64[:, ::1]
+draws_type = types.Array(types.float64, 2, "C", readonly=True)
 
 
 @intrinsic
@@ -198,6 +202,12 @@ def mixed(z: Any) -> Any:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
+
+
+#: The system's own: bytes read, or -1.
+pread = types.ExternalFunction(
+    "pread", types.int64(types.int32, types.uintp, types.uintp, types.int64)
+)
 
 
 def load_any(builder: Any, address: Any, kind: Any) -> Any:

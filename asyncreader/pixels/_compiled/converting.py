@@ -11,7 +11,8 @@ from numba import carray, njit, types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from .base import u8_pointer
+from .base import load_any, store_any, u8_pointer
+from .moving import AHEAD, prefetch, stream_row
 
 
 @intrinsic
@@ -59,29 +60,77 @@ def has_half() -> bool:
 TILE = 1024
 
 
+@intrinsic
+def _reversed_pixels(typingctx: Any, come: Any, go: Any) -> Any:
+    """Write five pixels of three bytes backwards, and a byte that means nothing behind them; a byte
+    before them is read."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        before = builder.sub(arguments[0], ir.Constant(arguments[0].type, 1))
+        stored = load_any(builder, before, ir.VectorType(ir.IntType(8), 16))
+        lanes = [1 + 3 * pixel + k for pixel in (4, 3, 2, 1, 0) for k in range(3)]
+        order = ir.Constant(ir.VectorType(ir.IntType(32), 16), [*lanes, 0])
+        store_any(builder, builder.shuffle_vector(stored, stored, order), arguments[1])
+        return context.get_dummy_value()
+
+    return types.void(types.uintp, types.uintp), generate
+
+
 @njit
 def mirror_row(come, go, height, width, pixel):  # type: ignore[no-untyped-def]
     """Copy a picture of ``pixel``-byte pixels, each line backwards."""
     line = width * pixel
     src, dst = u8_pointer(come), u8_pointer(go)
     for y in range(height):
-        base = y * line
-        # LLVM makes vector shuffles of a stride that it sees: hence the branch for RGB
-        if pixel == 3:
-            for x in range(width):
-                dst[base + 3 * x] = src[base + 3 * (width - 1 - x)]
-                dst[base + 3 * x + 1] = src[base + 3 * (width - 1 - x) + 1]
-                dst[base + 3 * x + 2] = src[base + 3 * (width - 1 - x) + 2]
-        else:
-            for x in range(width):
-                for k in range(pixel):
-                    dst[base + x * pixel + k] = src[base + (width - 1 - x) * pixel + k]
+        base, x = y * line, 0
+        # the processor guesses what is read next only where it is read forwards
+        for ahead in range(0, line, 64):
+            prefetch(come + AHEAD + np.uintp(base + ahead))
+        if pixel == 3 and width >= 5:
+            # neither what is read before five pixels nor what is written behind them may lie
+            # outside of the picture: in its first and its last line the last five go one by one
+            last = width - (10 if y == 0 or y == height - 1 else 5)
+            to = go + np.uintp(base)
+            end = come + np.uintp(base + 3 * (width - 5))
+            while x <= last:
+                _reversed_pixels(end - np.uintp(3 * x), to + np.uintp(3 * x))
+                x += 5
+            if x < width and last == width - 5:
+                _reversed_pixels(end - np.uintp(3 * last), to + np.uintp(3 * last))
+                x = width
+        while x < width:
+            for k in range(pixel):
+                dst[base + x * pixel + k] = src[base + (width - 1 - x) * pixel + k]
+            x += 1
+
+
+@njit(inline="always")
+def _split(src, base, count, planes):  # type: ignore[no-untyped-def]
+    """Take ``count`` RGB pixels apart into ``planes``, uint8 (3, TILE), which stay in cache."""
+    # LLVM turns a stride of 3 into vector shuffles where it sees the 3
+    p0, p1, p2 = planes[0], planes[1], planes[2]
+    for x in range(count):
+        p0[x] = src[base + 3 * x]
+        p1[x] = src[base + 3 * x + 1]
+        p2[x] = src[base + 3 * x + 2]
 
 
 @njit
-def transpose_row(come, go, pixels, channels, item):  # type: ignore[no-untyped-def]
-    """(pixels, channels) values of ``item`` bytes -> (channels, pixels)."""
+def transpose_row(come, go, pixels, channels, item, stream, planes):  # type: ignore[no-untyped-def]
+    """(pixels, channels) values of ``item`` bytes -> (channels, pixels).
+
+    ``stream``: past the caches; ``planes``: see _split.
+    """
     src, dst = u8_pointer(come), u8_pointer(go)
+    if channels == 3 and item == 1 and stream:
+        at = np.uintp(planes.ctypes.data)
+        for first in range(0, pixels, TILE):
+            count = min(TILE, pixels - first)
+            _split(src, 3 * first, count, planes)
+            for c in range(3):
+                to = go + np.uintp(c * pixels + first)
+                stream_row(at + np.uintp(c * TILE), to, count)
+        return
     if channels == 3 and item == 1:
         for p in range(pixels):
             dst[p] = src[3 * p]
@@ -94,49 +143,63 @@ def transpose_row(come, go, pixels, channels, item):  # type: ignore[no-untyped-
                 dst[(c * pixels + p) * item + k] = src[(p * channels + c) * item + k]
 
 
-def _affine_row(pointer: Any) -> Any:
-    """A function that casts a row to the elements of ``pointer``: float32, or bits of float16."""
+def _affine_row(pointer: Any, size: int) -> Any:
+    """A function that casts a row to the elements of ``pointer``, ``size`` bytes each: float32, or
+    bits of float16."""
+
+    @njit(inline="always")
+    def scaled(come, go, count, a, b, a_step, stream, tile):  # type: ignore[no-untyped-def]
+        """``count`` (at most TILE) values times a[0], a[a_step] ... plus b."""
+        src = u8_pointer(come)
+        to = np.uintp(tile.ctypes.data) if stream else go
+        out = carray(pointer(to), (count,))
+        if a_step:
+            for k in range(count):
+                out[k] = _like(out, np.float32(src[k]) * a[k] + b[k])
+        else:
+            scale, shift = a[0], b[0]
+            for k in range(count):
+                out[k] = _like(out, np.float32(src[k]) * scale + shift)
+        if stream:
+            stream_row(to, go, size * count)
 
     @njit
-    def affine_row(come, go, height, width, planar, a, b, planes):  # type: ignore[no-untyped-def]
+    def affine_row(  # type: ignore[no-untyped-def]
+        come, go, height, width, planar, a, b, stream, planes, tile
+    ):
         """uint8 (H, W, C) -> ``x * a + b``, (H, W, C), or (C, H, W) where ``planar``.
 
-        ``a``, ``b``: float32 (W * C,), the coefficients of a whole line; ``planes``: scratch,
-        uint8 (3, TILE).
+        ``a``, ``b``: float32 (W * C,), the coefficients of a whole line; ``stream``: past the
+        caches; ``planes``: see _split; ``tile``: scratch, float32 (TILE,).
         """
         pixels, line = height * width, a.size
         channels = line // width
-        out = carray(pointer(go), (pixels * channels,))
         src = u8_pointer(come)
         if not planar or channels == 1:
             for y in range(height):
-                base = y * line
-                row = out[base : base + line]
-                for k in range(line):
-                    row[k] = _like(row, np.float32(src[base + k]) * a[k] + b[k])
+                for first in range(0, line, TILE):
+                    count, at = min(TILE, line - first), np.uintp(y * line + first)
+                    own_a, own_b = a[first : first + count], b[first : first + count]
+                    scaled(
+                        come + at, go + at * np.uintp(size), count, own_a, own_b, 1, stream, tile
+                    )
             return
-        if channels != 3:
-            for c in range(channels):
-                row = out[c * pixels : (c + 1) * pixels]
-                for p in range(pixels):
-                    row[p] = _like(row, np.float32(src[p * channels + c]) * a[c] + b[c])
-            return
-        # taken apart into planes of bytes first, which stay in cache
-        p0, p1, p2 = planes[0], planes[1], planes[2]
+        at = np.uintp(planes.ctypes.data)
         for first in range(0, pixels, TILE):
             count = min(TILE, pixels - first)
-            base = 3 * first
-            for x in range(count):
-                p0[x] = src[base + 3 * x]
-                p1[x] = src[base + 3 * x + 1]
-                p2[x] = src[base + 3 * x + 2]
-            for c in range(3):
-                plane, scale, shift = planes[c], a[c], b[c]
-                row = out[c * pixels + first : c * pixels + first + count]
-                for x in range(count):
-                    row[x] = _like(row, np.float32(plane[x]) * scale + shift)
+            for c in range(channels):
+                plane = at
+                if channels != 3:
+                    for x in range(count):
+                        planes[0, x] = src[(first + x) * channels + c]
+                else:
+                    if c == 0:
+                        _split(src, 3 * first, count, planes)
+                    plane = at + np.uintp(c * TILE)
+                to = go + np.uintp((c * pixels + first) * size)
+                scaled(plane, to, count, a[c : c + 1], b[c : c + 1], 0, stream, tile)
 
     return affine_row
 
 
-affine_row, affine_row_half = _affine_row(_f4_pointer), _affine_row(_u2_pointer)
+affine_row, affine_row_half = _affine_row(_f4_pointer, 4), _affine_row(_u2_pointer, 2)

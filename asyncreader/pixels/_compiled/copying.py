@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from .base import i8, kernel, memcpy, offsets_type
+from .base import i8, kernel, memcpy, offsets_type, pread
 
 
 @kernel(types.uintp, offsets_type, i8, types.uintp, offsets_type)
@@ -18,17 +18,22 @@ def gather_rows(source, offsets, row_bytes, out, rows):  # type: ignore[no-untyp
         )
 
 
-#: The system's own: bytes read, or -1.
-_pread = types.ExternalFunction(
-    "pread", types.int64(types.int32, types.uintp, types.uintp, types.int64)
-)
-
-
-@kernel(i8, offsets_type, offsets_type, offsets_type, offsets_type)
-def pread_runs(fd, offsets, sizes, targets, done):  # type: ignore[no-untyped-def]
+@kernel(i8, offsets_type, i8, types.uintp, offsets_type, offsets_type, offsets_type)
+def pread_rows(fd, offsets, row_bytes, out, rows, order, done):  # type: ignore[no-untyped-def]
     done[0] = 0
-    for i in range(offsets.size):
-        found = _pread(np.int32(fd), np.uintp(targets[i]), np.uintp(sizes[i]), offsets[i])
-        if found != sizes[i]:
+    i = 0
+    while i < order.size:
+        first = order[i]
+        count = 1
+        while i + count < order.size:
+            following = order[i + count]
+            if offsets[following] != offsets[first] + count * row_bytes:
+                break
+            if rows[following] != rows[first] + count:
+                break
+            count += 1
+        target, size = out + np.uintp(rows[first] * row_bytes), count * row_bytes
+        if pread(np.int32(fd), target, np.uintp(size), offsets[first]) != size:
             return
-        done[0] += 1
+        i += count
+        done[0] = i

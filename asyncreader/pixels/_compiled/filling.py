@@ -36,6 +36,7 @@ from ..fill_tables import (
     PLANAR,
     POSITION,
     PUBLISHED,
+    READ,
     RECORDS,
     REFUSED,
     ROW_BYTES,
@@ -51,7 +52,7 @@ from ..fill_tables import (
     WHOLE,
     WIDTH,
 )
-from .base import i8, kernel, memcpy, mixed
+from .base import i8, kernel, memcpy, mixed, pread
 from .converting import (
     TILE,
     affine_row,
@@ -132,8 +133,8 @@ def _fill(put: Any, plain: bool) -> Any:
     """A function that fills the rows of one job, each as ``put`` does; ``plain``: by a copy."""
 
     @njit
-    def fill(job, files, sizes, a, b, scratch, planes, sums):  # type: ignore[no-untyped-def]
-        """Returns the number of rows whose checksum differs."""
+    def fill(job, files, sizes, a, b, scratch, planes, tile, sums):  # type: ignore[no-untyped-def]
+        """Returns the number of rows that could not be read, or whose checksum differs."""
         size, stream, mode = sizes[ROW_BYTES], sizes[STREAM] != 0, sizes[CHECK]
         seen, label_bytes = np.uintp(sizes[SEEN]), sizes[LABEL_BYTES]
         count, offsets, targets = job[COUNT], job[OFFSETS], job[TARGETS]
@@ -141,11 +142,13 @@ def _fill(put: Any, plain: bool) -> Any:
         out, label_out = np.uintp(job[OUT]), np.uintp(job[LABELS])
         key = np.uint64(job[KEY])
         first, second = np.uintp(scratch[0].ctypes.data), np.uintp(scratch[1].ctypes.data)
+        third, fd, next_fd = np.uintp(scratch[2].ctypes.data), np.int64(-1), np.int64(-1)
         coming, next_sum, next_label = np.uintp(0), np.int64(0), np.int64(0)
         next_record = np.int64(0)
         near, bad = 0, 0
         for i in range(-1, count):
             come, sum_at, label, record = coming, next_sum, next_label, next_record
+            fd = next_fd
             if i + 1 < count:
                 if offsets:
                     coming = np.uintp(load_i8(np.uintp(offsets + 8 * i + 8)))
@@ -158,12 +161,12 @@ def _fill(put: Any, plain: bool) -> Any:
                         coming = np.uintp(files[near, BASE] + starts)
                     else:
                         coming = np.uintp(files[near, BASE] + local * files[near, STRIDE])
-                    next_sum = np.int64(0)
+                    next_fd, next_sum = files[near, READ], np.int64(0)
                     if mode != NEVER and files[near, SUMS]:
                         next_sum = files[near, SUMS] + 8 * local
                     if label_bytes:
                         next_label = files[near, LABEL_TABLE] + local * label_bytes
-                for line in range(0, min(size, _ROW_AHEAD), 64):
+                for line in range(0, min(size, _ROW_AHEAD) if next_fd < 0 else 0, 64):
                     prefetch(coming + np.uintp(line))
             if i < 0:
                 continue
@@ -180,6 +183,12 @@ def _fill(put: Any, plain: bool) -> Any:
                 checked = byte_at(wanted, i) != 0
             else:
                 checked = sum_at != 0 and (mode == ALWAYS or byte_at(seen, record) == 0)
+            if fd >= 0:
+                read = go if straight else third
+                if pread(np.int32(fd), read, np.uintp(size), np.int64(come)) != size:
+                    bad += 1
+                    continue
+                come = read
             if checked:
                 copied = go if straight else first
                 found = copy_hashed(come, copied, size, stream and straight, sums)
@@ -190,10 +199,10 @@ def _fill(put: Any, plain: bool) -> Any:
                     bad += 1
                 elif mode != ALWAYS:
                     store_byte(seen + np.uintp(record), 1)
-            elif straight:
+            elif straight and fd < 0:
                 _move(come, go, size, stream)
             if not straight:
-                put(come, go, flipped, sizes, a, b, second, planes)
+                put(come, go, flipped, sizes, a, b, second, planes, tile)
             if label_bytes == 8:  # one number: a call of memcpy takes longer
                 memcpy(label_out + np.uintp(8 * row), np.uintp(label), np.uintp(8))
             elif label_bytes:
@@ -218,7 +227,8 @@ def _filler(put: Any, plain: bool) -> Any:
         stopped_at = claimed_at + np.uintp(8 * STOPPED)
         a, b = _of_line(scale, sizes[WIDTH]), _of_line(shift, sizes[WIDTH])
         used = 1 if plain and not sizes[MIRRORED] else sizes[ROW_BYTES] + 64
-        scratch, planes = np.empty((2, used), np.uint8), np.empty((3, TILE), np.uint8)
+        scratch, planes = np.empty((3, used), np.uint8), np.empty((3, TILE), np.uint8)
+        tile = np.empty(TILE, np.float32)
         sums = np.empty(8, np.uint64)
         done, looked = 0, 0
         while done < most and load_acquire(stopped_at) == 0:
@@ -231,7 +241,7 @@ def _filler(put: Any, plain: bool) -> Any:
             slot = queue[claimed % queue.size]
             if not swap_if(claimed_at, claimed, claimed + 1):
                 continue
-            bad = fill(jobs[slot], files, sizes, a, b, scratch, planes, sums)
+            bad = fill(jobs[slot], files, sizes, a, b, scratch, planes, tile, sums)
             if jobs[slot, MARK]:
                 mark = jobs[slot, REFUSED] if bad else jobs[slot, WHOLE]
                 store_release(np.uintp(jobs[slot, MARK]), mark)
@@ -242,9 +252,13 @@ def _filler(put: Any, plain: bool) -> Any:
 
 
 @njit
-def _put_mirrored(come, go, flipped, sizes, a, b, scratch, planes):  # type: ignore[no-untyped-def]
+def _put_mirrored(come, go, flipped, sizes, a, b, scratch, planes, tile):  # type: ignore[no-untyped-def]
     pixel = sizes[CHANNELS] * sizes[ITEM]
-    mirror_row(come, go, sizes[HEIGHT], sizes[WIDTH], pixel)
+    if sizes[STREAM]:
+        mirror_row(come, scratch, sizes[HEIGHT], sizes[WIDTH], pixel)
+        stream_row(scratch, go, sizes[ROW_BYTES])
+    else:
+        mirror_row(come, go, sizes[HEIGHT], sizes[WIDTH], pixel)
 
 
 @njit
@@ -258,17 +272,18 @@ def _upright(come, flipped, sizes, scratch):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _put_planes(come, go, flipped, sizes, a, b, scratch, planes):  # type: ignore[no-untyped-def]
+def _put_planes(come, go, flipped, sizes, a, b, scratch, planes, tile):  # type: ignore[no-untyped-def]
     come = _upright(come, flipped, sizes, scratch)
-    transpose_row(come, go, sizes[HEIGHT] * sizes[WIDTH], sizes[CHANNELS], sizes[ITEM])
+    pixels, stream = sizes[HEIGHT] * sizes[WIDTH], sizes[STREAM] != 0
+    transpose_row(come, go, pixels, sizes[CHANNELS], sizes[ITEM], stream, planes)
 
 
 def _put_affine(affine: Any) -> Any:
     @njit
-    def put(come, go, flipped, sizes, a, b, scratch, planes):  # type: ignore[no-untyped-def]
+    def put(come, go, flipped, sizes, a, b, scratch, planes, tile):  # type: ignore[no-untyped-def]
         come = _upright(come, flipped, sizes, scratch)
-        height, width = sizes[HEIGHT], sizes[WIDTH]
-        affine(come, go, height, width, sizes[PLANAR] != 0, a, b, planes)
+        planar, stream = sizes[PLANAR] != 0, sizes[STREAM] != 0
+        affine(come, go, sizes[HEIGHT], sizes[WIDTH], planar, a, b, stream, planes, tile)
 
     return put
 
@@ -277,20 +292,24 @@ def _one_row(affine: Any) -> Any:
     """A kernel that casts one picture."""
 
     @njit
-    def cast(source, height, width, mirrored, planar, out, a, b, scratch, planes):  # type: ignore[no-untyped-def]
+    def cast(  # type: ignore[no-untyped-def]
+        source, height, width, mirrored, planar, out, a, b, scratch, planes, tile
+    ):
         come = source
         if mirrored:
             come = np.uintp(scratch.ctypes.data)
             mirror_row(source, come, height, width, a.size // width)
-        affine(come, np.uintp(out.ctypes.data), height, width, planar, a, b, planes)
+        go = np.uintp(out.ctypes.data)
+        affine(come, go, height, width, planar, a, b, False, planes, tile)
 
     def row(source, pixels, scale, shift, width, mirrored, planar, out):  # type: ignore[no-untyped-def]
         a, b = _of_line(scale, width), _of_line(shift, width)
-        planes = np.empty((3, TILE), np.uint8)
+        planes, tile = np.empty((3, TILE), np.uint8), np.empty(1, np.float32)
         # numba frees an array behind its last use by name: its address is taken in a function of
         # its own, while this one has it
         scratch = np.empty(pixels * scale.size if mirrored else 1, np.uint8)
-        cast(source, pixels // width, width, mirrored, planar, out, a, b, scratch, planes)
+        height = pixels // width
+        cast(source, height, width, mirrored, planar, out, a, b, scratch, planes, tile)
 
     return row
 

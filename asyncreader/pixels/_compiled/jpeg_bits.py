@@ -11,6 +11,9 @@ from numba.extending import intrinsic
 
 from .base import load_any, store_any
 
+#: How an APP1 segment with EXIF data begins: "Exif".
+_EXIF = (0x45, 0x78, 0x69, 0x66, 0, 0)
+
 
 @intrinsic
 def load_u8(typingctx: Any, address: Any) -> Any:
@@ -79,6 +82,62 @@ def without_stuffing(data: Any, address: Any, at: Any, bits: Any, out: Any) -> A
 def u16_at(data: Any, at: Any) -> Any:
     """The 16 bits at ``data[at]``."""
     return np.int64(data[at]) << 8 | np.int64(data[at + 1])
+
+
+@njit
+def _number(data: Any, at: Any, size: Any, little: Any) -> Any:
+    """The number in ``size`` bytes at ``data[at]``, the lowest one first where ``little``."""
+    found = np.int64(0)
+    for k in range(size):
+        found = found << 8 | np.int64(data[at + (size - 1 - k if little else k)])
+    return found
+
+
+@njit
+def _exif_turn(data: Any, tiff: Any, end: Any) -> Any:
+    """The orientation in EXIF data: 0 where they have none, -1 where they are not as they should
+    be (codec/jpeg_segments.py)."""
+    size = end - tiff
+    if size < 8 or data[tiff] != data[tiff + 1]:
+        return -1
+    little = data[tiff] == 0x49
+    if (not little and data[tiff] != 0x4D) or _number(data, tiff + 2, 2, little) != 42:
+        return -1
+    ifd = _number(data, tiff + 4, 4, little)
+    if ifd + 2 > size:
+        return -1
+    turned, last = 0, ifd + 2 + 12 * _number(data, tiff + ifd, 2, little)
+    for entry in range(ifd + 2, min(last, size - 11), 12):
+        if _number(data, tiff + entry, 2, little) == 0x0112:
+            kind = _number(data, tiff + entry + 2, 2, little)
+            if kind != 3 or _number(data, tiff + entry + 4, 4, little) != 1:
+                return -1
+            turned = _number(data, tiff + entry + 8, 2, little)
+    return turned
+
+
+@njit
+def upright(data: Any, scan: Any) -> Any:
+    """Whether a JPEG with a plain header, whose scan begins at ``scan``, is known to be stored as
+    it is seen: EXIF says so, or there is no orientation in EXIF and no XMP."""
+    at, exif, others, turned = np.int64(2), 0, 0, np.int64(0)
+    while at + 10 <= scan and data[at + 1] != 0xDA:
+        end = at + 2 + u16_at(data, at + 2)
+        if end > scan:  # another process writes to the file
+            return False
+        if data[at + 1] == 0xE1:
+            begins = end >= at + 10
+            for k in range(6 if begins else 0):
+                begins = begins and data[at + 4 + k] == _EXIF[k]
+            if begins:
+                exif += 1
+                turned = _exif_turn(data, at + 10, end)
+            else:
+                others += 1
+        at = end
+    if exif > 1 or turned < 0:
+        return False
+    return turned == 1 or (turned == 0 and others == 0)
 
 
 @njit

@@ -6,11 +6,21 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import carray, njit, types
 from numba.extending import intrinsic
 
-from .base import kernel, load_any, memcpy, offsets_type
-from .jpeg_bits import peek, symbols_of, u16_at, without_stuffing
+from .base import (
+    boxes_type,
+    draws_type,
+    kernel,
+    load_any,
+    memcpy,
+    offsets_type,
+    plans_type,
+    u8_pointer,
+)
+from .jpeg_bits import peek, symbols_of, u16_at, upright, without_stuffing
+from .rectangles import choose_rect
 
 _bytes = types.Array(types.uint8, 1, "C", readonly=True)
 
@@ -48,6 +58,8 @@ def _lowest_bit(typingctx: Any, value: Any) -> Any:
 _WORTH = 16_384
 #: Shortest side of a part: a decoder treats pictures of a few pixels in other ways.
 _SHORTEST = 64
+#: Pixels of a side, for one of the result, beyond which they are averaged before a resize.
+_AVERAGED = 64
 #: Bytes that must be there behind those of the file.
 _SPARE = 64
 
@@ -134,8 +146,9 @@ def _plain_frame(data: Any, frame: Any, at: Any, end: Any) -> Any:
     return (across <= 2 and down <= 2) or (across == 4 and down == 1)
 
 
-@kernel(_bytes, offsets_type)
-def jpeg_header(data, facts):  # type: ignore[no-untyped-def]
+@njit
+def _read_header(data: Any, facts: Any) -> None:
+    """See twins.jpeg_header_numpy."""
     facts[:] = 0
     frame, at, end, interval = _plain_segments(data, facts)
     if frame == 0 or not _plain_frame(data, frame, at, end):
@@ -158,6 +171,11 @@ def jpeg_header(data, facts):  # type: ignore[no-untyped-def]
         many = interval // columns
         facts[4], facts[5] = (rows + many - 1) // many, 1
         facts[6], facts[7] = 8 * down * many, wide
+
+
+@kernel(_bytes, offsets_type)
+def jpeg_header(data, facts):  # type: ignore[no-untyped-def]
+    _read_header(data, facts)
 
 
 @njit
@@ -295,8 +313,9 @@ def _header_of_part(data: Any, scan: Any, found: Any, out: Any, tables: Any) -> 
     return written, last
 
 
-@kernel(_bytes, offsets_type, offsets_type, types.uint8[::1], offsets_type)
-def cut_jpeg(data, facts, wanted, out, found):  # type: ignore[no-untyped-def]
+@njit
+def _cut(data: Any, facts: Any, wanted: Any, out: Any, found: Any) -> None:
+    """See twins.cut_jpeg_numpy."""
     found[:] = 0
     scan, rows, columns = facts[0], facts[4], facts[5]
     total = rows * columns
@@ -334,3 +353,81 @@ def cut_jpeg(data, facts, wanted, out, found):  # type: ignore[no-untyped-def]
     out[written - 1] = 0xFE
     out[written], out[written + 1], out[written + 2], out[written + 3] = 0, 2, 0xFF, 0xD9
     found[0] = written + 4
+
+
+@kernel(_bytes, offsets_type, offsets_type, types.uint8[::1], offsets_type)
+def cut_jpeg(data, facts, wanted, out, found):  # type: ignore[no-untyped-def]
+    _cut(data, facts, wanted, out, found)
+
+
+@njit
+def _eighths(height: Any, width: Any, low_h: Any, low_w: Any) -> Any:
+    """At how many eighths of its size a JPEG is decoded that must have (low_h, low_w) pixels."""
+    if 2 * low_h <= height + 1:
+        for n in range(1, 5):
+            if (height * n + 7) // 8 >= low_h and (width * n + 7) // 8 >= low_w:
+                return n
+    return 8
+
+
+@njit
+def _needs(length: Any, size: Any, whole: Any) -> Any:
+    """Pixels that a side of ``whole`` must have for ``length`` of it to be at least ``size``: all
+    of them, as the decoder takes it, where there are not so many."""
+    return min(whole, np.int64(np.ceil(whole * size / length)))
+
+
+@kernel(
+    *(offsets_type, offsets_type, offsets_type, types.float64, draws_type),
+    *(types.Array(types.uint8, 1, "C", readonly=True), types.int64, types.int64, offsets_type),
+    *(types.uint8[::1], plans_type, boxes_type),
+)
+def plan_jpegs(  # type: ignore[no-untyped-def]
+    addresses, sizes, wanted, ratio, draws, flips, out, row_bytes, rows, cuts, plan, boxes
+):
+    facts, rect = np.empty(12, np.int64), np.empty(4, np.int64)
+    part, found = np.empty(5, np.int64), np.empty(5, np.int64)
+    high, wide, whole, used = wanted[0], wanted[1], wanted[4] != 0, np.int64(0)
+    for i in range(addresses.size):
+        plan[i, 6] = 0
+        data = carray(u8_pointer(np.uintp(addresses[i])), sizes[i])
+        _read_header(data, facts)
+        height, width = facts[1], facts[2]
+        # turned pictures, and those that are too large, are left to others
+        if facts[0] == 0 or height * width > wanted[3]:
+            continue
+        if facts[3] != 0 and not upright(data, facts[0]):
+            continue
+        if whole and (height != high or width != wide):
+            continue
+        choose_rect(height, width, high, wide, wanted[2], ratio, draws[i], rect)
+        if rect[2] > _AVERAGED * high or rect[3] > _AVERAGED * wide:
+            continue
+        low_h, low_w = _needs(rect[2], high, height), _needs(rect[3], wide, width)
+        n = 8 if whole else _eighths(height, width, low_h, low_w)
+        tall, broad = (height * n + 7) // 8, (width * n + 7) // 8
+        scale = 1.0 if tall == height and broad == width else n / 8
+        top = left = np.int64(0)
+        plan[i, 5], plan[i, 6] = addresses[i], sizes[i]
+        if facts[4]:
+            more = (8 + n - 1) // n if n < 8 else 0  # the part begins and ends within a pixel
+            part[0], part[1] = rect[0] - more, rect[1] - more
+            part[2], part[3] = rect[0] + rect[2] + more, rect[1] + rect[3] + more
+            part[4] = n
+            room = cuts[used : used + sizes[i] + _SPARE]
+            _cut(data, facts, part, room, found)
+            if found[0]:
+                plan[i, 5], plan[i, 6] = -1 - used, found[0]
+                used += found[0]
+                tall = ((found[3] - found[1]) * n + 7) // 8
+                broad = ((found[4] - found[2]) * n + 7) // 8
+                top, left = found[1] * n // 8, found[2] * n // 8
+        plan[i, 1], plan[i, 2], plan[i, 3], plan[i, 4] = (
+            tall,
+            broad,
+            flips[i],
+            out + rows[i] * row_bytes,
+        )
+        plan[i, 7], plan[i, 8] = (tall, broad) if n < 8 else (np.int64(0), np.int64(0))
+        boxes[i, 0], boxes[i, 1] = rect[0] * scale - top, rect[1] * scale - left
+        boxes[i, 2], boxes[i, 3] = rect[2] * scale, rect[3] * scale

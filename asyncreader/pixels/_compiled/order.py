@@ -1,4 +1,4 @@
-"""The kernels of the order: keyed permutations of many numbers."""
+"""Kernels of keyed numbers: permutations of many of them, and uniform draws."""
 
 from __future__ import annotations
 
@@ -71,3 +71,12 @@ def permuted_rows(positions, counts, keys, rounds, out):  # type: ignore[no-unty
                 images[i] = partner if bit != np.uint64(0) else image
         for i in range(size):
             out[first + i] = images[i]
+
+
+@kernel(types.Array(types.uint64, 1, "C", readonly=True), i8, types.float64[:, ::1])
+def uniform_rows(keys, first, out):  # type: ignore[no-untyped-def]
+    for i in range(keys.size):
+        scaled = keys[i] * np.uint64(0xD1342543DE82EF95)
+        for k in range(out.shape[1]):
+            step = np.uint64(first + k + 1) + np.uint64(0x9E3779B97F4A7C15)
+            out[i, k] = np.float64(mixed(scaled + step) >> np.uint64(11)) * 2.0**-53

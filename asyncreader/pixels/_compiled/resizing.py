@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from .base import i8, kernel, memcpy, offsets_type
+from .base import boxes_type, draws_type, i8, kernel, memcpy, offsets_type, plans_type, u8_pointer
+from .rectangles import choose_rect
 from .vectors import (
     COLUMNS,
     LINES,
@@ -133,13 +134,22 @@ def _lines_along(
         spread(to + 32 * i, channels, order + 32, _address(out) + i * channels, out.shape[1])
 
 
-@kernel(
-    *(types.int64, i8, i8, offsets_type, types.float64[::1], i8, i8, i8, types.boolean),
-    *(types.int64, i8, i8),
-)
-def resize_u8(  # type: ignore[no-untyped-def]
-    source, stride, channels, inside, box, method, taps_y, taps_x, flip, out, high, wide
-):
+@njit
+def _resize(
+    source: Any,
+    stride: Any,
+    channels: Any,
+    inside: Any,
+    box: Any,
+    method: Any,
+    taps_y: Any,
+    taps_x: Any,
+    flip: Any,
+    out: Any,
+    high: Any,
+    wide: Any,
+) -> None:
+    """See twins.resize_u8_numpy."""
     first_y, first_x = np.empty(high, np.int64), np.empty(wide, np.int64)
     exact_y, exact_x = np.empty((taps_y, high)), np.empty((taps_x, wide))
     _filter_weights(box[0], box[2], inside[0], inside[1], method, first_y, exact_y)
@@ -193,6 +203,87 @@ def resize_u8(  # type: ignore[no-untyped-def]
         _line_down(rows[first_y[y] - top :], down[y], line, size)
         memcpy(out + y * size, _address(line), size)
     last[0, 0] = line[0] = 0  # in use until here
+
+
+@kernel(
+    *(types.int64, i8, i8, offsets_type, types.float64[::1], i8, i8, i8, types.boolean),
+    *(types.int64, i8, i8),
+)
+def resize_u8(  # type: ignore[no-untyped-def]
+    source, stride, channels, inside, box, method, taps_y, taps_x, flip, out, high, wide
+):
+    _resize(source, stride, channels, inside, box, method, taps_y, taps_x, flip, out, high, wide)
+
+
+@njit
+def _copy_part(
+    source: Any, stride: Any, channels: Any, flip: Any, out: Any, high: Any, wide: Any
+) -> None:
+    """Copy (high, wide) pixels, mirrored left to right with ``flip``."""
+    size = wide * channels
+    for y in range(high):
+        if not flip:
+            memcpy(np.uintp(out + y * size), np.uintp(source + y * stride), np.uintp(size))
+            continue
+        come, go = u8_pointer(np.uintp(source + y * stride)), u8_pointer(np.uintp(out + y * size))
+        if channels == 3:
+            for x in range(wide):
+                at = 3 * (wide - 1 - x)
+                go[3 * x], go[3 * x + 1] = come[at], come[at + 1]
+                go[3 * x + 2] = come[at + 2]
+        else:
+            for x in range(wide):
+                for c in range(channels):
+                    go[x * channels + c] = come[(wide - 1 - x) * channels + c]
+
+
+@kernel(plans_type, boxes_type, i8, i8, i8, i8, i8, i8)
+def resize_planned(  # type: ignore[no-untyped-def]
+    plan, boxes, first, end, channels, method, high, wide
+):
+    inside, box, taps = np.zeros(4, np.int64), np.empty(4), np.empty(2, np.int64)
+    for i in range(first, end):
+        source, stride, flip, out = plan[i, 0], plan[i, 2] * channels, plan[i, 3] != 0, plan[i, 4]
+        box[:] = boxes[i]
+        here = np.floor(box[0]) == box[0] and np.floor(box[1]) == box[1]
+        if here and box[2] == high and box[3] == wide:  # nothing to resize
+            source += np.int64(box[0]) * stride + np.int64(box[1]) * channels
+            _copy_part(source, stride, channels, flip, out, high, wide)
+            continue
+        for axis in range(2):
+            begin = max(np.int64(0), np.int64(np.floor(box[axis])))
+            box[axis] -= begin
+            source += begin * (channels if axis else stride)
+            end_of_box = np.int64(np.ceil(box[axis] + box[2 + axis]))
+            limit = max(np.int64(1), min(plan[i, 1 + axis] - begin, end_of_box))
+            scale = box[2 + axis] / (wide if axis else high)
+            if method == _AREA:
+                most = np.ceil(scale) + 1
+            else:
+                most = np.ceil((2 if method == _BILINEAR else 4) * max(scale, 1.0))
+            inside[2 * axis + 1], taps[axis] = limit, min(limit, np.int64(most))
+        _resize(
+            *(source, stride, channels, inside, box, method, taps[0], taps[1]),
+            *(flip, out, high, wide),
+        )
+
+
+@kernel(
+    *(i8, offsets_type, offsets_type, offsets_type, types.float64, draws_type),
+    *(types.Array(types.uint8, 1, "C", readonly=True), i8, offsets_type, plans_type, boxes_type),
+)
+def plan_crops(  # type: ignore[no-untyped-def]
+    source, offsets, shape, wanted, ratio, draws, flips, out, rows, plan, boxes
+):
+    rect = np.empty(4, np.int64)
+    height, width = shape[0], shape[1]
+    size = wanted[0] * wanted[1] * shape[2]
+    for i in range(offsets.size):
+        choose_rect(height, width, wanted[0], wanted[1], wanted[2], ratio, draws[i], rect)
+        plan[i, 0], plan[i, 1], plan[i, 2] = source + offsets[i], height, width
+        plan[i, 3], plan[i, 4] = flips[i], out + rows[i] * size
+        for k in range(4):
+            boxes[i, k] = rect[k]
 
 
 @kernel(

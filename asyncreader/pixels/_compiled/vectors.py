@@ -26,7 +26,7 @@ COLUMNS = 32
 PIXELS = 4
 
 #: Whether code is made for a processor with AVX2.
-_FAST = "+avx2" in cpu_target.target_context.codegen().magic_tuple()[2].split(",")
+FAST = "+avx2" in cpu_target.target_context.codegen().magic_tuple()[2].split(",")
 
 _BYTE, _SHORT, _INT, _LONG = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 
@@ -36,17 +36,17 @@ def _same(count: int, value: int) -> Any:
     return ir.Constant(ir.VectorType(_INT, count), [value] * count)
 
 
-def _take(builder: Any, a: Any, b: Any, lanes: Sequence[int]) -> Any:
+def take(builder: Any, a: Any, b: Any, lanes: Sequence[int]) -> Any:
     """Lanes of the vectors ``a`` and ``b``, which are numbered through."""
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_INT, len(lanes)), [*lanes]))
 
 
 def _splat(builder: Any, value: Any, lanes: int) -> Any:
     one = builder.insert_element(_same(lanes, 0), value, ir.Constant(_INT, 0))
-    return _take(builder, one, one, [0] * lanes)
+    return take(builder, one, one, [0] * lanes)
 
 
-def _called(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
+def called(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
     """What LLVM's own function ``name`` gives."""
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
@@ -55,9 +55,9 @@ def _called(builder: Any, name: str, result: Any, arguments: list[Any]) -> Any:
 def _products(builder: Any, values: Any, weights: Any) -> Any:
     """``a * v + b * w`` of eight int32 that are two int16 each: ``values`` a and b, which are
     not negative, ``weights`` v and w."""
-    if _FAST:
+    if FAST:
         both = [builder.bitcast(value, ir.VectorType(_SHORT, 16)) for value in (values, weights)]
-        return _called(builder, "llvm.x86.avx2.pmadd.wd", values.type, both)
+        return called(builder, "llvm.x86.avx2.pmadd.wd", values.type, both)
     half = _same(8, 16)
     low = builder.ashr(builder.shl(weights, half), half)
     low = builder.mul(builder.and_(values, _same(8, 0xFFFF)), low)
@@ -87,17 +87,17 @@ def _ordered(builder: Any, pixels: Any, order: Any) -> Any:
     """Bytes of the halves of a vector, in the order of another; 0 where that is 255."""
     kind = ir.VectorType(_BYTE, 32)
     order = load_any(builder, order, kind)
-    return _called(builder, "llvm.x86.avx2.pshuf.b", kind, [pixels, order])
+    return called(builder, "llvm.x86.avx2.pshuf.b", kind, [pixels, order])
 
 
 def _clipped(builder: Any, a: Any, b: Any) -> Any:
     """Eight sums each as int16 that _as_bytes takes; the halves of both are together."""
     shorts = ir.VectorType(_SHORT, 16)
-    if _FAST:
+    if FAST:
         both = [builder.ashr(sums, _same(8, 7)) for sums in (a, b)]
-        value = _called(builder, "llvm.x86.avx2.packssdw", shorts, both)
+        value = called(builder, "llvm.x86.avx2.packssdw", shorts, both)
         power = ir.Constant(shorts, [1 << 8] * 16)
-        return _called(builder, "llvm.x86.avx2.pmul.hr.sw", shorts, [value, power])
+        return called(builder, "llvm.x86.avx2.pmul.hr.sw", shorts, [value, power])
     both = []
     for value in (a, b):
         value = builder.ashr(builder.add(value, _same(8, 1 << 13)), _same(8, 14))
@@ -105,16 +105,16 @@ def _clipped(builder: Any, a: Any, b: Any) -> Any:
             over = builder.icmp_signed(sign, value, _same(8, limit))
             value = builder.select(over, _same(8, limit), value)
         both.append(builder.bitcast(value, shorts))
-    return _take(builder, both[0], both[1], _lower_halves(16))
+    return take(builder, both[0], both[1], _lower_halves(16))
 
 
 def _as_bytes(builder: Any, a: Any, b: Any) -> Any:
     """What _clipped gives, as bytes; the halves of both are together."""
     kind = ir.VectorType(_BYTE, 32)
-    if _FAST:
-        return _called(builder, "llvm.x86.avx2.packuswb", kind, [a, b])
+    if FAST:
+        return called(builder, "llvm.x86.avx2.packuswb", kind, [a, b])
     a, b = (builder.bitcast(value, kind) for value in (a, b))
-    return _take(builder, a, b, _lower_halves(32))
+    return take(builder, a, b, _lower_halves(32))
 
 
 def _lower_halves(lanes: int) -> list[int]:
@@ -153,7 +153,7 @@ def filter_down(
                 4,
             ):  # of each half: columns of two bytes, of the one line and the other
                 columns = (*range(first, first + 4), *range(first + 8, first + 12))
-                both = _take(builder, a, b, [k + of for k in columns for of in (0, 16)])
+                both = take(builder, a, b, [k + of for k in columns for of in (0, 16)])
                 for one in (builder.and_(both, low), builder.lshr(both, byte)):
                     found.append(_products(builder, builder.bitcast(one, ints), pair))
             return found
@@ -162,7 +162,7 @@ def filter_down(
         even, odd = (_clipped(builder, *totals[k::2]) for k in (0, 1))
         value = _as_bytes(builder, even, odd)
         lanes = [half + k + of for half in (0, 16) for k in range(8) for of in (0, 8)]
-        store_any(builder, _take(builder, value, value, lanes), out_)
+        store_any(builder, take(builder, value, value, lanes), out_)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 5), generate
@@ -171,12 +171,12 @@ def filter_down(
 def _by_lines(builder: Any, totals: list[Any]) -> list[Any]:
     """The sums of eight lines: two lines in each vector."""
     halves = zip(totals[:4], totals[4:], strict=True)
-    if not _FAST:
-        return [_take(builder, a, b, range(8)) for a, b in halves]
+    if not FAST:
+        return [take(builder, a, b, range(8)) for a, b in halves]
     return [
         builder.add(
-            _take(builder, a, b, [0, 1, 2, 3, 12, 13, 14, 15]),
-            _take(builder, a, b, [4, 5, 6, 7, 8, 9, 10, 11]),
+            take(builder, a, b, [0, 1, 2, 3, 12, 13, 14, 15]),
+            take(builder, a, b, [4, 5, 6, 7, 8, 9, 10, 11]),
         )
         for a, b in halves
     ]
@@ -208,14 +208,14 @@ def _filter_along(known: int | None) -> Any:
                 at = _at(builder, weights_, index, 32)
                 begin = _at(builder, source_, index, builder.shl(pixel_, ir.Constant(_LONG, 2)))
                 lines = [_at(builder, begin, ir.Constant(_LONG, k), stride_) for k in range(LINES)]
-                if not _FAST:
+                if not FAST:
                     return [mixed(line, at) for line in lines]
                 weights = load_any(builder, at, ints)
                 return [_products(builder, in_order(line), weights) for line in lines]
 
             def in_order(line: Any) -> Any:
                 pixels = load_any(builder, line, ir.VectorType(_BYTE, 16))
-                pixels = _take(builder, pixels, pixels, [*range(16)] * 2)
+                pixels = take(builder, pixels, pixels, [*range(16)] * 2)
                 return builder.bitcast(_ordered(builder, pixels, order_), ints)
 
             def mixed(line: Any, weights: Any) -> Any:
@@ -256,7 +256,7 @@ def spread(typingctx: Any, mixed: Any, pixel: Any, order: Any, out: Any, pitch: 
             for k in range(PIXELS)
         ]
         lines = [_at(builder, out_, ir.Constant(_LONG, k), pitch_) for k in range(LINES)]
-        if not _FAST:
+        if not FAST:
             for line, at in enumerate(lines):
                 for k, one in enumerate(found):  # what is too much is of the next
                     value = builder.extract_element(one, ir.Constant(_INT, line))
@@ -265,13 +265,13 @@ def spread(typingctx: Any, mixed: Any, pixel: Any, order: Any, out: Any, pitch: 
         bytes_ = ir.VectorType(_BYTE, 32)
         for first in (0, 2):  # of lines, which lie four in a half of a vector
             lanes = [k + half + of for half in (0, 4) for k in (first, first + 1) for of in (0, 8)]
-            a, b = (_take(builder, found[k], found[k + 1], lanes) for k in (0, 2))
+            a, b = (take(builder, found[k], found[k + 1], lanes) for k in (0, 2))
             for k in (0, 1):
                 lanes = [2 * k + n + half + of for half in (0, 4) for of in (0, 8) for n in (0, 1)]
-                value = builder.bitcast(_take(builder, a, b, lanes), bytes_)
+                value = builder.bitcast(take(builder, a, b, lanes), bytes_)
                 value = _ordered(builder, value, order_)
                 for line in (0, 1):
-                    part = _take(builder, value, value, range(16 * line, 16 * line + 16))
+                    part = take(builder, value, value, range(16 * line, 16 * line + 16))
                     store_any(builder, part, lines[first + k + 4 * line])
         return context.get_dummy_value()
 

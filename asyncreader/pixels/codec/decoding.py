@@ -11,7 +11,7 @@ import numpy as np
 
 from ...array_types import Array, Int64, UInt8
 from ...errors import DecodeError
-from .. import jpeg_cut
+from .. import jpeg_cut, planes
 from .headers import PPM_LONGEST, PPM_VALUES, ImageHeader, damage, pillow_open, read_header
 from .jpeg_segments import Buffer, plain_jpeg
 
@@ -35,10 +35,13 @@ def decode(
     Raises DecodeError for anything damaged, truncated, too large or not an image.
     """
     header = header or read_header(data)
+    full = header.height, header.width
     if header.odd:
         if header.kind == "jpeg" and not header.loose:
             _check_cmyk(data)
         return _pillow_pixels(data, channels, header)
+    if header.kind == planes.YUV420:
+        return _grey_or_rgb(planes.decode(data, *full, scratch=scratch), channels)
     if header.kind == "png":
         return _grey_or_rgb(png_pixels(data), channels)
     jpeg = plain_jpeg(data) if header.loose else data
@@ -91,13 +94,15 @@ def decode_part(
     scratch: UInt8 | None = None,
     copy: UInt8 | None = None,
 ) -> Decoded:
-    """All of a picture, as :func:`decode` gives it, or some of it: where a JPEG has restart markers
-    and that costs less.
+    """All of a picture, as :func:`decode` gives it, or some of it: of planes, and where a JPEG has
+    restart markers and that costs less.
 
     ``part``: top, left, height and width in the upright picture of full size; None: all. There,
     and ``reach`` (down, across) pixels of the result around it, the pixels are those of the whole.
     ``copy``: memory as ``scratch`` is, of ``jpeg_cut.most(data)`` bytes.
     """
+    if header.kind == planes.YUV420 and part is not None:
+        return _decode_planes(data, channels, header, part, reach, scratch)
     if header.facts is not None and part is not None:
         found = _decode_cut(
             data, channels, header, header.facts, part, reach, min_size, scratch, copy
@@ -106,6 +111,22 @@ def decode_part(
             return found
     pixels = decode(data, channels, header=header, min_size=min_size, scratch=scratch)
     return Decoded(pixels, 0, 0, (pixels.shape[0], pixels.shape[1]))
+
+
+def _decode_planes(
+    data: Buffer,
+    channels: int,
+    header: ImageHeader,
+    part: tuple[int, int, int, int],
+    reach: tuple[int, int],
+    scratch: UInt8 | None,
+) -> Decoded:
+    full = header.height, header.width
+    top, left = max(0, part[0] - reach[0]), max(0, part[1] - reach[1])
+    high = min(full[0], part[0] + part[2] + reach[0]) - top
+    wide = min(full[1], part[1] + part[3] + reach[1]) - left
+    pixels = planes.decode(data, *full, (top, left, high, wide), scratch)
+    return Decoded(_grey_or_rgb(pixels, channels), top, left, full)
 
 
 def _decode_cut(
@@ -343,7 +364,8 @@ def upright(pixels: UInt8, orientation: int) -> UInt8:
 
 
 def encode(pixels: Pixels, encoding: str, quality: int = 90) -> bytes:
-    """Pixels (H, W, 1 or 3) as a "jpeg" (uint8; 4:2:0) or "png" (uint8, uint16) file's bytes."""
+    """Pixels (H, W, 1 or 3) as a "jpeg" (uint8; 4:2:0) or "png" (uint8, uint16) file's bytes; of
+    three channels of uint8 as the planes of "yuv420"."""
     pixels = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
     grey = pixels.shape[2] == 1
     if encoding == "jpeg":
@@ -356,6 +378,8 @@ def encode(pixels: Pixels, encoding: str, quality: int = 90) -> bytes:
             colorsubsampling="Gray" if grey else "420",
         )
         return jpeg
+    if encoding == planes.YUV420:
+        return planes.encode(pixels)
     import imagecodecs
 
     return bytes(imagecodecs.png_encode(pixels[:, :, 0] if grey else pixels, level=3))

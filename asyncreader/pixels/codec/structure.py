@@ -7,6 +7,7 @@ import zlib
 from typing import Final
 
 from ...errors import DecodeError
+from .. import planes
 from .decoding import decode
 from .headers import ImageHeader, read_header
 
@@ -19,7 +20,7 @@ def check_structure(data: bytes) -> ImageHeader:
     """Header, and the file's structure to its end, without decoding a pixel.
 
     JPEG: marker segments and scans to the end-of-image marker. PNG: every chunk's CRC to IEND.
-    WebP, GIF, BMP: the stated length. TIFF, PPM: what Pillow's ``verify`` checks.
+    WebP, GIF, BMP, yuv420: the stated length. TIFF, PPM: what Pillow's ``verify`` checks.
     Raises DecodeError naming what is missing.
     """
     header = read_header(data)
@@ -40,7 +41,7 @@ def check_structure(data: bytes) -> ImageHeader:
         stated = int.from_bytes(data[2:6], "little")
         if stated > len(data):
             raise DecodeError("truncated BMP", found=f"{len(data)} bytes", expected=stated)
-    else:
+    elif header.kind != planes.YUV420:  # its length has been compared
         # neither states its length or carries a check: only decoding tells
         decode(data, 3, header=header)
     return header

@@ -289,7 +289,7 @@ class _Visit:
                 every = decode_ceiling(self._source, fill, half, cores, spell, group)
                 # a sample drawn at random takes its whole chunk along
                 fastest = every.filled_per_second / (1 if self._in_order else facts.chunk)
-        elif fill.mode == "each":
+        elif fill.mode in ("each", "resize"):
             records = np.arange(min(facts.count, 256))
             fastest = decode_ceiling(self._source, fill, records, cores, spell).filled_per_second
         largest = max(facts.files, key=os.path.getsize)

@@ -12,7 +12,7 @@ from faults.case import Case, Figures, Outcome, tally
 from faults.damage.trials import Job
 from faults.sets import build
 
-FORMATS = ("HDF5 raw", "HDF5 gzip", "HDF5 jpeg", "LMDB raw", "LMDB jpeg")
+FORMATS = ("HDF5 raw", "HDF5 gzip", "HDF5 jpeg", "HDF5 yuv420", "LMDB raw", "LMDB jpeg")
 
 #: Verdicts that break the promise.
 BROKEN = ("silent wrong", "short", "untyped", "signal", "hang", "slow", "not at open")

@@ -34,7 +34,8 @@ def _other(value: Any, rng: Rng) -> Any:
     if isinstance(value, bytes | str | np.bytes_):
         given = value.decode() if isinstance(value, bytes) else str(value)
         choices = [
-            *("<f8", "<i8", ">i8", "NCHW", "NHWC", "int8", "raw", "jpeg", "png", "original"),
+            *("<f8", "<i8", ">i8", "NCHW", "NHWC", "int8", "raw", "jpeg", "png"),
+            *("yuv420", "original"),
             *("class", "values", "none", "", "\u00e9", given[:-1], given + "0", given[::-1]),
         ]
         return str(rng.choice(choices))

@@ -303,6 +303,23 @@ picture_attack("ppm_endless_number", lambda: b"P6\n" + b"9" * (1 << 20), OTHER)
 picture_attack("ppm_endless_comment", lambda: b"P6\n#" + b"x" * (20 << 20), OTHER)
 picture_attack("ppm_text", lambda: b"P3\n4 4\n255\n" + b"1 " * 7, OTHER)
 
+
+# -- 4:2:0 planes ----------------------------------------------------------------------------------
+
+
+def planes(width: int, height: int, body: int) -> bytes:
+    """A picture of 4:2:0 planes with ``body`` bytes of them."""
+    return b"yuv420\0\0" + struct.pack("<II", width, height) + bytes(body)
+
+
+LENGTH = "not the length"
+picture_attack("yuv420_2_32_square", lambda: planes((1 << 32) - 1, (1 << 32) - 1, 96), LENGTH)
+picture_attack("yuv420_65535_square", lambda: planes(65535, 65535, 96), LENGTH)
+picture_attack("yuv420_no_width", lambda: planes(0, 8, 0), "dimensions out of range")
+picture_attack("yuv420_a_byte_short", lambda: planes(8, 8, 95), LENGTH)
+picture_attack("yuv420_header_cut", lambda: planes(8, 8, 96)[:13], "truncated yuv420")
+picture_attack("yuv420_sound", lambda: planes(8, 8, 96), harmless=True)
+
 #: What Pillow would hand to other programs or parsers, and what is no picture at all.
 for _name, _bytes in {
     "eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) (r) file\n",

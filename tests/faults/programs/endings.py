@@ -15,7 +15,6 @@ import os
 import pickle
 import signal
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -419,6 +418,10 @@ def children_reaped_by_others(trial: Trial) -> bool:
 
 def all_phases(trial: Trial, **params: Any) -> None:
     """Opening, fetching, waiting, looping, closing, twice: for a signal at any moment."""
+    # numpy and dataclasses turn Ctrl-C during their import into errors of their own
+    tell(phase="import")
+    from asyncreader import AsyncReader  # noqa: F401
+
     for _ in range(2 if trial.workers == "thread" else 1):
         tell(phase="open")
         reader = trial.open(postprocess=slow, **params)
@@ -433,9 +436,8 @@ def all_phases(trial: Trial, **params: Any) -> None:
 
 
 def all_phases_traced(trial: Trial) -> None:
-    """The same with a trace."""
-    with tempfile.TemporaryDirectory() as folder:
-        all_phases(trial, trace=f"{folder}/trace.json")
+    """The same with a trace, in a folder that is still there when the interpreter ends."""
+    all_phases(trial, trace=f"{trial.path}.{os.getpid()}.trace")
 
 
 def all_phases_of_drop_ins(trial: Trial) -> None:

@@ -1,0 +1,200 @@
+"""From the bytes of an image to its row in a slot.
+
+Plain JPEGs go many at a time: one compiled call reads their headers, chooses their crops and cuts
+out what is needed of those with restart markers; for each there is then one call of the decoder and
+one of the resize. Other images are decoded one by one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+
+from ..array_types import Array, Float64, Int64, UInt8
+from ..errors import DecodeError
+from ..stats import Meter
+from ..system.memory import address_of
+from ..text import sides
+from . import codec, geometry, jpeg_cut, kernels, planes, twins
+from .steps import Row
+from .transform import SCRATCH, RowTransform, decode_sample
+
+#: JPEGs are planned together up to this many bytes: what is cut out of them stays in a core's cache
+#: until it is decoded.
+PLANNED_BYTES: Final = 1 << 20
+
+
+class Images:
+    """The bytes of images: ``view(offset, size)``, which lie at ``address + offset``."""
+
+    def __init__(
+        self, view: Callable[[int, int], UInt8], address: int, offsets: Int64, sizes: Int64
+    ) -> None:
+        self.addresses = address + offsets
+        self.sizes = sizes
+        self._view = view
+        self._extents = list(zip(offsets.tolist(), sizes.tolist(), strict=True))
+
+    def __getitem__(self, k: int) -> UInt8:
+        return self._view(*self._extents[k])
+
+
+def groups(sizes: list[int], most: int) -> Iterator[slice]:
+    """Images, one after the other, in groups of at most ``most`` bytes, or of one image."""
+    first = total = 0
+    for i, size in enumerate(sizes):
+        total += size
+        if i > first and total > most:
+            yield slice(first, i)
+            first, total = i, size
+    if sizes:
+        yield slice(first, len(sizes))
+
+
+def put_planned(
+    fill: RowTransform,
+    images: Images,
+    crops: Float64 | None,
+    flips: UInt8 | None,
+    out: Array,
+    rows: Int64,
+    meter: Meter,
+) -> Iterator[int]:
+    """Fill ``rows`` of ``out`` from plain JPEGs. Yields in turn the number of each image that must
+    go by :func:`put_encoded`; ends when the reader is closed.
+
+    ``crops`` and ``flips``: as RowTransform.draws gives them. Nothing is planned of an image that
+    is no plain JPEG, or that EXIF or XMP may turn. The bytes may change meanwhile: the decoder
+    reads the header again, and what it gives is compared with what is planned.
+    """
+    import simplejpeg
+
+    decode, resize, clock = simplejpeg.decode_jpeg, kernels.resize_planned, time.perf_counter
+    started = clock()
+    wanted, sizes, count = fill.wanted, images.sizes, images.sizes.size
+    assert fill.method is not None
+    high, wide = fill.terms[:2].tolist()
+    shape = 1, high, wide, 3
+    resized = None if fill.direct else SCRATCH.array("resize", shape, fill.stored.dtype)
+    cuts = SCRATCH.take("cuts", int(sizes.sum()) + 64 * count)
+    plan, boxes = np.empty((count, twins.PLAN), np.int64), np.empty((count, 4))
+    kernels.plan_jpegs(
+        images.addresses,
+        sizes,
+        fill.terms,
+        wanted.crop_ratio,
+        np.empty((count, 0)) if crops is None else crops,
+        np.zeros(count, np.uint8) if flips is None else flips,
+        address_of(out if resized is None else resized),
+        fill.row_bytes if resized is None else 0,
+        rows,
+        cuts,
+        plan,
+        boxes,
+    )
+    held = cuts.data
+    there = plan[:, 6] != 0
+    scratch = SCRATCH.take("decode", 3 * int((plan[:, 1] * plan[:, 2])[there].max(initial=0)))
+    plan[:, 0] = place = address_of(scratch) if scratch.size else 0
+    finish, known, seconds = fill.finish_resized, False, clock() - started
+    for k, line in enumerate(plan[:, 1:].tolist()):
+        tall, broad, _, _, at, size, low_h, low_w = line
+        if meter.stopped:
+            break
+        if not size:
+            yield k
+            continue
+        data = images[k] if at >= 0 else held[-1 - at : -1 - at + size]
+        started = clock()
+        try:
+            pixels = decode(data, "RGB", False, False, low_h, low_w, 2.0, scratch)
+        except Exception:  # put_encoded() says what is wrong, or decodes all of it
+            pixels = None
+        seconds += clock() - started
+        if not known and pixels is not None:  # that it uses the memory that it gets
+            known = address_of(pixels) == place
+        if not known or pixels is None or pixels.shape != (tall, broad, 3):
+            yield k
+            continue
+        resize(plan, boxes, k, k + 1, 3, fill.method, high, wide)
+        if resized is not None:
+            finish(resized, out, rows[k : k + 1])
+    meter.seconds["decode"] += seconds
+
+
+def put_encoded(
+    fill: RowTransform,
+    data: codec.Buffer,
+    draws: Array | None,
+    flip: bool,
+    out: Array,
+    meter: Meter,
+    row: Row | None = None,
+) -> None:
+    """Decode image bytes into one row; DecodeError if they are not what was declared.
+
+    ``row``: as for RowTransform.put. ParamsError where the dtype cannot hold one of the values.
+    """
+    started = time.perf_counter()
+    stored, wanted = fill.stored, fill.wanted
+    header = codec.read_plain_header(data) if wanted.size is not None else None
+    header = header or codec.read_header(data)
+    full = (header.height, header.width)
+    rect: geometry.Rect | None = None
+    min_size: tuple[int, int] | None = None
+    if wanted.size is not None:
+        rect = geometry.choose_rect(*full, wanted.size, wanted.crop, wanted.crop_ratio, draws)
+        # DCT scaling as long as the part that is used stays at least as large as its target
+        if wanted.interpolation != "nearest":
+            min_size = (
+                math.ceil(full[0] * wanted.size[0] / rect.height),
+                math.ceil(full[1] * wanted.size[1] / rect.width),
+            )
+    elif full != stored.image_shape()[:2]:
+        raise DecodeError(
+            "image of another size than the set declares",
+            found=sides(*full),
+            expected=" x ".join(str(n) for n in stored.image_shape()[:2]),
+            hint="pass size=(H, W), or leave it out with on_error='skip'",
+        )
+    if wanted.layout == "planes":
+        if header.kind != planes.YUV420:
+            raise DecodeError("not yuv420 planes", found=header.kind)
+        np.copyto(out, planes.stored_planes(data))
+        meter.seconds["decode"] += time.perf_counter() - started
+        return
+    pixels: Array
+    box = None if rect is None else rect.box()
+    if stored.values:
+        pixels = decode_sample(data, stored)
+    else:
+        if not stored.narrow:
+            codec.check_depth(header)
+        part = None if wanted.nearest else rect
+        found = codec.decode_part(
+            data,
+            stored.channels,
+            header=header,
+            part=None if part is None else (part.top, part.left, part.height, part.width),
+            reach=(0, 0) if part is None else _reach(part, wanted.size),
+            min_size=min_size,
+            scratch=SCRATCH.take("decode", full[0] * full[1] * 3),
+            copy=SCRATCH.take("cut", jpeg_cut.most(data)) if header.facts is not None else None,
+        )
+        pixels = found.pixels
+        if rect is not None:
+            scale, top, left = codec.reduction(header, found.whole)
+            box = rect.box(scale, top - found.top, left - found.left)
+    meter.seconds["decode"] += time.perf_counter() - started
+    with fill.checked(pixels):
+        fill.put_hwc(pixels, box, draws, flip, out, row)
+    fill.finish_steps(out, row)
+
+
+def _reach(part: geometry.Rect, size: tuple[int, int] | None) -> tuple[int, int]:
+    assert size is not None
+    return geometry.reach(part.height, size[0]), geometry.reach(part.width, size[1])

@@ -1,0 +1,412 @@
+"""JPEGs that are planned many at a time against images that are decoded one by one."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import cut_jpegs
+import numpy as np
+import pytest
+import simplejpeg
+from fakes import encoded
+from PIL import Image
+from xxhash import xxh3_64_intdigest
+
+from asyncreader.errors import DecodeError
+from asyncreader.keyed_random import mix_rows
+from asyncreader.pixels import codec, kernels, twins
+from asyncreader.pixels import rows as rows_module
+from asyncreader.pixels.encoded import Images, groups, put_encoded, put_planned
+from asyncreader.pixels.rows import RowJob, RowWriter
+from asyncreader.pixels.transform import OutputSpec, RowTransform, SampleSpec
+from asyncreader.stats import Meter
+
+STORED = SampleSpec(None, np.dtype("u1"), "HWC", "original")
+
+
+def lying(images: list[bytes]) -> Images:
+    """Images one behind the other in memory."""
+    data = np.frombuffer(b"".join(images), np.uint8).copy()
+    sizes = np.array([len(image) for image in images])
+    offsets = np.cumsum(sizes) - sizes
+    return Images(lambda at, size: data[at : at + size], data.ctypes.data, offsets, sizes)
+
+
+def both_ways(
+    fill: RowTransform, images: list[bytes], keys: np.ndarray
+) -> tuple[list[np.ndarray], list[dict[int, str]], int]:
+    """Rows and errors as planned, and one by one; and how many images were planned."""
+    crops, flips = fill.draws(keys)
+    order = np.random.default_rng(1).permutation(len(images))
+    rows, errors, meter = [], list[dict[int, str]](), Meter()
+    planned = 0
+    for plan in (True, False):
+        out = np.full(fill.allocate_shape(len(images)), 7).astype(fill.dtype)
+        failed: dict[int, str] = {}
+        left: Any = range(len(images))
+        if plan:
+            left = put_planned(fill, lying(images), crops, flips, out, order, meter)
+            planned = len(images)
+        for k in left:
+            planned -= plan
+            crop = None if crops is None else crops[k]
+            flip = flips is not None and bool(flips[k])
+            try:
+                put_encoded(fill, images[k], crop, flip, out[order[k]], meter)
+            except DecodeError as exc:
+                failed[k] = str(exc)
+                out[order[k]] = 7
+        rows.append(out)
+        errors.append(failed)
+    return rows, errors, planned
+
+
+def any_image(rng: np.random.Generator) -> bytes:
+    """JPEGs of every kind, and other images; one in ten is damaged."""
+    height, width = (int(side) for side in np.exp(rng.uniform(0, 6, 2)))
+    pixels = cut_jpegs.picture(rng, height, width)
+    kind = int(rng.integers(8))
+    if kind < 3:
+        data = cut_jpegs.drawn(rng)
+        if rng.random() < 0.8:  # without EXIF
+            at = data.index(b"\xff\xe1")
+            data = data[:at] + data[at + 2 + int.from_bytes(data[at + 2 : at + 4], "big") :]
+    elif kind < 6:
+        options: dict[str, Any] = {"quality": int(rng.integers(30, 96))}
+        options["subsampling"] = str(rng.choice(["4:4:4", "4:2:2", "4:2:0"]))
+        options["progressive"] = bool(rng.random() < 0.2)
+        data = encoded(pixels, "JPEG", **options)
+    elif kind == 6:
+        data = encoded(pixels[:, :, :1], "JPEG")
+    else:
+        held = io.BytesIO()
+        mode, name = [("CMYK", "JPEG"), ("RGB", "PNG"), ("P", "PNG"), ("RGB", "BMP")][
+            int(rng.integers(4))
+        ]
+        Image.fromarray(pixels).convert(mode).save(held, name)
+        data = held.getvalue()
+    if rng.random() < 0.1:
+        at = int(rng.integers(2, len(data)))
+        some = rng.integers(0, 256, 3, np.uint8).tobytes()
+        return [data[:at], data[:at] + some + data[at + 3 :], b""][int(rng.integers(3))]
+    return data
+
+
+@pytest.mark.parametrize(
+    "interpolation",
+    ["bilinear", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bicubic", "area"))],
+)
+def test_planned_is_what_comes_one_by_one(interpolation: str) -> None:
+    """What is planned has the bytes of what is decoded by itself, whatever the JPEG, its crop, its
+    size and the dtype; what cannot be planned is left, and its errors are the same."""
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(len(interpolation))
+    images = [any_image(rng) for _ in range(60)]
+    counts: Counter[str] = Counter()
+    options: list[dict[str, Any]] = [
+        {"crop": "random-resized", "flip": True},
+        {"crop": "random", "crop_ratio": 0.6, "flip": True},
+        {"crop": "random", "crop_ratio": 0.31},
+        {"crop": "none", "flip": True},
+        {},
+        {"crop": "random-resized", "dtype": np.dtype("f4"), "scale": 1 / 255},
+        {"crop": "random-resized", "dtype": np.dtype("f8"), "flip": True},
+        {"crop_ratio": 0.875, "contiguous": True, "flip": True},
+    ]
+    for number, option in enumerate(options * 3):
+        size = [(64, 64), (31, 90), (3, 2), (200, 180), (1, 1)][number % 5]
+        fill = RowTransform(
+            STORED, OutputSpec(size=size, interpolation=interpolation, **option), ""
+        )
+        keys = mix_rows(number, np.arange(len(images)))
+        rows, errors, planned = both_ways(fill, images, keys)
+        np.testing.assert_array_equal(rows[0], rows[1], str(option))
+        assert errors[0] == errors[1]
+        counts.update(planned=planned, left=len(images) - planned, errors=len(errors[0]))
+    assert counts["planned"] > 500, counts
+    assert counts["left"] > 300, counts
+    assert counts["errors"] > 40, counts
+
+
+def test_pictures_of_the_size_declared_are_planned() -> None:
+    """In a set whose images have one size, and are served with it, the JPEGs of that size are
+    planned; what has another size is the same error."""
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(2)
+    for shape in ((33, 47, 3), (1, 1, 3), (1, 9, 3), (200, 210, 3)):
+        same = [cut_jpegs.picture(rng, *shape[:2]) for _ in range(6)]
+        images = [encoded(pixels, "JPEG", restart_marker_blocks=1) for pixels in same]
+        images += [
+            encoded(same[0], "PNG"),
+            encoded(same[0][:1, :1, :1], "JPEG"),
+            b"",
+            images[0][:50],
+        ]
+        stored = SampleSpec(shape, np.dtype("u1"), "HWC", "jpeg")
+        for option in ({}, {"flip": True}, {"contiguous": True}, {"dtype": np.dtype("f4")}):
+            fill = RowTransform(stored, OutputSpec(**option), "")
+            rows, errors, planned = both_ways(fill, images, mix_rows(1, np.arange(10)))
+            np.testing.assert_array_equal(rows[0], rows[1], str(option))
+            assert errors[0] == errors[1]
+            assert planned == (7 if shape == (1, 1, 3) else 6)
+
+
+def test_what_is_cut_is_planned() -> None:
+    """Of JPEGs with restart markers the planned part is decoded, not the whole."""
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(3)
+    data = encoded(cut_jpegs.picture(rng, 400, 400), "JPEG", restart_marker_blocks=5)
+    fill = RowTransform(STORED, OutputSpec(size=(64, 64), crop="random", crop_ratio=0.3), "")
+    sizes = []
+    decode = simplejpeg.decode_jpeg
+
+    def noted(*arguments: Any) -> np.ndarray:
+        sizes.append(decode(*arguments).shape[:2])
+        return decode(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simplejpeg, "decode_jpeg", noted)
+        crops, flips = fill.draws(np.arange(9, dtype=np.uint64))
+        out = np.zeros(fill.allocate_shape(9), np.uint8)
+        left = put_planned(fill, lying([data] * 9), crops, flips, out, np.arange(9), Meter())
+        assert not list(left)
+    assert len(sizes) == 9
+    assert all(high * wide < 400 * 400 / 3 for high, wide in sizes), sizes
+
+
+def test_a_turned_picture_is_not_planned() -> None:
+    """JPEGs whose EXIF says that they are upright are planned, and none that EXIF or XMP turns,
+    whatever is damaged in these."""
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(4)
+    pixels = cut_jpegs.picture(rng, 40, 50)
+    fill = RowTransform(STORED, OutputSpec(size=(20, 20)), "")
+    out = np.zeros(fill.allocate_shape(1), np.uint8)
+    body = b'http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation="6"/>'
+    xmp = b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body
+    counts: Counter[tuple[bool, bool, bool]] = Counter()
+    for number in range(1200):
+        exif = Image.Exif()
+        exif.endian = "<>"[number % 2]
+        exif[0x010F], exif[0x0132] = "made by", "2000"
+        if number % 3:
+            exif[0x0112] = 1 if number % 3 == 1 else int(rng.integers(9))
+        file = bytearray(encoded(pixels, "JPEG", exif=exif))
+        end = 4 + int.from_bytes(file[4:6], "big")
+        for _ in range(int(rng.integers(4)) if number % 5 == 0 else 0):
+            file[int(rng.integers(6, end))] = int(rng.choice([0, 1, 3, 8, 0x12, 255]))
+        if with_xmp := rng.random() < 0.5:
+            at = 2 if rng.random() < 0.5 else end
+            file[at:at] = xmp
+        data = bytes(file)
+        left = list(put_planned(fill, lying([data]), None, None, out, np.arange(1), Meter()))
+        upright = codec.read_header(data).orientation == 1
+        assert left or upright, number
+        counts[number % 3 == 1, with_xmp, not left] += 1
+    assert counts[True, True, True] > 150, counts  # EXIF says so, and XMP something else
+    assert counts[True, False, False] < 40, counts
+    assert counts[False, True, True] < 80, counts
+
+
+def test_a_file_that_changes_between_header_and_decoding() -> None:
+    """Where the decoder finds a picture of another size than was planned, or one that is too large
+    for the memory, the image is left; and so are all where it does not write to that memory."""
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(3)
+    images = [encoded(cut_jpegs.picture(rng, 90, side), "JPEG") for side in (80, 81, 82)]
+    fill = RowTransform(STORED, OutputSpec(size=(64, 64)), "")
+    out = np.zeros(fill.allocate_shape(3), np.uint8)
+    decode = simplejpeg.decode_jpeg
+
+    def left(instead: Any) -> list[int]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(simplejpeg, "decode_jpeg", instead)
+            return list(put_planned(fill, lying(images), None, None, out, np.arange(3), Meter()))
+
+    assert left(decode) == []
+    assert left(lambda data, *a: decode(images[0], *a)) == [1, 2]
+    assert left(lambda *a: decode(*a).copy()) == [0, 1, 2]
+    large = encoded(cut_jpegs.picture(rng, 900, 900), "JPEG")
+    assert left(lambda data, *a: decode(large, *a)) == [0, 1, 2]
+
+
+def test_a_reader_that_is_closed_plans_no_more() -> None:
+    """Where the reader is being closed, no picture is decoded."""
+    pytest.importorskip("numba")
+    fill = RowTransform(STORED, OutputSpec(size=(4, 4)), "")
+    image = encoded(np.full((9, 9, 3), 200, np.uint8), "JPEG")
+    out = np.zeros(fill.allocate_shape(2), np.uint8)
+    rows, meter = np.arange(2), Meter(stopped=True)
+    assert not list(put_planned(fill, lying([image] * 2), None, None, out, rows, meter))
+    assert not out.any()
+    meter.stopped = False
+    assert not list(put_planned(fill, lying([image] * 2), None, None, out, rows, meter))
+    assert out.all()
+    assert meter.seconds["decode"] > 0
+
+
+def test_without_compiled_code_nothing_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without numba all images go one by one, and give the same bytes."""
+    rng = np.random.default_rng(5)
+    images = [any_image(rng) for _ in range(20)]
+    fill = RowTransform(STORED, OutputSpec(size=(30, 20), crop="random-resized", flip=True), "")
+    keys = mix_rows(1, np.arange(20))
+    with_numba, errors, _ = both_ways(fill, images, keys)
+    for name in ("plan_jpegs", "resize_planned", "resize_u8", "uniform_rows"):
+        monkeypatch.setattr(kernels, name, getattr(twins, name + "_numpy"))
+    without, same_errors, planned = both_ways(fill, images, keys)
+    assert planned == 0
+    np.testing.assert_array_equal(with_numba, without)
+    assert errors == same_errors
+
+
+class _Store:
+    """Images in memory, or ``apart``: as of a file that is read, one at a time."""
+
+    def __init__(self, images: list[bytes], apart: bool) -> None:
+        self.data = np.frombuffer(b"".join(images), np.uint8)
+        self.sizes = np.array([len(image) for image in images])
+        self.offsets = np.cumsum(self.sizes) - self.sizes
+        self.apart = apart
+        self._scratch = np.zeros(self.sizes.max(), np.uint8)
+
+    def address(self, size: int) -> int | None:
+        return None if self.apart else self.data.ctypes.data
+
+    def view(self, offset: int, length: int) -> np.ndarray:
+        part = self.data[offset : offset + length]
+        if not self.apart:
+            return part
+        self._scratch[:] = 0  # valid until the next call
+        self._scratch[:length] = part
+        return self._scratch[:length]
+
+
+class _Origin:
+    def __init__(self, checksums: np.ndarray) -> None:
+        self.checksums = checksums
+
+    def located(self, error: Any, record: int) -> Any:
+        error.index = record
+        return error
+
+
+@pytest.mark.parametrize("together", [0, 20_000, 1 << 20])
+def test_all_ways_of_a_writer(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer serves the same rows, and finds the same samples bad for the same reasons, whether
+    images lie in memory or are read, are compared with checksums or not, and however many are
+    planned together."""
+    monkeypatch.setattr(rows_module, "PLANNED_BYTES", together)
+    rng = np.random.default_rng(9)
+    images = [any_image(rng) for _ in range(30)]
+    sums = np.array([xxh3_64_intdigest(image) for image in images], np.uint64)
+    wrong = np.array([3, 11, 12, 29])
+    sums[wrong] += np.uint64(1)
+    keys = mix_rows(2, np.arange(30))
+    at = rng.permutation(30)
+    wanted = OutputSpec(size=(24, 31), crop="random-resized", flip=True)
+    fill = RowTransform(STORED, wanted, "")
+    alone, damaged = np.zeros(fill.allocate_shape(30), np.uint8), dict[int, str]()
+    crops, flips = fill.draws(keys)
+    assert crops is not None
+    assert flips is not None
+    for k, image in enumerate(images):
+        try:
+            put_encoded(fill, image, crops[k], bool(flips[k]), alone[at[k]], Meter())
+        except DecodeError as exc:
+            damaged[k] = exc.what
+    for apart in (False, True):
+        for check in (None, rng.random(30) < 0.5, np.ones(30, bool)):
+            store, out = _Store(images, apart), np.zeros(fill.allocate_shape(30), np.uint8)
+            job = RowJob(np.arange(30), at, keys, check)
+            writer = RowWriter(_Origin(sums), job, fill, out, Meter())
+            writer.encoded(store, store.offsets, store.sizes)
+            bad = dict(damaged)
+            if check is not None:
+                differ = wrong[check[wrong]].tolist()
+                bad.update(dict.fromkeys(differ, "the stored bytes of a sample are not"))
+            found = {one.error.index: one.error.what for one in writer.errors}
+            assert sorted(found) == sorted(bad)
+            assert all(found[k].startswith(what) for k, what in bad.items()), (found, bad)
+            assert {one.row for one in writer.errors} == {int(at[k]) for k in bad}
+            good = at[[k for k in range(30) if k not in bad]]
+            np.testing.assert_array_equal(out[good], alone[good])
+
+
+def test_groups() -> None:
+    """Images are taken in turn, as many together as have the bytes allowed, and at least one."""
+    for sizes, most in (([3, 4, 5, 100, 1, 1], 7), ([], 5), ([0, 0], 0), ([9], 1), ([1, 1], 0)):
+        found = list(groups(sizes, most))
+        assert [k for some in found for k in range(some.start, some.stop)] == [*range(len(sizes))]
+        for some in found:
+            assert sum(sizes[some]) <= most or some.stop - some.start == 1
+        for one, two in pairwise(found):
+            assert sum(sizes[one]) + sizes[two.start] > most
+
+
+def test_compiled_rectangles_are_those_of_python() -> None:
+    """Compiled code chooses the rectangle that choose_rect does, of any picture, target, crop and
+    ratio, to the pixel."""
+    rng = np.random.default_rng(6)
+    count, shape = 200, (twins.PLAN,)
+    offsets, rows = rng.integers(0, 1 << 40, count), rng.permutation(count)
+    flips = rng.integers(0, 2, count).astype(np.uint8)
+    for number in range(400):
+        high, wide = rng.integers(1, 400, 2)
+        sizes = np.exp(rng.uniform(0, 9, 2)).astype(np.int64)
+        ratio = float(rng.choice([1.0, 0.875, rng.uniform(1e-3, 1)]))
+        wanted = np.array((high, wide, number % 4, 1), np.int64)
+        draws = rng.random((count, 40))
+        if number % 7 == 0:
+            draws = np.empty((count, 0)) if number % 4 in (0, 3) else np.round(draws, 1) * 0.999
+        plans = [np.zeros((count, *shape), np.int64) for _ in range(2)]
+        boxes = [np.zeros((count, 4)) for _ in range(2)]
+        for plan, box, kernel in zip(
+            plans, boxes, (kernels.plan_crops, twins.plan_crops_numpy), strict=True
+        ):
+            picture = np.array((*sizes, 3), np.int64)
+            kernel(5, offsets, picture, wanted, ratio, draws, flips, 99, rows, plan, box)
+        np.testing.assert_array_equal(*plans)
+        np.testing.assert_array_equal(*boxes)
+
+
+def test_compiled_draws_are_those_of_python() -> None:
+    """uniform_rows draws what keyed_random.uniforms does."""
+    keys = mix_rows(3, np.arange(500))
+    for first, count in ((0, 40), (63, 1), (7, 2)):
+        found, twin = np.empty((500, count)), np.empty((500, count))
+        kernels.uniform_rows(keys, first, found)
+        twins.uniform_rows_numpy(keys, first, twin)
+        np.testing.assert_array_equal(found, twin)
+
+
+def test_planned_resizes_are_those_of_the_twin() -> None:
+    """resize_planned gives the bytes of its twin: of any box in a picture, mirrored or not, of any
+    number of channels, and where nothing is to be resized."""
+    rng = np.random.default_rng(8)
+    for number in range(150):
+        channels, method = int(rng.integers(1, 5)), number % 3
+        high, wide = (int(side) for side in rng.integers(1, 40, 2))
+        plan, boxes = np.zeros((3, twins.PLAN), np.int64), np.empty((3, 4))
+        kept = []
+        outs = [np.zeros((3, high, wide, channels), np.uint8) for _ in range(2)]
+        for i in range(3):
+            height, width = (int(side) for side in rng.integers(40, 90, 2))
+            picture = rng.integers(0, 256, (height, width, channels), np.uint8)
+            kept.append(picture)
+            plan[i, :4] = picture.ctypes.data, height, width, rng.integers(2)
+            boxes[i, 2:] = (high, wide) if i == 0 else (rng.uniform(1, height), rng.uniform(1, 40))
+            boxes[i, :2] = rng.uniform(0, (height - boxes[i, 2], width - boxes[i, 3]))
+            if i < 2:
+                boxes[i, :2] = np.floor(boxes[i, :2])
+        for out, resize in zip(
+            outs, (kernels.resize_planned, twins.resize_planned_numpy), strict=True
+        ):
+            plan[:, 4] = out.ctypes.data + np.arange(3) * out[0].nbytes
+            resize(plan, boxes, 0, 2, channels, method, high, wide)
+            assert not out[2].any()
+            resize(plan, boxes, 2, 3, channels, method, high, wide)
+        np.testing.assert_array_equal(*outs)
