@@ -33,8 +33,9 @@ class Batch(Generic[D, L]):
 
     ``data``: (B, C, H, W) or as ``layout`` says, with several fields a tuple of such, one for each
     (see ``data_field``); ``labels``: (B, ...) or None; ``indices``: int64
-    (B,), record numbers in the file, -1 where padded; ``mask``: bool (B,), False for padded or
-    zeroed rows; ``epoch``; ``step``: its number in the epoch; ``last``:
+    (B,), record numbers in the file (of a mix: in its sets in sequence), -1 where padded;
+    ``mask``: bool (B,), False for padded or zeroed rows; ``source``: int64 (B,), the set of a mix;
+    ``epoch``; ``step``: its number in the epoch; ``last``:
     whether it is the last of its epoch. ``data`` and ``labels`` are the
     caller's, to read and write, until the next successful ``getNextBatch()`` (or loop step),
     unless ``keep()`` was called or the reader was opened with ``copy=True``. With ``cuda`` they
@@ -94,6 +95,16 @@ class Batch(Generic[D, L]):
         """The batch's labels, None without any; ReaderClosedError once it was given back."""
         self._check_held()
         return self._labels
+
+    @property
+    def source(self) -> npt.NDArray[np.int64] | None:
+        """Which set of the mix each row is of: int64 (B,), 0 for the first one, -1 where padded;
+        None of a reader without ``mix``."""
+        sets = self._slot.sets
+        if not sets:
+            return None
+        found = np.searchsorted(np.array(sets, np.int64), self.indices, side="right")
+        return np.where(self.indices < 0, -1, found)
 
     def __iter__(self) -> Iterator[D | L]:
         self._check_held()

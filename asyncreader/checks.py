@@ -327,7 +327,8 @@ Rows: TypeAlias = Any
 FILL_MASKED: Final = "say what stands in the place of the masked values: array.filled(0)"
 
 
-def _check_unmasked(value: object) -> None:
+def check_unmasked(value: object) -> None:
+    """Wrong for a masked array, or a list of them."""
     from numpy.ma import MaskedArray
 
     rows = value if isinstance(value, list | tuple) else (value,)
@@ -338,7 +339,7 @@ def _check_unmasked(value: object) -> None:
 def _rows(value: Any) -> Rows:
     import numpy as np
 
-    _check_unmasked(value)
+    check_unmasked(value)
     name = (value if isinstance(value, type) else type(value)).__name__
     try:
         if isinstance(value, list | tuple) or _in_memory(value):
@@ -413,7 +414,7 @@ def _subset(value: Any) -> str | slice | Int64:
         except (TypeError, ValueError):
             raise Wrong("a slice of whole numbers, with a step other than 0") from None
         return value
-    _check_unmasked(value)
+    check_unmasked(value)
     chosen = np.asarray(value)
     if chosen.dtype == np.bool_:
         raise Wrong("a slice, an int64 array (np.flatnonzero) or a name", "a bool array")

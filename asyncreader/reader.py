@@ -72,8 +72,8 @@ class AsyncReader(Generic[D, L]):
         arena: Arena | None = None
         on_device: DeviceRing | None = None
         try:
-            filler = build.make_filler(p, source, self._rank, world_size)
-            self._filler, self._schedule = filler, filler.schedule
+            self._schedule = build.make_schedule(p, source, self._rank, world_size)
+            self._filler = filler = build.make_filler(p, source, self._schedule)
             build.check_values(p, filler)
             layout = build.slot_layout(p, filler)
             if p.workers == "process":
@@ -96,9 +96,9 @@ class AsyncReader(Generic[D, L]):
             if arena is None:
                 self._workers = ThreadWorkers(self._nthread, self._ring, filler, "asyncreader-fill")
             else:
-                recipe = Recipe(p, self._rank, world_size, layout, arena, build.build_worker)
+                recipe = Recipe(p, layout, arena, build.build_worker)
                 self._workers = ProcessWorkers(
-                    self._nthread, self._ring, recipe, source.index, self._rank, p.batch_size
+                    self._nthread, self._ring, recipe, source.index, self._schedule
                 )
             self._plans = PlanAhead(self._schedule)
             self._start = self._schedule.next_batch_at(Cursor())

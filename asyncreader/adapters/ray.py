@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 #: Parameters that say in which order samples come, or where they go: Ray Data says so itself.
 _RAYS_OWN: Final = (
-    *("subset", "shuffle", "shuffle_window", "epochs", "last_batch", "rank", "world_size"),
+    *("subset", "shuffle", "shuffle_window", "weights", "epoch_samples", "mix"),
+    *("epochs", "last_batch", "rank", "world_size"),
     *("workers", "cuda", "copy", "data", "labels"),
 )
 

@@ -105,6 +105,8 @@ def bench(
 def _print_bench(report: BenchReport) -> None:
     params = report.params
     order = "shuffled" if params["shuffle"] else "in order"
+    if params.get("weights") is not None:
+        order = "drawn by weights"
     samples = some(report.count, "sample")
     click.echo(f"{shown(report.path)}: {samples}, {order}, njob {params['njob']}")
     click.echo(f"batch {_shapes(report.data_shape)} {report.dtype}, {in_bytes(report.batch_bytes)}")

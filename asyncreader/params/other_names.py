@@ -38,7 +38,7 @@ _CLASSES: Final = (
     "them"
 )
 _OFTEN: Final = (
-    "shuffle=True, and subset= with the number of a record as often as an epoch should serve it "
+    'weights="balanced" for classes alike, or weights= with a number for each sample '
     "(docs/splits-and-balance.md)"
 )
 _GREY: Final = "nothing instead: asyncreader convert --channels 1 packs grey pictures"
@@ -89,8 +89,8 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("mixup cutmix mixupalpha cutmixalpha mixupprob cutmixprob", _MIXED),
     ("labelsmoothing smoothing", "CrossEntropyLoss(label_smoothing={}) in torch, or " + _ONE_HOT),
     ("onehot labelmode classmode categorical", _ONE_HOT),
-    ("numclasses nclasses nbclasses classes classnames labelnames", _CLASSES),
-    ("weights weight classweights classweight sampleweights sampleweight balanced balance", _OFTEN),
+    ("numclasses nclasses nbclasses classnames labelnames", _CLASSES),
+    ("weight classweights classweight sampleweights sampleweight balanced balance", _OFTEN),
     ("weightedsampler oversample upsample", _OFTEN),
     ("grayscale greyscale gray grey colormode numchannels channels inchannels", _GREY),
     ("bs batch samplespergpu batchsizeperreplica", "batch_size={}"),
@@ -118,7 +118,8 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("shufflebuffer buffersize shufflebuffersize initialfill", _WINDOWED),
     ("randomshuffle reshuffleeachiteration", "shuffle=True: another order each epoch"),
     ("replacement", 'shuffle="replacement"'),
-    ("numsamples limit maxsamples samplesperepoch", _FIRST_ONES),
+    ("numsamples limit maxsamples", _FIRST_ONES),
+    ("samplesperepoch epochsize", "epoch_samples={}, with weights="),
     ("oscache mmap memmap mmapmode", 'io="mmap" for True, io="pread" for False'),
     ("cache inmemory cacheinmemory", "nothing instead: the system keeps what was read in memory"),
     ("numreplicas numshards", "world_size={}"),
@@ -145,7 +146,8 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("deterministic", "nothing instead: the order follows from seed=, never from threads"),
     ("ignoreerrors skiperrors skipbad handler onbad", 'on_error="skip"'),
     ("profile profiler", 'trace="trace.json"'),
-    ("mix datasets concat", "path=[...] for several files as one set"),
+    ("datasets concat", "path=[...] for several files as one set, mix={{path: ratio}} for shares"),
+    ("proportions proportion ratios mixing sampleprobs streams", "mix={{path: ratio}}"),
     ("masks maskfield mask", 'data_field=["data", "mask"] (docs/masks-and-fields.md)'),
     ("window windowsize seqlen sequencelength numframes", _WINDOW),
 )  # fmt: skip

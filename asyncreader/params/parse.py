@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from ..checks import written
 from ..errors import ParamsError
-from ..sampling import takes_window
+from ..sampling import draws, takes_classes, takes_weights, takes_window
 from .other_names import instead
 from .reader import PARAMETERS, PATHS, READ_BY, SHUFFLE_WINDOW, Given, ReaderParams
 
@@ -75,12 +75,12 @@ def _collect(params: Given | None) -> dict[str, object]:
 
 
 def _check_source(given: Mapping[str, object]) -> None:
-    named = [n for n in (*PATHS, "data") if given.get(n) is not None]
+    named = [n for n in (*PATHS, "mix", "data") if given.get(n) is not None]
     if len(named) != 1:
         raise ParamsError(
             "name one source of data",
             found=" and ".join(named) or "none",
-            expected="one of path, hdf5_path, lmdb_path or data",
+            expected="one of path, hdf5_path, lmdb_path, mix or data",
         )
     if given.get("labels") is not None and "data" not in named:
         raise ParamsError(
@@ -111,7 +111,41 @@ def _check_together(p: ReaderParams) -> None:
         raise ParamsError("crop and crop_ratio need size=(H, W)")
     if not takes_window(p.shuffle) and p.shuffle_window != SHUFFLE_WINDOW:
         raise ParamsError('shuffle_window goes with shuffle="block"', found=f"{p.shuffle!r}")
+    if p.weights is not None and not takes_weights(p.shuffle):
+        raise ParamsError(
+            "weights make independent draws, an order of their own",
+            found=f"weights and shuffle={p.shuffle!r}",
+            hint="leave one of them out",
+        )
+    some = p.weights is not None or p.mix is not None or draws(p.shuffle)
+    if p.epoch_samples is not None and not some:
+        raise ParamsError(
+            'epoch_samples goes with weights, mix or shuffle="replacement"',
+            found=f"shuffle={p.shuffle!r}",
+            hint="other epochs serve each sample once; subset= serves fewer of them",
+        )
+    _check_mix(p)
     _check_fields(p)
+
+
+def _check_mix(p: ReaderParams) -> None:
+    if p.mix is None:
+        for name in ("mix_until", "classes"):
+            if getattr(p, name) != PARAMETERS[name].default:
+                raise ParamsError(f"{name} goes with mix", found=f"{name}={getattr(p, name)!r}")
+        return
+    if p.weights is not None or takes_classes(p.shuffle):
+        other = "weights" if p.weights is not None else f"shuffle={p.shuffle!r}"
+        raise ParamsError(
+            f"mix and {other} both say how often a sample comes",
+            hint='leave one of them out; the sets of a mix take shuffle=True, "block" or '
+            '"replacement"',
+        )
+    if p.epoch_samples is not None and p.mix_until != PARAMETERS["mix_until"].default:
+        raise ParamsError(
+            "epoch_samples and mix_until both say when an epoch of a mix ends",
+            hint="leave one of them out",
+        )
 
 
 def _check_fields(p: ReaderParams) -> None:

@@ -15,17 +15,23 @@ from .. import checks
 from ..checks import one_of, optional, or_auto, whole
 from ..sampling import Shuffle
 from .declare import declared, parameter
+from .shares import MIX, WEIGHTS
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ..array_types import Int64
+    from ..array_types import Float64, Int64
     from ..pixels.transform import OutputSpec
 
 #: What names packed files: a path, a glob or several of them.
 PATHS: Final = ("path", "hdf5_path", "lmdb_path")
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+#: The sets of a mix: each path, or several as one set, with its ratio.
+Ratios: TypeAlias = (
+    Mapping[str, float] | Mapping[os.PathLike[str], float] | Mapping[str | tuple[str, ...], float]
+)
 
 #: Parameters that say which part of a packed set is meant.
 READ_BY: Final = (
@@ -49,6 +55,8 @@ Interpolation: TypeAlias = Literal["bilinear", "bicubic", "area", "nearest"]
 OnError: TypeAlias = Literal["raise", "skip", "zero"]
 Verify: TypeAlias = Literal["always", "first", "never"]
 Io: TypeAlias = Literal["auto", "mmap", "pread"]
+MixUntil: TypeAlias = Literal["all", "first"]
+Classes: TypeAlias = Literal["joined", "own"]
 Auto: TypeAlias = Literal["auto"]
 
 
@@ -58,6 +66,9 @@ class ReaderKeywords(TypedDict, total=False):
     path: Paths | None
     hdf5_path: Paths | None
     lmdb_path: Paths | None
+    mix: Ratios | None
+    mix_until: MixUntil
+    classes: Classes
     data: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
     labels: npt.ArrayLike | None
     data_field: str | Sequence[str]
@@ -70,6 +81,8 @@ class ReaderKeywords(TypedDict, total=False):
     workers: Workers
     shuffle: Shuffle
     shuffle_window: int
+    weights: Literal["balanced"] | npt.ArrayLike | None
+    epoch_samples: int | None
     seed: int
     epochs: int | None
     last_batch: LastBatch
@@ -132,6 +145,26 @@ class ReaderParams:
         "the same, and an error if it is not LMDB",
         shown="one of these",
     )
+    mix: dict[str | tuple[str, ...], float] | None = parameter(
+        None,
+        optional(MIX),
+        "several sets by ratio: `{path: ratio}`, the ratios 1 together. Each has its own order and "
+        "every batch holds them by these ratios; `batch.source` says which set a row is of, and "
+        "`indices` number the records of all sets in sequence",
+        shown="one of these",
+    )
+    mix_until: MixUntil = parameter(
+        "all",
+        one_of(MixUntil),
+        'when an epoch of a `mix` ends: `"all"`: as soon as every set is used up, where those that '
+        'end before begin anew; `"first"`: as soon as one is',
+    )
+    classes: Classes = parameter(
+        "joined",
+        one_of(Classes),
+        'classes of a `mix`: `"joined"`: those of one name are one, numbered as `reader.classes` '
+        'lists them; `"own"`: the numbers of each set come behind those of the sets before it',
+    )
     data: object = parameter(
         None,
         optional(checks.DATA),
@@ -177,10 +210,25 @@ class ReaderParams:
         False,
         one_of(Shuffle),
         '`True`: another permutation every epoch; `"block"`: blocks of storage in random order, '
-        'samples mixed over a window; `"replacement"`: independent draws',
+        'samples mixed over a window; `"replacement"`: independent draws; '
+        '`"balanced-permutation"`: groups of one sample of each class, and none comes again before '
+        "all of its class have come",
     )
     shuffle_window: int = parameter(
         SHUFFLE_WINDOW, whole(1), 'samples mixed together by `"block"`, at most 256 MiB decoded'
+    )
+    weights: Literal["balanced"] | Float64 | None = parameter(
+        None,
+        optional(WEIGHTS),
+        "independent draws: how often each sample comes, relative to the others. One number for "
+        'each sample (of the `subset`, in its order), or `"balanced"`: each class as often as the '
+        "others. Samples of weight 0 never come",
+    )
+    epoch_samples: int | None = parameter(
+        None,
+        optional(whole(1, 1 << 63)),
+        'samples in an epoch with `weights`, `mix` or `shuffle="replacement"`',
+        shown="as many as there are samples",
     )
     seed: int = parameter(0, whole(0, 1 << 64), "seed of the order, of crops and of flips")
     epochs: int | None = parameter(None, optional(whole(1)), "number of epochs; None: endless")
@@ -378,7 +426,7 @@ class ReaderParams:
 PARAMETERS: Final = declared(ReaderParams)
 
 #: Parameters whose values may have no hash; equal ones of the others have equal hashes.
-_UNHASHED: Final = ("data", "labels", "subset", "postprocess")
+_UNHASHED: Final = ("mix", "data", "labels", "subset", "weights", "postprocess")
 
 
 def _equal(a: object, b: object) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import ParamsError
 from ..params import PATHS, ReaderParams
 from ..pixels.transform import RowTransform
-from ..sampling import sampler_of
+from ..sampling import sampler_of, takes_classes
 from ..sampling.samplers import Storage
 from ..sampling.schedule import BatchPlan, Cursor, Schedule
 from ..sources import (
@@ -29,7 +29,7 @@ from ..sources import (
     read_rows,
 )
 from ..sources.sets.joined import JoinedSource
-from ..sources.subset import resolve_subset
+from ..sources.subset import classes_of, resolve_subset, resolve_weights
 from ..stats import Meter
 from ..system.memory import aligned_empty
 from .fill_batch import BatchFiller
@@ -47,23 +47,40 @@ def rooted(p: ReaderParams) -> ReaderParams:
     for name in PATHS:
         path = getattr(p, name)
         if path is not None:
-            one = isinstance(path, str)
-            found[name] = absolute_pattern(path) if one else tuple(map(absolute_pattern, path))
+            found[name] = _absolute(path)
+    if p.mix is not None:
+        found["mix"] = {_absolute(path): ratio for path, ratio in p.mix.items()}
+        if len(found["mix"]) < len(p.mix):
+            raise ParamsError("a set of the mix is named twice", found=", ".join(map(str, p.mix)))
     for name in ("labels_path", "trace"):
         if getattr(p, name) is not None:
             found[name] = absolute(getattr(p, name))
     return replace(p, **found)
 
 
-def make_filler(
-    p: ReaderParams, source: OpenSet, rank: int, world_size: int, allocate: Allocate = np.zeros
-) -> BatchFiller:
-    """The filler of a source, with its order. ParamsError if source and parameters do not fit."""
-    fills = source.fills(p.wanted)
+def _absolute(path: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    if isinstance(path, str):
+        return absolute_pattern(path)
+    return tuple(map(absolute_pattern, path))
+
+
+def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) -> Schedule:
+    """The batches of a rank, in the order that the parameters ask for. ParamsError if source and
+    parameters do not fit."""
     if p.last_batch == "short" and world_size != 1:
         raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
     subset = resolve_subset(p.subset, source)
-    sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, _storage(source, fills), subset)
+    storage = replace(
+        _storage(source, p),
+        weights=resolve_weights(p.weights, source, subset),
+        classes=classes_of(source, subset, f"shuffle={p.shuffle!r}")
+        if takes_classes(p.shuffle)
+        else None,
+        epoch_samples=p.epoch_samples,
+        ratios=() if p.mix is None else tuple(p.mix.values()),
+        until_first=p.mix_until == "first",
+    )
+    sampler = sampler_of(p.shuffle, p.seed, p.shuffle_window, storage, subset)
     schedule = Schedule(sampler, p.batch_size, rank, world_size, p.last_batch)
     if schedule.steps == 0:
         raise ParamsError(
@@ -71,8 +88,15 @@ def make_filler(
             found=f"{schedule.length} samples, batch_size x world_size = {schedule.global_batch}",
             hint='lower batch_size, or last_batch="pad", "wrap" or "short"',
         )
-    if sampler.window:
-        source.reserve(sampler.window)
+    return schedule
+
+
+def make_filler(
+    p: ReaderParams, source: OpenSet, schedule: Schedule, allocate: Allocate = np.zeros
+) -> BatchFiller:
+    """The filler of a source. ParamsError if source and parameters do not fit."""
+    if schedule.sampler.window:
+        source.reserve(schedule.sampler.window)
     unchecked = [name for name in source.names if name not in source.checked]
     if p.verify == "always" and unchecked:
         raise ParamsError(
@@ -83,7 +107,7 @@ def make_filler(
         )
     return BatchFiller(
         source,
-        fills,
+        source.fills(p.wanted),
         schedule,
         on_error=p.on_error,
         verify=p.verify,
@@ -100,7 +124,7 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
     values that the stored dtype has. A value that this does not find fails its batch later.
     """
     fill, sampler = filler.fills[0], filler.schedule.sampler
-    slow = sampler.warning(_storage(filler.source, filler.fills))
+    slow = sampler.warning(_storage(filler.source, p))
     for warning in (slow, _warning_of_scale(p, fill)):
         if warning is not None:
             warnings.warn(warning, stacklevel=3)
@@ -149,6 +173,7 @@ def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
         rows=tuple(Part(fill.allocate_shape(p.batch_size), fill.dtype) for fill in filler.fills),
         labels=None if table is None else Part((p.batch_size, *table.shape[1:]), table.dtype),
         several=filler.source.named,
+        sets=filler.source.set_ends,
     )
     _check_memory(p, layout)
     for number, stage in enumerate(filler.stages):
@@ -207,13 +232,12 @@ def shared_slots(
 def build_worker(
     index: SetIndex,
     p: ReaderParams,
-    rank: int,
-    world_size: int,
+    schedule: Schedule,
     layout: SlotLayout,
     arena: Arena,
 ) -> tuple[BatchFiller, list[Slot]]:
     """The filler and the slots of a worker process: its own source of the set, shared memory."""
-    filler = make_filler(p, index.open(), rank, world_size, arena.empty)
+    filler = make_filler(p, index.open(), schedule, arena.empty)
     return filler, layout.build(p.njob + 1, arena.empty, filler.handed_out)
 
 
@@ -222,14 +246,15 @@ def open_set(p: ReaderParams) -> OpenSet:
     return open_reader_source(p)
 
 
-def _storage(source: OpenSet, fills: tuple[RowTransform, ...]) -> Storage:
-    """What a sampler needs to know of a set whose fields become rows by ``fills``."""
+def _storage(source: OpenSet, p: ReaderParams) -> Storage:
+    """What a sampler needs to know of a set, which is decoded as ``p`` says."""
     decoded = sum(
         int(np.prod(fill.stored.shape)) * fill.stored.dtype.itemsize
         if fill.stored.shape is not None
         else fill.row_bytes
-        for fill in fills
+        for fill in source.fills(p.wanted)
     )
     facts, block = source.facts, source.first.index.block
     files = source.first.open_at_once if isinstance(source.first, JoinedSource) else None
-    return Storage(facts.path, facts.count, block, decoded, facts.ends, files)
+    sets = tuple(_storage(one, p) for one in source.sets)
+    return Storage(facts.path, facts.count, block, decoded, facts.ends, files, sets=sets)

@@ -22,7 +22,7 @@ import numpy as np
 from ..array_types import UInt8
 from ..errors import AsyncReaderError, as_ours
 from ..params import ReaderParams
-from ..sampling.schedule import BatchPlan, Cursor
+from ..sampling.schedule import BatchPlan, Cursor, Schedule
 from ..sources import SetIndex
 from ..stats import BadRow, Meter
 from ..system.signals import end_with_parent
@@ -38,15 +38,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a worker rebuilds what the parent has, but for the set: picklable, and small."""
+    """How a worker rebuilds what the parent has, but for the set and the order: picklable, and
+    small."""
 
     params: ReaderParams
-    rank: int
-    world_size: int
     layout: SlotLayout
     arena: Arena
     build: Callable[
-        [SetIndex, ReaderParams, int, int, SlotLayout, Arena], tuple[BatchFiller, list[Slot]]
+        [SetIndex, ReaderParams, Schedule, SlotLayout, Arena], tuple[BatchFiller, list[Slot]]
     ]
 
 
@@ -117,17 +116,17 @@ class ProcessWorkers(ProcessGroup):
         ring: SlotRing,
         recipe: Recipe,
         index: SetIndex,
-        rank: int,
-        batch: int,
+        schedule: Schedule,
     ) -> None:
         super().__init__(count, ring, "asyncreader-fill")
         self.meters = [Meter() for _ in range(count)]
-        # data and labels are in the index
-        self._recipe = replace(recipe, params=replace(recipe.params, data=None, labels=None))
+        # data and labels are in the index, the others in the schedule
+        few = replace(recipe.params, data=None, labels=None, subset=None, weights=None)
+        self._recipe = replace(recipe, params=few)
         self._given = {name: getattr(recipe.params, name) for name in _GIVEN}
-        self._index = index
-        self._shared: Shared[SetIndex] | None = None
-        self._offset = rank * batch
+        self._set = index, schedule
+        self._shared: Shared[tuple[SetIndex, Schedule]] | None = None
+        self._offset = schedule.rank * schedule.batch
 
     def _started_with(self, number: int) -> tuple[Callable[..., None], tuple[Any, ...]]:
         return _main, (self._recipe, self._shared)
@@ -137,10 +136,11 @@ class ProcessWorkers(ProcessGroup):
             self._try_pickle(
                 name, value, "use a function defined at the top of a module and data given by path"
             )
-        self._shared = Shared(self._index)
+        self._shared = Shared(self._set)
 
     def start(self) -> None:
-        """Spawn all processes; they get the set's index, and share its memory from then on."""
+        """Spawn all processes; they get the set's index and the order, and share their memory from
+        then on."""
         try:
             super().start()
         finally:
@@ -211,17 +211,11 @@ class ProcessWorkers(ProcessGroup):
 # -- in the worker -------------------------------------------------------------------------------
 
 
-def _main(pipe: Connection, recipe: Recipe, index: Shared[SetIndex]) -> None:
+def _main(pipe: Connection, recipe: Recipe, shared: Shared[tuple[SetIndex, Schedule]]) -> None:
     try:
         end_with_parent()
-        filler, slots = recipe.build(
-            index.load(),
-            recipe.params,
-            recipe.rank,
-            recipe.world_size,
-            recipe.layout,
-            recipe.arena,
-        )
+        index, schedule = shared.load()
+        filler, slots = recipe.build(index, recipe.params, schedule, recipe.layout, recipe.arena)
     except BaseException as exc:
         send_error(pipe, as_ours(exc))
         return

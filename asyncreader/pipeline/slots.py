@@ -79,13 +79,15 @@ class SlotLayout:
     """What the buffers of a slot are.
 
     ``rows``: shape and dtype of the memory of each field, ``labels``: of the labels; ``several``:
-    see :class:`BatchLayout`; ``made``: what each stage makes of the rows (see stages.py).
+    see :class:`BatchLayout`; ``made``: what each stage makes of the rows (see stages.py); ``sets``:
+    the record numbers at which the sets of a mix end.
     """
 
     rows: tuple[Part, ...]
     labels: Part | None
     several: bool = False
     made: tuple[BatchLayout, ...] = ()
+    sets: tuple[int, ...] = ()
 
     def sizes(self) -> list[int]:
         """Bytes of each buffer, in the order in which build() asks for them."""
@@ -100,7 +102,7 @@ class SlotLayout:
         view: Callable[[Sequence[Array]], tuple[Array, ...]],
     ) -> list[Slot]:
         """``count`` slots; ``view`` takes the rows of each field and returns what the user sees."""
-        return [Slot(number, self.memory(allocate, view)) for number in range(count)]
+        return [Slot(number, self.memory(allocate, view), self.sets) for number in range(count)]
 
     def memory(
         self, allocate: Allocate, view: Callable[[Sequence[Array]], tuple[Array, ...]]
@@ -155,7 +157,8 @@ class Slot(RingSlot):
     """The buffers of one batch, allocated once, and what is being done with them.
 
     ``rows``, ``made``: see :class:`SlotMemory`; ``labels``: (B, ...) or None; ``out``,
-    ``out_labels``, ``several``: the last of ``made``, which is handed out.
+    ``out_labels``, ``several``: the last of ``made``, which is handed out; ``sets``:
+    see :class:`SlotLayout`.
     """
 
     __slots__ = (
@@ -167,13 +170,15 @@ class Slot(RingSlot):
         "out",
         "out_labels",
         "rows",
+        "sets",
         "several",
     )
 
     plan: BatchPlan | None
 
-    def __init__(self, number: int, memory: SlotMemory) -> None:
+    def __init__(self, number: int, memory: SlotMemory, sets: tuple[int, ...] = ()) -> None:
         super().__init__(number)
+        self.sets = sets
         self.use(memory)
         #: What was handed out last: weak references to the batch and to its first array.
         self.batch: tuple[weakref.ref[Any], weakref.ref[Array]] | None = None

@@ -34,6 +34,7 @@ from typing import Any, Final
 from . import planes_twins, twins
 
 feistel_rows: Callable[..., None]
+permuted_rows: Callable[..., None]
 uniform_rows: Callable[..., None]
 gather_rows: Callable[..., None]
 pread_rows: Callable[..., None]

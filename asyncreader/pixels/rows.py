@@ -23,7 +23,7 @@ from .fill_tables import LEAST_HASHED, ROW_BYTES
 from .planes import YUV420
 from .row_filler import RowFiller
 from .steps import Row
-from .transform import SCRATCH, RowTransform
+from .transform import SCRATCH, RowTransform, SampleSpec
 from .twins import bytes_at
 
 E = TypeVar("E", bound=AsyncReaderError)
@@ -73,6 +73,8 @@ class RowError:
 
 class Origin(Protocol):
     """What a writer asks of the source whose samples it writes."""
+
+    spec: SampleSpec
 
     @property
     def checksums(self) -> UInt64 | None:
@@ -169,7 +171,7 @@ class RowWriter:
         self.out = out
         self.meter = meter
         self.errors: list[RowError] = [] if errors is None else errors
-        self._first = first
+        self._first = self._named_from = first
         self._drawn = False
         self._crops: Array | None = None
         self._flips: UInt8 | None = None
@@ -177,8 +179,11 @@ class RowWriter:
     def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> RowWriter:
         """See :class:`Writer`."""
         job = self.job.pick(positions)._replace(records=local)
-        first += self._first
-        return RowWriter(origin, job, self.fill, self.out, self.meter, self.errors, first)
+        fill = self.fill.members.get(first, self.fill)
+        part = RowWriter(origin, job, fill, self.out, self.meter, self.errors, first + self._first)
+        # of a mix, errors name records by their numbers in their own set
+        part._named_from = self._named_from + (0 if self.fill.members else first)
+        return part
 
     @property
     def stopped(self) -> bool:
@@ -195,7 +200,7 @@ class RowWriter:
     def fail(self, i: int, error: SampleError) -> None:
         """Sample ``i`` is bad."""
         error.hint = error.hint or SKIP_HINT
-        self._locate(error, i).shift_record(self._first)
+        self._locate(error, i).shift_record(self._named_from)
         self.errors.append(RowError(int(self.job.rows[i]), error))
 
     def fail_all(self, which: Int64, error: DecodeError) -> None:
@@ -374,6 +379,7 @@ class RowWriter:
         part = RowWriter(
             self.origin, job, self.fill, self.out, self.meter, self.errors, self._first
         )
+        part._named_from = self._named_from
         if self._drawn:
             part._drawn = True
             part._crops = None if self._crops is None else self._crops[which]

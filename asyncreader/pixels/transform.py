@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -156,7 +156,8 @@ class RowTransform:
     flips), "affine" (uint8 -> float32 or float16) and "transpose" (HWC -> CHW), each one compiled
     pass for a whole batch; "resize" (uint8 pictures, cropped and resized) or "each" (per image).
     ``frame``: (H, W) of the picture whose crop is taken (that of the first field), None for a
-    sample's own.
+    sample's own. ``members``: of a mix of sets, that of each set, by the number of the set's first
+    record.
     """
 
     def __init__(
@@ -168,6 +169,7 @@ class RowTransform:
     ) -> None:
         self.stored = stored
         self.wanted = wanted
+        self.members: Mapping[int, RowTransform] = {}
         self._frame = frame
         self._path = path
         self.dtype = wanted.dtype or stored.dtype.newbyteorder("=")

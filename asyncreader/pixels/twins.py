@@ -61,6 +61,22 @@ def _round(half: UInt64, key: np.uint64) -> UInt64:
     return mixed
 
 
+def permuted_rows_numpy(
+    positions: Int64, counts: Int64, keys: UInt64, rounds: int, out: Int64
+) -> None:
+    """The swap-or-not shuffle of each position under its own key: see sampling/feistel.py."""
+    sizes, images = counts.astype(np.uint64), positions.copy()
+    for number in range(rounds):
+        key = mix_rows(number, keys.view(np.int64))
+        # the first 32 bits times the count, over 2**32
+        partners = ((key >> np.uint64(32)) * sizes >> np.uint64(32)).view(np.int64) - images
+        partners += np.where(partners < 0, counts, 0)
+        shared = np.maximum(images, partners)
+        swap = mix_rows(0, shared + key.view(np.int64)) >> np.uint64(63) != 0
+        images = np.where(swap, partners, images)
+    out[:] = images
+
+
 def bytes_at(address: int, length: int) -> UInt8:
     """The ``length`` bytes at ``address`` as an array that does not own them."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(address))

@@ -1,9 +1,9 @@
 """Keyed permutations of 0 .. N-1, evaluated anywhere in O(1) time and memory.
 
-A permutation is an alternating Feistel network over the smallest power of two >= N, with cycle
-walking (Black & Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Its round function
-is the finaliser of SplitMix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014).
+:class:`Permutation` is an alternating Feistel network over the smallest power of two >= N, with
+cycle walking (Black & Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Its round
+function is the finaliser of SplitMix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014). :func:`permuted` is for positions of many permutations at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from ..array_types import Int64
+from ..array_types import Int64, UInt64
 from ..keyed_random import key_of, mix_rows
 from ..pixels import kernels
 
@@ -66,3 +66,21 @@ class Permutation:
 def permutation(count: int, *key_parts: int) -> Permutation:
     """The permutation of ``count`` keyed by ``key_parts``; the last few are remembered."""
     return Permutation(count, key_of(*key_parts))
+
+
+#: Rounds of permuted(): with 16, all orders of 2 to 6 numbers are drawn alike, as far as 500,000
+#: keys can tell; a number is in no swap of 20 rounds once in a million times.
+SWAPS: Final = 20
+
+
+def permuted(positions: Int64, counts: Int64, keys: UInt64) -> Int64:
+    """The image of each position (int64, 0 .. count-1) under a permutation of its own, of so many
+    numbers (int64, below 2**32) and with such a key (uint64); in a new array.
+
+    This is the swap-or-not shuffle (Hoang, Morris & Rogaway, "An enciphering scheme based on a card
+    shuffle", CRYPTO 2012): in each round a number and its partner, the round's key less the number,
+    stay or change places, as a random bit says that both of them share.
+    """
+    out = np.empty(positions.shape, np.int64)
+    kernels.permuted_rows(positions, np.ascontiguousarray(counts), keys, SWAPS, out)
+    return out

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from ..array_types import Int64
+from ..array_types import Bools, Float64, Int64
 from ..keyed_random import (
     STREAM_BAD_SAMPLE,
     STREAM_REPLACEMENT,
@@ -29,12 +29,31 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
+def passes(first: int, count: int, draws: Int64) -> Iterator[tuple[int, Bools | slice, Int64]]:
+    """Passes over ``count`` records that the draws ``first + draws`` are of: the number of each,
+    which of the draws, and the positions of these in the pass (int64)."""
+    begun, at = divmod(first, count)
+    lowest, highest = ((int(draw) + at) // count for draw in (draws.min(), draws.max()))
+    if lowest == highest:  # all are of one, as most are
+        yield begun + lowest, slice(None), draws + (at - lowest * count)
+        return
+    draws = draws + at
+    number = draws // count
+    inside = draws - number * count
+    for one in np.unique(number).tolist():
+        which = number == one
+        yield begun + one, which, inside[which]
+
+
 @dataclass(frozen=True, eq=False)
 class Storage:
-    """How a set is stored, as far as an order depends on it.
+    """What an order depends on: how a set is stored, and what is wanted of its samples.
 
     ``count``: its samples; ``block``: those that are stored together; ``sample_bytes``: of one
     decoded; ``ends``: where each of several files ends; ``open_files``: those that stay open.
+    ``weights``: float64, of each sample (of the subset), and ``classes``: int64, 0 .. K-1;
+    ``epoch_samples``: draws in an epoch, None for as many as there are samples. ``sets``: those
+    of a mix, with their ``ratios``; ``until_first``: its epoch ends when one of them is used up.
     """
 
     path: str
@@ -43,13 +62,19 @@ class Storage:
     sample_bytes: int = 1
     ends: Int64 | None = None
     open_files: int | None = None
+    weights: Float64 | None = None
+    classes: Int64 | None = None
+    epoch_samples: int | None = None
+    sets: tuple[Storage, ...] = ()
+    ratios: tuple[float, ...] = ()
+    until_first: bool = False
 
 
 class Sampler(Protocol):
     """Which record comes at which position: a pure function of (seed, epoch, position).
 
-    A sampler is a small frozen value without I/O; each worker process makes its own. Derive from
-    this class: what has a body here is right for most samplers.
+    A sampler is a small frozen value without I/O; worker processes get it pickled, with its arrays
+    in shared memory. Derive from this class: what has a body here is right for most samplers.
 
     ``kind``: its value of ``shuffle``; ``population``: records that it draws from; ``seed``: of all
     that it draws; ``subset``: the only records of the set that can come, None for all; ``window``:
@@ -97,7 +122,7 @@ class Sequential(Sampler):
         return positions
 
 
-class _AtRandom(Sampler, Protocol):
+class AtRandom(Sampler, Protocol):
     """A sampler whose samples come from anywhere in the set."""
 
     def warning(self, storage: Storage) -> str | None:
@@ -112,7 +137,7 @@ class _AtRandom(Sampler, Protocol):
 
 
 @dataclass(frozen=True)
-class Shuffled(_AtRandom):
+class Shuffled(AtRandom):
     """Another permutation of all records in each epoch."""
 
     kind = True
@@ -124,12 +149,22 @@ class Shuffled(_AtRandom):
 
 
 @dataclass(frozen=True)
-class Replacement(_AtRandom):
-    """Independent draws, as many in each epoch as there are records."""
+class Replacement(AtRandom):
+    """Independent draws; ``samples`` in each epoch, None for as many as there are records."""
 
     kind = "replacement"
     population: int
     seed: int = 0
+    samples: int | None = None
+
+    @property
+    def length(self) -> int:
+        return self.population if self.samples is None else self.samples
+
+    def identity(self) -> Mapping[str, str | int | None]:
+        """With the number of samples, where that is not the number of records."""
+        same = self.length == self.population
+        return {"shuffle": self.kind} | ({} if same else {"epoch_samples": self.length})
 
     def records(self, epoch: int, positions: Int64) -> Int64:
         draws = mix_rows(key_of(self.seed, STREAM_REPLACEMENT, epoch), positions)

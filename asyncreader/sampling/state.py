@@ -18,9 +18,15 @@ ORDER_VERSION: Final = 2
 _RESUME: Final = {
     "fingerprint": "resume on the same samples in the same order, in one file or in shards; some "
     "of the shards, another subset or other fields are another data set",
+    "weights": "the order follows from the weights: resume with the same ones",
+    "classes": 'with shuffle="balanced-permutation" the order follows the labels: resume with the '
+    "same ones",
     "files": 'with shuffle="block" the order follows how samples are cut into files: resume on '
     "files that hold as many samples each",
 }
+
+#: What the states of some samplers have, and the others' have not.
+_OF_SOME: Final = ("mix", "weights", "classes", "epoch_samples")
 
 
 def state_at(schedule: Schedule, cursor: Cursor, fingerprint: str) -> State:
@@ -50,11 +56,12 @@ def cursor_in(schedule: Schedule, state: object, fingerprint: str) -> Cursor:
     missing = [
         name
         for name in ("epoch", "samples", "steps", "global_batch", *identity)
-        if name not in state and name != "files"  # older states of one file have none
+        if name not in state and name not in ("files", *_OF_SOME)  # not in all states
     ]
     if missing:
         raise ParamsError("the state lacks fields", found=", ".join(missing))
-    for name, mine in identity.items():
+    # what only another order has is None here
+    for name, mine in (identity | {n: identity.get(n) for n in _OF_SOME}).items():
         if state.get(name) != mine:
             raise ParamsError(
                 f"the state is of other training: {name} differs",

@@ -31,6 +31,22 @@ def ends_inside(ends: Int64 | None, subset: Subset | None) -> Int64 | None:
     return left
 
 
+def subset_digest(subset: Subset) -> str:
+    """A digest of which records these are."""
+    return digest(str(subset).encode() if isinstance(subset, slice) else subset.tobytes())
+
+
+def subset_inside(subset: Subset | None, first: int, end: int) -> Subset | None:
+    """The part of ``subset`` that lies in records ``first`` to ``end - 1``, numbered from there."""
+    if subset is None:
+        return None
+    if isinstance(subset, slice) and subset.step == 1:
+        low, high = (min(max(bound, first), end) - first for bound in (subset.start, subset.stop))
+        return slice(low, high, 1)
+    chosen = np.arange(*subset.indices(end)) if isinstance(subset, slice) else subset
+    return chosen[(chosen >= first) & (chosen < end)] - first
+
+
 class Within(Sampler):
     """The records of ``subset`` in the order of ``sampler``, whose population is their number."""
 
@@ -56,8 +72,7 @@ class Within(Sampler):
 
     @cached_property
     def _digest(self) -> str:
-        subset = self.subset
-        return digest(str(subset).encode() if isinstance(subset, slice) else subset.tobytes())
+        return subset_digest(self.subset)
 
     def warning(self, storage: Storage) -> str | None:
         return self._sampler.warning(storage)

@@ -7,6 +7,7 @@ one of its fields is.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar, runtime_checkable
@@ -148,6 +149,8 @@ class OpenSet:
         self.named = index.named or len(parts) > 1
         self.names = tuple(index.fields)
         self.parts = tuple(parts)
+        #: those of a mix, in which record numbers continue from set to set
+        self.sets: tuple[OpenSet, ...] = ()
         self.first = first = parts[0]
         self.spec = first.spec
         self.labels = index.labels
@@ -155,6 +158,11 @@ class OpenSet:
             self.labels = first.labels
         fields = index.fields.items()
         self.checked = tuple(name for name, one in fields if one.checked == "all")
+
+    @property
+    def set_ends(self) -> tuple[int, ...]:
+        """The record numbers at which the sets of a mix end; () where this is no mix."""
+        return tuple(itertools.accumulate(one.facts.count for one in self.sets))
 
     def only(self, name: str) -> OpenSet:
         """The set with one of its fields alone."""
@@ -194,7 +202,8 @@ class OpenSet:
                     bad.error.what = f"field {name!r}: {bad.error.what}"
                 if bad.error.source_path is None and bad.error.index is not None:
                     # a field without paths of its own: its picture's
-                    origin = Inspector(self.first).path(bad.error.index)
+                    record = int(plan.records[np.flatnonzero(plan.rows == bad.row)[0]])
+                    origin = Inspector(self.first).path(record)
                     bad.error.source_path = base.shown_path(origin)
                 errors.append(bad)
         return tuple(errors)

@@ -12,10 +12,15 @@ from ..formats import packed as fmt
 from .fields import OpenSet
 from .inspector import Inspector
 from .sets.joined import JoinedSource
+from .sets.mixed import MixedSet
 
 
 def fingerprint(source: OpenSet) -> str:
     """What identifies this data set: the first field's fingerprint, and those of the others."""
+    if isinstance(source, MixedSet):  # with what its labels are numbered by
+        parts = [fingerprint(one) for one in source.sets]
+        text = repr((parts, source.index.classes, source.facts.classes))
+        return f"{source.facts.count}:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
     first = _fingerprint(source, source.names[0])
     named = "".join(f"{name}={_fingerprint(source, name)}\n" for name in source.names[1:])
     return first if not named else f"{first}:{hashlib.sha256(named.encode()).hexdigest()[:16]}"

@@ -51,7 +51,7 @@ class _OneSample:
 
     def of_file(self, origin: Origin, first: int, positions: Int64, local: Int64) -> _OneSample:
         # whoever opened the file adds the number of its first record to an error that passes
-        return _OneSample(origin, int(local[0]), self._stored, self._check, self._kept)
+        return _OneSample(origin, int(local[0]), origin.spec, self._check, self._kept)
 
     def raw(self, i: int, sample: Array, stored: UInt8 | None = None) -> None:
         data = self._checked(sample if stored is None else stored)
@@ -123,6 +123,8 @@ class Inspector:
             return high, wide
         data, pixels = self._read(record, check=False)
         if pixels is not None:
+            with source.holding(record) as (part, _):
+                stored = part.spec
             assert stored.axes is not None
             return pixels.shape[stored.axes.index("H")], pixels.shape[stored.axes.index("W")]
         try:

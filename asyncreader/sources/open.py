@@ -30,6 +30,7 @@ from .layouts.npy import index_npy
 from .layouts.open_lmdb import index_lmdb
 from .request import Request, check_labels
 from .sets.lists import join, join_packed
+from .sets.mixed import MixedSet, mix
 from .sets.open_cache import open_limit
 from .sets.shards import open_shards
 from .sniff import FAMILY, Sniffed, sniff
@@ -251,6 +252,14 @@ def open_reader_source(p: ReaderParams) -> OpenSet:
     Raises SourceNotFoundError, FormatError or ParamsError; nothing stays open then.
     """
     names, fields = p.field_names, fields_of(p)
+    if p.mix is not None:
+        fields = replace(fields, others=() if names is None else names[1:])
+        sets: list[OpenSet] = []
+        with _all_or_none(sets):
+            for path in p.mix:
+                sets.append(_open(path, fields, p.io))
+            whole = mix(sets, tuple(p.mix.values()), p.classes)
+        return whole if names is None else MixedSet(replace(whole.index, named=True), sets)
     if p.data is None:
         expect = "HDF5" if p.hdf5_path is not None else "LMDB" if p.lmdb_path is not None else None
         fields = replace(fields, others=() if names is None else names[1:])

@@ -1,11 +1,15 @@
-"""The records that a ``subset`` selects: a slice, an array of numbers, or a split's name."""
+"""The records that a ``subset`` selects, their classes, and how often ``weights`` draws each."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from ..array_types import Int64
+import numpy as np
+
+from ..array_types import Float64, Int64
 from ..errors import ParamsError
+from ..sampling.within import subset_count
 from .fields import OpenSet
 
 
@@ -50,3 +54,43 @@ def _named(name: str, source: OpenSet) -> slice | Int64:
             f"array of record numbers{also}",
         )
     return splits[name]
+
+
+def classes_of(source: OpenSet, subset: slice | Int64 | None, needed_by: str) -> Int64:
+    """The class of each sample of the subset, int64, as numbers 0 .. K-1 of the K classes that have
+    samples there. ParamsError if samples have no label, several, or one that is no whole number."""
+    labels = source.labels
+    found = "no labels" if labels is None else f"labels {labels.shape}, {labels.dtype}"
+    if labels is None or labels.dtype.kind not in "bui" or math.prod(labels.shape[1:]) != 1:
+        raise ParamsError(
+            f"{needed_by} needs one class number for each sample",
+            path=source.facts.path,
+            found=found,
+            expected="integer labels (N,) or (N, 1)",
+        )
+    chosen = labels[:] if subset is None else labels[subset]
+    _, classes = np.unique(np.asarray(chosen).reshape(-1), return_inverse=True)
+    return classes.astype(np.int64, copy=False)
+
+
+def resolve_weights(weights: Any, source: OpenSet, subset: slice | Int64 | None) -> Float64 | None:
+    """``weights`` of each sample of the subset, float64; None where there are none. "balanced": the
+    inverse of its class's number of samples. ParamsError for another number of weights."""
+    if weights is None:
+        return None
+    if isinstance(weights, str):
+        classes = classes_of(source, subset, 'weights="balanced"')
+        return (1.0 / np.bincount(classes))[classes]
+    given: Float64 = weights
+    total = source.facts.count
+    count = subset_count(subset, total)
+    if given.size != count:
+        whole = given.size == total
+        raise ParamsError(
+            "weights has another length than there are samples",
+            path=source.facts.path,
+            found=f"{given.size} weights",
+            expected=f"{count}, one for each sample" + ("" if subset is None else " of the subset"),
+            hint="pass the weights of these samples alone" if whole else None,
+        )
+    return given

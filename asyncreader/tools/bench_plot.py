@@ -111,7 +111,8 @@ def above_disk(report: BenchReport, tops: BenchCeilings) -> str | None:
     """Where the set came from, if it came faster than reading the disk at random; else None."""
     if tops.disk is None or all(row.samples_per_second <= tops.disk for row in report.rows):
         return None
-    if at_random(report.params.get("shuffle", False)):
+    weighted = report.params.get("weights") is not None
+    if weighted or at_random(report.params.get("shuffle", False)):
         return "from memory, the page cache"
     return "from memory, the page cache, or in order from the disk"
 
@@ -190,6 +191,8 @@ def _title(report: BenchReport) -> str:
     """What was measured: the set, the batch and the order."""
     name = os.path.basename(report.path.rstrip(os.sep))
     order = "shuffled" if report.params.get("shuffle") else "in order"
+    if report.params.get("weights") is not None:
+        order = "drawn by weights"
     several = isinstance(report.data_shape[0], tuple)
     shapes = report.data_shape if several else (report.data_shape,)
     shape = ", ".join(times(shape) for shape in shapes)

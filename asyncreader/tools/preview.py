@@ -307,8 +307,9 @@ def _notes(scale: Scale, channels: int, masks: set[int]) -> list[str]:
 def _settings(p: ReaderParams) -> str:
     """The parameters that make a batch look as it does, in the words of the parameters."""
     matter = {
-        "seed": bool(p.shuffle) or p.flip or "random" in p.crop,
-        "shuffle": True,
+        "seed": bool(p.shuffle) or p.weights is not None or p.flip or "random" in p.crop,
+        "shuffle": p.weights is None,
+        "weights": p.weights is not None,
         "size": p.size is not None,
         "crop": p.size is not None,
         "flip": p.flip,

@@ -1,7 +1,8 @@
 """What cannot be had on one machine, simulated: 10^12 samples, 10^6 shards, 10,000 ranks.
 
 ``python tests/benchmarks/scale.py`` needs no files and takes about two minutes. It prints
-``batch``: time per batch of order and bookkeeping; ``reader``: of a whole reader, over shards that
+``batch``: time per batch of order and bookkeeping; ``draws``: the same of weighted draws, draws by
+class and of mixes; ``reader``: of a whole reader, over shards that
 hold nothing;
 ``ranks``: whether the batches of 1 to 10,000 ranks are disjoint, complete and equal in number;
 ``elastic``: the same while the number of ranks changes; ``chunks``: how often a compressed chunk is
@@ -159,6 +160,33 @@ def batch() -> Iterator[dict[str, Any]]:
                 "us a batch": round(statistics.median(times) * 1e6),
                 "first ms": round(first * 1e3, 1),
             }
+
+
+def draws() -> Iterator[dict[str, Any]]:
+    """CPU microseconds per batch of 256 of weights, classes and mixes, by number of samples."""
+    halves = (0.9, 0.1)
+    for power in range(4, 10):
+        count = 10**power
+        part = Storage("virtual", count)
+        kinds: dict[str, tuple[Shuffle, Storage]] = {
+            "shuffled": (True, part),
+            "mix": (True, replace(part, count=2 * count, sets=(part, part), ratios=halves)),
+        }
+        if power < 8:  # tables of 8 bytes a sample
+            kinds["weights"] = (True, replace(part, weights=np.arange(1.0, count + 1)))
+            classes = np.arange(count) % 10
+            kinds["classes"] = ("balanced-permutation", replace(part, classes=classes))
+        row: dict[str, Any] = {"samples": f"10^{power}"}
+        for kind, (shuffle, storage) in kinds.items():
+            order = sampler_of(shuffle, 7, 1, storage)
+            times = []
+            for start in np.linspace(0, order.length - 4096, 200).astype(np.int64).tolist():
+                positions = np.arange(start, start + 4096)
+                started = time.process_time()
+                order.records(1, positions)
+                times.append(time.process_time() - started)
+            row[kind] = round(min(times) / 16 * 1e6, 1)
+        yield row
 
 
 def reader() -> Iterator[dict[str, Any]]:
@@ -320,6 +348,7 @@ def window() -> Iterator[dict[str, Any]]:
 PARTS: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "batch": batch,
     "reader": reader,
+    "draws": draws,
     "ranks": ranks,
     "elastic": elastic,
     "chunks": chunks,

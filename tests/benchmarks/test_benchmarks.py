@@ -201,7 +201,9 @@ def test_scale_in_miniature() -> None:
             batch = reader.getNextBatch()
             assert np.unique(batch.indices).size == 64
             assert batch.labels is not None
-    assert set(scale.PARTS) == {"batch", "reader", "ranks", "elastic", "chunks", "window"}
+    assert set(scale.PARTS) == {
+        *("batch", "draws", "reader", "ranks", "elastic", "chunks", "window"),
+    }
     assert all(f"``{name}``" in scale.__doc__ for name in scale.PARTS)
 
 

@@ -750,6 +750,26 @@ def test_bench_json_and_parameters(packed: Path) -> None:
         assert turn["bytes"] == turn["samples"] * report["batch_bytes"] / 4
 
 
+@pytest.mark.parametrize(
+    ("words", "order"),
+    [
+        (["weights=balanced"], "drawn by weights"),
+        (["weights=[1, 0, 0, 3]", "subset=0:4", "epoch_samples=40"], "drawn by weights"),
+        (["shuffle=balanced-permutation"], "shuffled"),
+        (["shuffle=replacement", "epoch_samples=9"], "shuffled"),
+    ],
+)
+def test_bench_of_draws(packed: Path, words: list[str], order: str) -> None:
+    """bench measures draws by weight and by class, given with -p, and says so."""
+    asked = [part for word in words for part in ("-p", word)]
+    result = run("bench", packed, "--seconds", "0.02", "--nthread", "1", *asked)
+    assert result.exit_code == 0, result.stderr
+    assert f", {order}, njob 4" in result.stdout.splitlines()[0]
+    wrong = run("bench", packed, "--seconds", "0.02", "-p", "weights=[1, -1]")
+    assert wrong.exit_code == 2
+    assert "weights[1] is not valid; found -1.0" in wrong.stderr
+
+
 def test_bench_of_pictures_that_differ_in_size(tmp_path: Path) -> None:
     """Such a set is measured at 224 x 224, and that is said, unless --size says otherwise."""
     target = differing(tmp_path / "o.h5")
@@ -1215,7 +1235,8 @@ def test_tab_completes_in_bash(tmp_path: Path) -> None:
         "asyncreader convert a b --encoding=j": ["jpeg"],
         "asyncreader info tr": ["train.h5"],
         "asyncreader bench x.h5 -p shuffle": ["shuffle=", "shuffle_window="],
-        "asyncreader bench x.h5 -p shuffle=b": ["block"],
+        "asyncreader bench x.h5 -p shuffle=b": ["block", "balanced-permutation"],
+        "asyncreader bench x.h5 -p weights=": ["balanced"],
         "asyncreader bench x.h5 --param crop=random": ["random", "random-resized"],
         "asyncreader bench x.h5 -p labels_path=tr": ["train.h5"],
         "asyncreader bench x.h5 -p nonsense=": [],

@@ -79,7 +79,18 @@ def test_reader_methods() -> None:
         *("state_dict", "stats"),
     ]
     assert public(asyncreader.Batch) == [
-        *("data", "epoch", "indices", "keep", "labels", "last", "mask", "release", "step"),
+        *(
+            "data",
+            "epoch",
+            "indices",
+            "keep",
+            "labels",
+            "last",
+            "mask",
+            "release",
+            "source",
+            "step",
+        ),
     ]
 
 

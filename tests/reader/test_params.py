@@ -64,6 +64,9 @@ DEFAULTS: dict[str, Any] = {
     "path": None,
     "hdf5_path": None,
     "lmdb_path": None,
+    "mix": None,
+    "mix_until": "all",
+    "classes": "joined",
     "data": None,
     "labels": None,
     "data_field": "data",
@@ -76,6 +79,8 @@ DEFAULTS: dict[str, Any] = {
     "workers": "thread",
     "shuffle": False,
     "shuffle_window": 16_384,
+    "weights": None,
+    "epoch_samples": None,
     "seed": 0,
     "epochs": None,
     "last_batch": "drop",
@@ -120,6 +125,9 @@ CAMEL = {
     "crop_ratio": "cropRatio",
     "on_error": "onError",
     "shuffle_window": "shuffleWindow",
+    "weights": "weights",
+    "mix_until": "mixUntil",
+    "epoch_samples": "epochSamples",
 }
 
 #: Values that are taken, and what they become.
@@ -216,6 +224,30 @@ BAD: list[tuple[str, Any, str]] = [
     ("shuffle", "yes", "'replacement'"),
     ("shuffle", None, "True"),
     ("shuffle_window", 0, "at least 1"),
+    ("mix", ["a.h5", "b.h5"], "{path: ratio, ...}"),
+    ("mix", {}, "{path: ratio, ...}"),
+    ("mix", {5: 1.0}, "{path: ratio, ...}"),
+    ("mix", {"a.h5": 0, "b.h5": 1}, "a ratio above 0, at most 1"),
+    ("mix", {"a.h5": -0.5, "b.h5": 1.5}, "a ratio above 0, at most 1"),
+    ("mix", {"a.h5": float("nan"), "b.h5": 0.5}, "a ratio above 0, at most 1"),
+    ("mix", {"a.h5": "half", "b.h5": 0.5}, "a ratio above 0, at most 1"),
+    ("mix", {"a.h5": True}, "a ratio above 0, at most 1"),
+    ("mix", {"a.h5": 0.5, "b.h5": 0.4}, "ratios that are 1 together"),
+    ("mix", {"a.h5": 1, "b.h5": 1}, "ratios that are 1 together"),
+    ("mix", {"a.h5": 0.5, Path("a.h5"): 0.5}, "each path once"),
+    ("mix_until", "last", "'first'"),
+    ("classes", ["a"], "'joined' or 'own'"),
+    ("weights", "balance", "balanced"),
+    ("weights", [], "one for each sample"),
+    ("weights", [[1, 2]], "1-D"),
+    ("weights", [1, 2, -3, -4], "finite number of at least 0"),
+    ("weights", [1, float("nan")], "finite number of at least 0"),
+    ("weights", [float("inf"), 1], "finite number of at least 0"),
+    ("weights", [0, 0, 0], "one weight above 0"),
+    ("weights", ["a", "b"], "one for each sample"),
+    ("weights", np.ma.masked_array([1, 2], [0, 1]), "mask"),
+    ("epoch_samples", 0, "at least 1"),
+    ("epoch_samples", 1.5, "whole number"),
     ("seed", -1, "at least 0"),
     ("seed", 2**64, "below"),
     ("seed", None, "whole number"),
@@ -279,7 +311,7 @@ BAD: list[tuple[str, Any, str]] = [
 
 def parse(**given: Any) -> ReaderParams:
     """Parameters with a path where none is given."""
-    if not {"path", "data", "hdf5_path", "lmdb_path"} & given.keys():
+    if not {"path", "data", "hdf5_path", "lmdb_path", "mix"} & given.keys():
         given["path"] = "a.h5"
     return parse_params(given, {})
 
@@ -482,7 +514,7 @@ def test_unknown_name_without_a_near_one(name: str) -> None:
         ("padding", 4, "postprocess=f"),
         ("mixup", 0.2, "docs/augmentation.md"),
         ("mixUp", 0.2, "docs/augmentation.md"),
-        ("weights", [1, 2], "docs/splits-and-balance.md"),
+        ("sample_weights", [1, 2], "docs/splits-and-balance.md"),
         ("numWorkers", 0, "nthread=1"),
         ("prefetch_factor", None, "njob=..."),
         ("bs", "many", "batch_size=..."),
@@ -490,7 +522,8 @@ def test_unknown_name_without_a_near_one(name: str) -> None:
         ("drop", True, 'last_batch="drop"'),
         ("RandAugment", True, "postprocess=f"),
         ("window", 8, "sliding_window_view"),
-        ("classes", ["a"], "reader.classes"),
+        ("class_names", ["a"], "reader.classes"),
+        ("proportions", [1, 2], "mix={path: ratio}"),
     ],
 )
 def test_habits_from_elsewhere(name: str, value: Any, line: str) -> None:
@@ -586,11 +619,24 @@ def test_one_number_for_size(value: Any) -> None:
         ({"crop_ratio": 0.5}, "size="),
         ({"shuffle_window": 5}, "shuffle_window"),
         ({"shuffle": True, "shuffle_window": 5}, "shuffle_window"),
+        ({"weights": [1, 2], "shuffle": "block"}, "weights make independent draws"),
+        ({"weights": "balanced", "shuffle": "balanced-permutation"}, "leave one of them out"),
+        ({"epoch_samples": 5, "shuffle": "balanced-permutation"}, "epoch_samples goes with"),
+        ({"mix": {"a": 1}, "path": "a"}, "path and mix"),
+        ({"mix": {"a": 1}, "data": np.zeros(3)}, "mix and data"),
+        ({"mix": {"a": 1}, "weights": "balanced"}, "mix and weights both"),
+        ({"mix": {"a": 1}, "shuffle": "balanced-permutation"}, "mix and shuffle='balanced-"),
+        ({"mix": {"a": 1}, "mix_until": "first", "epoch_samples": 9}, "both say when an epoch"),
+        ({"mix": {"a": 1}, "labels_path": "b.h5"}, "labels_path goes with"),
+        ({"mix_until": "first"}, "mix_until goes with mix"),
+        ({"classes": "own"}, "classes goes with mix"),
+        ({"epoch_samples": 5}, "epoch_samples goes with"),
+        ({"epoch_samples": 5, "shuffle": True}, "epoch_samples goes with"),
     ],
 )
 def test_contradictions(given: dict[str, Any], says: str) -> None:
     """Parameters that cannot go together are an error that names them."""
-    if "path" not in given and not given.keys() & {"data", "hdf5_path", "lmdb_path"}:
+    if "path" not in given and not given.keys() & {"data", "hdf5_path", "lmdb_path", "mix"}:
         given = {"path": "a", **given}
     with pytest.raises(ParamsError, match=says):
         parse_params(given, {})

@@ -266,6 +266,18 @@ def chunked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    "order",
+    [{"weights": "balanced", "epoch_samples": 500}, {"shuffle": "balanced-permutation"}],
+)
+def test_draws_are_measured_as_draws(chunked: Path, order: dict[str, object]) -> None:
+    """Draws by weight or by class are measured as draws from anywhere in the set."""
+    params = {"path": str(chunked), "data_field": "x", "labels_field": "y", "batch_size": 32}
+    found = diagnose({**params, **order}, seconds=0.2)
+    assert found.params["shuffle"] == "replacement"
+    assert {change.name for change in found.tried} == {"raw"}
+
+
 def test_facts(chunked: Path) -> None:
     """Sizes, chunks and compression are those of the file, the memory what was asked for."""
     from asyncreader.sources import Request

@@ -1,4 +1,4 @@
-"""Kernels of keyed numbers: a permutation of many of them, and uniform draws."""
+"""Kernels of keyed numbers: permutations of many of them, and uniform draws."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numba import types
 
 from .base import i8, kernel, mixed, offsets_type
 
-#: Numbers that feistel_rows takes through its rounds together.
+#: Numbers that are taken through their rounds together.
 _FEISTEL = 256
 
 
@@ -45,6 +45,32 @@ def feistel_rows(positions, count, left, right, keys, out):  # type: ignore[no-u
                     hi[kept], lo[kept], row[kept] = hi[i], lo[i], row[i]
                     kept += 1
             left_over = kept
+
+
+# as in keyed_random.mix_rows
+_TIMES, _PLUS = np.uint64(0xD1342543DE82EF95), np.uint64(0x9E3779B97F4A7C15)
+
+
+@kernel(offsets_type, offsets_type, types.uint64[::1], i8, offsets_type)
+def permuted_rows(positions, counts, keys, rounds, out):  # type: ignore[no-untyped-def]
+    images, bases = np.empty(_FEISTEL, np.int64), np.empty(_FEISTEL, np.uint64)
+    for first in range(0, positions.size, _FEISTEL):
+        size = min(_FEISTEL, positions.size - first)
+        for i in range(size):
+            images[i] = positions[first + i]
+            bases[i] = keys[first + i] * _TIMES + _PLUS
+        for number in range(rounds):
+            for i in range(size):
+                image, count = images[i], counts[first + i]
+                key = mixed(bases[i] + np.uint64(number))
+                drawn = ((key >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)
+                partner = np.int64(drawn) - image
+                partner += count if partner < 0 else 0
+                shared = np.uint64(max(image, partner)) + key
+                bit = mixed(shared * _TIMES + _PLUS) >> np.uint64(63)
+                images[i] = partner if bit != np.uint64(0) else image
+        for i in range(size):
+            out[first + i] = images[i]
 
 
 @kernel(types.Array(types.uint64, 1, "C", readonly=True), i8, types.float64[:, ::1])

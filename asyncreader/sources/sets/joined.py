@@ -86,13 +86,15 @@ class Joined:
     all of them, to be held open.
     ``stated``: for each file the digest (uint64) that it must state of a table, None where it must
     have no such table. ``labels``: width and dtype of labels that are read from the files; None
-    where the index has them, or the set has none.
+    where the index has them, or the set has none. ``own_numbers``: errors name a record by its
+    number in its file, not in the whole set.
     """
 
     files: Files | tuple[SetIndex, ...]
     stated: Mapping[str, UInt64 | None] = field(default_factory=dict)
     labels: tuple[int, str] | None = None
     limit: int = 0
+    own_numbers: bool = False
     request: Request = field(default_factory=Request)
 
     def serve(self, facts: SetFacts, index: FieldIndex, file: ByteFile | None) -> JoinedSource:
@@ -127,6 +129,7 @@ class JoinedSource:
         self._request = joined.request
         self._held = tuple(held)
         self._stated = joined.stated
+        self._own_numbers = joined.own_numbers
         self._window = 0
         self._in_memory: tuple[RowsInMemory, ...] = ()
         self._all_open: tuple[OpenSet, ...] = ()
@@ -164,7 +167,7 @@ class JoinedSource:
         try:
             yield
         except AsyncReaderError as exc:
-            exc.shift_record(self._start(number))
+            exc.shift_record(0 if self._own_numbers else self._start(number))
             raise
 
     def open_each(self) -> None:
@@ -254,9 +257,11 @@ class JoinedSource:
                 )
 
     def located(self, error: E, record: int) -> E:
-        with self.holding(record) as (file, inside):
-            located = file.located(error, inside)
-        located.index = record
+        number = int(np.searchsorted(self._ends, record, side="right"))
+        with self.file(number) as file:
+            located = file.first.located(error, record - self._start(number))
+        if not self._own_numbers:
+            located.index = record
         return located
 
     def prefetch(self, records: Int64) -> None:

@@ -46,7 +46,7 @@ def join(files: Sequence[OpenSet]) -> OpenSet:
             if all(field.name in (one.name for one in file.facts.fields) for file in files)
         ),
     )
-    labels, splits = _joined_labels(files, tables), _joined_splits(files, [0, *ends.tolist()])
+    labels, splits = _joined_labels(files, tables), joined_splits(files, [0, *ends.tolist()])
     held = {name: [file.only(name) for file in files] for name in names}
     fields = {name: _join(held[name]) for name in names}
     parts = [JoinedSource(facts, one, held[name]) for name, one in fields.items()]
@@ -90,7 +90,7 @@ def _joined_labels(files: Sequence[OpenSet], tables: list[Array | None]) -> Arra
         ) from exc
 
 
-def _joined_splits(files: Sequence[OpenSet], starts: Sequence[int]) -> Mapping[str, slice | Int64]:
+def joined_splits(files: Sequence[OpenSet], starts: Sequence[int]) -> Mapping[str, slice | Int64]:
     """Splits that every file has: their records, file by file."""
     names = [name for name in files[0].splits if all(name in file.splits for file in files)]
     joined: dict[str, slice | Int64] = {}

@@ -19,7 +19,7 @@ from ...array_types import Int64
 from ...errors import AsyncReaderError, ParamsError
 from ...params import READ_BY, ReaderParams, parse_params, snake_case
 from ...pixels.transform import RowTransform
-from ...sampling import at_random
+from ...sampling import at_random, takes_classes
 from ...sources import OpenSet, expand_paths, fields_of, open_source
 from ...sources.subset import resolve_subset
 from ...sources.urls import is_url
@@ -101,6 +101,10 @@ def diagnose(
     given.setdefault("njob", 4)
     given.setdefault("batch_size", 128)
     p = parse_params(given, {})
+    if p.weights is not None or takes_classes(p.shuffle):
+        # what is measured may be a part of the set, which they would not fit
+        given |= {"weights": None, "epoch_samples": None, "shuffle": "replacement"}
+        p = parse_params(given, {})
     _check_local(p)
     with contextlib.closing(open_source(p.given_path, fields_of(p))) as source:
         notes = []

@@ -1,0 +1,302 @@
+"""Several sets as one for training on a mix of them: they may differ in all but what is served.
+
+Each keeps its own container, encoding and sizes; each has its own way from stored samples to rows.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...array_types import Array, Int64
+from ...errors import ParamsError
+from ...pixels.transform import OutputSpec, RowTransform, SampleSpec
+from ...text import times
+from ..base import FieldIndex, SetFacts
+from ..bytestore import REMOTE
+from ..fields import OpenSet, SetIndex
+from .joined import Joined, JoinedSource
+from .lists import joined_splits
+
+
+@dataclass(frozen=True, eq=False)
+class MixedIndex(SetIndex):
+    """The index of a mix: those of its ``sets``, which come in the proportion of ``ratios``;
+    ``classes``: "joined" or "own"."""
+
+    sets: tuple[SetIndex, ...] = ()
+    ratios: tuple[float, ...] = ()
+    classes: str = "joined"
+
+    def open(self) -> MixedSet:
+        """See :class:`SetIndex`."""
+        opened: list[OpenSet] = []
+        try:
+            opened.extend(one.open() for one in self.sets)
+            return MixedSet(self, opened)
+        except BaseException:
+            for one in opened:
+                one.close()
+            raise
+
+
+class MixedSet(OpenSet):
+    """The sets of a mix, open. Record numbers continue from set to set; errors name the record by
+    its number in its own set."""
+
+    index: MixedIndex
+
+    def __init__(self, index: MixedIndex, sets: Sequence[OpenSet]) -> None:
+        held = {name: [one.only(name) for one in sets] for name in index.fields}
+        fields = index.fields.items()
+        super().__init__(
+            index, [JoinedSource(index.facts, one, held[name]) for name, one in fields]
+        )
+        self.sets = tuple(sets)
+
+    def fills(self, wanted: OutputSpec) -> tuple[RowTransform, ...]:
+        """How each field becomes rows. ParamsError where those of two sets would differ."""
+        own = [one.fills(wanted) for one in self.sets]
+        return tuple(
+            self._joined_fill(name, [fills[number] for fills in own])
+            for number, name in enumerate(self.names)
+        )
+
+    def _joined_fill(self, name: str, fills: Sequence[RowTransform]) -> RowTransform:
+        first, paths = fills[0], [one.facts.path for one in self.sets]
+        for fill, path in zip(fills[1:], paths[1:], strict=True):
+            if _row_kind(fill) == _row_kind(first):
+                continue
+            field = f"field {name!r}: " if self.named else ""
+            raise ParamsError(
+                f"{field}two sets of the mix would be served in different shapes",
+                path=path,
+                found=_in_words(fill, first),
+                expected=f"{_in_words(first, fill)}, as in {paths[0]}",
+                hint=_cure(fill, first),
+            )
+        joined = copy.copy(first)
+        joined.stored = self.part(name).spec
+        joined.members = dict(zip(_starts(self.facts.ends), fills, strict=True))
+        joined.random = any(fill.random for fill in fills)
+        joined.narrows = any(fill.narrows for fill in fills)
+        joined.geometry = any(fill.geometry for fill in fills)
+        if any(fill.mode != first.mode or fill.stored != first.stored for fill in fills):
+            joined.mode = "each"  # no compiled call does rows of several kinds
+        return joined
+
+    def reserve(self, samples: int) -> None:
+        for one, ratio in zip(self.sets, self.index.ratios, strict=True):
+            one.reserve(math.ceil(samples * ratio))
+
+
+def _starts(ends: Int64 | None) -> list[int]:
+    assert ends is not None
+    return [0, *ends[:-1].tolist()]
+
+
+def _row_kind(fill: RowTransform) -> tuple[object, ...]:
+    return fill.row_shape, fill.dtype, fill.view_axes, fill.stored.flat
+
+
+def _served(fill: RowTransform) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    return fill.handed_out(np.empty((1, *fill.row_shape), fill.dtype)).shape[1:], fill.dtype
+
+
+def _in_words(fill: RowTransform, other: RowTransform) -> str:
+    """What a sample is as it is served, and in memory where it is served as the other one is."""
+    shape, dtype = _served(fill)
+    order = f" ({times(fill.row_shape)} in memory)" if _served(other) == (shape, dtype) else ""
+    return f"samples of {times(shape) or 'one number'} {dtype}{order}"
+
+
+def _cure(fill: RowTransform, first: RowTransform) -> str:
+    if fill.dtype != first.dtype:
+        return 'pass dtype="float32", or another dtype that all of them can have'
+    if _served(fill) == _served(first):
+        return "pass contiguous=True: all of them are then served in C order"
+    return "size=(H, W) makes pictures of one size; they must have as many channels"
+
+
+def mix(sets: Sequence[OpenSet], ratios: Sequence[float], classes: str) -> MixedSet:
+    """The open ``sets`` as a mix. ``classes``: "joined", those of the same name are one, or "own",
+    none of one set is one of another. ParamsError where the sets' fields, labels or classes
+    clash."""
+    first = sets[0]
+    for one in sets[1:]:
+        if one.names != first.names:
+            raise ParamsError(
+                "two sets of the mix have different fields",
+                path=one.facts.path,
+                found=", ".join(one.names),
+                expected=f"{', '.join(first.names)}, as {first.facts.path}",
+            )
+    ends = np.cumsum(np.array([one.facts.count for one in sets], np.int64))
+    labels, names = _joined_labels(sets, classes == "own")
+    facts = _joined_facts(sets, ends, names)
+    fields = {name: _joined_field([one.only(name) for one in sets]) for name in first.names}
+    splits = joined_splits(sets, [0, *ends.tolist()])
+    indices = tuple(one.index for one in sets)
+    named = any(one.named for one in sets)
+    index = MixedIndex(facts, fields, labels, splits, named, indices, tuple(ratios), classes)
+    return MixedSet(index, sets)
+
+
+def _joined_facts(sets: Sequence[OpenSet], ends: Int64, names: tuple[str, ...] | None) -> SetFacts:
+    facts = [one.facts for one in sets]
+    packed = [one.fields for one in facts]
+    return replace(
+        facts[0],
+        path=f"{facts[0].path} and {len(facts) - 1} more",
+        container=" and ".join(dict.fromkeys(one.container for one in facts)),
+        layout=f"a mix of {len(facts)} sets",
+        count=int(ends[-1]),
+        meta=None,
+        classes=names,
+        io=REMOTE if any(one.remote for one in facts) else facts[0].io,
+        size_on_disk=sum(one.size_on_disk for one in facts),
+        ends=ends,
+        fields=packed[0] if all(one == packed[0] for one in packed) else (),
+    )
+
+
+def _joined_field(sets: Sequence[OpenSet]) -> FieldIndex:
+    """One field of all sets."""
+    first = sets[0].index.first
+    checked = {one.index.first.checked for one in sets}
+    return FieldIndex(
+        _joined_spec([one.spec for one in sets]),
+        Joined(tuple(one.index for one in sets), own_numbers=True),
+        block=first.block,
+        checked=checked.pop() if len(checked) == 1 else "some",
+    )
+
+
+def _joined_spec(specs: Sequence[SampleSpec]) -> SampleSpec:
+    """What all sets store, as far as it is the same; what is not is known of each set alone."""
+    first = specs[0]
+    return replace(
+        first,
+        shape=first.shape if all(one.shape == first.shape for one in specs) else None,
+        encoding=" and ".join(dict.fromkeys(one.encoding for one in specs)),
+        narrow=all(one.narrow for one in specs),
+    )
+
+
+# -- labels --------------------------------------------------------------------------------------
+
+
+def _joined_labels(
+    sets: Sequence[OpenSet], kept_apart: bool
+) -> tuple[Array | None, tuple[str, ...] | None]:
+    """Labels of all sets in sequence, and the names of their classes. Where some sets have labels
+    (N,) and others (N, 1), all have (N, 1)."""
+    if all(one.labels is None for one in sets):
+        return None, None
+    first = sets[0]
+    for one in sets[1:]:
+        if _label_kind(one) != _label_kind(first):
+            raise ParamsError(
+                "two sets of the mix have labels of different kinds",
+                path=one.facts.path,
+                found=_labels_in_words(one),
+                expected=f"{_labels_in_words(first)}, as {first.facts.path}",
+                hint="pass labels_field=None to read all of them without labels",
+            )
+    tables = [np.asarray(one.labels) for one in sets]
+    if len({table.ndim for table in tables}) > 1:  # (N,) and (N, 1) are one number a sample
+        tables = [table.reshape(-1, 1) for table in tables]
+    names = [one.facts.classes for one in sets]
+    if kept_apart:
+        return np.concatenate(_apart(sets, tables)), _all_or_none(names)
+    for one, known in zip(sets, names, strict=True):
+        if (known is None) != (names[0] is None):
+            raise ParamsError(
+                "one set of the mix has names of its classes and another has none",
+                path=one.facts.path,
+                found=_classes_in_words(known),
+                expected=f"{_classes_in_words(names[0])}, as {first.facts.path}",
+                hint='pass classes="own" to keep the numbers of each set apart, or convert the set '
+                "with --classes",
+            )
+    every = _all_or_none(names)
+    if every is None or all(known == names[0] for known in names):
+        return np.concatenate(tables), names[0]
+    every = tuple(sorted(set(every)))
+    number = {name: i for i, name in enumerate(every)}
+    for i, known in enumerate(names):
+        assert known is not None
+        _check_numbers(sets[i], tables[i], len(known))
+        tables[i] = np.array([number[name] for name in known], np.int64)[tables[i]]
+    return np.concatenate(tables), every
+
+
+def _apart(sets: Sequence[OpenSet], tables: Sequence[Array]) -> list[Array]:
+    """Class numbers of each set behind those of the sets before it."""
+    first, found = 0, []
+    for one, table in zip(sets, tables, strict=True):
+        names = one.facts.classes
+        count = len(names) if names is not None else int(table.max()) + 1 if _whole(table) else 0
+        _check_numbers(one, table, count)
+        found.append(table.astype(np.int64) + first)
+        first += count
+    return found
+
+
+def _check_numbers(one: OpenSet, table: Array, count: int) -> None:
+    """ParamsError unless labels are class numbers, 0 to ``count - 1``."""
+    if not _whole(table):
+        raise ParamsError(
+            "the classes of a mix need integer labels",
+            path=one.facts.path,
+            found=f"labels of {table.dtype}",
+            hint="pass labels_field=None to read all sets without labels",
+        )
+    wrong = np.flatnonzero(((table < 0) | (table >= count)).reshape(len(table), -1).any(axis=1))
+    if wrong.size:
+        record = int(wrong[0])
+        raise ParamsError(
+            "a label is no class number of its set",
+            path=one.facts.path,
+            index=record,
+            found=table[record].tolist(),
+            expected=f"0 to {count - 1}",
+        )
+
+
+def _whole(table: Array) -> bool:
+    return table.dtype.kind in "bui"
+
+
+def _label_kind(one: OpenSet) -> tuple[object, ...] | None:
+    if one.labels is None:
+        return None
+    shape, kind = tuple(one.labels.shape[1:]), one.labels.dtype.kind
+    return shape or (1,), "i" if kind in "bui" else kind
+
+
+def _labels_in_words(one: OpenSet) -> str:
+    if one.labels is None:
+        return "no labels"
+    return f"labels {tuple(one.labels.shape)} of {one.labels.dtype}"
+
+
+def _classes_in_words(names: tuple[str, ...] | None) -> str:
+    if names is None:
+        return "no names"
+    return ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
+
+
+def _all_or_none(names: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    """The names of all sets in sequence; None if one has none."""
+    every: list[str] = []
+    for known in names:
+        if known is None:
+            return None
+        every += known
+    return tuple(every)

@@ -1,0 +1,340 @@
+"""Mixes of sets: the ratios at any place, each set in its own order, and elastic states.
+
+Facts that the tests of other libraries state about mixing and elastic resuming are stated here for
+this one, in its own words (Streaming's test_mixing.py; Grain's mix_test.py and
+elastic_iterator_test.py).
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncreader import ParamsError
+from asyncreader.sampling import sampler_of
+from asyncreader.sampling.mixed import LONGEST, Mixed, Pattern, shares_of
+from asyncreader.sampling.samplers import Storage
+from asyncreader.sampling.schedule import Cursor, Schedule
+from asyncreader.sampling.state import cursor_in, state_at
+
+ratios = st.lists(st.floats(0.01, 1), min_size=2, max_size=6).map(
+    lambda parts: tuple(part / sum(parts) for part in parts)
+)
+
+
+def mixed(
+    sizes: tuple[int, ...],
+    shares: tuple[float, ...],
+    shuffle: Any = False,
+    *,
+    until_first: bool = False,
+    samples: int | None = None,
+    subset: Any = None,
+    seed: int = 3,
+) -> Mixed:
+    sets = tuple(Storage(f"set {i}", count, block=4) for i, count in enumerate(sizes))
+    storage = Storage(
+        "mix",
+        sum(sizes),
+        sets=sets,
+        ratios=shares,
+        until_first=until_first,
+        epoch_samples=samples,
+    )
+    order = sampler_of(shuffle, seed, 16, storage, subset)
+    assert isinstance(order, Mixed)
+    return order
+
+
+def everything(order: Mixed, epoch: int = 0) -> np.ndarray:
+    return order.records(epoch, np.arange(order.length))
+
+
+def source_of(records: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
+    return np.searchsorted(np.cumsum(sizes), records, side="right")
+
+
+def apart(sets: np.ndarray, parts: tuple[float, ...]) -> float:
+    """The most samples by which any row of positions differs from the ratios."""
+    most = 0.0
+    for i, part in enumerate(parts):
+        ahead = np.concatenate(([0.0], np.cumsum(sets == i) - np.arange(1, sets.size + 1) * part))
+        most = max(most, float(ahead.max() - ahead.min()))
+    return most
+
+
+# -- the ratios ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(part=st.floats(0.0001, 0.9999))
+def test_two_sets_differ_by_one_sample_at_most(part: float) -> None:
+    """In any row of positions, wherever it begins and however long it is, two sets come as often as
+    their ratios say, to within one sample."""
+    pattern = Pattern.of((part, 1 - part))
+    exact = tuple(share / pattern.sets.size for share in pattern.shares)
+    np.testing.assert_allclose(exact, (part, 1 - part), atol=1 / LONGEST)
+    assert apart(np.concatenate([pattern.sets, pattern.sets]), exact) <= 1 + 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(parts=ratios)
+def test_more_sets_differ_by_less_than_two(parts: tuple[float, ...]) -> None:
+    """More sets differ by less than two samples in any row of positions, and after any position by
+    no more than Tijdeman's 1 - 1 / (2 n - 2)."""
+    pattern = Pattern.of(parts)
+    exact = tuple(share / pattern.sets.size for share in pattern.shares)
+    assert apart(np.concatenate([pattern.sets, pattern.sets]), exact) < 2
+    for i, part in enumerate(exact):
+        ahead = np.cumsum(pattern.sets == i) - np.arange(1, pattern.sets.size + 1) * part
+        assert np.abs(ahead).max() <= 1 - 1 / (2 * len(exact) - 2) + 1e-6
+
+
+@pytest.mark.parametrize("batch", [10, 16, 32, 64, 100, 128, 256])
+@pytest.mark.parametrize("parts", [(0.9, 0.1), (0.5, 0.3, 0.2), (0.6, 0.3, 0.1), (1 / 3,) * 3])
+def test_every_batch_has_the_ratios(batch: int, parts: tuple[float, ...]) -> None:
+    """Every batch of usual sizes holds usual ratios to within one sample."""
+    sizes = (1000,) * len(parts)
+    order = mixed(sizes, parts, True, samples=batch * 500)
+    sets = source_of(everything(order), sizes).reshape(-1, batch)
+    for i, part in enumerate(parts):
+        assert np.abs((sets == i).sum(axis=1) - part * batch).max() <= 1 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((0.9, 0.1), (9, 1)),
+        ((1 / 3, 2 / 3), (1, 2)),
+        ((0.333, 0.667), (333, 667)),
+        ((0.5, 0.3, 0.2), (5, 3, 2)),
+        ((1.0,), (1,)),
+        ((1 / 7, 6 / 7), (1, 6)),
+    ],
+)
+def test_shares(given: tuple[float, ...], expected: tuple[int, ...]) -> None:
+    """Ratios that are fractions are kept exactly."""
+    assert shares_of(given) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(parts=st.lists(st.floats(1e-9, 1), min_size=1, max_size=8))
+def test_other_shares(parts: list[float]) -> None:
+    """Of any ratios each share is at least one, and right to one of LONGEST."""
+    given = np.array(parts) / sum(parts)
+    shares = np.array(shares_of(tuple(given)))
+    assert (shares >= 1).all()
+    assert shares.sum() <= LONGEST
+    np.testing.assert_allclose(shares / shares.sum(), given, atol=len(parts) / LONGEST)
+
+
+# -- each set's order ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "block"])
+def test_each_set_is_used_up_before_it_begins_anew(shuffle: Any) -> None:
+    """The samples of a set come equally often, or once more, after any epoch."""
+    sizes = (100, 37, 5)
+    order = mixed(sizes, (0.7, 0.2, 0.1), shuffle)
+    counted = np.zeros(sum(sizes), np.int64)
+    for epoch in range(5):
+        np.add.at(counted, everything(order, epoch), 1)
+        for part in np.split(counted, np.cumsum(sizes)[:-1]):
+            assert part.max() - part.min() <= 1
+
+
+def test_the_end_of_an_epoch() -> None:
+    """An epoch ends with the last set, or the first one, that is used up; or after so many."""
+    sizes, parts = (100, 37), (0.9, 0.1)
+    for until_first in (False, True):
+        order = mixed(sizes, parts, True, until_first=until_first)
+        records = everything(order)
+        seen = np.bincount(records, minlength=137)
+        used_up = [bool(part.min()) for part in np.split(seen, [100])]
+        assert any(used_up) if until_first else all(used_up)
+        again = np.bincount(records[:-1], minlength=137)
+        still = [bool(part.min()) for part in np.split(again, [100])]
+        assert not any(still) if until_first else not all(still)
+    assert everything(mixed(sizes, parts, True, samples=12)).size == 12
+
+
+def test_orders_differ_by_set_and_pass() -> None:
+    """Two sets of one size have different permutations, and each pass is another one."""
+    order = mixed((50, 50), (0.5, 0.5), True)
+    one, two = (everything(order, epoch) for epoch in range(2))
+    first, second = one[one < 50], one[one >= 50] - 50
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, two[two < 50])
+
+
+def test_any_position_alone() -> None:
+    """A position's record does not depend on which others are asked for, nor on the process; far
+    epochs are served, too."""
+    order = pickle.loads(pickle.dumps(mixed((100, 37, 5), (0.5, 0.3, 0.2), True)))
+    for epoch in (0, 9, 2**62):
+        whole = everything(order, epoch)
+        some = np.array([order.length - 1, 0, 13, 13, 70])
+        np.testing.assert_array_equal(order.records(epoch, some), whole[some])
+
+
+def test_golden_values() -> None:
+    """The order is pinned: with another a state would resume in another order."""
+    order = mixed((6, 4), (0.7, 0.3), True)
+    assert everything(order, 1).tolist() == GOLDEN["records"]
+    assert order.replacements(0, 2, 6).tolist() == GOLDEN["replacements"]
+    assert order.identity() == {
+        "shuffle": True,
+        "files": None,
+        "mix": "7:3 of 6:4 samples",
+        "epoch_samples": 12,
+    }
+
+
+GOLDEN: dict[str, Any] = {
+    "records": [4, 7, 1, 2, 5, 8, 3, 2, 6, 4, 0, 9],
+    "replacements": [2, 2, 0, 2, 0, 3],
+}
+
+
+def test_replacements_are_of_the_same_set() -> None:
+    """What replaces a bad sample is of the set that comes at its position."""
+    order = mixed((50, 20), (0.6, 0.4), True)
+    sets = source_of(everything(order), (50, 20))
+    for position in range(20):
+        found = order.replacements(0, position, 16)
+        assert (source_of(found, (50, 20)) == sets[position]).all()
+
+
+def test_of_a_subset() -> None:
+    """Of a subset each set has the records that lie in it; where it has none, that is an error."""
+    for subset in (np.array([3, 4, 5, 51, 60]), slice(40, 60, 1), slice(41, 70, 3)):
+        order = mixed((50, 20), (0.5, 0.5), True, subset=subset)
+        chosen = np.arange(70)[subset]
+        assert set(everything(order).tolist()) == set(chosen.tolist())
+    with pytest.raises(ParamsError, match="nothing of a set of the mix") as caught:
+        mixed((50, 20), (0.5, 0.5), subset=slice(0, 50, 1))
+    assert caught.value.path == "set 1"
+
+
+@pytest.mark.parametrize("power", [4, 6, 9, 12])
+def test_large_sets(power: int) -> None:
+    """A mix of 10^4 to 10^12 samples has the same small tables, and its last position is found."""
+    count = 10**power
+    order = mixed((count, count // 10), (0.9, 0.1), True)
+    last = order.records(0, np.array([order.length - 1, order.length // 2]))
+    assert (last >= 0).all()
+    assert (last < count + count // 10).all()
+    assert len(pickle.dumps(order)) < 5000
+
+
+# -- what others' tests state --------------------------------------------------------------------
+
+FOURS = (2, 2, 2, 2)
+
+
+@pytest.mark.parametrize("samples", [8, 16])
+def test_equal_proportions_serve_each_sample_alike(samples: int) -> None:
+    """Streaming: four sets of two in equal proportions are each sample once in 8 (its choose=2),
+    twice in 16 (its choose=4), and without a given number each sample once."""
+    counted = np.bincount(everything(mixed(FOURS, (0.25,) * 4, samples=samples)))
+    assert counted.tolist() == [samples // 8] * 8
+    assert np.bincount(everything(mixed(FOURS, (0.25,) * 4))).tolist() == [1] * 8
+
+
+def test_proportions_set_the_repeats() -> None:
+    """Streaming: in 12 samples of proportions 1, 2 and 3 of 6 the sets are served once, twice and
+    three times (there by proportion, choose or repeat)."""
+    counted = np.bincount(everything(mixed((2, 2, 2), (1 / 6, 2 / 6, 3 / 6), samples=12)))
+    assert counted.tolist() == [1, 1, 2, 2, 3, 3]
+
+
+def test_partial_passes_are_balanced() -> None:
+    """Streaming: with three draws of each set of two in an epoch, all samples are served equally
+    often over 1,000 epochs (there within 2.5 percent; here to one draw)."""
+    order = mixed(FOURS, (0.25,) * 4, True, samples=12)
+    counted = np.bincount(np.concatenate([everything(order, epoch) for epoch in range(1000)]))
+    assert counted.max() - counted.min() <= 1
+
+
+def test_lengths_until_the_first_is_used_up() -> None:
+    """Grain: sets of 10, 20 and 5 have a length of 15 in equal proportions, of 20 in 1:2:1: no
+    sample comes twice."""
+    for parts, length in (((1 / 3,) * 3, 15), ((0.25, 0.5, 0.25), 20)):
+        order = mixed((10, 20, 5), parts, True, until_first=True)
+        assert length - 2 <= order.length <= length
+        assert np.bincount(everything(order)).max() == 1
+
+
+def test_interleaved_in_order() -> None:
+    """Grain: without shuffling two sets come in turn, each in its own order; in the second epoch a
+    set goes on where it was."""
+    even_odd = mixed((5, 5), (0.5, 0.5))
+    assert everything(even_odd).tolist() == [0, 5, 1, 6, 2, 7, 3, 8, 4, 9]
+    order = mixed((5, 5), (0.75, 0.25), until_first=True)
+    both = np.concatenate([everything(order, epoch) for epoch in range(2)])
+    assert both[both < 5].tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
+    odd = both[both >= 5].tolist()
+    assert odd == [5, 6, 7, 8, 9][: len(odd)]
+
+
+def test_counts_of_a_thousand() -> None:
+    """Grain: 1,000 samples of 0.4 and 0.6 are 400 and 600, though the sets hold one sample each."""
+    counted = np.bincount(everything(mixed((1, 1), (0.4, 0.6), samples=1000)))
+    assert counted.tolist() == [400, 600]
+
+
+def ranks(order: Mixed, world: int, batch: int) -> list[Schedule]:
+    return [Schedule(order, batch, rank, world, "pad") for rank in range(world)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((32, 2), (16, 2)), ((8, 16), (64, 2)), ((4, 16), (6, 16)), ((1, 5), (7, 3))],
+)
+def test_elastic(before: tuple[int, int], after: tuple[int, int]) -> None:
+    """Grain: after seven steps on some ranks, other ranks take the state of any of them, and all
+    samples come exactly once. Here the mix too, and in the global order."""
+    order = mixed((1024, 512), (2 / 3, 1 / 3), True)
+    assert order.length == 1536
+    old, served = ranks(order, *before), []
+    cursor = old[0].next_batch_at(cursor_in(old[0], state_at(old[0], Cursor(), "x"), "x"))
+    for _ in range(7):
+        served += [record for one in old for record in one.plan(cursor).indices.tolist()]
+        cursor = old[0].advance(cursor)
+    states = {json.dumps(state_at(one, cursor, "x")) for one in old}
+    assert len(states) == 1
+    new = ranks(order, *after)
+    cursor = cursor_in(new[-1], json.loads(states.pop()), "x")
+    while cursor.epoch == 0:
+        plans = [one.plan(cursor) for one in new]
+        served += [record for plan in plans for record in plan.indices[plan.valid].tolist()]
+        cursor = new[0].advance(cursor)
+    assert served == everything(order).tolist()
+    assert sorted(served) == list(range(1536))
+
+
+def test_states_of_another_mix_are_refused() -> None:
+    """Grain goes on with other ratios or sets as if nothing had changed; here a state of another
+    mix is an error that shows both."""
+    order = mixed((50, 20), (0.6, 0.4), True)
+    state = state_at(Schedule(order, 2), Cursor(0, 4, 2), "x")
+    for other, name in (
+        (mixed((50, 20), (0.5, 0.5), True), "mix"),
+        (mixed((50, 21), (0.6, 0.4), True), "mix"),
+        (mixed((50, 20), (0.6, 0.4)), "shuffle"),
+        (mixed((50, 20), (0.6, 0.4), "block"), "shuffle"),
+        (mixed((50, 20), (0.6, 0.4), True, until_first=True), "epoch_samples"),
+        (sampler_of(True, 3, 0, Storage("x", 70)), "mix"),
+    ):
+        for mine, theirs in ((order, other), (other, order)):
+            saved = state_at(Schedule(theirs, 2), Cursor(0, 4, 2), "x")
+            with pytest.raises(ParamsError, match=f"{name} differs"):
+                cursor_in(Schedule(mine, 2), saved, "x")
+    assert cursor_in(Schedule(order, 5, 1, 2), state, "x") == (0, 4, 2)
