@@ -81,3 +81,35 @@ def uniforms(keys: UInt64, draw: int) -> Float64:
     mixed = mix_rows(draw + 1, keys.view(np.int64))
     unit: Array = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return unit
+
+
+class Draws:
+    """Numbers drawn one after the other from a key: the sequence of SplitMix64.
+
+    One costs 0.6 us; to make a numpy generator takes 15 us.
+    """
+
+    def __init__(self, key: int) -> None:
+        self._state = key
+
+    def bits(self) -> int:
+        """64 random bits."""
+        drawn = mix(self._state)
+        self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
+        return drawn
+
+    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
+        """A number from ``low``, below ``high``."""
+        return low + (high - low) * ((self.bits() >> 11) * 2.0**-53)
+
+    def below(self, count: int) -> int:
+        """One of 0 .. count-1."""
+        return (self.bits() * count) >> 64
+
+    def order(self, count: int) -> list[int]:
+        """0 .. count-1 in random order (Fisher and Yates)."""
+        numbers = list(range(count))
+        for last in range(count - 1, 0, -1):
+            other = self.below(last + 1)
+            numbers[last], numbers[other] = numbers[other], numbers[last]
+        return numbers

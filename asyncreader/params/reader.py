@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 
 from .. import checks
 from ..checks import one_of, optional, or_auto, whole
+from ..pixels.augment.parse import AUGMENT
 from ..sampling import Shuffle
 from .declare import declared, parameter
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..array_types import Int64
+    from ..pixels.steps import Step
     from ..pixels.transform import OutputSpec
 
 #: What names packed files: a path, a glob or several of them.
@@ -50,6 +52,10 @@ OnError: TypeAlias = Literal["raise", "skip", "zero"]
 Verify: TypeAlias = Literal["always", "first", "never"]
 Io: TypeAlias = Literal["auto", "mmap", "pread"]
 Auto: TypeAlias = Literal["auto"]
+
+#: An operation of ``augment``: its name, or its name and its options.
+Named: TypeAlias = str | tuple[str, Mapping[str, object]]
+Augment: TypeAlias = Named | Sequence[Named]
 
 
 class ReaderKeywords(TypedDict, total=False):
@@ -91,6 +97,7 @@ class ReaderKeywords(TypedDict, total=False):
     crop_ratio: float
     interpolation: Interpolation
     flip: bool
+    augment: Augment | None
     postprocess: Callable[..., object] | None
     on_error: OnError
     verify: Verify
@@ -269,6 +276,13 @@ class ReaderParams:
         '`"area"`: the mean of what a pixel covers; `"nearest"`',
     )
     flip: bool = parameter(False, checks.FLAG, "mirror at random")
+    augment: tuple[Step, ...] | None = parameter(
+        None,
+        optional(AUGMENT),
+        'operations on each picture behind its flip, by name (`"trivial-augment-wide"`) or as '
+        "(name, options), with the options of torchvision's v2 transforms; "
+        "[augmentation](augmentation.md#operations) lists them",
+    )
     postprocess: Callable[..., object] | None = parameter(
         None,
         optional(checks.FUNCTION),
@@ -368,6 +382,7 @@ class ReaderParams:
             crop_ratio=self.crop_ratio,
             interpolation=self.interpolation,
             flip=self.flip,
+            steps=self.augment or (),
         )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import ParamsError
 from ..params import PATHS, ReaderParams
+from ..pixels.augment.base import Operation
 from ..pixels.transform import RowTransform
 from ..sampling import sampler_of
 from ..sampling.samplers import Storage
@@ -60,6 +61,9 @@ def make_filler(
 ) -> BatchFiller:
     """The filler of a source, with its order. ParamsError if source and parameters do not fit."""
     fills = source.fills(p.wanted)
+    for step in p.augment or ():
+        if isinstance(step, Operation):
+            step.check(*fills[0].stepped(step.last), source.facts.path)
     if p.last_batch == "short" and world_size != 1:
         raise ParamsError('last_batch="short" needs world_size 1', found=f"{world_size}")
     subset = resolve_subset(p.subset, source)

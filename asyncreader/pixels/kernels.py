@@ -1,9 +1,9 @@
 """The hot loops: one call, and one release of the GIL, for a whole batch.
 
-Each kernel has a plain numpy twin in ``twins.py``, which is the oracle of its test, and a function
-in ``_compiled/`` that numba compiles. A kernel is loaded or compiled when its name is
-first read (``kernels.gather_rows``); from then on the name is an ordinary global, so that a call
-costs nothing more. Therefore write ``kernels.gather_rows(...)``: ``from .kernels import
+Each kernel has a plain numpy twin in ``twins.py`` or ``augment_twins.py``, which is the oracle of
+its test, and a function in ``_compiled/`` that numba compiles. A kernel is loaded or compiled when
+its name is first read (``kernels.gather_rows``); from then on the name is an ordinary global, so
+that a call costs nothing more. Therefore write ``kernels.gather_rows(...)``: ``from .kernels import
 gather_rows`` would load numba with the module. Without numba the twins do the work.
 
 A new kernel is a function under ``@kernel`` in ``_compiled/``, its twin and a line of annotation
@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
-from . import twins
+from . import augment_twins, twins
 
 feistel_rows: Callable[..., None]
 gather_rows: Callable[..., None]
@@ -49,10 +49,19 @@ resize_f4: Callable[..., None]
 jpeg_header: Callable[..., None]
 cut_jpeg: Callable[..., None]
 add_restarts: Callable[..., None]
+look_up: Callable[..., None]
+histogram: Callable[..., None]
+sum_of_grey: Callable[..., None]
+saturate: Callable[..., None]
+turn_hue: Callable[..., None]
+sharpen: Callable[..., None]
+blur: Callable[..., None]
+affine_nearest: Callable[..., None]
+warp: Callable[..., None]
 
 _TWINS: Final[dict[str, Callable[..., None]]] = {
     name.removesuffix("_numpy"): twin
-    for name, twin in vars(twins).items()
+    for name, twin in {**vars(twins), **vars(augment_twins)}.items()
     if name.endswith("_numpy")
 }
 

@@ -391,7 +391,7 @@ class RowWriter:
         record = int(job.records[i]) + self._first
         position = -1 if job.positions is None else int(job.positions[i])
         label = None if job.labels is None else job.labels[i]
-        return Row(record, position, label, int(job.keys[i]))
+        return Row(record, position, label, int(job.keys[i]), self.meter.seconds)
 
     def _expected(self) -> UInt64:
         assert self.origin.checksums is not None

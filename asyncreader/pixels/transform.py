@@ -24,7 +24,7 @@ from ..stats import Meter
 from ..text import sides
 from . import codec, geometry, jpeg_cut, kernels
 from .masks import check_values, decode_values, pick
-from .steps import Row, Step, after
+from .steps import ImageShape, Row, Step, after, run
 
 #: Draws of a sample's key: 0..39 choose its crop, this one its flip.
 FLIP_DRAW: Final = 63
@@ -297,6 +297,14 @@ class RowTransform:
             return seen[:, 0] if self.wanted.layout == "NCHW" else seen[..., 0]
         return seen
 
+    def stepped(self, last: bool) -> tuple[np.dtype[np.generic], ImageShape]:
+        """What steps get, or those that are ``last``: dtype, and shape (H, W, C) behind them all,
+        () of data that are no pictures."""
+        dtype = self.dtype if last else self.stored.dtype.newbyteorder("=")
+        if self._to_hwc is None:
+            return dtype, ()
+        return dtype, tuple(self.row_shape[axis] for axis in self._row_to_hwc)
+
     # -- filling ---------------------------------------------------------------------------
 
     def as_stored(self, data: UInt8) -> Array:
@@ -508,16 +516,14 @@ class RowTransform:
         assert row is not None
         own = SCRATCH.array("steps", image.shape, image.dtype.newbyteorder("="))
         np.copyto(own, image)
-        for step in self._steps:
-            own = step(own, row)
-        return own
+        return run(self._steps, own, row)
 
     def _finish_steps(self, out: Array, row: Row | None) -> None:
         """The steps after the cast, in the row itself."""
-        for step in self._last_steps:
+        if self._last_steps:
             assert row is not None
             image = out if self._to_hwc is None else out.transpose(self._row_to_hwc)
-            made = step(image, row)
+            made = run(self._last_steps, image, row)
             if made is not image:
                 image[...] = made
 
