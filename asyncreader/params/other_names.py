@@ -20,7 +20,7 @@ _PATH_IS: Final = "path={}"
 _SIZE_IS: Final = "size={}"
 _OWN_CODE: Final = (
     "size=(H, W), crop=, flip=, augment=, dtype=, scale=, mean= and std=, which cover the usual "
-    "ones, or postprocess=f for a function f(data, labels) of whole batches"
+    "ones, or transform=f for a function f(image, label) of each sample"
 )
 _BY_RNG: Final = (
     "postprocess=f for a function f(data, labels, rng) that does it to a whole batch "
@@ -72,7 +72,7 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("drop", 'last_batch="drop"'),
     ("padlastbatch", 'last_batch="pad"'),
     ("lastbatchpolicy lastbatchhandle partial", 'last_batch="drop", "short", "pad" or "wrap"'),
-    ("transform transforms augmentation augmentations pipelines pipeline tfms", _OWN_CODE),
+    ("transforms augmentation augmentations pipelines pipeline tfms", _OWN_CODE),
     ("preprocessingfunction preprocess imagetransform itemtfms preprocessing", _OWN_CODE),
     ("map mapfn batchtransform batchtfms", "postprocess=f for a function f(data, labels)"),
     ("targettransform", "postprocess=f for a function f(data, labels) that changes the labels"),

@@ -98,6 +98,7 @@ class ReaderKeywords(TypedDict, total=False):
     interpolation: Interpolation
     flip: bool
     augment: Augment | None
+    transform: Callable[..., object] | None
     postprocess: Callable[..., object] | None
     on_error: OnError
     verify: Verify
@@ -283,6 +284,14 @@ class ReaderParams:
         "(name, options), with the options of torchvision's v2 transforms; "
         "[augmentation](augmentation.md#operations) lists them",
     )
+    transform: Callable[..., object] | None = parameter(
+        None,
+        optional(checks.TRANSFORM),
+        "`f(image)`, `f(image, label)` or `f(image, label, rng)` for each sample, in the workers, "
+        "with the image (H, W, C) after `augment` and before cast and normalise; it returns the "
+        "image, (image, label), or None if it worked in place; transforms of albumentations and "
+        "torchvision as they are",
+    )
     postprocess: Callable[..., object] | None = parameter(
         None,
         optional(checks.FUNCTION),
@@ -390,7 +399,7 @@ class ReaderParams:
 PARAMETERS: Final = declared(ReaderParams)
 
 #: Parameters whose values may have no hash; equal ones of the others have equal hashes.
-_UNHASHED: Final = ("data", "labels", "subset", "postprocess")
+_UNHASHED: Final = ("data", "labels", "subset", "transform", "postprocess")
 
 
 def _equal(a: object, b: object) -> bool:

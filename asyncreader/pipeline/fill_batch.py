@@ -12,6 +12,7 @@ import numpy as np
 from ..array_types import Array, Int64, UInt8, UInt64
 from ..errors import AsyncReaderError, SampleError, SourceError
 from ..pixels.transform import RowTransform
+from ..pixels.user_transform import LabelSpec
 from ..sampling.schedule import BatchPlan, Schedule
 from ..sources import OpenSet, RowError, RowJob
 from ..stats import BadRow, Meter
@@ -33,7 +34,8 @@ class BatchFiller:
 
     ``fills``: how each field becomes rows; ``stages``: what is done with each batch then.
     ``seen`` (uint8 per sample, made by ``allocate``) marks samples whose checksum has passed, with
-    verify="first". ``traced``: the workers' meters record what was done when, for trace.py.
+    verify="first". ``label``: of a row, where steps make it.
+    ``traced``: the workers' meters record what was done when, for trace.py.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class BatchFiller:
         verify: str,
         stages: Sequence[Stage] = (),
         traced: bool = False,
+        label: LabelSpec | None = None,
         allocate: Allocate = np.zeros,
     ) -> None:
         self.source = source
@@ -55,6 +58,7 @@ class BatchFiller:
         self._stepped = any(one.wanted.steps for one in self.fills)
         self._on_error = on_error
         self._traced = traced
+        self.label = label
         checked = any(one.checked != "none" for one in source.index.fields.values())
         self._verify = verify if checked else "never"
         if self._verify == "first" and source.facts.count > MOST_MARKED:
@@ -145,7 +149,7 @@ class BatchFiller:
         errors = self._read(records, rows, keys, slot, meter)
         for bad in sorted(errors, key=lambda error: error.row) if errors else ():
             self._handle_bad(slot, plan, bad, meter)
-        if slot.labels is not None:
+        if slot.labels is not None and self.label is None:
             self._labels(slot, plan, lo, hi)
 
     def _note(
@@ -176,7 +180,8 @@ class BatchFiller:
                 plan, table = slot.plan, self.source.labels
                 assert plan is not None
                 labels = None if table is None else table[records]
-                wanted = wanted._replace(positions=rows + plan.start, labels=labels)
+                made = None if self.label is None else slot.labels
+                wanted = wanted._replace(positions=rows + plan.start, labels=labels, made=made)
             errors = self.source.read_fields(wanted, self.fills, slot.rows, meter)
         except AsyncReaderError:
             raise

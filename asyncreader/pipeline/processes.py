@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import random
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -22,6 +20,7 @@ import numpy as np
 from ..array_types import UInt8
 from ..errors import AsyncReaderError, as_ours
 from ..params import ReaderParams
+from ..pixels.user_transform import seed_generators
 from ..sampling.schedule import BatchPlan, Cursor
 from ..sources import SetIndex
 from ..stats import BadRow, Meter
@@ -51,7 +50,7 @@ class Recipe:
 
 
 #: Parameters that hold what a user made.
-_GIVEN: Final = ("postprocess", "data", "labels")
+_GIVEN: Final = ("transform", "postprocess", "data", "labels")
 
 #: (slot number, cursor, lo, hi, whole): fill rows; whole: and finish the batch.
 #: lo = hi = -1: only finish it.
@@ -231,24 +230,13 @@ def _main(pipe: Connection, recipe: Recipe, index: Shared[SetIndex]) -> None:
         for number, cursor, lo, hi, whole in _tasks(pipe):
             slot, plan = slots[number], filler.schedule.plan(cursor)
             if whole and recipe.params.postprocess is not None:
-                _seed_generators(plan.rng_key)
+                seed_generators(plan.rng_key)
             error = _one(filler, slot, plan, lo, hi, whole, meter)
             send_error(pipe, error, number, lo, whole, meter, slot.bad)
             if meter.spans:
                 meter.spans.clear()  # they are the parent's now
     except OSError:
         return  # the parent has ended
-
-
-def _seed_generators(key: int) -> None:
-    """Seed what a postprocess may draw from besides its rng: the global generators of ``random``,
-    numpy and, where it is imported, torch. This process has no other thread that draws."""
-    words = [key & 0xFFFFFFFF, key >> 32]
-    random.seed(key)
-    np.random.seed([*words, 1])  # of the same words alone both would draw the same numbers
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        torch.manual_seed(key)
 
 
 def _tasks(pipe: Connection) -> Iterator[_Task]:

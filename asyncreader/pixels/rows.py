@@ -15,7 +15,14 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from ..array_types import Array, Bools, Int64, UInt8, UInt64
-from ..errors import AsyncReaderError, ChecksumError, DecodeError, ParamsError, SampleError
+from ..errors import (
+    AsyncReaderError,
+    ChecksumError,
+    DecodeError,
+    ParamsError,
+    SampleError,
+    WorkerError,
+)
 from ..stats import Meter
 from ..system.limits import last_level_cache
 from ..system.memory import address_of
@@ -49,7 +56,8 @@ class RowJob(NamedTuple):
 
     ``records``: int64, in the source; ``rows``: int64, in the slot; ``keys``: uint64, for crop and
     flip; ``check``: rows whose checksum is compared with the recorded one, or None for none;
-    ``positions``: int64, in the epoch's global order, and ``labels``: for steps, None without.
+    ``positions``: int64, in the epoch's global order, and ``labels``: for steps, None without;
+    ``made``: the slot's labels (B, ...), where steps make those.
     """
 
     records: Int64
@@ -58,6 +66,7 @@ class RowJob(NamedTuple):
     check: Bools | None = None
     positions: Int64 | None = None
     labels: Array | None = None
+    made: Array | None = None
 
     def pick(self, which: Int64 | Bools | slice) -> RowJob:
         """The job of some of the rows."""
@@ -68,6 +77,7 @@ class RowJob(NamedTuple):
             None if self.check is None else self.check[which],
             None if self.positions is None else self.positions[which],
             None if self.labels is None else self.labels[which],
+            self.made,
         )
 
 
@@ -238,17 +248,19 @@ class RowWriter:
         if not sample.flags.aligned:  # numbers inside an LMDB value may begin anywhere
             sample = sample.copy()
         crops, flips = self._draws()
+        told = self._row(i)
         try:
             self.fill.put(
                 sample,
                 None if crops is None else crops[i],
                 flips is not None and bool(flips[i]),
                 row,
-                self._row(i),
+                told,
             )
-        except ParamsError as exc:
+        except (ParamsError, WorkerError) as exc:
             self._locate(exc, i)
             raise
+        self._label(i, told)
 
     def encoded(self, which: Iterable[int], images: Iterable[UInt8]) -> None:
         """Decode the bytes of samples ``which`` in turn, until the reader is closed."""
@@ -264,6 +276,7 @@ class RowWriter:
                 data = copy
                 if not self._passes(i, data):
                     continue
+            told = self._row(i)
             try:
                 fill.put_encoded(
                     data,
@@ -271,11 +284,12 @@ class RowWriter:
                     flips is not None and bool(flips[i]),
                     out[rows[i]],
                     meter,
-                    self._row(i),
+                    told,
                 )
+                self._label(i, told)
             except DecodeError as exc:
                 self.fail(i, exc)
-            except ParamsError as exc:
+            except (ParamsError, WorkerError) as exc:
                 self._locate(exc, i)
                 raise
 
@@ -392,6 +406,11 @@ class RowWriter:
         position = -1 if job.positions is None else int(job.positions[i])
         label = None if job.labels is None else job.labels[i]
         return Row(record, position, label, int(job.keys[i]), self.meter.seconds)
+
+    def _label(self, i: int, told: Row | None) -> None:
+        """Keep the label that the steps made of sample ``i``, where they make one."""
+        if self.job.made is not None and told is not None:
+            self.job.made[self.job.rows[i]] = told.label
 
     def _expected(self) -> UInt64:
         assert self.origin.checksums is not None
