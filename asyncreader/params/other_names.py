@@ -42,10 +42,6 @@ _OFTEN: Final = (
     "(docs/splits-and-balance.md)"
 )
 _GREY: Final = "nothing instead: asyncreader convert --channels 1 packs grey pictures"
-_AREA: Final = (
-    'size=(H, W), crop="random-resized": 0.08 to 1 of the area, sides of 3/4 to 4/3; for other '
-    "ranges postprocess=f for a function f(data, labels, rng)"
-)
 _WINDOW: Final = (
     "data=np.moveaxis(np.lib.stride_tricks.sliding_window_view(rows, W, 0), -1, 1) for an "
     "array of rows in order"
@@ -84,7 +80,8 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("brightness contrast saturation hue sharpness jitter noise gaussianblur blur", _BY_RNG),
     ("randomgrayscale randomerasing erasing cutout randaugment autoaugment augmix", _BY_RNG),
     ("trivialaugment trivialaugmentwide posterize solarize equalize invert autocontrast", _BY_RNG),
-    ("lighting pca cropping padding pad croppadding paddingmode randompad clip clamp", _BY_RNG),
+    ("lighting pca cropping clip clamp", _BY_RNG),
+    ("padding pad randompad", 'crop="random", crop_padding={}'),
     ("views numviews nviews multicrop twocrops", _BY_RNG),
     ("mixup cutmix mixupalpha cutmixalpha mixupprob cutmixprob", _MIXED),
     ("labelsmoothing smoothing", "CrossEntropyLoss(label_smoothing={}) in torch, or " + _ONE_HOT),
@@ -135,7 +132,8 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("randomcrop", 'size=(H, W), crop="random"'),
     ("centercrop centrecrop", 'size=(H, W), crop="center"'),
     ("randomresizedcrop", 'size=(H, W), crop="random-resized"'),
-    ("cropscale croparea arearange ratio aspectratio cropaspect scalerange", _AREA),
+    ("cropscale arearange scalerange", 'crop="random-resized", crop_area={}'),
+    ("ratio aspectratio", 'crop="random-resized", crop_aspect={}'),
     ("antialias", 'interpolation="bilinear" or "bicubic": both are antialiased'),
     ("split validationsplit", 'subset="train", or subset=slice(0, 1000)'),
     ("train mode phase", 'path= of that part, or subset="train" where the file has parts'),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 
 from .. import checks
 from ..checks import one_of, optional, or_auto, whole
+from ..pixels.augment.options import span
 from ..pixels.augment.parse import AUGMENT
 from ..sampling import Shuffle
 from .declare import declared, parameter
@@ -47,6 +48,7 @@ LastBatch: TypeAlias = Literal["drop", "pad", "wrap", "short"]
 ChannelOrder: TypeAlias = Literal["RGB", "stored"]
 Layout: TypeAlias = Literal["NCHW", "NHWC"]
 Crop: TypeAlias = Literal["center", "random", "random-resized", "none"]
+PaddingMode: TypeAlias = Literal["zero", "edge", "reflect"]
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "area", "nearest"]
 OnError: TypeAlias = Literal["raise", "skip", "zero"]
 Verify: TypeAlias = Literal["always", "first", "never"]
@@ -95,6 +97,10 @@ class ReaderKeywords(TypedDict, total=False):
     size: Sequence[int] | None
     crop: Crop
     crop_ratio: float
+    crop_area: Sequence[float]
+    crop_aspect: Sequence[float]
+    crop_padding: int
+    padding_mode: PaddingMode
     interpolation: Interpolation
     flip: bool
     augment: Augment | None
@@ -270,6 +276,25 @@ class ReaderParams:
         checks.number(0, 1),
         "part of that rectangle's sides; 0.875 is the usual crop for evaluation",
     )
+    crop_area: tuple[float, float] = parameter(
+        (0.08, 1.0),
+        span(0, 1, above=True),
+        'parts of the area that `crop="random-resized"` takes: (least, most)',
+    )
+    crop_aspect: tuple[float, float] = parameter(
+        (3 / 4, 4 / 3),
+        span(0, above=True),
+        "and the width of these parts by their height",
+        shown="(3/4, 4/3)",
+    )
+    crop_padding: int = parameter(
+        0,
+        whole(0, 4097),
+        'pixels put around a picture before `crop="random"` (4 for CIFAR)',
+    )
+    padding_mode: PaddingMode = parameter(
+        "zero", one_of(PaddingMode), 'what they are: `"edge"`: as the outermost; `"reflect"`'
+    )
     interpolation: Interpolation = parameter(
         "bilinear",
         one_of(Interpolation),
@@ -389,6 +414,10 @@ class ReaderParams:
             size=self.size,
             crop=self.crop,
             crop_ratio=self.crop_ratio,
+            crop_area=self.crop_area,
+            crop_aspect=self.crop_aspect,
+            crop_padding=self.crop_padding,
+            padding_mode=self.padding_mode,
             interpolation=self.interpolation,
             flip=self.flip,
             steps=self.augment or (),

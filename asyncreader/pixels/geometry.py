@@ -56,29 +56,46 @@ def choose_rect(
     crop: str,
     ratio: float,
     draws: Float64 | None,
+    area: tuple[float, float] = (0.08, 1.0),
+    aspect: tuple[float, float] = (3 / 4, 4 / 3),
+    padding: int = 0,
 ) -> Rect:
     """The part of a (height, width) picture that becomes ``target``.
 
-    ``crop``: "center", "random" (offset by draws[0:2]), "random-resized" (area 0.08 to 1, aspect
-    3/4 to 4/3, ten tries with draws[4k : 4k+4], then centred; Szegedy et al., "Going deeper with
-    convolutions", 2015, section 6) or "none" (all of it, squeezed).
-    ``draws``: float64 in [0, 1), of this sample; None where the mode is not random.
+    ``crop``: "center", "random" (offset by draws[0:2], anywhere in the picture with ``padding``
+    pixels around it), "random-resized" (ten tries of a part of ``area`` and ``aspect`` with
+    draws[4k : 4k+4], then centred; Szegedy et al., "Going deeper with convolutions", 2015, section
+    6) or "none" (all of it, squeezed). ``draws``: float64 in [0, 1), of this sample; None where the
+    mode is not random.
     """
     if crop == "none":
         return Rect(0, 0, height, width)
     if crop == "random-resized" and draws is not None:
+        low, high = math.log(aspect[0]), math.log(aspect[1])
         for k in range(0, 40, 4):
-            area = height * width * (0.08 + 0.92 * draws[k])
-            aspect = math.exp((2 * draws[k + 1] - 1) * math.log(4 / 3))
-            columns, rows = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+            pixels = height * width * (area[0] + (area[1] - area[0]) * draws[k])
+            shape = math.exp((low + high) / 2 + (2 * draws[k + 1] - 1) * (high - low) / 2)
+            columns, rows = round(math.sqrt(pixels * shape)), round(math.sqrt(pixels / shape))
             if 0 < rows <= height and 0 < columns <= width:
                 top = int(draws[k + 2] * (height - rows + 1))
                 return Rect(top, int(draws[k + 3] * (width - columns + 1)), rows, columns)
     rows, columns = largest_rect(height, width, target, ratio)
     if crop == "random" and draws is not None:
-        top = int(draws[0] * (height - rows + 1))
-        return Rect(top, int(draws[1] * (width - columns + 1)), rows, columns)
+        top = int(draws[0] * (height + 2 * padding - rows + 1))
+        left = int(draws[1] * (width + 2 * padding - columns + 1))
+        return Rect(top, left, rows, columns)
     return Rect((height - rows) // 2, (width - columns) // 2, rows, columns)
+
+
+def pad_into(pixels: Pixels, out: Pixels, mode: str) -> None:
+    """Write ``pixels`` (h, w, C) into the middle of ``out`` (H, W, C), and around them zeros
+    ("zero"), their outermost pixels ("edge") or their mirror image ("reflect")."""
+    down, right = (out.shape[0] - pixels.shape[0]) // 2, (out.shape[1] - pixels.shape[1]) // 2
+    if mode == "zero":
+        out[:] = 0
+        out[down : down + pixels.shape[0], right : right + pixels.shape[1]] = pixels
+    else:
+        out[:] = np.pad(pixels, ((down, down), (right, right), (0, 0)), mode)  # type: ignore[call-overload]
 
 
 #: Ways to resize. "bilinear" and "bicubic" are antialiased, as Pillow's and torchvision's;

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..array_types import Array, Int64, UInt8, UInt64
+from ..array_types import Array, Float64, Int64, UInt8, UInt64
 from ..errors import DecodeError, ParamsError
 from ..keyed_random import uniforms
 from ..stats import Meter
@@ -86,6 +86,10 @@ class OutputSpec:
     size: tuple[int, int] | None = None
     crop: str = "center"
     crop_ratio: float = 1.0
+    crop_area: tuple[float, float] = (0.08, 1.0)
+    crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    crop_padding: int = 0
+    padding_mode: str = "zero"
     interpolation: str = "bilinear"
     flip: bool = False
     #: Resized by nearest neighbour: the numbers mean something, and none may be made up.
@@ -97,6 +101,14 @@ class OutputSpec:
     def affine(self) -> bool:
         """Whether values change by more than a cast."""
         return self.scale != 1.0 or any(m != 0 for m in self.mean) or any(s != 1 for s in self.std)
+
+    def rect(self, height: int, width: int, draws: Float64 | None) -> geometry.Rect:
+        """The part of a picture that is served; with ``crop_padding``, of the padded picture."""
+        assert self.size is not None
+        ranges = self.crop_area, self.crop_aspect, self.crop_padding
+        return geometry.choose_rect(
+            height, width, self.size, self.crop, self.crop_ratio, draws, *ranges
+        )
 
 
 class _Scratch(threading.local):
@@ -236,7 +248,7 @@ class RowTransform:
                 )
         # the whole of a raw sample that has the size already: nothing to cut, nothing to resize
         whole = wanted.crop == "none" or (
-            wanted.crop_ratio == 1.0 and wanted.crop != "random-resized"
+            wanted.crop_ratio == 1.0 and wanted.crop != "random-resized" and not wanted.crop_padding
         )
         there = not stored.encoded and wanted.size == (height, width) and whole
         there = there and self._frame in (None, wanted.size)
@@ -401,9 +413,9 @@ class RowTransform:
         rect: geometry.Rect | None = None
         min_size: tuple[int, int] | None = None
         if wanted.size is not None:
-            rect = geometry.choose_rect(*full, wanted.size, wanted.crop, wanted.crop_ratio, draws)
+            rect = wanted.rect(*full, draws)
             # DCT scaling as long as the part that is used stays at least as large as its target
-            if wanted.interpolation != "nearest":
+            if wanted.interpolation != "nearest" and not wanted.crop_padding:
                 min_size = (
                     math.ceil(full[0] * wanted.size[0] / rect.height),
                     math.ceil(full[1] * wanted.size[1] / rect.width),
@@ -422,7 +434,7 @@ class RowTransform:
         else:
             if not stored.narrow:
                 codec.check_depth(header)
-            part = None if wanted.nearest else rect
+            part = None if wanted.nearest or wanted.crop_padding else rect
             found = codec.decode_part(
                 data,
                 stored.channels,
@@ -494,8 +506,9 @@ class RowTransform:
             assert wanted.size is not None
             if box is None:
                 high, wide = pixels.shape[:2]
-                size, crop, ratio = wanted.size, wanted.crop, wanted.crop_ratio
-                box = geometry.choose_rect(high, wide, size, crop, ratio, draws).box()
+                box = wanted.rect(high, wide, draws).box()
+            if wanted.crop_padding:
+                pixels = self._padded(pixels, wanted.crop_padding, wanted.crop_padding)
             if self._direct:
                 geometry.resize_into(pixels, out, box, wanted.interpolation, flip)
                 return
@@ -527,15 +540,26 @@ class RowTransform:
             if made is not image:
                 image[...] = made
 
+    def _padded(self, pixels: Array, down: int, right: int) -> Array:
+        """``pixels`` with so many around them on each side."""
+        high, wide, channels = pixels.shape
+        shape = high + 2 * down, wide + 2 * right, channels
+        padded = SCRATCH.array("padded", shape, pixels.dtype.newbyteorder("="))
+        geometry.pad_into(pixels, padded, self.wanted.padding_mode)
+        return padded
+
     def _put_nearest(self, pixels: Array, draws: Array | None, flip: bool, out: Array) -> None:
         """The part of ``pixels`` that is the first field's crop, unmixed."""
         wanted = self.wanted
         assert wanted.size is not None
         high, wide = pixels.shape[0], pixels.shape[1]
         frame = self._frame or (high, wide)
-        size, crop, ratio = wanted.size, wanted.crop, wanted.crop_ratio
-        rect = geometry.choose_rect(frame[0], frame[1], size, crop, ratio, draws)
+        rect = wanted.rect(frame[0], frame[1], draws)
         fy, fx = high / frame[0], wide / frame[1]
+        if wanted.crop_padding:
+            by = round(wanted.crop_padding * fy), round(wanted.crop_padding * fx)
+            pixels = self._padded(pixels, *by)
+            high, wide = pixels.shape[:2]
         rows = geometry.nearest_pixels(rect.top * fy, rect.height * fy, wanted.size[0], high)
         columns = geometry.nearest_pixels(rect.left * fx, rect.width * fx, wanted.size[1], wide)
         pick(pixels, rows, columns[::-1] if flip else columns, out.transpose(self._row_to_hwc))

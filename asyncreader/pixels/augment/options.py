@@ -63,8 +63,8 @@ def span(low: float, high: float = INFINITY, above: bool = False) -> Check[tuple
             raise ValueError
         return least, most
 
-    words = f"(least, most) above {low:g}" if above else _range(low, high, "(least, most)")
-    return Check(words, take)
+    words = _range(low, high, "(least, most)")
+    return Check(words.replace("from", "above") if above else words, take)
 
 
 def around(middle: float, low: float, high: float = INFINITY) -> Check[tuple[float, float] | None]:
