@@ -6,6 +6,7 @@ pseudorandom number generators", OOPSLA 2014).
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -113,3 +114,26 @@ class Draws:
             other = self.below(last + 1)
             numbers[last], numbers[other] = numbers[other], numbers[last]
         return numbers
+
+    def beta(self, alpha: float) -> float:
+        """A number of Beta(alpha, alpha): the share of one of two gamma variates."""
+        first, second = self._log_gamma(alpha), self._log_gamma(alpha)
+        apart = second - first
+        return 1 / (1 + math.exp(apart)) if apart < 700 else 0.0
+
+    def _log_gamma(self, alpha: float) -> float:
+        """The logarithm of a number of Gamma(alpha): Marsaglia and Tsang, "A simple method for
+        generating gamma variables", ACM TOMS 26 (2000); of a tiny alpha the number itself would be
+        0."""
+        if alpha < 1:
+            return self._log_gamma(alpha + 1) + math.log(1 - self.uniform()) / alpha
+        d = alpha - 1 / 3
+        c = 1 / math.sqrt(9 * d)
+        while True:
+            radius = math.sqrt(-2 * math.log(1 - self.uniform()))  # Box and Muller
+            normal = radius * math.cos(2 * math.pi * self.uniform())
+            cube = (1 + c * normal) ** 3
+            if cube > 0 and math.log(1 - self.uniform()) < (
+                normal * normal / 2 + d * (1 - cube + math.log(cube))
+            ):
+                return math.log(d * cube)

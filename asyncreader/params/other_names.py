@@ -26,13 +26,7 @@ _BY_RNG: Final = (
     "postprocess=f for a function f(data, labels, rng) that does it to a whole batch "
     "(docs/augmentation.md shows one)"
 )
-_ONE_HOT: Final = (
-    "postprocess=f for a function f(data, labels) that returns (data, rows of probabilities)"
-)
-_MIXED: Final = (
-    "postprocess=f for a function f(data, labels, rng) that mixes a batch (docs/augmentation.md "
-    "has mixup)"
-)
+_ONE_HOT: Final = "num_classes= of labels as rows of probabilities, (B, classes) float32"
 _CLASSES: Final = (
     "nothing instead: labels are class numbers, and reader.classes has the names where the set has "
     "them"
@@ -83,10 +77,11 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("lighting pca cropping clip clamp", _BY_RNG),
     ("padding pad randompad", 'crop="random", crop_padding={}'),
     ("views numviews nviews multicrop twocrops", _BY_RNG),
-    ("mixup cutmix mixupalpha cutmixalpha mixupprob cutmixprob", _MIXED),
-    ("labelsmoothing smoothing", "CrossEntropyLoss(label_smoothing={}) in torch, or " + _ONE_HOT),
+    ("mixupalpha", "mixup={}"),
+    ("cutmixalpha", "cutmix={}"),
+    ("smoothing", "label_smoothing={}"),
     ("onehot labelmode classmode categorical", _ONE_HOT),
-    ("numclasses nclasses nbclasses classes classnames labelnames", _CLASSES),
+    ("nclasses nbclasses classes classnames labelnames", _CLASSES),
     ("weights weight classweights classweight sampleweights sampleweight balanced balance", _OFTEN),
     ("weightedsampler oversample upsample", _OFTEN),
     ("grayscale greyscale gray grey colormode numchannels channels inchannels", _GREY),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 
 from .. import checks
 from ..checks import one_of, optional, or_auto, whole
-from ..pixels.augment.options import span
+from ..pixels.augment.options import between, span
 from ..pixels.augment.parse import AUGMENT
 from ..sampling import Shuffle
 from .declare import declared, parameter
@@ -105,6 +105,10 @@ class ReaderKeywords(TypedDict, total=False):
     flip: bool
     augment: Augment | None
     transform: Callable[..., object] | None
+    mixup: float | None
+    cutmix: float | None
+    label_smoothing: float
+    num_classes: int | None
     postprocess: Callable[..., object] | None
     on_error: OnError
     verify: Verify
@@ -316,6 +320,28 @@ class ReaderParams:
         "with the image (H, W, C) after `augment` and before cast and normalise; it returns the "
         "image, (image, label), or None if it worked in place; transforms of albumentations and "
         "torchvision as they are",
+    )
+    mixup: float | None = parameter(
+        None,
+        optional(checks.number(0, 1000)),
+        "blends each two neighbours of the epoch's order, with a part of Beta(mixup, mixup); "
+        "labels become (B, classes) float32. Needs an even `batch_size`",
+    )
+    cutmix: float | None = parameter(
+        None,
+        optional(checks.number(0, 1000)),
+        "exchanges a rectangle of them instead; with `mixup`, too, each pair draws one of the two",
+    )
+    label_smoothing: float = parameter(
+        0.0,
+        between(0, 1),
+        "the part of a label that is spread over all classes: (B, classes) float32",
+    )
+    num_classes: int | None = parameter(
+        None,
+        optional(whole(1)),
+        "classes of labels of (B, classes) float32",
+        shown="those of the set",
     )
     postprocess: Callable[..., object] | None = parameter(
         None,

@@ -37,7 +37,7 @@ from ..system.memory import aligned_empty
 from .fill_batch import BatchFiller
 from .shared_memory import Arena, pages
 from .slots import Allocate, BatchArrays, Part, Slot, SlotLayout
-from .stages import stages_of
+from .stages import soft_labels, stages_of
 
 #: Samples, spread over a set, that are read to see whether ``dtype`` can hold their values.
 LOOKED_AT: Final = 16
@@ -104,7 +104,7 @@ def make_filler(
         schedule,
         on_error=p.on_error,
         verify=p.verify,
-        stages=stages_of(p),
+        stages=(*soft_labels(p, source.facts.classes, fills[0].image_axes), *stages_of(p)),
         traced=p.trace is not None,
         label=None if made is None else made.label,
         allocate=allocate,

@@ -249,6 +249,9 @@ class BatchFiller:
         """Run the stages on a filled batch. What one raises is the error of the whole batch."""
         plan = slot.plan
         assert plan is not None
+        if slot.bad:  # stages are told what is served
+            records, mask = slot.served()
+            plan = plan._replace(indices=records, valid=mask)
         for number, stage in enumerate(self.stages):
             started = time.perf_counter()
             try:

@@ -21,7 +21,7 @@ from ..array_types import UInt8
 from ..errors import AsyncReaderError, as_ours
 from ..params import ReaderParams
 from ..pixels.user_transform import seed_generators
-from ..sampling.schedule import BatchPlan, Cursor
+from ..sampling.schedule import Cursor
 from ..sources import SetIndex
 from ..stats import BadRow, Meter
 from ..system.signals import end_with_parent
@@ -52,9 +52,9 @@ class Recipe:
 #: Parameters that hold what a user made.
 _GIVEN: Final = ("transform", "postprocess", "data", "labels")
 
-#: (slot number, cursor, lo, hi, whole): fill rows; whole: and finish the batch.
-#: lo = hi = -1: only finish it.
-_Task: TypeAlias = tuple[int, Cursor, int, int, bool]
+#: (slot number, cursor, lo, hi, whole, bad): fill rows; whole: and finish the batch.
+#: lo = hi = -1: only finish it; ``bad``: its bad samples, which were found by several workers.
+_Task: TypeAlias = tuple[int, Cursor, int, int, bool, list[BadRow]]
 
 
 class Shared(Generic[T]):
@@ -171,7 +171,8 @@ class ProcessWorkers(ProcessGroup):
         number = self._least_busy()
         # a dead or closed worker is the receiver's business
         with contextlib.suppress(OSError, ValueError):
-            self._pipes[number].send((slot.number, cursor, lo, hi, whole))
+            bad = slot.bad if lo < 0 else []
+            self._pipes[number].send((slot.number, cursor, lo, hi, whole, bad))
 
     def _hear(self, pipe: Connection) -> tuple[Any, ...]:
         return receive_error(pipe)
@@ -227,12 +228,13 @@ def _main(pipe: Connection, recipe: Recipe, index: Shared[SetIndex]) -> None:
     send_error(pipe, None)
     meter = Meter()
     try:
-        for number, cursor, lo, hi, whole in _tasks(pipe):
+        for number, cursor, lo, hi, whole, bad in _tasks(pipe):
             slot, plan = slots[number], filler.schedule.plan(cursor)
+            slot.plan, slot.bad = plan, list(bad)
             if whole and recipe.params.postprocess is not None:
                 seed_generators(plan.rng_key)
-            error = _one(filler, slot, plan, lo, hi, whole, meter)
-            send_error(pipe, error, number, lo, whole, meter, slot.bad)
+            error = _one(filler, slot, lo, hi, whole, meter)
+            send_error(pipe, error, number, lo, whole, meter, slot.bad[len(bad) :])
             if meter.spans:
                 meter.spans.clear()  # they are the parent's now
     except OSError:
@@ -248,9 +250,8 @@ def _tasks(pipe: Connection) -> Iterator[_Task]:
 
 
 def _one(
-    filler: BatchFiller, slot: Slot, plan: BatchPlan, lo: int, hi: int, whole: bool, meter: Meter
+    filler: BatchFiller, slot: Slot, lo: int, hi: int, whole: bool, meter: Meter
 ) -> AsyncReaderError | None:
-    slot.plan, slot.bad = plan, []
     try:
         if lo >= 0:
             filler.fill_part(slot, lo, hi, meter)

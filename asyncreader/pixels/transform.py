@@ -309,6 +309,14 @@ class RowTransform:
             return seen[:, 0] if self.wanted.layout == "NCHW" else seen[..., 0]
         return seen
 
+    @property
+    def image_axes(self) -> str | None:
+        """The axes of a picture as it is handed out, such as "CHW"; None for other data."""
+        if self._to_hwc is None:
+            return None
+        goal = "".join(self._memory[axis - 1] for axis in self.view_axes[1:])
+        return goal.replace("C", "") if self.stored.flat else goal
+
     def stepped(self, last: bool) -> tuple[np.dtype[np.generic], ImageShape]:
         """What steps get, or those that are ``last``: dtype, and shape (H, W, C) behind them all,
         () of data that are no pictures."""

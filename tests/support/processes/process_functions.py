@@ -67,3 +67,8 @@ def from_global_generators(image):  # type: ignore[no-untyped-def]
 def dies_in_worker(image):  # type: ignore[no-untyped-def]
     """Returns another shape in worker processes."""
     return image if multiprocessing.parent_process() is None else image[1:]
+
+
+def dims(image, label, rng):  # type: ignore[no-untyped-def]
+    """Halves a random line of a picture, in place."""
+    image[int(rng.integers(len(image)))] //= 2
