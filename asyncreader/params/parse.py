@@ -110,8 +110,6 @@ def _check_together(p: ReaderParams) -> None:
     if p.size is None and (p.crop_ratio != 1.0 or p.crop in ("random", "random-resized")):
         raise ParamsError("crop and crop_ratio need size=(H, W)")
     _check_crop(p)
-    if p.batch_size % 2 and (p.mixup is not None or p.cutmix is not None):
-        raise ParamsError("mixup and cutmix need an even batch_size", found=p.batch_size)
     if not takes_window(p.shuffle) and p.shuffle_window != SHUFFLE_WINDOW:
         raise ParamsError('shuffle_window goes with shuffle="block"', found=f"{p.shuffle!r}")
     _check_fields(p)

@@ -105,6 +105,8 @@ class SoftLabels:
                 found="several fields" if given.several else str(given.data[0].dtype),
                 hint="postprocess gets the batches of all fields",
             )
+        if self._ways and labels.shape[0] % 2:
+            raise ParamsError(f"{self.name} needs an even batch_size", found=labels.shape[0])
         return replace(given, labels=Part((labels.shape[0], self._classes), np.dtype(np.float32)))
 
     def run(self, given: BatchArrays, made: BatchArrays, plan: BatchPlan) -> None:
@@ -177,7 +179,7 @@ class SoftLabels:
         place[self._pictures[0] - 1] = slice(top, bottom)
         place[self._pictures[1] - 1] = slice(left, right)
         one, other = first[tuple(place)], second[tuple(place)]
-        kept = one.copy()
+        kept = one.copy(order="K")
         one[...] = other
         other[...] = kept
         return float(1 - (right - left) * (bottom - top) / (wide * high))

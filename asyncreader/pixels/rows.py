@@ -329,7 +329,8 @@ class RowWriter:
                 part.raw(i, fill.as_stored(store.view(offset, row_bytes)))
         else:
             address, starts = store.resident(offsets, row_bytes)
-            fill.bulk(address, starts, job.rows, part._draws()[1], out)
+            crops, flips = part._draws()
+            fill.bulk(address, starts, job.rows, flips, out, crops)
 
     def _part(self, which: Int64 | Bools) -> RowWriter:
         """The writer of some of the samples."""
@@ -366,7 +367,7 @@ class RowWriter:
         else:
             copies = SCRATCH.take("checked", group * row_bytes).reshape(group, row_bytes)
             numbers = np.arange(job.records.size, dtype=np.int64) % group
-        flips = None if in_place else self._draws()[1]
+        crops, flips = (None, None) if in_place else self._draws()
         address, at = copies.ctypes.data, numbers.tolist()
         for lo in range(0, len(recorded), group):
             hi = min(lo + group, len(recorded))
@@ -386,7 +387,8 @@ class RowWriter:
                     self._put(i, fill.as_stored(copies[at[i]]))
             else:
                 turned = None if flips is None else flips[good]
-                fill.bulk(address, numbers[good] * row_bytes, job.rows[good], turned, out)
+                drawn = None if crops is None else crops[good]
+                fill.bulk(address, numbers[good] * row_bytes, job.rows[good], turned, out, drawn)
 
     # -- inside ------------------------------------------------------------------------------
 

@@ -148,7 +148,15 @@ def decode_sample(
 
 
 #: What fills whole batches, by mode; affine_rows is chosen by dtype.
-_KERNELS: Final = {"copy": "gather_rows", "mirror": "mirror_rows", "transpose": "transpose_rows"}
+_KERNELS: Final = {
+    "copy": "gather_rows",
+    "mirror": "mirror_rows",
+    "transpose": "transpose_rows",
+    "padded": "padded_rows",
+}
+
+#: Bytes of rows that are cut out of padded pictures before they are cast: they stay in the cache.
+_CUT_BYTES: Final = 320 << 10
 
 
 class RowTransform:
@@ -157,8 +165,9 @@ class RowTransform:
     ``row_shape``, ``dtype``: a row of a slot's memory; ``view_axes``: how a batch of such rows is
     transposed to what the user sees. ``mode``: "copy" (bytes as they are), "mirror" (the same with
     flips), "affine" (one compiled pass, uint8 -> float32 or float16), "transpose" (one compiled
-    pass, HWC -> CHW) or "each" (per image). ``frame``: (H, W) of the picture whose crop is taken
-    (that of the first field), None for a sample's own.
+    pass, HWC -> CHW), "padded" (parts of padded pictures, then affine) or "each" (per image).
+    ``frame``: (H, W) of the picture whose crop is taken (that of the first field), None for a
+    sample's own.
     """
 
     def __init__(
@@ -277,7 +286,11 @@ class RowTransform:
         self._memory = memory
         plain = self.dtype == stored.dtype and not wanted.affine and not wanted.steps
         self._direct = plain and memory == "HWC"
-        if stored.encoded or self.geometry or wanted.steps:
+        moved = wanted.crop_padding and wanted.crop_ratio == 1 and wanted.size == self._raw_size
+        moved = moved and self._frame in (None, wanted.size) and stored.axes == "HWC"
+        if moved and not wanted.steps and (self._direct or self._compiled_affine):
+            self.mode = "padded"
+        elif stored.encoded or self.geometry or wanted.steps:
             self.mode = "each"
         elif plain and memory == stored.axes and not wanted.flip:
             self.mode = "copy"
@@ -293,6 +306,11 @@ class RowTransform:
         if self._compiled_affine and upright and memory in ("HWC", "CHW"):
             half = self.dtype == np.float16
             self._affine_rows = kernels.affine_rows_half if half else kernels.affine_rows
+
+    @property
+    def _raw_size(self) -> tuple[int | None, int | None] | None:
+        """(H, W) of raw samples, None of encoded ones."""
+        return None if self.stored.encoded else self.stored.image_shape()[:2]
 
     @property
     def _compiled_affine(self) -> bool:
@@ -351,11 +369,20 @@ class RowTransform:
         rows: Int64,
         flips: UInt8 | None,
         out: Array,
+        draws: Array | None = None,
     ) -> None:
-        """Fill rows from raw samples at ``address + offsets``, in one compiled call."""
+        """Fill rows from raw samples at ``address + offsets``, in one compiled call.
+
+        ``flips``, ``draws``: of these samples, see :meth:`draws`.
+        """
         height, width, channels = self.stored.image_shape()
         assert height is not None
         assert width is not None
+        if self.mode == "padded":
+            assert draws is not None
+            flips = np.zeros(offsets.size, np.uint8) if flips is None else flips
+            self._cut_padded(address, offsets, rows, flips, out, draws)
+            return
         if self.mode == "transpose":
             size = self.dtype.itemsize
             kernels.transpose_rows(
@@ -380,6 +407,44 @@ class RowTransform:
             self._bits(out.reshape(out.shape[0], -1)),
             rows,
         )
+
+    def _cut_padded(
+        self, address: int, offsets: Int64, rows: Int64, flips: UInt8, out: Array, draws: Array
+    ) -> None:
+        """Rows of parts of padded pictures, of the pictures' own size."""
+        height, width, channels = self.stored.image_shape()
+        assert height is not None
+        assert width is not None
+        padding = self.wanted.crop_padding
+        tops, lefts = ((draws[:, k] * (2 * padding + 1)).astype(np.int64) - padding for k in (0, 1))
+        size = height, width, channels * self.stored.dtype.itemsize
+        around = ("zero", "edge", "reflect").index(self.wanted.padding_mode)
+        if self._direct:
+            kernels.padded_rows(
+                address, offsets, *size, tops, lefts, around, flips, out.ctypes.data, rows
+            )
+            return
+        assert self._affine_rows is not None
+        group = max(1, _CUT_BYTES // math.prod(size))
+        cut, numbers = SCRATCH.take("cut rows", group * math.prod(size)), np.arange(group)
+        plain = np.zeros(group, np.uint8)
+        for lo in range(0, offsets.size, group):
+            part = slice(lo, min(lo + group, offsets.size))
+            count = numbers[: part.stop - lo]
+            places = tops[part], lefts[part], around, flips[part], cut.ctypes.data, count
+            kernels.padded_rows(address, offsets[part], *size, *places)
+            self._affine_rows(
+                cut.ctypes.data,
+                count * math.prod(size),
+                height * width,
+                self._scale32,
+                self._shift32,
+                width,
+                plain,
+                self._memory == "CHW",
+                self._bits(out.reshape(out.shape[0], -1)),
+                rows[part],
+            )
 
     def _bits(self, out: Array) -> Array:
         """Slot rows as the kernel takes them: float16 goes by its bits."""
@@ -526,17 +591,23 @@ class RowTransform:
             if self.narrows and self.dtype.kind != "f" and native.kind == "f":
                 np.rint(resized, out=resized)  # whole numbers, but for what the resize mixed
             pixels, flip = resized, False
-        if self._steps and flip:
-            pixels, flip = pixels[:, ::-1], False
-        self._finish(self._stepped(pixels, row), flip, out)
+        if self._steps:
+            pixels, flip = self._stepped(pixels, row, flip), False
+        self._finish(pixels, flip, out)
 
-    def _stepped(self, image: Array, row: Row | None) -> Array:
-        """``image`` after the steps before the cast; they get a copy of their own."""
+    def _stepped(self, image: Array, row: Row | None, flip: bool = False) -> Array:
+        """``image``, mirrored with ``flip``, after the steps before the cast; they get a copy of
+        their own."""
         if not self._steps:
             return image
         assert row is not None
         own = SCRATCH.array("steps", image.shape, image.dtype.newbyteorder("="))
-        np.copyto(own, image)
+        if flip and image.flags.c_contiguous and image.dtype == own.dtype:
+            size = (*image.shape[:2], image.shape[2] * image.itemsize)
+            come, go = image.ctypes.data, own.ctypes.data
+            kernels.mirror_rows(come, _ZERO, *size, _FLIP, go, _ZERO)
+        else:
+            np.copyto(own, image[:, ::-1] if flip else image)
         return run(self._steps, own, row)
 
     def _finish_steps(self, out: Array, row: Row | None) -> None:

@@ -398,3 +398,36 @@ def add_restarts_numpy(
     This twin does nothing: converters refuses restarts, or says that there are none.
     """
     result[:] = 0
+
+
+def padded_rows_numpy(
+    source: int,
+    offsets: Int64,
+    height: int,
+    width: int,
+    pixel: int,
+    tops: Int64,
+    lefts: Int64,
+    around: int,
+    flips: UInt8,
+    out: int,
+    rows: Int64,
+) -> None:
+    """Write the part of each picture's own size that begins at (top, left), which may lie outside:
+    there are zeros (``around`` 0), the outermost pixels (1) or the mirror image (2). ``pixel``: its
+    bytes."""
+    size = height * width * pixel
+    for i, offset in enumerate(offsets.tolist()):
+        image = bytes_at(source + offset, size).reshape(height, width, pixel)
+        made = bytes_at(out + int(rows[i]) * size, size).reshape(height, width, pixel)
+        places = [np.arange(height) + tops[i], np.arange(width) + lefts[i]]
+        known = [(at >= 0) & (at < side) for at, side in zip(places, image.shape[:2], strict=True)]
+        for n, side in enumerate((height, width)):
+            if around == 2:
+                period = max(1, 2 * (side - 1))
+                places[n] = np.minimum(abs(places[n]) % period, period - abs(places[n]) % period)
+            places[n] = np.clip(places[n], 0, side - 1)
+        part = image[places[0][:, None], places[1]]
+        if around == 0:
+            part[~(known[0][:, None] & known[1])] = 0
+        made[:] = part[:, ::-1] if flips[i] else part

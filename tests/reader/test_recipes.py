@@ -18,9 +18,11 @@ DATA = np.random.default_rng(0).integers(0, 256, (COUNT, 16, 12, 3), dtype=np.ui
 LABELS = np.arange(COUNT)[:, None] % 5
 
 
+@pytest.mark.parametrize("verify", ["always", "never"])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("encoding", ["raw", "png"])
 @pytest.mark.parametrize("mode", ["zero", "edge", "reflect"])
-def test_a_padded_crop(encoding: str, mode: str, tmp_path: Path) -> None:
+def test_a_padded_crop(encoding: str, mode: str, dtype: str, verify: str, tmp_path: Path) -> None:
     """crop_padding puts pixels around a picture: each crop is a part of it, of the picture's own
     size, all places come up, and a label map is cut alike."""
     path = write_hdf5(tmp_path / "a.h5", packed(list(DATA), encoding))
@@ -29,8 +31,9 @@ def test_a_padded_crop(encoding: str, mode: str, tmp_path: Path) -> None:
     params: dict[str, Any] = {"size": (16, 12), "crop": "random", "crop_padding": 2}
     places = set()
     with AsyncReader(
-        path=path, batch_size=8, layout="NHWC", shuffle=True, padding_mode=mode, **params
-    ) as reader:
+        path=path, batch_size=8, layout="NHWC", shuffle=True, padding_mode=mode, dtype=dtype,
+        verify=verify, **params,
+    ) as reader:  # fmt: skip
         for _ in range(8):
             for batch in reader:
                 for image, record in zip(batch.data, batch.indices, strict=True):

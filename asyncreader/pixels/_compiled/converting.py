@@ -172,3 +172,59 @@ def transpose_rows(  # type: ignore[no-untyped-def]
             for p in range(pixels):
                 for k in range(item):
                     dst[(c * pixels + p) * item + k] = src[(p * channels + c) * item + k]
+
+
+@njit
+def _inside(place, limit, around):  # type: ignore[no-untyped-def]
+    """The pixel that stands at ``place``; -1 for none. ``around``: as of padded_rows."""
+    if 0 <= place < limit:
+        return place
+    if around == 0:
+        return -1
+    if around == 1:
+        return min(max(place, 0), limit - 1)
+    if limit == 1:
+        return 0
+    place = abs(place) % (2 * (limit - 1))
+    return min(place, 2 * (limit - 1) - place)
+
+
+@kernel(
+    *(types.uintp, offsets_type, i8, i8, i8, offsets_type, offsets_type, i8),
+    *(types.uint8[::1], types.uintp, offsets_type),
+)
+def padded_rows(  # type: ignore[no-untyped-def]
+    source, offsets, height, width, pixel, tops, lefts, around, flips, out, rows
+):
+    line = width * pixel
+    for i in range(offsets.size):
+        come = source + np.uintp(offsets[i])
+        go = out + np.uintp(rows[i] * height * line)
+        left, flipped = lefts[i], flips[i] != 0
+        first, end = min(max(0, -left), width), max(0, min(width, width - left))
+        for y in range(height):
+            to, row = u8_pointer(go + np.uintp(y * line)), _inside(tops[i] + y, height, around)
+            if row < 0:
+                for k in range(line):
+                    to[k] = 0
+                continue
+            given = u8_pointer(come + np.uintp(row * line))
+            if not flipped:
+                memcpy(
+                    go + np.uintp(y * line + first * pixel),
+                    come + np.uintp(row * line + (left + first) * pixel),
+                    np.uintp((end - first) * pixel),
+                )
+            elif pixel == 3:
+                for x in range(first, end):
+                    a, b = 3 * (width - 1 - x), 3 * (left + x)
+                    to[a], to[a + 1], to[a + 2] = given[b], given[b + 1], given[b + 2]
+            else:
+                for x in range(first, end):
+                    for k in range(pixel):
+                        to[(width - 1 - x) * pixel + k] = given[(left + x) * pixel + k]
+            for n in range(width - (end - first)):
+                x = n if n < first else n + end - first
+                column, at = _inside(left + x, width, around), width - 1 - x if flipped else x
+                for k in range(pixel):
+                    to[at * pixel + k] = given[column * pixel + k] if column >= 0 else 0
