@@ -243,6 +243,8 @@ def warp(  # type: ignore[no-untyped-def]
         for j in range(wide):
             x = j - 0.5 * (wide - 1)
             below = matrix[6] * x + matrix[7] * y + matrix[8]
+            if below == 0:
+                below = np.nan  # nowhere
             at_x = (matrix[0] * x + matrix[1] * y + matrix[2]) / below + 0.5 * (width - 1)
             at_y = (matrix[3] * x + matrix[4] * y + matrix[5]) / below + 0.5 * (height - 1)
             to = (i * wide + j) * channels
