@@ -54,6 +54,9 @@ class Transform:
     def __call__(self, image: Array, row: Row) -> Array:
         if self.seeded:
             seed_generators(row.key)
+            own = getattr(self.function, "set_random_seed", None)  # albumentations 2
+            if own is not None:
+                own(row.key & 0xFFFFFFFF)
         label = None if row.label is None else row.label.copy()
         given = image if self.made is not None else image.copy()
         result = self._call(given, label, row)

@@ -187,10 +187,16 @@ def test_torchvisions_are_called_as_they_are() -> None:
 
 
 def test_albumentations_are_called_as_they_are() -> None:
-    """A transform of albumentations is called with image=, and its image is served."""
+    """A transform of albumentations is called with image=, and its image is served; in worker
+    processes its own generators are seeded for each sample."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         albumentations = pytest.importorskip("albumentations")
     both = albumentations.Compose([albumentations.HorizontalFlip(p=1)])
     data, _, _ = epoch(transform=both)
     np.testing.assert_array_equal(data, DATA[:, :, ::-1])
+    drawn = albumentations.Compose([albumentations.RandomBrightnessContrast(p=1)])
+    processes: dict[str, Any] = {"transform": drawn, "workers": "process"}
+    one, other = (epoch(nthread=count, **processes)[0] for count in (1, 2))
+    np.testing.assert_array_equal(one, other)
+    assert (one != DATA).any(axis=(1, 2, 3)).all()
