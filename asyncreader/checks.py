@@ -437,6 +437,9 @@ def _function(value: object) -> Callable[..., object]:
     return value
 
 
+TRANSFORM: Final = Check(
+    "a function f(image), f(image, label) or f(image, label, rng)", _function, "function"
+)
 FUNCTION: Final = Check("a function f(data, labels) or f(data, labels, rng)", _function, "function")
 
 

@@ -13,7 +13,7 @@ AsyncReaderError
 ├── FinishedError (RuntimeError)        a fetch past the last epoch
 ├── ReaderClosedError (RuntimeError)    a call after close(), or in a forked child
 ├── ReaderTimeoutError (TimeoutError)   no batch within timeout seconds
-└── WorkerError (RuntimeError)          postprocess raised, or a worker died
+└── WorkerError (RuntimeError)          transform or postprocess raised, or a worker died
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class ReaderTimeoutError(AsyncReaderError, TimeoutError):
 
 
 class WorkerError(AsyncReaderError, RuntimeError):
-    """``postprocess`` raised or returned another shape, or a worker died."""
+    """``transform`` or ``postprocess`` raised or returned another shape, or a worker died."""
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ pseudorandom number generators", OOPSLA 2014).
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -91,3 +92,58 @@ def uniforms(keys: UInt64, draw: int) -> Float64:
     mixed = mix_rows(draw + 1, keys.view(np.int64))
     unit: Array = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return unit
+
+
+class Draws:
+    """Numbers drawn one after the other from a key: the sequence of SplitMix64.
+
+    One costs 0.6 us; to make a numpy generator takes 15 us.
+    """
+
+    def __init__(self, key: int) -> None:
+        self._state = key
+
+    def bits(self) -> int:
+        """64 random bits."""
+        drawn = mix(self._state)
+        self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
+        return drawn
+
+    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
+        """A number from ``low``, below ``high``."""
+        return low + (high - low) * ((self.bits() >> 11) * 2.0**-53)
+
+    def below(self, count: int) -> int:
+        """One of 0 .. count-1."""
+        return (self.bits() * count) >> 64
+
+    def order(self, count: int) -> list[int]:
+        """0 .. count-1 in random order (Fisher and Yates)."""
+        numbers = list(range(count))
+        for last in range(count - 1, 0, -1):
+            other = self.below(last + 1)
+            numbers[last], numbers[other] = numbers[other], numbers[last]
+        return numbers
+
+    def beta(self, alpha: float) -> float:
+        """A number of Beta(alpha, alpha): the share of one of two gamma variates."""
+        first, second = self._log_gamma(alpha), self._log_gamma(alpha)
+        apart = second - first
+        return 1 / (1 + math.exp(apart)) if apart < 700 else 0.0
+
+    def _log_gamma(self, alpha: float) -> float:
+        """The logarithm of a number of Gamma(alpha): Marsaglia and Tsang, "A simple method for
+        generating gamma variables", ACM TOMS 26 (2000); of a tiny alpha the number itself would be
+        0."""
+        if alpha < 1:
+            return self._log_gamma(alpha + 1) + math.log(1 - self.uniform()) / alpha
+        d = alpha - 1 / 3
+        c = 1 / math.sqrt(9 * d)
+        while True:
+            radius = math.sqrt(-2 * math.log(1 - self.uniform()))  # Box and Muller
+            normal = radius * math.cos(2 * math.pi * self.uniform())
+            cube = (1 + c * normal) ** 3
+            if cube > 0 and math.log(1 - self.uniform()) < (
+                normal * normal / 2 + d * (1 - cube + math.log(cube))
+            ):
+                return math.log(d * cube)

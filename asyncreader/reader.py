@@ -144,7 +144,7 @@ class AsyncReader(Generic[D, L]):
         p = self._params
         fills = self._filler.fills
         cheap = sum(fill.row_bytes for fill in fills) * p.batch_size < SPLIT_BYTES
-        if cheap and not any(fill.stored.encoded for fill in fills):
+        if cheap and not any(fill.stored.encoded or fill.wanted.steps for fill in fills):
             return 1
         return -(-self._nthread // p.njob)
 

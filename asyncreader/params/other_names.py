@@ -19,20 +19,14 @@ _AHEAD: Final = "njob={} (batches in flight)"
 _PATH_IS: Final = "path={}"
 _SIZE_IS: Final = "size={}"
 _OWN_CODE: Final = (
-    "size=(H, W), crop=, flip=, dtype=, scale=, mean= and std=, which cover the usual ones, or "
-    "postprocess=f for a function f(data, labels) of whole batches"
+    "size=(H, W), crop=, flip=, augment=, dtype=, scale=, mean= and std=, which cover the usual "
+    "ones, or transform=f for a function f(image, label) of each sample"
 )
 _BY_RNG: Final = (
     "postprocess=f for a function f(data, labels, rng) that does it to a whole batch "
     "(docs/augmentation.md shows one)"
 )
-_ONE_HOT: Final = (
-    "postprocess=f for a function f(data, labels) that returns (data, rows of probabilities)"
-)
-_MIXED: Final = (
-    "postprocess=f for a function f(data, labels, rng) that mixes a batch (docs/augmentation.md "
-    "has mixup)"
-)
+_ONE_HOT: Final = "num_classes= of labels as rows of probabilities, (B, classes) float32"
 _CLASSES: Final = (
     "nothing instead: labels are class numbers, and reader.classes has the names where the set has "
     "them"
@@ -42,10 +36,6 @@ _OFTEN: Final = (
     "(docs/splits-and-balance.md)"
 )
 _GREY: Final = "nothing instead: asyncreader convert --channels 1 packs grey pictures"
-_AREA: Final = (
-    'size=(H, W), crop="random-resized": 0.08 to 1 of the area, sides of 3/4 to 4/3; for other '
-    "ranges postprocess=f for a function f(data, labels, rng)"
-)
 _WINDOW: Final = (
     "data=np.moveaxis(np.lib.stride_tricks.sliding_window_view(rows, W, 0), -1, 1) for an "
     "array of rows in order"
@@ -72,7 +62,7 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("drop", 'last_batch="drop"'),
     ("padlastbatch", 'last_batch="pad"'),
     ("lastbatchpolicy lastbatchhandle partial", 'last_batch="drop", "short", "pad" or "wrap"'),
-    ("transform transforms augment augmentation augmentations pipelines pipeline tfms", _OWN_CODE),
+    ("transforms augmentation augmentations pipelines pipeline tfms", _OWN_CODE),
     ("preprocessingfunction preprocess imagetransform itemtfms preprocessing", _OWN_CODE),
     ("map mapfn batchtransform batchtfms", "postprocess=f for a function f(data, labels)"),
     ("targettransform", "postprocess=f for a function f(data, labels) that changes the labels"),
@@ -84,12 +74,14 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("brightness contrast saturation hue sharpness jitter noise gaussianblur blur", _BY_RNG),
     ("randomgrayscale randomerasing erasing cutout randaugment autoaugment augmix", _BY_RNG),
     ("trivialaugment trivialaugmentwide posterize solarize equalize invert autocontrast", _BY_RNG),
-    ("lighting pca cropping padding pad croppadding paddingmode randompad clip clamp", _BY_RNG),
+    ("lighting pca cropping clip clamp", _BY_RNG),
+    ("padding pad randompad", 'crop="random", crop_padding={}'),
     ("views numviews nviews multicrop twocrops", _BY_RNG),
-    ("mixup cutmix mixupalpha cutmixalpha mixupprob cutmixprob", _MIXED),
-    ("labelsmoothing smoothing", "CrossEntropyLoss(label_smoothing={}) in torch, or " + _ONE_HOT),
+    ("mixupalpha", "mixup={}"),
+    ("cutmixalpha", "cutmix={}"),
+    ("smoothing", "label_smoothing={}"),
     ("onehot labelmode classmode categorical", _ONE_HOT),
-    ("numclasses nclasses nbclasses classnames labelnames", _CLASSES),
+    ("nclasses nbclasses classnames labelnames", _CLASSES),
     ("weight classweights classweight sampleweights sampleweight balanced balance", _OFTEN),
     ("weightedsampler oversample upsample", _OFTEN),
     ("grayscale greyscale gray grey colormode numchannels channels inchannels", _GREY),
@@ -136,7 +128,8 @@ OTHER_NAMES: Final[dict[str, str]] = _answers(
     ("randomcrop", 'size=(H, W), crop="random"'),
     ("centercrop centrecrop", 'size=(H, W), crop="center"'),
     ("randomresizedcrop", 'size=(H, W), crop="random-resized"'),
-    ("cropscale croparea arearange ratio aspectratio cropaspect scalerange", _AREA),
+    ("cropscale arearange scalerange", 'crop="random-resized", crop_area={}'),
+    ("ratio aspectratio", 'crop="random-resized", crop_aspect={}'),
     ("antialias", 'interpolation="bilinear" or "bicubic": both are antialiased'),
     ("split validationsplit", 'subset="train", or subset=slice(0, 1000)'),
     ("train mode phase", 'path= of that part, or subset="train" where the file has parts'),

@@ -109,6 +109,7 @@ def _check_together(p: ReaderParams) -> None:
         raise ParamsError('last_batch="short" needs world_size 1: other ranks would wait for ever')
     if p.size is None and (p.crop_ratio != 1.0 or p.crop in ("random", "random-resized")):
         raise ParamsError("crop and crop_ratio need size=(H, W)")
+    _check_crop(p)
     if not takes_window(p.shuffle) and p.shuffle_window != SHUFFLE_WINDOW:
         raise ParamsError('shuffle_window goes with shuffle="block"', found=f"{p.shuffle!r}")
     if p.weights is not None and not takes_weights(p.shuffle):
@@ -146,6 +147,19 @@ def _check_mix(p: ReaderParams) -> None:
             "epoch_samples and mix_until both say when an epoch of a mix ends",
             hint="leave one of them out",
         )
+
+
+def _check_crop(p: ReaderParams) -> None:
+    for name, crop in (
+        ("crop_area", "random-resized"),
+        ("crop_aspect", "random-resized"),
+        ("crop_padding", "random"),
+    ):
+        value = getattr(p, name)
+        if value != PARAMETERS[name].default and p.crop != crop:
+            raise ParamsError(f'{name} goes with crop="{crop}"', found=f"crop={p.crop!r}")
+    if p.padding_mode != "zero" and not p.crop_padding:
+        raise ParamsError("padding_mode goes with crop_padding", found="crop_padding=0")
 
 
 def _check_fields(p: ReaderParams) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 
 from .. import checks
 from ..checks import one_of, optional, or_auto, whole
+from ..pixels.augment.options import between, span
+from ..pixels.augment.parse import AUGMENT
 from ..sampling import Shuffle
 from .declare import declared, parameter
 from .shares import MIX, WEIGHTS
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..array_types import Float64, Int64
+    from ..pixels.steps import Step
     from ..pixels.transform import OutputSpec
 
 #: What names packed files: a path, a glob or several of them.
@@ -51,6 +54,7 @@ LastBatch: TypeAlias = Literal["drop", "pad", "wrap", "short"]
 ChannelOrder: TypeAlias = Literal["RGB", "stored"]
 Layout: TypeAlias = Literal["NCHW", "NHWC", "planes"]
 Crop: TypeAlias = Literal["center", "random", "random-resized", "none"]
+PaddingMode: TypeAlias = Literal["zero", "edge", "reflect"]
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "area", "nearest"]
 OnError: TypeAlias = Literal["raise", "skip", "zero"]
 Verify: TypeAlias = Literal["always", "first", "never"]
@@ -58,6 +62,10 @@ Io: TypeAlias = Literal["auto", "mmap", "pread"]
 MixUntil: TypeAlias = Literal["all", "first"]
 Classes: TypeAlias = Literal["joined", "own"]
 Auto: TypeAlias = Literal["auto"]
+
+#: An operation of ``augment``: its name, or its name and its options.
+Named: TypeAlias = str | tuple[str, Mapping[str, object]]
+Augment: TypeAlias = Named | Sequence[Named]
 
 
 class ReaderKeywords(TypedDict, total=False):
@@ -102,8 +110,18 @@ class ReaderKeywords(TypedDict, total=False):
     size: Sequence[int] | None
     crop: Crop
     crop_ratio: float
+    crop_area: Sequence[float]
+    crop_aspect: Sequence[float]
+    crop_padding: int
+    padding_mode: PaddingMode
     interpolation: Interpolation
     flip: bool
+    augment: Augment | None
+    transform: Callable[..., object] | None
+    mixup: float | None
+    cutmix: float | None
+    label_smoothing: float
+    num_classes: int | None
     postprocess: Callable[..., object] | None
     on_error: OnError
     verify: Verify
@@ -313,6 +331,25 @@ class ReaderParams:
         checks.number(0, 1),
         "part of that rectangle's sides; 0.875 is the usual crop for evaluation",
     )
+    crop_area: tuple[float, float] = parameter(
+        (0.08, 1.0),
+        span(0, 1, above=True),
+        'parts of the area that `crop="random-resized"` takes: (least, most)',
+    )
+    crop_aspect: tuple[float, float] = parameter(
+        (3 / 4, 4 / 3),
+        span(0, above=True),
+        "and the width of these parts by their height",
+        shown="(3/4, 4/3)",
+    )
+    crop_padding: int = parameter(
+        0,
+        whole(0, 4097),
+        'pixels put around a picture before `crop="random"` (4 for CIFAR)',
+    )
+    padding_mode: PaddingMode = parameter(
+        "zero", one_of(PaddingMode), 'what they are: `"edge"`: as the outermost; `"reflect"`'
+    )
     interpolation: Interpolation = parameter(
         "bilinear",
         one_of(Interpolation),
@@ -320,6 +357,43 @@ class ReaderParams:
         '`"area"`: the mean of what a pixel covers; `"nearest"`',
     )
     flip: bool = parameter(False, checks.FLAG, "mirror at random")
+    augment: tuple[Step, ...] | None = parameter(
+        None,
+        optional(AUGMENT),
+        'operations on each picture behind its flip, by name (`"trivial-augment-wide"`) or as '
+        "(name, options), with the options of torchvision's v2 transforms; "
+        "[augmentation](augmentation.md#operations) lists them",
+    )
+    transform: Callable[..., object] | None = parameter(
+        None,
+        optional(checks.TRANSFORM),
+        "`f(image)`, `f(image, label)` or `f(image, label, rng)` for each sample, in the workers, "
+        "with the image (H, W, C) after `augment` and before cast and normalise; it returns the "
+        "image, (image, label), or None if it worked in place; transforms of albumentations and "
+        "torchvision as they are",
+    )
+    mixup: float | None = parameter(
+        None,
+        optional(checks.number(0, 1000)),
+        "blends each two neighbours of the epoch's order, with a part of Beta(mixup, mixup); "
+        "labels become (B, classes) float32. Needs an even `batch_size`",
+    )
+    cutmix: float | None = parameter(
+        None,
+        optional(checks.number(0, 1000)),
+        "exchanges a rectangle of them instead; with `mixup`, too, each pair draws one of the two",
+    )
+    label_smoothing: float = parameter(
+        0.0,
+        between(0, 1),
+        "the part of a label that is spread over all classes: (B, classes) float32",
+    )
+    num_classes: int | None = parameter(
+        None,
+        optional(whole(1)),
+        "classes of labels of (B, classes) float32",
+        shown="those of the set",
+    )
     postprocess: Callable[..., object] | None = parameter(
         None,
         optional(checks.FUNCTION),
@@ -417,8 +491,13 @@ class ReaderParams:
             size=self.size,
             crop=self.crop,
             crop_ratio=self.crop_ratio,
+            crop_area=self.crop_area,
+            crop_aspect=self.crop_aspect,
+            crop_padding=self.crop_padding,
+            padding_mode=self.padding_mode,
             interpolation=self.interpolation,
             flip=self.flip,
+            steps=self.augment or (),
         )
 
 
@@ -426,7 +505,7 @@ class ReaderParams:
 PARAMETERS: Final = declared(ReaderParams)
 
 #: Parameters whose values may have no hash; equal ones of the others have equal hashes.
-_UNHASHED: Final = ("mix", "data", "labels", "subset", "weights", "postprocess")
+_UNHASHED: Final = ("mix", "data", "labels", "subset", "weights", "transform", "postprocess")
 
 
 def _equal(a: object, b: object) -> bool:

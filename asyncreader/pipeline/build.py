@@ -13,11 +13,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..errors import ParamsError
+from ..errors import ParamsError, SourceError, WorkerError
 from ..params import PATHS, ReaderParams
-from ..pixels.transform import RowTransform
+from ..pixels.augment.base import Operation
+from ..pixels.transform import OutputSpec, RowTransform
+from ..pixels.user_transform import Made, Transform
 from ..sampling import sampler_of, takes_classes
-from ..sampling.samplers import Storage
+from ..sampling.samplers import Sampler, Storage
 from ..sampling.schedule import BatchPlan, Cursor, Schedule
 from ..sources import (
     OpenSet,
@@ -35,7 +37,7 @@ from ..system.memory import aligned_empty
 from .fill_batch import BatchFiller
 from .shared_memory import Arena, pages
 from .slots import Allocate, BatchArrays, Part, Slot, SlotLayout
-from .stages import stages_of
+from .stages import soft_labels, stages_of
 
 #: Samples, spread over a set, that are read to see whether ``dtype`` can hold their values.
 LOOKED_AT: Final = 16
@@ -92,9 +94,21 @@ def make_schedule(p: ReaderParams, source: OpenSet, rank: int, world_size: int) 
 
 
 def make_filler(
-    p: ReaderParams, source: OpenSet, schedule: Schedule, allocate: Allocate = np.zeros
+    p: ReaderParams,
+    source: OpenSet,
+    schedule: Schedule,
+    allocate: Allocate = np.zeros,
+    seeded: bool = False,
 ) -> BatchFiller:
-    """The filler of a source. ParamsError if source and parameters do not fit."""
+    """The filler of a source. ParamsError if source and parameters do not fit.
+
+    ``seeded``: see :class:`Transform`.
+    """
+    fills = source.fills(p.wanted)
+    for step in p.augment or ():
+        for fill in fills[0].members.values() or fills[:1]:
+            if isinstance(step, Operation):
+                step.check(*fill.stepped(step.last), source.facts.path)
     if schedule.sampler.window:
         source.reserve(schedule.sampler.window)
     unchecked = [name for name in source.names if name not in source.checked]
@@ -105,16 +119,59 @@ def make_filler(
             found=f"none of {', '.join(map(repr, unchecked))}" if source.named else None,
             hint="pack it with asyncreader convert, which records them",
         )
+    made = None
+    if p.transform is not None:
+        made, step = _tried(p, source, schedule.sampler), Transform(p.transform, seeded=seeded)
+        fills = source.fills(_with(p.wanted, replace(step, made=made)))
     return BatchFiller(
         source,
-        source.fills(p.wanted),
+        fills,
         schedule,
         on_error=p.on_error,
         verify=p.verify,
-        stages=stages_of(p),
+        stages=(*soft_labels(p, source.facts.classes, fills[0].image_axes), *stages_of(p)),
         traced=p.trace is not None,
+        label=None if made is None else made.label,
         allocate=allocate,
     )
+
+
+def _with(wanted: OutputSpec, transform: Transform) -> OutputSpec:
+    """``wanted`` with the user's transform: behind the operations, before those that are last."""
+    steps = [step for step in wanted.steps if not step.last]
+    steps += [transform, *(step for step in wanted.steps if step.last)]
+    return replace(wanted, steps=tuple(steps))
+
+
+def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler) -> Made:
+    """What the user's transform returns for the first good sample of the order. WorkerError if it
+    fails."""
+    if len(source.parts) > 1:
+        raise ParamsError(
+            "transform works on pictures of one field",
+            found=", ".join(map(repr, source.names)),
+            hint="postprocess gets the batches of all fields, as a tuple",
+        )
+    assert p.transform is not None
+    trial = Transform(p.transform)
+    # the operations with random sizes do not exist, those that are last come behind it
+    fill = source.fills(_with(p.wanted, trial))[0]
+    if fill.stored.axes is None:
+        raise ParamsError(
+            "transform works on pictures",
+            path=source.facts.path,
+            found=f"samples of shape {fill.stored.shape}",
+            hint="postprocess gets whole batches of any data",
+        )
+    out, row = aligned_empty((1, *fill.row_shape), fill.dtype), np.zeros(1, np.int64)
+    for position in range(min(LOOKED_AT, sampler.length)):
+        record = sampler.records(0, np.array([position]))
+        labels = None if source.labels is None else source.labels[record]
+        job = RowJob(record, row, np.zeros(1, np.uint64), None, row + position, labels)
+        read_rows(source.first, job, fill, out, Meter())  # a bad sample fails its batch later
+        if trial.trials:
+            return trial.trials[0]
+    raise SourceError("none of the first samples can be read", path=source.facts.path)
 
 
 def check_values(p: ReaderParams, filler: BatchFiller) -> None:
@@ -166,14 +223,19 @@ def _shortly(values: tuple[float, ...]) -> str:
     return shown if len(values) == 1 else f"({shown})"
 
 
+def slot_rows(p: ReaderParams, filler: BatchFiller) -> tuple[tuple[Part, ...], Part | None]:
+    """The memory of each field's rows, and of their labels."""
+    rows = tuple(Part(fill.allocate_shape(p.batch_size), fill.dtype) for fill in filler.fills)
+    if filler.label is not None:
+        return rows, Part((p.batch_size, *filler.label.shape), filler.label.dtype)
+    table = filler.source.labels
+    return rows, None if table is None else Part((p.batch_size, *table.shape[1:]), table.dtype)
+
+
 def slot_layout(p: ReaderParams, filler: BatchFiller) -> SlotLayout:
     """The layout of the slots: of the rows, and then of what each stage makes of them."""
-    table = filler.source.labels
     layout = SlotLayout(
-        rows=tuple(Part(fill.allocate_shape(p.batch_size), fill.dtype) for fill in filler.fills),
-        labels=None if table is None else Part((p.batch_size, *table.shape[1:]), table.dtype),
-        several=filler.source.named,
-        sets=filler.source.set_ends,
+        *slot_rows(p, filler), several=filler.source.named, sets=filler.source.set_ends
     )
     _check_memory(p, layout)
     for number, stage in enumerate(filler.stages):
@@ -195,6 +257,7 @@ def _first_batch(filler: BatchFiller, stages: int, slot: Slot) -> tuple[BatchArr
         on_error="zero",
         verify="never",
         stages=filler.stages[:stages],
+        label=filler.label,
     )
     slot.plan = plan = filler.schedule.plan(filler.schedule.next_batch_at(Cursor()))
     trial.fill_part(slot, 0, plan.indices.size, Meter())
@@ -237,7 +300,13 @@ def build_worker(
     arena: Arena,
 ) -> tuple[BatchFiller, list[Slot]]:
     """The filler and the slots of a worker process: its own source of the set, shared memory."""
-    filler = make_filler(p, index.open(), schedule, arena.empty)
+    filler = make_filler(p, index.open(), schedule, arena.empty, seeded=True)
+    if slot_rows(p, filler) != (layout.rows, layout.labels):
+        raise WorkerError(
+            "transform returned another shape in the trial call of a worker process",
+            found=f"rows of {filler.fills[0].row_shape}",
+            expected=f"rows of {layout.rows[0].shape[1:]}",
+        )
     return filler, layout.build(p.njob + 1, arena.empty, filler.handed_out)
 
 

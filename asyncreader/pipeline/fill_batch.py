@@ -22,6 +22,7 @@ from ..pixels.fill_tables import (
 )
 from ..pixels.row_filler import RowFiller
 from ..pixels.transform import RowTransform
+from ..pixels.user_transform import LabelSpec
 from ..sampling.schedule import BatchPlan, Schedule
 from ..sources import OpenSet, RowError, RowJob
 from ..sources.sets.joined import JoinedLabels
@@ -45,7 +46,8 @@ class BatchFiller:
 
     ``fills``: how each field becomes rows; ``stages``: what is done with each batch then.
     ``seen`` (uint8 per sample, made by ``allocate``) marks samples whose checksum has passed, with
-    verify="first". ``traced``: the workers' meters record what was done when, for trace.py.
+    verify="first". ``label``: of a row, where steps make it.
+    ``traced``: the workers' meters record what was done when, for trace.py.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class BatchFiller:
         verify: str,
         stages: Sequence[Stage] = (),
         traced: bool = False,
+        label: LabelSpec | None = None,
         allocate: Allocate = np.zeros,
     ) -> None:
         self.source = source
@@ -67,6 +70,7 @@ class BatchFiller:
         self._stepped = any(one.wanted.steps for one in self.fills)
         self._on_error = on_error
         self._traced = traced
+        self.label = label
         checked = any(one.checked != "none" for one in source.index.fields.values())
         self._verify = verify if checked else "never"
         if self._verify == "first" and source.facts.count > MOST_MARKED:
@@ -172,7 +176,7 @@ class BatchFiller:
         errors = self._read(records, rows, keys, slot, meter)
         for bad in sorted(errors, key=lambda error: error.row) if errors else ():
             self._handle_bad(slot, plan, bad, meter)
-        if slot.labels is not None:
+        if slot.labels is not None and self.label is None:
             self._labels(slot, plan, lo, hi)
 
     def _note(
@@ -203,7 +207,8 @@ class BatchFiller:
                 plan, table = slot.plan, self.source.labels
                 assert plan is not None
                 labels = None if table is None else table[records]
-                wanted = wanted._replace(positions=rows + plan.start, labels=labels)
+                made = None if self.label is None else slot.labels
+                wanted = wanted._replace(positions=rows + plan.start, labels=labels, made=made)
             errors = self.source.read_fields(wanted, self.fills, slot.rows, meter)
         except AsyncReaderError:
             raise
@@ -271,6 +276,9 @@ class BatchFiller:
         """Run the stages on a filled batch. What one raises is the error of the whole batch."""
         plan = slot.plan
         assert plan is not None
+        if slot.bad:  # stages are told what is served
+            records, mask = slot.served()
+            plan = plan._replace(indices=records, valid=mask)
         for number, stage in enumerate(self.stages):
             started = time.perf_counter()
             try:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import random
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -22,7 +20,8 @@ import numpy as np
 from ..array_types import UInt8
 from ..errors import AsyncReaderError, as_ours
 from ..params import ReaderParams
-from ..sampling.schedule import BatchPlan, Cursor, Schedule
+from ..pixels.user_transform import seed_generators
+from ..sampling.schedule import Cursor, Schedule
 from ..sources import SetIndex
 from ..stats import BadRow, Meter
 from ..system.signals import end_with_parent
@@ -50,11 +49,11 @@ class Recipe:
 
 
 #: Parameters that hold what a user made.
-_GIVEN: Final = ("postprocess", "data", "labels")
+_GIVEN: Final = ("transform", "postprocess", "data", "labels")
 
-#: (slot number, cursor, lo, hi, whole): fill rows; whole: and finish the batch.
-#: lo = hi = -1: only finish it.
-_Task: TypeAlias = tuple[int, Cursor, int, int, bool]
+#: (slot number, cursor, lo, hi, whole, bad): fill rows; whole: and finish the batch.
+#: lo = hi = -1: only finish it; ``bad``: its bad samples, which were found by several workers.
+_Task: TypeAlias = tuple[int, Cursor, int, int, bool, list[BadRow]]
 
 
 class Shared(Generic[T]):
@@ -172,7 +171,8 @@ class ProcessWorkers(ProcessGroup):
         number = self._least_busy()
         # a dead or closed worker is the receiver's business
         with contextlib.suppress(OSError, ValueError):
-            self._pipes[number].send((slot.number, cursor, lo, hi, whole))
+            bad = slot.bad if lo < 0 else []
+            self._pipes[number].send((slot.number, cursor, lo, hi, whole, bad))
 
     def _hear(self, pipe: Connection) -> tuple[Any, ...]:
         return receive_error(pipe)
@@ -222,29 +222,19 @@ def _main(pipe: Connection, recipe: Recipe, shared: Shared[tuple[SetIndex, Sched
     send_error(pipe, None)
     meter = Meter()
     try:
-        for number, cursor, lo, hi, whole in _tasks(pipe):
+        for number, cursor, lo, hi, whole, bad in _tasks(pipe):
             slot, plan = slots[number], filler.schedule.plan(cursor)
+            slot.plan, slot.bad = plan, list(bad)
             if plan.step & (plan.step - 1) == 0:
                 filler.find_tables()
             if whole and recipe.params.postprocess is not None:
-                _seed_generators(plan.rng_key)
-            error = _one(filler, slot, plan, lo, hi, whole, meter)
-            send_error(pipe, error, number, lo, whole, meter, slot.bad)
+                seed_generators(plan.rng_key)
+            error = _one(filler, slot, lo, hi, whole, meter)
+            send_error(pipe, error, number, lo, whole, meter, slot.bad[len(bad) :])
             if meter.spans:
                 meter.spans.clear()  # they are the parent's now
     except OSError:
         return  # the parent has ended
-
-
-def _seed_generators(key: int) -> None:
-    """Seed what a postprocess may draw from besides its rng: the global generators of ``random``,
-    numpy and, where it is imported, torch. This process has no other thread that draws."""
-    words = [key & 0xFFFFFFFF, key >> 32]
-    random.seed(key)
-    np.random.seed([*words, 1])  # of the same words alone both would draw the same numbers
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        torch.manual_seed(key)
 
 
 def _tasks(pipe: Connection) -> Iterator[_Task]:
@@ -256,9 +246,8 @@ def _tasks(pipe: Connection) -> Iterator[_Task]:
 
 
 def _one(
-    filler: BatchFiller, slot: Slot, plan: BatchPlan, lo: int, hi: int, whole: bool, meter: Meter
+    filler: BatchFiller, slot: Slot, lo: int, hi: int, whole: bool, meter: Meter
 ) -> AsyncReaderError | None:
-    slot.plan, slot.bad = plan, []
     try:
         if lo >= 0:
             filler.fill_part(slot, lo, hi, meter)

@@ -1,19 +1,22 @@
 """What is done with a whole batch when its rows are filled: a stage after the other.
 
-A new stage is a class here and its line in :func:`stages_of`.
+A new stage is a class here and its line in :func:`stages_of`; mixing comes before these.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from dataclasses import replace
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from ..array_types import Array
+from ..array_types import Array, Bools
 from ..checks import FILL_MASKED
-from ..errors import WorkerError
+from ..errors import ParamsError, WorkerError
+from ..keyed_random import Draws, key_of, mix_rows
 from ..params import ReaderParams
 from ..sampling.schedule import BatchPlan
 from .slots import BatchArrays, BatchLayout, Part
@@ -48,6 +51,153 @@ class Stage(Protocol):
 def stages_of(p: ReaderParams) -> tuple[Stage, ...]:
     """The stages that the parameters ask for, in their order."""
     return () if p.postprocess is None else (Postprocess(p.postprocess),)
+
+
+#: Keeps the draws of pairs apart from others of the same seed and epoch.
+_PAIRS: Final = 0x5052
+
+
+class SoftLabels:
+    """Labels as rows of probabilities (B, classes) float32; pairs of rows mixed, and their labels.
+
+    ``pictures``: axes of height and width of a batch's data, None where these are no pictures.
+    A row's partner is its neighbour in the epoch's order, position xor 1. Rows that hold no sample
+    and rows with label -1 have labels of zeros, and their pairs are not mixed.
+    """
+
+    def __init__(
+        self,
+        classes: int | None,
+        smoothing: float,
+        mixup: float | None,
+        cutmix: float | None,
+        pictures: tuple[int, int] | None,
+    ) -> None:
+        self._classes, self._smoothing, self._pictures = classes, smoothing, pictures
+        self._ways = [
+            (way, alpha)
+            for way, alpha in ((self._mix, mixup), (self._cut, cutmix))
+            if alpha is not None
+        ]
+        named = [n for n, alpha in (("mixup", mixup), ("cutmix", cutmix)) if alpha is not None]
+        self.name = "/".join(named) or "soft labels"
+        if cutmix is not None and pictures is None:
+            raise ParamsError("cutmix works on pictures", found="data that are none")
+
+    def layout(self, given: BatchLayout, trial: Trial) -> BatchLayout:
+        """Labels of (B, classes) float32. ParamsError if there are no class numbers."""
+        labels = given.labels
+        numbers = labels is not None and labels.dtype.kind in "iu"
+        if labels is None or not numbers or math.prod(labels.shape[1:]) != 1:
+            raise ParamsError(
+                f"{self.name} needs a class number for each sample",
+                found="no labels" if labels is None else f"{labels.shape[1:]} {labels.dtype}",
+                expected="labels (N,) or (N, 1) of whole numbers",
+            )
+        if self._classes is None:
+            raise ParamsError(
+                f"{self.name} needs the number of classes, which the set does not name",
+                hint="num_classes=10",
+            )
+        if self._ways and (given.several or given.data[0].dtype.kind not in "iuf"):
+            raise ParamsError(
+                f"{self.name} mixes the data of one field of numbers",
+                found="several fields" if given.several else str(given.data[0].dtype),
+                hint="postprocess gets the batches of all fields",
+            )
+        if self._ways and labels.shape[0] % 2:
+            raise ParamsError(f"{self.name} needs an even batch_size", found=labels.shape[0])
+        return replace(given, labels=Part((labels.shape[0], self._classes), np.dtype(np.float32)))
+
+    def run(self, given: BatchArrays, made: BatchArrays, plan: BatchPlan) -> None:
+        """Write the rows of probabilities, and mix pairs. ParamsError for a label of no class."""
+        assert given.labels is not None
+        assert made.labels is not None
+        assert self._classes is not None
+        numbers, soft = given.labels.reshape(-1).astype(np.int64), made.labels
+        wrong = plan.valid & ((numbers < -1) | (numbers >= self._classes))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise ParamsError(
+                "a label is no class number",
+                index=int(plan.indices[row]),
+                found=int(numbers[row]),
+                expected=f"below {self._classes}, or -1 for none",
+                hint="num_classes= says how many there are",
+            )
+        known = plan.valid & (numbers >= 0)
+        soft[:] = self._smoothing / self._classes
+        soft[~known] = 0
+        soft[known, numbers[known]] += 1 - self._smoothing
+        if self._ways:
+            self._mix_pairs(made.data[0], soft, known, plan)
+
+    def _mix_pairs(self, data: Array, soft: Array, known: Bools, plan: BatchPlan) -> None:
+        if plan.start % 2:
+            raise ParamsError(
+                f"{self.name} mixes neighbours of the epoch's order: a batch cannot begin between "
+                "two",
+                found=f"position {plan.start}",
+                hint="resume where a batch of even size begins",
+            )
+        pairs = np.arange(plan.start, plan.start + len(soft) - 1, 2, dtype=np.int64)
+        keys = mix_rows(key_of(plan.seed, _PAIRS, plan.epoch), pairs).tolist()
+        for pair, key in enumerate(keys):
+            first, second = 2 * pair, 2 * pair + 1
+            if not (known[first] and known[second]):
+                continue
+            draws = Draws(key)
+            way, alpha = self._ways[draws.below(len(self._ways))]
+            part = way(data[first], data[second], draws.beta(alpha), draws)
+            one, other = soft[first].copy(), soft[second].copy()
+            soft[first] = part * one + (1 - part) * other
+            soft[second] = part * other + (1 - part) * one
+
+    @staticmethod
+    def _mix(first: Array, second: Array, part: float, draws: Draws) -> float:
+        """Blend two rows: ``part`` of each is its own (Zhang et al., "mixup", 2018)."""
+        small = first.dtype.itemsize <= 2 or first.dtype == np.float32
+        change = np.subtract(second, first, dtype=np.float32 if small else np.float64)
+        np.multiply(change, 1 - part, out=change)
+        if first.dtype.kind != "f":
+            np.rint(change, out=change)
+        np.add(first, change, out=first, casting="unsafe")
+        np.subtract(second, change, out=second, casting="unsafe")
+        return part
+
+    def _cut(self, first: Array, second: Array, part: float, draws: Draws) -> float:
+        """Exchange a rectangle of two rows (Yun et al., "CutMix", 2019), placed as torchvision's
+        CutMix does. Returns the part of a row that is its own."""
+        assert self._pictures is not None
+        high, wide = (first.shape[axis - 1] for axis in self._pictures)
+        x, y = draws.below(wide), draws.below(high)
+        half = 0.5 * math.sqrt(1 - part)
+        across, down = int(half * wide), int(half * high)
+        left, right = max(x - across, 0), min(x + across, wide)
+        top, bottom = max(y - down, 0), min(y + down, high)
+        place = [slice(None)] * first.ndim
+        place[self._pictures[0] - 1] = slice(top, bottom)
+        place[self._pictures[1] - 1] = slice(left, right)
+        one, other = first[tuple(place)], second[tuple(place)]
+        kept = one.copy(order="K")
+        one[...] = other
+        other[...] = kept
+        return float(1 - (right - left) * (bottom - top) / (wide * high))
+
+
+def soft_labels(
+    p: ReaderParams, classes: tuple[str, ...] | None, image: str | None
+) -> tuple[Stage, ...]:
+    """The stage of mixup, cutmix, label_smoothing and num_classes, where one is asked for.
+
+    ``classes``: of the set; ``image``: the axes of its data, as handed out ("HWC"), None for data
+    that are no pictures.
+    """
+    if p.mixup is None and p.cutmix is None and not p.label_smoothing and p.num_classes is None:
+        return ()
+    count = p.num_classes or (None if classes is None else len(classes))
+    axes = None if image is None else (image.index("H") + 1, image.index("W") + 1)
+    return (SoftLabels(count, p.label_smoothing, p.mixup, p.cutmix, axes),)
 
 
 class Postprocess:

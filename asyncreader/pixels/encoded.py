@@ -86,7 +86,7 @@ def put_planned(
         images.addresses,
         sizes,
         fill.terms,
-        wanted.crop_ratio,
+        wanted.shares,
         np.empty((count, 0)) if crops is None else crops,
         np.zeros(count, np.uint8) if flips is None else flips,
         address_of(out if resized is None else resized),
@@ -148,7 +148,7 @@ def put_planes(
         images.addresses,
         images.sizes,
         fill.terms,
-        fill.wanted.crop_ratio,
+        fill.wanted.shares,
         np.empty((count, 0)) if crops is None else crops,
         np.zeros(count, np.uint8) if flips is None else flips,
         address_of(out if resized is None else resized),
@@ -198,9 +198,9 @@ def put_encoded(
     rect: geometry.Rect | None = None
     min_size: tuple[int, int] | None = None
     if wanted.size is not None:
-        rect = geometry.choose_rect(*full, wanted.size, wanted.crop, wanted.crop_ratio, draws)
+        rect = wanted.rect(*full, draws)
         # DCT scaling as long as the part that is used stays at least as large as its target
-        if wanted.interpolation != "nearest":
+        if wanted.interpolation != "nearest" and not wanted.crop_padding:
             min_size = (
                 math.ceil(full[0] * wanted.size[0] / rect.height),
                 math.ceil(full[1] * wanted.size[1] / rect.width),
@@ -225,7 +225,7 @@ def put_encoded(
     else:
         if not stored.narrow:
             codec.check_depth(header)
-        part = None if wanted.nearest else rect
+        part = None if wanted.nearest or wanted.crop_padding else rect
         found = codec.decode_part(
             data,
             stored.channels,

@@ -43,16 +43,35 @@ def choose_rect(
     crop: str,
     ratio: float,
     draws: Float64 | None,
+    area: tuple[float, float] = (0.08, 1.0),
+    aspect: tuple[float, float] = (3 / 4, 4 / 3),
+    padding: int = 0,
 ) -> Rect:
     """The part of a (height, width) picture that becomes ``target``.
 
-    ``crop``: "center", "random" (offset by draws[0:2]), "random-resized" (area 0.08 to 1, aspect
-    3/4 to 4/3, ten tries with draws[4k : 4k+4], then centred; Szegedy et al., "Going deeper with
-    convolutions", 2015, section 6) or "none" (all of it, squeezed).
-    ``draws``: float64 in [0, 1), of this sample; None where the mode is not random.
+    ``crop``: "center", "random" (offset by draws[0:2], anywhere in the picture with ``padding``
+    pixels around it), "random-resized" (ten tries of a part of ``area`` and ``aspect`` with
+    draws[4k : 4k+4], then centred; Szegedy et al., "Going deeper with convolutions", 2015, section
+    6) or "none" (all of it, squeezed). ``draws``: float64 in [0, 1), of this sample; None where the
+    mode is not random.
     """
-    number = twins.CROPS.index(crop)
-    return Rect(*twins.choose_rect(height, width, target, number, ratio, draws))
+    number, shares = twins.CROPS.index(crop), twins.crop_shares(ratio, area, aspect)
+    return Rect(*twins.choose_rect(height, width, target, number, shares, draws, padding))
+
+
+#: What is put around a picture, by its number in padded_rows.
+PADDINGS: Final = ("zero", "edge", "reflect")
+
+
+def pad_into(pixels: Pixels, out: Pixels, mode: str) -> None:
+    """Write ``pixels`` (h, w, C) into the middle of ``out`` (H, W, C), and around them zeros
+    ("zero"), their outermost pixels ("edge") or their mirror image ("reflect")."""
+    down, right = (out.shape[0] - pixels.shape[0]) // 2, (out.shape[1] - pixels.shape[1]) // 2
+    if mode == "zero":
+        out[:] = 0
+        out[down : down + pixels.shape[0], right : right + pixels.shape[1]] = pixels
+    else:
+        out[:] = np.pad(pixels, ((down, down), (right, right), (0, 0)), mode)  # type: ignore[call-overload]
 
 
 #: Ways to resize. "bilinear" and "bicubic" are antialiased, as Pillow's and torchvision's;

@@ -1,6 +1,6 @@
 """The hot loops: one call, and one release of the GIL, for a whole batch.
 
-Each kernel has a plain numpy twin in ``twins.py`` or ``planes_twins.py``, which is the oracle of
+Each kernel has a plain numpy twin in ``twins.py`` or another file of twins, which is the oracle of
 its test, and a function in ``_compiled/`` that numba compiles. A kernel is loaded or compiled when
 its name is first read (``kernels.gather_rows``); from then on the name is an ordinary global, so
 that a call costs nothing more. Therefore write ``kernels.gather_rows(...)``: ``from .kernels import
@@ -31,13 +31,14 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
-from . import planes_twins, twins
+from . import augment_twins, planes_twins, twins
 
 feistel_rows: Callable[..., None]
 permuted_rows: Callable[..., None]
 uniform_rows: Callable[..., None]
 gather_rows: Callable[..., None]
 pread_rows: Callable[..., None]
+padded_rows: Callable[..., None]
 copy_batches: Callable[..., None]
 transpose_batches: Callable[..., None]
 affine_batches: Callable[..., None]
@@ -55,10 +56,19 @@ plan_jpegs: Callable[..., None]
 jpeg_header: Callable[..., None]
 cut_jpeg: Callable[..., None]
 add_restarts: Callable[..., None]
+look_up: Callable[..., None]
+histogram: Callable[..., None]
+sum_of_grey: Callable[..., None]
+saturate: Callable[..., None]
+turn_hue: Callable[..., None]
+sharpen: Callable[..., None]
+blur: Callable[..., None]
+affine_nearest: Callable[..., None]
+warp: Callable[..., None]
 
 _TWINS: Final[dict[str, Callable[..., None]]] = {
     name.removesuffix("_numpy"): twin
-    for module in (twins, planes_twins)
+    for module in (twins, planes_twins, augment_twins)
     for name, twin in vars(module).items()
     if name.endswith("_numpy")
 }

@@ -92,7 +92,7 @@ def plan_planes_numpy(
     addresses: Int64,
     sizes: Int64,
     wanted: Int64,
-    ratio: float,
+    shares: Float64,
     draws: Float64,
     flips: UInt8,
     out: int,

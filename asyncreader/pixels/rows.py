@@ -15,7 +15,14 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from ..array_types import Array, Bools, Int64, UInt8, UInt64
-from ..errors import AsyncReaderError, ChecksumError, DecodeError, ParamsError, SampleError
+from ..errors import (
+    AsyncReaderError,
+    ChecksumError,
+    DecodeError,
+    ParamsError,
+    SampleError,
+    WorkerError,
+)
 from ..stats import Meter
 from ..system.memory import address_of
 from .encoded import PLANNED_BYTES, Images, groups, put_encoded, put_planes, put_planned
@@ -41,7 +48,8 @@ class RowJob(NamedTuple):
 
     ``records``: int64, in the source; ``rows``: int64, in the slot; ``keys``: uint64, for crop and
     flip; ``check``: rows whose checksum is compared with the recorded one, or None for none;
-    ``positions``: int64, in the epoch's global order, and ``labels``: for steps, None without.
+    ``positions``: int64, in the epoch's global order, and ``labels``: for steps, None without;
+    ``made``: the slot's labels (B, ...), where steps make those.
     """
 
     records: Int64
@@ -50,6 +58,7 @@ class RowJob(NamedTuple):
     check: Bools | None = None
     positions: Int64 | None = None
     labels: Array | None = None
+    made: Array | None = None
 
     def pick(self, which: Int64 | Bools | slice) -> RowJob:
         """The job of some of the rows."""
@@ -60,6 +69,7 @@ class RowJob(NamedTuple):
             None if self.check is None else self.check[which],
             None if self.positions is None else self.positions[which],
             None if self.labels is None else self.labels[which],
+            self.made,
         )
 
 
@@ -232,11 +242,13 @@ class RowWriter:
             return
         if not sample.flags.aligned:  # numbers inside an LMDB value may begin anywhere
             sample = sample.copy()
+        told = self._row(i)
         try:
-            self.fill.put(sample, *self._draws_of(i), row, self._row(i))
-        except ParamsError as exc:
+            self.fill.put(sample, *self._draws_of(i), row, told)
+        except (ParamsError, WorkerError) as exc:
             self._locate(exc, i)
             raise
+        self._label(i, told)
 
     def encoded(self, store: RowStore, offsets: Int64, sizes: Int64) -> None:
         """Decode all samples of the job, until the reader is closed: see :class:`Writer`."""
@@ -287,11 +299,13 @@ class RowWriter:
     def _decode(self, i: int, data: UInt8) -> None:
         """Decode sample ``i`` by itself."""
         row = self.out[self.job.rows[i]]
+        told = self._row(i)
         try:
-            put_encoded(self.fill, data, *self._draws_of(i), row, self.meter, self._row(i))
+            put_encoded(self.fill, data, *self._draws_of(i), row, self.meter, told)
+            self._label(i, told)
         except DecodeError as exc:
             self.fail(i, exc)
-        except ParamsError as exc:
+        except (ParamsError, WorkerError) as exc:
             self._locate(exc, i)
             raise
 
@@ -349,7 +363,7 @@ class RowWriter:
 
     def _place(self, which: Int64, addresses: Int64, views: Iterable[UInt8]) -> None:
         """Write the samples ``which``, which lie at ``addresses``, where ``views`` looks, too."""
-        if self.fill.mode != "resize":
+        if self.fill.mode not in ("resize", "padded"):
             for i, view in zip(which.tolist(), views, strict=True):
                 self._put(i, self.fill.as_stored(view))
         elif which.size:
@@ -408,7 +422,12 @@ class RowWriter:
         record = int(job.records[i]) + self._first
         position = -1 if job.positions is None else int(job.positions[i])
         label = None if job.labels is None else job.labels[i]
-        return Row(record, position, label, int(job.keys[i]))
+        return Row(record, position, label, int(job.keys[i]), self.meter.seconds)
+
+    def _label(self, i: int, told: Row | None) -> None:
+        """Keep the label that the steps made of sample ``i``, where they make one."""
+        if self.job.made is not None and told is not None:
+            self.job.made[self.job.rows[i]] = told.label
 
     def _passes(self, i: int, data: UInt8) -> bool:
         """Whether the bytes of sample ``i`` have the recorded checksum; else it is bad."""

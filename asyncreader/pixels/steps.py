@@ -7,21 +7,23 @@ the sample, in its own memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, MutableMapping
 from functools import cached_property
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ..keyed_random import key_of
+from ..keyed_random import Draws, key_of
 
 Array: TypeAlias = npt.NDArray[np.number]
 #: Height, width and channels; of data that are no pictures, the shape of a sample.
 ImageShape: TypeAlias = tuple[int, ...]
 
-#: Keeps a step's random numbers apart from those of crops and flips, which have the same key.
+#: Keep a step's random numbers apart from those of crops and flips, which have the same key.
 _STREAM: Final = 0x5354
+_DRAWS: Final = 0x4452
 
 
 class Row:
@@ -29,14 +31,28 @@ class Row:
 
     ``record``: its number in the set; ``position``: its place in the epoch's global order;
     ``label``: its row of the labels, None without labels; ``key``: what its random numbers follow
-    from, a function of seed, epoch and position alone.
+    from, a function of seed, epoch and position alone; ``seconds``: each step adds its own,
+    by its name.
     """
 
-    def __init__(self, record: int, position: int, label: Array | None, key: int) -> None:
+    def __init__(
+        self,
+        record: int,
+        position: int,
+        label: Array | None,
+        key: int,
+        seconds: MutableMapping[str, float],
+    ) -> None:
         self.record = record
         self.position = position
         self.label = label
         self.key = key
+        self.seconds = seconds
+
+    @cached_property
+    def draws(self) -> Draws:
+        """Random numbers of the sample, shared by its steps: cheaper than those of ``rng``."""
+        return Draws(key_of(self.key, _DRAWS))
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -46,6 +62,10 @@ class Row:
 
 class Step(Protocol):
     """One step. Frozen and picklable: worker processes get it, and threads share it."""
+
+    @property
+    def name(self) -> str:
+        """The name that its seconds have in stats and trace."""
 
     @property
     def random(self) -> bool:
@@ -68,3 +88,14 @@ def after(steps: Iterable[Step], shape: ImageShape) -> ImageShape:
     for step in steps:
         shape = step.shape(shape)
     return shape
+
+
+def run(steps: Iterable[Step], image: Array, row: Row) -> Array:
+    """``image`` after some steps; their seconds are added to ``row.seconds``."""
+    seconds, begun = row.seconds, time.perf_counter()
+    for step in steps:
+        image = step(image, row)
+        now = time.perf_counter()
+        seconds[step.name] += now - begun
+        begun = now
+    return image

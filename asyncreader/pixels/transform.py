@@ -25,7 +25,7 @@ from . import codec, geometry, kernels, planes, ranges, twins
 from .fill_tables import MIRROR_DRAW
 from .masks import check_values, decode_values, pick
 from .row_filler import RowFiller
-from .steps import Row, Step, after
+from .steps import ImageShape, Row, Step, after, run
 
 #: Rows of at least this many bytes are written past the caches if the slot is larger than this part
 #: of the last-level cache: such a slot would be evicted before the consumer reads it. Measured with
@@ -99,6 +99,10 @@ class OutputSpec:
     size: tuple[int, int] | None = None
     crop: str = "center"
     crop_ratio: float = 1.0
+    crop_area: tuple[float, float] = (0.08, 1.0)
+    crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    crop_padding: int = 0
+    padding_mode: str = "zero"
     interpolation: str = "bilinear"
     flip: bool = False
     #: Resized by nearest neighbour: the numbers mean something, and none may be made up.
@@ -110,6 +114,19 @@ class OutputSpec:
     def affine(self) -> bool:
         """Whether values change by more than a cast."""
         return self.scale != 1.0 or any(m != 0 for m in self.mean) or any(s != 1 for s in self.std)
+
+    @property
+    def shares(self) -> Float64:
+        """What choose_rect takes of the ranges, as compiled code takes them."""
+        return twins.crop_shares(self.crop_ratio, self.crop_area, self.crop_aspect)
+
+    def rect(self, height: int, width: int, draws: Float64 | None) -> geometry.Rect:
+        """The part of a picture that is served; with ``crop_padding``, of the padded picture."""
+        assert self.size is not None
+        ranges = self.crop_area, self.crop_aspect, self.crop_padding
+        return geometry.choose_rect(
+            height, width, self.size, self.crop, self.crop_ratio, draws, *ranges
+        )
 
 
 class _Scratch(threading.local):
@@ -154,7 +171,8 @@ class RowTransform:
     ``row_shape``, ``dtype``: a row of a slot's memory; ``view_axes``: how a batch of such rows is
     transposed to what the user sees. ``mode``: "copy" (bytes as they are), "mirror" (the same with
     flips), "affine" (uint8 -> float32 or float16) and "transpose" (HWC -> CHW), each one compiled
-    pass for a whole batch; "resize" (uint8 pictures, cropped and resized) or "each" (per image).
+    pass for a whole batch; "resize" (uint8 pictures, cropped and resized), "padded" (parts of
+    padded pictures) or "each" (per image).
     ``frame``: (H, W) of the picture whose crop is taken (that of the first field), None for a
     sample's own. ``members``: of a mix of sets, that of each set, by the number of the set's first
     record.
@@ -199,11 +217,9 @@ class RowTransform:
             self._plan_other(wanted)
         else:
             self._plan_image(stored, wanted, path)
-        if self.method is not None:
-            # loaded by the thread that opens the reader, not by a worker during the first batch
-            plan = "plan_planes" if stored.encoding == planes.YUV420 else "plan_jpegs"
-            for name in ("uniform_rows", "plan_crops", "resize_planned", plan):
-                getattr(kernels, name)
+        # loaded by the thread that opens the reader, not by a worker during the first batch
+        for name in self._needed():
+            getattr(kernels, name)
         shape = () if stored.axes is None else (self._channels,)
         mean, std = (np.broadcast_to(np.ravel(v), shape or 1) for v in (wanted.mean, wanted.std))
         work = np.float64 if self.dtype.itemsize > 4 else np.float32
@@ -213,6 +229,15 @@ class RowTransform:
         self._shift32 = (-mean / std).astype(np.float32)
         self.row_bytes = math.prod(self.row_shape) * self.dtype.itemsize
         self._fillers: dict[int, RowFiller] = {}
+
+    def _needed(self) -> tuple[str, ...]:
+        """Kernels that rows need, besides those of :meth:`filler`."""
+        if self.method is not None:
+            plan = "plan_planes" if self.stored.encoding == planes.YUV420 else "plan_jpegs"
+            return "uniform_rows", "plan_crops", "resize_planned", plan
+        if self.mode == "padded":
+            return "uniform_rows", "padded_rows"
+        return ("uniform_rows", "resize_planned") if self._steps and self.wanted.flip else ()
 
     # -- what the slots look like ----------------------------------------------------------
 
@@ -280,7 +305,7 @@ class RowTransform:
                 )
         # the whole of a raw sample that has the size already: nothing to cut, nothing to resize
         whole = wanted.crop == "none" or (
-            wanted.crop_ratio == 1.0 and wanted.crop != "random-resized"
+            wanted.crop_ratio == 1.0 and wanted.crop != "random-resized" and not wanted.crop_padding
         )
         there = not stored.encoded and wanted.size == (height, width) and whole
         there = there and self._frame in (None, wanted.size)
@@ -311,7 +336,9 @@ class RowTransform:
         self.direct = plain and memory == "HWC"
         if self._resizes_compiled():
             self._plan_resize()
-        if stored.encoded or self.geometry or wanted.steps:
+        if self._pads_compiled():
+            self.mode = "padded"
+        elif stored.encoded or self.geometry or wanted.steps:
             resizes = self.method is not None and not stored.encoded
             self.mode = "resize" if resizes else "each"
         elif plain and memory == stored.axes and not wanted.flip:
@@ -332,7 +359,9 @@ class RowTransform:
     def _resizes_compiled(self) -> bool:
         """Whether compiled code crops and resizes many pictures in a call."""
         stored, wanted = self.stored, self.wanted
-        if wanted.steps or self.narrows or wanted.nearest or stored.values:
+        if wanted.steps or self.narrows or wanted.nearest or wanted.crop_padding:
+            return False
+        if stored.values:
             return False
         if self.geometry and wanted.interpolation not in geometry.METHODS:
             return False
@@ -353,6 +382,16 @@ class RowTransform:
         #: as twins.plan_jpegs_numpy takes them
         self.terms = np.array((height, width, crop, codec.MAX_PIXELS, size is None), np.int64)
 
+    def _pads_compiled(self) -> bool:
+        """Whether compiled code cuts parts of their own size out of many padded pictures."""
+        stored, wanted = self.stored, self.wanted
+        if not wanted.crop_padding or wanted.crop_ratio != 1 or wanted.steps:
+            return False
+        if stored.encoded or stored.axes != "HWC" or wanted.size != stored.image_shape()[:2]:
+            return False
+        cast = stored.dtype == np.uint8 and (self._compiled_affine or self.dtype == np.uint8)
+        return self._frame in (None, wanted.size) and (self.direct or cast)
+
     @property
     def _compiled_affine(self) -> bool:
         return self.stored.dtype == np.uint8 and self.dtype in (np.float32, np.float16)
@@ -367,6 +406,22 @@ class RowTransform:
         if self.stored.flat:
             return seen[:, 0] if self.wanted.layout == "NCHW" else seen[..., 0]
         return seen
+
+    @property
+    def image_axes(self) -> str | None:
+        """The axes of a picture as it is handed out, such as "CHW"; None for other data."""
+        if self._to_hwc is None:
+            return None
+        goal = "".join(self._memory[axis - 1] for axis in self.view_axes[1:])
+        return goal.replace("C", "") if self.stored.flat else goal
+
+    def stepped(self, last: bool) -> tuple[np.dtype[np.generic], ImageShape]:
+        """What steps get, or those that are ``last``: dtype, and shape (H, W, C) behind them all,
+        () of data that are no pictures."""
+        dtype = self.dtype if last else self.stored.dtype.newbyteorder("=")
+        if self._to_hwc is None:
+            return dtype, ()
+        return dtype, tuple(self.row_shape[axis] for axis in self._row_to_hwc)
 
     # -- filling ---------------------------------------------------------------------------
 
@@ -390,7 +445,7 @@ class RowTransform:
     def filler(self, batch_bytes: int) -> RowFiller | None:
         """What fills rows of a slot of so many bytes from memory, many at a time; None where each
         row is a call of its own."""
-        if self.mode in ("each", "resize"):
+        if self.mode in ("each", "resize", "padded"):
             return None
         found = self._fillers.get(batch_bytes)
         if found is None:
@@ -433,8 +488,8 @@ class RowTransform:
         out: Array,
         crops: Float64 | None,
     ) -> None:
-        """Crop and resize raw samples at ``addresses`` into ``rows`` of a slot, in one compiled
-        call. ``crops`` and ``flips``: as :meth:`draws` gives them."""
+        """Crop, and resize or pad, raw samples at ``addresses`` into ``rows`` of a slot, in one
+        compiled call. ``crops`` and ``flips``: as :meth:`draws` gives them."""
         assert self.stored.shape is not None
         assert self.wanted.size is not None
         count, size, channels = addresses.size, self.wanted.size, self._channels
@@ -443,25 +498,55 @@ class RowTransform:
             together = max(1, min(count, RESIZED_BYTES // (math.prod(size) * channels)))
             resized = SCRATCH.array("resize", (together, *size, channels), self.stored.dtype)
             at = np.arange(count, dtype=np.int64) % together
+        flips = np.zeros(count, np.uint8) if flips is None else flips
+        put = self._padder if self.mode == "padded" else self._resizer
+        some = put(addresses, at, flips, resized, crops)
+        for first in range(0, count, max(1, together)):
+            end = min(first + together, count)
+            some(first, end)
+            if not self.direct:
+                self.finish_resized(resized[: end - first], out, rows[first:end])
+
+    def _resizer(
+        self, addresses: Int64, rows: Int64, flips: UInt8, out: Array, crops: Float64 | None
+    ) -> Callable[[int, int], None]:
+        """What crops and resizes samples ``first`` to ``end`` into ``rows`` of ``out``."""
+        count = addresses.size
         plan, boxes = np.empty((count, twins.PLAN), np.int64), np.empty((count, 4))
         kernels.plan_crops(
             0,
             addresses,
             np.array(self.stored.shape, np.int64),
             self.terms,
-            self.wanted.crop_ratio,
+            self.wanted.shares,
             np.empty((count, 0)) if crops is None else crops,
-            np.zeros(count, np.uint8) if flips is None else flips,
-            resized.ctypes.data,
-            at,
+            flips,
+            out.ctypes.data,
+            rows,
             plan,
             boxes,
         )
-        for first in range(0, count, max(1, together)):
-            end = min(first + together, count)
-            kernels.resize_planned(plan, boxes, first, end, channels, self.method, *size)
-            if not self.direct:
-                self.finish_resized(resized[: end - first], out, rows[first:end])
+        more = self._channels, self.method, *self.terms[:2].tolist()
+        return lambda first, end: kernels.resize_planned(plan, boxes, first, end, *more)
+
+    def _padder(
+        self, addresses: Int64, rows: Int64, flips: UInt8, out: Array, crops: Float64 | None
+    ) -> Callable[[int, int], None]:
+        """What cuts samples ``first`` to ``end``, padded, into ``rows`` of ``out``."""
+        assert crops is not None
+        assert self.wanted.size is not None
+        padding = self.wanted.crop_padding
+        # see twins.choose_rect: parts have the size of the picture
+        tops, lefts = ((crops[:, k] * (2 * padding + 1)).astype(np.int64) - padding for k in (0, 1))
+        size = *self.wanted.size, self._channels * self.stored.dtype.itemsize
+        around = geometry.PADDINGS.index(self.wanted.padding_mode)
+
+        def cut(first: int, end: int) -> None:
+            some = slice(first, end)
+            where = tops[some], lefts[some], around, flips[some]
+            kernels.padded_rows(addresses[some], *size, *where, out.ctypes.data, rows[some])
+
+        return cut
 
     def finish_resized(self, resized: Array, out: Array, rows: Int64) -> None:
         """Cast, normalise and reorder pixels (B, H, W, C) into ``rows`` of a slot."""
@@ -478,17 +563,17 @@ class RowTransform:
     @cached_property
     def _finisher(self) -> RowFiller:
         """What casts resized pictures (H, W, C), or turns them to (C, H, W)."""
-        high, wide = self.terms[:2].tolist()
+        high, wide, channels = (self.row_shape[axis] for axis in self._row_to_hwc)
         affine = "affine_batches_half" if self.dtype == np.float16 else "affine_batches"
         return RowFiller.of(
             "transpose_batches" if self._affine_row is None else affine,
             self._scale32,
             self._shift32,
-            row_bytes=high * wide * self._channels,
+            row_bytes=high * wide * channels,
             out_bytes=self.row_bytes,
             height=high,
             width=wide,
-            channels=self._channels,
+            channels=channels,
             item=1,
             planar=self._memory == "CHW",
         )
@@ -535,8 +620,9 @@ class RowTransform:
             assert wanted.size is not None
             if box is None:
                 high, wide = pixels.shape[:2]
-                size, crop, ratio = wanted.size, wanted.crop, wanted.crop_ratio
-                box = geometry.choose_rect(high, wide, size, crop, ratio, draws).box()
+                box = wanted.rect(high, wide, draws).box()
+            if wanted.crop_padding:
+                pixels = self._padded(pixels, wanted.crop_padding, wanted.crop_padding)
             if self.direct:
                 geometry.resize_into(pixels, out, box, wanted.interpolation, flip)
                 return
@@ -546,29 +632,39 @@ class RowTransform:
             if self.narrows and self.dtype.kind != "f" and native.kind == "f":
                 np.rint(resized, out=resized)  # whole numbers, but for what the resize mixed
             pixels, flip = resized, False
-        if self._steps and flip:
-            pixels, flip = pixels[:, ::-1], False
-        self.finish(self._stepped(pixels, row), flip, out)
+        if self._steps:
+            pixels, flip = self._stepped(pixels, row, flip), False
+        self.finish(pixels, flip, out)
 
-    def _stepped(self, image: Array, row: Row | None) -> Array:
-        """``image`` after the steps before the cast; they get a copy of their own."""
+    def _stepped(self, image: Array, row: Row | None, flip: bool = False) -> Array:
+        """``image``, mirrored with ``flip``, after the steps before the cast; they get a copy of
+        their own."""
         if not self._steps:
             return image
         assert row is not None
         own = SCRATCH.array("steps", image.shape, image.dtype.newbyteorder("="))
-        np.copyto(own, image)
-        for step in self._steps:
-            own = step(own, row)
-        return own
+        if flip:
+            geometry.copy_into(image, own, flip)
+        else:
+            np.copyto(own, image)
+        return run(self._steps, own, row)
 
     def finish_steps(self, out: Array, row: Row | None) -> None:
         """The steps after the cast, in the row itself."""
-        for step in self._last_steps:
+        if self._last_steps:
             assert row is not None
             image = out if self._to_hwc is None else out.transpose(self._row_to_hwc)
-            made = step(image, row)
+            made = run(self._last_steps, image, row)
             if made is not image:
                 image[...] = made
+
+    def _padded(self, pixels: Array, down: int, right: int) -> Array:
+        """``pixels`` with so many around them on each side."""
+        high, wide, channels = pixels.shape
+        shape = high + 2 * down, wide + 2 * right, channels
+        padded = SCRATCH.array("padded", shape, pixels.dtype.newbyteorder("="))
+        geometry.pad_into(pixels, padded, self.wanted.padding_mode)
+        return padded
 
     def _put_nearest(self, pixels: Array, draws: Array | None, flip: bool, out: Array) -> None:
         """The part of ``pixels`` that is the first field's crop, unmixed."""
@@ -576,9 +672,12 @@ class RowTransform:
         assert wanted.size is not None
         high, wide = pixels.shape[0], pixels.shape[1]
         frame = self._frame or (high, wide)
-        size, crop, ratio = wanted.size, wanted.crop, wanted.crop_ratio
-        rect = geometry.choose_rect(frame[0], frame[1], size, crop, ratio, draws)
+        rect = wanted.rect(frame[0], frame[1], draws)
         fy, fx = high / frame[0], wide / frame[1]
+        if wanted.crop_padding:
+            by = round(wanted.crop_padding * fy), round(wanted.crop_padding * fx)
+            pixels = self._padded(pixels, *by)
+            high, wide = pixels.shape[:2]
         rows = geometry.nearest_pixels(rect.top * fy, rect.height * fy, wanted.size[0], high)
         columns = geometry.nearest_pixels(rect.left * fx, rect.width * fx, wanted.size[1], wide)
         pick(pixels, rows, columns[::-1] if flip else columns, out.transpose(self._row_to_hwc))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -432,7 +432,7 @@ def plan_crops_numpy(
     offsets: Int64,
     shape: Int64,
     wanted: Int64,
-    ratio: float,
+    shares: Float64,
     draws: Float64,
     flips: UInt8,
     out: int,
@@ -443,14 +443,26 @@ def plan_crops_numpy(
     """Plan the crops of raw uint8 pictures of one ``shape`` (H, W, C), for resize_planned.
 
     They lie at ``source + offsets``, and are resized to rows of ``out``. ``wanted``: height and
-    width of a row, and the crop by its number in CROPS; ``ratio`` and ``draws`` (B, 40): see
+    width of a row, and the crop by its number in CROPS; ``shares`` and ``draws`` (B, 40): see
     choose_rect. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written.
     """
     high, wide, crop = wanted[:3].tolist()
     size = high * wide * int(shape[2])
     for i, (offset, row) in enumerate(zip(offsets.tolist(), rows.tolist(), strict=True)):
-        boxes[i] = choose_rect(int(shape[0]), int(shape[1]), (high, wide), crop, ratio, draws[i])
+        boxes[i] = choose_rect(int(shape[0]), int(shape[1]), (high, wide), crop, shares, draws[i])
         plan[i, :5] = source + offset, shape[0], shape[1], flips[i], out + row * size
+
+
+@lru_cache(64)
+def crop_shares(ratio: float, area: tuple[float, float], aspect: tuple[float, float]) -> Float64:
+    """What choose_rect takes of a crop: ``ratio``, the least area and how much more there may be,
+    and the middle of the logarithms of the aspects and how far they reach to both sides of it."""
+    # rounded: of 3/4 and 4/3 it is 0
+    middle = round((math.log(aspect[0]) + math.log(aspect[1])) / 2, 15)
+    far = math.log(aspect[1]) - middle
+    shares = np.array((ratio, area[0], area[1] - area[0], middle, far))
+    shares.flags.writeable = False
+    return shares
 
 
 def choose_rect(
@@ -458,24 +470,27 @@ def choose_rect(
     width: int,
     target: tuple[int, int],
     crop: int,
-    ratio: float,
+    shares: Float64,
     draws: Float64 | None,
+    padding: int = 0,
 ) -> tuple[int, int, int, int]:
-    """Top, left, height and width: see geometry.choose_rect. ``crop``: its number in CROPS."""
+    """Top, left, height and width: see geometry.choose_rect. ``crop``: its number in CROPS;
+    ``shares``: see crop_shares."""
     if crop == NONE:
         return 0, 0, height, width
+    ratio, least, more, middle, far = shares.tolist()
     if crop == RANDOM_RESIZED and draws is not None:
         for k in range(0, draws.size, 4):
-            area = height * width * (0.08 + 0.92 * draws[k])
-            aspect = math.exp((2 * draws[k + 1] - 1) * math.log(4 / 3))
+            area = height * width * (least + more * draws[k])
+            aspect = math.exp(middle + (2 * draws[k + 1] - 1) * far)
             columns, rows = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if 0 < rows <= height and 0 < columns <= width:
                 top = int(draws[k + 2] * (height - rows + 1))
                 return top, int(draws[k + 3] * (width - columns + 1)), rows, columns
     rows, columns = largest_rect(height, width, target, ratio)
     if crop == RANDOM and draws is not None:
-        top = int(draws[0] * (height - rows + 1))
-        return top, int(draws[1] * (width - columns + 1)), rows, columns
+        top = int(draws[0] * (height + 2 * padding - rows + 1))
+        return top, int(draws[1] * (width + 2 * padding - columns + 1)), rows, columns
     return (height - rows) // 2, (width - columns) // 2, rows, columns
 
 
@@ -573,7 +588,7 @@ def plan_jpegs_numpy(
     addresses: Int64,
     sizes: Int64,
     wanted: Int64,
-    ratio: float,
+    shares: Float64,
     draws: Float64,
     flips: UInt8,
     out: int,
@@ -586,7 +601,7 @@ def plan_jpegs_numpy(
     """Plan what is decoded of JPEGs, of ``sizes`` bytes at ``addresses``, and what is made of it.
 
     ``wanted``: height and width of a row, the crop by its number in CROPS, the most pixels of a
-    picture, and 1 where only pictures of that very size are planned; ``ratio`` and ``draws``
+    picture, and 1 where only pictures of that very size are planned; ``shares`` and ``draws``
     (B, 40): see choose_rect. Rows of ``row_bytes`` bytes lie at ``out``. Where a picture has
     restart markers and a part of it costs less, the part is written to ``cuts``, of all ``sizes``
     and 64 bytes for each. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written, but for the address
@@ -610,3 +625,35 @@ def add_restarts_numpy(
     This twin does nothing: converters refuses restarts, or says that there are none.
     """
     result[:] = 0
+
+
+def padded_rows_numpy(
+    addresses: Int64,
+    height: int,
+    width: int,
+    pixel: int,
+    tops: Int64,
+    lefts: Int64,
+    around: int,
+    flips: UInt8,
+    out: int,
+    rows: Int64,
+) -> None:
+    """Write to row ``rows[i]`` the part of picture i that has the picture's own size and begins at
+    (top, left), which may lie outside: there are zeros (``around`` 0), the outermost pixels (1) or
+    the mirror image (2). ``pixel``: its bytes."""
+    size = height * width * pixel
+    for i, address in enumerate(addresses.tolist()):
+        image = bytes_at(address, size).reshape(height, width, pixel)
+        made = bytes_at(out + int(rows[i]) * size, size).reshape(height, width, pixel)
+        places = [np.arange(height) + tops[i], np.arange(width) + lefts[i]]
+        known = [(at >= 0) & (at < side) for at, side in zip(places, image.shape[:2], strict=True)]
+        for n, side in enumerate((height, width)):
+            if around == 2:
+                period = max(1, 2 * (side - 1))
+                places[n] = np.minimum(abs(places[n]) % period, period - abs(places[n]) % period)
+            places[n] = np.clip(places[n], 0, side - 1)
+        part = image[places[0][:, None], places[1]]
+        if around == 0:
+            part[~(known[0][:, None] & known[1])] = 0
+        made[:] = part[:, ::-1] if flips[i] else part

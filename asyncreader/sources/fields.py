@@ -16,6 +16,7 @@ import numpy as np
 
 from ..array_types import Array, Int64
 from ..errors import DecodeError, FormatError, ParamsError, SampleError
+from ..pixels.augment.base import along
 from ..pixels.masks import decode_values
 from ..pixels.rows import RowError, RowJob
 from ..pixels.transform import OutputSpec, RowTransform, SampleSpec
@@ -270,11 +271,14 @@ def _fill(
 ) -> RowTransform:
     """Other fields keep their values: nearest neighbour, no cast, no normalisation."""
     stored = _values_of(part) if part.spec.encoded else part.spec
-    plain = replace(wanted, dtype=None, scale=1.0, mean=(0.0,), std=(1.0,), nearest=True, steps=())
+    steps = along(wanted.steps)
+    plain = replace(
+        wanted, dtype=None, scale=1.0, mean=(0.0,), std=(1.0,), nearest=True, steps=steps
+    )
     if plain.layout == "planes":  # of the pictures alone
         plain = replace(plain, layout="NCHW")
     if stored.axes is None:  # numbers of unknown meaning, such as boxes
-        plain = replace(plain, size=None, flip=False)
+        plain = replace(plain, size=None, flip=False, steps=())
     try:
         return RowTransform(
             stored, plain, part.facts.path, frame if _size(stored) is not None else None

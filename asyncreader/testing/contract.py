@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ..array_types import Array
 from ..keyed_random import mix_rows, uniforms
 from ..pixels.fill_tables import MIRROR_DRAW
-from ..pixels.geometry import choose_rect, resize_into
+from ..pixels.geometry import resize_into
 from ..pixels.rows import RowError
 from ..pixels.transform import OutputSpec, RowTransform
 from ..sources import Inspector, OpenSet, RowJob, read_rows
@@ -82,6 +82,7 @@ MODES: dict[str, OutputSpec] = {
     "size squeezed": OutputSpec(size=(1, 1), crop="none", flip=True, dtype=np.dtype("float32")),
     "random crop": OutputSpec(size=(1, 1), crop="random", crop_ratio=0.8, layout="NHWC"),
     "random-resized": OutputSpec(size=(1, 1), crop="random-resized", flip=True),
+    "padded crop": OutputSpec(size=(1, 1), crop="random", crop_padding=3, padding_mode="edge"),
 }
 
 OTHER_MODES: dict[str, OutputSpec] = {
@@ -100,7 +101,9 @@ def expected(images: Array, wanted: OutputSpec, keys: Array) -> Array:
     for i, image in enumerate(images):
         if wanted.size is not None:
             high, wide = image.shape[:2]
-            rect = choose_rect(high, wide, wanted.size, wanted.crop, wanted.crop_ratio, draws[i])
+            rect, p = wanted.rect(high, wide, draws[i]), wanted.crop_padding
+            if p:
+                image = np.pad(image, ((p, p), (p, p), (0, 0)), "edge")
             resized = np.empty((*wanted.size, image.shape[2]), image.dtype)
             resize_into(image, resized, rect.box())
             image = resized

@@ -130,7 +130,10 @@ def preview_batch(
         names = source.facts.classes
     if stored.axes is None and len(stored.shape or ()) == 3 and p.postprocess is None:
         raise not_pictures(title, stored.shape or ())
-    first = {"batch_size": min(count, total), "world_size": 1, **given_params(params, {})}
+    rows = min(count, total)
+    if p.mixup is not None or p.cutmix is not None:
+        rows -= rows % 2
+    first = {"batch_size": rows, "world_size": 1, **given_params(params, {})}
     with AsyncReader(first) as reader:
         reader.fetchData()
         batch = reader.getNextBatch()
@@ -316,10 +319,13 @@ def _settings(p: ReaderParams) -> str:
         **{name: getattr(p, name) is not None for name in ("dtype", "scale", "mean", "std")},
         "subset": p.subset is not None,
     }
+    matter |= {name: getattr(p, name) is not None for name in ("mixup", "cutmix")}
     words = [f"{name}={_value(getattr(p, name))}" for name, matters in matter.items() if matters]
-    if p.postprocess is not None:
-        function = p.postprocess
-        words.append(f"postprocess={getattr(function, '__qualname__', type(function).__name__)}")
+    if p.augment:
+        words.append(f"augment={', '.join(step.name for step in p.augment)}")
+    for name, function in (("transform", p.transform), ("postprocess", p.postprocess)):
+        if function is not None:
+            words.append(f"{name}={getattr(function, '__qualname__', type(function).__name__)}")
     return ", ".join(words)
 
 

@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
-from torchvision_pixels import WAYS, differences
-
-
-def need_torchvision() -> None:
-    """Skip the test that runs where torchvision is missing, or cannot be imported: one that was
-    built for another torch raises RuntimeError."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import torchvision  # noqa: F401
-    except Exception as exc:
-        pytest.skip(f"torchvision cannot be imported: {type(exc).__name__}: {exc}")
+from torchvision_pixels import WAYS, differences, need_torchvision
 
 
 def test_a_model_sees_what_torchvision_shows_it() -> None:

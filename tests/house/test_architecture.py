@@ -15,10 +15,10 @@ from project import FILES, PACKAGES, ROOT, module_name, tree_of
 #: under its name; "." is its __init__.py.
 LAYERS = {
     "": (
-        "asyncreader.array_types asyncreader.errors asyncreader.system asyncreader.text"
-        " asyncreader.stats asyncreader.keyed_random",
+        "asyncreader.array_types asyncreader.checks asyncreader.errors asyncreader.system"
+        " asyncreader.text asyncreader.stats asyncreader.keyed_random",
         "asyncreader.pixels",
-        "asyncreader.formats asyncreader.checks asyncreader.sampling",
+        "asyncreader.formats asyncreader.sampling",
         "asyncreader.params",
         "asyncreader.sources",
         "asyncreader.pipeline asyncreader.verify asyncreader.testing",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections import Counter
 from itertools import pairwise
 from typing import Any
@@ -348,8 +349,8 @@ def test_groups() -> None:
 
 
 def test_compiled_rectangles_are_those_of_python() -> None:
-    """Compiled code chooses the rectangle that choose_rect does, of any picture, target, crop and
-    ratio, to the pixel."""
+    """Compiled code chooses the rectangle that choose_rect does, of any picture, target, crop,
+    ratio, area and aspect, to the pixel."""
     rng = np.random.default_rng(6)
     count, shape = 200, (twins.PLAN,)
     offsets, rows = rng.integers(0, 1 << 40, count), rng.permutation(count)
@@ -358,6 +359,10 @@ def test_compiled_rectangles_are_those_of_python() -> None:
         high, wide = rng.integers(1, 400, 2)
         sizes = np.exp(rng.uniform(0, 9, 2)).astype(np.int64)
         ratio = float(rng.choice([1.0, 0.875, rng.uniform(1e-3, 1)]))
+        area, aspect = (0.08, 1.0), (3 / 4, 4 / 3)
+        if number % 3 == 0:
+            area, aspect = sorted(rng.uniform(1e-3, 1, 2)), sorted(np.exp(rng.uniform(-3, 3, 2)))
+        shares = twins.crop_shares(ratio, tuple(area), tuple(aspect))
         wanted = np.array((high, wide, number % 4, 1), np.int64)
         draws = rng.random((count, 40))
         if number % 7 == 0:
@@ -368,9 +373,16 @@ def test_compiled_rectangles_are_those_of_python() -> None:
             plans, boxes, (kernels.plan_crops, twins.plan_crops_numpy), strict=True
         ):
             picture = np.array((*sizes, 3), np.int64)
-            kernel(5, offsets, picture, wanted, ratio, draws, flips, 99, rows, plan, box)
+            kernel(5, offsets, picture, wanted, shares, draws, flips, 99, rows, plan, box)
         np.testing.assert_array_equal(*plans)
         np.testing.assert_array_equal(*boxes)
+
+
+def test_the_usual_ranges_are_numbers_without_rounding() -> None:
+    """Crops of 0.08 to 1 of the area, with sides of 3/4 to 4/3, follow from these very numbers:
+    others in the last place would serve other rectangles to those who resume."""
+    shares = twins.crop_shares(0.875, (0.08, 1.0), (3 / 4, 4 / 3))
+    assert shares.tolist() == [0.875, 0.08, 0.92, 0.0, math.log(4 / 3)]
 
 
 def test_compiled_draws_are_those_of_python() -> None:

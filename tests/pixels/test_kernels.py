@@ -821,3 +821,32 @@ def test_resize_floats(channels: int, data: st.DataObject) -> None:
     kernels.resize_f4(pixels, channels, *rest, found)
     twins.resize_f4_numpy(pixels, channels, *rest, twin)
     np.testing.assert_allclose(found, twin, rtol=1e-5, atol=1e-4)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    height=st.integers(1, 12), width=st.integers(1, 12), pixel=st.integers(1, 4),
+    padding=st.integers(0, 20), around=st.integers(0, 2), data=st.data(),
+)  # fmt: skip
+def test_padded_rows(
+    height: int, width: int, pixel: int, padding: int, around: int, data: st.DataObject
+) -> None:
+    """padded_rows cuts parts out of pictures as numpy pads them, and writes nowhere else."""
+    size = height * width * pixel
+    source = np.random.default_rng(size).integers(0, 256, (5, height, width, pixel), np.uint8)
+    offsets, rows = picks(data, 5, size, 7)
+    places = st.integers(-padding, padding)
+    tops, lefts = (np.array([data.draw(places) for _ in rows], np.int64) for _ in ("tops", "lefts"))
+    flips = np.array([data.draw(st.integers(0, 1)) for _ in rows], np.uint8)
+    mode = ("constant", "edge", "reflect")[around]
+    aside = ((padding, padding), (padding, padding), (0, 0))
+    for function in (kernels.padded_rows, twins.padded_rows_numpy):
+        found = np.full((7, height, width, pixel), 9, np.uint8)
+        where = tops, lefts, around, flips, address(found), rows
+        function(offsets + address(source), height, width, pixel, *where)
+        for i, row in enumerate(rows):
+            image = np.pad(source[offsets[i] // size], aside, mode)
+            top, left = tops[i] + padding, lefts[i] + padding
+            part = image[top : top + height, left : left + width]
+            np.testing.assert_array_equal(found[row], part[:, ::-1] if flips[i] else part)
+        assert (np.delete(found, rows, axis=0) == 9).all()

@@ -25,6 +25,7 @@ class Nothing:
 
     random: bool = False
     last: bool = False
+    name: str = "nothing"
 
     def shape(self, given: ImageShape) -> ImageShape:
         return given

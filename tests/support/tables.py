@@ -5,8 +5,10 @@ python tests/support/tables.py
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING
 from typing import NamedTuple
 
 import click
@@ -17,6 +19,7 @@ from asyncreader.cli.main import cli
 from asyncreader.errors import ParamsError
 from asyncreader.params import PARAMETERS
 from asyncreader.params.declare import Parameter
+from asyncreader.pixels.augment.parse import known
 from asyncreader.pixels.transform import OutputSpec, RowTransform
 from asyncreader.sources.layouts.detect import table as layout_table
 from asyncreader.sources.request import Request, stored_samples
@@ -140,11 +143,25 @@ def _served(one: Shape, size: tuple[int, int] | None = None) -> str:
     return f"as stored, {text}" if stored.axes is None else f"pictures, {text}"
 
 
+def operation_table() -> str:
+    """The operations of ``augment`` with their options and defaults."""
+    rows = ["| operation | options, with their defaults |", "|---|---|"]
+    for name, kind in known().items():
+        fields = sorted(dataclasses.fields(kind), key=lambda one: one.default is not MISSING)
+        options = (
+            f"`{one.name}`" if one.default is MISSING else f"`{one.name}={one.default!r}`"
+            for one in fields
+        )
+        rows.append(f"| `{name}` | {', '.join(options)} |".replace("'", '"'))
+    return "\n".join(rows)
+
+
 #: What else is made, between two marks of a page.
 TEXTS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/layouts.md", "layouts"): layout_table,
     ("docs/layouts.md", "shapes"): shape_table,
     ("docs/commands.md", "commands"): command_help,
+    ("docs/augmentation.md", "operations"): operation_table,
 }
 
 

@@ -7,6 +7,7 @@ scikit-learn ship; both sides decode the same files.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
@@ -38,6 +39,19 @@ WAYS = (
 LARGE = ("hubble_deep_field.jpg", "retina.jpg")
 #: Of each photograph, for each way with random boxes.
 BOXES = 12
+
+
+def need_torchvision() -> None:
+    """Skip the test that runs where torchvision is missing, or cannot be imported: one that was
+    built for another torch raises RuntimeError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import torchvision  # noqa: F401
+    except Exception as exc:
+        import pytest
+
+        pytest.skip(f"torchvision cannot be imported: {type(exc).__name__}: {exc}")
 
 
 def ours(data: bytes, size: tuple[int, int], draws: Any = None, **wanted: Any) -> Any:

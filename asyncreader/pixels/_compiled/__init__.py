@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from . import copying, filling, jpeg_parts, jpeg_restarts, order, planes, resizing  # noqa: F401
+from . import (  # noqa: F401
+    augmenting,
+    copying,
+    filling,
+    jpeg_parts,
+    jpeg_restarts,
+    order,
+    planes,
+    resizing,
+)
 from .base import KERNELS, is_kept, keep_in, load
 
 __all__ = ["KERNELS", "is_kept", "keep_in", "load"]

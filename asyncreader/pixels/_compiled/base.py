@@ -199,6 +199,7 @@ offsets_type = types.int64[::1]
 plans_type = types.int64[:, ::1]
 boxes_type = types.float64[:, ::1]
 draws_type = types.Array(types.float64, 2, "C", readonly=True)
+shares_type = types.Array(types.float64, 1, "C", readonly=True)
 
 
 @intrinsic

@@ -17,6 +17,7 @@ from .base import (
     memcpy,
     offsets_type,
     plans_type,
+    shares_type,
     u8_pointer,
 )
 from .jpeg_bits import peek, symbols_of, u16_at, upright, without_stuffing
@@ -376,12 +377,12 @@ def _needs(length: Any, size: Any, whole: Any) -> Any:
 
 
 @kernel(
-    *(offsets_type, offsets_type, offsets_type, types.float64, draws_type),
+    *(offsets_type, offsets_type, offsets_type, shares_type, draws_type),
     *(types.Array(types.uint8, 1, "C", readonly=True), types.int64, types.int64, offsets_type),
     *(types.uint8[::1], plans_type, boxes_type),
 )
 def plan_jpegs(  # type: ignore[no-untyped-def]
-    addresses, sizes, wanted, ratio, draws, flips, out, row_bytes, rows, cuts, plan, boxes
+    addresses, sizes, wanted, shares, draws, flips, out, row_bytes, rows, cuts, plan, boxes
 ):
     facts, rect = np.empty(12, np.int64), np.empty(4, np.int64)
     part, found = np.empty(5, np.int64), np.empty(5, np.int64)
@@ -398,7 +399,7 @@ def plan_jpegs(  # type: ignore[no-untyped-def]
             continue
         if whole and (height != high or width != wide):
             continue
-        choose_rect(height, width, high, wide, wanted[2], ratio, draws[i], rect)
+        choose_rect(height, width, high, wide, wanted[2], shares, draws[i], rect)
         if rect[2] > AVERAGED * high or rect[3] > AVERAGED * wide:
             continue
         low_h, low_w = _needs(rect[2], high, height), _needs(rect[3], wide, width)

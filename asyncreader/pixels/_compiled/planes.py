@@ -20,6 +20,7 @@ from .base import (
     memcpy,
     offsets_type,
     plans_type,
+    shares_type,
     store_any,
     u8_pointer,
 )
@@ -205,12 +206,12 @@ def convert_420(source, height, width, top, left, out, high, wide):  # type: ign
 
 
 @kernel(
-    *(offsets_type, offsets_type, offsets_type, types.float64, draws_type),
+    *(offsets_type, offsets_type, offsets_type, shares_type, draws_type),
     *(types.Array(types.uint8, 1, "C", readonly=True), types.int64, types.int64, offsets_type),
     *(types.uint64, plans_type, boxes_type, plans_type),
 )
 def plan_planes(  # type: ignore[no-untyped-def]
-    addresses, sizes, wanted, ratio, draws, flips, out, row_bytes, rows, magic, plan, boxes, parts
+    addresses, sizes, wanted, shares, draws, flips, out, row_bytes, rows, magic, plan, boxes, parts
 ):
     rect = np.empty(4, np.int64)
     high, wide, whole = wanted[0], wanted[1], wanted[4] != 0
@@ -227,7 +228,7 @@ def plan_planes(  # type: ignore[no-untyped-def]
             continue
         if whole and (height != high or width != wide):
             continue
-        choose_rect(height, width, high, wide, wanted[2], ratio, draws[i], rect)
+        choose_rect(height, width, high, wide, wanted[2], shares, draws[i], rect)
         if rect[2] > AVERAGED * high or rect[3] > AVERAGED * wide:
             continue
         parts[i, 0], parts[i, 1], parts[i, 2], parts[i, 3] = height, width, rect[0], rect[1]

@@ -16,6 +16,7 @@ from .base import (
     memcpy,
     offsets_type,
     plans_type,
+    shares_type,
     u8_pointer,
 )
 from .rectangles import choose_rect
@@ -274,17 +275,17 @@ def resize_planned(  # type: ignore[no-untyped-def]
 
 
 @kernel(
-    *(i8, offsets_type, offsets_type, offsets_type, types.float64, draws_type),
+    *(i8, offsets_type, offsets_type, offsets_type, shares_type, draws_type),
     *(types.Array(types.uint8, 1, "C", readonly=True), i8, offsets_type, plans_type, boxes_type),
 )
 def plan_crops(  # type: ignore[no-untyped-def]
-    source, offsets, shape, wanted, ratio, draws, flips, out, rows, plan, boxes
+    source, offsets, shape, wanted, shares, draws, flips, out, rows, plan, boxes
 ):
     rect = np.empty(4, np.int64)
     height, width = shape[0], shape[1]
     size = wanted[0] * wanted[1] * shape[2]
     for i in range(offsets.size):
-        choose_rect(height, width, wanted[0], wanted[1], wanted[2], ratio, draws[i], rect)
+        choose_rect(height, width, wanted[0], wanted[1], wanted[2], shares, draws[i], rect)
         plan[i, 0], plan[i, 1], plan[i, 2] = source + offsets[i], height, width
         plan[i, 3], plan[i, 4] = flips[i], out + rows[i] * size
         for k in range(4):

@@ -6,7 +6,9 @@ worker process finds ``process_functions`` on its path, but no ``tests.test_proc
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import random
 import signal
 import threading
 from typing import Any
@@ -48,3 +50,25 @@ def negative(data: Any, labels: np.ndarray) -> Any:
     """Of a set of three fields."""
     image, mask, ids = data
     return (255 - image, mask.astype(np.int64), ids[:, 0]), labels
+
+
+def darker(image, label, rng):  # type: ignore[no-untyped-def]
+    """Darkens a picture by a random number, and adds to its label."""
+    image //= int(rng.integers(1, 5))
+    return image[:-1], label + 100
+
+
+def from_global_generators(image):  # type: ignore[no-untyped-def]
+    """Draws from the generators of ``random`` and numpy."""
+    image[0, 0] = random.randrange(256)
+    image[0, 1] = np.random.randint(256)
+
+
+def dies_in_worker(image):  # type: ignore[no-untyped-def]
+    """Returns another shape in worker processes."""
+    return image if multiprocessing.parent_process() is None else image[1:]
+
+
+def dims(image, label, rng):  # type: ignore[no-untyped-def]
+    """Halves a random line of a picture, in place."""
+    image[int(rng.integers(len(image)))] //= 2

@@ -1,0 +1,292 @@
+"""Kernels of augmentation: what is done to the pixels of one picture (H, W, C), uint8.
+
+Numbers are worked out as torchvision's v2 functions work them out, in float32 where these do.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit, types
+
+from .base import i8, kernel, u8_pointer
+
+_u8 = types.uintp
+_f8, _f4 = types.float64, types.float32
+
+#: Weights of red, green and blue in a grey level (ITU-R BT.601, as torchvision rounds them).
+_RED, _GREEN, _BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
+#: Fixed point of the coordinates of affine_nearest: bits behind the point.
+_BITS = 32
+
+
+@kernel(_u8, i8, types.uint8[:, ::1])
+def look_up(image, pixels, table):  # type: ignore[no-untyped-def]
+    data = u8_pointer(image)
+    if table.shape[0] == 3:
+        red, green, blue = table[0], table[1], table[2]
+        for p in range(pixels):
+            data[3 * p] = red[np.uintp(data[3 * p])]
+            data[3 * p + 1] = green[np.uintp(data[3 * p + 1])]
+            data[3 * p + 2] = blue[np.uintp(data[3 * p + 2])]
+    else:
+        only = table[0]
+        for p in range(pixels):
+            data[p] = only[np.uintp(data[p])]
+
+
+@kernel(_u8, i8, types.int64[:, ::1])
+def histogram(image, pixels, counts):  # type: ignore[no-untyped-def]
+    data, channels = u8_pointer(image), counts.shape[0]
+    for p in range(pixels):
+        for c in range(channels):
+            counts[c, np.uintp(data[p * channels + c])] += 1
+
+
+@njit
+def _grey(red, green, blue):  # type: ignore[no-untyped-def]
+    mixed = np.float32(red) * _RED + np.float32(green) * _GREEN + np.float32(blue) * _BLUE
+    return np.int32(mixed)
+
+
+@kernel(_u8, i8, types.int64[::1])
+def sum_of_grey(image, pixels, total):  # type: ignore[no-untyped-def]
+    data, found = u8_pointer(image), 0
+    for p in range(pixels):
+        found += _grey(data[3 * p], data[3 * p + 1], data[3 * p + 2])
+    total[0] = found
+
+
+@njit
+def _blended(value, other, ratio):  # type: ignore[no-untyped-def]
+    """``value * ratio + other * (1 - ratio)``, cut to a byte; ``other`` is weighted already."""
+    mixed = np.float32(value) * ratio + other
+    return np.uint8(np.int32(min(max(mixed, np.float32(0)), np.float32(255))))
+
+
+@kernel(_u8, i8, _f4)
+def saturate(image, pixels, ratio):  # type: ignore[no-untyped-def]
+    data, rest = u8_pointer(image), np.float32(1) - ratio
+    for p in range(pixels):
+        red, green, blue = data[3 * p], data[3 * p + 1], data[3 * p + 2]
+        grey = np.float32(_grey(red, green, blue)) * rest
+        data[3 * p] = _blended(red, grey, ratio)
+        data[3 * p + 1] = _blended(green, grey, ratio)
+        data[3 * p + 2] = _blended(blue, grey, ratio)
+
+
+@kernel(_u8, i8, _f4)
+def turn_hue(image, pixels, by):  # type: ignore[no-untyped-def]
+    data, full = u8_pointer(image), np.float32(255)
+    for p in range(pixels):
+        red, green, blue = data[3 * p], data[3 * p + 1], data[3 * p + 2]
+        most, least = max(red, green, blue), min(red, green, blue)
+        if most == least:
+            continue
+        wide = np.float32(most) - np.float32(least)
+        if most == red:
+            hue = (np.float32(green) - np.float32(blue)) / wide
+        elif most == green:
+            hue = np.float32(2) + (np.float32(blue) - np.float32(red)) / wide
+        else:
+            hue = np.float32(4) + (np.float32(red) - np.float32(green)) / wide
+        hue = hue / np.float32(6) + np.float32(1) + by
+        hue -= np.float32(math.floor(hue))
+        value, part = np.float32(most) / full, wide / np.float32(most)
+        sixth = hue * np.float32(6)
+        section = math.floor(sixth)
+        over = sixth - np.float32(section)
+        low = value * (np.float32(1) - part)
+        down = value * (np.float32(1) - part * over)
+        up = value * (np.float32(1) - part * (np.float32(1) - over))
+        section = np.int64(section) % 6
+        if section == 0:
+            r, g, b = value, up, low
+        elif section == 1:
+            r, g, b = down, value, low
+        elif section == 2:
+            r, g, b = low, value, up
+        elif section == 3:
+            r, g, b = low, down, value
+        elif section == 4:
+            r, g, b = up, low, value
+        else:
+            r, g, b = value, low, down
+        # as torchvision scales [0, 1] to bytes: 255.999 values, cut
+        scale = np.float32(255.999)
+        data[3 * p] = np.uint8(np.int32(r * scale))
+        data[3 * p + 1] = np.uint8(np.int32(g * scale))
+        data[3 * p + 2] = np.uint8(np.int32(b * scale))
+
+
+@kernel(_u8, _u8, i8, i8, i8, _f4)
+def sharpen(source, out, height, width, channels, factor):  # type: ignore[no-untyped-def]
+    line, rest = width * channels, np.float32(1) - factor
+    for y in range(1, height - 1):
+        above = u8_pointer(source + np.uintp((y - 1) * line))
+        here = u8_pointer(source + np.uintp(y * line))
+        below = u8_pointer(source + np.uintp((y + 1) * line))
+        made = u8_pointer(out + np.uintp(y * line))
+        for k in range(channels, line - channels):
+            a, b = k - channels, k + channels
+            near = np.int32(above[a]) + np.int32(above[k]) + np.int32(above[b])
+            near += np.int32(here[a]) + np.int32(here[b])
+            near += np.int32(below[a]) + np.int32(below[k]) + np.int32(below[b])
+            # the mean with weight 5 in the middle, of 13, rounded
+            mean = (2 * (near + 5 * np.int32(here[k])) + 13) // 26
+            value = np.float32(here[k])
+            mixed = value + rest * (np.float32(mean) - value)
+            made[k] = np.uint8(np.int32(min(max(mixed, np.float32(0)), np.float32(255))))
+
+
+@kernel(_u8, i8, i8, i8, types.float32[::1], types.float32[::1])
+def blur(image, height, width, channels, across, down):  # type: ignore[no-untyped-def]
+    line, data = width * channels, u8_pointer(image)
+    reach_x, reach_y = across.size // 2, down.size // 2
+    whole = np.empty((height, line), np.float32)
+    padded = np.empty(line + 2 * reach_x * channels, np.float32)
+    for y in range(height):
+        base = y * line
+        for k in range(line):
+            padded[reach_x * channels + k] = np.float32(data[base + k])
+        for x in range(1, reach_x + 1):  # mirrored, the outermost pixel once
+            for c in range(channels):
+                padded[(reach_x - x) * channels + c] = np.float32(data[base + x * channels + c])
+                come = base + (width - 1 - x) * channels + c
+                padded[(reach_x + width - 1 + x) * channels + c] = np.float32(data[come])
+        row = whole[y]
+        for k in range(line):
+            row[k] = np.float32(0)
+        for t in range(across.size):
+            weight = across[t]
+            shifted = padded[t * channels : t * channels + line]
+            for k in range(line):
+                row[k] += weight * shifted[k]
+    mixed = np.empty(line, np.float32)
+    for y in range(height):
+        for k in range(line):
+            mixed[k] = np.float32(0)
+        for t in range(down.size):
+            come = abs(y + t - reach_y)
+            if come >= height:
+                come = 2 * (height - 1) - come
+            weight, row = down[t], whole[come]
+            for k in range(line):
+                mixed[k] += weight * row[k]
+        base = y * line
+        for k in range(line):
+            data[base + k] = np.uint8(np.int32(mixed[k] + np.float32(0.5)))
+
+
+@njit
+def _inside(start, step, limit, count):  # type: ignore[no-untyped-def]
+    """The numbers j of 0 .. count-1 for which ``0 <= start + j * step < limit``: first and end."""
+    if step < 0:
+        start, step = limit - 1 - start, -step
+    if step == 0:
+        return (0, count) if 0 <= start < limit else (0, 0)
+    first = min(max(0, -(start // step)), count)
+    end = min(max(0, -((start - limit) // step)), count)
+    return first, max(first, end)
+
+
+@kernel(_u8, _u8, i8, i8, i8, i8, i8, types.float64[::1], types.uint8[::1])
+def affine_nearest(  # type: ignore[no-untyped-def]
+    source, out, height, width, high, wide, channels, matrix, fill
+):
+    one = np.float64(1 << _BITS)
+    step_x, step_y = np.int64(round(matrix[0] * one)), np.int64(round(matrix[3] * one))
+    come = u8_pointer(source)
+    for i in range(high):
+        y = i - 0.5 * (high - 1)
+        left = -0.5 * (wide - 1)
+        x0 = matrix[0] * left + matrix[1] * y + matrix[2] + 0.5 * width
+        y0 = matrix[3] * left + matrix[4] * y + matrix[5] + 0.5 * height
+        at_x, at_y = np.int64(math.floor(x0 * one)), np.int64(math.floor(y0 * one))
+        first, end = _inside(at_x, step_x, width << _BITS, wide)
+        first_y, end_y = _inside(at_y, step_y, height << _BITS, wide)
+        first = max(first, first_y)
+        end = max(first, min(end, end_y))
+        go = u8_pointer(out + np.uintp(i * wide * channels))
+        for j in range(first * channels):
+            go[j] = fill[j % channels]
+        at_x += first * step_x
+        at_y += first * step_y
+        if channels == 3:
+            for j in range(first, end):
+                p = 3 * ((at_y >> _BITS) * width + (at_x >> _BITS))
+                go[3 * j] = come[p]
+                go[3 * j + 1] = come[p + 1]
+                go[3 * j + 2] = come[p + 2]
+                at_x += step_x
+                at_y += step_y
+        else:
+            for j in range(first, end):
+                p = channels * ((at_y >> _BITS) * width + (at_x >> _BITS))
+                for c in range(channels):
+                    go[j * channels + c] = come[p + c]
+                at_x += step_x
+                at_y += step_y
+        for j in range(end * channels, wide * channels):
+            go[j] = fill[j % channels]
+
+
+@kernel(_u8, _u8, i8, i8, i8, i8, i8, types.float64[::1], types.boolean, _f4[::1])
+def warp(  # type: ignore[no-untyped-def]
+    source, out, height, width, high, wide, channels, matrix, bilinear, fill
+):
+    come, go = u8_pointer(source), u8_pointer(out)
+    filled = fill.size > 0
+    for i in range(high):
+        y = i - 0.5 * (high - 1)
+        for j in range(wide):
+            x = j - 0.5 * (wide - 1)
+            below = matrix[6] * x + matrix[7] * y + matrix[8]
+            if below == 0:
+                below = np.nan  # nowhere
+            at_x = (matrix[0] * x + matrix[1] * y + matrix[2]) / below + 0.5 * (width - 1)
+            at_y = (matrix[3] * x + matrix[4] * y + matrix[5]) / below + 0.5 * (height - 1)
+            to = (i * wide + j) * channels
+            outside = not (-1 < at_x < width and -1 < at_y < height)
+            if not bilinear and not outside:
+                column, line = math.floor(at_x + 0.5), math.floor(at_y + 0.5)
+                outside = not (0 <= column < width and 0 <= line < height)
+                if not outside:
+                    p = (np.int64(line) * width + np.int64(column)) * channels
+                    for c in range(channels):
+                        go[to + c] = come[p + c]
+                    continue
+            if outside:
+                for c in range(channels):
+                    go[to + c] = np.uint8(np.int32(fill[c] + np.float32(0.5))) if filled else 0
+                continue
+            column, line = np.int64(math.floor(at_x)), np.int64(math.floor(at_y))
+            right, low = np.float32(at_x - column), np.float32(at_y - line)
+            left, top = np.float32(1) - right, np.float32(1) - low
+            if column < 0:
+                left, column = np.float32(0), 0
+            if line < 0:
+                top, line = np.float32(0), 0
+            if at_x < 0:
+                beside = 0
+            elif column + 1 < width:
+                beside = channels
+            else:
+                beside, right = 0, np.float32(0)
+            if at_y < 0:
+                under = 0
+            elif line + 1 < height:
+                under = width * channels
+            else:
+                under, low = 0, np.float32(0)
+            p = (line * width + column) * channels
+            share = (left + right) * (top + low)
+            for c in range(channels):
+                upper = left * np.float32(come[p + c]) + right * np.float32(come[p + beside + c])
+                lower = left * np.float32(come[p + under + c])
+                lower += right * np.float32(come[p + under + beside + c])
+                value = top * upper + low * lower
+                if filled:  # torchvision weighs what is inside once more
+                    value = share * (value - fill[c]) + fill[c]
+                go[to + c] = np.uint8(np.int32(value + np.float32(0.5)))

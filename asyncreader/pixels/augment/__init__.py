@@ -1,0 +1,1 @@
+"""Augmentation: operations on one picture, drawn at random for each sample."""

@@ -1,0 +1,110 @@
+"""What operations share: a step that draws numbers and changes a picture, and the table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, TypeAlias
+
+import numpy as np
+
+from ...array_types import Array, UInt8
+from ...errors import ParamsError
+from ...keyed_random import Draws
+from .. import kernels
+from ..steps import ImageShape, Row, Step
+
+#: The operations by name.
+OPERATIONS: Final[dict[str, type[Operation]]] = {}
+
+#: What an operation drew, as keywords of what it does.
+Drawn: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A step that changes a picture at random, in place. Its fields are its options."""
+
+    name: ClassVar[str]
+    random: ClassVar[bool] = True
+    last: ClassVar[bool] = False
+    #: Compiled code that it needs.
+    kernels: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, name: str = "") -> None:
+        if name:
+            cls.name = name
+            OPERATIONS[name] = cls
+
+    def draw(self, draws: Draws, shape: ImageShape) -> Drawn | None:
+        """The numbers for a picture of ``shape`` (H, W, C); None: it stays as it is."""
+        chance = getattr(self, "p", None)
+        return {} if chance is None or draws.uniform() < chance else None
+
+    def apply(self, image: Array, drawn: Drawn) -> None:
+        """Change a picture (H, W, C) as was drawn."""
+        raise NotImplementedError
+
+    def move(self, values: UInt8, drawn: Drawn) -> None:
+        """Move the pixels of a label map, as bytes (H, W, n), as those of its picture are moved:
+        by nearest neighbour, 0 where it has none. Operations that move nothing leave it alone."""
+
+    def shape(self, given: ImageShape) -> ImageShape:
+        """The same; compiled code is loaded here, when a reader is opened."""
+        for kernel in self.kernels:
+            getattr(kernels, kernel)
+        return given
+
+    def check(self, dtype: np.dtype[np.generic], shape: ImageShape, path: str) -> None:
+        """ParamsError if it cannot work on pictures (H, W, C) of the set at ``path``."""
+        if dtype != np.uint8 or shape[2:] not in ((1,), (3,)):
+            raise ParamsError(
+                f'"{self.name}" needs pictures of 8 bits with 1 or 3 channels',
+                path=path,
+                found=f"{shape[2]} channels of {dtype}" if shape else f"{dtype}, no pictures",
+            )
+        if len(np.atleast_1d(getattr(self, "fill", None) or 0)) not in (1, shape[2]):
+            raise ParamsError(f'fill of "{self.name}" has 3 numbers', found=f"{shape[2]} channel")
+
+    def __call__(self, image: Array, row: Row) -> Array:
+        drawn = self.draw(row.draws, image.shape)
+        if drawn is not None:
+            self.apply(image, drawn)
+        return image
+
+
+#: Compiled code of operations that move pixels.
+WARPS: Final = ("affine_nearest", "warp")
+
+
+# -- label maps ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Along:
+    """A step that moves a label map as operations move its picture, with the same draws."""
+
+    operations: tuple[Operation, ...]
+    name: ClassVar[str] = "augment"
+    random: ClassVar[bool] = True
+    last: ClassVar[bool] = True
+
+    def shape(self, given: ImageShape) -> ImageShape:
+        """The same."""
+        return given
+
+    def __call__(self, image: Array, row: Row) -> Array:
+        values = np.ascontiguousarray(image).view(np.uint8)
+        for operation in self.operations:
+            drawn = operation.draw(row.draws, image.shape)
+            if drawn is not None:
+                operation.move(values, drawn)
+        image[...] = values.view(image.dtype)
+        return image
+
+
+def along(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """The steps of a label map whose picture has these."""
+    operations = tuple(step for step in steps if isinstance(step, Operation))
+    moves = any(type(one).move is not Operation.move for one in operations)
+    return (Along(operations),) if moves else ()

@@ -1,0 +1,269 @@
+"""Operations of ``augment``: compiled and plain code agree, label maps move along, bad options."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncreader import AsyncReader, ParamsError
+from asyncreader.keyed_random import Draws
+from asyncreader.params import parse_params
+from asyncreader.pixels import augment_twins, kernels
+from asyncreader.pixels.augment.parse import AUGMENT, known
+
+COUNT = 24
+RNG = np.random.default_rng(0)
+DATA = RNG.integers(0, 256, (COUNT, 20, 17, 3), dtype=np.uint8)
+LABELS = np.arange(COUNT)[:, None]
+
+#: Each operation, with what it needs.
+ALL: dict[str, dict[str, Any]] = {name: {} for name in known()}
+ALL["color-jitter"] = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.2}
+ALL["random-solarize"] = {"threshold": 128}
+ALL["random-posterize"] = {"bits": 4}
+ALL["random-sharpness"] = {"sharpness_factor": 2}
+ALL["gaussian-blur"] = {"kernel_size": 5}
+ALL["random-rotation"] = ALL["random-affine"] = {"degrees": 30}
+
+sides = st.integers(1, 24)
+floats = st.floats(-3, 3, width=32)
+
+
+def both(name: str, image: np.ndarray, *arguments: Any, out: bool = False) -> np.ndarray:
+    """What a kernel and its twin make of ``image``, compared: bytes around it stay as they are."""
+    made = []
+    for function in (getattr(kernels, name), getattr(augment_twins, f"{name}_numpy")):
+        memory = np.full(image.nbytes + 512, 77, np.uint8)
+        inside = memory[256 : 256 + image.nbytes]
+        given, rest = image.copy(), arguments
+        if out:
+            function(given.ctypes.data, inside.ctypes.data, *rest)
+            np.testing.assert_array_equal(given, image)
+        else:
+            inside[:] = image.reshape(-1)
+            function(inside.ctypes.data, *rest)
+        assert (memory[:256] == 77).all()
+        assert (memory[-256:] == 77).all()
+        made.append(inside.reshape(image.shape).astype(np.int64))
+    assert np.abs(made[0] - made[1]).max(initial=0) <= 1
+    return made[0] != made[1]
+
+
+def picture(high: int, wide: int, channels: int) -> np.ndarray:
+    return np.random.default_rng(high * wide).integers(0, 256, (high, wide, channels), np.uint8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(high=sides, wide=sides, channels=st.sampled_from([1, 3]), factor=floats, data=st.data())
+def test_kernels_of_levels(
+    high: int, wide: int, channels: int, factor: float, data: st.DataObject
+) -> None:
+    """Kernels of levels and neighbours give what their twins give, and write nowhere else."""
+    image = picture(high, wide, channels)
+    table = RNG.integers(0, 256, (channels, 256), np.uint8)
+    assert not both("look_up", image, high * wide, table).any()
+    counts = np.zeros((2, channels, 256), np.int64)
+    kernels.histogram(image.ctypes.data, high * wide, counts[0])
+    augment_twins.histogram_numpy(image.ctypes.data, high * wide, counts[1])
+    np.testing.assert_array_equal(counts[0], counts[1])
+    if channels == 3:
+        totals = np.zeros((2, 1), np.int64)
+        kernels.sum_of_grey(image.ctypes.data, high * wide, totals[0])
+        augment_twins.sum_of_grey_numpy(image.ctypes.data, high * wide, totals[1])
+        assert totals[0] == totals[1]
+        both("saturate", image, high * wide, abs(factor))
+        both("turn_hue", image, high * wide, factor / 6)
+    if high > 2 < wide:
+        both("sharpen", image, high, wide, channels, abs(factor), out=True)
+    x, y = data.draw(st.integers(0, min(5, wide - 1))), data.draw(st.integers(0, min(5, high - 1)))
+    weights = [np.full(2 * n + 1, 1 / (2 * n + 1), np.float32) for n in (x, y)]
+    both("blur", image, high, wide, channels, *weights)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sides=st.tuples(sides, sides, sides, sides),
+    channels=st.sampled_from([1, 2, 3, 8]),
+    matrix=st.lists(floats, min_size=6, max_size=6),
+    move=st.tuples(st.floats(-400, 400), st.floats(-400, 400)),
+    tilt=st.tuples(st.floats(-0.2, 0.2), st.floats(-0.2, 0.2)),
+    bilinear=st.booleans(),
+    painted=st.booleans(),
+)
+def test_kernels_of_geometry(
+    sides: Any, channels: int, matrix: Any, move: Any, tilt: Any, bilinear: bool, painted: bool
+) -> None:
+    """Pictures are moved as by the twins, however far, and nothing is read or written outside."""
+    high, wide, height, width = sides
+    source = picture(height, width, channels)
+    out = np.zeros((high, wide, channels), np.uint8)
+    affine = np.array([*matrix[:2], move[0], *matrix[2:4], move[1]])
+    fill = np.arange(channels, dtype=np.uint8)
+    size = height, width, high, wide, channels
+
+    def each(name: str, *arguments: Any) -> float:
+        made = []
+        for function in (getattr(kernels, name), getattr(augment_twins, f"{name}_numpy")):
+            memory = np.full(out.nbytes + 512, 77, np.uint8)
+            function(source.ctypes.data, memory[256:].ctypes.data, *size, *arguments)
+            assert (memory[:256] == 77).all()
+            assert (memory[256 + out.nbytes :] == 77).all()
+            made.append(memory[256 : 256 + out.nbytes].astype(np.int64))
+        differ: float = (np.abs(made[0] - made[1]) > 1).mean()
+        return differ
+
+    assert each("affine_nearest", affine, fill) == 0
+    full = np.array([*affine, *tilt, 1.0])
+    paint = fill.astype(np.float32) if painted else np.empty(0, np.float32)
+    assert each("warp", full, bilinear, paint) < 0.2  # places between two pixels
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", ALL)
+def test_pictures_keep_their_memory(name: str, channels: int) -> None:
+    """An operation changes the picture in place, of one channel, too, and of 1 x 1 pixels."""
+    (operation,) = AUGMENT("augment", [(name, ALL[name])])
+    sizes = [(20, 17), (3, 2), (1, 1)] if name != "gaussian-blur" else [(20, 17), (3, 3)]
+    changed = False
+    for high, wide in sizes:
+        image = DATA[0, :high, :wide, :channels].copy()
+        for key in range(40):
+            before = image.copy()
+            drawn = operation.draw(Draws(key), image.shape)
+            if drawn is not None:
+                operation.apply(image, drawn)
+            changed = changed or bool((before != image).any())
+    grey = channels == 1 and name == "random-grayscale"
+    assert changed != grey
+    assert pickle.loads(pickle.dumps(operation)) == operation
+    assert hash(operation) == hash(pickle.loads(pickle.dumps(operation)))
+
+
+MOVING = ["random-vertical-flip", ("random-rotation", {"degrees": 90})]
+MOVING += [("random-affine", {"degrees": 20, "translate": (0.2, 0.2), "shear": 9, "fill": 0})]
+MOVING += [("random-perspective", {"p": 0.9, "interpolation": "nearest"})]
+
+
+@pytest.mark.parametrize("contiguous", [False, True])
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "bool"])
+def test_label_maps_move_along(dtype: str, contiguous: bool) -> None:
+    """A label map is moved as its picture, with the same draws, whatever its dtype; operations on
+    levels leave it alone."""
+    mask = (DATA[..., :1] // (128 if dtype == "bool" else 1)).astype(dtype)
+    params: dict[str, Any] = {
+        "data": {"image": DATA, "mask": mask}, "data_field": ["image", "mask"], "shuffle": True
+    }  # fmt: skip
+    params |= {"batch_size": 8, "contiguous": contiguous, "layout": "NCHW", "flip": True}
+    moved = 0
+    with AsyncReader(params, augment=MOVING) as reader:
+        for image, seen in (batch.data for batch in reader):
+            expected = image[:, :1] // (128 if dtype == "bool" else 1)
+            np.testing.assert_array_equal(seen, expected.astype(dtype))
+            moved += 1
+    assert moved == 3
+    levels = [("color-jitter", {"brightness": 0.9}), "random-equalize"]
+    with AsyncReader(params, augment=levels) as reader, AsyncReader(params) as plain:
+        for one, other in zip(reader, plain, strict=True):
+            np.testing.assert_array_equal(one.data[1], other.data[1])
+            assert (one.data[0] != other.data[0]).any()
+
+
+def test_each_operation_has_its_seconds() -> None:
+    """stats() and a trace name the seconds of each operation."""
+    both = ["trivial-augment-wide", "random-erasing"]
+    with AsyncReader(data=DATA, batch_size=8, augment=both) as reader:
+        for _ in reader:
+            pass
+        assert set(reader.stats().other_seconds) == set(both)
+        assert all(reader.stats().other_seconds.values())
+
+
+def test_erasing_is_behind_normalising() -> None:
+    """random-erasing paints normalised values: 0 is the mean; "random" is normal noise."""
+    params: dict[str, Any] = {"data": DATA, "batch_size": COUNT, "dtype": "float32", "mean": 7}
+    with AsyncReader(params, augment=[("random-erasing", {"p": 1, "scale": (0.2, 0.3)})]) as reader:
+        shares = (next(iter(reader)).data == 0).mean(axis=(1, 2, 3))
+        assert ((shares > 0.1) & (shares < 0.4)).all()
+    noise = ("random-erasing", {"p": 1, "value": "random"})
+    with AsyncReader(params, augment=[noise]) as reader, AsyncReader(params) as plain:
+        seen, given = next(iter(reader)).data, next(iter(plain)).data
+        painted = seen[seen != given]
+        assert abs(painted.mean()) < 0.2
+        assert 0.9 < painted.std() < 1.1
+
+
+WRONG: list[tuple[Any, str]] = [
+    ("trivial-augment", "did you mean 'trivial-augment-wide'"),
+    ("RandomErasing", "did you mean 'random-erasing'"),
+    ("nonsense-of-mine", "unknown operation 'nonsense-of-mine'"),
+    (7, "a list of names"),
+    ([7], "a list of names"),
+    ([("color-jitter", 5)], "a name, or"),
+    (["color-jitter", {"brightnes": 0.4}], "did you mean 'brightness'"),
+    ("color-jitter", "changes nothing without options"),
+    (["color-jitter", {"brightness": -1}], "brightness of .color-jitter. is not valid"),
+    (["color-jitter", {"hue": 0.6}], "hue of"),
+    (["color-jitter", {"contrast": (2, 1)}], "contrast of"),
+    ("gaussian-blur", "needs kernel_size"),
+    (["gaussian-blur", {"kernel_size": 4}], "odd"),
+    (["gaussian-blur", {"kernel_size": 3, "sigma": 0}], "above 0"),
+    (["random-grayscale", {"p": 1.5}], "from 0 to 1"),
+    (["random-grayscale", {"p": float("nan")}], "from 0 to 1"),
+    (["random-posterize", {"bits": 9}], "below 9"),
+    (["random-solarize", {"threshold": 256}], "from 0 to 255"),
+    (["random-rotation", {"degrees": (5, 1)}], "degrees of"),
+    (["random-rotation", {"degrees": 5, "expand": True}], "unknown option 'expand'"),
+    (["random-rotation", {"degrees": 5, "interpolation": "cubic"}], "'nearest' or 'bilinear'"),
+    (["random-affine", {"degrees": 5, "scale": (0, 1)}], "above 0"),
+    (["random-affine", {"degrees": 5, "translate": (0.1, 1.1)}], "from 0 to 1"),
+    (["random-affine", {"degrees": 5, "fill": (1, 2)}], "one for each channel"),
+    (["rand-augment", {"magnitude": 31}], "below num_magnitude_bins"),
+    (["auto-augment", {"policy": "coco"}], "imagenet"),
+    (["random-erasing", "rand-augment"], "comes last"),
+    (["random-erasing", {"value": "red"}], "or 'random'"),
+    (["random-erasing", {"scale": (0.5, 1.5)}], "from 0 to 1"),
+]
+
+
+@pytest.mark.parametrize(("augment", "said"), WRONG)
+def test_bad_options(augment: Any, said: str) -> None:
+    """What an operation cannot be is a ParamsError, before anything is opened."""
+    with pytest.raises(ParamsError, match=said):
+        parse_params({"path": "nothing.h5", "augment": augment}, {})
+
+
+@pytest.mark.parametrize(
+    ("data", "params", "said"),
+    [
+        (DATA.astype(np.uint16), {"augment": "random-equalize"}, "pictures of 8 bits"),
+        (DATA[..., :2], {"augment": "random-equalize"}, "found 2 channels"),
+        (DATA[:, 0, 0], {"augment": "random-equalize"}, "no pictures"),
+        (DATA[:, 0, 0], {"augment": "random-erasing"}, "no pictures"),
+        (DATA, {"augment": ["gaussian-blur", {"kernel_size": 41}]}, "too large"),
+        (DATA, {"augment": ["random-erasing", {"value": "random"}]}, 'dtype="float32"'),
+        (DATA, {"augment": ["random-erasing", {"value": (1, 2)}]}, "each channel"),
+        (DATA, {"augment": ["random-erasing", {"value": -1}]}, "can hold"),
+        (DATA[..., :1], {"augment": ["rand-augment", {"fill": (1, 2, 3)}]}, "has 3 numbers"),
+    ],
+)
+def test_sets_that_cannot_be_augmented(data: Any, params: dict[str, Any], said: str) -> None:
+    """What does not fit the pictures of the set is a ParamsError when it is opened."""
+    with pytest.raises(ParamsError, match=said):
+        AsyncReader(data=data, batch_size=8, cha_dim=4 if data.ndim == 4 else None, **params)
+
+
+def test_on_the_command_line(tmp_path: Path) -> None:
+    """-p takes a name, a pair and a list."""
+    from asyncreader.cli.options import params_of
+
+    words = ["augment=trivial-augment-wide"]
+    assert params_of(None, None, words) == {"augment": "trivial-augment-wide"}  # type: ignore[arg-type]
+    words = ['augment=["color-jitter", {"brightness": 0.4}]']
+    (pair,) = AUGMENT("augment", params_of(None, None, words)["augment"])  # type: ignore[arg-type]
+    assert pair.brightness == (0.6, 1.4)

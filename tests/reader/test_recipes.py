@@ -1,0 +1,308 @@
+"""Training recipes: padded crops, mixed rows and smoothed labels, the same for all workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import process_functions
+import pytest
+from fakes import packed, write_hdf5
+
+from asyncreader import AsyncReader, ParamsError
+from asyncreader.keyed_random import Draws, mix
+
+COUNT = 32
+DATA = np.random.default_rng(0).integers(0, 256, (COUNT, 16, 12, 3), dtype=np.uint8)
+LABELS = np.arange(COUNT)[:, None] % 5
+
+
+@pytest.mark.parametrize("verify", ["always", "never"])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("encoding", ["raw", "png"])
+@pytest.mark.parametrize("mode", ["zero", "edge", "reflect"])
+def test_a_padded_crop(encoding: str, mode: str, dtype: str, verify: str, tmp_path: Path) -> None:
+    """crop_padding puts pixels around a picture: each crop is a part of it, of the picture's own
+    size, all places come up, and a label map is cut alike."""
+    path = write_hdf5(tmp_path / "a.h5", packed(list(DATA), encoding))
+    numpy = "constant" if mode == "zero" else mode
+    padded = np.pad(DATA, ((0, 0), (2, 2), (2, 2), (0, 0)), numpy)  # type: ignore[call-overload]
+    params: dict[str, Any] = {"size": (16, 12), "crop": "random", "crop_padding": 2}
+    places = set()
+    with AsyncReader(
+        path=path, batch_size=8, layout="NHWC", shuffle=True, padding_mode=mode, dtype=dtype,
+        verify=verify, **params,
+    ) as reader:  # fmt: skip
+        for _ in range(8):
+            for batch in reader:
+                for image, record in zip(batch.data, batch.indices, strict=True):
+                    found = [
+                        (top, left)
+                        for top in range(5)
+                        for left in range(5)
+                        if (padded[record, top : top + 16, left : left + 12] == image).all()
+                    ]
+                    places.update(found)
+                    assert found
+    assert len(places) == 25
+    both: Any = {"image": DATA, "mask": DATA[..., :1].astype(np.int32)}
+    with AsyncReader(
+        data=both, data_field=["image", "mask"], batch_size=8, padding_mode=mode, **params
+    ) as reader:
+        for batch in reader:
+            np.testing.assert_array_equal(batch.data[0][:, :1], batch.data[1])
+
+
+def test_ranges_of_a_random_resized_crop() -> None:
+    """crop_area and crop_aspect say which parts of a picture come up."""
+    ramp = np.broadcast_to(np.arange(64, dtype=np.uint8), (COUNT, 64, 64))
+    image = np.stack([ramp, ramp.transpose(0, 2, 1), ramp * 0], axis=3)
+    with AsyncReader(
+        data=image, batch_size=COUNT, size=(64, 64), layout="NHWC", crop="random-resized",
+        crop_area=(0.2, 0.3), crop_aspect=(2, 2.5), interpolation="nearest",
+    ) as reader:  # fmt: skip
+        for _ in range(5):
+            data = next(iter(reader)).data.astype(int)
+            wide, high = (np.ptp(data[..., c], axis=(1, 2)) + 1 for c in (0, 1))
+            assert ((wide / high > 1.8) & (wide / high < 2.7)).all()
+            assert ((wide * high / 4096 > 0.17) & (wide * high / 4096 < 0.33)).all()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"crop_padding": 4},
+        {"crop_padding": 4, "size": (16, 12), "crop": "random-resized"},
+        {"crop_area": (0.5, 1), "size": (16, 12), "crop": "random"},
+        {"crop_aspect": (1, 1), "size": (16, 12)},
+        {"padding_mode": "edge", "size": (16, 12), "crop": "random"},
+    ],
+)
+def test_crops_that_do_not_go_together(params: dict[str, Any]) -> None:
+    """A parameter of another crop is a ParamsError that names it."""
+    with pytest.raises(ParamsError, match=next(iter(params)) + " goes with"):
+        AsyncReader(data=DATA, **params)
+
+
+# -- mixing --------------------------------------------------------------------------------------
+
+PARAMS: dict[str, Any] = {"data": DATA, "labels": LABELS, "batch_size": 8, "num_classes": 5}
+FLOATS: dict[str, Any] = {**PARAMS, "dtype": "float32", "layout": "NHWC", "shuffle": True}
+
+
+def epoch(**params: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Data, labels and indices of an epoch."""
+    with AsyncReader(copy=True, **params) as reader:
+        batches = list(reader)
+    parts = ("data", "labels", "indices")
+    data, labels, indices = (np.concatenate([getattr(b, p) for b in batches]) for p in parts)
+    return data, labels, indices
+
+
+def test_soft_labels() -> None:
+    """num_classes alone gives rows with a 1; label_smoothing spreads its part over all classes; a
+    label of -1 is a row of zeros."""
+    rows = np.eye(5, dtype=np.float32)[LABELS[:, 0]]
+    _, labels, indices = epoch(**PARAMS, shuffle=True)
+    assert labels.dtype == np.float32
+    np.testing.assert_array_equal(labels, rows[indices])
+    _, labels, indices = epoch(**PARAMS, label_smoothing=0.1)
+    np.testing.assert_allclose(labels, 0.9 * rows + 0.02, atol=1e-6)
+    some = np.where(LABELS == 3, -1, LABELS)
+    _, labels, indices = epoch(**{**PARAMS, "labels": some[:, 0]}, label_smoothing=0.1)
+    assert (labels[LABELS[:, 0] == 3] == 0).all()
+    np.testing.assert_allclose(labels.sum(axis=1), some[:, 0] >= 0, atol=1e-6)
+
+
+def parts_of(labels: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The part of each row that is its own, by its label; nan where both have one class."""
+    own, other = rows, rows.reshape(-1, 2, 5)[:, ::-1].reshape(-1, 5)
+    same = (own == other).all(axis=1)
+    part = (labels * own).sum(axis=1)
+    expected = part[:, None] * own + (1 - part)[:, None] * other
+    np.testing.assert_allclose(labels[~same], expected[~same], atol=1e-6)
+    np.testing.assert_allclose(labels[same], own[same], atol=1e-6)
+    return np.where(same, np.nan, part)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+def test_mixup(dtype: str) -> None:
+    """Each row is blended with its neighbour in the order, and its label by the same part."""
+    data, labels, indices = epoch(**{**FLOATS, "dtype": dtype}, mixup=0.4)
+    plain = DATA[indices].astype(np.float64)
+    partners = plain.reshape(-1, 2, *plain.shape[1:])[:, ::-1].reshape(plain.shape)
+    parts = parts_of(labels, np.eye(5)[LABELS[indices, 0]])
+    known = ~np.isnan(parts)
+    assert known.sum() > COUNT / 2
+    share = parts[:, None, None, None]
+    expected = share * plain + (1 - share) * partners
+    limit = {"float32": 1e-3, "float16": 0.5, "uint8": 0.51}[dtype]
+    assert np.abs(data.astype(np.float64) - expected)[known].max() < limit
+    assert len(np.unique(np.round(parts[known], 6))) > COUNT // 4
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_cutmix(layout: str, contiguous: bool) -> None:
+    """A rectangle is exchanged, and labels have the parts that are left."""
+    params = {**FLOATS, "layout": layout, "contiguous": contiguous}
+    data, labels, indices = epoch(**params, cutmix=1.0)
+    if layout == "NCHW":
+        data = data.transpose(0, 2, 3, 1)
+    plain = DATA[indices].astype(np.float32)
+    partners = plain.reshape(-1, 2, *plain.shape[1:])[:, ::-1].reshape(plain.shape)
+    own, theirs = (data == plain).all(axis=3), (data == partners).all(axis=3)
+    assert (own | theirs).all()
+    parts = parts_of(labels, np.eye(5)[LABELS[indices, 0]])
+    known = ~np.isnan(parts)
+    np.testing.assert_allclose(own.mean(axis=(1, 2))[known], parts[known], atol=1e-6)
+    for one in theirs[parts < 1]:
+        rows, columns = np.flatnonzero(one.any(axis=1)), np.flatnonzero(one.any(axis=0))
+        assert one.sum() == rows.size * columns.size
+
+
+def test_both_are_drawn() -> None:
+    """With both alphas some pairs are blended and some exchange a rectangle."""
+    data, _, indices = epoch(**FLOATS, mixup=1.0, cutmix=1.0)
+    plain = DATA[indices].astype(np.float32)
+    partners = plain.reshape(-1, 2, *plain.shape[1:])[:, ::-1].reshape(plain.shape)
+    cut = ((data == plain) | (data == partners)).all(axis=(1, 2, 3))
+    assert 0 < cut.sum() < COUNT
+
+
+def test_rows_without_a_partner(tmp_path: Path) -> None:
+    """A row whose partner is padded, bad or without a class stays as it is, with its own label;
+    a padded row has a label of zeros."""
+    rows = np.eye(5, dtype=np.float32)
+    short = {**FLOATS, "data": DATA[:29], "labels": LABELS[:29], "shuffle": False, "mixup": 1.0}
+    for last in ("pad", "short"):
+        data, labels, _ = epoch(**short, last_batch=last)
+        np.testing.assert_array_equal(data[28], DATA[28].astype(np.float32))
+        np.testing.assert_array_equal(labels[28], rows[LABELS[28, 0]])
+        assert (labels[29:] == 0).all()
+        assert (data[26] != DATA[26]).any()
+    bad = packed(list(DATA), "png")
+    bad.samples[3] = b"no picture"
+    path = write_hdf5(tmp_path / "bad.h5", bad)
+    found = []
+    for workers in ({"nthread": 3}, {"nthread": 2, "workers": "process"}):
+        params = {"path": path, "batch_size": 8, "mixup": 1.0, "on_error": "zero", **workers}
+        data, labels, _ = epoch(**params, dtype="float32", layout="NHWC")
+        assert not data[3].any()
+        assert not labels[3].any()
+        np.testing.assert_array_equal(data[2], DATA[2].astype(np.float32))
+        assert labels[2].max() == 1
+        assert labels[4].max() < 1
+        found.append((data.tobytes(), labels.tobytes()))
+    assert found[0] == found[1]
+    some = np.where(np.arange(COUNT) == 6, -1, LABELS[:, 0])
+    data, labels, _ = epoch(**{**FLOATS, "labels": some, "shuffle": False}, cutmix=1.0)
+    assert not labels[6].any()
+    np.testing.assert_array_equal(data[6:8], DATA[6:8].astype(np.float32))
+    np.testing.assert_array_equal(labels[7], rows[some[7]])
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"mixup": 0.2, "batch_size": 7}, "even batch_size"),
+        ({"mixup": 0.2, "labels": None}, "needs a class number"),
+        ({"cutmix": 0.2, "labels": LABELS * 0.5}, "needs a class number"),
+        ({"mixup": 0.2, "labels": np.zeros((COUNT, 2), np.int64)}, "needs a class number"),
+        ({"label_smoothing": 0.1, "num_classes": None}, "needs the number of classes"),
+        ({"cutmix": 0.2, "data": DATA[:, 0, 0]}, "works on pictures"),
+        ({"mixup": 0.2, "data": {"a": DATA, "b": DATA}, "data_field": ["a", "b"]}, "one field"),
+    ],
+)
+def test_what_cannot_be_mixed(params: dict[str, Any], said: str) -> None:
+    """What mixing needs and does not get is a ParamsError at construction."""
+    with pytest.raises(ParamsError, match=said):
+        AsyncReader({**PARAMS, **params})
+
+
+def test_a_label_of_no_class() -> None:
+    """A label that is no class number is an error of its batch, which names the record."""
+    labels = np.where(np.arange(COUNT) == 13, 5, LABELS[:, 0])
+    with AsyncReader({**PARAMS, "labels": labels}) as reader:
+        for step in range(4):
+            reader.fetchData()
+            if step == 1:
+                with pytest.raises(ParamsError, match="no class number") as caught:
+                    reader.getNextBatch()
+                assert caught.value.index == 13
+            else:
+                reader.getNextBatch()
+
+
+def test_an_odd_place_is_refused() -> None:
+    """Mixing cannot go on between two neighbours: the batch is a ParamsError."""
+    with AsyncReader(data=DATA, labels=LABELS, batch_size=3) as reader:
+        next(iter(reader))
+        cursor = reader.cursor
+    with AsyncReader(PARAMS, mixup=1.0) as reader:
+        reader.go_to(cursor)
+        reader.fetchData()
+        with pytest.raises(ParamsError, match="cannot begin between two"):
+            reader.getNextBatch()
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.2, 1.0, 5.0])
+def test_beta(alpha: float) -> None:
+    """10,000 shares have the distribution Beta(alpha, alpha)."""
+    stats = pytest.importorskip("scipy.stats")
+    drawn = [Draws(mix(number)).beta(alpha) for number in range(10_000)]
+    assert all(0 <= one <= 1 for one in drawn)
+    if alpha > 0.1:
+        assert stats.kstest(drawn, stats.beta(alpha, alpha).cdf).pvalue > 1e-3
+    else:  # numbers so near to 0 and 1 are rounded
+        assert np.mean([one < 0.5 for one in drawn]) == pytest.approx(0.5, abs=0.02)
+
+
+# -- all of it together --------------------------------------------------------------------------
+
+ALONE: dict[str, dict[str, Any]] = {
+    "augment": {"augment": ["trivial-augment-wide", "random-erasing"]},
+    "transform": {"transform": process_functions.darker},
+    "mixing": {"mixup": 0.4, "cutmix": 1.0, "label_smoothing": 0.1, "num_classes": 5},
+    "crop": {"crop": "random", "crop_padding": 3, "size": (16, 12), "flip": True},
+    "ranges": {"crop": "random-resized", "crop_area": (0.3, 0.9), "size": (14, 14)},
+}
+TOGETHER: dict[str, Any] = {"dtype": "float32", "mean": 9}
+for _name in ("augment", "mixing", "crop"):
+    TOGETHER |= ALONE[_name]
+TOGETHER |= {"size": (16, 16), "transform": process_functions.dims}
+
+
+@pytest.mark.parametrize("name", [*ALONE, "together"])
+def test_one_hash(name: str, tmp_path: Path) -> None:
+    """Two epochs are the same bytes with any threads, with processes, of ranks joined, and resumed
+    after each batch."""
+    path = write_hdf5(tmp_path / "a.h5", packed(list(DATA), "jpeg", labels=LABELS))
+    params: dict[str, Any] = {"path": path, "shuffle": True, **ALONE.get(name, TOGETHER)}
+
+    def two_epochs(**more: Any) -> list[list[bytes]]:
+        found = []
+        with AsyncReader(epochs=2, **{**params, "batch_size": 8, **more}) as reader:
+            for _ in range(2):
+                for batch in reader:
+                    labels = np.ascontiguousarray(batch.labels)
+                    found.append([row.tobytes() for row in (*batch.data, *labels)])
+        return found
+
+    expected = two_epochs()
+    assert len({row for rows in expected for row in rows[:8]}) > COUNT * 1.5
+    for more in ({"nthread": 2, "njob": 3}, {"nthread": 4}, {"nthread": 2, "workers": "process"}):
+        assert two_epochs(**more) == expected, more
+    ranks = [two_epochs(batch_size=4, world_size=2, rank=rank) for rank in (0, 1)]
+    for whole, one, other in zip(expected, *ranks, strict=True):
+        assert one[:4] + other[:4] + one[4:] + other[4:] == whole
+    with AsyncReader(params, batch_size=8) as reader:
+        for step in range(3):
+            next(iter(reader))
+            state = reader.state_dict()
+            with AsyncReader(params, batch_size=8) as again:
+                again.load_state_dict(state)
+                batch = next(iter(again))
+                labels = np.ascontiguousarray(batch.labels)
+                assert [row.tobytes() for row in (*batch.data, *labels)] == expected[step + 1]
