@@ -99,9 +99,10 @@ class FillQueue:
         for job, (_, _, mark) in zip(jobs, outs, strict=True):
             job[MARK], job[WHOLE] = address_of(np.asarray(mark)), READY
             job[REFUSED_MARK] = REFUSED
-        self._filler = tables.filler
+        self._fill = getattr(kernels, tables.filler.kernel)
         self._mirrored = bool(tables.filler.sizes[MIRRORED])
-        self._tables = control, queue, jobs, tables.files
+        one = tables.filler
+        self._arguments = (control, queue, jobs, tables.files, one.sizes, one.scale, one.shift)
         # memoryviews: items are read and written without a call
         self.control, self.queue, self.jobs = control.data, queue.data, jobs.data
         # their addresses are in the tables: they must stay alive
@@ -155,7 +156,7 @@ class FillQueue:
 
     def _run(self, most: int = 1, looks: int = 0) -> None:
         alive = self._alive  # not in vain: see let_go()
-        self._filler.run(self._tables, most, looks)
+        self._fill(*self._arguments, most, looks)
         del alive
 
     # -- workers -----------------------------------------------------------------------------

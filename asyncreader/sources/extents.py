@@ -69,6 +69,12 @@ class ExtentSource(BaseSource):
         starts = extents.starts
         self._starts = starts if isinstance(starts, np.ndarray) else tuple(map(np.int64, starts))
         self._sizes = extents.sizes
+        self._rows: tuple[RowsInMemory, ...] | None = None
+        self._rows_of_file = False
+
+    def close(self) -> None:
+        self._rows = None  # it may own the file
+        super().close()
 
     def offsets(self, records: Int64) -> Int64:
         """Byte offsets of records in the store."""
@@ -93,21 +99,26 @@ class ExtentSource(BaseSource):
         return self._sizes if isinstance(self._sizes, int) else int(self._sizes[record])
 
     def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
-        if self.spec.encoded:
-            return ()
-        where, file = self.store.address(size), None
+        if self._rows is None:  # made once: each batch asks for it
+            self._rows = self._rows_in_memory()
+        now = self.store.address(size) is not None or self._rows_of_file
+        return self._rows if now else ()
+
+    def _rows_in_memory(self) -> tuple[RowsInMemory, ...]:
+        """Where raw rows lie, or the file that they are read from one by one."""
+        where, file = self.store.address(0), None
         if where is None and isinstance(self.store, PreadStore):
             file = self.store.read_singly(self.spec.row_bytes)
-            where = 0 if file is not None else None
-        if where is None:
+        if self.spec.encoded or (where is None and file is None):
             return ()
+        self._rows_of_file = file is not None
         starts, first, stride = _NO_STARTS, 0, 0
         if isinstance(self._starts, tuple):
             first, stride = map(int, self._starts)
         else:
             starts = self._starts
         count, sums = self.facts.count, self.checksums
-        return (RowsInMemory(count, where, starts, first, stride, sums, file),)
+        return (RowsInMemory(count, where or 0, starts, first, stride, sums, file),)
 
     def read_into(self, writer: Writer) -> None:
         records = writer.job.records

@@ -137,7 +137,7 @@ def shards(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
         "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (4 * opened, hard))\n"
         "reader = AsyncReader(json.loads(sys.argv[3]))\n"
-        "list(zip(range(400), reader))\n"  # all are open, where all may be
+        "list(zip(range(400), reader)); reader.seek(0)\n"  # all are open, where all may be
         "print(max(limits.rate(reader, 2.0) for _ in range(3)))\n"
     )
     for name, path, shuffle, opened in (

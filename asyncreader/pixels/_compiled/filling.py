@@ -217,8 +217,10 @@ def _fill(name: str, put: Any, plain: bool) -> Any:
     return fill
 
 
-def _enter_filler(name: str, put: Any, plain: bool) -> None:
-    """Enter a kernel: the batches of a queue, each claimed by one of the threads that call it."""
+def _enter_filler(name: str, put: Any, plain: bool = False, casts: bool = False) -> None:
+    """Enter a kernel: the batches of a queue, each claimed by one of the threads that call it.
+
+    ``plain``: see _fill; ``casts``: ``put`` takes the coefficients of a line."""
     fill = _fill(name, put, plain)
 
     @kernel(*_ARGUMENTS, name=name)
@@ -229,7 +231,8 @@ def _enter_filler(name: str, put: Any, plain: bool) -> None:
         claimed_at = np.uintp(control.ctypes.data)
         published_at = claimed_at + np.uintp(8 * PUBLISHED)
         stopped_at = claimed_at + np.uintp(8 * STOPPED)
-        a, b = _of_line(scale, sizes[WIDTH]), _of_line(shift, sizes[WIDTH])
+        wide = sizes[WIDTH] if casts else 0
+        a, b = _of_line(scale, wide), _of_line(shift, wide)
         used = 1 if plain and not sizes[MIRRORED] else sizes[ROW_BYTES] + 64
         scratch, planes = np.empty((3, used), np.uint8), np.empty((3, TILE), np.uint8)
         tile = np.empty(TILE, np.float32)
@@ -318,12 +321,12 @@ def _enter_row(name: str, affine: Any, element: Any) -> None:
         cast(source, height, width, mirrored, planar, out, a, b, scratch, planes, tile)
 
 
-_enter_filler("copy_batches", _put_mirrored, True)
-_enter_filler("transpose_batches", _put_planes, False)
-_enter_filler("affine_batches", _put_affine("f4", affine_row), False)
+_enter_filler("copy_batches", _put_mirrored, plain=True)
+_enter_filler("transpose_batches", _put_planes)
+_enter_filler("affine_batches", _put_affine("f4", affine_row), casts=True)
 _enter_row("affine_row", affine_row, _f4)
 if has_half():  # otherwise the twins serve
-    _enter_filler("affine_batches_half", _put_affine("f2", affine_row_half), False)
+    _enter_filler("affine_batches_half", _put_affine("f2", affine_row_half), casts=True)
     _enter_row("affine_row_half", affine_row_half, types.uint16[::1])
 
 
