@@ -106,9 +106,9 @@ def make_filler(
     """
     fills = source.fills(p.wanted)
     for step in p.augment or ():
-        for fill in fills[0].members.values() or fills[:1]:
+        for one in source.sets or (source,):
             if isinstance(step, Operation):
-                step.check(*fill.stepped(step.last), source.facts.path)
+                step.check(*one.fills(p.wanted)[0].stepped(step.last), one.facts.path)
     if schedule.sampler.window:
         source.reserve(schedule.sampler.window)
     unchecked = [name for name in source.names if name not in source.checked]

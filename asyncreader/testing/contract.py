@@ -82,6 +82,9 @@ MODES: dict[str, OutputSpec] = {
     "size squeezed": OutputSpec(size=(1, 1), crop="none", flip=True, dtype=np.dtype("float32")),
     "random crop": OutputSpec(size=(1, 1), crop="random", crop_ratio=0.8, layout="NHWC"),
     "random-resized": OutputSpec(size=(1, 1), crop="random-resized", flip=True),
+    "ranges": OutputSpec(
+        size=(1, 1), crop="random-resized", crop_area=(0.3, 0.5), crop_aspect=(0.5, 1)
+    ),
     "padded crop": OutputSpec(size=(1, 1), crop="random", crop_padding=3, padding_mode="edge"),
 }
 

@@ -116,6 +116,7 @@ def test_planned_is_what_comes_one_by_one(interpolation: str) -> None:
         {"crop": "random-resized", "dtype": np.dtype("f4"), "scale": 1 / 255},
         {"crop": "random-resized", "dtype": np.dtype("f8"), "flip": True},
         {"crop_ratio": 0.875, "contiguous": True, "flip": True},
+        {"crop": "random-resized", "crop_area": (0.3, 0.5), "crop_aspect": (0.5, 3), "flip": True},
     ]
     for number, option in enumerate(options * 3):
         size = [(64, 64), (31, 90), (3, 2), (200, 180), (1, 1)][number % 5]

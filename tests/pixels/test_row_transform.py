@@ -21,6 +21,7 @@ from asyncreader.stats import Meter
 from asyncreader.testing.contract import MODES, expected, sized
 
 U8, F4 = np.dtype("uint8"), np.dtype("float32")
+PADDED: dict[str, Any] = {"crop": "random", "crop_padding": 2}
 
 
 def stored(
@@ -99,6 +100,13 @@ def test_any_axes_in_any_mode(axes: str, mode: str) -> None:
         (OutputSpec(size=(4, 4), dtype=F4, contiguous=True), "uint8", "resize"),
         (OutputSpec(size=(4, 4)), "uint16", "each"),
         (OutputSpec(size=(4, 4), interpolation="nearest"), "uint8", "each"),
+        (OutputSpec(size=(8, 6), **PADDED), "uint8", "padded"),
+        (OutputSpec(size=(8, 6), **PADDED), "uint16", "padded"),
+        (OutputSpec(size=(8, 6), contiguous=True, **PADDED), "uint8", "padded"),
+        (OutputSpec(size=(8, 6), contiguous=True, **PADDED), "uint16", "each"),
+        (OutputSpec(size=(8, 6), dtype=F4, **PADDED), "uint8", "padded"),
+        (OutputSpec(size=(8, 6), crop_ratio=0.5, **PADDED), "uint8", "each"),
+        (OutputSpec(size=(8, 5), **PADDED), "uint8", "each"),
     ],
 )
 def test_cheapest_way(wanted: OutputSpec, dtype: str, mode: str) -> None:
@@ -125,6 +133,12 @@ def test_compiled_modes_equal_one_by_one() -> None:
         OutputSpec(size=size, crop=crop, crop_ratio=0.75, flip=True, **options)
         for size in ((5, 4), (6, 6), (11, 13))
         for crop in ("center", "random", "random-resized", "none")
+        for options in (*RESIZED, {"crop_area": (0.4, 0.5), "crop_aspect": (0.5, 0.6)})
+    ]
+    resized += [
+        OutputSpec(size=(8, 6), flip=flip, padding_mode=mode, **PADDED, **options)
+        for flip in (False, True)
+        for mode in ("zero", "edge", "reflect")
         for options in RESIZED
     ]
     for name, wanted in [*MODES.items(), *((str(one), one) for one in resized)]:

@@ -54,13 +54,14 @@ def test_a_padded_crop(encoding: str, mode: str, dtype: str, verify: str, tmp_pa
             np.testing.assert_array_equal(batch.data[0][:, :1], batch.data[1])
 
 
-def test_ranges_of_a_random_resized_crop() -> None:
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+def test_ranges_of_a_random_resized_crop(interpolation: str) -> None:
     """crop_area and crop_aspect say which parts of a picture come up."""
     ramp = np.broadcast_to(np.arange(64, dtype=np.uint8), (COUNT, 64, 64))
     image = np.stack([ramp, ramp.transpose(0, 2, 1), ramp * 0], axis=3)
     with AsyncReader(
         data=image, batch_size=COUNT, size=(64, 64), layout="NHWC", crop="random-resized",
-        crop_area=(0.2, 0.3), crop_aspect=(2, 2.5), interpolation="nearest",
+        crop_area=(0.2, 0.3), crop_aspect=(2, 2.5), interpolation=interpolation,
     ) as reader:  # fmt: skip
         for _ in range(5):
             data = next(iter(reader)).data.astype(int)
@@ -274,12 +275,23 @@ for _name in ("augment", "mixing", "crop"):
 TOGETHER |= {"size": (16, 16), "transform": process_functions.dims}
 
 
+@pytest.mark.parametrize("encoding", ["jpeg", "raw", "mix", "weights"])
 @pytest.mark.parametrize("name", [*ALONE, "together"])
-def test_one_hash(name: str, tmp_path: Path) -> None:
+def test_one_hash(name: str, encoding: str, tmp_path: Path) -> None:
     """Two epochs are the same bytes with any threads, with processes, of ranks joined, and resumed
-    after each batch."""
-    path = write_hdf5(tmp_path / "a.h5", packed(list(DATA), "jpeg", labels=LABELS))
-    params: dict[str, Any] = {"path": path, "shuffle": True, **ALONE.get(name, TOGETHER)}
+    after each batch; of a mix of sets, and of weighted draws, too."""
+    if encoding in ("mix", "weights") and name != "together":
+        return
+    paths = [
+        write_hdf5(tmp_path / f"{kind}.h5", packed(list(DATA), kind, labels=LABELS))
+        for kind in ("jpeg", "raw")
+    ]
+    params: dict[str, Any] = {"path": paths[encoding == "raw"], **ALONE.get(name, TOGETHER)}
+    if encoding == "mix":
+        params = {**params, "path": None, "mix": dict.fromkeys(paths, 0.5), "epoch_samples": COUNT}
+    params["weights" if encoding == "weights" else "shuffle"] = (
+        np.linspace(1, 2, COUNT) if encoding == "weights" else True
+    )
 
     def two_epochs(**more: Any) -> list[list[bytes]]:
         found = []

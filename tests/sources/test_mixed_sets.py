@@ -170,6 +170,10 @@ def test_layouts_in_memory_that_differ(tmp_path: Path) -> None:
         for batch in reader:
             expected = images.transpose(0, 3, 1, 2)[batch.indices % 8]
             np.testing.assert_array_equal(batch.data, expected)
+    turned = {"dtype": "float32", "augment": "random-equalize", **named}
+    with pytest.raises(ParamsError, match="needs pictures of 8 bits") as caught:
+        AsyncReader(mix={paths[0]: 0.5, paths[2]: 0.5}, **turned)
+    assert caught.value.path == paths[2]
 
 
 CLASSES = {
