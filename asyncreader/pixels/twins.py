@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -447,22 +447,21 @@ def plan_crops_numpy(
     choose_rect. ``plan`` (B, PLAN) and ``boxes`` (B, 4) are written.
     """
     high, wide, crop = wanted[:3].tolist()
-    size = high * wide * int(shape[2])
+    size, numbers = high * wide * int(shape[2]), shares.tolist()
     for i, (offset, row) in enumerate(zip(offsets.tolist(), rows.tolist(), strict=True)):
-        boxes[i] = choose_rect(int(shape[0]), int(shape[1]), (high, wide), crop, shares, draws[i])
+        boxes[i] = choose_rect(int(shape[0]), int(shape[1]), (high, wide), crop, numbers, draws[i])
         plan[i, :5] = source + offset, shape[0], shape[1], flips[i], out + row * size
 
 
 @lru_cache(64)
-def crop_shares(ratio: float, area: tuple[float, float], aspect: tuple[float, float]) -> Float64:
+def crop_shares(
+    ratio: float, area: tuple[float, float], aspect: tuple[float, float]
+) -> tuple[float, ...]:
     """What choose_rect takes of a crop: ``ratio``, the least area and how much more there may be,
     and the middle of the logarithms of the aspects and how far they reach to both sides of it."""
     # rounded: of 3/4 and 4/3 it is 0
     middle = round((math.log(aspect[0]) + math.log(aspect[1])) / 2, 15)
-    far = math.log(aspect[1]) - middle
-    shares = np.array((ratio, area[0], area[1] - area[0], middle, far))
-    shares.flags.writeable = False
-    return shares
+    return ratio, area[0], area[1] - area[0], middle, math.log(aspect[1]) - middle
 
 
 def choose_rect(
@@ -470,7 +469,7 @@ def choose_rect(
     width: int,
     target: tuple[int, int],
     crop: int,
-    shares: Float64,
+    shares: Iterable[float],
     draws: Float64 | None,
     padding: int = 0,
 ) -> tuple[int, int, int, int]:
@@ -478,7 +477,7 @@ def choose_rect(
     ``shares``: see crop_shares."""
     if crop == NONE:
         return 0, 0, height, width
-    ratio, least, more, middle, far = shares.tolist()
+    ratio, least, more, middle, far = shares
     if crop == RANDOM_RESIZED and draws is not None:
         for k in range(0, draws.size, 4):
             area = height * width * (least + more * draws[k])
