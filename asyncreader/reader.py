@@ -430,7 +430,7 @@ class AsyncReader(Generic[D, L]):
         if os.getpid() == self._pid:
             with after_this():
                 self._finalizer()
-            self._source = None  # the last reference to its mapping, but for what a worker reads
+            self._source = None
 
     def __enter__(self) -> Self:
         return self

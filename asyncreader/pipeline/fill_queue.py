@@ -19,7 +19,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -47,6 +47,9 @@ from ..stats import Meter
 from ..system.memory import address_of
 from .owners import FILLING, READY, REFUSED, RingSlot
 from .trace import note
+
+if TYPE_CHECKING:
+    from .slots import Slot
 
 #: How often a thread looks for a job, or at its batch, before it sleeps: some 20 us in all.
 LOOKS: Final = 20_000
@@ -107,15 +110,14 @@ class FillQueue:
         self.control, self.queue, self.jobs = control.data, queue.data, jobs.data
         # their addresses are in the tables: they must stay alive
         self._alive: object = [mark for *_, mark in outs], tables.alive
-        self._used: dict[int, tuple[Array, Array | None]] = {}
+        #: what each slot had when it was published last
+        self._memory: list[object] = [None] * len(outs)
         for number, (data, labels, _) in enumerate(outs):
-            self.use(number, data, labels)
+            self._use(number, data, labels)
         self._published = self.control[PUBLISHED : PUBLISHED + 1]
 
-    def use(self, number: int, data: Array, labels: Array | None) -> None:
-        """Fill these arrays in slot ``number`` from now on. It is not in flight."""
+    def _use(self, number: int, data: Array, labels: Array | None) -> None:
         self.jobs[number, OUT], self.jobs[number, LABELS] = address_of(data), address_of(labels)
-        self._used[number] = data, labels
 
     @staticmethod
     def available() -> bool:
@@ -128,9 +130,13 @@ class FillQueue:
 
     # -- the ring, under its lock ------------------------------------------------------------
 
-    def prepare(self, number: int, plan: BatchPlan) -> memoryview[int]:
-        """Write down the batch of slot ``number``. One more of what is returned publishes it."""
+    def prepare(self, slot: Slot, plan: BatchPlan) -> memoryview[int]:
+        """Write down the batch of a slot. One more of what is returned publishes it."""
         jobs, published, records = self.jobs, self.control[PUBLISHED], plan.indices
+        number = slot.number
+        if self._memory[number] is not slot.memory:  # with copy=True it has other memory now
+            self._use(number, slot.rows[0], slot.labels)
+            self._memory[number] = slot.memory
         jobs[number, COUNT], jobs[number, RECORDS] = records.size, address_of(records)
         if self._mirrored:
             jobs[number, KEY], jobs[number, POSITION] = plan.signed_key, plan.start

@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from ..errors import (
     NothingQueuedError,
@@ -37,6 +37,7 @@ from .owners import FILLING, HELD, READY, REFUSED, SERVE, Lane, Observer, Owners
 
 if TYPE_CHECKING:
     from .fill_queue import FillQueue  # it loads numpy, which the drop-in replacements need not
+    from .slots import Slot
 
 
 class Ring(Generic[S]):
@@ -123,7 +124,7 @@ class Ring(Generic[S]):
         tasks = slot.prepare(plan, parts)
         counter = None
         if parts == 0 and fills is not None:
-            counter = fills.prepare(slot.number, plan)
+            counter = fills.prepare(cast("Slot", slot), plan)
             if fills.needs_server() and not to.tasks:
                 tasks = [(slot, *SERVE)]
         self._wake_workers(to, len(tasks))

@@ -293,16 +293,13 @@ class SlotRing(Ring[Slot]):
     def _give(self, slot: Slot, more: Callable[[], SlotMemory]) -> None:
         """What a held slot has is the caller's for good; the slot gets memory that was handed out
         before and that nobody can reach any more, or new memory."""
-        other = None
-        for number, one in enumerate(self._given):
-            if not one.reached():
-                other = self._given.pop(number)
-                break
-        self._given.append(slot.memory)
-        del self._given[:-GIVEN]
-        slot.use(other or more())
-        if self.fills is not None:
-            self.fills.use(slot.number, slot.rows[0], slot.labels)
+        # not that of a slot: Ctrl-C may have come between the next lines, in an earlier call
+        used = [one.memory for one in self.slots]
+        free = (one for one in self._given if one not in used and not one.reached())
+        other = next(free, None) or more()
+        given = [*(one for one in self._given if one is not other), slot.memory][-GIVEN:]
+        slot.use(other)
+        self._given = given
 
 
 def _cut(array: Array, count: int, whole: int) -> Array:

@@ -65,7 +65,7 @@ class RowsInMemory(NamedTuple):
     """Where ``samples`` rows lie: at ``address + starts[r]``, or ``address + first + r * stride``.
 
     ``checksums``: their XXH3-64, None for none; ``file``: what they are read from, ``address`` is
-    an offset in it then; None where they lie in memory.
+    an offset in it then; None where they lie in memory. ``owner``: keeps that memory.
     """
 
     samples: int
@@ -75,6 +75,7 @@ class RowsInMemory(NamedTuple):
     stride: int
     checksums: UInt64 | None = None
     file: Descriptor | None = None
+    owner: object = None
 
 
 def file_table(files: Sequence[RowsInMemory], labels: Sequence[Array]) -> Int64:

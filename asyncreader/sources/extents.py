@@ -117,8 +117,8 @@ class ExtentSource(BaseSource):
             first, stride = map(int, self._starts)
         else:
             starts = self._starts
-        count, sums = self.facts.count, self.checksums
-        return (RowsInMemory(count, where or 0, starts, first, stride, sums, file),)
+        count, sums, owner = self.facts.count, self.checksums, (self.store, self.index)
+        return (RowsInMemory(count, where or 0, starts, first, stride, sums, file, owner),)
 
     def read_into(self, writer: Writer) -> None:
         records = writer.job.records

@@ -533,6 +533,40 @@ def test_memory_of_dropped_copies_is_used_again() -> None:
         assert len({array.ctypes.data for array in kept}) == len(kept) == 50
 
 
+@pytest.mark.parametrize("failure", [OSError, KeyboardInterrupt])
+def test_a_copy_that_fails_changes_nothing(
+    failure: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no memory for one more batch with copy=True, or Ctrl-C comes, that batch is
+    lost, and no two slots have one memory: all later batches are right, and so are those held."""
+    with open_reader(copy=True, njob=3, shuffle=True, layout="NHWC") as reader:
+        more, calls = reader._ring._more, 0
+        assert more is not None
+
+        def failing() -> Any:
+            nonlocal calls
+            calls += 1
+            if calls in (3, 4, 6):
+                raise failure
+            return more()
+
+        monkeypatch.setattr(reader._ring, "_more", failing)
+        held, lost = [], 0
+        for _ in range(40):
+            while reader._ring.can_begin():
+                reader.fetchData()
+            try:
+                held.append(reader.getNextBatch())
+            except failure:
+                lost += 1
+            memories = [id(slot.memory) for slot in reader._ring.slots]
+            assert len(set(memories)) == len(memories)
+            for batch in held:
+                np.testing.assert_array_equal(batch.data, IMAGES[batch.indices])
+            del held[:-5]
+        assert lost == 3
+
+
 # -- epochs and loops ----------------------------------------------------------------------------
 
 

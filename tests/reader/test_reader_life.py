@@ -83,6 +83,29 @@ def test_close_leaves_nothing(some_set: dict[str, Any]) -> None:
         assert len(reader) == 5
 
 
+@pytest.mark.parametrize("io", ["pread", "mmap", "auto"])
+@pytest.mark.parametrize("kind", ["list", "shards"])
+def test_close_leaves_nothing_of_several_files(tmp_path: Path, kind: str, io: str) -> None:
+    """After close() no descriptor of a list of files, or of shards that were all open, is left,
+    although the reader is held."""
+    from converters import convert
+
+    names = [write_hdf5(tmp_path / f"{n}.h5", packed(pictures(8))) for n in range(3)]
+    path: object = names
+    if kind == "shards":
+        path = convert(names[0], tmp_path / "shards", format="hdf5", shards=3).target
+    gc.collect()
+    before = descriptors(), workers()
+    reader = AsyncReader(path=path, batch_size=4, io=io, nthread=2, njob=2, shuffle=True)
+    for _ in range(3):
+        for batch in reader:
+            assert len(batch) == 4
+    assert reader._ring.fills is not None
+    reader.close()
+    del batch
+    assert (descriptors(), workers()) == before
+
+
 def test_a_closed_reader_is_freed_with_its_last_reference(some_set: dict[str, Any]) -> None:
     """close() leaves no cycle: without the garbage collector the reader goes, and its mapping."""
     gc.collect()

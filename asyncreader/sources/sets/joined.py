@@ -135,6 +135,7 @@ class JoinedSource:
         self._all_open: tuple[OpenSet, ...] = ()
         self._not_in_memory = set[int]()
         self._looked_at = 0
+        self._closed = False
         self.open_files = OpenFileCache(self._open_one, len(held) or joined.limit, held)
         in_files = joined.labels
         self.labels: Any = None if in_files is None else JoinedLabels(self, *in_files)
@@ -296,6 +297,8 @@ class JoinedSource:
         return self.open_files.limit
 
     def in_memory(self, size: int) -> tuple[RowsInMemory, ...]:
+        if self._closed:
+            return ()
         if not self._in_memory and len(self.open_files) == self._ends.size:
             # shards are opened when they are read: as soon as all are open, they stay so
             with self.file(0) as one:
@@ -347,6 +350,8 @@ class JoinedSource:
         return min(count, int(1.25 * self._window * larger / min(self._together(), files)) + 1)
 
     def close(self) -> None:
+        self._closed = True
+        self._in_memory = self._all_open = ()
         if self._files is not None:
             self._files.close()
         self.open_files.close()
