@@ -19,7 +19,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -48,9 +48,6 @@ from ..system.memory import address_of
 from .owners import FILLING, READY, REFUSED, RingSlot
 from .trace import note
 
-if TYPE_CHECKING:
-    from .slots import Slot
-
 #: How often a thread looks for a job, or at its batch, before it sleeps: some 20 us in all.
 LOOKS: Final = 20_000
 
@@ -70,6 +67,15 @@ class RowTables(NamedTuple):
     filler: RowFiller
     files: Int64
     alive: object
+
+
+class FilledSlot(Protocol):
+    """What the queue asks of a slot: ``rows`` of one field, ``labels``, and whose they are."""
+
+    number: int
+    rows: tuple[Array, ...]
+    labels: Array | None
+    memory: object
 
 
 class FillQueue:
@@ -130,7 +136,7 @@ class FillQueue:
 
     # -- the ring, under its lock ------------------------------------------------------------
 
-    def prepare(self, slot: Slot, plan: BatchPlan) -> memoryview[int]:
+    def prepare(self, slot: FilledSlot, plan: BatchPlan) -> memoryview[int]:
         """Write down the batch of a slot. One more of what is returned publishes it."""
         jobs, published, records = self.jobs, self.control[PUBLISHED], plan.indices
         number = slot.number

@@ -36,8 +36,10 @@ from ..system.signals import wait_for
 from .owners import FILLING, HELD, READY, REFUSED, SERVE, Lane, Observer, Owners, S, SlotState, Task
 
 if TYPE_CHECKING:
-    from .fill_queue import FillQueue  # it loads numpy, which the drop-in replacements need not
-    from .slots import Slot
+    from .fill_queue import (  # it loads numpy, which the drop-in replacements need not
+        FilledSlot,
+        FillQueue,
+    )
 
 
 class Ring(Generic[S]):
@@ -124,7 +126,7 @@ class Ring(Generic[S]):
         tasks = slot.prepare(plan, parts)
         counter = None
         if parts == 0 and fills is not None:
-            counter = fills.prepare(cast("Slot", slot), plan)
+            counter = fills.prepare(cast("FilledSlot", slot), plan)
             if fills.needs_server() and not to.tasks:
                 tasks = [(slot, *SERVE)]
         self._wake_workers(to, len(tasks))
