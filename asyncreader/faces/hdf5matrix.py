@@ -12,7 +12,8 @@ import numpy.typing as npt
 from ..array_types import Int64
 from ..checks import FILE
 from ..errors import ParamsError, ReaderClosedError
-from ..pixels.transform import OutputSpec, RowTransform
+from ..pixels.specs import OutputSpec
+from ..pixels.transform import RowTransform
 from ..sources import Request, RowJob, Source, absolute, open_source, read_rows
 from ..stats import Meter
 from .jobs import whole

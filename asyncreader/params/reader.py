@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..array_types import Float64, Int64
+    from ..pixels.specs import OutputSpec
     from ..pixels.steps import Step
-    from ..pixels.transform import OutputSpec
 
 #: What names packed files: a path, a glob or several of them.
 PATHS: Final = ("path", "hdf5_path", "lmdb_path")
@@ -479,7 +479,7 @@ class ReaderParams:
         """The part that shapes and converts samples."""
         import numpy as np
 
-        from ..pixels.transform import OutputSpec
+        from ..pixels.specs import OutputSpec
 
         return OutputSpec(
             layout=self.layout,

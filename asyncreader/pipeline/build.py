@@ -16,7 +16,8 @@ import numpy as np
 from ..errors import ParamsError, SourceError, WorkerError
 from ..params import PATHS, ReaderParams
 from ..pixels.augment.base import Operation
-from ..pixels.transform import OutputSpec, RowTransform
+from ..pixels.specs import OutputSpec
+from ..pixels.transform import RowTransform
 from ..pixels.user_transform import Made, Transform
 from ..sampling import sampler_of, takes_classes
 from ..sampling.samplers import Sampler, Storage

@@ -29,8 +29,9 @@ from .encoded import PLANNED_BYTES, Images, groups, put_encoded, put_planes, put
 from .fill_tables import LEAST_HASHED, ROW_BYTES
 from .planes import YUV420
 from .row_filler import RowFiller
+from .specs import SampleSpec
 from .steps import Row
-from .transform import SCRATCH, RowTransform, SampleSpec
+from .transform import SCRATCH, RowTransform
 from .twins import bytes_at
 
 E = TypeVar("E", bound=AsyncReaderError)

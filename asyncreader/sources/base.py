@@ -15,7 +15,8 @@ from ..errors import FormatError
 from ..formats.packed import FieldMeta, Meta
 from ..pixels.fill_tables import RowsInMemory
 from ..pixels.rows import E, Origin, RowError, RowJob, RowWriter, Writer
-from ..pixels.transform import RowTransform, SampleSpec
+from ..pixels.specs import SampleSpec
+from ..pixels.transform import RowTransform
 from ..stats import Meter
 from .bytestore import REMOTE, ByteFile, ByteStore, FileRef
 

@@ -19,7 +19,8 @@ from ..errors import DecodeError, FormatError, ParamsError, SampleError
 from ..pixels.augment.base import along
 from ..pixels.masks import decode_values
 from ..pixels.rows import RowError, RowJob
-from ..pixels.transform import OutputSpec, RowTransform, SampleSpec
+from ..pixels.specs import OutputSpec, SampleSpec
+from ..pixels.transform import RowTransform
 from ..stats import Meter
 from ..text import sides
 from . import base

@@ -9,7 +9,7 @@ import numpy as np
 from ..array_types import Array, Int64, UInt8
 from ..errors import DecodeError
 from ..pixels import codec
-from ..pixels.transform import SampleSpec
+from ..pixels.specs import SampleSpec
 
 #: At most so many image headers are read to tell whether all pictures have one size; and where that
 #: is known, whether they have 16 bits.

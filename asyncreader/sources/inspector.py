@@ -14,7 +14,7 @@ from ..array_types import Array, Bools, Int64, UInt8, UInt64
 from ..errors import DecodeError, SampleError
 from ..pixels import codec
 from ..pixels.rows import SKIP_HINT, Origin, RowJob, RowStore, checksum_error
-from ..pixels.transform import SampleSpec
+from ..pixels.specs import SampleSpec
 from ..stats import Meter
 from .base import Source
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import ParamsError
 from ..formats import packed as fmt
-from ..pixels.transform import SampleSpec
+from ..pixels.specs import SampleSpec
 
 
 @dataclass(frozen=True)

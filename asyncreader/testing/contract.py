@@ -21,7 +21,8 @@ from ..keyed_random import mix_rows, uniforms
 from ..pixels.fill_tables import MIRROR_DRAW
 from ..pixels.geometry import resize_into
 from ..pixels.rows import RowError
-from ..pixels.transform import OutputSpec, RowTransform
+from ..pixels.specs import OutputSpec
+from ..pixels.transform import RowTransform
 from ..sources import Inspector, OpenSet, RowJob, read_rows
 from ..stats import Meter
 from ..system.futures import result_of, submit

@@ -12,7 +12,7 @@ from xxhash import xxh3_64_intdigest
 from ..errors import DecodeError
 from ..formats.packed import DATA
 from ..pixels.rows import Writer
-from ..pixels.transform import SampleSpec
+from ..pixels.specs import SampleSpec
 from ..sources.base import BaseSource, FieldIndex, SetFacts
 from ..sources.bytestore import ByteFile, MemoryStore
 from ..sources.fields import OpenSet, SetIndex

@@ -311,7 +311,8 @@ def jpeg_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]:
 
     from asyncreader.pixels import kernels
     from asyncreader.pixels.encoded import PLANNED_BYTES, Images, groups, put_planned
-    from asyncreader.pixels.transform import OutputSpec, RowTransform
+    from asyncreader.pixels.specs import OutputSpec
+    from asyncreader.pixels.transform import RowTransform
     from asyncreader.sources import open_source
     from asyncreader.stats import Meter
 
@@ -393,7 +394,8 @@ def python_parts(folder: Path, made: dict[str, str]) -> Iterator[dict[str, Any]]
 
     from asyncreader.pixels import kernels
     from asyncreader.pixels.rows import RowJob, RowWriter
-    from asyncreader.pixels.transform import OutputSpec, RowTransform
+    from asyncreader.pixels.specs import OutputSpec
+    from asyncreader.pixels.transform import RowTransform
     from asyncreader.sources import open_source
     from asyncreader.stats import Meter
 

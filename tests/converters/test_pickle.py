@@ -15,7 +15,7 @@ from fakes import encoded, paint, pictures
 
 from asyncreader import FormatError, ParamsError, SampleError
 from asyncreader.cli import main as cli
-from asyncreader.pixels.transform import OutputSpec
+from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, open_source
 from asyncreader.testing.contract import fill_rows
 from converters import convert

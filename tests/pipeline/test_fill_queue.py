@@ -29,7 +29,8 @@ from asyncreader.pixels.fill_tables import (
     COUNT as ROW_COUNT,
 )
 from asyncreader.pixels.row_filler import RowFiller
-from asyncreader.pixels.transform import OutputSpec, RowTransform, SampleSpec
+from asyncreader.pixels.specs import OutputSpec, SampleSpec
+from asyncreader.pixels.transform import RowTransform
 from asyncreader.sources import bytestore
 from asyncreader.stats import Meter
 from asyncreader.system.limits import last_level_cache

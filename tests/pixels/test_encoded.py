@@ -22,7 +22,8 @@ from asyncreader.pixels import codec, kernels, twins
 from asyncreader.pixels import rows as rows_module
 from asyncreader.pixels.encoded import Images, groups, put_encoded, put_planned
 from asyncreader.pixels.rows import RowJob, RowWriter
-from asyncreader.pixels.transform import OutputSpec, RowTransform, SampleSpec
+from asyncreader.pixels.specs import OutputSpec, SampleSpec
+from asyncreader.pixels.transform import RowTransform
 from asyncreader.stats import Meter
 
 STORED = SampleSpec(None, np.dtype("u1"), "HWC", "original")

@@ -18,7 +18,8 @@ from skimage.data import astronaut
 
 from asyncreader.pixels import geometry, kernels, twins
 from asyncreader.pixels.encoded import put_encoded
-from asyncreader.pixels.transform import OutputSpec, RowTransform, SampleSpec
+from asyncreader.pixels.specs import OutputSpec, SampleSpec
+from asyncreader.pixels.transform import RowTransform
 from asyncreader.stats import Meter
 
 

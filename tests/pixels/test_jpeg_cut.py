@@ -17,7 +17,8 @@ from asyncreader.pixels import codec, jpeg_cut
 from asyncreader.pixels.codec import decoding
 from asyncreader.pixels.encoded import put_encoded
 from asyncreader.pixels.geometry import INTERPOLATIONS
-from asyncreader.pixels.transform import OutputSpec, RowTransform, SampleSpec
+from asyncreader.pixels.specs import OutputSpec, SampleSpec
+from asyncreader.pixels.transform import RowTransform
 from asyncreader.stats import Meter
 
 PIXELS = cut_jpegs.picture(np.random.default_rng(5), 300, 400)

@@ -16,7 +16,8 @@ from asyncreader.keyed_random import mix_rows, uniforms
 from asyncreader.pixels import codec, twins
 from asyncreader.pixels.encoded import put_encoded
 from asyncreader.pixels.fill_tables import MIRROR_DRAW
-from asyncreader.pixels.transform import SCRATCH, OutputSpec, RowTransform, SampleSpec
+from asyncreader.pixels.specs import OutputSpec, SampleSpec
+from asyncreader.pixels.transform import SCRATCH, RowTransform
 from asyncreader.stats import Meter
 from asyncreader.testing.contract import MODES, expected, sized
 

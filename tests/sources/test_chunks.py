@@ -17,7 +17,8 @@ from observed import HANG
 
 from asyncreader import AsyncReader, DecodeError, FormatError, WorkerError
 from asyncreader.pixels import twins
-from asyncreader.pixels.transform import OutputSpec, RowTransform
+from asyncreader.pixels.specs import OutputSpec
+from asyncreader.pixels.transform import RowTransform
 from asyncreader.sources import Request, RowJob, open_source, read_rows
 from asyncreader.sources.hdf5 import checks, chunk_cache, chunks
 from asyncreader.sources.hdf5.chunk_cache import Chunk, ChunkCache

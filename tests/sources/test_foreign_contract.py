@@ -15,7 +15,7 @@ from source_contract import Built, Case, SourceContract
 
 from asyncreader import AsyncReader, FormatError
 from asyncreader.cli import main as cli
-from asyncreader.pixels.transform import OutputSpec
+from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, Request, open_source
 from asyncreader.testing.contract import fill_rows
 from converters import convert

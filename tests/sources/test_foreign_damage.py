@@ -14,7 +14,7 @@ import pytest
 from fakes import paint, pictures
 
 from asyncreader import AsyncReader, DecodeError, FormatError
-from asyncreader.pixels.transform import OutputSpec
+from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import open_source
 from asyncreader.testing.contract import fill_rows
 

@@ -16,7 +16,7 @@ from fakes import encoded, paint, pictures
 
 from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError
 from asyncreader.pixels.geometry import choose_rect, resize_into
-from asyncreader.pixels.transform import OutputSpec
+from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, Request, images, open_source
 from asyncreader.testing.contract import expected, fill_rows
 from converters import convert

@@ -24,7 +24,7 @@ from asyncreader import (
     SourceError,
 )
 from asyncreader.pixels.rows import Writer
-from asyncreader.pixels.transform import OutputSpec
+from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, open_source
 from asyncreader.testing import KnownSet, MemorySource, SourceContract
 from asyncreader.testing.contract import fill_rows

@@ -31,7 +31,7 @@ from asyncreader import (
 )
 from asyncreader.formats.manifest import MOST, NAME, Manifest, manifest_path, read_manifest
 from asyncreader.params import parse_params
-from asyncreader.pixels.transform import OutputSpec
+from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, Request, fingerprint, open_source
 from asyncreader.sources.layouts.hdf5_list import listed_files
 from asyncreader.sources.sets.open_cache import OpenFileCache

@@ -43,7 +43,7 @@ from asyncreader import (
 )
 from asyncreader.checks import DatasetPath
 from asyncreader.params import parse_params
-from asyncreader.pixels.transform import OutputSpec
+from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, Request, fingerprint, open_reader_source, open_source
 from asyncreader.sources.arrays import index_arrays
 from asyncreader.sources.bytestore import (

@@ -28,7 +28,7 @@ from fakes import paint, pictures
 from foreign_cases import CASES
 
 from asyncreader import AsyncReaderError, SampleError
-from asyncreader.pixels.transform import OutputSpec
+from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector, open_source
 from asyncreader.sources.lmdb.entries import Entries
 from asyncreader.sources.lmdb.file import lmdb_data_file, open_tree

@@ -11,7 +11,7 @@ import pytest
 from fakes import damage
 
 from asyncreader import ChecksumError, testing
-from asyncreader.pixels.transform import OutputSpec
+from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Inspector
 from asyncreader.testing.contract import MODES, assert_same, expected, fill_rows, sized
 

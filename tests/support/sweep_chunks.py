@@ -26,7 +26,7 @@ import hdf5plugin
 import numpy as np
 
 from asyncreader import FormatError
-from asyncreader.pixels.transform import OutputSpec
+from asyncreader.pixels.specs import OutputSpec
 from asyncreader.sources import Request, open_source
 from asyncreader.testing.contract import fill_rows
 

@@ -20,7 +20,8 @@ from asyncreader.errors import ParamsError
 from asyncreader.params import PARAMETERS
 from asyncreader.params.declare import Parameter
 from asyncreader.pixels.augment.parse import known
-from asyncreader.pixels.transform import OutputSpec, RowTransform
+from asyncreader.pixels.specs import OutputSpec
+from asyncreader.pixels.transform import RowTransform
 from asyncreader.sources.layouts.detect import table as layout_table
 from asyncreader.sources.request import Request, stored_samples
 from converters.options import OPTIONS

@@ -17,7 +17,8 @@ from PIL import Image
 
 from asyncreader.pixels.encoded import put_encoded
 from asyncreader.pixels.geometry import choose_rect
-from asyncreader.pixels.transform import OutputSpec, RowTransform, SampleSpec
+from asyncreader.pixels.specs import OutputSpec, SampleSpec
+from asyncreader.pixels.transform import RowTransform
 from asyncreader.stats import Meter
 
 SIZE = (224, 224)

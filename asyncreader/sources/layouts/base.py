@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ...array_types import Array, Int64
 from ...errors import FormatError, ParamsError, SourceError
-from ...pixels.transform import SampleSpec
+from ...pixels.specs import SampleSpec
 from ..base import FieldIndex, SetFacts, default_block
 from ..bytestore import ByteFile, OpenFile
 from ..extents import Extents

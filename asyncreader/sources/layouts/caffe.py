@@ -15,7 +15,7 @@ import numpy as np
 
 from ...array_types import Array, Bools, Int64, UInt8
 from ...errors import FormatError, ParamsError
-from ...pixels.transform import SampleSpec
+from ...pixels.specs import SampleSpec
 from ..base import row_size
 from ..extents import ImageExtents
 from ..fields import Layout, SetIndex

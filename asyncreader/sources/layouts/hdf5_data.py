@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ...array_types import Int64, UInt8
 from ...errors import FormatError, ParamsError, located
 from ...formats import packed as fmt
-from ...pixels.transform import SampleSpec
+from ...pixels.specs import SampleSpec
 from ..arrays import FileRows, Rows
 from ..base import Storage, check_extents, default_block, packed_rows, row_size
 from ..extents import Extents, ImageExtents

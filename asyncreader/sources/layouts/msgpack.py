@@ -13,7 +13,7 @@ import numpy as np
 
 from ...array_types import Array, Bools, Int64
 from ...errors import FormatError
-from ...pixels.transform import SampleSpec
+from ...pixels.specs import SampleSpec
 from ..base import row_size
 from ..extents import Extents, ImageExtents
 from ..fields import Layout, SetIndex

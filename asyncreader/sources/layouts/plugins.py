@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from ...errors import AsyncReaderError, FormatError, SourceError
-from ...pixels.transform import SampleSpec
+from ...pixels.specs import SampleSpec
 from ..base import FieldIndex, SetFacts, check_extents
 from ..bytestore import ByteFile
 from ..extents import Extents, ImageExtents

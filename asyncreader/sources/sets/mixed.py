@@ -15,7 +15,8 @@ import numpy as np
 
 from ...array_types import Array, Int64
 from ...errors import ParamsError
-from ...pixels.transform import OutputSpec, RowTransform, SampleSpec
+from ...pixels.specs import OutputSpec, SampleSpec
+from ...pixels.transform import RowTransform
 from ...text import times
 from ..base import FieldIndex, SetFacts
 from ..bytestore import REMOTE

@@ -1,0 +1,99 @@
+"""What a set holds of a sample, and what the user wants of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..array_types import Float64
+from . import geometry, twins
+from .steps import Step
+
+
+@dataclass(frozen=True)
+class SampleSpec:
+    """What a source holds of one sample.
+
+    ``shape``: of a stored row, in stored axis order; None where encoded images differ in size.
+    ``axes``: for raw pictures the order of the letters H, W, C in a row; "HWC" for encoded images;
+    None for data that are no pictures, which are served as they are. ``encoding``: "raw", a codec's
+    name, or "original" for image files of any kind. ``flat``: the one channel is
+    no axis of its own in storage, nor in what is handed out. ``values``: encoded numbers, not
+    colours (masks.py). ``as_stored``: handed out in the stored order of axes, whatever the layout.
+    ``narrow``: it is known that grey pictures of 16 bits are served with 8; where it is not, such a
+    picture is a DecodeError.
+    """
+
+    shape: tuple[int, ...] | None
+    dtype: np.dtype[Any]
+    axes: str | None
+    encoding: str = "raw"
+    channels: int = 3
+    flat: bool = False
+    values: bool = False
+    as_stored: bool = False
+    narrow: bool = False
+
+    @property
+    def encoded(self) -> bool:
+        """Whether a sample is an image file, or numbers in one."""
+        return self.encoding != "raw"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one raw sample, where all have one shape."""
+        assert self.shape is not None
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def image_shape(self) -> tuple[int | None, int | None, int]:
+        """(H, W, C), None where samples differ."""
+        if self.shape is None or self.axes is None:
+            return None, None, self.channels
+        size = dict(zip(self.axes, self.shape, strict=True))
+        return size["H"], size["W"], size["C"]
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """What the user asked for (see the table in docs/parameters.md)."""
+
+    layout: str = "NCHW"
+    contiguous: bool = False
+    dtype: np.dtype[np.generic] | None = None
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    size: tuple[int, int] | None = None
+    crop: str = "center"
+    crop_ratio: float = 1.0
+    crop_area: tuple[float, float] = (0.08, 1.0)
+    crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    crop_padding: int = 0
+    padding_mode: str = "zero"
+    interpolation: str = "bilinear"
+    flip: bool = False
+    #: Resized by nearest neighbour: the numbers mean something, and none may be made up.
+    nearest: bool = False
+    #: What is done with each image between its crop and its row, and after it (steps.py).
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def affine(self) -> bool:
+        """Whether values change by more than a cast."""
+        return self.scale != 1.0 or any(m != 0 for m in self.mean) or any(s != 1 for s in self.std)
+
+    @property
+    def shares(self) -> Float64:
+        """What choose_rect takes of the ranges, as compiled code takes them."""
+        return np.array(twins.crop_shares(self.crop_ratio, self.crop_area, self.crop_aspect))
+
+    def rect(self, height: int, width: int, draws: Float64 | None) -> geometry.Rect:
+        """The part of a picture that is served; with ``crop_padding``, of the padded picture."""
+        assert self.size is not None
+        ranges = self.crop_area, self.crop_aspect, self.crop_padding
+        return geometry.choose_rect(
+            height, width, self.size, self.crop, self.crop_ratio, draws, *ranges
+        )
