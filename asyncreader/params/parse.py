@@ -163,19 +163,32 @@ def _check_crop(p: ReaderParams) -> None:
 
 
 def _check_fields(p: ReaderParams) -> None:
+    pictures = p.data_field if isinstance(p.data_field, tuple) else (p.data_field,)
+    twice = [n for n in p.places if n in pictures or p.places.count(n) > 1]
+    if twice:
+        raise ParamsError(
+            f"field {twice[0]!r} is named twice, among data_field, boxes_field and keypoints_field",
+            hint="boxes and keypoints come behind the fields of data_field",
+        )
     if p.data is None:
         return
     if not isinstance(p.data, dict):
-        if isinstance(p.data_field, tuple):
+        if isinstance(p.data_field, tuple) or p.places:
             raise ParamsError(
                 "several fields of arrays go as data={name: array, ...}",
                 found=type(p.data).__name__,
             )
         return
+    lost = [name for name in p.places if name not in p.data]
+    if lost or not set(p.data) - set(p.places):
+        raise ParamsError(
+            "boxes_field and keypoints_field name arrays of data, beside the pictures",
+            found=", ".join(map(repr, lost or p.data)),
+            expected=f"some of {', '.join(map(repr, p.data))}, but not all",
+        )
     if p.data_field == "data":
         return
-    chosen = p.data_field if isinstance(p.data_field, tuple) else (p.data_field,)
-    missing = [name for name in chosen if name not in p.data]
+    missing = [name for name in pictures if name not in p.data]
     if missing or isinstance(p.data_field, str):
         raise ParamsError(
             "data_field does not choose from data's arrays",

@@ -80,6 +80,8 @@ class ReaderKeywords(TypedDict, total=False):
     data: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None
     labels: npt.ArrayLike | None
     data_field: str | Sequence[str]
+    boxes_field: str | None
+    keypoints_field: str | None
     labels_field: str | None
     labels_path: str | os.PathLike[str] | None
     subset: slice | str | Sequence[int] | npt.NDArray[np.integer] | None
@@ -196,6 +198,19 @@ class ReaderParams:
         "data",
         checks.NAMES,
         'name in the file (`group/x` works); `["data", "mask"]`: several fields',
+    )
+    boxes_field: str | None = parameter(
+        None,
+        optional(checks.TEXT),
+        "name of a field of boxes (..., 4): x1, y1, x2, y2 in pixels of the stored picture. They "
+        "move with it and come behind the pictures in `data`, float32, in pixels of the picture as "
+        "served ([boxes](masks-and-fields.md#boxes-and-keypoints))",
+    )
+    keypoints_field: str | None = parameter(
+        None,
+        optional(checks.TEXT),
+        "name of a field of keypoints (..., 2), or (..., 3) with their visibility: x, y; they come "
+        "behind the boxes",
     )
     labels_field: str | None = parameter(
         "labels", optional(checks.TEXT), "name of the labels in the file; None: no labels"
@@ -468,11 +483,18 @@ class ReaderParams:
         return self.path or self.hdf5_path or self.lmdb_path or ()
 
     @property
+    def places(self) -> tuple[str, ...]:
+        """Names of the fields of boxes and of keypoints."""
+        return tuple(name for name in (self.boxes_field, self.keypoints_field) if name is not None)
+
+    @property
     def field_names(self) -> tuple[str, ...] | None:
         """Names of the fields that are served as a tuple, in that order; None for plain data."""
         if isinstance(self.data_field, tuple):
-            return self.data_field
-        return tuple(self.data) if isinstance(self.data, dict) else None
+            return *self.data_field, *self.places
+        if isinstance(self.data, dict):
+            return *(name for name in self.data if name not in self.places), *self.places
+        return (self.data_field, *self.places) if self.places else None
 
     @property
     def wanted(self) -> OutputSpec:
@@ -497,6 +519,8 @@ class ReaderParams:
             padding_mode=self.padding_mode,
             interpolation=self.interpolation,
             flip=self.flip,
+            boxes=self.boxes_field,
+            keypoints=self.keypoints_field,
             steps=self.augment or (),
         )
 

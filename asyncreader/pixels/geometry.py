@@ -36,6 +36,30 @@ class Rect:
         )
 
 
+@dataclass(frozen=True)
+class Placement:
+    """Where a picture is served: its part ``rect`` becomes a picture of ``size`` (H, W), mirrored
+    left to right with ``flip``. The part of a padded picture may reach beyond the picture."""
+
+    rect: Rect
+    size: tuple[int, int]
+    flip: bool
+
+    def matrix(self, unit: int) -> Float64:
+        """The matrix (3, 3) that takes a place (x, y, 1) in the picture to its place as served.
+
+        ``unit``: 0 where a place is a distance from the upper left corner, as of boxes; 1 where it
+        is the number of a pixel, as of keypoints: x is then mirrored to W - 1 - x.
+        """
+        by_x, by_y = self.size[1] / self.rect.width, self.size[0] / self.rect.height
+        matrix = np.diag((by_x, by_y, 1.0))
+        matrix[:2, 2] = -self.rect.left * by_x, -self.rect.top * by_y
+        if self.flip:
+            matrix[0] *= -1
+            matrix[0, 2] += self.size[1] - unit
+        return matrix
+
+
 def choose_rect(
     height: int,
     width: int,

@@ -50,7 +50,8 @@ class RowJob(NamedTuple):
     ``records``: int64, in the source; ``rows``: int64, in the slot; ``keys``: uint64, for crop and
     flip; ``check``: rows whose checksum is compared with the recorded one, or None for none;
     ``positions``: int64, in the epoch's global order, and ``labels``: for steps, None without;
-    ``made``: the slot's labels (B, ...), where steps make those.
+    ``made``: the slot's labels (B, ...), where steps make those; ``frames``: int64 (n, 2), height
+    and width of the samples' pictures, for boxes and keypoints whose pictures differ in size.
     """
 
     records: Int64
@@ -60,6 +61,7 @@ class RowJob(NamedTuple):
     positions: Int64 | None = None
     labels: Array | None = None
     made: Array | None = None
+    frames: Int64 | None = None
 
     def pick(self, which: Int64 | Bools | slice) -> RowJob:
         """The job of some of the rows."""
@@ -71,6 +73,7 @@ class RowJob(NamedTuple):
             None if self.positions is None else self.positions[which],
             None if self.labels is None else self.labels[which],
             self.made,
+            None if self.frames is None else self.frames[which],
         )
 
 
@@ -423,7 +426,8 @@ class RowWriter:
         record = int(job.records[i]) + self._first
         position = -1 if job.positions is None else int(job.positions[i])
         label = None if job.labels is None else job.labels[i]
-        return Row(record, position, label, int(job.keys[i]), self.meter.seconds)
+        frame = None if job.frames is None else (int(job.frames[i, 0]), int(job.frames[i, 1]))
+        return Row(record, position, label, int(job.keys[i]), self.meter.seconds, frame)
 
     def _label(self, i: int, told: Row | None) -> None:
         """Keep the label that the steps made of sample ``i``, where they make one."""

@@ -77,6 +77,9 @@ class OutputSpec:
     flip: bool = False
     #: Resized by nearest neighbour: the numbers mean something, and none may be made up.
     nearest: bool = False
+    #: Names of the fields that hold boxes and keypoints.
+    boxes: str | None = None
+    keypoints: str | None = None
     #: What is done with each image between its crop and its row, and after it (steps.py).
     steps: tuple[Step, ...] = ()
 

@@ -32,7 +32,7 @@ class Row:
     ``record``: its number in the set; ``position``: its place in the epoch's global order;
     ``label``: its row of the labels, None without labels; ``key``: what its random numbers follow
     from, a function of seed, epoch and position alone; ``seconds``: each step adds its own,
-    by its name.
+    by its name; ``frame``: (H, W) of its picture as it is stored, for boxes and keypoints.
     """
 
     def __init__(
@@ -42,12 +42,14 @@ class Row:
         label: Array | None,
         key: int,
         seconds: MutableMapping[str, float],
+        frame: tuple[int, int] | None = None,
     ) -> None:
         self.record = record
         self.position = position
         self.label = label
         self.key = key
         self.seconds = seconds
+        self.frame = frame
 
     @cached_property
     def draws(self) -> Draws:

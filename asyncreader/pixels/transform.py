@@ -11,6 +11,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -355,6 +356,16 @@ class RowTransform:
             kernels.uniform_rows(keys, MIRROR_DRAW, chance)
             flips = (chance[:, 0] < 0.5).view(np.uint8)
         return draws, flips
+
+    def placement(self, key: int, frame: tuple[int, int]) -> geometry.Placement:
+        """Where a picture of ``frame`` (H, W) is served, whose draws follow from ``key``."""
+        crops, flips = self.draws(np.array([key], np.uint64))
+        rect, size = geometry.Rect(0, 0, *frame), self.wanted.size or frame
+        if self.geometry:
+            found = self.wanted.rect(*frame, None if crops is None else crops[0])
+            around = self.wanted.crop_padding
+            rect = replace(found, top=found.top - around, left=found.left - around)
+        return geometry.Placement(rect, size, flips is not None and bool(flips[0]))
 
     def filler(self, batch_bytes: int) -> RowFiller | None:
         """What fills rows of a slot of so many bytes from memory, many at a time; None where each

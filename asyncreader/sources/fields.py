@@ -7,6 +7,7 @@ one of its fields is.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from ..array_types import Array, Int64
 from ..errors import DecodeError, FormatError, ParamsError, SampleError
 from ..pixels.augment.base import along
 from ..pixels.masks import decode_values
+from ..pixels.points import Moved, moved_fill
 from ..pixels.rows import RowError, RowJob
 from ..pixels.specs import OutputSpec, SampleSpec
 from ..pixels.transform import RowTransform
@@ -179,10 +181,8 @@ class OpenSet:
         """How each field becomes rows, where the first does as ``wanted``."""
         spec, path = self.spec, self.facts.path
         others = zip(self.names[1:], self.parts[1:], strict=True)
-        return (
-            RowTransform(spec, wanted, path),
-            *(_fill(name, part, wanted, _size(spec)) for name, part in others),
-        )
+        first = RowTransform(spec, wanted, path)
+        return first, *(_fill(name, part, wanted, _size(spec), first) for name, part in others)
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -199,6 +199,9 @@ class OpenSet:
             rest = _without(plan, errors)
             if rest.records.size == 0:
                 break
+            if _size(self.spec) is None and any(isinstance(s, Moved) for s in fill.wanted.steps):
+                sizes = map(Inspector(self.first).size, rest.records.tolist())
+                rest = rest._replace(frames=np.array(list(sizes), np.int64))
             for bad in read_rows(part, rest, fill, out, meter):
                 if self.named:
                     bad.error.what = f"field {name!r}: {bad.error.what}"
@@ -268,9 +271,18 @@ def _size(stored: SampleSpec) -> tuple[int, int] | None:
 
 
 def _fill(
-    name: str, part: Source, wanted: OutputSpec, frame: tuple[int, int] | None
+    name: str,
+    part: Source,
+    wanted: OutputSpec,
+    frame: tuple[int, int] | None,
+    picture: RowTransform,
 ) -> RowTransform:
-    """Other fields keep their values: nearest neighbour, no cast, no normalisation."""
+    """Other fields keep their values: nearest neighbour, no cast, no normalisation. Boxes and
+    keypoints move with the ``picture`` of ``frame``."""
+    if name in (wanted.boxes, wanted.keypoints):
+        with _named(name):
+            what = "boxes" if name == wanted.boxes else "keypoints"
+            return moved_fill(part.spec, what, picture, frame, part.facts.path)
     stored = _values_of(part) if part.spec.encoded else part.spec
     steps = along(wanted.steps)
     plain = replace(
@@ -280,10 +292,17 @@ def _fill(
         plain = replace(plain, layout="NCHW")
     if stored.axes is None:  # numbers of unknown meaning, such as boxes
         plain = replace(plain, size=None, flip=False, steps=())
-    try:
+    with _named(name):
         return RowTransform(
             stored, plain, part.facts.path, frame if _size(stored) is not None else None
         )
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """A ParamsError that passes names the field."""
+    try:
+        yield
     except ParamsError as exc:
         exc.what = f"field {name!r}: {exc.what}"
         raise

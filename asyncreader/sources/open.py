@@ -50,6 +50,7 @@ def fields_of(p: ReaderParams) -> Request:
         labels_required=p.labels_field != "labels" or p.labels_path is not None,
         channel_order=p.channel_order,
         moved=p.size is not None or p.flip,
+        places=p.places,
     )
 
 

@@ -37,6 +37,8 @@ class Request:
     moved: bool = False
     #: More fields of the same samples; None: all that asyncreader packed.
     others: tuple[str, ...] | None = ()
+    #: Fields that hold boxes or keypoints: numbers, whatever their shape.
+    places: tuple[str, ...] = ()
 
     def other_names(self, packed: Sequence[str]) -> tuple[str, ...]:
         """Names of the ``others``. ``packed``: the set's other fields, if asyncreader packed it."""
@@ -99,8 +101,10 @@ def stored_samples(
     the second is larger; or, beside pictures, if they have the pictures' height and width. Where
     the second axis may be the channels, ParamsError asks for the axes. Other data are served as
     stored; ParamsError if they would have to move with pictures. (N, H, W) uint8 is grey pictures
-    where pictures are asked for.
+    where pictures are asked for. Boxes and keypoints are never pictures.
     """
+    if asked.data in asked.places:
+        return 0, SampleSpec(shape[1:], dtype, None)
     letters = _letters(shape, dtype, asked, path)
     if letters is None:
         if asked.moved and _has_size(f"field {asked.data!r}", shape, asked.image_size, path):

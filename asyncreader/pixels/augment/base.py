@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
-from ...array_types import Array, UInt8
+from ...array_types import Array, Float64, UInt8
 from ...errors import ParamsError
 from ...keyed_random import Draws
 from .. import kernels
@@ -48,6 +48,12 @@ class Operation:
     def move(self, values: UInt8, drawn: Drawn) -> None:
         """Move the pixels of a label map, as bytes (H, W, n), as those of its picture are moved:
         by nearest neighbour, 0 where it has none. Operations that move nothing leave it alone."""
+
+    def matrices(self, drawn: Drawn, shape: ImageShape, unit: int) -> list[Float64]:
+        """How places in a picture of ``shape`` are moved, one after the other: matrices (3, 3),
+        which take (x, y, 1) to a place in the result, times a number. ``unit``: see
+        :class:`Placement`. None of operations that move nothing."""
+        return []
 
     def shape(self, given: ImageShape) -> ImageShape:
         """The same; compiled code is loaded here, when a reader is opened."""

@@ -157,12 +157,8 @@ def inverse_affine(
     """The matrix (6,) from a place in the result to the place in the picture, both seen from the
     middle: the inverse of T * C * R(angle) * S(scale) * shears * C^-1 (torchvision's
     ``_get_inverse_affine_matrix``). Angles in degrees, clockwise; the rest in pixels."""
-    turn, shear_x, shear_y = (math.radians(one) for one in (angle, *shear))
+    a, b, c, d = _turn_and_shear(angle, shear)
     (center_x, center_y), (move_x, move_y) = center, translate
-    a = math.cos(turn - shear_y) / math.cos(shear_y)
-    b = -(a * math.tan(shear_x) + math.sin(turn))
-    c = math.sin(turn - shear_y) / math.cos(shear_y)
-    d = math.cos(turn) - c * math.tan(shear_x)
     first, second = (d / scale, -b / scale), (-c / scale, a / scale)
     x, y = center_x + move_x, center_y + move_y
     return np.array(
@@ -171,6 +167,31 @@ def inverse_affine(
             *(*second, center_y - second[0] * x - second[1] * y),
         )
     )
+
+
+def _turn_and_shear(angle: float, shear: Sequence[float]) -> tuple[float, float, float, float]:
+    """R(angle) * shears, of determinant 1, by rows; angles in degrees."""
+    turn, shear_x, shear_y = (math.radians(one) for one in (angle, *shear))
+    a = math.cos(turn - shear_y) / math.cos(shear_y)
+    c = math.sin(turn - shear_y) / math.cos(shear_y)
+    tangent = math.tan(shear_x)
+    return a, -(a * tangent + math.sin(turn)), c, math.cos(turn) - c * tangent
+
+
+def affine_matrix(
+    size: Sequence[int],
+    angle: float = 0.0,
+    translate: Sequence[float] = (0.0, 0.0),
+    scale: float = 1.0,
+    shear: Sequence[float] = (0.0, 0.0),
+    center: Sequence[float] | None = None,
+) -> Float64:
+    """The matrix (3, 3) from a place (x, y, 1) in a picture of ``size`` (H, W) to the place where
+    :func:`affine` moves it, both in pixels from the upper left corner."""
+    a, b, c, d = (scale * one for one in _turn_and_shear(angle, shear))
+    x, y = (0.5 * size[1], 0.5 * size[0]) if center is None else center
+    across, down = x + translate[0] - a * x - b * y, y + translate[1] - c * x - d * y
+    return np.array(((a, b, across), (c, d, down), (0.0, 0.0, 1.0)))
 
 
 def affine(
@@ -243,6 +264,19 @@ def perspective_coefficients(
     except np.linalg.LinAlgError:  # a picture of one row or column has no four corners
         return 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0
     return tuple(solved.astype(np.float32).tolist())
+
+
+def perspective_matrix(coefficients: Sequence[float]) -> Float64:
+    """The matrix (3, 3) from a place (x, y, 1) in a picture to the place where :func:`perspective`
+    moves it, times a number: the adjugate of the projection, which is there without an inverse."""
+    (a, b, c), (d, e, f), (g, h, one) = np.array((*coefficients, 1.0)).reshape(3, 3).tolist()
+    return np.array(
+        (
+            (e * one - f * h, c * h - b * one, b * f - c * e),
+            (f * g - d * one, a * one - c * g, c * d - a * f),
+            (d * h - e * g, b * g - a * h, a * e - b * d),
+        )
+    )
 
 
 def _from_middle(image: UInt8, center: Sequence[float] | None) -> tuple[float, float]:

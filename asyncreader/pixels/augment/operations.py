@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...array_types import Array, UInt8
+from ...array_types import Array, Float64, UInt8
 from ...checks import Check, optional, whole
 from ...errors import ParamsError
 from ...keyed_random import Draws
@@ -220,6 +220,9 @@ class RandomRotation(Moving, name="random-rotation"):
     def apply(self, image: Array, drawn: Drawn) -> None:
         functions.rotate(image, drawn["angle"], self.interpolation, self.fill, self.center)
 
+    def matrices(self, drawn: Drawn, shape: ImageShape, unit: int) -> list[Float64]:
+        return [functions.affine_matrix(shape, -drawn["angle"], center=self.center)]
+
 
 @dataclass(frozen=True)
 class RandomAffine(Moving, name="random-affine"):
@@ -251,6 +254,9 @@ class RandomAffine(Moving, name="random-affine"):
             image, **drawn, interpolation=self.interpolation, fill=self.fill, center=self.center
         )
 
+    def matrices(self, drawn: Drawn, shape: ImageShape, unit: int) -> list[Float64]:
+        return [functions.affine_matrix(shape, **drawn, center=self.center)]
+
 
 @dataclass(frozen=True)
 class RandomPerspective(Moving, name="random-perspective"):
@@ -274,10 +280,17 @@ class RandomPerspective(Moving, name="random-perspective"):
         return {"moved": tuple(moved)}
 
     def apply(self, image: Array, drawn: Drawn) -> None:
-        high, wide = image.shape[0] - 1, image.shape[1] - 1
-        corners = ((0, 0), (wide, 0), (wide, high), (0, high))
-        coefficients = functions.perspective_coefficients(corners, drawn["moved"])
+        coefficients = self._coefficients(drawn, image.shape)
         functions.perspective(image, coefficients, self.interpolation, self.fill)
+
+    def matrices(self, drawn: Drawn, shape: ImageShape, unit: int) -> list[Float64]:
+        return [functions.perspective_matrix(self._coefficients(drawn, shape))]
+
+    @staticmethod
+    def _coefficients(drawn: Drawn, shape: ImageShape) -> tuple[float, ...]:
+        high, wide = shape[0] - 1, shape[1] - 1
+        corners = ((0, 0), (wide, 0), (wide, high), (0, high))
+        return functions.perspective_coefficients(corners, drawn["moved"])
 
 
 @dataclass(frozen=True)
@@ -288,6 +301,9 @@ class RandomVerticalFlip(Moving, name="random-vertical-flip"):
 
     def apply(self, image: Array, drawn: Drawn) -> None:
         functions.vertical_flip(image)
+
+    def matrices(self, drawn: Drawn, shape: ImageShape, unit: int) -> list[Float64]:
+        return [np.array(((1.0, 0.0, 0.0), (0.0, -1.0, shape[0] - unit), (0.0, 0.0, 1.0)))]
 
 
 # -- after normalising ---------------------------------------------------------------------------

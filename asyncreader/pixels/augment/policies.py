@@ -7,9 +7,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from ...array_types import Array, UInt8
+from ...array_types import Array, Float64, UInt8
 from ...checks import one_of, whole
 from ...errors import ParamsError
 from ...keyed_random import Draws
@@ -159,11 +159,15 @@ class Policy(Operation):
     def move(self, values: UInt8, drawn: Drawn) -> None:
         for name, magnitude in drawn["chosen"]:
             if name in _MOVES:
-                _MOVES[name](values, magnitude, "nearest", None)
+                _move(values, name, magnitude, "nearest", None)
+
+    def matrices(self, drawn: Drawn, shape: ImageShape, unit: int) -> list[Float64]:
+        moves = [(name, by) for name, by in drawn["chosen"] if name in _MOVES]
+        return [functions.affine_matrix(shape, **_MOVES[name](by)) for name, by in moves]
 
     def _apply(self, image: Array, name: str, magnitude: float) -> None:
         if name in _MOVES:
-            _MOVES[name](image, magnitude, self.interpolation, self.fill)
+            _move(image, name, magnitude, self.interpolation, self.fill)
         elif name == "Posterize":
             functions.posterize(image, int(magnitude))
         elif name == "Solarize":
@@ -174,31 +178,41 @@ class Policy(Operation):
             _PLAIN[name](image)
 
 
-def _shear(axis: int) -> Callable[[Array, float, str, Fill], None]:
-    def shear(image: Array, by: float, interpolation: str, fill: Fill) -> None:
+def _shears(axis: int) -> Callable[[float], dict[str, Any]]:
+    def shear(by: float) -> dict[str, Any]:
         angles = [0.0, 0.0]
         angles[axis] = math.degrees(math.atan(by))
-        functions.affine(image, shear=angles, interpolation=interpolation, fill=fill, center=(0, 0))
+        return {"shear": angles, "center": (0, 0)}
 
     return shear
 
 
-def _translate(axis: int) -> Callable[[Array, float, str, Fill], None]:
-    def translate(image: Array, by: float, interpolation: str, fill: Fill) -> None:
+def _translates(axis: int) -> Callable[[float], dict[str, Any]]:
+    def translate(by: float) -> dict[str, Any]:
         pixels = [0, 0]
         pixels[axis] = int(by)
-        functions.affine(image, translate=pixels, interpolation=interpolation, fill=fill)
+        return {"translate": pixels}
 
     return translate
 
 
-_MOVES: Final[dict[str, Callable[[Array, float, str, Fill], None]]] = {
-    "ShearX": _shear(0),
-    "ShearY": _shear(1),
-    "TranslateX": _translate(0),
-    "TranslateY": _translate(1),
-    "Rotate": functions.rotate,
+#: What those that move pixels are as an affine map, by their magnitude.
+_MOVES: Final[dict[str, Callable[[float], dict[str, Any]]]] = {
+    "ShearX": _shears(0),
+    "ShearY": _shears(1),
+    "TranslateX": _translates(0),
+    "TranslateY": _translates(1),
+    "Rotate": lambda angle: {"angle": -angle},
 }
+
+
+def _move(image: Array, name: str, by: float, interpolation: str, fill: Fill) -> None:
+    if name == "Rotate":  # which turns by quarters exactly
+        functions.rotate(image, by, interpolation, fill)
+    else:
+        functions.affine(image, **_MOVES[name](by), interpolation=interpolation, fill=fill)
+
+
 _BLENDS: Final = {
     "Brightness": functions.adjust_brightness,
     "Color": functions.adjust_saturation,

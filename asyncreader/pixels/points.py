@@ -1,0 +1,141 @@
+"""Boxes and keypoints: numbers that name places in a picture, and move as the picture does.
+
+Definitions are those of torchvision's v2 transforms of ``BoundingBoxes`` and ``KeyPoints``. A box
+that is moved is the smallest upright box around its four corners, cut to the picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from ..array_types import Array, Float64
+from ..errors import ParamsError
+from .augment.base import Operation
+from .specs import OutputSpec, SampleSpec
+from .steps import ImageShape, Row
+from .transform import RowTransform
+
+#: What lies opposite the place 0 in a mirrored picture, below its side: see Placement.matrix.
+UNITS: Final = {"boxes": 0, "keypoints": 1}
+
+#: The corners of a box as pairs of its numbers.
+_CORNERS: Final = ((0, 1), (2, 1), (2, 3), (0, 3))
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A step that moves boxes (..., 4) or keypoints (..., 2 or 3) of a sample in the row itself.
+
+    ``name``: "boxes" or "keypoints"; ``picture``: how the sample's picture becomes its row;
+    ``frame``: its stored (H, W), None where pictures differ.
+    """
+
+    name: str
+    picture: RowTransform
+    frame: tuple[int, int] | None
+    last: ClassVar[bool] = True
+
+    @property
+    def random(self) -> bool:
+        """Whether the picture is moved at random."""
+        return self.picture.random
+
+    def shape(self, given: ImageShape) -> ImageShape:
+        """The same."""
+        return given
+
+    def __call__(self, image: Array, row: Row) -> Array:
+        frame = self.frame or row.frame
+        assert frame is not None
+        values = image.reshape(-1, image.shape[-1]).astype(np.float64)
+        placement = self.picture.placement(row.key, frame)
+        shape, unit = (*placement.size, 3), UNITS[self.name]
+        matrices = [placement.matrix(unit)]
+        for operation in self.picture.wanted.steps:
+            if isinstance(operation, Operation):
+                drawn = operation.draw(row.draws, shape)
+                if drawn is not None:
+                    matrices += operation.matrices(drawn, shape, unit)
+        move(values, self.name, matrices, placement.size)
+        return values.reshape(image.shape)
+
+
+def move(values: Float64, what: str, matrices: list[Float64], size: tuple[int, int]) -> None:
+    """Move "boxes" (n, 4) or "keypoints" (n, 2 or 3) in place, by one matrix after the other; each
+    gives a picture of ``size`` (H, W)."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # a place on a projection's horizon
+        if what == "boxes":
+            _move_boxes(values, matrices, size)
+        else:
+            _move_keypoints(values, matrices)
+
+
+def _move_boxes(values: Float64, matrices: list[Float64], size: tuple[int, int]) -> None:
+    """Move boxes (n, 4) in place. Rows without an area are no boxes, and stay; what nothing is left
+    of in the picture becomes zeros."""
+    there = (values[:, 2] > values[:, 0]) & (values[:, 3] > values[:, 1])
+    boxes = values[there]
+    left = np.ones(len(boxes), np.bool_)
+    for matrix in matrices:
+        corners = _moved(boxes[:, _CORNERS], matrix)
+        boxes = np.concatenate((corners.min(axis=1), corners.max(axis=1)), axis=1)
+        np.clip(boxes, 0, (*size[::-1], *size[::-1]), out=boxes)
+        left &= (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    boxes[~left] = 0
+    values[there] = boxes
+
+
+def _move_keypoints(values: Float64, matrices: list[Float64]) -> None:
+    """Move keypoints (n, 2 or 3) in place. Those that are not a number or not labelled stay."""
+    there = np.isfinite(values[:, :2]).all(axis=1) & (values[:, 2:] != 0).all(axis=1)
+    places = values[there, :2]
+    for matrix in matrices:
+        places = _moved(places, matrix)
+    values[there, :2] = places
+
+
+def _moved(places: Float64, matrix: Float64) -> Float64:
+    """Places (..., 2) as a matrix (3, 3) takes them, times a number."""
+    found = places @ matrix[:, :2].T + matrix[:, 2]
+    return found[..., :2] / found[..., 2:]
+
+
+def moved_fill(
+    stored: SampleSpec,
+    what: str,
+    picture: RowTransform,
+    frame: tuple[int, int] | None,
+    path: str,
+) -> RowTransform:
+    """How "boxes" or "keypoints" of a field become rows: float32, moved with their ``picture``.
+
+    ``frame``: stored (H, W) of the pictures, None where they differ. ParamsError if the field
+    cannot hold what it is said to hold.
+    """
+    axes = (4,) if what == "boxes" else (2, 3)
+    shape = stored.shape or ()
+    if picture.stored.axes is None:
+        raise ParamsError(
+            f"{what} need pictures as the first field",
+            path=path,
+            found=f"samples of shape {picture.stored.shape}, {picture.stored.dtype}",
+            hint="data_field names the pictures",
+        )
+    if stored.axes is not None or not shape or shape[-1] not in axes:
+        raise ParamsError(
+            f"the field holds no {what}",
+            path=path,
+            found=f"{stored.encoding} pictures"
+            if stored.axes is not None
+            else f"samples of shape {shape}, {stored.dtype}",
+            expected="(..., 4): x1, y1, x2, y2"
+            if what == "boxes"
+            else "(..., 2): x, y; or (..., 3): x, y, visibility",
+        )
+    if stored.dtype.kind not in "iuf":
+        raise ParamsError(f"{what} are numbers", path=path, found=str(stored.dtype))
+    step = Moved(what, picture, frame)
+    return RowTransform(stored, OutputSpec(dtype=np.dtype(np.float32), steps=(step,)), path)

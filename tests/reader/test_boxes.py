@@ -1,0 +1,341 @@
+"""boxes_field and keypoints_field: they name the same things in the served and stored picture.
+
+Pictures are black with a white rectangle, which is what their first box holds; a label map is 1
+there. So a box that is cut, resized or turned otherwise than its picture shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from fakes import packed, write_hdf5
+from PIL import Image
+
+from asyncreader import AsyncReader, DecodeError, FormatError, ParamsError
+
+COUNT, HIGH, WIDE = 24, 60, 80
+RNG = np.random.default_rng(0)
+LEFT, TOP = RNG.integers(4, WIDE - 40, COUNT), RNG.integers(4, HIGH - 34, COUNT)
+RIGHT, BOTTOM = LEFT + RNG.integers(9, 36, COUNT), TOP + RNG.integers(9, 30, COUNT)
+FIRST = np.stack([LEFT, TOP, RIGHT, BOTTOM], axis=1)
+NAN = float("nan")
+
+
+def painted(scale: int = 1) -> np.ndarray:
+    """The pictures, so many times as large."""
+    found = np.zeros((COUNT, HIGH * scale, WIDE * scale, 3), np.uint8)
+    for image, (left, top, right, bottom) in zip(found, FIRST * scale, strict=True):
+        image[top:bottom, left:right] = 255
+    return found
+
+
+IMAGES = painted()
+#: Boxes of each picture: what it shows, and what marks that there are no more.
+BOXES = np.stack([FIRST, np.zeros_like(FIRST), np.full_like(FIRST, -1)], axis=1)
+#: The corners of the rectangle as pixels, seen, hidden or not labelled.
+POINTS = np.stack(
+    [
+        np.stack([LEFT, TOP, np.full(COUNT, 2)], axis=1),
+        np.stack([RIGHT - 1, BOTTOM - 1, np.full(COUNT, 1)], axis=1),
+        np.zeros((COUNT, 3), np.int64),
+    ],
+    axis=1,
+).astype(np.float64)
+
+
+def arrays(**more: Any) -> dict[str, Any]:
+    return {
+        "image": IMAGES, "mask": (IMAGES[..., 0] // 255), "boxes": BOXES.astype(np.float32),
+        "points": POINTS, **more,
+    }  # fmt: skip
+
+
+def reader(data: Any = None, **params: Any) -> AsyncReader[Any, Any]:
+    given = {"boxes_field": "boxes", "keypoints_field": "points", "batch_size": 8, "layout": "NHWC"}
+    if not isinstance(data, str):
+        given["data"] = arrays() if data is None else data
+    else:
+        given["path"] = data
+    return AsyncReader({**given, **params})
+
+
+def seen(image: np.ndarray) -> np.ndarray:
+    """The box around what is white in a picture (H, W, C); zeros where nothing is."""
+    rows, columns = np.nonzero(image[..., 0] > 127)
+    if not rows.size:
+        return np.zeros(4)
+    return np.array((columns.min(), rows.min(), columns.max() + 1, rows.max() + 1))
+
+
+CROPS: dict[str, dict[str, Any]] = {
+    "as stored": {},
+    "flip": {"flip": True},
+    "resized": {"size": (120, 90)},
+    "squeezed": {"size": (90, 90), "crop": "none", "flip": True},
+    "random": {"size": (48, 48), "crop": "random", "crop_ratio": 0.8, "flip": True},
+    "random-resized": {"size": (96, 96), "crop": "random-resized", "flip": True},
+    "padded": {"size": (HIGH, WIDE), "crop": "random", "crop_padding": 12, "flip": True},
+}
+MOVES: dict[str, Any] = {
+    "nothing": None,
+    "rotation": [("random-rotation", {"degrees": 40}), "random-grayscale"],
+    "affine": [("random-affine", {"degrees": 20, "translate": (0.2, 0.2), "shear": 10})],
+    "perspective": [("random-perspective", {"p": 1, "interpolation": "nearest"})],
+    "vertical": ["random-vertical-flip", ("color-jitter", {"brightness": 0.1})],
+    "trivial": "trivial-augment-wide",
+    "rand": ("rand-augment", {"num_ops": 1}),
+}
+WAYS = [(crop, "nothing") for crop in CROPS] + [("squeezed", move) for move in MOVES]
+
+
+@pytest.mark.parametrize(("crop", "move"), WAYS)
+@pytest.mark.parametrize("kind", ["arrays", "png", "jpeg, many sizes"])
+def test_boxes_are_where_their_picture_shows_them(
+    kind: str, crop: str, move: str, tmp_path: Path
+) -> None:
+    """The first box of a sample is the box around what is white in the picture that is served, and
+    in its label map, to two pixels; its corners are the keypoints, where nothing turns them."""
+    if kind == "jpeg, many sizes" and "size" not in CROPS[crop]:
+        pytest.skip("such pictures need a size")
+    source: Any = arrays()
+    if kind != "arrays":
+        source = foreign(tmp_path / "a.h5", kind)
+    fields = ["image", "mask"]
+    if kind == "jpeg, many sizes":
+        fields.remove("mask")
+    params: dict[str, Any] = {**CROPS[crop], "augment": MOVES[move], "shuffle": True}
+    shown = cut = 0
+    with reader(source, data_field=fields, labels_field=None, seed=2, **params) as opened:
+        for batch in opened:
+            assert [part.dtype for part in batch.data[-2:]] == [np.float32] * 2
+            for row, record in enumerate(batch.indices):
+                image, *mask, boxes, points = (part[row] for part in batch.data)
+                expected = seen(image)
+                if abs(expected[2:] - expected[:2]).min() < 3 or np.ptp(image) < 250:
+                    cut += 1  # little or nothing is left, or its levels were changed
+                    continue
+                shown += 1
+                apart = (boxes[0] - expected) * (1, 1, -1, -1)
+                assert apart.max() <= 2, (record, boxes[0], expected)
+                # of a turned rectangle that is cut less may be left than its box says
+                if move == "nothing" or (boxes[0, :2].min() > 0 and boxes[0, 2:].max() < 90):
+                    assert apart.min() >= -2, (record, boxes[0], expected)
+                if mask:
+                    around = seen(mask[0][..., None] * np.uint8(255))
+                    assert abs(around - expected).max() <= 1
+                np.testing.assert_array_equal(boxes[1:], BOXES[record][1:])
+                np.testing.assert_array_equal(points[2], 0)
+                assert points[:2, 2].tolist() == [2, 1]
+                if move in ("nothing", "vertical"):
+                    corners = np.stack([points[:2, :2].min(axis=0), points[:2, :2].max(axis=0) + 1])
+                    corners = corners.clip(0, image.shape[1::-1])
+                    # enlarged, the last pixel of a rectangle ends further behind its place
+                    assert abs(corners.reshape(-1) - boxes[0]).max() <= 6
+    assert shown > (4 if move in ("trivial", "rand") else 8), (shown, cut)
+
+
+def foreign(path: Path, kind: str) -> str:
+    """A file of h5py with encoded pictures, as others write it, and boxes beside them."""
+    with h5py.File(path, "w") as file:
+        files = file.create_dataset("image", (COUNT,), h5py.vlen_dtype(np.uint8))
+        scales = np.arange(COUNT) % 3 + 1 if "many" in kind else np.ones(COUNT, np.int64)
+        for number, scale in enumerate(scales.tolist()):
+            held = io.BytesIO()
+            picture = Image.fromarray(painted(scale)[number])
+            picture.save(
+                held,
+                "JPEG" if "jpeg" in kind else "PNG",
+                **({} if "png" in kind else {"quality": 95}),
+            )
+            files[number] = np.frombuffer(held.getvalue(), np.uint8)
+        places = POINTS.copy()
+        places[:, :2, :2] *= scales[:, None, None]
+        file["mask"] = IMAGES[..., 0] // 255
+        file["points"] = places.astype(np.float32)
+        file["boxes"] = np.concatenate([BOXES[:, :1] * scales[:, None, None], BOXES[:, 1:]], axis=1)
+    return str(path)
+
+
+def test_all_boxes_of_an_epoch_are_the_same_however_they_are_served(tmp_path: Path) -> None:
+    """One hash of pictures, label maps, boxes and keypoints over two epochs: with threads, with
+    processes, of two ranks joined, and resumed in the middle."""
+    path = foreign(tmp_path / "a.h5", "png")
+    params: dict[str, Any] = {
+        "data_field": ["image", "mask"], "labels_field": None, "shuffle": True, "seed": 5,
+        "size": (40, 48), "crop": "random-resized", "flip": True, "copy": True, "epochs": 2,
+        "augment": ["rand-augment", ("random-perspective", {"p": 0.5}), "random-vertical-flip"],
+    }  # fmt: skip
+
+    def digest(batches: list[tuple[np.ndarray, ...]]) -> str:
+        return hashlib.sha256(
+            b"".join(part.tobytes() for batch in batches for part in batch)
+        ).hexdigest()
+
+    def served(**more: Any) -> list[tuple[np.ndarray, ...]]:
+        with reader(path, **{**params, **more}) as opened:
+            return [batch.data for _ in range(2) for batch in opened]
+
+    plain = served()
+    assert {part.shape[0] for part in plain[0]} == {8}
+    assert any(batch[2].any() for batch in plain)
+    expected = digest(plain)
+    assert digest(served(nthread=3, njob=2)) == expected
+    assert digest(served(nthread=2, workers="process")) == expected
+    ranks = [served(batch_size=4, rank=rank, world_size=2) for rank in (0, 1)]
+    joined = [
+        tuple(np.concatenate(parts) for parts in zip(*both, strict=True))
+        for both in zip(*ranks, strict=True)
+    ]
+    assert digest(joined) == expected
+    with reader(path, **params) as opened:
+        first = [next(iter(opened)).data for _ in range(1)]
+        state = opened.state_dict()
+    with reader(path, **params) as opened:
+        opened.load_state_dict(state)
+        rest = [batch.data for _ in range(2) for batch in opened]
+    assert digest(first + rest) == expected
+
+
+def test_where_boxes_may_be_stored(tmp_path: Path) -> None:
+    """Boxes that h5py adds to a packed file, those of several files in a list, and float64, int16
+    and big-endian ones are the same boxes."""
+    expected = BOXES[:, 0].astype(np.float32)
+    ours = write_hdf5(tmp_path / "ours.h5", packed(list(IMAGES), "png"))
+    parts = [tmp_path / "0.h5", tmp_path / "1.h5"]
+    with h5py.File(ours, "r+") as file:
+        file["boxes"] = BOXES.astype(">i2")
+    for part, rows in zip(parts, (slice(0, 9), slice(9, COUNT)), strict=True):
+        with h5py.File(part, "w") as file:
+            file["data"] = IMAGES[rows]
+            file.create_dataset("boxes", data=BOXES[rows].astype(np.float64), chunks=(4, 3, 4))
+    for path in (ours, parts):
+        with AsyncReader(
+            path=path, boxes_field="boxes", subset=slice(4, 20), batch_size=4
+        ) as opened:
+            assert opened.data_shape == ((4, 3, HIGH, WIDE), (4, 3, 4))
+            for batch in opened:
+                np.testing.assert_array_equal(batch.data[1][:, 0], expected[batch.indices])
+
+
+def test_boxes_of_a_turned_picture(tmp_path: Path) -> None:
+    """Boxes are in pixels of the upright picture, where EXIF turns the stored one."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        files = file.create_dataset("data", (COUNT,), h5py.vlen_dtype(np.uint8))
+        for number, image in enumerate(IMAGES):
+            exif, held = Image.Exif(), io.BytesIO()
+            exif[0x0112] = 6  # turned by a quarter, clockwise, when shown
+            turned = Image.fromarray(np.rot90(image).copy())
+            turned.save(held, "JPEG", quality=95, exif=exif)
+            files[number] = np.frombuffer(held.getvalue(), np.uint8)
+        file["boxes"] = FIRST
+    params: dict[str, Any] = {"size": (50, 50), "crop": "random", "flip": True, "layout": "NHWC"}
+    with AsyncReader(path=tmp_path / "a.h5", boxes_field="boxes", batch_size=COUNT,
+                     labels_field=None, **params) as opened:  # fmt: skip
+        images, boxes = next(iter(opened)).data
+        for image, box in zip(images, boxes, strict=True):
+            if min(box[2:] - box[:2]) > 2:
+                assert abs(box - seen(image)).max() <= 2
+
+
+def test_rows_that_are_no_boxes_stay() -> None:
+    """Boxes without an area, and those that are not a number, are served as stored; so are
+    keypoints that are not a number or not labelled. A box outside of the crop becomes zeros."""
+    none = np.array([[0, 0, 0, 0], [-1, -1, -1, -1], [NAN] * 4, [30, 30, 20, 20], [70, 5, 79, 9]])
+    points = np.array([[0, 0, 0], [NAN, NAN, 2], [3, NAN, 1], [-4, 7, 1], [5, 6, 0]])
+    data = {
+        "image": np.zeros((4, 40, 80, 3), np.uint8),
+        "boxes": np.stack([none] * 4),
+        "points": np.stack([points] * 4),
+    }
+    with reader(data, size=(40, 40), batch_size=4, augment="random-vertical-flip") as opened:
+        _, boxes, kept = next(iter(opened)).data
+    for row in boxes:
+        np.testing.assert_array_equal(row[:4], none[:4].astype(np.float32))
+        np.testing.assert_array_equal(row[4], 0)
+    for row in kept:
+        np.testing.assert_array_equal(row[[0, 1, 2, 4]], points[[0, 1, 2, 4]].astype(np.float32))
+        assert row[3].tolist() in ([-24, 7, 1], [-24, 32, 1])
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"boxes_field": "bboxes"}, "no field 'bboxes' in this set.*boxes"),
+        (
+            {"boxes_field": "points"},
+            "(?s)'points': the field holds no boxes.*x1, y1",
+        ),
+        ({"keypoints_field": "boxes"}, "(?s)'boxes': the field holds no keypoints.*visib"),
+        (
+            {"boxes_field": "data", "data_field": "mask", "flip": True},
+            r"(?s)field 'data': .*no boxes.*png",
+        ),
+        ({"boxes_field": "flags"}, "field 'flags': boxes are numbers"),
+        ({"boxes_field": "boxes", "data_field": "flags"}, "boxes need pictures as the first field"),
+        ({"boxes_field": "few"}, "number of samples"),
+        ({"boxes_field": "boxes", "data_field": ["data", "boxes"]}, "named twice"),
+        ({"boxes_field": "boxes", "keypoints_field": "boxes"}, "named twice"),
+        ({"boxes_field": ["boxes"]}, "boxes_field"),
+        ({"boxes_field": "boxes", "mixup": 0.2, "num_classes": 3}, "several fields"),
+    ],
+)
+def test_what_are_no_boxes(params: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """Each wrong field is a ParamsError, or FormatError, which names it and what is expected."""
+    path = write_hdf5(tmp_path / "a.h5", packed(list(IMAGES), "png", np.zeros((COUNT, 1), int)))
+    with h5py.File(path, "r+") as file:
+        file["boxes"], file["points"], file["few"] = BOXES, POINTS, BOXES[:3]
+        file["flags"], file["mask"] = np.zeros((COUNT, 3, 4), bool), IMAGES[..., 0]
+    with pytest.raises((ParamsError, FormatError), match=said):
+        AsyncReader(path=path, batch_size=4, **params)
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"data": IMAGES, "boxes_field": "boxes"}, "several fields of arrays go as"),
+        ({"data": {"image": IMAGES}, "boxes_field": "boxes"}, "(?s)name arrays of data.*'image'"),
+        ({"data": {"boxes": BOXES}, "boxes_field": "boxes"}, "beside the pictures"),
+    ],
+)
+def test_arrays_without_boxes(params: dict[str, Any], said: str) -> None:
+    """Arrays that hold no such field, or nothing else, are a ParamsError."""
+    with pytest.raises(ParamsError, match=said):
+        AsyncReader(params)
+
+
+def test_a_bad_sample_has_no_boxes(tmp_path: Path) -> None:
+    """A picture that cannot be decoded is bad with its boxes, whatever its size would be."""
+    path = foreign(tmp_path / "a.h5", "jpeg, many sizes")
+    with h5py.File(path, "r+") as file:
+        file["image"][3] = np.frombuffer(b"\xff\xd8\xff\xe0 no picture", np.uint8)
+    params: dict[str, Any] = {"data_field": "image", "labels_field": None, "size": (32, 32)}
+    with reader(path, on_error="zero", **params) as opened:
+        batch = next(iter(opened))
+        assert batch.mask.tolist() == [True] * 3 + [False] + [True] * 4
+        assert not batch.data[1][3].any()
+        assert batch.data[1][:3, 0].any()
+    with reader(path, **params) as opened, pytest.raises(DecodeError):
+        next(iter(opened))
+
+
+def test_a_mix_of_sets_with_boxes(tmp_path: Path) -> None:
+    """Each set of a mix has its own size of pictures, and its boxes move accordingly."""
+    paths = [tmp_path / f"{scale}.h5" for scale in (1, 2)]
+    for scale, path in enumerate(paths, 1):
+        with h5py.File(path, "w") as file:
+            file["data"], file["boxes"] = painted(scale), FIRST * scale
+    with AsyncReader(
+        mix={str(path): 0.5 for path in paths}, boxes_field="boxes", size=(50, 50), crop="random",
+        flip=True, layout="NHWC", batch_size=8, labels_field=None,
+    ) as opened:  # fmt: skip
+        for batch in opened:
+            assert set(batch.source) == {0, 1}
+            for image, box in zip(*batch.data, strict=True):
+                if min(box[2:] - box[:2]) > 2:
+                    assert abs(box - seen(image)).max() <= 2
