@@ -384,8 +384,8 @@ class ReaderParams:
         optional(checks.TRANSFORM),
         "`f(image)`, `f(image, label)` or `f(image, label, rng)` for each sample, in the workers, "
         "with the image (H, W, C) after `augment` and before cast and normalise; it returns the "
-        "image, (image, label), or None if it worked in place; transforms of albumentations and "
-        "torchvision as they are",
+        "image, (image, label), or None if it worked in place; of several fields it gets and "
+        "returns a tuple; transforms of albumentations and torchvision as they are",
     )
     mixup: float | None = parameter(
         None,

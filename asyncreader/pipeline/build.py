@@ -39,6 +39,7 @@ from .fill_batch import BatchFiller
 from .shared_memory import Arena, pages
 from .slots import Allocate, BatchArrays, Part, Slot, SlotLayout
 from .stages import soft_labels, stages_of
+from .together import Together
 
 #: Samples, spread over a set, that are read to see whether ``dtype`` can hold their values.
 LOOKED_AT: Final = 16
@@ -120,10 +121,15 @@ def make_filler(
             found=f"none of {', '.join(map(repr, unchecked))}" if source.named else None,
             hint="pack it with asyncreader convert, which records them",
         )
-    made = None
+    made, together = None, None
     if p.transform is not None:
-        made, step = _tried(p, source, schedule.sampler), Transform(p.transform, seeded=seeded)
-        fills = source.fills(_with(p.wanted, replace(step, made=made)))
+        made = _tried(p, source, schedule.sampler)
+        step = Transform(p.transform, made, seeded)
+        if len(source.parts) > 1:
+            together = Together(source, p.wanted, step)
+            fills = together.fills
+        else:
+            fills = source.fills(_with(p.wanted, step))
     return BatchFiller(
         source,
         fills,
@@ -133,6 +139,7 @@ def make_filler(
         stages=(*soft_labels(p, source.facts.classes, fills[0].image_axes), *stages_of(p)),
         traced=p.trace is not None,
         label=None if made is None else made.label,
+        together=together,
         allocate=allocate,
     )
 
@@ -147,16 +154,11 @@ def _with(wanted: OutputSpec, transform: Transform) -> OutputSpec:
 def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler) -> Made:
     """What the user's transform returns for the first good sample of the order. WorkerError if it
     fails."""
-    if len(source.parts) > 1:
-        raise ParamsError(
-            "transform works on pictures of one field",
-            found=", ".join(map(repr, source.names)),
-            hint="postprocess gets the batches of all fields, as a tuple",
-        )
     assert p.transform is not None
     trial = Transform(p.transform)
+    together = Together(source, p.wanted, trial) if len(source.parts) > 1 else None
     # the operations with random sizes do not exist, those that are last come behind it
-    fill = source.fills(_with(p.wanted, trial))[0]
+    fill = together.before[0] if together else source.fills(_with(p.wanted, trial))[0]
     if fill.stored.axes is None:
         raise ParamsError(
             "transform works on pictures",
@@ -169,7 +171,11 @@ def _tried(p: ReaderParams, source: OpenSet, sampler: Sampler) -> Made:
         record = sampler.records(0, np.array([position]))
         labels = None if source.labels is None else source.labels[record]
         job = RowJob(record, row, np.zeros(1, np.uint64), None, row + position, labels)
-        read_rows(source.first, job, fill, out, Meter())  # a bad sample fails its batch later
+        # a bad sample fails its batch later
+        if together is not None:
+            together.read_fields(job, (), Meter())
+        else:
+            read_rows(source.first, job, fill, out, Meter())
         if trial.trials:
             return trial.trials[0]
     raise SourceError("none of the first samples can be read", path=source.facts.path)
@@ -186,7 +192,7 @@ def check_values(p: ReaderParams, filler: BatchFiller) -> None:
     for warning in (slow, _warning_of_scale(p, fill)):
         if warning is not None:
             warnings.warn(warning, stacklevel=3)
-    if not fill.narrows:
+    if not fill.narrows or filler.together is not None:
         return
     positions = np.unique(np.linspace(0, sampler.length - 1, LOOKED_AT).astype(np.int64))
     row, key = np.zeros(1, np.int64), np.zeros(1, np.uint64)
@@ -259,6 +265,7 @@ def _first_batch(filler: BatchFiller, stages: int, slot: Slot) -> tuple[BatchArr
         verify="never",
         stages=filler.stages[:stages],
         label=filler.label,
+        together=filler.together,
     )
     slot.plan = plan = filler.schedule.plan(filler.schedule.next_batch_at(Cursor()))
     trial.fill_part(slot, 0, plan.indices.size, Meter())
@@ -303,10 +310,14 @@ def build_worker(
     """The filler and the slots of a worker process: its own source of the set, shared memory."""
     filler = make_filler(p, index.open(), schedule, arena.empty, seeded=True)
     if slot_rows(p, filler) != (layout.rows, layout.labels):
+        found, expected = (
+            [fill.row_shape for fill in filler.fills],
+            [part.shape[1:] for part in layout.rows],
+        )
         raise WorkerError(
             "transform returned another shape in the trial call of a worker process",
-            found=f"rows of {filler.fills[0].row_shape}",
-            expected=f"rows of {layout.rows[0].shape[1:]}",
+            found=f"rows of {', '.join(map(str, found))}",
+            expected=f"rows of {', '.join(map(str, expected))}",
         )
     return filler, layout.build(p.njob + 1, arena.empty, filler.handed_out)
 

@@ -31,6 +31,7 @@ from ..system.memory import address_of
 from .fill_queue import FillQueue, RowTables
 from .slots import Allocate, Slot
 from .stages import Stage
+from .together import Together
 from .trace import named_by, note
 
 #: Replacement samples tried for one bad sample before the batch fails.
@@ -46,7 +47,8 @@ class BatchFiller:
 
     ``fills``: how each field becomes rows; ``stages``: what is done with each batch then.
     ``seen`` (uint8 per sample, made by ``allocate``) marks samples whose checksum has passed, with
-    verify="first". ``label``: of a row, where steps make it.
+    verify="first". ``label``: of a row, where steps make it. ``together``: reads the fields where a
+    transform changes them together.
     ``traced``: the workers' meters record what was done when, for trace.py.
     """
 
@@ -61,13 +63,15 @@ class BatchFiller:
         stages: Sequence[Stage] = (),
         traced: bool = False,
         label: LabelSpec | None = None,
+        together: Together | None = None,
         allocate: Allocate = np.zeros,
     ) -> None:
         self.source = source
         self.fills = fills
         self.schedule = schedule
-        self._random = any(one.random for one in self.fills)
-        self._stepped = any(one.wanted.steps for one in self.fills)
+        self.together = together
+        self._random = together is not None or any(one.random for one in fills)
+        self._stepped = together is not None or any(one.wanted.steps for one in fills)
         self._on_error = on_error
         self._traced = traced
         self.label = label
@@ -209,7 +213,10 @@ class BatchFiller:
                 labels = None if table is None else table[records]
                 made = None if self.label is None else slot.labels
                 wanted = wanted._replace(positions=rows + plan.start, labels=labels, made=made)
-            errors = self.source.read_fields(wanted, self.fills, slot.rows, meter)
+            if self.together is not None:
+                errors = self.together.read_fields(wanted, slot.rows, meter)
+            else:
+                errors = self.source.read_fields(wanted, self.fills, slot.rows, meter)
         except AsyncReaderError:
             raise
         except OSError as exc:

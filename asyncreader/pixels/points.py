@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from ..array_types import Array, Float64
+from ..array_types import Array, Bools, Float64
 from ..errors import ParamsError
 from .augment.base import Operation
 from .specs import OutputSpec, SampleSpec
@@ -65,7 +65,7 @@ class Moved:
 
 def move(values: Float64, what: str, matrices: list[Float64], size: tuple[int, int]) -> None:
     """Move "boxes" (n, 4) or "keypoints" (n, 2 or 3) in place, by one matrix after the other; each
-    gives a picture of ``size`` (H, W)."""
+    gives a picture of ``size`` (H, W). Rows that are none stay as they are."""
     with np.errstate(divide="ignore", invalid="ignore"):  # a place on a projection's horizon
         if what == "boxes":
             _move_boxes(values, matrices, size)
@@ -73,24 +73,33 @@ def move(values: Float64, what: str, matrices: list[Float64], size: tuple[int, i
             _move_keypoints(values, matrices)
 
 
+def real(values: Array, what: str) -> Bools:
+    """Which rows of "boxes" (n, 4) or "keypoints" (n, 2 or 3) are some: boxes that have an area,
+    keypoints that are numbers and not marked as absent (a visibility of 0)."""
+    if what == "boxes":
+        found: Bools = (values[:, 2] > values[:, 0]) & (values[:, 3] > values[:, 1])
+    else:
+        found = np.isfinite(values[:, :2]).all(axis=1) & (values[:, 2:] != 0).all(axis=1)
+    return found
+
+
 def _move_boxes(values: Float64, matrices: list[Float64], size: tuple[int, int]) -> None:
-    """Move boxes (n, 4) in place. Rows without an area are no boxes, and stay; what nothing is left
-    of in the picture becomes zeros."""
-    there = (values[:, 2] > values[:, 0]) & (values[:, 3] > values[:, 1])
+    """Move boxes (n, 4) in place. What nothing is left of in the picture becomes zeros."""
+    there = real(values, "boxes")
     boxes = values[there]
     left = np.ones(len(boxes), np.bool_)
     for matrix in matrices:
         corners = _moved(boxes[:, _CORNERS], matrix)
         boxes = np.concatenate((corners.min(axis=1), corners.max(axis=1)), axis=1)
         np.clip(boxes, 0, (*size[::-1], *size[::-1]), out=boxes)
-        left &= (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+        left &= real(boxes, "boxes")
     boxes[~left] = 0
     values[there] = boxes
 
 
 def _move_keypoints(values: Float64, matrices: list[Float64]) -> None:
-    """Move keypoints (n, 2 or 3) in place. Those that are not a number or not labelled stay."""
-    there = np.isfinite(values[:, :2]).all(axis=1) & (values[:, 2:] != 0).all(axis=1)
+    """Move keypoints (n, 2 or 3) in place."""
+    there = real(values, "keypoints")
     places = values[there, :2]
     for matrix in matrices:
         places = _moved(places, matrix)

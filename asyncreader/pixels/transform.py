@@ -574,11 +574,15 @@ class RowTransform:
             np.copyto(own, image)
         return run(self._steps, own, row)
 
+    def image(self, row: Array) -> Array:
+        """A row of a slot as (H, W, C); of data that are no pictures, as it is."""
+        return row if self._to_hwc is None else row.transpose(self._row_to_hwc)
+
     def finish_steps(self, out: Array, row: Row | None) -> None:
         """The steps after the cast, in the row itself."""
         if self._last_steps:
             assert row is not None
-            image = out if self._to_hwc is None else out.transpose(self._row_to_hwc)
+            image = self.image(out)
             made = run(self._last_steps, image, row)
             if made is not image:
                 image[...] = made

@@ -168,8 +168,6 @@ def test_the_trial_call_fails() -> None:
         reader(transform="mine")
     with pytest.raises(ParamsError, match="top of a module"):
         reader(transform=lambda image: image, workers="process")
-    with pytest.raises(ParamsError, match="one field"):
-        reader(data={"a": DATA, "b": DATA}, data_field=["a", "b"], transform=fails)
     with pytest.raises(ParamsError, match="works on pictures"):
         reader(data=DATA[:, 0, 0], transform=fails)
     with pytest.raises(WorkerError, match="trial call of a worker process"):

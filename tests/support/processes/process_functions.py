@@ -72,3 +72,15 @@ def dies_in_worker(image):  # type: ignore[no-untyped-def]
 def dims(image, label, rng):  # type: ignore[no-untyped-def]
     """Halves a random line of a picture, in place."""
     image[int(rng.integers(len(image)))] //= 2
+
+
+def shift_fields(fields: Any, label: Any, rng: np.random.Generator) -> Any:
+    """A transform of image, label map, boxes and keypoints: moved to the right by a few columns."""
+    image, mask, boxes, points = fields
+    by = int(rng.integers(0, 5))
+    return (np.roll(image, by, 1), np.roll(mask, by, 1), boxes + by, points), label + by
+
+
+def shorter_fields_in_worker(fields: Any) -> Any:
+    image, mask = fields
+    return (image, mask[1:]) if multiprocessing.parent_process() is not None else fields

@@ -1,0 +1,258 @@
+"""``transform`` of several fields: a tuple of them, changed together in the workers."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import process_functions
+import pytest
+from PIL import Image
+from torchvision_pixels import need_torchvision
+
+from asyncreader import AsyncReader, ParamsError, WorkerError
+
+COUNT, HIGH, WIDE = 24, 20, 28
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (COUNT, HIGH, WIDE, 3), dtype=np.uint8)
+MASKS = RNG.integers(0, 900, (COUNT, HIGH, WIDE, 1)).astype(np.int32)
+LABELS = np.arange(COUNT)[:, None]
+BOXES = np.array([[[2, 3, 12, 9], [0, 0, 0, 0]]] * COUNT, np.float32)
+POINTS = np.array([[[4, 5, 2], [9, 9, 0]]] * COUNT, np.float32)
+FIELDS: dict[str, Any] = {"image": IMAGES, "mask": MASKS, "boxes": BOXES, "points": POINTS}
+
+
+def reader(**params: Any) -> AsyncReader[Any, Any]:
+    given: dict[str, Any] = {
+        "data": {"image": IMAGES, "mask": MASKS}, "labels": LABELS, "batch_size": 8,
+        "layout": "NHWC",
+    }  # fmt: skip
+    return AsyncReader({**given, **params})
+
+
+def epoch(**params: Any) -> tuple[np.ndarray, ...]:
+    """Each field, the labels and the indices of an epoch."""
+    with reader(copy=True, **params) as opened:
+        batches = list(opened)
+    fields = [np.concatenate(parts) for parts in zip(*(b.data for b in batches), strict=True)]
+    labels, indices = (
+        np.concatenate([getattr(b, p) for b in batches]) for p in ("labels", "indices")
+    )
+    return *fields, labels, indices
+
+
+def moved(fields, label, rng):  # type: ignore[no-untyped-def]
+    """Rolled by as many columns as are drawn, picture and label map alike."""
+    by = int(rng.integers(0, WIDE))
+    return tuple(np.roll(one, by, axis=1) for one in fields)
+
+
+def test_what_it_gets_and_returns() -> None:
+    """It gets a tuple of (H, W, C) in the dtypes stored, whatever is served; what it returns is
+    served, cast and in the layout asked for, label maps as whole numbers."""
+    seen = set()
+
+    def look(fields, label):  # type: ignore[no-untyped-def]
+        seen.add((*((one.shape, one.dtype.name) for one in fields), label.shape))
+        image, mask = fields
+        return (image[:, :14], mask + 1), label * 2
+
+    images, masks, labels, _ = epoch(
+        transform=look, layout="NCHW", dtype="float32", scale=1 / 255, size=(10, 28), crop="none"
+    )
+    assert seen == {(((10, 28, 3), "uint8"), ((10, 28, 1), "int32"), (1,))}
+    assert images.shape == (COUNT, 3, 10, 14)
+    assert (images.dtype, masks.dtype) == (np.float32, np.int32)
+    plain_images, plain_masks, _, _ = epoch(
+        layout="NCHW", dtype="float32", scale=1 / 255, size=(10, 28), crop="none"
+    )
+    np.testing.assert_array_equal(images, plain_images[:, :, :, :14])
+    np.testing.assert_array_equal(masks, plain_masks + 1)
+    np.testing.assert_array_equal(labels, LABELS * 2)
+
+
+def test_in_place_and_alike() -> None:
+    """None is in place; the same draws change picture and label map; the stored arrays stay."""
+    before = IMAGES.copy(), MASKS.copy()
+
+    def dark(fields):  # type: ignore[no-untyped-def]
+        for one in fields:
+            one[0] = 0
+
+    images, masks, _, _ = epoch(transform=dark)
+    assert not images[:, 0].any()
+    assert not masks[:, 0].any()
+    np.testing.assert_array_equal(images[:, 1:], IMAGES[:, 1:])
+    np.testing.assert_array_equal(masks[:, 1:], MASKS[:, 1:])
+    places = np.arange(WIDE, dtype=np.uint8)[None, None, :, None]
+    both = {"image": np.broadcast_to(places, IMAGES.shape).copy(), "mask": MASKS * 0 + places}
+    images, masks, _, _ = epoch(transform=moved, data=both)
+    np.testing.assert_array_equal(images[..., :1], masks)
+    assert len(set(images[:, 0, 0, 0])) > 8
+    for one, was in zip((IMAGES, MASKS), before, strict=True):
+        np.testing.assert_array_equal(one, was)
+
+
+@pytest.mark.parametrize("contiguous", [False, True])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("shapes", [(0, 1, 2, 3), (0, 3, 1, 2)], ids=["stored NHWC", "stored NCHW"])
+def test_one_that_does_nothing_changes_nothing(
+    shapes: tuple[int, ...], layout: str, contiguous: bool
+) -> None:
+    """With a function that does nothing a reader serves what it serves without, for each kind of
+    field: pictures, grey ones without an axis of channels, boxes, keypoints and other numbers."""
+    data = {**FIELDS, "image": IMAGES.transpose(shapes).copy(), "mask": MASKS[..., 0]}
+    data["numbers"] = np.arange(COUNT * 3.0).reshape(COUNT, 3)
+    params: dict[str, Any] = {
+        "data": data, "boxes_field": "boxes", "keypoints_field": "points", "layout": layout,
+        "contiguous": contiguous, "size": (16, 20), "crop": "random-resized", "flip": True,
+        "augment": [("random-rotation", {"degrees": 9})], "dtype": "float16", "mean": 3,
+        "shuffle": True,
+    }  # fmt: skip
+    if shapes[1] == 3:
+        params.update(num_dim=1, cha_dim=2, h_dim=3, w_dim=4)
+    plain, same = epoch(**params), epoch(transform=lambda fields: fields, **params)
+    assert len(plain) == 7
+    for one, other in zip(plain, same, strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        np.testing.assert_array_equal(one, other)
+
+
+def encoded(path: Path) -> str:
+    """Pictures and label maps as PNG files, boxes and keypoints, in a file of h5py."""
+    with h5py.File(path, "w") as file:
+        for name, values in (("image", IMAGES), ("mask", MASKS[..., 0].astype(np.uint16))):
+            files = file.create_dataset(name, (COUNT,), h5py.vlen_dtype(np.uint8))
+            for number, one in enumerate(values):
+                held = io.BytesIO()
+                Image.fromarray(one).save(held, "PNG")
+                files[number] = np.frombuffer(held.getvalue(), np.uint8)
+        file["boxes"], file["points"], file["labels"] = BOXES, POINTS, LABELS
+    return str(path)
+
+
+def test_bytes_do_not_depend_on_workers(tmp_path: Path) -> None:
+    """Threads, processes, ranks and resuming give the same fields and labels, erasing included."""
+    params: dict[str, Any] = {
+        "data": None, "labels": None, "path": encoded(tmp_path / "a.h5"), "shuffle": True,
+        "data_field": ["image", "mask"], "boxes_field": "boxes", "keypoints_field": "points",
+        "transform": process_functions.shift_fields, "size": (16, 16), "crop": "random",
+        "flip": True, "dtype": "float32",
+        "augment": ["trivial-augment-wide", ("random-erasing", {"p": 1})],
+    }  # fmt: skip
+    whole = epoch(**params)
+    assert len(whole) == 6
+    for more in ({"nthread": 3, "njob": 2}, {"nthread": 2, "workers": "process"}):
+        for one, other in zip(whole, epoch(**params, **more), strict=True):
+            np.testing.assert_array_equal(one, other)
+    ranks = [epoch(**{**params, "batch_size": 4}, rank=rank, world_size=2) for rank in (0, 1)]
+    for number, one in enumerate(whole):
+        parts = [rank[number].reshape(-1, 4, *one.shape[1:]) for rank in ranks]
+        np.testing.assert_array_equal(np.concatenate(parts, axis=1).reshape(one.shape), one)
+    with reader(**params, copy=True) as opened:
+        next(iter(opened))
+        state = opened.state_dict()
+    with reader(**params, copy=True) as opened:
+        opened.load_state_dict(state)
+        np.testing.assert_array_equal(next(iter(opened)).data[0], whole[0][8:16])
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (lambda image, mask, label: 1 / 0, "transform raised ZeroDivisionError"),
+        (lambda image, mask, label: (image, mask[1:]), "'mask': transform returned another shape"),
+        (lambda image, mask, label: (image, mask / 2), "'mask': transform must return an image"),
+        (lambda image, mask, label: (image, mask[..., 0]), "'mask': transform must return an im"),
+        (lambda image, mask, label: image, "found ndarray; expected a tuple of image, mask"),
+        (lambda image, mask, label: (image, mask, label), "found 3 values"),
+        (lambda image, mask, label: ((image, mask), label), "another label"),
+    ],
+)
+def test_a_failure_names_its_record(how: Any, said: str, tmp_path: Path) -> None:
+    """What it raises, or returns wrongly, is a WorkerError of that record's batch alone, which
+    names the field."""
+
+    def function(fields, label):  # type: ignore[no-untyped-def]
+        return how(*fields, label) if label[0] == 13 else None
+
+    path = encoded(tmp_path / "a.h5")
+    with AsyncReader(
+        path=path, batch_size=4, data_field=["image", "mask"], transform=function
+    ) as opened:
+        for step in range(6):
+            opened.fetchData()
+            if step == 3:
+                with pytest.raises(WorkerError, match=said) as caught:
+                    opened.getNextBatch()
+                assert caught.value.index == 13
+                assert caught.value.path == path
+            else:
+                assert opened.getNextBatch().indices[0] == 4 * step
+
+
+def test_bad_samples_and_padding(tmp_path: Path) -> None:
+    """A sample of which one field is bad is left out, zeroed or an error, and a padded row is
+    zeros, as without a transform."""
+    path = encoded(tmp_path / "a.h5")
+    with h5py.File(path, "r+") as file:
+        file["mask"][5] = np.frombuffer(b"no picture at all", np.uint8)
+    params: dict[str, Any] = {
+        "path": path, "batch_size": 10, "data_field": ["image", "mask"], "last_batch": "pad",
+        "layout": "NHWC", "transform": lambda fields: (255 - fields[0], fields[1]),
+    }  # fmt: skip
+    with AsyncReader(params, on_error="zero", copy=True) as opened:
+        first, _, last = list(opened)
+    assert first.mask.tolist() == [True] * 5 + [False] + [True] * 4
+    np.testing.assert_array_equal(first.data[0][first.mask], 255 - IMAGES[:10][first.mask])
+    assert not first.data[0][5].any()
+    assert not first.data[1][5].any()
+    assert last.mask.tolist() == [True] * 4 + [False] * 6
+    assert not last.data[0][4:].any()
+    with AsyncReader(params, on_error="skip") as opened:
+        batch = next(iter(opened))
+        assert batch.mask.all()
+        np.testing.assert_array_equal(batch.data[0], 255 - IMAGES[batch.indices])
+
+
+def test_what_it_cannot_be_given() -> None:
+    """Data without pictures, and boxes for albumentations, are refused when a reader is opened."""
+    with pytest.raises(ParamsError, match="works on pictures"):
+        reader(data={"a": LABELS, "b": LABELS}, transform=moved)
+    with pytest.raises(WorkerError, match="ZeroDivisionError"):
+        reader(transform=lambda fields: 1 / 0)
+    with pytest.raises(WorkerError, match="trial call of a worker process"):
+        reader(transform=process_functions.shorter_fields_in_worker, workers="process")
+
+
+def test_torchvisions_are_called_as_they_are() -> None:
+    """A transform of torchvision v2 gets torchvision's tensor of each kind: it moves label maps,
+    boxes and keypoints as the picture; what marks absent boxes and keypoints stays."""
+    need_torchvision()
+    from torchvision.transforms import v2
+
+    both = v2.Compose([v2.RandomHorizontalFlip(p=1), v2.ColorJitter(brightness=0.1)])
+    images, masks, boxes, points, _, _ = epoch(
+        data=FIELDS, boxes_field="boxes", keypoints_field="points", transform=both
+    )
+    assert np.abs(images.astype(int) - IMAGES[:, :, ::-1]).max() < 40
+    np.testing.assert_array_equal(masks, MASKS[:, :, ::-1])
+    assert boxes[0].tolist() == [[WIDE - 12, 3, WIDE - 2, 9], [0, 0, 0, 0]]
+    assert points[0].tolist() == [[WIDE - 1 - 4, 5, 2], [9, 9, 0]]
+
+
+def test_albumentations_are_called_as_they_are() -> None:
+    """A transform of albumentations is called with image= and masks=."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        albumentations = pytest.importorskip("albumentations")
+    both = albumentations.Compose([albumentations.HorizontalFlip(p=1)])
+    images, masks, _, _ = epoch(transform=both)
+    np.testing.assert_array_equal(images, IMAGES[:, :, ::-1])
+    np.testing.assert_array_equal(masks, MASKS[:, :, ::-1])
+    with pytest.raises(ParamsError, match=r"pictures and label maps.*'boxes'"):
+        reader(data={"a": IMAGES, "boxes": BOXES}, boxes_field="boxes", transform=both)
