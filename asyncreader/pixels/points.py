@@ -112,27 +112,10 @@ def _moved(places: Float64, matrix: Float64) -> Float64:
     return found[..., :2] / found[..., 2:]
 
 
-def moved_fill(
-    stored: SampleSpec,
-    what: str,
-    picture: RowTransform,
-    frame: tuple[int, int] | None,
-    path: str,
-) -> RowTransform:
-    """How "boxes" or "keypoints" of a field become rows: float32, moved with their ``picture``.
-
-    ``frame``: stored (H, W) of the pictures, None where they differ. ParamsError if the field
-    cannot hold what it is said to hold.
-    """
+def check_places(stored: SampleSpec, what: str, path: str) -> None:
+    """ParamsError where a field of the set at ``path`` cannot hold "boxes" or "keypoints"."""
     axes = (4,) if what == "boxes" else (2, 3)
     shape = stored.shape or ()
-    if picture.stored.axes is None:
-        raise ParamsError(
-            f"{what} need pictures as the first field",
-            path=path,
-            found=f"samples of shape {picture.stored.shape}, {picture.stored.dtype}",
-            hint="data_field names the pictures",
-        )
     if stored.axes is not None or not shape or shape[-1] not in axes:
         raise ParamsError(
             f"the field holds no {what}",
@@ -146,5 +129,27 @@ def moved_fill(
         )
     if stored.dtype.kind not in "iuf":
         raise ParamsError(f"{what} are numbers", path=path, found=str(stored.dtype))
+
+
+def moved_fill(
+    stored: SampleSpec,
+    what: str,
+    picture: RowTransform,
+    frame: tuple[int, int] | None,
+    path: str,
+) -> RowTransform:
+    """How "boxes" or "keypoints" of a field become rows: float32, moved with their ``picture``.
+
+    ``frame``: stored (H, W) of the pictures, None where they differ. ParamsError if the field
+    cannot hold what it is said to hold.
+    """
+    if picture.stored.axes is None:
+        raise ParamsError(
+            f"{what} need pictures as the first field",
+            path=path,
+            found=f"samples of shape {picture.stored.shape}, {picture.stored.dtype}",
+            hint="data_field names the pictures",
+        )
+    check_places(stored, what, path)
     step = Moved(what, picture, frame)
     return RowTransform(stored, OutputSpec(dtype=np.dtype(np.float32), steps=(step,)), path)

@@ -62,15 +62,18 @@ def draw_sheet(
     title: str,
     subtitle: str,
     notes: Sequence[str] = (),
+    wide: int | None = None,
 ) -> Image.Image:
-    """All ``tiles``, ``columns`` in a row, as an RGB picture."""
+    """All ``tiles``, ``columns`` in a row, as an RGB picture. ``wide``: of a tile, if other than
+    its ``side``."""
     from PIL import Image, ImageDraw
 
     columns = max(1, min(columns, len(tiles)))
     rows = math.ceil(len(tiles) / columns)
     step_y = side + 2 * (_TEXT + 4) + _GAP
     head = _MARGIN + _TITLE + _TEXT + 24
-    width = max(2 * _MARGIN + columns * (side + _GAP) - _GAP, 2 * _MARGIN + 320)
+    across = wide or side
+    width = max(2 * _MARGIN + columns * (across + _GAP) - _GAP, 2 * _MARGIN + 320)
     lines = [line for note in notes for line in _wrapped(note, width - 2 * _MARGIN)]
     height = head + rows * step_y + len(lines) * (_SMALL + 6) + _MARGIN
     sheet = Image.new("RGB", (width, height), _PAPER)
@@ -79,17 +82,17 @@ def draw_sheet(
     _write(draw, (_MARGIN, _MARGIN), title, _TITLE, _INK, width_left)
     _write(draw, (_MARGIN, _MARGIN + _TITLE + 8), subtitle, _TEXT, _GREY, width_left)
     for number, tile in enumerate(tiles):
-        left = _MARGIN + number % columns * (side + _GAP)
+        left = _MARGIN + number % columns * (across + _GAP)
         top = head + number // columns * step_y
-        draw.rectangle((left, top, left + side - 1, top + side - 1), _MOUNT)
+        draw.rectangle((left, top, left + across - 1, top + side - 1), _MOUNT)
         if tile.picture is None:
             _draw_bad(draw, left, top, side, tile.bad or "")
         else:
-            high, wide = tile.picture.shape[:2]
-            corner = (left + (side - wide) // 2, top + (side - high) // 2)
+            high, broad = tile.picture.shape[:2]
+            corner = (left + (across - broad) // 2, top + (side - high) // 2)
             sheet.paste(Image.fromarray(tile.picture), corner)
-        _write(draw, (left, top + side + 4), tile.name, _TEXT, _INK, side)
-        _write(draw, (left, top + side + 22), tile.note, _SMALL, _GREY, side)
+        _write(draw, (left, top + side + 4), tile.name, _TEXT, _INK, across)
+        _write(draw, (left, top + side + 22), tile.note, _SMALL, _GREY, across)
     top = head + rows * step_y
     for number, line in enumerate(lines):
         _write(draw, (_MARGIN, top + number * (_SMALL + 6)), line, _SMALL, _GREY, width_left)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..array_types import Array, Int64
+from ..array_types import Array, Int64, UInt8
 from ..batch import Batch
 from ..errors import ParamsError, SampleError
 from ..params import ReaderParams, given_params, parse_params
+from ..pixels.points import check_places
 from ..reader import AsyncReader
-from ..sources import OpenSet, open_reader_source
+from ..sources import Inspector, OpenSet, open_reader_source
 from ..sources.subset import resolve_subset
 from ..text import sides, some
 from .contact_sheet import Tile, draw_sheet, undrawn
@@ -25,7 +26,9 @@ from .thumbnails import (
     Looker,
     Scale,
     as_mask,
+    beside,
     fit,
+    marked,
     not_pictures,
     scale_for,
     scale_of,
@@ -43,6 +46,9 @@ MOST: Final = 1000
 
 #: Sides of the squares that pictures are fitted into, in pixels.
 SIDE: Final = 160
+
+#: Pixels between the pictures of one sample.
+GAP: Final = 4
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ def preview(
             words, note = _captions(source, record)
             try:
                 look = looker.look(record, 2 * SIDE)
-                mask = _mask_of(source, record)
+                mask, places = _mask_of(source, p, record), _places_of(source, p, record)
             except SampleError as exc:
                 bad.append((record, str(exc)))
                 tiles.append(Tile(None, words, note, exc.what))
@@ -95,7 +101,10 @@ def preview(
             if source.spec.shape is None:
                 note = f"{note}   {look.height} x {look.width}".strip()
             masks |= _values(mask)
-            tiles.append(Tile(_picture(look.pixels, scale, mask), words, note))
+            picture = _picture(look.pixels, scale, mask)
+            if places:
+                picture = marked(picture, (look.height, look.width), places)
+            tiles.append(Tile(picture, words, note))
         how = "chosen" if indices is not None else f"drawn at random (seed {seed})"
         if indices is None and len(records) == source.facts.count:
             how = "all of them"
@@ -138,25 +147,20 @@ def preview_batch(
         reader.fetchData()
         batch = reader.getNextBatch()
         fields = batch.data if isinstance(batch.data, tuple) else (batch.data,)
-        pixels = _hwc(np.asarray(fields[0]), reader.params.layout, title)
-        masks = _batch_masks(fields[1:], reader.params.layout, len(batch))
-        pixels = undone(pixels, reader.params)
-        scale = Scale()
-        if p.postprocess is not None or stored.dtype != np.uint8:
-            scale = scale_of(pixels)
-        tiles = [
-            _batch_tile(batch, row, _picture(pixels[row], scale, masks[row]), names)
-            for row in range(len(batch))
-        ]
+        fields = tuple(map(np.asarray, fields))
+        own = p.postprocess is not None or stored.dtype != np.uint8
+        shown = _shown(fields, reader.params, title, own)
+        tiles = [_batch_tile(batch, row, shown.picture(row), names) for row in range(len(batch))]
         bad = reader.stats().bad_list
-        notes = _notes(scale, pixels.shape[3], set().union(*map(_values, masks)))
+        masks: set[int] = set().union(*map(_values, shown.masks))
+        notes = _notes(shown.scales[0], shown.pixels[0].shape[3], masks)
         what = " and ".join(f"{'x'.join(map(str, part.shape))} {part.dtype}" for part in fields)
     settings = _settings(reader.params)
     subtitle = f"{facts}; the first batch that training gets: {what}"
     notes.insert(0, settings)
     records = batch.indices.tolist()
     named = batch.labels is not None
-    return _done(tiles, records, named, bad, columns, title, subtitle, notes)
+    return _done(tiles, records, named, bad, columns, title, subtitle, notes, len(shown.pixels))
 
 
 def undone(pixels: Array, p: ReaderParams) -> Array:
@@ -218,30 +222,97 @@ def _choose(
 # -- pictures and their masks ----------------------------------------------------------------------
 
 
-def _picture(pixels: Array, scale: Scale, mask: Array | None) -> Array:
+def _picture(pixels: Array, scale: Scale, mask: Array | None) -> UInt8:
     picture = fit(to_rgb(pixels, scale), SIDE)
     return picture if mask is None else tinted(picture, mask)
 
 
-def _mask_of(source: OpenSet, record: int) -> Array | None:
+def _mask_of(source: OpenSet, p: ReaderParams, record: int) -> Array | None:
     """A sample's first field that is a mask, where several fields were named."""
-    found = (stored_mask(part, record) for part in source.parts[1:])
+    parts = zip(source.names[1:], source.parts[1:], strict=True)
+    found = (stored_mask(part, record) for name, part in parts if name not in p.places)
     return next((mask for mask in found if mask is not None), None)
+
+
+def _places_of(source: OpenSet, p: ReaderParams, record: int) -> dict[str, Array]:
+    """A sample's boxes and keypoints, by what they are."""
+    found = {}
+    for what, name in (("boxes", p.boxes_field), ("keypoints", p.keypoints_field)):
+        if name is not None:
+            part = source.part(name)
+            check_places(part.spec, what, source.facts.path)
+            found[what] = Inspector(part).pixels(record)
+    return found
 
 
 def _values(mask: Array | None) -> set[int]:
     return set() if mask is None else set(map(int, np.unique(mask).tolist()))
 
 
-def _batch_masks(fields: Sequence[Array], layout: str, rows: int) -> list[Array | None]:
-    """Each row of the first field that is a mask."""
-    for field in fields:
-        array = np.asarray(field)
-        if array.ndim == 4 and layout == "NCHW":
-            array = array.transpose(0, 2, 3, 1)
-        if array.ndim in (3, 4) and as_mask(array[0]) is not None:
-            return [as_mask(row) for row in array]
-    return [None] * rows
+@dataclass(frozen=True)
+class _Shown:
+    """What is drawn of a batch: ``pixels`` (B, H, W, C) of each picture of a row, with their
+    ``scales``; ``masks`` over the first; ``places`` in it: boxes and keypoints."""
+
+    pixels: Sequence[Array]
+    scales: Sequence[Scale]
+    masks: Sequence[Array | None]
+    places: Mapping[str, Array]
+
+    def picture(self, row: int) -> UInt8:
+        """The pictures of a row, side by side."""
+        masks = [self.masks[row], *[None] * len(self.pixels)]
+        every = zip(self.pixels, self.scales, masks, strict=False)
+        found = [_picture(pixels[row], scale, mask) for pixels, scale, mask in every]
+        if self.places:
+            places = {what: values[row] for what, values in self.places.items()}
+            found[0] = marked(found[0], self.pixels[0].shape[1:3], places)
+        return found[0] if len(found) == 1 else beside(found, SIDE, GAP)
+
+
+def _shown(fields: Sequence[Array], p: ReaderParams, path: str, own: bool) -> _Shown:
+    """What is drawn of the fields of a batch. ``own``: the scale of the first is that of its
+    values. FormatError where that is no pictures."""
+    names = p.field_names or ()
+    if len(names) != len(fields):  # a postprocess made others
+        names = ("",) * len(fields)
+    named = dict(zip(names, fields, strict=True))
+    wanted = {"boxes": (p.boxes_field, (4,)), "keypoints": (p.keypoints_field, (2, 3))}
+    places = {
+        what: named[name]
+        for what, (name, lengths) in wanted.items()
+        if name in named and named[name].ndim > 1 and named[name].shape[-1] in lengths
+    }
+    masks: list[Array | None] = [None] * len(fields[0])
+    pixels, scales = list[Array](), list[Scale]()
+    for number, (name, field) in enumerate(zip(names, fields, strict=True)):
+        if name in p.places or (number and field.ndim < 3):
+            continue
+        one_mask = _masks_in(field, p.layout) if number else None
+        if one_mask is not None:
+            if masks[0] is None:
+                masks = list(one_mask)
+                continue
+            found = [one_mask[..., None]]
+        elif field.ndim == 5:  # several pictures of each sample
+            found = [_hwc(field[:, k], p.layout, path) for k in range(field.shape[1])]
+        elif number and field.ndim != 4:
+            continue
+        else:
+            found = [_hwc(field, p.layout, path)]
+        for one in found:
+            first = number == 0 or field.ndim == 5
+            pixels.append(undone(one, p) if first else one)
+            scales.append(Scale() if first and not own else scale_of(pixels[-1]))
+    return _Shown(pixels, scales, masks, places)
+
+
+def _masks_in(field: Array, layout: str) -> Array | None:
+    """A field as masks (B, H, W), None where it holds none."""
+    if field.ndim == 4:
+        field = field[:, 0] if layout == "NCHW" and field.shape[1] == 1 else field
+        field = field[..., 0] if layout == "NHWC" and field.shape[-1] == 1 else field
+    return field if field.ndim == 3 and as_mask(field[0]) is not None else None
 
 
 # -- words ---------------------------------------------------------------------------------------
@@ -318,6 +389,7 @@ def _settings(p: ReaderParams) -> str:
         "flip": p.flip,
         **{name: getattr(p, name) is not None for name in ("dtype", "scale", "mean", "std")},
         "subset": p.subset is not None,
+        **{name: getattr(p, name) is not None for name in ("boxes_field", "keypoints_field")},
     }
     matter |= {name: getattr(p, name) is not None for name in ("mixup", "cutmix")}
     words = [f"{name}={_value(getattr(p, name))}" for name, matters in matter.items() if matters]
@@ -344,12 +416,19 @@ def _done(
     title: str,
     subtitle: str,
     notes: Sequence[str],
+    pictures: int = 1,
 ) -> Preview:
-    columns = columns or _fitting(len(tiles))
+    columns = columns or max(1, _fitting(len(tiles)) // pictures)
     lacking = undrawn([title, *(tile.name for tile in tiles)])
     notes = [*notes, lacking] if lacking else notes
     sheet = draw_sheet(
-        tiles, side=SIDE, columns=columns, title=title, subtitle=subtitle, notes=notes
+        tiles,
+        side=SIDE,
+        columns=columns,
+        title=title,
+        subtitle=subtitle,
+        notes=notes,
+        wide=pictures * (SIDE + GAP) - GAP,
     )
     words = tuple(tile.name if named else None for tile in tiles)
     return Preview(sheet, tuple(records), words, tuple(bad), tuple(notes))

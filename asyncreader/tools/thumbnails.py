@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from ..array_types import Array, UInt8
+from ..array_types import Array, Float64, UInt8
 from ..errors import FormatError, SampleError, located
 from ..pixels import codec
 from ..pixels.masks import decode_values
+from ..pixels.points import real
 from ..pixels.transform import decode_sample
 from ..sources import Inspector, Source
 from ..sources.request import NAME_AXES
@@ -119,15 +120,54 @@ def tinted(picture: UInt8, mask: Array) -> UInt8:
     rows = np.arange(picture.shape[0]) * mask.shape[0] // picture.shape[0]
     columns = np.arange(picture.shape[1]) * mask.shape[1] // picture.shape[1]
     values, which = np.unique(mask[rows][:, columns], return_inverse=True)
-    # steps of the golden ratio keep the hues of neighbouring numbers apart
-    hues = np.array([value * 0.6180339887 % 1 for value in values.tolist()])
-    colours = np.clip(np.abs((hues[:, None] * 6 + (3, 1, 5)) % 6 - 3) - 1, 0, 1) * 255
+    colours = _colours(values)
     if mask.dtype == np.uint8:
         colours[values == 255] = 128
     share = np.where(values == 0, 0, _TINT)[which].reshape(*picture.shape[:2], 1)
     tint = colours[which].reshape(picture.shape)
     mixed: UInt8 = np.rint((1 - share) * picture + share * tint).astype(np.uint8)
     return mixed
+
+
+def _colours(values: Array) -> Float64:
+    """A colour (n, 3) for each whole number, from 0 to 255."""
+    # steps of the golden ratio keep the hues of neighbouring numbers apart
+    hues = np.array([value * 0.6180339887 % 1 for value in values.tolist()]).reshape(-1, 1)
+    colours: Float64 = np.clip(np.abs((hues * 6 + (3, 1, 5)) % 6 - 3) - 1, 0, 1) * 255
+    return colours
+
+
+def marked(picture: UInt8, size: tuple[int, int], places: Mapping[str, Array]) -> UInt8:
+    """``picture`` (h, w, 3) with a frame around each of its "boxes" (..., 4), and a disc on each of
+    its "keypoints" (..., 2 or 3), in pixels of a picture of ``size`` (H, W)."""
+    from PIL import Image, ImageDraw
+
+    image = Image.fromarray(picture)
+    draw = ImageDraw.Draw(image)
+    by_x, by_y = picture.shape[1] / size[1], picture.shape[0] / size[0]
+    for what, values in places.items():
+        rows = values.reshape(-1, values.shape[-1]).astype(np.float64)
+        colours = _colours(np.arange(1, len(rows) + 1)).astype(int).tolist()
+        for number in np.flatnonzero(real(rows, what)).tolist():
+            colour, row = tuple(colours[number]), rows[number].tolist()
+            if what == "boxes":
+                ends = row[2] * by_x - 1, row[3] * by_y - 1
+                start = min(row[0] * by_x, ends[0]), min(row[1] * by_y, ends[1])
+                draw.rectangle((*start, *ends), outline=colour, width=2)
+            else:  # the middle of its pixel
+                x, y = (row[0] + 0.5) * by_x, (row[1] + 0.5) * by_y
+                draw.ellipse((x - 3, y - 3, x + 3, y + 3), fill=colour, outline=(255, 255, 255))
+    return np.asarray(image)
+
+
+def beside(pictures: Sequence[UInt8], side: int, gap: int) -> UInt8:
+    """Pictures (h, w, 3), each in the middle of a square of ``side``, side by side."""
+    sheet = np.full((side, len(pictures) * (side + gap) - gap, 3), 255, np.uint8)
+    for number, picture in enumerate(pictures):
+        high, wide = picture.shape[:2]
+        top, left = (side - high) // 2, number * (side + gap) + (side - wide) // 2
+        sheet[top : top + high, left : left + wide] = picture
+    return sheet
 
 
 def as_mask(pixels: Array) -> Array | None:

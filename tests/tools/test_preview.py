@@ -554,3 +554,68 @@ def test_a_postprocess_that_fails_is_named(packed: Path) -> None:
 
     with pytest.raises(WorkerError, match="mine"):
         preview_batch({"path": str(packed), "postprocess": broken})
+
+
+# -- boxes, keypoints and several pictures -------------------------------------------------------
+
+
+def coloured(picture: np.ndarray) -> np.ndarray:
+    """Where a picture of grey levels has colours."""
+    found: np.ndarray = np.ptp(picture.astype(int), axis=2) > 40
+    return found
+
+
+@pytest.fixture
+def boxed(tmp_path: Path) -> Path:
+    """Four black pictures of 80 x 80 with a box, which a mark of absent boxes follows, and a
+    keypoint."""
+    with h5py.File(tmp_path / "boxed.h5", "w") as file:
+        file["data"] = np.zeros((4, 80, 80, 3), np.uint8)
+        file["boxes"] = np.array([[[10, 20, 40, 70], [0, 0, 0, 0]]] * 4)
+        file["points"] = np.array([[[60, 10, 2], [5, 5, 0]]] * 4, np.float32)
+        file["depth"] = np.full((4, 80, 80, 1), 7, np.float32)
+    return tmp_path / "boxed.h5"
+
+
+def frame_of(picture: np.ndarray) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of what is coloured."""
+    rows, columns = np.nonzero(coloured(picture))
+    return int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1
+
+
+def test_boxes_and_keypoints_are_drawn(boxed: Path) -> None:
+    """A box is a frame in the picture as stored, or as training gets it; a keypoint is a disc on
+    its pixel; what marks that there is no more is not drawn."""
+    params: dict[str, Any] = {"path": boxed, "boxes_field": "boxes"}
+    for made in (preview(params, indices=[0], columns=1), preview_batch(params, count=1)):
+        picture = square(made.sheet, 0, 1)
+        assert frame_of(picture) == (20, 40, 80, 140)
+        assert not coloured(picture)[50:130, 30:70].any()
+    both = {**params, "keypoints_field": "points"}
+    assert coloured(square(preview_batch(both, count=1).sheet, 0, 1))[18:24, 118:124].any()
+    half = {**params, "size": (40, 40), "crop_ratio": 0.5, "layout": "NHWC"}
+    assert frame_of(square(preview_batch(half, count=1).sheet, 0, 1)) == (0, 0, 80, 160)
+    with pytest.raises(ParamsError, match="the field holds no boxes"):
+        preview({"path": boxed, "boxes_field": "points"})
+
+
+def test_several_pictures_of_a_sample_stand_side_by_side(boxed: Path) -> None:
+    """Other fields that are pictures stand beside the first, and so do the pictures of an array
+    (B, n, ...): a sheet has room for all."""
+    fields = {"path": boxed, "data_field": ["data", "depth"], "boxes_field": "boxes"}
+    made = preview_batch(fields, count=2, columns=1)
+    assert made.sheet.size[0] == 40 + max(2 * SIDE + 4, 320)
+    sheet = np.asarray(made.sheet)[76 : 76 + SIDE]
+    assert frame_of(sheet[:, 20 : 20 + SIDE]) == (20, 40, 80, 140)
+    assert not coloured(sheet[:, 20 + SIDE :]).any()
+
+    def three(data: Any, labels: Any) -> Any:
+        return np.stack([data, data + 100, data + 200], axis=1), labels
+
+    for layout in ("NCHW", "NHWC"):
+        made = preview_batch(
+            {"path": boxed, "layout": layout, "postprocess": three}, count=2, columns=1
+        )
+        sheet = np.asarray(made.sheet)[76 + SIDE // 2]
+        levels = [int(sheet[20 + k * (SIDE + 4) + SIDE // 2, 0]) for k in range(3)]
+        assert levels == [0, 100, 200]
