@@ -146,8 +146,8 @@ def preview_batch(
     with AsyncReader(first) as reader:
         reader.fetchData()
         batch = reader.getNextBatch()
-        fields = batch.data if isinstance(batch.data, tuple) else (batch.data,)
-        fields = tuple(map(np.asarray, fields))
+        data = batch.data if isinstance(batch.data, tuple) else (batch.data,)
+        fields = [np.asarray(field) for field in data]
         own = p.postprocess is not None or stored.dtype != np.uint8
         shown = _shown(fields, reader.params, title, own)
         tiles = [_batch_tile(batch, row, shown.picture(row), names) for row in range(len(batch))]
