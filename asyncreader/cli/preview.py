@@ -107,8 +107,10 @@ def preview(
     """Look at PATH: a sheet of samples with their labels, or a page.
 
     --batch shows what training gets with the parameters given: cropped, flipped, postprocessed
-    (-p postprocess=module:function), and with its normalisation undone. --html writes one
-    self-contained page: samples by class, label counts, sizes, duplicates, damaged pictures.
+    (-p postprocess=module:function), and with its normalisation undone. Boxes are drawn (-p
+    boxes_field=boxes), and keypoints; several pictures of a sample stand side by side. --html
+    writes one self-contained page: samples by class, label counts, sizes, duplicates, damaged
+    pictures.
     """
     told: dict[str, Any] = {"path": path}
     if html is None:
